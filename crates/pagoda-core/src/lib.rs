@@ -1,0 +1,9 @@
+//! Policy of the Pagoda memory manager.
+//!
+//! Everything here is pure: no system call, no I/O, no `unsafe`, no clock of its own. That is what lets a seeded
+//! simulator run any policy in milliseconds, and lets a reader swap one for another. What must happen to real
+//! memory is decided here and done in `pagoda-linux`; the `pagoda` crate joins the two.
+#![forbid(unsafe_code)]
+
+pub mod page;
+pub mod size;

@@ -1,0 +1,97 @@
+//! A small file that one process writes counters into and another reads, also after the writer was killed.
+//!
+//! The mapping is shared and holds nothing but atomic words, so that no lock is ever needed and a reader can attach
+//! at any time. It must never hold a pointer: the other side of the file is another process.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Deref;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// A fixed number of atomic words in a shared mapping. Dropping it unmaps; the file stays.
+pub struct SharedWords {
+    at: *mut AtomicU64,
+    words: usize,
+}
+
+// SAFETY: the pointer is to a mapping that this value owns and that is not tied to a thread; atomics are Sync.
+unsafe impl Send for SharedWords {}
+// SAFETY: only `&[AtomicU64]` is ever handed out, and atomics are Sync.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    /// Creates the file, readable and writable by its user alone, all zero. Fails if it exists.
+    pub fn create(path: &Path, words: usize) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        file.set_len(Self::bytes(words) as u64)?;
+        Self::map(&file, words)
+    }
+
+    /// Opens a file that [`create`](Self::create) made. One of another length is refused: it is not of this version.
+    pub fn open(path: &Path, words: usize) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        if file.metadata()?.len() != Self::bytes(words) as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file has another length than this version's"));
+        }
+        Self::map(&file, words)
+    }
+
+    /// A mapping that no file stands behind, for a process that has no reader.
+    pub fn anonymous(words: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED)? };
+        Ok(Self { at: at.cast(), words })
+    }
+
+    fn bytes(words: usize) -> usize {
+        (words * size_of::<AtomicU64>()).next_multiple_of(4096)
+    }
+
+    fn map(file: &File, words: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the file is long enough.
+        let at = unsafe { mmap(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED, file, 0)? };
+        Ok(Self { at: at.cast(), words })
+    }
+}
+
+impl Deref for SharedWords {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: `at` is a live, page-aligned mapping of at least `words` words until drop; any bits are a valid
+        // AtomicU64, and all access is atomic, so the other process can neither tear nor invalidate it.
+        unsafe { std::slice::from_raw_parts(self.at, self.words) }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the mapping and no reference to it outlives `self`.
+        let _ = unsafe { munmap(self.at.cast(), Self::bytes(self.words)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn one_mapping_sees_what_the_other_wrote_and_a_foreign_file_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("counters");
+        let writer = SharedWords::create(&path, 2).expect("create");
+        let reader = SharedWords::open(&path, 2).expect("open");
+        writer[1].store(7, Ordering::Relaxed);
+        drop(writer);
+        assert_eq!((reader[0].load(Ordering::Relaxed), reader[1].load(Ordering::Relaxed)), (0, 7));
+        assert!(SharedWords::create(&path, 2).is_err(), "an existing file is never taken over");
+        std::fs::write(&path, b"short").expect("write");
+        assert!(SharedWords::open(&path, 2).is_err());
+    }
+}

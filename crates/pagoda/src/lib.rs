@@ -1,0 +1,4 @@
+//! Pagoda: a userspace virtual-memory manager.
+#![forbid(unsafe_code)]
+
+pub mod counters;
