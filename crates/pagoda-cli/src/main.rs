@@ -1,1 +1,88 @@
-fn main() {}
+//! The `pagoda` command: run programs within a memory budget, and say what the machine allows.
+#![forbid(unsafe_code)]
+
+mod doctor;
+mod elf;
+mod place;
+mod preload;
+mod program;
+mod refusal;
+mod run;
+mod stats;
+mod supervise;
+mod table;
+
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use refusal::Refusal;
+
+/// Programs within a memory budget, by userspace virtual memory.
+#[derive(Parser)]
+#[command(name = "pagoda", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Subcommands,
+}
+
+#[derive(Subcommand)]
+enum Subcommands {
+    Run(run::RunArgs),
+    Doctor(doctor::DoctorArgs),
+}
+
+/// Prints to standard error. A standard error that is closed is no reason to fail.
+fn print_error(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Says one line of our own on standard error.
+fn say(line: impl fmt::Display) {
+    print_error(&format!("pagoda: {line}\n"));
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(error),
+    };
+    let outcome = match arguments.command {
+        Subcommands::Run(args) => run::run(&args),
+        // The alternate form has the causes in the same line.
+        Subcommands::Doctor(args) => {
+            doctor::run(&args).map_err(|error| Refusal::own(format_args!("{error:#}")))
+        }
+    };
+    outcome.unwrap_or_else(|refusal| {
+        say(&refusal);
+        refusal.exit_code()
+    })
+}
+
+/// Help and version as they come; of an error one line, since a status of 2 or a page of usage could as well be the
+/// program's.
+fn usage(error: clap::Error) -> ExitCode {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    match error.kind() {
+        DisplayHelp | DisplayVersion => {
+            // To a closed standard output nothing can be said.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Refusal::own("").exit_code()
+        }
+        _ => {
+            let text = error.render().to_string();
+            let first = text.split("\n\n").next().unwrap_or_default();
+            let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
+            say(format_args!("{}; see `pagoda run --help`", words.join(" ")));
+            Refusal::own("").exit_code()
+        }
+    }
+}

@@ -5,5 +5,14 @@
 //! memory is decided here and done in `pagoda-linux`; the `pagoda` crate joins the two.
 #![forbid(unsafe_code)]
 
+pub mod adopt;
+mod bitset;
+pub mod blocks;
+pub mod buddy;
+pub mod entry;
+pub mod extents;
+pub mod latency;
+pub mod pace;
 pub mod page;
 pub mod size;
+pub mod watermark;

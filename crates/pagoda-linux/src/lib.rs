@@ -4,4 +4,28 @@
 //! evict, how much to keep and whom to wait for is `pagoda-core`'s business. A port to another system is a sibling
 //! of this crate.
 
+pub mod byte_store;
+pub mod cgroup;
+pub mod direct_file;
+pub mod lock;
+pub mod lz4;
+pub mod maps;
+pub mod own_memory;
+pub mod pagemap;
+pub mod probe;
+pub mod process;
+pub mod range;
+mod raw_syscall;
+pub mod region_memory;
 pub mod shared_file;
+pub mod space;
+pub mod statm;
+pub mod swapfile;
+pub mod tcb;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod thread;
+pub mod touch;
+pub mod uffd;
+pub mod words;
+pub mod zram;

@@ -35,7 +35,10 @@ impl SharedWords {
     pub fn open(path: &Path, words: usize) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         if file.metadata()?.len() != Self::bytes(words) as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file has another length than this version's"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file has another length than this version's",
+            ));
         }
         Self::map(&file, words)
     }
@@ -44,7 +47,9 @@ impl SharedWords {
     pub fn anonymous(words: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED)? };
+        let at = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED)?
+        };
         Ok(Self { at: at.cast(), words })
     }
 
@@ -55,7 +60,8 @@ impl SharedWords {
     fn map(file: &File, words: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the file is long enough.
-        let at = unsafe { mmap(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED, file, 0)? };
+        let at =
+            unsafe { mmap(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED, file, 0)? };
         Ok(Self { at: at.cast(), words })
     }
 }

@@ -95,7 +95,10 @@ impl Counters {
     pub fn open(path: &Path) -> io::Result<Self> {
         let counters = Self { words: SharedWords::open(path, COUNT)? };
         if counters.get(Counter::Magic) != MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a counters file of this version"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is not a counters file of this version",
+            ));
         }
         Ok(counters)
     }
@@ -158,6 +161,8 @@ counters! {
     StoredPeakBytes stored_peak_bytes,
     /// Gauge: bytes of memory that the compressed store takes.
     StoreMemoryBytes store_memory_bytes,
+    /// The most `store_memory_bytes` was seen to be.
+    StoreMemoryPeakBytes store_memory_peak_bytes,
     /// Gauge: bytes of the spill file in use.
     SpilledBytes spilled_bytes,
     /// The most `spilled_bytes` was seen to be.

@@ -1,0 +1,200 @@
+//! `pagoda bench`: measures Pagoda against the kernel, side by side in one run, on the machine at hand.
+//!
+//! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
+//! (`no_pressure.rs`). The worker process that is measured is `worker.rs`. Nothing here knows the engine: Pagoda is
+//! started as anyone starts it, by `pagoda run`.
+
+mod budget;
+mod churn;
+mod data;
+mod histogram;
+mod kernel;
+mod machine;
+mod no_pressure;
+mod pattern;
+mod process;
+mod programs;
+mod report;
+mod scratch;
+mod stats;
+pub mod worker;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use pagoda_core::size::Bytes;
+
+use budget::Load;
+use no_pressure::NoPressure;
+use process::{Cancel, Cancelled};
+use report::{Report, Setting};
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand, Debug)]
+enum Bench {
+    /// Running over a memory budget, against the kernel's zram and swap with the same total memory
+    Budget(BudgetArgs),
+}
+
+#[derive(Args, Debug)]
+struct BudgetArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A short run: a small budget, few touches, one pair
+    #[arg(long)]
+    quick: bool,
+    /// The budget; the data is twice and three times that [default: 256M, quick: 64M]
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<Bytes>,
+    /// Pairs of runs that count, after one that is discarded [default: 3, quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pairs: Option<u16>,
+    /// Measure this alone; can be given more than once
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
+    /// Remove memory groups, zram devices and swap files that a killed run left, and do nothing else
+    #[arg(long)]
+    cleanup: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// 3:1 data, twice the budget
+    Compressed,
+    /// 2:1 data, three times the budget
+    Spilled,
+    /// Programs and churn with 1.2 times their native peak
+    NoPressure,
+}
+
+/// What all parts of a run share.
+pub(crate) struct Plan {
+    /// The path of this program.
+    program: String,
+    budget: Bytes,
+    pairs: usize,
+    program_pairs: usize,
+    quick: bool,
+    progress: ProgressBar,
+}
+
+impl Plan {
+    /// One run more is done.
+    fn step(&self) {
+        self.progress.inc(1);
+    }
+
+    #[cfg(test)]
+    fn for_tests() -> Self {
+        let (budget, progress) = (Bytes::mib(16), ProgressBar::hidden());
+        Self { program: String::new(), budget, pairs: 1, program_pairs: 1, quick: true, progress }
+    }
+}
+
+/// Pairs of the programs: their times differ by a few percent from run to run, and what is looked for is smaller.
+const PROGRAM_PAIRS: usize = 7;
+
+/// Runs a benchmark. Exit status 1 if Pagoda's side failed anywhere, 128 + n after a signal.
+pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    let Bench::Budget(args) = &args.bench;
+    if args.cleanup {
+        for what in kernel::clean_up()? {
+            println!("removed {what}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    match budget(args) {
+        Ok(code) => Ok(code),
+        Err(error) => match error.downcast_ref::<Cancelled>() {
+            Some(Cancelled(signal)) => Ok(ExitCode::from(128 + signal)),
+            None => Err(error),
+        },
+    }
+}
+
+fn budget(args: &BudgetArgs) -> anyhow::Result<ExitCode> {
+    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
+    let mut plan = Plan {
+        program: std::env::current_exe().context("finding this program")?.display().to_string(),
+        budget: args.budget.unwrap_or(Bytes::mib(if args.quick { 64 } else { 256 })),
+        pairs,
+        program_pairs: if args.quick { 1 } else { pairs.max(PROGRAM_PAIRS) },
+        quick: args.quick,
+        progress: ProgressBar::hidden(),
+    };
+    let runs = |part, runs: usize| if wanted(part) { runs as u64 } else { 0 };
+    let total = runs(Part::Compressed, 3 + 3 * plan.pairs)
+        + runs(Part::Spilled, 3 + 3 * plan.pairs)
+        + runs(Part::NoPressure, 5 * (1 + 2 * (1 + plan.program_pairs)));
+    // Drawn on standard error, and there only if that is a terminal.
+    plan.progress = ProgressBar::new(total).with_style(
+        ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
+            .context("the progress bar's template")?,
+    );
+    let cancel = Cancel::on_signals()?;
+    let mut report = Report {
+        bench: "budget",
+        compressed: None,
+        spilled: None,
+        no_pressure: None,
+        kernel: None,
+        kernel_reason: None,
+        budget_bytes: plan.budget.get(),
+        pairs: plan.pairs,
+        quick: plan.quick,
+        machine: machine::Machine::this(),
+    };
+    let mut setting = |part, name: &'static str, load| -> anyhow::Result<Option<Setting>> {
+        if !wanted(part) {
+            return Ok(None);
+        }
+        plan.progress.set_message(name);
+        budget::measure(&plan, load, &mut report.kernel_reason, &cancel).map(Some)
+    };
+    report.compressed = setting(Part::Compressed, "compressed", Load { ratio: 3.0, budgets: 2 })?;
+    report.spilled = setting(Part::Spilled, "spilled", Load { ratio: 2.0, budgets: 3 })?;
+    if wanted(Part::NoPressure) {
+        plan.progress.set_message("no pressure");
+        report.no_pressure = Some(NoPressure::measure(&plan, &cancel)?);
+    }
+    plan.progress.finish_and_clear();
+    report.kernel = report.kernel_reason.is_none().then_some("memory group + zram (lz4) + swap file");
+
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", report::table(&report));
+    }
+    let settings = [&report.compressed, &report.spilled].into_iter().flatten();
+    let failed = settings.into_iter().any(|setting| setting.setting.pagoda_reason.is_some())
+        || report.no_pressure.as_ref().is_some_and(NoPressure::failed);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Touches memory and frees it. A virtual machine's host takes back what was freed a few seconds ago, and the first
+/// touch after that costs up to ten times more: whoever runs next must not pay for it.
+fn warm(bytes: Bytes) {
+    let mut memory = vec![0u8; bytes.as_usize()];
+    for byte in memory.iter_mut().step_by(data::PAGE_BYTES) {
+        *byte = 1;
+    }
+    std::hint::black_box(&mut memory);
+}
+
+/// The command line that runs a program under Pagoda.
+fn pagoda_run(plan: &Plan, budget: Bytes, stats: &Path, command: Vec<String>) -> Vec<String> {
+    let (budget, stats) = (budget.get().to_string(), stats.display().to_string());
+    let words = [&plan.program, "run", "--memory", &budget, "--quiet", "--stats", &stats, "--"];
+    words.into_iter().map(str::to_owned).chain(command).collect()
+}

@@ -1,0 +1,230 @@
+//! Runs a child to its end: bounded in time, ended with us, its anonymous memory watched from outside.
+//!
+//! This module must never leave a child behind: whatever ends the wait, the child is gone when it returns.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Short beside the seconds that a run takes.
+const POLL: Duration = Duration::from_millis(1);
+/// How often the memory of the child is read: often enough for its peak, rarely enough not to disturb.
+const SAMPLE: Duration = Duration::from_millis(10);
+/// How long a child that was asked to end may take before it is killed.
+const GRACE: Duration = Duration::from_secs(3);
+/// What is kept of a child's standard error.
+const ERROR_BYTES_MAX: usize = 2000;
+
+/// Set by a signal that asks the benchmark to end: the number of that signal.
+#[derive(Clone, Default)]
+pub struct Cancel(Arc<AtomicUsize>);
+
+/// The benchmark was asked to end.
+#[derive(Debug, thiserror::Error)]
+#[error("ended by signal {0}")]
+pub struct Cancelled(pub u8);
+
+impl Cancel {
+    /// From now on the signals that ask a program to end are remembered instead of ending it, so that everything
+    /// that was set up is undone on the way out.
+    pub fn on_signals() -> anyhow::Result<Self> {
+        let cancel = Self::default();
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let number = signal.as_raw();
+            signal_hook::flag::register_usize(number, Arc::clone(&cancel.0), number as usize)
+                .context("installing a signal handler")?;
+        }
+        Ok(cancel)
+    }
+
+    /// An error once a signal has arrived.
+    pub fn check(&self) -> Result<(), Cancelled> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Err(Cancelled(signal as u8)),
+        }
+    }
+}
+
+/// What was seen of a child that ended well.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its standard output.
+    pub output: String,
+    /// From start to end.
+    pub seconds: f64,
+    /// The most anonymous memory that it, or its first descendant under `pagoda run`, was seen with.
+    pub anonymous_bytes_peak: u64,
+}
+
+/// A child that is ended when this is dropped.
+pub struct Running {
+    child: Child,
+    started: Instant,
+    output: Option<thread::JoinHandle<String>>,
+    errors: Option<thread::JoinHandle<String>>,
+    managed: bool,
+    anonymous_bytes_peak: u64,
+    sampled: Instant,
+}
+
+/// Runs a command to its end; see [`Running::wait`].
+pub fn run(
+    command: &[String],
+    limit: Duration,
+    cancel: &Cancel,
+    tick: impl FnMut(),
+) -> anyhow::Result<Finished> {
+    Running::start(command)?.wait(limit, cancel, tick)
+}
+
+impl Running {
+    /// Starts a command, with an empty standard input.
+    pub fn start(command: &[String]) -> anyhow::Result<Self> {
+        let (program, arguments) = command.split_first().context("an empty command")?;
+        let started = Instant::now();
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {program}"))?;
+        let output = child.stdout.take().map(reader);
+        let errors = child.stderr.take().map(reader);
+        let managed = arguments.first().is_some_and(|first| first == "run");
+        Ok(Self { child, started, output, errors, managed, anonymous_bytes_peak: 0, sampled: started })
+    }
+
+    /// Waits for it to end, at most `limit`; calls `tick` every ten milliseconds. A child that fails, takes longer or
+    /// is interrupted is an error, and gone.
+    pub fn wait(
+        mut self,
+        limit: Duration,
+        cancel: &Cancel,
+        mut tick: impl FnMut(),
+    ) -> anyhow::Result<Finished> {
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            cancel.check()?;
+            if self.started.elapsed() > limit {
+                bail!("it did not end within {} s", limit.as_secs());
+            }
+            if self.sample() {
+                tick();
+            }
+            thread::sleep(POLL);
+        };
+        let seconds = self.started.elapsed().as_secs_f64();
+        let text = |pipe: &mut Option<thread::JoinHandle<String>>| {
+            pipe.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
+        };
+        let (output, errors) = (text(&mut self.output), text(&mut self.errors));
+        cancel.check()?;
+        if !status.success() {
+            let errors: String = errors.chars().take(ERROR_BYTES_MAX).collect();
+            bail!("{status}: {}", errors.trim());
+        }
+        Ok(Finished { output, seconds, anonymous_bytes_peak: self.anonymous_bytes_peak })
+    }
+
+    /// Whether it has ended.
+    pub fn ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Reads the child's memory if it is time to.
+    pub fn sample(&mut self) -> bool {
+        if self.sampled.elapsed() < SAMPLE {
+            return false;
+        }
+        self.sampled = Instant::now();
+        let pid = self.child.id();
+        let measured = if self.managed { first_child(pid) } else { Some(pid) };
+        let bytes = measured.and_then(anonymous_bytes).unwrap_or(0);
+        self.anonymous_bytes_peak = self.anonymous_bytes_peak.max(bytes);
+        true
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Asked first: `pagoda run` passes the signal on, a program under it would outlive a kill.
+        if self.ended() {
+            return;
+        }
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let deadline = Instant::now() + GRACE;
+        while !self.ended() && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn first_child(pid: u32) -> Option<u32> {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .ok()?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+fn anonymous_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    fn gone(finished: anyhow::Result<Finished>) -> String {
+        finished.expect_err("it must not end well").to_string()
+    }
+
+    #[test]
+    fn output_and_errors_are_told_apart() {
+        let (second, cancel) = (Duration::from_secs(20), Cancel::default());
+        let finished = run(&command(&["sh", "-c", "echo out; echo err >&2"]), second, &cancel, || ());
+        assert_eq!(finished.expect("ended well").output, "out\n");
+        let failed = gone(run(&command(&["sh", "-c", "echo why >&2; exit 3"]), second, &cancel, || ()));
+        assert!(failed.contains("3") && failed.contains("why"), "{failed}");
+        assert!(gone(run(&command(&["/nonexistent"]), second, &cancel, || ())).contains("/nonexistent"));
+    }
+
+    #[test]
+    fn a_child_that_takes_too_long_or_outlives_a_signal_is_ended() {
+        let long = command(&["sleep", "60"]);
+        let cancel = Cancel::default();
+        assert!(gone(run(&long, Duration::from_millis(30), &cancel, || ())).contains("did not end"));
+        cancel.0.store(15, Ordering::Relaxed);
+        let error = run(&long, Duration::from_secs(60), &cancel, || ()).expect_err("cancelled");
+        assert_eq!(error.downcast::<Cancelled>().expect("cancelled").0, 15);
+    }
+}

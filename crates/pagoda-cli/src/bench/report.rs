@@ -1,0 +1,295 @@
+//! The figures as they are printed: JSON whose keys other tools read, and a table for people. Pure.
+//!
+//! Every figure is a median over the pairs that count; every spread is the least and the greatest of them. A side
+//! that could not run has nulls and a reason, never a made-up number.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{CellAlignment, Table};
+use serde::Serialize;
+
+use super::histogram::Percentiles;
+use super::kernel::{Split, SwapPeak};
+use super::machine::Machine;
+use super::no_pressure::NoPressure;
+use super::stats::{median, median_percentiles, spread};
+use super::worker::{Pattern, Phase};
+
+/// All that `pagoda bench budget` found out.
+#[derive(Serialize)]
+pub struct Report {
+    pub bench: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<Setting>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spilled: Option<Setting>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_pressure: Option<NoPressure>,
+    /// How the kernel's side was made; null if this machine doesn't allow it.
+    pub kernel: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_reason: Option<String>,
+    pub budget_bytes: u64,
+    /// Pairs that count, the discarded first one not included.
+    pub pairs: usize,
+    pub quick: bool,
+    pub machine: Machine,
+}
+
+/// One setting: four patterns, and how they were measured.
+#[derive(Serialize)]
+pub struct Setting {
+    #[serde(flatten)]
+    pub patterns: BTreeMap<Pattern, Figures>,
+    pub setting: Details,
+}
+
+/// How a setting was measured.
+#[derive(Default, Serialize)]
+pub struct Details {
+    pub data_bytes: u64,
+    /// What LZ4 makes of the data, 4 KiB at a time.
+    pub lz4_ratio_4k: f64,
+    /// The same, 64 KiB at a time.
+    pub lz4_ratio_64k: f64,
+    pub kernel_split: Option<Split>,
+    pub kernel_splits_tried: Vec<TriedSplit>,
+    pub kernel_swap_peak: Option<SwapPeak>,
+    pub kernel_uncharged_swap_peak: Option<SwapPeak>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_reason: Option<String>,
+    /// The most anonymous memory that the process under Pagoda was seen with, every ten milliseconds.
+    pub pagoda_anonymous_bytes_peak: Option<u64>,
+    /// What `pagoda run --stats` wrote for the last run.
+    pub pagoda_stats: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pagoda_reason: Option<String>,
+}
+
+/// A division of the budget that was tried, and what it reached over the four patterns.
+#[derive(Clone, Serialize)]
+pub struct TriedSplit {
+    pub split: Split,
+    pub geometric_mean_gib_s: Option<f64>,
+}
+
+/// The figures of one pattern.
+#[derive(Serialize)]
+pub struct Figures {
+    pub pagoda_gib_s: Option<f64>,
+    pub kernel_gib_s: Option<f64>,
+    /// Pagoda's rate over the kernel's, by pairs: above 1 Pagoda is faster.
+    pub ratio: Option<f64>,
+    /// Of touches whose first access took longer than a microsecond.
+    pub pagoda_fault_us: Option<Percentiles>,
+    pub kernel_fault_us: Option<Percentiles>,
+    pub pagoda_gib_s_spread: Option<[f64; 2]>,
+    pub kernel_gib_s_spread: Option<[f64; 2]>,
+    pub ratio_spread: Option<[f64; 2]>,
+    /// Of all touches.
+    pub pagoda_touch_us: Option<Percentiles>,
+    pub kernel_touch_us: Option<Percentiles>,
+    pub touches: Option<u64>,
+    pub pagoda_faults: Option<f64>,
+    pub kernel_faults: Option<f64>,
+    /// The second row: the whole budget as the plain limit of the group, zram charged to nobody.
+    pub kernel_uncharged_gib_s: Option<f64>,
+    pub kernel_uncharged_gib_s_spread: Option<[f64; 2]>,
+    pub kernel_uncharged_ratio: Option<f64>,
+    pub kernel_uncharged_fault_us: Option<Percentiles>,
+}
+
+/// What one pair of runs measured, a side that did not run left out.
+#[derive(Default)]
+pub struct Pair {
+    pub pagoda: Option<Vec<Phase>>,
+    pub kernel: Option<Vec<Phase>>,
+    pub uncharged: Option<Vec<Phase>>,
+}
+
+type Side = fn(&Pair) -> &Option<Vec<Phase>>;
+
+impl Figures {
+    /// The figures of a pattern over all pairs that count.
+    pub fn of(pairs: &[Pair], pattern: Pattern) -> Self {
+        let phase_of =
+            |pair: &Pair, side: Side| side(pair).as_ref()?.iter().find(|p| p.pattern == pattern).cloned();
+        let phases = |side: Side| pairs.iter().filter_map(|pair| phase_of(pair, side)).collect::<Vec<_>>();
+        let ratios = |over: Side| {
+            let ratio = |pair| Some(phase_of(pair, |p| &p.pagoda)?.gib_s / phase_of(pair, over)?.gib_s);
+            pairs.iter().filter_map(ratio).collect::<Vec<f64>>()
+        };
+        let rates = |phases: &[Phase]| phases.iter().map(|phase| phase.gib_s).collect::<Vec<_>>();
+        let counts = |phases: &[Phase]| phases.iter().map(|phase| phase.faults as f64).collect::<Vec<_>>();
+        let of = |phases: &[Phase], pick: fn(&Phase) -> Percentiles| {
+            median_percentiles(&phases.iter().map(pick).collect::<Vec<_>>())
+        };
+        let (pagoda, kernel, uncharged) =
+            (phases(|p| &p.pagoda), phases(|p| &p.kernel), phases(|p| &p.uncharged));
+        let over_kernel = ratios(|p| &p.kernel);
+        let round = |value: Option<f64>| value.map(round);
+        let round_both = |both: Option<[f64; 2]>| both.map(|both| both.map(self::round));
+        Self {
+            pagoda_gib_s: round(median(&rates(&pagoda))),
+            kernel_gib_s: round(median(&rates(&kernel))),
+            ratio: round(median(&over_kernel)),
+            pagoda_fault_us: of(&pagoda, |p| p.fault_us),
+            kernel_fault_us: of(&kernel, |p| p.fault_us),
+            pagoda_gib_s_spread: round_both(spread(&rates(&pagoda))),
+            kernel_gib_s_spread: round_both(spread(&rates(&kernel))),
+            ratio_spread: round_both(spread(&over_kernel)),
+            pagoda_touch_us: of(&pagoda, |p| p.touch_us),
+            kernel_touch_us: of(&kernel, |p| p.touch_us),
+            touches: pagoda.first().or(kernel.first()).map(|phase| phase.touches),
+            pagoda_faults: median(&counts(&pagoda)),
+            kernel_faults: median(&counts(&kernel)),
+            kernel_uncharged_gib_s: round(median(&rates(&uncharged))),
+            kernel_uncharged_gib_s_spread: round_both(spread(&rates(&uncharged))),
+            kernel_uncharged_ratio: round(median(&ratios(|p| &p.uncharged))),
+            kernel_uncharged_fault_us: of(&uncharged, |p| p.fault_us),
+        }
+    }
+}
+
+/// Three digits after the point: what is beyond is noise.
+pub fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// The report for people.
+pub fn table(report: &Report) -> String {
+    let mut text = format!("{}\n", report.machine);
+    let budget = pagoda_core::size::Bytes::new(report.budget_bytes);
+    let settings = [("compressed", &report.compressed), ("spilled", &report.spilled)];
+    for (name, setting) in settings.into_iter().filter_map(|(name, setting)| Some((name, setting.as_ref()?)))
+    {
+        let details = &setting.setting;
+        text += &format!(
+            "\n{name}: {} of data in {budget}; LZ4 {:.2}:1 by 4 KiB, {:.2}:1 by 64 KiB; median of {} pairs (least-greatest)\n",
+            pagoda_core::size::Bytes::new(details.data_bytes),
+            details.lz4_ratio_4k,
+            details.lz4_ratio_64k,
+            report.pairs
+        );
+        text += &patterns_table(setting).to_string();
+        text += "\n";
+        let reasons = [("pagoda", &details.pagoda_reason), ("kernel", &details.kernel_reason)];
+        for (side, reason) in reasons.into_iter().filter_map(|(side, reason)| Some((side, reason.as_ref()?)))
+        {
+            text += &format!("{side} did not run: {reason}\n");
+        }
+    }
+    if let Some(reason) = &report.kernel_reason {
+        text += &format!("\nno comparison with the kernel: {reason}\n");
+    }
+    if let Some(no_pressure) = &report.no_pressure {
+        text += &format!("\nno pressure: budget 1.2 times the native peak\n{}\n", no_pressure.table());
+    }
+    text
+}
+
+fn patterns_table(setting: &Setting) -> Table {
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+    let rate = |value: Option<f64>, spread: Option<[f64; 2]>| match spread {
+        Some([least, greatest]) => format!("{} ({least:.2}-{greatest:.2})", number(value)),
+        None => number(value),
+    };
+    let fault = |p: Option<Percentiles>| {
+        p.map_or_else(|| "-".to_owned(), |p| format!("{:.0} / {:.0} / {:.0}", p.p50, p.p99, p.p999))
+    };
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header([
+        "pattern",
+        "pagoda GiB/s",
+        "kernel GiB/s",
+        "ratio",
+        "zram uncharged GiB/s",
+        "pagoda fault us 50/99/99.9%",
+        "kernel fault us 50/99/99.9%",
+    ]);
+    for (pattern, figures) in &setting.patterns {
+        table.add_row([
+            format!("{pattern:?}").to_lowercase(),
+            rate(figures.pagoda_gib_s, figures.pagoda_gib_s_spread),
+            rate(figures.kernel_gib_s, figures.kernel_gib_s_spread),
+            rate(figures.ratio, figures.ratio_spread),
+            rate(figures.kernel_uncharged_gib_s, figures.kernel_uncharged_gib_s_spread),
+            fault(figures.pagoda_fault_us),
+            fault(figures.kernel_fault_us),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn phases(gib_s: f64) -> Vec<Phase> {
+        let p = Percentiles { p50: 1.0 / gib_s, p99: 2.0, p999: 3.0 };
+        let phase = |pattern| Phase {
+            pattern,
+            touches: 8,
+            gib_s,
+            faults: 4,
+            fault_us: p,
+            touch_us: p,
+            pages_checked_whole: 1,
+        };
+        [Pattern::Fill, Pattern::Sequential, Pattern::Zipf, Pattern::Random].map(phase).to_vec()
+    }
+
+    fn report(kernel: Option<f64>) -> Report {
+        let pair = |pagoda, scale: f64| Pair {
+            pagoda: Some(phases(pagoda)),
+            kernel: kernel.map(|rate| phases(rate * scale)),
+            uncharged: None,
+        };
+        let pairs = [pair(2.0, 1.0), pair(4.0, 1.0), pair(3.0, 0.5)];
+        let patterns = phases(1.0).iter().map(|p| (p.pattern, Figures::of(&pairs, p.pattern))).collect();
+        Report {
+            bench: "budget",
+            compressed: Some(Setting { patterns, setting: Details::default() }),
+            spilled: None,
+            no_pressure: None,
+            kernel: kernel.map(|_| "memcg"),
+            kernel_reason: kernel.is_none().then(|| "not root".to_owned()),
+            budget_bytes: 1 << 20,
+            pairs: 3,
+            quick: false,
+            machine: Machine::this(),
+        }
+    }
+
+    #[test]
+    fn json_has_the_documented_shape() {
+        let json = serde_json::to_value(report(Some(1.0))).expect("json");
+        assert_eq!(json["bench"], "budget");
+        for pattern in ["fill", "sequential", "zipf", "random"] {
+            let figures = &json["compressed"][pattern];
+            assert_eq!((&figures["pagoda_gib_s"], &figures["kernel_gib_s"]), (&3.0.into(), &1.0.into()));
+            assert_eq!(figures["ratio"], 4.0, "the median of 2, 4 and 6, not the ratio of medians");
+            assert_eq!(figures["ratio_spread"], serde_json::json!([2.0, 6.0]));
+            for key in ["pagoda_fault_us", "kernel_fault_us"] {
+                assert!(figures[key]["p50"].is_f64() && figures[key]["p999"].is_f64(), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_the_kernel_there_are_nulls_and_a_reason() {
+        let report = report(None);
+        let json = serde_json::to_value(&report).expect("json");
+        assert!(json.as_object().expect("an object").contains_key("kernel") && json["kernel"].is_null());
+        assert_eq!(json["kernel_reason"], "not root");
+        assert!(
+            json["compressed"]["fill"]["kernel_gib_s"].is_null()
+                && json["compressed"]["fill"]["ratio"].is_null()
+        );
+        assert!(table(&report).contains("not root"));
+    }
+}

@@ -1,0 +1,55 @@
+//! Medians and spreads over pairs of runs. Pure.
+
+use super::histogram::Percentiles;
+
+/// The middle value, or the mean of the two middle ones. `None` of nothing.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(sorted[sorted.len() / 2 - 1], upper) })
+}
+
+/// The least and the greatest value. `None` of nothing.
+pub fn spread(values: &[f64]) -> Option<[f64; 2]> {
+    let least = values.iter().copied().min_by(f64::total_cmp)?;
+    let greatest = values.iter().copied().max_by(f64::total_cmp)?;
+    Some([least, greatest])
+}
+
+/// The median of each percentile over several runs.
+pub fn median_percentiles(runs: &[Percentiles]) -> Option<Percentiles> {
+    let of = |pick: fn(&Percentiles) -> f64| median(&runs.iter().map(pick).collect::<Vec<_>>());
+    Some(Percentiles { p50: of(|p| p.p50)?, p99: of(|p| p.p99)?, p999: of(|p| p.p999)? })
+}
+
+/// The geometric mean, the mean for rates of different kinds. Zero of nothing.
+pub fn geometric_mean(values: &[f64]) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_even_and_no_values() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(&[]), None);
+        assert_eq!(spread(&[3.0, 1.0, 2.0]), Some([1.0, 3.0]));
+        assert_eq!(spread(&[]), None);
+    }
+
+    #[test]
+    fn percentiles_are_taken_one_by_one() {
+        let p = |p50, p99, p999| Percentiles { p50, p99, p999 };
+        let runs = [p(1.0, 9.0, 30.0), p(2.0, 7.0, 10.0), p(3.0, 8.0, 20.0)];
+        assert_eq!(median_percentiles(&runs), Some(p(2.0, 8.0, 20.0)));
+        assert_eq!(median_percentiles(&[]), None);
+        assert!((geometric_mean(&[1.0, 4.0]) - 2.0).abs() < 1e-12);
+    }
+}

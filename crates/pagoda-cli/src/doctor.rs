@@ -1,0 +1,107 @@
+//! `pagoda doctor`: what this machine allows, what follows from it, and how to mend what is missing.
+//!
+//! The probe finds out, `rows` says what follows, `mend` says what to do; this file only prints. It must never change
+//! the machine, and never say that something works which was not tried.
+
+mod mend;
+mod rows;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use comfy_table::{ContentArrangement, Table, presets};
+use pagoda_linux::probe::{self, Report};
+use serde::Serialize;
+
+use mend::Mend;
+use rows::Row;
+
+/// Says what this machine allows and how to mend what is missing.
+///
+/// Exits with 0 if `pagoda run` works here, with 1 if not.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct DoctorArgs {
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Findings {
+    /// Whether `pagoda run` works here.
+    works: bool,
+    /// Why not.
+    reason: Option<String>,
+    /// The way to a userfaultfd that it takes.
+    way: Option<String>,
+    rows: Vec<Row>,
+    mends: Vec<Mend>,
+}
+
+impl Findings {
+    fn new(report: &Report) -> Self {
+        let rows = rows::rows(report);
+        let mends = mend::mends(report, &rows);
+        Self {
+            works: report.run.is_ok(),
+            reason: report.run.err().map(|missing| missing.to_string()),
+            way: report.run.ok().map(|access| access.way.to_string()),
+            rows,
+            mends,
+        }
+    }
+
+    fn headline(&self) -> String {
+        match &self.reason {
+            None => "pagoda run: works here".to_owned(),
+            Some(reason) => format!("pagoda run: does not work here: {reason}"),
+        }
+    }
+}
+
+/// Probes and prints to standard output. The exit code is 0 if `pagoda run` works here, 1 otherwise.
+///
+/// # Errors
+/// If standard output can't be written; a reader that went away is not an error.
+pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let findings = Findings::new(&probe::report());
+    let mut out = io::stdout().lock();
+    let printed = if args.json {
+        let text = serde_json::to_string_pretty(&findings)?;
+        writeln!(out, "{text}")
+    } else {
+        print(&mut out, &findings)
+    };
+    match printed.and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed?,
+    }
+    Ok(if findings.works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(out: &mut impl Write, findings: &Findings) -> io::Result<()> {
+    /// Columns where standard output is no terminal, which would tell.
+    const WIDTH_DEFAULT: u16 = 120;
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    if table.width().is_none() {
+        table.set_width(WIDTH_DEFAULT);
+    }
+    table.set_header(["what", "state", "found", "consequence"]);
+    for row in &findings.rows {
+        table.add_row([row.what, row.state.name(), &row.found, row.consequence]);
+    }
+    writeln!(out, "{}\n{table}", findings.headline())?;
+    for mend in &findings.mends {
+        writeln!(out, "\n{}:", mend.what)?;
+        for line in mend.steps.lines() {
+            writeln!(out, "    {line}")?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "doctor_test.rs"]
+mod tests;

@@ -1,0 +1,330 @@
+//! One row for each thing of the machine that matters to Pagoda: whether it is there, and what follows.
+//!
+//! Pure: a report goes in, rows come out. A row must never promise more than the probe tried.
+
+use pagoda_core::page::HUGE_FRAME;
+use pagoda_linux::pagemap::ScanMethod;
+use pagoda_linux::probe::{Feature, Features, Machine, Refusal, Report, Userfault, ZramModule};
+use serde::Serialize;
+
+/// Whether something is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// All of it.
+    Ok,
+    /// Some of it, or in another way.
+    Limited,
+    /// Not at all.
+    Missing,
+}
+
+impl State {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Limited => "limited",
+            Self::Missing => "missing",
+        }
+    }
+
+    const fn of(there: bool) -> Self {
+        if there { Self::Ok } else { Self::Missing }
+    }
+}
+
+/// One thing of the machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// A name for programs, which stays the same from version to version.
+    pub id: &'static str,
+    /// A name for people.
+    pub what: &'static str,
+    pub state: State,
+    /// What the probe saw.
+    pub found: String,
+    /// What follows for Pagoda.
+    pub consequence: &'static str,
+}
+
+/// The rows of a report, most important first.
+pub fn rows(report: &Report) -> Vec<Row> {
+    let mut rows = userfault(&report.userfault);
+    rows.push(kernel(report));
+    rows.push(scan(report));
+    rows.extend(huge_pages(&report.machine));
+    rows.extend(limits(&report.machine));
+    rows.extend(baselines(&report.machine));
+    rows
+}
+
+fn row(
+    (id, what): (&'static str, &'static str),
+    state: State,
+    found: impl Into<String>,
+    consequences: [&'static str; 2],
+) -> Row {
+    let consequence = consequences[usize::from(state != State::Ok)];
+    Row { id, what, state, found: found.into(), consequence }
+}
+
+fn userfault(found: &Userfault) -> Vec<Row> {
+    // One way that serves every fault is enough: a second one that is closed is no lack.
+    let full = found.device.is_ok() || found.system_call.is_ok();
+    let way = |names, way: Result<(), Refusal>, open, closed| {
+        let state = match way {
+            Ok(()) => State::Ok,
+            Err(_) if full => State::Limited,
+            Err(_) => State::Missing,
+        };
+        let text = way.map_or_else(|refusal| refusal.to_string(), |()| "can be opened".to_owned());
+        row(names, state, text, [open, if full { "none: another way is open" } else { closed }])
+    };
+    let features = found.features.unwrap_or_default();
+    let names = |wanted: &[Feature], has: bool| {
+        let names: Vec<_> =
+            wanted.iter().filter(|it| features.has(**it) == has).map(|it| it.name()).collect();
+        names.join(", ")
+    };
+    let all_of = |wanted: &[Feature]| {
+        let lacking = names(wanted, false);
+        let text = if lacking.is_empty() { names(wanted, true) } else { format!("lacks {lacking}") };
+        (State::of(lacking.is_empty()), text)
+    };
+    let (moved, move_text) = match found.moved {
+        Some(Ok(())) => (State::Ok, "64 KiB moved and checked".to_owned()),
+        Some(Err(error)) => (State::Missing, format!("the kernel offers it, but it failed: {error}")),
+        None if found.features.is_none() => (State::Missing, "not tried: no userfaultfd".to_owned()),
+        None => (State::Missing, "not in this kernel".to_owned()),
+    };
+    let (events, events_text) = all_of(&[Feature::EventRemap, Feature::EventRemove, Feature::EventUnmap]);
+    let (fork, fork_text) = match (found.fork_events, features.has(Feature::EventFork)) {
+        (true, _) => (State::Ok, "granted"),
+        (false, true) => (State::Limited, "needs CAP_SYS_PTRACE, which this user lacks"),
+        (false, false) => (State::Missing, "not offered"),
+    };
+    let (dirty, dirty_text) = match (found.write_protect, features.has(Feature::WpAsync)) {
+        (true, true) => (State::Ok, "granted, WP_ASYNC too"),
+        (true, false) => (State::Limited, "granted, without WP_ASYNC"),
+        (false, _) => (State::Missing, "not granted"),
+    };
+    let (others, others_text) = all_of(&[Feature::ExactAddress, Feature::Poison]);
+    vec![
+        way(
+            ("userfaultfd.device", "/dev/userfaultfd"),
+            found.device,
+            "whole programs can be managed",
+            "no whole program can be managed this way",
+        ),
+        way(
+            ("userfaultfd.syscall", "userfaultfd system call"),
+            found.system_call,
+            "whole programs can be managed",
+            "no whole program can be managed this way",
+        ),
+        way(
+            ("userfaultfd.user_mode_only", "userfaultfd, user mode only"),
+            found.user_mode_only,
+            "a library can manage buffers of its own",
+            "not even buffers of a library's own can be managed",
+        ),
+        row(
+            ("userfaultfd.move", "UFFDIO_MOVE"),
+            moved,
+            move_text,
+            ["memory is moved, not copied", "nothing can be managed: Pagoda is built on moves"],
+        ),
+        row(
+            ("userfaultfd.events", "events of unmap, remap, discard"),
+            events,
+            events_text,
+            ["what a program discards is seen", "no whole program can be managed"],
+        ),
+        row(
+            ("userfaultfd.fork", "events of fork"),
+            fork,
+            fork_text,
+            ["programs that fork are managed", "a fork first brings back what was evicted, if that fits"],
+        ),
+        row(
+            ("userfaultfd.write_protect", "write protection"),
+            dirty,
+            dirty_text,
+            ["changed pages are tracked", "changed pages are found by comparing, or not at all"],
+        ),
+        row(
+            ("userfaultfd.others", "other features"),
+            if others == State::Missing && features != Features::default() { State::Limited } else { others },
+            others_text,
+            ["exact fault addresses, poisoned pages", "diagnostics are less exact"],
+        ),
+    ]
+}
+
+fn kernel(report: &Report) -> Row {
+    /// The first with `UFFDIO_MOVE`. A distributor may have brought that to an older one: what was tried counts.
+    const REQUIRED: (u32, u32) = (6, 8);
+    let machine = &report.machine;
+    let state = State::of(machine.kernel.number >= REQUIRED || report.userfault.moved == Some(Ok(())));
+    row(
+        ("kernel", "kernel"),
+        state,
+        &machine.kernel.release,
+        ["new enough", "Linux 6.8 or later is required"],
+    )
+}
+
+fn scan(report: &Report) -> Row {
+    let (state, found) = match &report.scan {
+        Ok(ScanMethod::Scan) => (State::Ok, "PAGEMAP_SCAN".to_owned()),
+        Ok(ScanMethod::Entries) => (State::Limited, "/proc/self/pagemap, without PAGEMAP_SCAN".to_owned()),
+        Err(error) => (State::Missing, format!("/proc/self/pagemap: {error}")),
+    };
+    row(
+        ("pagemap", "scan of page tables"),
+        state,
+        found,
+        ["present memory is found fast", "memory of a running program is found slowly, or not at all"],
+    )
+}
+
+fn huge_pages(machine: &Machine) -> [Row; 3] {
+    let enabled = machine.thp_enabled.as_deref();
+    let thp = match enabled {
+        Some("always" | "madvise") => State::Ok,
+        Some(_) => State::Limited,
+        None => State::Missing,
+    };
+    let thp_text = format!(
+        "enabled: {}, defrag: {}",
+        enabled.unwrap_or("not in this kernel"),
+        machine.thp_defrag.as_deref().unwrap_or("unknown")
+    );
+    // The classic size has a row of its own.
+    let others = || machine.mthp.iter().filter(|size| size.size.as_usize() != HUGE_FRAME);
+    let mthp = others().filter(|size| size.mode != "never");
+    let mthp: Vec<_> = mthp.map(|size| format!("{} {}", size.size, size.mode)).collect();
+    let mthp_text = match (others().next().is_none(), mthp.is_empty()) {
+        (true, _) => "not in this kernel".to_owned(),
+        (_, true) => format!("{} sizes, all never", others().count()),
+        _ => mthp.join(", "),
+    };
+    let pools = machine.hugetlb.iter().filter(|pool| pool.pages > 0);
+    let pools: Vec<_> =
+        pools.map(|it| format!("{} × {}, {} free", it.pages, it.page, it.free_pages)).collect();
+    let pools_text = if pools.is_empty() { "no pages reserved".to_owned() } else { pools.join("; ") };
+    [
+        row(
+            ("thp", "transparent huge pages"),
+            thp,
+            thp_text,
+            ["huge frames can be had", "every frame is of 4 KiB pages: slower faults"],
+        ),
+        row(
+            ("mthp", "huge pages of other sizes"),
+            if mthp.is_empty() { State::Limited } else { State::Ok },
+            mthp_text,
+            ["pagoda bench can compare with them", "pagoda bench can't compare with the kernel's own"],
+        ),
+        row(
+            ("hugetlb", "hugetlb pools"),
+            if pools.is_empty() { State::Limited } else { State::Ok },
+            pools_text,
+            ["none: Pagoda leaves them alone", "none: Pagoda does not use them"],
+        ),
+    ]
+}
+
+fn limits(machine: &Machine) -> [Row; 4] {
+    /// The kernel's default. A program that is managed has more mappings than before: moves split them.
+    const MAPPINGS_DEFAULT: u64 = 65_530;
+    /// Descriptors of the engine, with room for the program's own.
+    const OPEN_FILES_MIN: u64 = 256;
+    let limits = &machine.limits;
+    let number = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let address_space = limits.address_space.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let locked = limits.locked.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let limited = |within: bool| if within { State::Ok } else { State::Limited };
+    [
+        row(
+            ("limits.mappings", "vm.max_map_count"),
+            limited(limits.mappings.is_none_or(|limit| limit >= MAPPINGS_DEFAULT)),
+            number(limits.mappings),
+            ["enough for most programs", "programs with many mappings may run out of them"],
+        ),
+        row(
+            ("limits.open_files", "limit of open files"),
+            limited(limits.open_files.is_none_or(|limit| limit >= OPEN_FILES_MIN)),
+            number(limits.open_files),
+            ["enough", "the engine's descriptors may not fit beside the program's"],
+        ),
+        row(
+            ("limits.address_space", "limit of address space"),
+            limited(limits.address_space.is_none()),
+            address_space,
+            ["arenas can be reserved", "reserved arenas count against it: the program may run out"],
+        ),
+        row(
+            ("limits.locked", "limit of locked memory"),
+            State::Ok,
+            locked,
+            ["none: locked memory is left in place", ""],
+        ),
+    ]
+}
+
+fn baselines(machine: &Machine) -> [Row; 6] {
+    let perf = machine.perf.map_or_else(|error| error.to_string(), |()| "cycles can be counted".to_owned());
+    let devices: Vec<_> = machine.zram.devices.iter().map(|(name, size)| format!("{name} {size}")).collect();
+    let (zram, zram_text) = match machine.zram.module {
+        ZramModule::Loaded if devices.is_empty() => (State::Ok, "module loaded, no device".to_owned()),
+        ZramModule::Loaded => (State::Ok, devices.join(", ")),
+        ZramModule::Loadable => (State::Limited, "module not loaded".to_owned()),
+        ZramModule::Absent => (State::Missing, "no module for this kernel".to_owned()),
+    };
+    let (memcg, memcg_text) = match &machine.memcg {
+        Some(it) if it.writable => (State::Ok, format!("{:?}, {}", it.version, it.path.display())),
+        Some(it) => (State::Limited, format!("{:?}, {}, read only", it.version, it.path.display())),
+        None => (State::Missing, "no memory controller".to_owned()),
+    };
+    let swap: Vec<_> = machine.swap.iter().map(|it| format!("{} {}", it.name, it.size)).collect();
+    let swap_text = if swap.is_empty() { "none".to_owned() } else { swap.join(", ") };
+    let direct =
+        machine.direct_io.map_or_else(|error| error.to_string(), |()| "works in /var/tmp".to_owned());
+    [
+        row(
+            ("direct_io", "direct I/O"),
+            State::of(machine.direct_io.is_ok()),
+            direct,
+            [
+                "a file store costs no page cache",
+                "a file store there goes through the page cache; choose another place",
+            ],
+        ),
+        row(
+            ("perf", "performance counters"),
+            State::of(machine.perf.is_ok()),
+            perf,
+            ["pagoda bench counts cycles", "pagoda bench measures time only"],
+        ),
+        row(
+            ("zram", "zram"),
+            zram,
+            zram_text,
+            ["pagoda bench can compare with it", "pagoda bench can't compare with zram"],
+        ),
+        row(
+            ("memcg", "memory cgroup"),
+            memcg,
+            memcg_text,
+            ["pagoda bench can limit the kernel's side", "pagoda bench can't compare with a memory cgroup"],
+        ),
+        row(("swap", "swap"), State::Ok, swap_text, ["none: a budget does not need it", ""]),
+        row(
+            ("numa", "NUMA nodes"),
+            State::Ok,
+            machine.numa_nodes.to_string(),
+            ["frames come from any node", ""],
+        ),
+    ]
+}

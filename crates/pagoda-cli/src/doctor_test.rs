@@ -1,0 +1,179 @@
+//! Findings of machines made up, from the best to one where nothing works.
+
+use super::*;
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::pagemap::ScanMethod;
+use pagoda_linux::probe::{
+    Access, Feature, Features, KernelVersion, Limits, Machine, Missing, Refusal, Userfault, Way, Zram,
+    ZramModule,
+};
+use rows::State;
+use rustix::io::Errno;
+
+fn machine(kernel: (u32, u32)) -> Machine {
+    let limits = Limits {
+        open_files: Some(1024),
+        address_space: None,
+        locked: Some(Bytes::mib(8)),
+        mappings: Some(65_530),
+    };
+    Machine {
+        kernel: KernelVersion { number: kernel, release: format!("{}.{}.0", kernel.0, kernel.1) },
+        thp_enabled: Some("madvise".to_owned()),
+        thp_defrag: Some("madvise".to_owned()),
+        mthp: Vec::new(),
+        hugetlb: Vec::new(),
+        perf: Ok(()),
+        zram: Zram { module: ZramModule::Loaded, devices: Vec::new() },
+        memcg: None,
+        numa_nodes: 1,
+        limits,
+        swap: Vec::new(),
+        direct_io: Ok(()),
+    }
+}
+
+fn healthy() -> Report {
+    let features: Features = Feature::ALL.into_iter().collect();
+    Report {
+        run: Ok(Access { way: Way::Device, features, fork_events: true }),
+        userfault: Userfault {
+            device: Ok(()),
+            system_call: Err(Refusal::NotPrivileged),
+            user_mode_only: Ok(()),
+            features: Some(features),
+            write_protect: true,
+            moved: Some(Ok(())),
+            fork_events: true,
+        },
+        scan: Ok(ScanMethod::Scan),
+        machine: machine((6, 8)),
+    }
+}
+
+fn refused(device: Refusal, system_call: Refusal) -> Report {
+    Report {
+        run: Err(Missing::Userfaultfd { device, system_call }),
+        userfault: Userfault {
+            device: Err(device),
+            system_call: Err(system_call),
+            user_mode_only: Err(system_call),
+            features: None,
+            write_protect: false,
+            moved: None,
+            fork_events: false,
+        },
+        ..healthy()
+    }
+}
+
+fn state(findings: &Findings, id: &str) -> State {
+    findings.rows.iter().find(|row| row.id == id).expect(id).state
+}
+
+fn steps(findings: &Findings) -> String {
+    findings.mends.iter().map(|mend| mend.steps).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn one_open_way_is_enough_and_the_closed_one_is_no_lack() {
+    let findings = Findings::new(&healthy());
+    assert_eq!(findings.headline(), "pagoda run: works here");
+    assert_eq!(state(&findings, "userfaultfd.device"), State::Ok);
+    assert_eq!(state(&findings, "userfaultfd.syscall"), State::Limited);
+    assert!(findings.mends.iter().all(|mend| !mend.id.starts_with("userfaultfd")), "{:?}", findings.mends);
+}
+
+#[test]
+fn a_user_without_the_device_is_told_the_udev_rule_and_the_sysctl() {
+    let findings = Findings::new(&refused(Refusal::DevicePermissions, Refusal::NotPrivileged));
+    assert!(findings.headline().starts_with("pagoda run: does not work here: no full userfaultfd"));
+    assert_eq!(state(&findings, "userfaultfd.device"), State::Missing);
+    assert_eq!(state(&findings, "userfaultfd.move"), State::Missing);
+    let steps = steps(&findings);
+    assert!(
+        steps.contains("KERNEL==\"userfaultfd\"") && steps.contains("vm.unprivileged_userfaultfd=1"),
+        "{steps}"
+    );
+    assert!(!steps.contains("docker run --device"), "{steps}");
+}
+
+#[test]
+fn in_a_container_it_is_told_how_to_pass_the_device_and_not_a_sysctl() {
+    let denied = Refusal::Filtered(Errno::PERM);
+    let steps = steps(&Findings::new(&refused(Refusal::NoDevice, denied)));
+    assert!(steps.contains("docker run --device /dev/userfaultfd") && steps.contains("squat.ai/userfaultfd"));
+    assert!(!steps.contains("sysctl -w vm.unprivileged_userfaultfd"), "{steps}");
+}
+
+#[test]
+fn an_old_kernel_is_told_which_one_it_takes() {
+    let mut report = healthy();
+    report.run = Err(Missing::Feature { feature: Feature::Move });
+    report.userfault.moved = None;
+    report.machine = machine((6, 1));
+    let findings = Findings::new(&report);
+    assert!(findings.headline().contains("6.8"), "{}", findings.headline());
+    assert_eq!(state(&findings, "kernel"), State::Missing);
+    assert_eq!(findings.mends.iter().filter(|mend| mend.id == "kernel").count(), 1);
+}
+
+#[test]
+fn a_move_that_works_counts_more_than_the_number_of_the_kernel() {
+    let findings = Findings::new(&Report { machine: machine((5, 14)), ..healthy() });
+    assert_eq!((findings.works, state(&findings, "kernel")), (true, State::Ok));
+}
+
+#[test]
+fn only_a_step_that_removes_the_cause_is_told() {
+    for (error, step) in [(Errno::ACCESS, "perf_event_paranoid"), (Errno::NOENT, "pmu=on")] {
+        let mut report = healthy();
+        report.machine.perf = Err(error);
+        let findings = Findings::new(&report);
+        let about: Vec<_> = findings.mends.iter().filter(|mend| mend.id == "perf").collect();
+        assert!(about.len() == 1 && about[0].steps.contains(step), "{about:?}");
+    }
+    let mut report = healthy();
+    report.machine.zram.module = ZramModule::Absent;
+    assert!(!steps(&Findings::new(&report)).contains("modprobe"));
+}
+
+#[test]
+fn a_kernel_without_it_is_told_the_option_and_nothing_that_would_not_help() {
+    let findings = Findings::new(&refused(Refusal::NoDevice, Refusal::NotBuilt));
+    let about: Vec<_> = findings.mends.iter().filter(|mend| mend.id.starts_with("userfaultfd")).collect();
+    assert!(about.len() == 1 && about[0].steps.contains("CONFIG_USERFAULTFD"), "{about:?}");
+}
+
+#[test]
+fn without_the_privilege_for_fork_events_it_works_with_a_mend() {
+    let mut report = healthy();
+    report.run = report.run.map(|access| Access { fork_events: false, ..access });
+    report.userfault.fork_events = false;
+    let findings = Findings::new(&report);
+    assert!(findings.works);
+    assert_eq!(state(&findings, "userfaultfd.fork"), State::Limited);
+    assert!(steps(&findings).contains("SYS_PTRACE"));
+}
+
+#[test]
+fn names_for_programs_are_of_one_row_each_and_every_mend_has_its_row() {
+    for report in [healthy(), refused(Refusal::NoDevice, Refusal::NotPrivileged)] {
+        let findings = Findings::new(&report);
+        let mut ids: Vec<_> = findings.rows.iter().map(|row| row.id).collect();
+        assert!(findings.mends.iter().all(|mend| ids.contains(&mend.id)));
+        ids.sort_unstable();
+        assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
+    }
+}
+
+#[test]
+fn the_table_has_the_verdict_first_and_every_row() {
+    let findings = Findings::new(&healthy());
+    let mut text = Vec::new();
+    print(&mut text, &findings).expect("printed");
+    let text = String::from_utf8(text).expect("text");
+    assert_eq!(text.lines().next(), Some("pagoda run: works here"));
+    assert!(findings.rows.iter().all(|row| text.contains(row.what.split(' ').next().expect("a word"))));
+}

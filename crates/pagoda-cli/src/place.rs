@@ -1,0 +1,146 @@
+//! Where the store's file and the counters file go, checked before the program starts.
+//!
+//! This module must never leave a file behind: the counters file goes when its value is dropped, also on errors. Only a
+//! pagoda that is killed itself leaves it, one OS page large, to the program that goes on.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pagoda::counters::Counters;
+use pagoda_core::size::Bytes;
+use pagoda_linux::direct_file::DirectFile;
+use rustix::fs::statvfs;
+
+use crate::refusal::Refusal;
+
+/// Names the store directory where `--store-dir` does not.
+pub const STORE_ENV: &str = "PAGODA_STORE";
+const STORE_DEFAULT: &str = "/var/tmp";
+
+/// A counters file of this name is tried so often before the next directory: only leftovers of our own process
+/// number stand in the way.
+const NAMES_MAX: u32 = 4;
+
+/// The store directory: what the command line says, or the environment, or `/var/tmp`. Unless nothing is ever to be
+/// spilled, a direct file is made there for a trial.
+pub fn store_directory(
+    named: Option<&Path>,
+    environment: Option<OsString>,
+    file_limit: Option<Bytes>,
+) -> Result<PathBuf, Refusal> {
+    let environment = environment.filter(|value| !value.is_empty()).map(PathBuf::from);
+    let directory = named.map(Path::to_owned).or(environment).unwrap_or_else(|| PathBuf::from(STORE_DEFAULT));
+    if file_limit != Some(Bytes::ZERO) {
+        DirectFile::create_in(&directory).map_err(Refusal::own)?;
+    }
+    // The program may change its directory before the engine opens this one.
+    std::path::absolute(&directory)
+        .map_err(|error| Refusal::own(format!("{}: {error}; give its full path", directory.display())))
+}
+
+/// How large the store's file may grow where nobody says: nine tenths of what is free now, so that others can work on.
+pub fn default_file_limit(directory: &Path) -> Result<Bytes, Refusal> {
+    let space = statvfs(directory).map_err(|error| {
+        Refusal::own(format!(
+            "could not ask how much is free in {} ({error}); give --file-limit",
+            directory.display()
+        ))
+    })?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    Ok(Bytes::new(free - free / 10))
+}
+
+/// The counters of the program to start, in a file that is removed with this value.
+pub struct CountersFile {
+    counters: Counters,
+    path: PathBuf,
+}
+
+impl CountersFile {
+    /// Creates it in `$XDG_RUNTIME_DIR`, `/dev/shm` or the directory for temporary files, whichever takes it first.
+    pub fn create(runtime_directory: Option<OsString>) -> Result<Self, Refusal> {
+        let runtime_directory = runtime_directory.map(PathBuf::from).filter(|path| path.is_absolute());
+        let directories = runtime_directory.into_iter().chain(["/dev/shm".into(), std::env::temp_dir()]);
+        let mut failures = Vec::new();
+        for directory in directories {
+            for attempt in 0..NAMES_MAX {
+                let path = directory.join(unique_name(attempt));
+                match Counters::create(&path) {
+                    Ok(counters) => return Ok(Self { counters, path }),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(error) => {
+                        // It may have been made and not mapped; nobody else uses this name.
+                        let _ = fs::remove_file(&path);
+                        failures.push(format!("{}: {error}", directory.display()));
+                        break;
+                    }
+                }
+            }
+        }
+        Err(Refusal::own(format!(
+            "could not create a counters file ({}); set XDG_RUNTIME_DIR to a directory that can be written",
+            failures.join(", ")
+        )))
+    }
+    /// The counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+    /// Where the program opens them.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for CountersFile {
+    fn drop(&mut self) {
+        // Whoever removed it before us has done our work.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Unlikely to be there already; whether it is, `create_new` tells.
+fn unique_name(attempt: u32) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    format!("pagoda-{}-{now:x}-{attempt}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_counters_file_is_for_its_user_alone_and_goes_with_its_value() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = CountersFile::create(Some(directory.path().into())).expect("created");
+        let path = file.path().to_owned();
+        assert!(path.starts_with(directory.path()));
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        drop(file);
+        assert_eq!(fs::read_dir(directory.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn a_runtime_directory_that_is_not_there_is_passed_over() {
+        let file = CountersFile::create(Some("/nonexistent".into())).expect("created elsewhere");
+        assert!(!file.path().starts_with("/nonexistent"));
+    }
+
+    #[test]
+    fn a_store_directory_is_a_directory_on_a_disk_and_is_left_empty() {
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        assert_eq!(store_directory(Some(directory.path()), None, None).expect("taken"), directory.path());
+        assert_eq!(fs::read_dir(directory.path()).expect("read").count(), 0);
+        for place in ["/nonexistent", "/proc", "/etc/passwd"] {
+            let error = store_directory(Some(Path::new(place)), None, None).expect_err(place).to_string();
+            assert!(error.contains(place), "{error}");
+        }
+        let nothing_spilled = store_directory(None, Some("/nonexistent".into()), Some(Bytes::ZERO));
+        assert_eq!(nothing_spilled.expect("not looked at"), Path::new("/nonexistent"));
+    }
+}

@@ -1,0 +1,87 @@
+//! Finding the preload library, and the value of `LD_PRELOAD` that loads it first.
+//!
+//! This module must never set the environment of this process: only the program is to load the library.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::refusal::Refusal;
+
+/// Names the library, for those who keep it elsewhere.
+pub const ENV: &str = "PAGODA_PRELOAD";
+
+const FILE_NAME: &str = "libpagoda_preload.so";
+
+/// Looks where `PAGODA_PRELOAD` says, or beside this executable, in `../lib` and in `../lib/pagoda`.
+pub fn find(named: Option<&OsStr>) -> Result<PathBuf, Refusal> {
+    let candidates = match named {
+        Some(path) => vec![PathBuf::from(path)],
+        None => beside_executable()?,
+    };
+    let found = candidates.iter().find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()));
+    let Some(path) = found else {
+        let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+        return Err(Refusal::own(format!(
+            "the preload library was not found; looked for {}; install it beside pagoda or name it in {ENV}",
+            looked.join(", ")
+        )));
+    };
+    // The loader takes these for the end of a name, and has no way to write them.
+    if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'$')) {
+        return Err(Refusal::own(format!(
+            "{} can't be preloaded: the loader takes no path with a space, a colon or a dollar sign; move it",
+            path.display()
+        )));
+    }
+    Ok(path)
+}
+
+fn beside_executable() -> Result<Vec<PathBuf>, Refusal> {
+    let executable = std::env::current_exe().map_err(|error| {
+        Refusal::own(format!("could not tell where pagoda is installed ({error}); name the library in {ENV}"))
+    })?;
+    let directory = executable.parent().unwrap_or(Path::new("/"));
+    let up = directory.parent().unwrap_or(Path::new("/"));
+    Ok([directory, &up.join("lib"), &up.join("lib/pagoda")].map(|place| place.join(FILE_NAME)).into())
+}
+
+/// `LD_PRELOAD` with the library in front of what was there.
+pub fn value(library: &Path, present: Option<&OsStr>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    let separators = |byte: &u8| matches!(byte, b' ' | b':');
+    for other in present.unwrap_or_default().as_bytes().split(separators) {
+        if !other.is_empty() && other != library.as_os_str().as_bytes() {
+            value.push(":");
+            value.push(OsStr::from_bytes(other));
+        }
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_comes_first_and_once() {
+        let value = |present: Option<&str>| value(Path::new("/p.so"), present.map(OsStr::new));
+        assert_eq!(value(None), "/p.so");
+        assert_eq!(value(Some("")), "/p.so");
+        assert_eq!(value(Some("/a.so /b.so:/p.so")), "/p.so:/a.so:/b.so");
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_says_where_it_was_looked_for() {
+        let named = find(Some(OsStr::new("/nonexistent/p.so"))).expect_err("not there").to_string();
+        assert!(named.contains("/nonexistent/p.so") && named.contains(ENV), "{named}");
+    }
+
+    #[test]
+    fn a_path_that_the_loader_can_not_take_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a b.so");
+        std::fs::write(&path, "").expect("written");
+        assert!(find(Some(path.as_os_str())).expect_err("a space").to_string().contains("space"));
+    }
+}

@@ -1,0 +1,279 @@
+//! `pagoda run`: a program within a memory budget.
+//!
+//! What the user gave wrong is refused first; then whatever would keep the budget from being enforced, which with
+//! `--best-effort` is said at the end instead. Then the program runs, and when it has ended its counters are told.
+//! This module must never let a run look managed that was not.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use pagoda::config::{self, Config, MINIMUM_BUDGET};
+use pagoda::counters::{Snapshot, Status};
+use pagoda::error::{Failure, StartError};
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_linux::process::{self, Inherited};
+
+use crate::place::{self, CountersFile};
+use crate::refusal::{OWN_ERROR, Refusal};
+use crate::stats::{Stats, StatsFile};
+use crate::supervise::{self, Ended, Failed};
+use crate::table::{self, Summary};
+use crate::{preload, program};
+
+/// Run a program within a memory budget.
+///
+/// Everything anonymous that the program holds stays within the budget; what does not fit is compressed, and then
+/// goes to an unlinked file. Standard input, the terminal and signals reach the program; the exit status is the
+/// program's, or 128 and the signal's number. Pagoda's own errors are 125, a program that can't be executed 126, one
+/// that was not found 127. If pagoda itself is killed the program goes on within its budget.
+#[derive(clap::Args)]
+pub struct RunArgs {
+    /// The memory budget, like 512M or 2G (binary).
+    #[arg(long, short, value_name = "SIZE", allow_negative_numbers = true)]
+    memory: Bytes,
+    /// The unit of management: 4K, 16K, 64K or 2M.
+    #[arg(long, value_name = "SIZE", default_value_t)]
+    base_page: BasePage,
+    /// Where the store's file is made; on a disk, not tmpfs [default: $PAGODA_STORE or /var/tmp].
+    #[arg(long, value_name = "DIR")]
+    store_dir: Option<PathBuf>,
+    /// How large that file may grow [default: nine tenths of what is free there]; 0 for none.
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    file_limit: Option<Bytes>,
+    /// Print no table at the end. Errors, and a budget that was not enforced, are still said.
+    #[arg(long, short)]
+    quiet: bool,
+    /// Write all counters to this file at the end, as JSON.
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Where the budget can't be enforced, run the program without one, and say so at the end.
+    #[arg(long)]
+    best_effort: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// What a managed run takes beyond the program itself.
+struct Managed {
+    preload: PathBuf,
+    counters: CountersFile,
+    config: Config,
+}
+
+/// Runs it, and returns what this process is to exit with.
+pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
+    // Before there is a file to remove: from here on no signal ends this process.
+    let inherited = process::block_signals()
+        .map_err(|error| Refusal::own(format!("could not block signals ({error}); please report this")))?;
+    if args.memory < MINIMUM_BUDGET {
+        return Err(Refusal::own(format!("--memory {}: {}", args.memory, StartError::BudgetBelowMinimum)));
+    }
+    let Some(name) = args.command.first() else {
+        return Err(Refusal::own("no program was named; name one after `--`"));
+    };
+    let path = program::find(name, std::env::var_os("PATH").as_deref())?;
+    let stats = args.stats.as_deref().map(StatsFile::open).transpose()?;
+    let run = Run { args, path, stats, inherited };
+    match prepare(args, &run.path) {
+        Ok(managed) => run.managed(&managed),
+        Err(refusal) if args.best_effort => run.unmanaged(&refusal),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Checks all that the engine needs, cheapest first.
+fn prepare(args: &RunArgs, path: &Path) -> Result<Managed, Refusal> {
+    program::check(path).map_err(Refusal::own)?;
+    machine_allows()?;
+    let preload = preload::find(std::env::var_os(preload::ENV).as_deref())?;
+    let store = std::env::var_os(place::STORE_ENV);
+    let store_directory = place::store_directory(args.store_dir.as_deref(), store, args.file_limit)?;
+    let file_limit = args.file_limit.map_or_else(|| place::default_file_limit(&store_directory), Ok)?;
+    let counters = CountersFile::create(std::env::var_os("XDG_RUNTIME_DIR"))?;
+    let config = Config {
+        budget: args.memory,
+        base_page: args.base_page,
+        counters: Some(counters.path().to_owned()),
+        store_directory,
+        file_limit,
+        best_effort: args.best_effort,
+    };
+    Ok(Managed { preload, counters, config })
+}
+
+/// Whether this machine lets the engine evict safely.
+fn machine_allows() -> Result<(), Refusal> {
+    let mend = "`pagoda doctor` says the mend, --best-effort runs without a budget";
+    pagoda_linux::probe::can_run().map_err(|missing| Refusal::own(format!("{missing}; {mend}")))?;
+    Ok(())
+}
+
+struct Run<'a> {
+    args: &'a RunArgs,
+    path: PathBuf,
+    stats: Option<StatsFile>,
+    inherited: Inherited,
+}
+
+impl Run<'_> {
+    fn managed(self, managed: &Managed) -> Result<ExitCode, Refusal> {
+        let mut command = self.command();
+        command
+            .env("LD_PRELOAD", preload::value(&managed.preload, std::env::var_os("LD_PRELOAD").as_deref()));
+        command.env(config::ENV, managed.config.to_env());
+        let (ended, wall) = self.supervise(&mut command)?;
+        let counters = managed.counters.counters().snapshot();
+        let verdict = verdict(ended, &counters, self.args.best_effort);
+        if verdict.table && !self.args.quiet {
+            let program = self.args.command[0].to_string_lossy();
+            crate::print_error(&table::render(&Summary { program: &program, ended, wall, counters }));
+        }
+        if let Some(line) = &verdict.line {
+            crate::say(line);
+        }
+        if let Some(file) = self.stats {
+            let stats = Stats::new(shown(&self.args.command), ended, wall, verdict.status);
+            let stats = stats.counters(counters).exit_status(verdict.exit_status);
+            file.write(&verdict.line.into_iter().fold(stats, Stats::reason));
+        }
+        Ok(ExitCode::from(verdict.exit_status))
+    }
+
+    fn unmanaged(self, refusal: &Refusal) -> Result<ExitCode, Refusal> {
+        let (ended, wall) = self.supervise(&mut self.command())?;
+        crate::say(not_enforced(refusal));
+        if let Some(file) = self.stats {
+            let stats = Stats::new(shown(&self.args.command), ended, wall, "unmanaged");
+            file.write(&stats.reason(refusal.to_string()));
+        }
+        Ok(ExitCode::from(ended.end.status()))
+    }
+
+    fn command(&self) -> Command {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new(&self.path);
+        command.arg0(&self.args.command[0]).args(&self.args.command[1..]);
+        command
+    }
+
+    fn supervise(&self, command: &mut Command) -> Result<(Ended, Duration), Refusal> {
+        let start = Instant::now();
+        let shown = self.path.display();
+        let ended = supervise::run(command, &self.inherited).map_err(|failed| match failed {
+            Failed::Start(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Refusal::not_found(format!(
+                    "{shown} is there and its interpreter or loader is not ({error}); install what it names"
+                ))
+            }
+            Failed::Start(error) => {
+                Refusal::not_executable(format!("{shown} can't be executed ({error}); check it"))
+            }
+            Failed::Wait(error) => {
+                Refusal::own(format!("lost sight of {shown}, which may go on ({error}); please report this"))
+            }
+        })?;
+        Ok((ended, start.elapsed()))
+    }
+}
+
+fn not_enforced(reason: impl std::fmt::Display) -> String {
+    format!("budget: NOT ENFORCED: {reason}")
+}
+
+fn shown(command: &[OsString]) -> Vec<String> {
+    command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// What the counters of an ended program come to.
+#[derive(Debug, PartialEq, Eq)]
+struct Verdict {
+    exit_status: u8,
+    table: bool,
+    line: Option<String>,
+    status: &'static str,
+}
+
+/// A program whose engine ended it, or that ran without a budget nobody allowed it to pass, has not succeeded:
+/// whatever it returned, its status is not what the caller asked for.
+fn verdict(ended: Ended, counters: &Snapshot, best_effort: bool) -> Verdict {
+    let own = ended.end.status();
+    let table = |line, exit_status, status| Verdict { exit_status, table: true, line, status };
+    let no_table =
+        |line, exit_status, status| Verdict { exit_status, table: false, line: Some(line), status };
+    match (Failure::from_snapshot(counters), Status::from_word(counters.status)) {
+        (Some(Failure::Start(error)), _) if best_effort => no_table(not_enforced(error), own, "failed"),
+        (Some(Failure::Start(error)), _) => no_table(error.to_string(), OWN_ERROR, "failed"),
+        (Some(failure), _) => table(Some(failure.to_string()), OWN_ERROR, "failed"),
+        (None, Status::Managed) => table(None, own, "managed"),
+        (None, Status::Released) => table(None, own, "released"),
+        (None, Status::Failed) => {
+            let line = "the engine could not start, and did not say why; please report this".to_owned();
+            no_table(line, if best_effort { own } else { OWN_ERROR }, "failed")
+        }
+        (None, Status::NotStarted) => {
+            let reason = "the engine never started in the program; the loader's message above, if there is one, says \
+                          why, or it ended before its first library was loaded";
+            // A status that tells of a failure already is worth more than ours.
+            let exit_status = if best_effort || own != 0 { own } else { OWN_ERROR };
+            no_table(not_enforced(reason), exit_status, "not started")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda::error::{Errno, StopReason};
+
+    use super::*;
+    use crate::supervise::End;
+
+    fn judged(end: End, status: Status, error_code: u64, best_effort: bool) -> Verdict {
+        let counters = Snapshot { status: status as u64, error_code, ..Snapshot::default() };
+        verdict(Ended { end, resident_peak_bytes: 0 }, &counters, best_effort)
+    }
+
+    #[test]
+    fn a_managed_program_keeps_its_status() {
+        for (end, status) in [(End::Exited(0), 0), (End::Exited(7), 7), (End::Killed(9), 137)] {
+            let managed = judged(end, Status::Managed, 0, false);
+            assert_eq!(managed, Verdict { exit_status: status, table: true, line: None, status: "managed" });
+            assert_eq!(judged(end, Status::Released, 0, false).exit_status, status);
+        }
+    }
+
+    #[test]
+    fn an_engine_that_did_not_start_is_our_error_unless_that_was_allowed() {
+        let code = StartError::MoveMissing.code();
+        let refused = judged(End::Exited(0), Status::Failed, code, false);
+        assert_eq!((refused.exit_status, refused.table), (OWN_ERROR, false));
+        assert_eq!(refused.line, Some(StartError::MoveMissing.to_string()));
+        let allowed = judged(End::Exited(3), Status::Failed, code, true);
+        assert_eq!(allowed.exit_status, 3);
+        assert!(allowed.line.is_some_and(|line| line.starts_with("budget: NOT ENFORCED")));
+    }
+
+    #[test]
+    fn an_engine_that_ended_its_process_is_our_error_and_has_its_table() {
+        let reason = StopReason::StoreWrite(Errno::NONE);
+        for best_effort in [false, true] {
+            let stopped = judged(End::Killed(6), Status::Managed, reason.code(), best_effort);
+            assert_eq!((stopped.exit_status, stopped.table), (OWN_ERROR, true));
+            assert_eq!(stopped.line, Some(reason.to_string()));
+        }
+    }
+
+    #[test]
+    fn success_without_an_engine_is_no_success() {
+        for (end, best_effort, status) in
+            [(End::Exited(0), false, OWN_ERROR), (End::Exited(0), true, 0), (End::Killed(15), false, 143)]
+        {
+            let unstarted = judged(end, Status::NotStarted, 0, best_effort);
+            assert_eq!((unstarted.exit_status, unstarted.table), (status, false));
+            assert!(unstarted.line.is_some_and(|line| line.contains("NOT ENFORCED")));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The JSON that `--stats FILE` writes when the program has ended.
+//!
+//! Fields are only ever added. This module must never fail a run whose program has ended well: what can't be written
+//! is said on standard error.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pagoda::counters::Snapshot;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+use crate::refusal::Refusal;
+use crate::supervise::{End, Ended};
+
+/// What `--stats` tells of a run. Sizes are bytes.
+#[derive(Serialize)]
+pub struct Stats {
+    version: &'static str,
+    command: Vec<String>,
+    /// The program's own status; none if a signal ended it.
+    exit_code: Option<u8>,
+    /// The signal that ended it, if one did.
+    signal: Option<i32>,
+    /// What `pagoda run` itself exits with.
+    exit_status: u8,
+    wall_seconds: f64,
+    resident_peak_bytes: u64,
+    /// `managed`, `released`, `failed`, `not started` or `unmanaged`.
+    status: &'static str,
+    /// Why the budget was not enforced, or not until the end.
+    reason: Option<String>,
+    counters: Option<Fields>,
+}
+
+/// All counters by their names, in the order of their declaration.
+struct Fields(Snapshot);
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = self.0.fields();
+        // How the file is recognised is nobody's figure.
+        let fields = fields.iter().filter(|(name, _)| *name != "magic");
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in fields {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl Stats {
+    /// Of a program that has ended.
+    pub fn new(command: Vec<String>, ended: Ended, wall: Duration, status: &'static str) -> Self {
+        let (exit_code, signal) = match ended.end {
+            End::Exited(code) => (Some(code), None),
+            End::Killed(signal) => (None, Some(signal)),
+        };
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            command,
+            exit_code,
+            signal,
+            exit_status: ended.end.status(),
+            wall_seconds: wall.as_secs_f64(),
+            resident_peak_bytes: ended.resident_peak_bytes,
+            status,
+            reason: None,
+            counters: None,
+        }
+    }
+    /// With its counters.
+    pub fn counters(mut self, counters: Snapshot) -> Self {
+        self.counters = Some(Fields(counters));
+        self
+    }
+    /// With why the budget was not enforced.
+    pub fn reason(mut self, reason: String) -> Self {
+        self.reason = Some(reason);
+        self
+    }
+    /// With what `pagoda run` itself exits with.
+    pub fn exit_status(mut self, status: u8) -> Self {
+        self.exit_status = status;
+        self
+    }
+}
+
+/// The file to write to, opened before the program starts: one that can't be written is an error at once.
+pub struct StatsFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl StatsFile {
+    /// Opens it; what it holds stays until there is something to write.
+    pub fn open(path: &Path) -> Result<Self, Refusal> {
+        // A pipe or a terminal can't be cut, and a regular file is cut when it is written.
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|error| {
+                Refusal::own(format!(
+                    "{} can't be written ({error}); give another file: --stats FILE",
+                    path.display()
+                ))
+            })?;
+        Ok(Self { file, path: path.to_owned() })
+    }
+
+    /// Replaces what it holds.
+    pub fn write(mut self, stats: &Stats) {
+        if let Err(error) = self.try_write(stats) {
+            crate::say(format_args!(
+                "could not write {} ({error}); the program has ended well",
+                self.path.display()
+            ));
+        }
+    }
+
+    fn try_write(&mut self, stats: &Stats) -> io::Result<()> {
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        let mut text = serde_json::to_vec_pretty(stats)?;
+        text.push(b'\n');
+        self.file.write_all(&text)
+    }
+}

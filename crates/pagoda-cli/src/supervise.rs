@@ -1,0 +1,187 @@
+//! Standing in for the program: it starts as if nobody stood in between, its signals reach it, and its end is told.
+//!
+//! The program stays in our process group and keeps the terminal. So what the terminal sends (interrupt, quit,
+//! suspend, hang-up, window size) reaches it without us and is not sent on; what another process sends to us is. When
+//! a terminal stop has stopped the program we stop too, so that the shell sees a stopped job. If we are killed the
+//! program goes on, managed as before: its engine is inside it, only its table is lost. This module must never
+//! delay a signal, and never end before the program has.
+
+use std::fs;
+use std::io;
+use std::process::Command;
+
+use pagoda_linux::process::{self, Change, Inherited, Received};
+
+/// How the program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It returned this status.
+    Exited(u8),
+    /// This signal ended it.
+    Killed(i32),
+}
+
+impl End {
+    /// The status that a shell would show: the program's own, or 128 and the signal.
+    pub fn status(self) -> u8 {
+        match self {
+            Self::Exited(status) => status,
+            Self::Killed(signal) => 128u8.saturating_add(u8::try_from(signal).unwrap_or(u8::MAX)),
+        }
+    }
+}
+
+/// A program that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// How.
+    pub end: End,
+    /// The largest resident set that it ever had, file-backed pages included, in bytes.
+    pub resident_peak_bytes: u64,
+}
+
+/// Why there is no end to tell.
+#[derive(Debug)]
+pub enum Failed {
+    /// The program did not start.
+    Start(io::Error),
+    /// It was started, and could not be waited for.
+    Wait(io::Error),
+}
+
+/// Starts the program and waits until it ends.
+pub fn run(command: &mut Command, inherited: &Inherited) -> Result<Ended, Failed> {
+    let child = process::spawn(command, inherited).map_err(Failed::Start)?.id();
+    Supervisor { child, stopped: false }.wait().map_err(Failed::Wait)
+}
+
+struct Supervisor {
+    child: u32,
+    stopped: bool,
+}
+
+impl Supervisor {
+    fn wait(&mut self) -> io::Result<Ended> {
+        loop {
+            let received = process::next_signal()?;
+            match received.signal {
+                libc::SIGCHLD => {
+                    if let Some(ended) = self.look(true)? {
+                        return Ok(ended);
+                    }
+                }
+                libc::SIGCONT => {
+                    // Whoever continued only us (a batch system, `kill -CONT`) means the program.
+                    if let Some(ended) = self.look(false)? {
+                        return Ok(ended);
+                    }
+                    if self.stopped {
+                        self.pass_on(libc::SIGCONT);
+                    }
+                }
+                signal => {
+                    if !self.has_it_already(received) {
+                        self.pass_on(signal);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes every change of the program that is to be had, and stops with it if `may_stop`.
+    fn look(&mut self, may_stop: bool) -> io::Result<Option<Ended>> {
+        let mut stopped_by = None;
+        while let Some(report) = process::poll_child(self.child)? {
+            stopped_by = None;
+            let end = match report.change {
+                Change::Exited(status) => End::Exited(u8::try_from(status).unwrap_or(u8::MAX)),
+                Change::Killed(signal) => End::Killed(signal),
+                Change::Continued => {
+                    self.stopped = false;
+                    continue;
+                }
+                Change::Stopped(signal) => {
+                    self.stopped = true;
+                    stopped_by = Some(signal);
+                    continue;
+                }
+            };
+            return Ok(Some(Ended { end, resident_peak_bytes: report.resident_peak_bytes }));
+        }
+        // SIGSTOP was meant for the program alone: whoever sent it will continue the program and not us.
+        if may_stop && matches!(stopped_by, Some(libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) {
+            process::stop_self()?;
+        }
+        Ok(None)
+    }
+
+    fn pass_on(&self, signal: i32) {
+        // The program may have ended just now, or may have become somebody whom we may not signal: its affair.
+        let _ = process::send(self.child, signal);
+    }
+
+    /// True for what went to the whole process group: a terminal's doing, or the program's own (`kill(0, …)`).
+    fn has_it_already(&self, received: Received) -> bool {
+        let of_a_terminal = matches!(
+            received.signal,
+            libc::SIGINT
+                | libc::SIGQUIT
+                | libc::SIGHUP
+                | libc::SIGTSTP
+                | libc::SIGTTIN
+                | libc::SIGTTOU
+                | libc::SIGWINCH
+        );
+        match received.sender {
+            None => of_a_terminal && received.by_kernel,
+            Some(sender) => descends_from(sender, self.child),
+        }
+    }
+}
+
+/// Far deeper than process trees are; it only bounds the walk.
+const ANCESTORS_MAX: usize = 64;
+
+/// True if `pid` is `ancestor` or a descendant that still runs.
+fn descends_from(pid: u32, ancestor: u32) -> bool {
+    let parent = |&pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+    };
+    std::iter::successors(Some(pid), parent).take(ANCESTORS_MAX).any(|pid| pid == ancestor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_the_programs_or_that_of_its_signal() {
+        assert_eq!(End::Exited(3).status(), 3);
+        assert_eq!(End::Killed(libc::SIGTERM).status(), 143);
+        assert_eq!(End::Killed(libc::SIGKILL).status(), 137);
+    }
+
+    #[test]
+    fn what_the_terminal_sends_is_not_sent_twice() {
+        let supervisor = Supervisor { child: std::process::id(), stopped: false };
+        let by = |signal, by_kernel, sender| Received { signal, by_kernel, sender };
+        assert!(supervisor.has_it_already(by(libc::SIGINT, true, None)));
+        assert!(
+            !supervisor.has_it_already(by(libc::SIGALRM, true, None)),
+            "a timer that was set before exec"
+        );
+        assert!(!supervisor.has_it_already(by(libc::SIGINT, false, Some(1))), "a process meant the program");
+        assert!(
+            supervisor.has_it_already(by(libc::SIGTERM, false, Some(std::process::id()))),
+            "its own doing"
+        );
+    }
+
+    #[test]
+    fn a_process_descends_from_its_parent_and_not_the_other_way() {
+        let (own, parent) = (std::process::id(), std::os::unix::process::parent_id());
+        assert!(descends_from(own, parent));
+        assert!(!descends_from(parent, own));
+    }
+}

@@ -1,0 +1,62 @@
+//! `pagoda doctor` as a person runs it: on this machine, and with userfaultfd taken away.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+
+use pagoda_linux::probe;
+use pagoda_linux::testing::{Denial, deny_userfaultfd, hide_userfaultfd_device};
+
+fn doctor(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+    command.arg("doctor").args(arguments);
+    command
+}
+
+/// Runs it where neither the device nor the system call is to be had.
+fn without_userfaultfd(arguments: &[&str], denial: Denial) -> Output {
+    let mut command = doctor(arguments);
+    // SAFETY: between fork and exec; both only make system calls and allocate nothing.
+    unsafe {
+        command.pre_exec(move || {
+            hide_userfaultfd_device()?;
+            deny_userfaultfd(denial)
+        })
+    };
+    command.output().expect("run")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+#[test]
+fn it_says_what_the_probe_says_and_exits_so() {
+    let works = probe::can_run().is_ok();
+    let output = doctor(&[]).output().expect("run");
+    let first = text(&output).lines().next().expect("a line").to_owned();
+    assert_eq!(output.status.code(), Some(i32::from(!works)), "{first}");
+    assert_eq!(first == "pagoda run: works here", works, "{first}");
+    let output = doctor(&["--json"]).output().expect("run");
+    assert_eq!(json(&output)["works"], works);
+}
+
+#[test]
+fn where_userfaultfd_is_denied_it_names_the_reason_and_the_mend() {
+    for denial in [Denial::NotPermitted, Denial::NotImplemented] {
+        let output = without_userfaultfd(&[], denial);
+        let text = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.starts_with("pagoda run: does not work here: no full userfaultfd: "), "{text}");
+        let output = without_userfaultfd(&["--json"], denial);
+        let json = json(&output);
+        assert_eq!((&json["works"], &json["way"]), (&false.into(), &serde_json::Value::Null));
+        let mends = json["mends"].as_array().expect("a list");
+        assert!(
+            mends.iter().any(|mend| mend["id"].as_str().is_some_and(|id| id.starts_with("userfaultfd.")))
+        );
+    }
+}

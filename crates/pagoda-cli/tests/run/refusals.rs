@@ -1,0 +1,165 @@
+//! What `pagoda run` refuses: with one clear line, and a status between 125 and 127, before anything has run.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::{executable, output, pagoda, set_mode, skip, text, unmanaged};
+
+/// Checks that the command ends with this status and says this in its one line.
+fn refused(command: &mut Command, status: i32, says: &[&str]) {
+    let output = output(command.stdin(Stdio::null()));
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{error}");
+    assert!(error.starts_with("pagoda: ") && error.lines().count() == 1, "{error}");
+    for word in says {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    assert_eq!(text(&output.stdout), "");
+}
+
+fn bare(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+    command.args(arguments);
+    command
+}
+
+#[test]
+fn sizes_that_do_not_parse() {
+    for size in ["", "M", "12X", "1.5G", "-1", "99999999T"] {
+        refused(&mut bare(&["run", "--memory", size, "--", "echo", "ran"]), 125, &["--memory"]);
+    }
+    refused(&mut bare(&["run", "-m", "12X", "--", "echo", "ran"]), 125, &["12X", "like 512M"]);
+    refused(
+        &mut bare(&["run", "-m", "64M", "--base-page", "32K", "--", "echo", "ran"]),
+        125,
+        &["4K, 16K, 64K or 2M"],
+    );
+    refused(
+        &mut bare(&["run", "-m", "64M", "--file-limit", "lots", "--", "echo", "ran"]),
+        125,
+        &["--file-limit"],
+    );
+}
+
+#[test]
+fn arguments_that_are_missing_or_unknown() {
+    refused(&mut bare(&["run", "--", "echo", "ran"]), 125, &["--memory"]);
+    refused(&mut bare(&["run", "-m", "64M"]), 125, &["PROGRAM"]);
+    refused(&mut bare(&["run", "-m", "64M", "--colour", "--", "echo", "ran"]), 125, &["--colour"]);
+    refused(&mut bare(&["runs"]), 125, &["runs"]);
+}
+
+#[test]
+fn a_budget_below_what_the_engine_needs() {
+    for options in [&["run", "-m", "31M"][..], &["run", "-m", "0", "--best-effort"]] {
+        refused(bare(options).args(["--", "echo", "ran"]), 125, &["32 MiB"]);
+    }
+}
+
+#[test]
+fn programs_that_are_not_there() {
+    refused(&mut unmanaged(&["no-such-program-anywhere"]), 127, &["no-such-program-anywhere", "PATH"]);
+    refused(&mut unmanaged(&["/nonexistent/program"]), 127, &["/nonexistent/program"]);
+    refused(&mut unmanaged(&["/etc/passwd/program"]), 127, &["/etc/passwd/program"]);
+    refused(&mut unmanaged(&[""]), 127, &["empty"]);
+}
+
+#[test]
+fn programs_that_can_not_be_executed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("program");
+    fs::write(&path, "#!/bin/sh\necho ran\n").expect("written");
+    refused(&mut unmanaged(&[path.to_str().expect("a name")]), 126, &["can't be executed"]);
+    refused(unmanaged(&["program"]).env("PATH", directory.path()), 126, &["can't be executed"]);
+    refused(&mut unmanaged(&["/etc"]), 126, &["/etc"]);
+}
+
+#[test]
+fn a_script_whose_interpreter_is_not_there() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = executable(directory.path(), "script", b"#!/nonexistent/interpreter\n");
+    refused(&mut unmanaged(&[&script]), 127, &["interpreter"]);
+}
+
+/// A program that returns 42 and has no loader. It needs no compiler.
+fn static_program(directory: &Path) -> String {
+    let mut own = [0; 64];
+    File::open("/proc/self/exe").and_then(|file| file.read_exact_at(&mut own, 0)).expect("own header");
+    #[cfg(target_arch = "x86_64")]
+    let code: &[u8] = &[0xbf, 42, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05];
+    #[cfg(target_arch = "aarch64")]
+    let code: &[u8] = &[0x40, 5, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4];
+    let mut program = own.to_vec();
+    let at = 0x40_0000_u64;
+    let length = (64 + 56 + code.len()) as u64;
+    let mut put = |offset: usize, bytes: &[u8]| program[offset..offset + bytes.len()].copy_from_slice(bytes);
+    put(16, &2u16.to_le_bytes()); // an executable at fixed addresses
+    put(24, &(at + 64 + 56).to_le_bytes()); // its entry
+    put(32, &64u64.to_le_bytes()); // its program headers
+    put(40, &0u64.to_le_bytes()); // no sections
+    put(56, &1u16.to_le_bytes()); // one program header
+    put(58, &[0; 6]);
+    let words: [u64; 7] = [5 << 32 | 1, 0, at, at, length, length, 4096];
+    program.extend(words.into_iter().flat_map(u64::to_le_bytes));
+    program.extend_from_slice(code);
+    executable(directory, "static", &program)
+}
+
+#[test]
+fn static_programs_also_behind_a_script() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = static_program(directory.path());
+    refused(&mut pagoda(&[], &[&program]), 125, &[&program, "static"]);
+    let script = executable(directory.path(), "script", format!("#!{program} -x\n").as_bytes());
+    refused(&mut pagoda(&[], &[&script]), 125, &[&program, "static"]);
+    let output = output(&mut unmanaged(&[&script]));
+    assert_eq!(output.status.code(), Some(42));
+    assert!(text(&output.stderr).contains("NOT ENFORCED") && text(&output.stderr).contains("static"));
+}
+
+#[test]
+fn programs_with_rights_of_their_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let shell = fs::read("/bin/sh").expect("read");
+    let program = executable(directory.path(), "program", &shell);
+    for (mode, says) in [(0o4755, "setuid"), (0o2755, "setgid")] {
+        set_mode(Path::new(&program), mode);
+        refused(&mut pagoda(&[], &[&program, "-c", "echo ran"]), 125, &[&program, says]);
+    }
+    set_mode(Path::new(&program), 0o755);
+    let given = Command::new("setcap").args(["cap_net_raw+ep", &program]).stderr(Stdio::null()).status();
+    if given.is_ok_and(|status| status.success()) {
+        refused(&mut pagoda(&[], &[&program, "-c", "echo ran"]), 125, &[&program, "capabilities"]);
+    }
+}
+
+#[test]
+fn programs_for_another_machine() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut content = fs::read("/bin/sh").expect("read");
+    content[18] ^= 0xff;
+    let program = executable(directory.path(), "program", &content);
+    refused(&mut pagoda(&[], &[&program]), 125, &[&program, "another machine"]);
+}
+
+#[test]
+fn a_preload_library_that_is_not_there_says_where_it_was_looked_for() {
+    if let Err(missing) = pagoda_linux::probe::can_run() {
+        return skip(missing);
+    }
+    refused(&mut pagoda(&[], &["echo", "ran"]), 125, &["/nonexistent/preload.so", "PAGODA_PRELOAD"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::create_dir(directory.path().join("bin")).expect("made");
+    let own = fs::read(env!("CARGO_BIN_EXE_pagoda")).expect("read");
+    let mut command = Command::new(executable(directory.path(), "bin/pagoda", &own));
+    let says = ["bin/libpagoda_preload.so", "/lib/libpagoda_preload.so", "/lib/pagoda/libpagoda_preload.so"];
+    refused(command.args(["run", "-m", "64M", "echo", "ran"]).env_remove("PAGODA_PRELOAD"), 125, &says);
+}
+
+#[test]
+fn a_stats_file_that_can_not_be_written() {
+    let options = ["--best-effort", "--stats", "/nonexistent/stats.json"];
+    refused(&mut pagoda(&options, &["echo", "ran"]), 125, &["/nonexistent/stats.json"]);
+}

@@ -1,0 +1,263 @@
+//! How much of a zone's budget is kept free, and when reclaim starts and stops.
+//!
+//! ```text
+//!   0 ......... min ......... low ............... high ................ budget     free memory
+//!   | faults wait | reclaim runs  | runs on if it ran |  nothing to do    |
+//! ```
+//! Reclaim starts below `low` and runs until `high`, so that it works in batches and not page by page. Below
+//! `min` only a fault that is already being served may take a frame. This module must never act: it names
+//! amounts, others move pages.
+
+use std::fmt;
+
+use crate::page::BasePage;
+use crate::size::Bytes;
+
+/// The most threads that serve faults of one zone, and so the most frames that faults hold in flight. A fault
+/// costs a wake-up rather than computing, and each handler reads many at once: eight serve more than one
+/// address space can take.
+pub const HANDLERS_MAX: u32 = 8;
+
+/// The least `min`: a frame for each of eight handlers at 64 KiB base pages, and as much again because the
+/// kernel's count of anonymous memory lags by 32 OS pages or more for each processor.
+const MIN_LEAST: Bytes = Bytes::mib(1);
+
+/// `low` as a share of the budget: from 128 MiB on, a program at its budget has 1/64 to 1/32 of it lie idle.
+const LOW_SHARE: u64 = 64;
+
+/// The least `low`: what a program that fills at 1 GiB/s takes between two looks, 2 ms apart.
+const LOW_LEAST: Bytes = Bytes::mib(2);
+
+/// The most `low`: at 8 GiB/s (first touch with huge pages, the fastest there is) 4 ms, two looks. More only
+/// lies idle.
+const LOW_MOST: Bytes = Bytes::mib(32);
+
+/// Free memory may cost a budget no more than this share of it.
+const HIGH_SHARE_MOST: u64 = 4;
+
+/// Amounts of free memory in a zone. Always `min <= low <= high <= budget / 4`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Below it, only faults in flight may take frames.
+    pub min: Bytes,
+    /// Below it, reclaim starts.
+    pub low: Bytes,
+    /// At it, reclaim stops.
+    pub high: Bytes,
+    budget: Bytes,
+}
+
+/// A budget that leaves no room for what faults in flight need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetTooSmall {
+    /// What was asked for.
+    pub budget: Bytes,
+    /// The least that would do.
+    pub least: Bytes,
+}
+
+impl fmt::Display for BudgetTooSmall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { budget, least } = self;
+        write!(f, "a budget of {budget} is below what serving faults needs; give at least {least}")
+    }
+}
+
+impl std::error::Error for BudgetTooSmall {}
+
+impl Watermarks {
+    /// The watermarks of a zone with `budget` bytes in `base` pages, whose faults `handlers` threads serve.
+    ///
+    /// Fails if the budget is below [`Watermarks::least_budget`]. Panics if `handlers` is 0 or above
+    /// [`HANDLERS_MAX`].
+    pub fn new(budget: Bytes, base: BasePage, handlers: u32) -> Result<Self, BudgetTooSmall> {
+        let least = Self::least_budget(base, handlers);
+        if budget < least {
+            return Err(BudgetTooSmall { budget, least });
+        }
+        let min = Self::min_of(base, handlers);
+        let low = Bytes::new(budget.get() / LOW_SHARE).clamp(LOW_LEAST, LOW_MOST).max(min);
+        Ok(Self { min, low, high: low.saturating_add(low), budget })
+    }
+
+    /// The smallest budget whose `high` is no more than a quarter of it: 16 MiB, or 128 MiB for eight
+    /// handlers of 2 MiB base pages. Panics if `handlers` is 0 or above [`HANDLERS_MAX`].
+    #[must_use]
+    pub fn least_budget(base: BasePage, handlers: u32) -> Bytes {
+        // `high` is twice `low`, and `low` is never below `min` or its own least.
+        let low = Self::min_of(base, handlers).max(LOW_LEAST);
+        Bytes::new(low.get() * 2 * HIGH_SHARE_MOST)
+    }
+
+    /// A frame for each handler: it elects one installer for a page and serves one page at a time.
+    fn min_of(base: BasePage, handlers: u32) -> Bytes {
+        assert!(
+            (1..=HANDLERS_MAX).contains(&handlers),
+            "{handlers} handlers are not within 1..={HANDLERS_MAX}"
+        );
+        Bytes::new(u64::from(handlers) * base.bytes() as u64).max(MIN_LEAST)
+    }
+
+    /// What the zone may hold in all.
+    #[must_use]
+    pub fn budget(&self) -> Bytes {
+        self.budget
+    }
+
+    /// What is free while `held` bytes are in use; zero if they exceed the budget.
+    #[must_use]
+    pub fn free(&self, held: Bytes) -> Bytes {
+        self.budget.saturating_sub(held)
+    }
+
+    /// How `free` bytes are to be judged.
+    #[must_use]
+    pub fn level(&self, free: Bytes) -> Level {
+        match free {
+            free if free < self.min => Level::BelowMin,
+            free if free < self.low => Level::Low,
+            _ => Level::Plenty,
+        }
+    }
+
+    /// What reclaim has to take to lift `free` to `high`; zero if it is there.
+    ///
+    /// `free` can't say by how much a budget is exceeded: where that can be, ask
+    /// [`Watermarks::reclaim_target_held`].
+    #[must_use]
+    pub fn reclaim_target(&self, free: Bytes) -> Bytes {
+        self.high.saturating_sub(free)
+    }
+
+    /// What reclaim has to take from `held` to leave `high` free; it counts what is over the budget as well.
+    #[must_use]
+    pub fn reclaim_target_held(&self, held: Bytes) -> Bytes {
+        held.saturating_sub(self.budget.saturating_sub(self.high))
+    }
+}
+
+/// How much is free, seen from the watermarks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Less than `min`: only faults in flight may take frames.
+    BelowMin,
+    /// Less than `low`: reclaim has to run.
+    Low,
+    /// `low` or more.
+    Plenty,
+}
+
+/// Whether reclaim is to run: from the moment free memory is below `low` until it has reached `high`.
+#[derive(Clone, Copy, Debug)]
+pub struct Pressure {
+    watermarks: Watermarks,
+    on: bool,
+}
+
+impl Pressure {
+    /// No pressure yet.
+    #[must_use]
+    pub fn new(watermarks: Watermarks) -> Self {
+        Self { watermarks, on: false }
+    }
+
+    /// Takes note of what is free now; whether reclaim is to run.
+    pub fn update(&mut self, free: Bytes) -> bool {
+        self.on = free < if self.on { self.watermarks.high } else { self.watermarks.low };
+        self.on
+    }
+
+    /// What the last update said.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn base() -> impl Strategy<Value = BasePage> {
+        prop::sample::select(BasePage::ALL.as_slice())
+    }
+
+    fn marks(budget: Bytes) -> Watermarks {
+        Watermarks::new(budget, BasePage::K64, 4).expect("large enough")
+    }
+
+    proptest! {
+        #[test]
+        fn ordered_within_a_quarter_of_the_budget_and_monotone(
+            base in base(),
+            handlers in 1..=HANDLERS_MAX,
+            more in 0u64..1 << 36,
+            yet_more in 0u64..1 << 36,
+        ) {
+            let least = Watermarks::least_budget(base, handlers);
+            let marks = |more| Watermarks::new(least.saturating_add(Bytes::new(more)), base, handlers).unwrap();
+            let (smaller, larger) = (marks(more), marks(more + yet_more));
+            for marks in [smaller, larger] {
+                prop_assert!(marks.min <= marks.low && marks.low <= marks.high);
+                prop_assert!(marks.high.get() <= marks.budget().get() / 4);
+                prop_assert!(marks.min.get() >= u64::from(handlers) * base.bytes() as u64);
+            }
+            prop_assert!(smaller.min <= larger.min && smaller.low <= larger.low && smaller.high <= larger.high);
+        }
+
+        #[test]
+        fn one_byte_less_than_the_least_budget_is_refused(base in base(), handlers in 1..=HANDLERS_MAX) {
+            let least = Watermarks::least_budget(base, handlers);
+            let budget = least.saturating_sub(Bytes::new(1));
+            prop_assert_eq!(Watermarks::new(budget, base, handlers), Err(BudgetTooSmall { budget, least }));
+        }
+
+        #[test]
+        fn pressure_is_on_below_low_off_from_high_and_else_as_it_was(
+            frees in prop::collection::vec(0u64..100 << 20, 1..100),
+        ) {
+            let marks = marks(Bytes::gib(1));
+            let mut pressure = Pressure::new(marks);
+            let mut before = false;
+            for free in frees.into_iter().map(Bytes::new) {
+                let now = pressure.update(free);
+                prop_assert_eq!(now, pressure.is_on());
+                prop_assert!(free >= marks.low || now);
+                prop_assert!(free < marks.high || !now);
+                if free >= marks.low && free < marks.high {
+                    prop_assert_eq!(now, before);
+                }
+                before = now;
+            }
+        }
+
+        #[test]
+        fn taking_the_target_lifts_free_memory_to_high(held in 0u64..4 << 30) {
+            let (marks, held) = (marks(Bytes::gib(1)), Bytes::new(held));
+            let target = marks.reclaim_target_held(held);
+            let after = marks.free(held.saturating_sub(target));
+            prop_assert!(after == marks.high || (target == Bytes::ZERO && after > marks.high));
+            if held <= marks.budget() {
+                prop_assert_eq!(target, marks.reclaim_target(marks.free(held)));
+            }
+        }
+    }
+
+    #[test]
+    fn levels_change_at_the_marks_themselves() {
+        let marks = marks(Bytes::mib(256));
+        assert_eq!((marks.min, marks.low, marks.high), (Bytes::mib(1), Bytes::mib(4), Bytes::mib(8)));
+        let less = |mark: Bytes| mark.saturating_sub(Bytes::new(1));
+        assert_eq!(marks.level(Bytes::ZERO), Level::BelowMin);
+        assert_eq!((marks.level(less(marks.min)), marks.level(marks.min)), (Level::BelowMin, Level::Low));
+        assert_eq!((marks.level(less(marks.low)), marks.level(marks.low)), (Level::Low, Level::Plenty));
+    }
+
+    #[test]
+    fn a_budget_that_is_too_small_says_what_would_do() {
+        let error = Watermarks::new(Bytes::mib(8), BasePage::K64, 2).unwrap_err().to_string();
+        assert_eq!(error, "a budget of 8 MiB is below what serving faults needs; give at least 16 MiB");
+    }
+}

@@ -1,0 +1,181 @@
+//! Memory control groups: the kernel's own memory limit, for the benchmark that compares with it.
+//!
+//! Both hierarchies are spoken: version 1 (`memory.limit_in_bytes`) and version 2 (`memory.max`). A group that is
+//! made here is removed when its handle is dropped, whatever still runs in it is killed first. This module must
+//! never touch a group that it did not make, except by the prefix of its name that the caller gives.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Which of the two interfaces the memory controller is under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// A mount of its own for the memory controller.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// A memory controller that groups can be made in.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    root: PathBuf,
+    version: Version,
+}
+
+/// A group of processes under one memory limit. Dropping it kills its processes and removes it.
+#[derive(Debug)]
+pub struct MemoryGroup {
+    path: PathBuf,
+}
+
+/// The kernel lets a group go only once the last of its processes is reaped and uncharged; freeing swap of a
+/// gibibyte takes about half a second, so this is ample.
+const REMOVE_MS_MAX: u64 = 5000;
+
+impl Controller {
+    /// Finds the memory controller of this machine. The error says what is missing.
+    pub fn find() -> io::Result<Self> {
+        Self::in_mounts(&fs::read_to_string("/proc/self/mounts")?, |root| {
+            let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
+            read("cgroup.controllers").split_whitespace().any(|name| name == "memory")
+        })
+    }
+
+    fn in_mounts(mounts: &str, unified_has_memory: impl Fn(&Path) -> bool) -> io::Result<Self> {
+        let mut unified = None;
+        for line in mounts.lines() {
+            let mut fields = line.split(' ').skip(1);
+            let (Some(at), Some(kind), Some(options)) = (fields.next(), fields.next(), fields.next()) else {
+                continue;
+            };
+            if kind == "cgroup" && options.split(',').any(|option| option == "memory") {
+                return Ok(Self { root: at.into(), version: Version::V1 });
+            }
+            if kind == "cgroup2" && unified_has_memory(Path::new(at)) {
+                unified = Some(Self { root: at.into(), version: Version::V2 });
+            }
+        }
+        unified.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "no mounted cgroup has the memory controller")
+        })
+    }
+
+    /// Which interface it speaks.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Makes a group with a limit in bytes. Swap is not limited. Fails if a group of that name exists.
+    pub fn create(&self, name: &str, limit_bytes: u64) -> io::Result<MemoryGroup> {
+        if self.version == Version::V2 {
+            // The children of the root only have the controllers that the root hands down. Already on is fine,
+            // and where it can't be switched on, setting the limit below fails and says so.
+            let _ = fs::write(self.root.join("cgroup.subtree_control"), "+memory");
+        }
+        let path = self.root.join(name);
+        fs::create_dir(&path)?;
+        let group = MemoryGroup { path };
+        let file = match self.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        };
+        fs::write(group.path.join(file), limit_bytes.to_string())?;
+        Ok(group)
+    }
+
+    /// Removes the groups directly below the root whose names the caller picks, and what runs in them. Returns the
+    /// names of those that are gone.
+    pub fn remove_where(&self, pick: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
+        let mut removed = Vec::new();
+        for entry in fs::read_dir(&self.root)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type()?.is_dir() && pick(&name) {
+                MemoryGroup { path: entry.path() }.remove()?;
+                removed.push(name);
+            }
+        }
+        Ok(removed)
+    }
+}
+
+impl MemoryGroup {
+    /// The file to write a process ID into: that process then joins, and what it allocates from then on is charged
+    /// here.
+    #[must_use]
+    pub fn procs(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// The directory of the group.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn members(&self) -> Vec<Pid> {
+        let text = fs::read_to_string(self.procs()).unwrap_or_default();
+        text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect()
+    }
+
+    /// Kills what runs in it and removes it; waits at most five seconds for the kernel to let go.
+    fn remove(&self) -> io::Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(REMOVE_MS_MAX);
+        loop {
+            for pid in self.members() {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            match fs::remove_dir(&self.path) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) if Instant::now() > deadline => return Err(error),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Nothing sensible is left to do about a failure: the name stays visible to `remove_where`.
+        let _ = self.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_1_mount_wins_and_a_unified_one_counts_only_with_the_controller() {
+        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
+        let both = format!("{v2}cgroup /mnt/memory cgroup rw,relatime,memory 0 0\n");
+        let found = Controller::in_mounts(&both, |_| true).expect("version 1");
+        assert_eq!((found.version(), found.root.as_path()), (Version::V1, Path::new("/mnt/memory")));
+        assert_eq!(Controller::in_mounts(v2, |_| true).map(|c| c.version()).ok(), Some(Version::V2));
+        assert!(Controller::in_mounts(v2, |_| false).is_err());
+    }
+
+    #[test]
+    fn a_dropped_group_takes_its_processes_with_it() {
+        let name = format!("pagoda-test-{}", std::process::id());
+        let group = match Controller::find().and_then(|c| c.create(&name, 64 << 20)) {
+            Ok(group) => group,
+            Err(error) => return println!("SKIPPED cgroup: {error}"),
+        };
+        let path = group.path().to_owned();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        fs::write(group.procs(), child.id().to_string()).expect("join");
+        // Its parent is this process, so it must be reaped beside the removal, as a bench's child is.
+        let reaper = std::thread::spawn(move || child.wait());
+        drop(group);
+        assert!(!path.exists());
+        assert!(!reaper.join().expect("no panic").expect("waited").success(), "killed, not finished");
+    }
+}

@@ -1,0 +1,223 @@
+//! The address space of this process, mapping by mapping, as `/proc/self/maps` tells it.
+//!
+//! The text is read in pieces into a buffer that the reader owns, and parsed where it lies. Walking it must never
+//! allocate, take a lock or use thread-local storage: it runs in an engine thread inside another program, and what
+//! it allocated could change the very maps it reads.
+//!
+//! The walk is not a snapshot. The kernel hands out the text a few thousand bytes at a time, in order of address;
+//! what another thread maps or unmaps meanwhile may or may not be seen.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
+
+/// One mapping: a range of addresses with one protection and one origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: usize,
+    /// The first address after it.
+    pub end: usize,
+    /// It can be read.
+    pub read: bool,
+    /// It can be written.
+    pub write: bool,
+    /// It can be executed.
+    pub execute: bool,
+    /// It is `MAP_SHARED`: what is written to it is seen elsewhere.
+    pub shared: bool,
+    /// The inode of the file behind it; 0 if there is none.
+    pub inode: u64,
+    /// Where it comes from.
+    pub kind: MappingKind,
+}
+
+/// Where a mapping comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappingKind {
+    /// Anonymous memory without a name. Shared anonymous memory is not this but [`File`](Self::File): the kernel
+    /// backs it with a file that has no name in any directory.
+    Anonymous,
+    /// `[heap]`: what `brk` grows.
+    Heap,
+    /// `[stack]`: the stack of the first thread, which the kernel grows downwards.
+    MainStack,
+    /// `[anon:…]`: anonymous memory that the program gave a name.
+    NamedAnonymous,
+    /// A file, also a deleted one, a memfd, shared anonymous or System V shared memory.
+    File,
+    /// What the kernel put there (`[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`, …), and every name not known here.
+    Special,
+}
+
+impl Mapping {
+    /// Its length in bytes.
+    #[must_use]
+    pub const fn len_bytes(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// It is private memory that no file stands behind and that the program, not the kernel, put there.
+    #[must_use]
+    pub const fn is_private_anonymous(&self) -> bool {
+        use MappingKind::{Anonymous, Heap, MainStack, NamedAnonymous};
+        !self.shared && matches!(self.kind, Anonymous | Heap | MainStack | NamedAnonymous)
+    }
+}
+
+/// The least buffer: what precedes a name takes at most 97 bytes (two addresses and an offset of 16 digits, a
+/// device of 8, an inode of 20, then padding up to column 73), and a name is told by its first 16 at most.
+const BUFFER_BYTES_MIN: usize = 256;
+
+/// The largest buffer. The kernel fills one OS page a read (more only for a single line longer than that), so that
+/// anything beyond two OS pages is never used.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+
+/// Reads the maps of this process, any number of times.
+pub struct MapsReader {
+    file: OwnedFd,
+    buffer: Box<[u8]>,
+}
+
+impl MapsReader {
+    /// Opens `/proc/self/maps` and allocates the only memory that this reader will ever use. `buffer_bytes` is
+    /// brought into 256..=1,048,576; 8,192 is plenty.
+    ///
+    /// Call it on the thread that will read, if that thread has a file table of its own. After a fork the child
+    /// needs a reader of its own: this one goes on showing the parent.
+    ///
+    /// # Errors
+    /// What opening the file said: no `/proc` (`NotFound`), or no descriptor left.
+    pub fn new(buffer_bytes: usize) -> io::Result<Self> {
+        let buffer_bytes = buffer_bytes.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+        let file = rustix::fs::open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { file, buffer: vec![0; buffer_bytes].into_boxed_slice() })
+    }
+
+    /// Calls `f` with each mapping, lowest address first.
+    ///
+    /// Blocks for the kernel's lock on the address space, as a page fault does. `f` may change the address space.
+    ///
+    /// # Errors
+    /// What `pread` said, or `InvalidData` for a line that is not in the kernel's format. Mappings before it were
+    /// passed to `f`.
+    pub fn for_each(&mut self, f: impl FnMut(&Mapping)) -> io::Result<()> {
+        let file = &self.file;
+        // Reading on at the offset where the last read ended is what the kernel does without starting over.
+        scan(&mut self.buffer, |into, offset| Ok(rustix::io::pread(file, into, offset)?), f)
+    }
+}
+
+/// Walks text that `read` delivers piece by piece: into a buffer, from an offset, how many bytes; 0 at the end.
+fn scan(
+    buffer: &mut [u8],
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    mut f: impl FnMut(&Mapping),
+) -> io::Result<()> {
+    let mut emit = |line: &[u8]| -> io::Result<()> {
+        f(&parse_line(line).ok_or(io::ErrorKind::InvalidData)?);
+        Ok(())
+    };
+    let mut offset: u64 = 0;
+    // The start of a line whose end has not been read yet: so many bytes at the front of the buffer.
+    let mut carried = 0;
+    // The line was longer than the buffer: its mapping is known already, the rest of its name is not wanted.
+    let mut skipping = false;
+    loop {
+        let got = match read(&mut buffer[carried..], offset) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            got => got?,
+        };
+        if got == 0 {
+            return if carried > 0 && !skipping { emit(&buffer[..carried]) } else { Ok(()) };
+        }
+        offset += got as u64;
+        let filled = carried + got;
+        let mut at = 0;
+        // What was carried holds no end of line; only new bytes are searched.
+        let mut search = carried;
+        while let Some(length) = buffer[search..filled].iter().position(|byte| *byte == b'\n') {
+            let end = search + length;
+            if !std::mem::take(&mut skipping) {
+                emit(&buffer[at..end])?;
+            }
+            at = end + 1;
+            search = at;
+        }
+        carried = filled - at;
+        if skipping {
+            carried = 0;
+        } else if carried == buffer.len() {
+            emit(buffer)?;
+            (skipping, carried) = (true, 0);
+        } else {
+            buffer.copy_within(at..filled, 0);
+        }
+    }
+}
+
+/// Reads one line without its end of line. A name that is cut short is told by its beginning. `None` if the line is
+/// not in the kernel's format: `start-end rwxp offset major:minor inode   name`.
+#[must_use]
+pub fn parse_line(line: &[u8]) -> Option<Mapping> {
+    let mut rest = line;
+    let start = number(&mut rest, b'-', 16)?;
+    let end = number(&mut rest, b' ', 16)?;
+    let [read, write, execute, shared, b' ', ..] = *rest else { return None };
+    rest = &rest[5..];
+    let flag = |byte, set| match byte {
+        b'-' => Some(false),
+        byte if byte == set => Some(true),
+        _ => None,
+    };
+    let shared = match shared {
+        b'p' => false,
+        b's' => true,
+        _ => return None,
+    };
+    number(&mut rest, b' ', 16)?;
+    number(&mut rest, b':', 16)?;
+    number(&mut rest, b' ', 16)?;
+    let inode = number(&mut rest, b' ', 10)?;
+    (start < end).then_some(Mapping {
+        start: usize::try_from(start).ok()?,
+        end: usize::try_from(end).ok()?,
+        read: flag(read, b'r')?,
+        write: flag(write, b'w')?,
+        execute: flag(execute, b'x')?,
+        shared,
+        inode,
+        kind: kind(rest.trim_ascii_start(), inode),
+    })
+}
+
+/// Takes a number and the separator after it off the front. The end of the line separates too.
+fn number(rest: &mut &[u8], separator: u8, radix: u32) -> Option<u64> {
+    let digits = rest.iter().position(|byte| *byte == separator).unwrap_or(rest.len());
+    let (mut value, text): (u64, _) = (0, rest.get(..digits).filter(|text| !text.is_empty())?);
+    for byte in text {
+        let digit = char::from(*byte).to_digit(radix)?;
+        value = value.checked_mul(u64::from(radix))?.checked_add(u64::from(digit))?;
+    }
+    *rest = rest.get(digits + 1..).unwrap_or_default();
+    Some(value)
+}
+
+fn kind(name: &[u8], inode: u64) -> MappingKind {
+    // The inode first: a file may have any name, `[heap]` included. Some file systems number from 0, hence the slash.
+    if inode != 0 || name.starts_with(b"/") {
+        return MappingKind::File;
+    }
+    match name {
+        b"" => MappingKind::Anonymous,
+        b"[heap]" => MappingKind::Heap,
+        b"[stack]" => MappingKind::MainStack,
+        name if name.starts_with(b"[anon:") => MappingKind::NamedAnonymous,
+        _ => MappingKind::Special,
+    }
+}
+
+#[cfg(test)]
+#[path = "maps_test.rs"]
+mod tests;

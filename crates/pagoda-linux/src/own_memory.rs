@@ -1,0 +1,239 @@
+//! Pagoda's own anonymous memory, and the list of it that keeps it from ever being managed.
+//!
+//! A pager that pages its own tables, stacks or heap out waits for itself for good. So every mapping that serves the
+//! engine is made here, and whoever looks for memory to adopt asks [`not_own`] first. The list is a fixed array of
+//! atomics in this library's own data, readable without a lock from any thread, also in a signal handler.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+
+use crate::range::PageRange;
+
+/// How many mappings of our own there can be: a few arenas and stores for each manager, a stack for each thread, and
+/// the regions of the preload library's heap (of 4 MiB and more each). At the bound a mapping fails like any other.
+const BOUND: usize = 1024;
+
+/// Start and end of each mapping; a start of 0 is a free place, of 1 one that is being written.
+static OWN: [(AtomicUsize, AtomicUsize); BOUND] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; BOUND];
+
+/// Enters `range` into the list. False if the list is full.
+#[must_use]
+pub fn declare(range: PageRange) -> bool {
+    for (start, end) in &OWN {
+        if start.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            end.store(range.end(), Ordering::Release);
+            start.store(range.start(), Ordering::Release);
+            return true;
+        }
+    }
+    false
+}
+
+/// Takes the range that starts where `range` does off the list.
+pub fn withdraw(range: PageRange) {
+    for (start, _) in &OWN {
+        if start.load(Ordering::Acquire) == range.start() {
+            start.store(0, Ordering::Release);
+            return;
+        }
+    }
+}
+
+/// Enters the writable data of this library, the C library and the dynamic linker into the list: what the engine's
+/// code reads while it serves a fault. The kernel keeps zeroed data in anonymous mappings that can't be told from the
+/// program's. Call it once, on a thread of the program.
+pub fn declare_library_data() {
+    unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, _: *mut std::ffi::c_void) -> std::ffi::c_int {
+        // SAFETY: the dynamic linker passes a valid record, whose name is a C string and whose headers are an array.
+        let (name, base, headers) = unsafe {
+            let info = &*info;
+            let name = if info.dlpi_name.is_null() { c"" } else { std::ffi::CStr::from_ptr(info.dlpi_name) };
+            let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+            (name.to_bytes(), info.dlpi_addr as usize, headers)
+        };
+        let has = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
+        let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+        let range = |header: &libc::Elf64_Phdr| {
+            let start = base + header.p_vaddr as usize;
+            PageRange::covering(start, start + header.p_memsz as usize)
+        };
+        let ours = segments.clone().filter_map(range).any(|range| range.contains((&raw const OWN).addr()));
+        if ours || has(b"/libc.so") || has(b"/ld-linux") || has(b"/libgcc_s.so") {
+            for range in segments.filter(|header| header.p_flags & libc::PF_W != 0).filter_map(range) {
+                let _ = declare(range);
+            }
+        }
+        0
+    }
+    // SAFETY: the callback keeps nothing of what it is passed.
+    unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::null_mut()) };
+}
+
+/// Whether any byte of `range` belongs to Pagoda.
+#[must_use]
+pub fn is_own(range: PageRange) -> bool {
+    next_own(range).is_some()
+}
+
+/// The parts of `range` that don't belong to Pagoda, lowest first.
+pub fn not_own(range: PageRange, mut each: impl FnMut(PageRange)) {
+    let mut rest = Some(range);
+    while let Some(part) = rest {
+        let Some((start, end)) = next_own(part) else { return each(part) };
+        if let Some(before) = PageRange::new(part.start(), start.max(part.start())) {
+            each(before);
+        }
+        rest = PageRange::new(end.max(part.start()), part.end());
+    }
+}
+
+/// The lowest range of the list that overlaps `range`.
+fn next_own(range: PageRange) -> Option<(usize, usize)> {
+    OWN.iter()
+        .filter_map(|(start, end)| {
+            let start = start.load(Ordering::Acquire);
+            let end = end.load(Ordering::Acquire);
+            (start > 1 && start < range.end() && range.start() < end).then_some((start, end))
+        })
+        .min()
+}
+
+/// A private anonymous mapping of Pagoda's own; unmapped on drop. Children of a fork don't get it.
+#[derive(Debug)]
+pub struct OwnMapping {
+    range: PageRange,
+}
+
+impl OwnMapping {
+    /// Reserves `len` bytes (a multiple of the OS page), aligned to `align` (a power of two, of at least an OS page).
+    /// No memory is taken until it is touched. `huge` allows or forbids huge pages in it.
+    pub fn reserve(len: usize, align: usize, huge: bool) -> io::Result<Self> {
+        let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let raw = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), padded, ProtFlags::READ | ProtFlags::WRITE, flags)?
+        };
+        let start = raw.addr().next_multiple_of(align);
+        let range = PageRange::at(start, len);
+        let (head, tail) = (start - raw.addr(), raw.addr() + padded - range.end());
+        // SAFETY: both parts are of the mapping just made, which nobody uses yet.
+        unsafe {
+            if head > 0 {
+                munmap(raw, head)?;
+            }
+            if tail > 0 {
+                munmap(raw.byte_add(padded - tail), tail)?;
+            }
+        }
+        let mapping = Self { range };
+        if !declare(range) {
+            return Err(io::Error::other("the list of Pagoda's own mappings is full"));
+        }
+        mapping.advise(range, if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage });
+        mapping.advise(range, Advice::LinuxDontFork);
+        Ok(mapping)
+    }
+
+    /// Makes the first OS page of the mapping inaccessible: a stack that overflows then faults, and hits nobody.
+    pub fn guard_first_page(&self) -> io::Result<()> {
+        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
+        // SAFETY: the page is ours, and its user gave it up by asking for a guard.
+        Ok(unsafe { mprotect(at, 4096, MprotectFlags::empty())? })
+    }
+
+    fn advise(&self, range: PageRange, advice: Advice) {
+        debug_assert_eq!(self.range.intersection(range), Some(range));
+        // SAFETY: the range is of this mapping, and none of the advice given here changes its content.
+        // Advice that this kernel does not know (huge pages compiled out) changes only speed.
+        let _ = unsafe { madvise(self.at(range), range.len(), advice) };
+    }
+
+    /// Gives the frames of `range` back to the kernel; it reads zero afterwards. An event of a descriptor that it is
+    /// registered on must be read by another thread meanwhile.
+    ///
+    /// # Safety
+    /// Nobody relies on the content of `range`, which must lie within the mapping.
+    pub unsafe fn discard(&self, range: PageRange) {
+        assert_eq!(self.range.intersection(range), Some(range), "a discard stays within the mapping");
+        // SAFETY: the caller gave up the content, and the range is ours.
+        let result = unsafe { madvise(self.at(range), range.len(), Advice::LinuxDontNeed) };
+        debug_assert!(result.is_ok(), "MADV_DONTNEED of our own memory: {result:?}");
+    }
+
+    fn at(&self, range: PageRange) -> *mut std::ffi::c_void {
+        std::ptr::with_exposed_provenance_mut(range.start())
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn range(&self) -> PageRange {
+        self.range
+    }
+
+    /// Leaves it mapped until [`retake`](Self::retake).
+    pub fn leak(self) -> PageRange {
+        std::mem::ManuallyDrop::new(self).range
+    }
+
+    /// Owns a mapping again.
+    ///
+    /// # Safety
+    /// `range` came from [`leak`](Self::leak), and is retaken once.
+    #[must_use]
+    pub unsafe fn retake(range: PageRange) -> Self {
+        Self { range }
+    }
+}
+
+impl Drop for OwnMapping {
+    fn drop(&mut self) {
+        withdraw(self.range);
+        // SAFETY: the mapping is owned by this value; whoever lent parts of it out is bound to its lifetime.
+        let _ = unsafe { munmap(self.at(self.range), self.range.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ours_is_known_as_long_as_it_lives() {
+        let mapping = OwnMapping::reserve(1 << 20, 2 << 20, false).expect("reserve");
+        let range = mapping.range();
+        assert_eq!((range.start() % (2 << 20), range.len()), (0, 1 << 20));
+        assert!(is_own(range) && is_own(PageRange::page(range.end() - 1)));
+        assert!(!is_own(PageRange::at(range.end() + 4096, 4096)));
+        drop(mapping);
+        assert!(!is_own(range));
+    }
+
+    #[test]
+    fn the_data_of_this_library_and_of_the_c_library_is_ours() {
+        declare_library_data();
+        assert!(is_own(PageRange::page((&raw const OWN).addr())));
+        // SAFETY: it only computes an address in the C library's data.
+        let environ = unsafe { (&raw const environ).addr() };
+        assert!(is_own(PageRange::page(environ)));
+    }
+
+    unsafe extern "C" {
+        static environ: *const *const std::ffi::c_char;
+    }
+
+    #[test]
+    fn the_parts_between_are_not_ours() {
+        let mapping = OwnMapping::reserve(1 << 20, 2 << 20, false).expect("reserve");
+        let range = mapping.range();
+        let around = PageRange::new(range.start() - 8192, range.end() + 4096).expect("a range");
+        let mut parts = Vec::new();
+        not_own(around, |part| parts.push(part));
+        // Other mappings of ours may lie right beside it.
+        assert!(parts.iter().all(|part| part.intersection(range).is_none()));
+        not_own(range, |part| panic!("{part:?} is ours"));
+    }
+}

@@ -1,0 +1,248 @@
+//! Which OS pages of a range are present, as runs.
+//!
+//! One `PAGEMAP_SCAN` (Linux 6.7) answers for gigabytes; where it is not to be had, the entries of
+//! `/proc/self/pagemap` are read one by one. Scanning must never allocate, use thread-local storage, or fault a page
+//! in: it runs in an engine thread and only looks.
+//!
+//! An answer is already history when it arrives: another thread may touch or discard pages meanwhile. Whoever acts
+//! on it acts through an operation that finds out itself (a move, a copy).
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use linux_raw_sys::general::{PAGE_IS_PFNZERO, PAGE_IS_PRESENT, page_region, pm_scan_arg};
+use pagoda_core::page::OS_PAGE;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, opcode};
+
+const PAGEMAP_SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
+
+/// Runs that one `PAGEMAP_SCAN` can return (24 bytes each: 12 KiB). The worst case, every other OS page present, is
+/// 4 MiB a call; there is no bound on a range, since a full vector is scanned on from where it ended.
+const REGIONS: usize = 512;
+
+/// Pagemap entries that one read of the fallback fetches: 8 bytes each, 16 KiB, for 8 MiB of address space.
+const ENTRIES: usize = 2048;
+const ENTRY_BYTES: usize = size_of::<u64>();
+const ENTRY_PRESENT: u64 = 1 << 63;
+
+/// What stands behind a present OS page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Memory: of this process alone, shared by a fork, or page cache.
+    Memory,
+    /// The kernel's shared page of zeros, small or huge: read but never written, and not counted as resident. The
+    /// fallback can't tell it and says [`Memory`](Self::Memory).
+    ZeroPage,
+}
+
+/// How a scanner asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanMethod {
+    /// `PAGEMAP_SCAN`.
+    Scan,
+    /// Reading `/proc/self/pagemap`.
+    Entries,
+}
+
+/// Scans the page tables of this process, any number of times.
+pub struct PagemapScanner {
+    file: OwnedFd,
+    buffer: Buffer,
+}
+
+enum Buffer {
+    Scan(Box<[page_region]>),
+    Entries(Box<[u8]>),
+}
+
+impl PagemapScanner {
+    /// Opens `/proc/self/pagemap`, finds out which way of asking works, and allocates the only memory that this
+    /// scanner will ever use. Call it on the thread that will scan, if that thread has a file table of its own.
+    /// After a fork the child needs a scanner of its own: this one goes on showing the parent.
+    ///
+    /// # Errors
+    /// What opening the file said: no `/proc` (`NotFound`), not allowed, or no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        let mut scanner = Self::with_method(ScanMethod::Scan)?;
+        let on_stack = 0u8;
+        let here = (&raw const on_stack).addr() & !(OS_PAGE - 1);
+        match scanner.present_runs(here, here + OS_PAGE, |_, _| {}) {
+            Ok(()) => Ok(scanner),
+            // ENOTTY before 6.7; a sandbox may answer with anything.
+            Err(_) => Self::with_method(ScanMethod::Entries),
+        }
+    }
+
+    /// A scanner that asks in one given way, whether it works here or not.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_method(method: ScanMethod) -> io::Result<Self> {
+        let file = rustix::fs::open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let empty = page_region { start: 0, end: 0, categories: 0 };
+        let buffer = match method {
+            ScanMethod::Scan => Buffer::Scan(vec![empty; REGIONS].into_boxed_slice()),
+            ScanMethod::Entries => Buffer::Entries(vec![0; ENTRIES * ENTRY_BYTES].into_boxed_slice()),
+        };
+        Ok(Self { file, buffer })
+    }
+
+    /// How this scanner asks.
+    #[must_use]
+    pub const fn method(&self) -> ScanMethod {
+        match self.buffer {
+            Buffer::Scan(_) => ScanMethod::Scan,
+            Buffer::Entries(_) => ScanMethod::Entries,
+        }
+    }
+
+    /// Calls `f` with each maximal run of present OS pages in `start..end` that have one presence, lowest address
+    /// first. What isn't mapped isn't present. A huge page that reaches out of the range is cut to it.
+    ///
+    /// Blocks for the kernel's lock on the address space, as a page fault does; `f` is called without it.
+    ///
+    /// # Errors
+    /// What the kernel said; runs before it were passed to `f`.
+    ///
+    /// # Panics
+    /// If an end is not a multiple of [`OS_PAGE`].
+    pub fn present_runs(
+        &mut self,
+        start: usize,
+        end: usize,
+        f: impl FnMut(Range<usize>, Presence),
+    ) -> io::Result<()> {
+        assert!(
+            start.is_multiple_of(OS_PAGE) && end.is_multiple_of(OS_PAGE),
+            "whole OS pages: {start:#x}..{end:#x}"
+        );
+        let mut runs = Runs { open: None, f };
+        match &mut self.buffer {
+            Buffer::Scan(regions) => scan(&self.file, regions, start..end, &mut runs)?,
+            Buffer::Entries(bytes) => read_entries(&self.file, bytes, start..end, &mut runs)?,
+        }
+        runs.finish();
+        Ok(())
+    }
+}
+
+/// Joins pieces that touch, so that a run never ends where a buffer did.
+struct Runs<F> {
+    open: Option<(Range<usize>, Presence)>,
+    f: F,
+}
+
+impl<F: FnMut(Range<usize>, Presence)> Runs<F> {
+    fn push(&mut self, piece: Range<usize>, presence: Presence) {
+        match &mut self.open {
+            Some((run, same)) if *same == presence && run.end == piece.start => run.end = piece.end,
+            open => {
+                if let Some((run, presence)) = open.replace((piece, presence)) {
+                    (self.f)(run, presence);
+                }
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        if let Some((run, presence)) = self.open.take() {
+            (self.f)(run, presence);
+        }
+    }
+}
+
+fn scan<F: FnMut(Range<usize>, Presence)>(
+    file: &OwnedFd,
+    regions: &mut [page_region],
+    range: Range<usize>,
+    runs: &mut Runs<F>,
+) -> io::Result<()> {
+    let mut from = range.start;
+    while from < range.end {
+        let mut argument = pm_scan_arg {
+            size: size_of::<pm_scan_arg>() as u64,
+            flags: 0,
+            start: from as u64,
+            end: range.end as u64,
+            walk_end: 0,
+            vec: regions.as_mut_ptr().expose_provenance() as u64,
+            vec_len: regions.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: u64::from(PAGE_IS_PRESENT),
+            category_anyof_mask: 0,
+            return_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_PFNZERO),
+        };
+        // SAFETY: the opcode is that of `pm_scan_arg`; the kernel writes the argument and at most `vec_len` regions
+        // at `vec`, which is borrowed for the call; without write-protect flags it changes nothing else.
+        let found = match unsafe { pagemap_scan(file, &mut argument) } {
+            Err(Errno::INTR) => continue,
+            found => found?,
+        };
+        for region in &regions[..found.min(regions.len())] {
+            let zero = region.categories & u64::from(PAGE_IS_PFNZERO) != 0;
+            let presence = if zero { Presence::ZeroPage } else { Presence::Memory };
+            runs.push(region.start as usize..region.end as usize, presence);
+        }
+        let walked = argument.walk_end as usize;
+        if walked <= from {
+            // Never seen; without this a kernel that makes no progress would spin us for good.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        from = walked;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `argument.vec` must be valid for writes of `argument.vec_len` regions, and `argument.flags` must be 0.
+unsafe fn pagemap_scan(file: &OwnedFd, argument: &mut pm_scan_arg) -> Result<usize, Errno> {
+    use std::os::fd::AsRawFd;
+    // By hand: `rustix`'s typed ioctls drop the return value, which is the number of regions.
+    let at = std::ptr::from_mut(argument).expose_provenance();
+    // SAFETY: the descriptor is open, the argument borrowed for the call, the rest is the caller's promise.
+    unsafe {
+        crate::raw_syscall::syscall3(
+            linux_raw_sys::general::__NR_ioctl,
+            file.as_raw_fd() as usize,
+            PAGEMAP_SCAN as usize,
+            at,
+        )
+    }
+}
+
+fn read_entries<F: FnMut(Range<usize>, Presence)>(
+    file: &OwnedFd,
+    bytes: &mut [u8],
+    range: Range<usize>,
+    runs: &mut Runs<F>,
+) -> io::Result<()> {
+    let mut from = range.start;
+    while from < range.end {
+        let want = bytes.len().min((range.end - from) / OS_PAGE * ENTRY_BYTES);
+        let offset = (from / OS_PAGE * ENTRY_BYTES) as u64;
+        let got = match rustix::io::pread(file, &mut bytes[..want], offset) {
+            Err(Errno::INTR) => continue,
+            got => got? / ENTRY_BYTES,
+        };
+        // Past the end of user addresses there is nothing to read, and nothing present.
+        if got == 0 {
+            return Ok(());
+        }
+        for entry in bytes[..got * ENTRY_BYTES].chunks_exact(ENTRY_BYTES) {
+            let entry = u64::from_ne_bytes(entry.try_into().expect("chunks of eight bytes"));
+            if entry & ENTRY_PRESENT != 0 {
+                runs.push(from..from + OS_PAGE, Presence::Memory);
+            }
+            from += OS_PAGE;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "pagemap_test.rs"]
+mod tests;

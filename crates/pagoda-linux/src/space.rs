@@ -1,0 +1,239 @@
+//! One descriptor with its arena: everything that moves pages between managed memory and Pagoda's frames.
+//!
+//! The arena is registered on the same descriptor as the memory it takes pages from. That is what makes an eviction
+//! safe against discards: while an event is unread, the kernel refuses every move on the descriptor, so none can
+//! overtake it (with a descriptor of its own for the arena, a trial read wrong data twice in a thousand times).
+//!
+//! Frames that go back to the kernel leave through a second descriptor without events: giving memory of the first one
+//! back would raise an event, and whoever gives it back would wait for the thread that may be waiting for the memory.
+//!
+//! This module must never decide what moves, and never keeps content: a slot's content is its owner's business.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagoda_core::page::OS_PAGE;
+use rustix::io::Errno;
+
+use crate::own_memory::OwnMapping;
+use crate::range::PageRange;
+use crate::uffd::{Message, Mode, Progress, Stop, Uffd, feature, to_io_error};
+
+/// The right to have the memory of this process managed.
+///
+/// Whoever makes one vouches for all memory that is later registered under it: it is private anonymous memory whose
+/// owner agreed that its pages are moved out and back, and no thread that serves faults ever uses it.
+#[derive(Debug)]
+pub struct Adoption(());
+
+impl Adoption {
+    /// # Safety
+    /// See the type: the obligation reaches to every [`Space::register`] and [`Space::evict`] of the space it is for.
+    #[must_use]
+    pub unsafe fn assume() -> Self {
+        Self(())
+    }
+}
+
+/// An arena's slot, held by one owner: the exclusive right to the memory at its address.
+///
+/// Not `Copy`: as long as it is held nobody else reads or writes there. [`Space::release_slot`] gives it back as a
+/// number, [`Space::claim_slot`] makes it a right again.
+#[derive(Debug)]
+#[must_use = "a slot that is forgotten can never be claimed again"]
+pub struct Slot {
+    index: u32,
+}
+
+impl Slot {
+    /// Its number.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+/// As much as one trip to the kernel gives back at most.
+const EXIT_BYTES: usize = 2 << 20;
+
+/// A descriptor, its arena, and the way out for frames.
+#[derive(Debug)]
+pub struct Space {
+    uffd: Uffd,
+    arena: OwnMapping,
+    exit: OwnMapping,
+    exit_uffd: Uffd,
+    exit_taken: AtomicU64,
+    slot_bytes: usize,
+    claimed: Vec<AtomicU64>,
+    zeroes: Vec<u8>,
+}
+
+impl Space {
+    /// Opens the descriptors and reserves an arena of `slots` slots of `slot_bytes` each (address space only).
+    ///
+    /// # Errors
+    /// Those of userfaultfd(2) (`EPERM`, `ENOSYS`, `EINVAL` for a feature that is missing) and of mmap(2).
+    pub fn open(_: &Adoption, mode: Mode, features: u64, slots: u32, slot_bytes: usize) -> io::Result<Self> {
+        let uffd = Uffd::open(mode, features).map_err(to_io_error)?;
+        let exit_uffd = Uffd::open(mode, feature::MOVE).map_err(to_io_error)?;
+        let arena = OwnMapping::reserve(slots as usize * slot_bytes, 2 << 20, false)?;
+        let exit = OwnMapping::reserve(EXIT_BYTES, 2 << 20, false)?;
+        // SAFETY: both mappings are ours, just made, and used by nobody but through this value.
+        unsafe {
+            uffd.register_arena(arena.range()).map_err(to_io_error)?;
+            exit_uffd.register_arena(exit.range()).map_err(to_io_error)?;
+        }
+        let claimed = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let zeroes = vec![0; slot_bytes.max(OS_PAGE)];
+        Ok(Self { uffd, arena, exit, exit_uffd, exit_taken: AtomicU64::new(0), slot_bytes, claimed, zeroes })
+    }
+
+    /// Takes `range` under management: its missing faults and its events arrive here from now on.
+    ///
+    /// # Errors
+    /// `EBUSY`: the program registered it with userfaultfd itself. `EINVAL`: memory of a kind that can't be managed.
+    /// `ENOMEM`: the range has holes, or the limit on mappings is reached.
+    pub fn register(&self, range: PageRange) -> Result<(), Errno> {
+        // SAFETY: the space's `Adoption` vouches for what is registered.
+        unsafe { self.uffd.register(range) }
+    }
+
+    /// Ends the management of `range`. Everything must be back in it.
+    pub fn unregister(&self, range: PageRange) -> Result<(), Errno> {
+        self.uffd.unregister(range)
+    }
+
+    /// Makes slot `index` a right. Panics if somebody holds it: the table would be wrong then, and data at risk.
+    pub fn claim_slot(&self, index: u32) -> Slot {
+        let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
+        let before = self.claimed[word].fetch_or(bit, Ordering::Acquire);
+        assert!(before & bit == 0, "slot {index} is claimed twice");
+        Slot { index }
+    }
+
+    /// Gives the right up and leaves the number.
+    pub fn release_slot(&self, slot: Slot) -> u32 {
+        let Slot { index } = slot;
+        self.claimed[index as usize / 64].fetch_and(!(1u64 << (index % 64)), Ordering::Release);
+        index
+    }
+
+    fn address(&self, index: u32) -> usize {
+        self.arena.range().start() + index as usize * self.slot_bytes
+    }
+
+    /// The content of a slot. A hole in it reads as zero.
+    #[must_use]
+    pub fn bytes<'a>(&'a self, slot: &'a Slot) -> &'a [u8] {
+        let at = std::ptr::with_exposed_provenance(self.address(slot.index));
+        // SAFETY: the slot lies within the arena (it was claimed from its bitmap), which is mapped as long as `self`
+        // lives; holding the `Slot` excludes every writer, and moves out of it need it too. Missing pages of the
+        // arena are the kernel's business and read as zero.
+        unsafe { std::slice::from_raw_parts(at, self.slot_bytes) }
+    }
+
+    /// The content of a slot, to be written. Writing to a hole takes a fresh page from the kernel.
+    #[must_use]
+    pub fn bytes_mut<'a>(&'a self, slot: &'a mut Slot) -> &'a mut [u8] {
+        let at = std::ptr::with_exposed_provenance_mut(self.address(slot.index));
+        // SAFETY: as for `bytes`, and `&mut Slot` excludes every other reader.
+        unsafe { std::slice::from_raw_parts_mut(at, self.slot_bytes) }
+    }
+
+    /// Moves the pages of `from`, managed memory, into empty slots, which must follow each other in the arena;
+    /// `offset` bytes into the first. Holes are skipped.
+    ///
+    /// # Panics
+    /// If the slots don't follow each other or `from` is longer than they are.
+    pub fn evict(&self, from: PageRange, slots: &[Slot], offset: usize) -> Progress {
+        let (first, last) = (slots.first().expect("a slot"), slots.last().expect("a slot"));
+        assert_eq!(last.index as usize - first.index as usize, slots.len() - 1, "slots follow each other");
+        assert!(offset + from.len() <= slots.len() * self.slot_bytes, "what is evicted fits the slots");
+        // SAFETY: the source is adopted memory (`Adoption`); the destination is slots that the caller holds.
+        unsafe { self.uffd.move_pages(self.address(first.index) + offset, from) }
+    }
+
+    /// Moves pages from the slot at `offset` to `to`, managed memory, and wakes who waits there. Holes are skipped.
+    pub fn fill(&self, to: PageRange, slot: &Slot, offset: usize) -> Progress {
+        assert!(offset + to.len() <= self.slot_bytes, "a fill stays within the slot");
+        // SAFETY: the source is a slot that the caller holds; the destination is adopted memory, where the kernel
+        // fills only what is missing.
+        unsafe {
+            self.uffd.move_pages(to.start(), PageRange::at(self.address(slot.index) + offset, to.len()))
+        }
+    }
+
+    /// Fills `to`, managed memory, with a copy of the slot's content at `offset`, where a move is not possible.
+    pub fn fill_by_copy(&self, to: PageRange, slot: &Slot, offset: usize) -> Progress {
+        let content = &self.bytes(slot)[offset..offset + to.len()];
+        // SAFETY: the destination is adopted memory, where the kernel fills only what is missing.
+        unsafe { self.uffd.copy(to.start(), content) }
+    }
+
+    /// Fills `to`, managed memory of at most one slot's length, with fresh pages of zeroes.
+    pub fn fill_with_zeroes(&self, to: PageRange) -> Progress {
+        // SAFETY: as for `fill_by_copy`.
+        unsafe { self.uffd.copy(to.start(), &self.zeroes[..to.len()]) }
+    }
+
+    /// Maps the shared zero page all over `to`.
+    pub fn fill_with_zero_page(&self, to: PageRange) -> Progress {
+        self.uffd.zero(to)
+    }
+
+    /// Fills `to` in the memory of a forked child with `content`, where it is missing.
+    pub fn fill_child(&self, child: &Uffd, to: PageRange, content: &[u8]) -> Progress {
+        assert_eq!(to.len(), content.len(), "a page range is filled whole");
+        // SAFETY: the child's descriptor serves the copies of the ranges that were adopted here.
+        unsafe { child.copy(to.start(), content) }
+    }
+
+    /// Gives the frames of these slots, whose content nobody wants, back to the kernel. Returns the bytes tried.
+    /// Takes about 8 µs for 64 KiB, and waits for nobody.
+    pub fn give_back(&self, slots: &[Slot]) -> usize {
+        // One caller at a time has the way out; the engine has one thread that gives back.
+        let free = self.exit_taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        assert!(free, "frames are given back by one thread at a time");
+        let batch_slots = EXIT_BYTES / self.slot_bytes;
+        for batch in slots.chunks(batch_slots.max(1)) {
+            for (i, slot) in batch.iter().enumerate() {
+                let from = PageRange::at(self.address(slot.index), self.slot_bytes);
+                // SAFETY: the source is a slot whose content the caller gave up; the destination is the way out,
+                // which is ours and empty.
+                let out = unsafe {
+                    self.exit_uffd.move_pages(self.exit.range().start() + i * self.slot_bytes, from)
+                };
+                debug_assert!(
+                    out.stop.is_none() || out.stop == Some(Stop::Again),
+                    "out of our own arena: {out:?}"
+                );
+            }
+            // SAFETY: what is on the way out is nobody's any more.
+            unsafe { self.exit.discard(self.exit.range()) };
+        }
+        self.exit_taken.store(0, Ordering::Release);
+        slots.len() * self.slot_bytes
+    }
+
+    /// Wakes who waits for a page of `range`.
+    pub fn wake(&self, range: PageRange) {
+        self.uffd.wake(range);
+    }
+
+    /// Waits for a message, for `timeout_ms` at most. True if there is one.
+    pub fn wait(&self, timeout_ms: u32) -> bool {
+        self.uffd.wait(timeout_ms)
+    }
+
+    /// Reads messages without waiting; see [`Uffd::read`].
+    pub fn read(&self, sink: impl FnMut(Message)) -> usize {
+        self.uffd.read(sink)
+    }
+
+    /// The arena's address range.
+    #[must_use]
+    pub fn arena_range(&self) -> PageRange {
+        self.arena.range()
+    }
+}

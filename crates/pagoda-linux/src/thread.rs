@@ -1,0 +1,253 @@
+//! Threads that live inside somebody else's program without being seen by it.
+//!
+//! `pthread_create` is no choice there: it allocates from the program's heap, which is managed memory, and the
+//! thread's control block would be adopted with its stack. So these threads are raw clones on a mapping of our own,
+//! with every signal blocked and, for the first of them, a descriptor table of its own: the program can neither see
+//! nor close Pagoda's descriptors, and its own stay free of ours.
+//!
+//! Such a thread has no thread-local storage worth the name. It must never use any: no `thread_local!`, no C library
+//! function that sets `errno`, no `std::thread`, no printing.
+
+use std::arch::asm;
+use std::ffi::c_void;
+use std::io;
+
+use linux_raw_sys::general as raw;
+
+use crate::own_memory::OwnMapping;
+use crate::raw_syscall::{syscall3, syscall6};
+
+/// A stack: LZ4's table (16 KiB), a batch of messages (2 KiB) and the deepest call are well below a quarter of it.
+const STACK_BYTES: usize = 256 << 10;
+/// Room for static thread-local storage below the control block beyond the C library's `errno`, all zero. The standard
+/// library's locks make system calls through the C library, which writes `errno` there.
+const TLS_SLACK_BYTES: usize = 16 << 10;
+/// The control block: we set the fields that compiled code reads (self pointer, stack and pointer guards).
+const CONTROL_BLOCK_BYTES: usize = 4 << 10;
+
+/// `PR_SET_NAME` of linux/prctl.h.
+const PR_SET_NAME: usize = 15;
+
+/// Whether a new thread has the descriptors of its maker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// One table for both.
+    Shared,
+    /// An empty table of its own.
+    Own,
+}
+
+/// What a thread runs. It must not return or unwind: there is nobody to return to.
+type Body = Box<dyn FnOnce() + Send>;
+
+/// Starts a raw thread with all signals blocked. It ends when `body` returns; its stack (256 KiB of address space,
+/// the touched part of it memory) is kept for good, because nobody can tell when its last instruction has run.
+///
+/// # Errors
+/// Those of mmap(2) and clone(2): limits on memory, mappings or threads.
+pub fn spawn_raw(name: &'static std::ffi::CStr, files: Files, body: Body) -> io::Result<()> {
+    let tls_bytes = (errno_distance_bytes() + TLS_SLACK_BYTES).next_multiple_of(4096);
+    let mapping = OwnMapping::reserve(4096 + STACK_BYTES + tls_bytes + CONTROL_BLOCK_BYTES, 4096, false)?;
+    mapping.guard_first_page()?;
+    let control_block = mapping.range().end() - CONTROL_BLOCK_BYTES;
+    let stack_top = mapping.range().start() + 4096 + STACK_BYTES;
+    let start = Box::into_raw(Box::new(Start { name, files, body }));
+    // SAFETY: all addresses lie in the fresh mapping, aligned; `fs` has a valid control block on this thread.
+    unsafe {
+        let block = std::ptr::with_exposed_provenance_mut::<usize>(control_block);
+        let (mut canary, mut pointer_guard): (usize, usize);
+        asm!("mov {}, fs:0x28", "mov {}, fs:0x30", out(reg) canary, out(reg) pointer_guard,
+             options(nostack, readonly, preserves_flags));
+        block.write(control_block);
+        block.add(2).write(control_block);
+        block.add(5).write(canary);
+        block.add(6).write(pointer_guard);
+        let top = std::ptr::with_exposed_provenance_mut::<usize>(stack_top);
+        top.sub(2).write(run as *const () as usize);
+        top.sub(1).write(start.expose_provenance());
+    }
+    let shared_files = if files == Files::Shared { raw::CLONE_FILES } else { 0 };
+    let flags = raw::CLONE_VM
+        | raw::CLONE_FS
+        | raw::CLONE_SIGHAND
+        | raw::CLONE_THREAD
+        | raw::CLONE_SYSVSEM
+        | raw::CLONE_SETTLS
+        | shared_files;
+    let before = block_all_signals();
+    let result: isize;
+    // SAFETY: the child runs on its own fresh stack, whose top two words are the function and its argument; it never
+    // returns into this frame (`run` ends in an exit of the thread). The parent goes on behind the block with only
+    // rax, rcx and r11 changed.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "pop rax",
+            "pop rdi",
+            "call rax",
+            "ud2",
+            "2:",
+            inlateout("rax") raw::__NR_clone as isize => result,
+            in("rdi") flags as usize,
+            in("rsi") stack_top - 16,
+            in("rdx") 0usize,
+            in("r10") 0usize,
+            in("r8") control_block,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    restore_signals(before);
+    if result < 0 {
+        // SAFETY: the child does not exist, so the box is still ours alone.
+        drop(unsafe { Box::from_raw(start) });
+        return Err(io::Error::from_raw_os_error(-result as i32));
+    }
+    mapping.leak();
+    Ok(())
+}
+
+/// How far below the thread pointer `errno` lies: the same in every thread, because it is in static storage, but
+/// further the more the program itself has there.
+fn errno_distance_bytes() -> usize {
+    let thread_pointer: usize;
+    // SAFETY: the first word of a control block is its own address; `__errno_location` only computes an address.
+    let errno = unsafe {
+        asm!("mov {}, fs:0", out(reg) thread_pointer, options(nostack, readonly, preserves_flags));
+        libc::__errno_location().addr()
+    };
+    thread_pointer.saturating_sub(errno)
+}
+
+struct Start {
+    name: &'static std::ffi::CStr,
+    files: Files,
+    body: Body,
+}
+
+extern "C" fn run(start: *mut c_void) -> ! {
+    // SAFETY: the pointer is the box that `spawn_raw` leaked for this thread alone.
+    let Start { name, files, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    // SAFETY: prctl reads the name, a C string; close_range touches this thread's own table only, where nothing is
+    // in use yet: it came with copies of the program's descriptors, which would keep its pipes open.
+    unsafe {
+        let _ = syscall6(raw::__NR_prctl, [PR_SET_NAME, name.as_ptr().addr(), 0, 0, 0, 0]);
+        if files == Files::Own {
+            let _ = syscall3(raw::__NR_close_range, 0, u32::MAX as usize, 0);
+        }
+    }
+    body();
+    loop {
+        // SAFETY: it ends this thread only; its stack stays mapped.
+        unsafe {
+            let _ = syscall3(raw::__NR_exit, 0, 0, 0);
+        }
+    }
+}
+
+fn set_signal_mask(how: u32, mask: &u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: both masks are eight bytes, the size the kernel is told.
+    let done = unsafe {
+        syscall6(
+            raw::__NR_rt_sigprocmask,
+            [
+                how as usize,
+                std::ptr::from_ref(mask).addr(),
+                std::ptr::from_mut(&mut before).expose_provenance(),
+                8,
+                0,
+                0,
+            ],
+        )
+    };
+    debug_assert!(done.is_ok());
+    before
+}
+
+/// Blocks every signal that can be blocked in this thread and returns the mask before.
+fn block_all_signals() -> u64 {
+    set_signal_mask(raw::SIG_BLOCK, &u64::MAX)
+}
+
+fn restore_signals(mask: u64) {
+    set_signal_mask(raw::SIG_SETMASK, &mask);
+}
+
+/// Blocks every signal in the calling thread for good: a thread that serves faults never runs the program's handlers.
+pub fn block_signals_for_good() {
+    block_all_signals();
+}
+
+/// Ends the process at once, with every thread, running nothing of the program's.
+pub fn exit_process(status: u8) -> ! {
+    loop {
+        // SAFETY: it takes a number and does not return.
+        unsafe {
+            let _ = syscall3(raw::__NR_exit_group, usize::from(status), 0, 0);
+        }
+    }
+}
+
+/// The calling thread's number.
+#[must_use]
+pub fn current_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// Whether a thread of this process with this number exists, be it about to end.
+#[must_use]
+pub fn is_alive(id: u32) -> bool {
+    let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    // SAFETY: signal 0 is none; the kernel only looks the thread up.
+    unsafe { syscall3(raw::__NR_tgkill, process, id as usize, 0).is_ok() }
+}
+
+/// Sleeps for `us` microseconds, or less if interrupted.
+pub fn sleep_us(us: u32) {
+    let time = rustix::thread::Timespec {
+        tv_sec: i64::from(us / 1_000_000),
+        tv_nsec: i64::from(us % 1_000_000) * 1000,
+    };
+    let _ = rustix::thread::nanosleep(&time);
+}
+
+/// Gives the processor to another thread that can run.
+pub fn yield_now() {
+    rustix::thread::sched_yield();
+}
+
+/// Time since some fixed point, in nanoseconds; never goes back.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_raw_thread_runs_with_a_table_of_its_own_and_ends() {
+        let seen = Arc::new(AtomicU64::new(0));
+        let shared = Arc::clone(&seen);
+        let body = Box::new(move || {
+            // Descriptor 0 is open in the test's own table, and must not be here.
+            let open = rustix::io::fcntl_getfd(std::io::stdin()).is_ok();
+            shared.store(1 + u64::from(open), Ordering::Release);
+        });
+        spawn_raw(c"pagoda-test", Files::Own, body).expect("spawn");
+        let end = now_ns() + 5_000_000_000;
+        while seen.load(Ordering::Acquire) == 0 && now_ns() < end {
+            sleep_us(100);
+        }
+        assert_eq!(seen.load(Ordering::Acquire), 1, "it ran, and stdin was closed there");
+        assert!(rustix::io::fcntl_getfd(std::io::stdin()).is_ok(), "ours is still open");
+    }
+}

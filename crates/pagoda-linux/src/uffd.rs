@@ -1,0 +1,401 @@
+//! userfaultfd: the descriptor through which faults and events arrive and pages are moved.
+//!
+//! Every outcome of the kernel is a variant with a stated consequence; no errno leaves this file unnamed. Needs Linux
+//! 6.8 for [`Uffd::move_pages`]. See ioctl_userfaultfd(2) for what each call does.
+//!
+//! This module must never wait while it holds anything, and never decides what to do about an outcome.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+pub use rustix::io::Errno;
+use rustix::ioctl::{self, Opcode, Setter, Updater};
+
+use crate::range::PageRange;
+
+const API: u64 = 0xAA;
+const GROUP: u8 = 0xAA;
+const REGISTER_MODE_MISSING: u64 = 1;
+const REGISTER_MODE_WP: u64 = 1 << 1;
+const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
+const USER_MODE_ONLY: u32 = 1;
+
+/// Feature bits of the handshake.
+pub mod feature {
+    /// Events when a registered range is moved by mremap.
+    pub const EVENT_REMAP: u64 = 1 << 2;
+    /// Events before madvise discards pages.
+    pub const EVENT_REMOVE: u64 = 1 << 3;
+    /// Events after munmap.
+    pub const EVENT_UNMAP: u64 = 1 << 6;
+    /// An event for each fork, with the child's descriptor. Needs CAP_SYS_PTRACE.
+    pub const EVENT_FORK: u64 = 1 << 1;
+    /// `UFFDIO_MOVE` (Linux 6.8).
+    pub const MOVE: u64 = 1 << 16;
+    /// What managing a whole process takes.
+    pub const PROCESS: u64 = MOVE | EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP;
+}
+
+#[repr(C)]
+struct ApiCall {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+#[repr(C)]
+struct RangeCall {
+    start: u64,
+    len: u64,
+}
+#[repr(C)]
+struct RegisterCall {
+    range: RangeCall,
+    mode: u64,
+    ioctls: u64,
+}
+#[repr(C)]
+struct CopyCall {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    copied: i64,
+}
+#[repr(C)]
+struct ZeroCall {
+    range: RangeCall,
+    mode: u64,
+    zeroed: i64,
+}
+
+const UFFDIO_API: Opcode = ioctl::opcode::read_write::<ApiCall>(GROUP, 0x3F);
+const UFFDIO_REGISTER: Opcode = ioctl::opcode::read_write::<RegisterCall>(GROUP, 0);
+const UFFDIO_UNREGISTER: Opcode = ioctl::opcode::read::<RangeCall>(GROUP, 1);
+const UFFDIO_WAKE: Opcode = ioctl::opcode::read::<RangeCall>(GROUP, 2);
+const UFFDIO_COPY: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 3);
+const UFFDIO_ZEROPAGE: Opcode = ioctl::opcode::read_write::<ZeroCall>(GROUP, 4);
+/// `struct uffdio_move` has the layout of `struct uffdio_copy`.
+const UFFDIO_MOVE: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 5);
+const USERFAULTFD_IOC_NEW: Opcode = ioctl::opcode::none(GROUP, 0);
+
+/// Whose faults are delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Faults of the program and of system calls. Needs `/dev/userfaultfd`, CAP_SYS_PTRACE or
+    /// `vm.unprivileged_userfaultfd=1`.
+    Full,
+    /// Faults of the program only: a system call that touches a missing page fails with `EFAULT`.
+    UserOnly,
+}
+
+/// Why a fill, a move or a copy stopped before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// An event is unread, or the mapping is just being changed: read events, then try again.
+    Again,
+    /// The page at the stop is pinned or shared by a fork: it stays where it is.
+    Busy,
+    /// Something is at the destination already: wake whoever waits there.
+    Exists,
+    /// Nothing is at the source, or no registered mapping is at the destination: it was unmapped meanwhile.
+    Missing,
+    /// The mappings at the two ends don't allow a move (protection, lock, boundary): fill by copy, or leave it.
+    Refused,
+    /// The kernel has no memory for it: wait for memory, then try again.
+    NoMemory,
+    /// The process is gone: there is nobody left to serve.
+    Gone,
+}
+
+impl Stop {
+    fn from_errno(errno: Errno) -> Self {
+        match errno {
+            Errno::AGAIN => Self::Again,
+            Errno::BUSY => Self::Busy,
+            Errno::EXIST => Self::Exists,
+            Errno::NOENT => Self::Missing,
+            Errno::NOMEM => Self::NoMemory,
+            Errno::SRCH => Self::Gone,
+            // EINVAL, EFAULT, EPERM: what was asked for is not possible between these two places.
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// How far a fill, a move or a copy came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes done, from the start of the range.
+    pub bytes: usize,
+    /// What stopped it, if it did not reach the end.
+    pub stop: Option<Stop>,
+}
+
+/// What a read of the descriptor brings.
+#[derive(Debug)]
+pub enum Message {
+    /// A thread waits for the page at `address`.
+    Fault {
+        /// The faulting address, rounded down to its OS page.
+        address: usize,
+        /// Whether it was going to write.
+        write: bool,
+    },
+    /// The process forked; this is the child's descriptor.
+    Fork(Uffd),
+    /// `len` bytes moved from `from` to `to`.
+    Remap {
+        /// The old address.
+        from: usize,
+        /// The new address.
+        to: usize,
+        /// The length before the move, in bytes.
+        len: usize,
+    },
+    /// The program is about to discard this range: it reads zero afterwards.
+    Remove(PageRange),
+    /// The range was unmapped.
+    Unmap(PageRange),
+}
+
+/// As many raw messages as one read brings: enough for a burst, 2 KiB of stack.
+pub const BATCH: usize = 64;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawMessage {
+    event: u8,
+    reserved: [u8; 7],
+    arg: [u64; 3],
+}
+
+/// A userfaultfd descriptor after its handshake.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: OwnedFd,
+}
+
+impl Uffd {
+    /// Opens a descriptor with exactly `features`: by `/dev/userfaultfd` first, then by the system call.
+    pub fn open(mode: Mode, features: u64) -> Result<Self, Errno> {
+        let fd = match mode {
+            Mode::Full => Self::from_device().or_else(|_| Self::from_call(0))?,
+            Mode::UserOnly => Self::from_call(USER_MODE_ONLY)?,
+        };
+        let mut call = ApiCall { api: API, features, ioctls: 0 };
+        // SAFETY: the opcode is UFFDIO_API, whose argument is a `struct uffdio_api`, laid out as ApiCall.
+        unsafe { ioctl::ioctl(&fd, Updater::<UFFDIO_API, ApiCall>::new(&mut call))? };
+        Ok(Self { fd })
+    }
+
+    fn from_device() -> Result<OwnedFd, Errno> {
+        use rustix::fs::{Mode, OFlags, open};
+        let device = open(c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits() as usize;
+        // SAFETY: USERFAULTFD_IOC_NEW takes the new descriptor's flags by value and returns the descriptor.
+        unsafe { ioctl::ioctl(&device, NewDescriptor(flags)) }
+    }
+
+    fn from_call(extra: u32) -> Result<OwnedFd, Errno> {
+        use rustix::mm::{UserfaultfdFlags, userfaultfd};
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+        // SAFETY: it makes a descriptor and touches no memory; what it may do to memory is each later call's matter.
+        unsafe { userfaultfd(flags | UserfaultfdFlags::from_bits_retain(extra)) }
+    }
+
+    /// Asks for the missing faults and the events of `range`. Present pages stay.
+    ///
+    /// # Errors
+    /// `EBUSY`: the program registered it itself. `EINVAL`: not a kind of memory that can be registered.
+    ///
+    /// # Safety
+    /// The memory must be private anonymous memory whose owner agreed to have its pages moved and filled through this
+    /// descriptor, and must not be used by any thread that serves it.
+    pub unsafe fn register(&self, range: PageRange) -> Result<(), Errno> {
+        self.register_mode(range, REGISTER_MODE_MISSING)
+    }
+
+    /// Registers an arena: pages can be moved into it, but its own missing pages are the kernel's business, so that
+    /// whoever fills a slot never faults to itself.
+    ///
+    /// # Safety
+    /// As for [`register`](Self::register).
+    pub unsafe fn register_arena(&self, range: PageRange) -> Result<(), Errno> {
+        self.register_mode(range, REGISTER_MODE_WP)
+    }
+
+    fn register_mode(&self, range: PageRange, mode: u64) -> Result<(), Errno> {
+        let mut call = RegisterCall { range: raw(range), mode, ioctls: 0 };
+        // SAFETY: the opcode is UFFDIO_REGISTER, whose argument is a `struct uffdio_register`.
+        unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_REGISTER, RegisterCall>::new(&mut call)) }
+    }
+
+    /// Ends the registration of `range`. Missing pages read as zero from then on, so everything must be back before.
+    pub fn unregister(&self, range: PageRange) -> Result<(), Errno> {
+        // SAFETY: the opcode is UFFDIO_UNREGISTER, whose argument is a `struct uffdio_range`.
+        unsafe { ioctl::ioctl(&self.fd, Setter::<UFFDIO_UNREGISTER, RangeCall>::new(raw(range))) }
+    }
+
+    /// Wakes every thread that waits for a page of `range`; they fault again if it is still missing.
+    pub fn wake(&self, range: PageRange) {
+        // SAFETY: the opcode is UFFDIO_WAKE, whose argument is a `struct uffdio_range`.
+        let done = unsafe { ioctl::ioctl(&self.fd, Setter::<UFFDIO_WAKE, RangeCall>::new(raw(range))) };
+        debug_assert!(done.is_ok(), "a wake of a page range has no way to fail: {done:?}");
+    }
+
+    /// Moves the frames at `from` to `to`, at zero copies; holes are skipped. Wakes who waits at the destination.
+    ///
+    /// # Safety
+    /// Both ends must be memory that was given to Pagoda (a registered region or an arena of ours): frames vanish
+    /// from the source, and appear at the destination, for whatever reads and writes there.
+    pub unsafe fn move_pages(&self, to: usize, from: PageRange) -> Progress {
+        self.transfer::<UFFDIO_MOVE>(to, from.start(), from.len(), MOVE_MODE_ALLOW_SRC_HOLES)
+    }
+
+    /// Fills `to` with a copy of `from`, atomically page by page. Wakes who waits there.
+    ///
+    /// # Safety
+    /// `to` must be registered memory; it is written.
+    pub unsafe fn copy(&self, to: usize, from: &[u8]) -> Progress {
+        self.transfer::<UFFDIO_COPY>(to, from.as_ptr().addr(), from.len(), 0)
+    }
+
+    fn transfer<const OPCODE: Opcode>(&self, to: usize, from: usize, len: usize, mode: u64) -> Progress {
+        let mut call = CopyCall { dst: to as u64, src: from as u64, len: len as u64, mode, copied: 0 };
+        // SAFETY: the opcodes are UFFDIO_MOVE and UFFDIO_COPY, whose arguments have the layout of CopyCall.
+        let done = unsafe { ioctl::ioctl(&self.fd, Updater::<OPCODE, CopyCall>::new(&mut call)) };
+        progress(len, call.copied, done)
+    }
+
+    /// Maps the shared zero page all over `range`: it costs no memory, and a write gets a page of its own.
+    pub fn zero(&self, range: PageRange) -> Progress {
+        let mut call = ZeroCall { range: raw(range), mode: 0, zeroed: 0 };
+        // SAFETY: the opcode is UFFDIO_ZEROPAGE, whose argument is a `struct uffdio_zeropage`. The kernel fills only
+        // missing pages of registered memory, which read as zero already.
+        let done = unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_ZEROPAGE, ZeroCall>::new(&mut call)) };
+        progress(range.len(), call.zeroed, done)
+    }
+
+    /// Waits until there is something to read, for `timeout_ms` at most. True if there is.
+    pub fn wait(&self, timeout_ms: u32) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        let timeout = Timespec {
+            tv_sec: i64::from(timeout_ms / 1000),
+            tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000,
+        };
+        poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Reads up to [`BATCH`] messages without waiting and hands each to `sink`, faults and events in the kernel's
+    /// order of delivery. Returns how many there were.
+    pub fn read(&self, mut sink: impl FnMut(Message)) -> usize {
+        let mut batch = [RawMessage { event: 0, reserved: [0; 7], arg: [0; 3] }; BATCH];
+        // SAFETY: RawMessage is plain old data without padding; any bytes are valid, and the slice covers the array.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(batch.as_mut_ptr().cast::<u8>(), size_of::<[RawMessage; BATCH]>())
+        };
+        let Ok(len) = rustix::io::read(&self.fd, bytes) else { return 0 };
+        let count = len / size_of::<RawMessage>();
+        for raw in &batch[..count] {
+            if let Some(message) = Self::decode(raw) {
+                sink(message);
+            }
+        }
+        count
+    }
+
+    fn decode(raw: &RawMessage) -> Option<Message> {
+        let [first, second, third] = raw.arg;
+        let range = || PageRange::covering(first as usize, second as usize);
+        Some(match raw.event {
+            0x12 => Message::Fault { address: second as usize & !4095, write: first & 1 != 0 },
+            // SAFETY: with this event the kernel has just installed a new descriptor, whose number is the first word's
+            // low half, in our table; nobody else knows of it.
+            0x13 => Message::Fork(Self { fd: unsafe { OwnedFd::from_raw_fd(first as u32 as i32) } }),
+            0x14 => Message::Remap { from: first as usize, to: second as usize, len: third as usize },
+            0x15 => Message::Remove(range()?),
+            0x16 => Message::Unmap(range()?),
+            _ => return None,
+        })
+    }
+}
+
+impl AsFd for Uffd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn raw(range: PageRange) -> RangeCall {
+    RangeCall { start: range.start() as u64, len: range.len() as u64 }
+}
+
+fn progress(asked: usize, counted: i64, done: Result<(), Errno>) -> Progress {
+    // The kernel writes the bytes done, or a negated error if there were none; a short count comes with EAGAIN.
+    let bytes = usize::try_from(counted).unwrap_or(0);
+    match done {
+        Ok(()) if bytes == asked => Progress { bytes, stop: None },
+        // Why it stopped short shows when the rest is tried.
+        _ if bytes > 0 && bytes < asked => Progress { bytes, stop: None },
+        Ok(()) => Progress { bytes: asked, stop: None },
+        Err(_) if bytes >= asked => Progress { bytes: asked, stop: None },
+        Err(errno) => Progress { bytes, stop: Some(Stop::from_errno(errno)) },
+    }
+}
+
+/// `ioctl(device, USERFAULTFD_IOC_NEW, flags)`, which returns a descriptor.
+struct NewDescriptor(usize);
+
+// SAFETY: the argument is passed by value and the output is the descriptor that the kernel made for us alone.
+unsafe impl ioctl::Ioctl for NewDescriptor {
+    type Output = OwnedFd;
+    const IS_MUTATING: bool = false;
+    fn opcode(&self) -> Opcode {
+        USERFAULTFD_IOC_NEW
+    }
+    fn as_ptr(&mut self) -> *mut core::ffi::c_void {
+        std::ptr::without_provenance_mut(self.0)
+    }
+    unsafe fn output_from_ptr(out: ioctl::IoctlOutput, _: *mut core::ffi::c_void) -> Result<OwnedFd, Errno> {
+        // SAFETY: a successful call returns a new descriptor that nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(out) })
+    }
+}
+
+/// Turns an errno of this module into the standard library's error, for messages.
+#[must_use]
+pub fn to_io_error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcodes_are_those_of_the_kernel_headers() {
+        assert_eq!(
+            [
+                UFFDIO_API,
+                UFFDIO_REGISTER,
+                UFFDIO_UNREGISTER,
+                UFFDIO_WAKE,
+                UFFDIO_COPY,
+                UFFDIO_ZEROPAGE,
+                UFFDIO_MOVE
+            ],
+            [0xc018_aa3f, 0xc020_aa00, 0x8010_aa01, 0x8010_aa02, 0xc028_aa03, 0xc020_aa04, 0xc028_aa05]
+        );
+        assert_eq!(USERFAULTFD_IOC_NEW, 0xaa00);
+        assert_eq!(size_of::<RawMessage>(), 32);
+    }
+
+    #[test]
+    fn a_short_count_is_progress_and_an_error_without_one_is_named() {
+        assert_eq!(progress(8192, 4096, Err(Errno::AGAIN)), Progress { bytes: 4096, stop: None });
+        assert_eq!(progress(8192, -16, Err(Errno::BUSY)), Progress { bytes: 0, stop: Some(Stop::Busy) });
+        assert_eq!(progress(8192, 8192, Ok(())), Progress { bytes: 8192, stop: None });
+        assert_eq!(progress(8192, 0, Err(Errno::INVAL)), Progress { bytes: 0, stop: Some(Stop::Refused) });
+    }
+}

@@ -1,0 +1,90 @@
+//! The heap of the engine inside somebody else's program: over mappings of our own, which are never managed.
+//!
+//! Small blocks come from `talc` under one lock; large ones are mappings of their own, so that zeroed tables cost
+//! nothing until they are written. The program's own allocator is never called. The lock is held for moments, by
+//! threads of the engine and by the program's threads inside our hooks; whoever holds it touches nothing but this heap.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+
+use pagoda_linux::own_memory::OwnMapping;
+use pagoda_linux::range::PageRange;
+use talc::{OomHandler, Span, Talc};
+
+/// From this size on a block is a mapping of its own.
+const LARGE_BYTES: usize = 256 << 10;
+
+/// What the heap grows by: so seldom that the list of our own mappings stays short.
+const GROWTH_BYTES: usize = 4 << 20;
+
+struct Grow;
+
+impl OomHandler for Grow {
+    fn handle_oom(talc: &mut Talc<Self>, layout: Layout) -> Result<(), ()> {
+        let len = (layout.size() + layout.align() + 4096).next_multiple_of(GROWTH_BYTES);
+        let range = OwnMapping::reserve(len, 4096, false).map_err(drop)?.leak();
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(range.start());
+        // SAFETY: the mapping is fresh, ours for good, and used by nobody else.
+        unsafe { talc.claim(Span::from_base_size(start, range.len())).map(drop) }
+    }
+}
+
+/// The heap.
+pub struct OwnHeap {
+    small: Mutex<Talc<Grow>>,
+}
+
+impl OwnHeap {
+    /// An empty heap, which takes its first memory when it is first used.
+    pub const fn new() -> Self {
+        Self { small: Mutex::new(Talc::new(Grow)) }
+    }
+
+    fn is_large(layout: Layout) -> bool {
+        layout.size() >= LARGE_BYTES
+    }
+
+    fn map(layout: Layout) -> *mut u8 {
+        let len = layout.size().next_multiple_of(4096);
+        OwnMapping::reserve(len, layout.align().max(4096), false).map_or(std::ptr::null_mut(), |mapping| {
+            std::ptr::with_exposed_provenance_mut(mapping.leak().start())
+        })
+    }
+}
+
+// SAFETY: small blocks are talc's, which keeps the contract under the lock; large ones are mappings of at least the
+// size and alignment asked for, owned by their block alone. Nothing here unwinds: a poisoned lock gives null.
+unsafe impl GlobalAlloc for OwnHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if Self::is_large(layout) {
+            return Self::map(layout);
+        }
+        let Ok(mut small) = self.small.lock() else { return std::ptr::null_mut() };
+        // SAFETY: the layout's size is not zero, by this function's own contract.
+        unsafe { small.malloc(layout) }.map_or(std::ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the contract is the same.
+        let block = unsafe { self.alloc(layout) };
+        if !block.is_null() && !Self::is_large(layout) {
+            // SAFETY: the block has this size. A large one is a fresh mapping, zero already.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if Self::is_large(layout) {
+            let range = PageRange::at(block.expose_provenance(), layout.size().next_multiple_of(4096));
+            // SAFETY: `map` leaked exactly this mapping for this block, which its owner gives up now.
+            drop(unsafe { OwnMapping::retake(range) });
+            return;
+        }
+        if let (Ok(mut small), Some(block)) = (self.small.lock(), NonNull::new(block)) {
+            // SAFETY: the block came from `malloc` with this layout.
+            unsafe { small.free(block, layout) };
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The functions of the C library that this library stands in for, and what each tells the engine.
+//!
+//! Every hook calls the real function with the same arguments and returns what that returns. In a process that is not
+//! managed (a child, a program that runs unmanaged) it does nothing else.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pagoda::pins::Pinner;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::{current_id, exit_process};
+use pagoda_linux::touch::touch;
+
+use crate::start::{deactivate, engine};
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type PthreadCreate =
+    unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
+type MutexInit = unsafe extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> c_int;
+type MutexDestroy = unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int;
+type RawFork = unsafe extern "C" fn() -> libc::pid_t;
+
+/// The real functions: found once, before anybody can call a hook on purpose.
+static REAL: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 4];
+const NAMES: [&CStr; 4] = [c"pthread_create", c"pthread_mutex_init", c"pthread_mutex_destroy", c"_Fork"];
+
+/// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has under 2,560 bytes
+/// on x86_64, from the thread pointer upwards.
+const CONTROL_BLOCK_BYTES: usize = 2560;
+
+/// Finds the real functions.
+pub fn resolve() {
+    for i in 0..NAMES.len() {
+        real(i);
+    }
+}
+
+fn real(i: usize) -> *mut c_void {
+    let known = REAL[i].load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: the name is a C string; the dynamic linker looks behind this library.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[i].as_ptr()) };
+    REAL[i].store(found, Ordering::Release);
+    found
+}
+
+/// Pins the calling thread's control block, for as long as the thread lives.
+pub fn pin_current_thread() {
+    let Some(engine) = engine() else { return };
+    // SAFETY: it has no precondition.
+    let thread_pointer = unsafe { libc::pthread_self() } as usize;
+    if let Some(range) = PageRange::covering(thread_pointer, thread_pointer + CONTROL_BLOCK_BYTES) {
+        engine.pins().pin(Pinner::Thread(current_id()), range);
+        touch(range);
+    }
+}
+
+/// Has everything brought back before each fork, and the engine left alone in children.
+pub fn watch_forks() {
+    // SAFETY: both are functions that live as long as the process: this library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+}
+
+extern "C" fn before_fork() {
+    if let Some(engine) = engine() {
+        engine.release();
+        deactivate();
+    }
+}
+
+extern "C" fn in_child() {
+    deactivate();
+}
+
+struct Begin {
+    start: Start,
+    argument: *mut c_void,
+}
+
+extern "C" fn begin(begin: *mut c_void) -> *mut c_void {
+    // SAFETY: it is the box that `pthread_create` below made for this thread alone.
+    let Begin { start, argument } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
+    pin_current_thread();
+    start(argument)
+}
+
+/// As pthread_create(3).
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    let real = real(0);
+    if real.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: dlsym found the function of this name behind this library, which has this type.
+    let real = unsafe { std::mem::transmute::<*mut c_void, PthreadCreate>(real) };
+    if engine().is_none() {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { real(thread, attributes, start, argument) };
+    }
+    let own = Box::into_raw(Box::new(Begin { start, argument })).cast();
+    // SAFETY: the caller's arguments, but for the start function, which calls theirs.
+    let result = unsafe { real(thread, attributes, begin, own) };
+    if result != 0 {
+        // SAFETY: no thread was made, so the box is still ours.
+        drop(unsafe { Box::from_raw(own.cast::<Begin>()) });
+    }
+    result
+}
+
+/// As pthread_mutex_init(3).
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_mutex_init(
+    mutex: *mut libc::pthread_mutex_t,
+    attributes: *const libc::pthread_mutexattr_t,
+) -> c_int {
+    let real = real(1);
+    if real.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: as in `pthread_create`.
+    let result = unsafe { std::mem::transmute::<*mut c_void, MutexInit>(real)(mutex, attributes) };
+    let mut robust = 0;
+    // SAFETY: the caller vouches for the attributes, if there are any.
+    let known = !attributes.is_null()
+        && unsafe { libc::pthread_mutexattr_getrobust(attributes, &raw mut robust) } == 0;
+    if result == 0
+        && known
+        && robust == libc::PTHREAD_MUTEX_ROBUST
+        && let Some(engine) = engine()
+        && let Some(range) =
+            PageRange::covering(mutex.addr(), mutex.addr() + size_of::<libc::pthread_mutex_t>())
+    {
+        engine.pins().pin(Pinner::Mutex(mutex.addr()), range);
+        touch(range);
+    }
+    result
+}
+
+/// As pthread_mutex_destroy(3).
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t) -> c_int {
+    let real = real(2);
+    if real.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: as in `pthread_create`.
+    let result = unsafe { std::mem::transmute::<*mut c_void, MutexDestroy>(real)(mutex) };
+    if result == 0
+        && let Some(engine) = engine()
+    {
+        engine.pins().unpin(Pinner::Mutex(mutex.addr()));
+    }
+    result
+}
+
+/// As _Fork(3), which runs no atfork handlers.
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> libc::pid_t {
+    before_fork();
+    let real = real(3);
+    if real.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: as in `pthread_create`.
+    unsafe { std::mem::transmute::<*mut c_void, RawFork>(real)() }
+}

@@ -1,0 +1,188 @@
+//! Taking ranges under management, and giving them up.
+//!
+//! Adoption registers a range, asks what is present in it and marks that as the region's own, all with the gate held
+//! exclusively: no event is read meanwhile, so nothing that is marked can be the rest of a discard that was applied
+//! before. Giving up brings everything back first; a range is never left with content elsewhere.
+
+use std::sync::atomic::Ordering;
+
+use pagoda_core::entry::{Backing, Word};
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::uffd::Errno as KernelErrno;
+
+use crate::counters::{Counter, Status};
+use crate::engine::Engine;
+use crate::error::Errno;
+use crate::fault::Served;
+use crate::region::RegionError;
+use crate::store::Scratch;
+use crate::table::{Table, give};
+
+/// How much of a mapping is registered, scanned and marked at once, with the gate closed for faults meanwhile: about
+/// 200 µs for the scan of 64 MiB.
+const ADOPT_BYTES: usize = 64 << 20;
+
+impl Engine {
+    /// Takes `range` under management, with what is present in it.
+    pub(crate) fn adopt(&self, present: &mut PagemapScanner, range: PageRange) {
+        let mut start = range.start();
+        let mut adopted = 0;
+        while start < range.end() {
+            let chunk = PageRange::at(start, ADOPT_BYTES.min(range.end() - start));
+            start = chunk.end();
+            let mut table = self.gate_exclusive();
+            // The maps were read without the gate: what is managed meanwhile is not touched again.
+            let mut free = Vec::new();
+            table.gaps(chunk, |gap| free.push(gap));
+            for gap in free {
+                match self.space.register(gap) {
+                    Ok(()) => {}
+                    Err(errno) if errno == KernelErrno::BUSY => {
+                        self.counters.add(Counter::LeftRegisteredBytes, gap.len() as u64);
+                        continue;
+                    }
+                    // Gone or changed since the maps were read: the next look sees what is there then.
+                    Err(_) => continue,
+                }
+                table.insert(gap);
+                adopted += gap.len();
+                self.mark_present(&table, present, gap);
+            }
+        }
+        if adopted > 0 {
+            self.counters.add(Counter::AdoptedRanges, 1);
+            self.counters.add(Counter::AdoptedBytes, adopted as u64);
+        }
+    }
+
+    /// Marks what is present in `range`, which was just registered, as the region's own.
+    fn mark_present(&self, table: &Table, present: &mut PagemapScanner, range: PageRange) {
+        let entry_bytes = table.entry_bytes();
+        let marked = present.present_runs(range.start(), range.end(), |run, _| {
+            let Some(run) = PageRange::new(run.start, run.end) else { return };
+            let Some(span) = table.find(run.start()) else { return };
+            for index in span.indices(run, entry_bytes) {
+                let page = span.page(index, run, entry_bytes);
+                let word = self.take(span.entries(), index);
+                let new = page.granules.without(word.resident());
+                self.ledger.resident(i64::from(new.count()) * 4096);
+                give(span.entry(index), word.with_resident(word.resident().or(page.granules)));
+            }
+        });
+        // What could not be asked about stays unmarked: never evicted, and served as a hole if it is missing.
+        drop(marked);
+    }
+
+    /// Takes a library's range under management; what is present in it, if somebody tells.
+    pub(crate) fn manage(
+        &self,
+        range: PageRange,
+        present: Option<&mut PagemapScanner>,
+    ) -> Result<(), RegionError> {
+        let mut table = self.gate_exclusive();
+        self.space
+            .register(range)
+            .map_err(|errno| RegionError::Register { errno: Errno(errno.raw_os_error()) })?;
+        table.insert(range);
+        if let Some(present) = present {
+            self.mark_present(&table, present, range);
+        }
+        Ok(())
+    }
+
+    /// Forgets a range that is unmapped or unregistered.
+    pub(crate) fn forget(&self, range: PageRange) {
+        let mut table = self.gate_exclusive();
+        self.discard(&table, range, &mut Scratch::new(self.base));
+        table.cut(range);
+    }
+
+    /// Brings all of `range` back and ends its management.
+    pub(crate) fn bring_back(&self, range: PageRange) {
+        loop {
+            while self.bring_some_back(range) {}
+            let mut table = self.gate_exclusive();
+            if self.is_any_out(&table, range) {
+                continue;
+            }
+            // A range that is gone meanwhile is not registered any more either.
+            let _ = self.space.unregister(range);
+            table.cut(range);
+            return;
+        }
+    }
+
+    /// Brings everything back and ends the management: what a fork gets, as long as children are not managed. The
+    /// budget is not kept any more.
+    pub(crate) fn release_all(&self) {
+        self.released.store(true, Ordering::Release);
+        let everything = PageRange::new(0, usize::MAX & !4095).expect("the whole address space");
+        loop {
+            while self.bring_some_back(everything) {}
+            let table = self.gate_exclusive();
+            if self.is_any_out(&table, everything) {
+                continue;
+            }
+            for span in table.spans() {
+                // A range that is gone meanwhile is not registered any more either.
+                let _ = self.space.unregister(span.range());
+            }
+            break;
+        }
+        self.counters.add(Counter::Forks, 1);
+        self.counters.set(Counter::Status, Status::Released as u64);
+        self.release_done.store(true, Ordering::Release);
+    }
+
+    fn is_any_out(&self, table: &Table, range: PageRange) -> bool {
+        table.spans().any(|span| {
+            let Some(within) = span.range().intersection(range) else { return false };
+            span.indices(within, table.entry_bytes()).any(|index| {
+                let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+                let page = span.page(index, within, table.entry_bytes());
+                let out = page.granules.without(word.resident());
+                word.is_busy() || word.backing() != Backing::None && !out.is_empty()
+            })
+        })
+    }
+
+    /// Makes one pass over the entries of `whole` and brings back what is out. True if an entry was busy or an event in the way.
+    fn bring_some_back(&self, whole: PageRange) -> bool {
+        let mut scratch = Scratch::new(self.base);
+        let mut again = false;
+        let mut at = whole.start();
+        loop {
+            let table = self.gate_shared();
+            let Some(span) = table.next_from(at) else { return again };
+            let Some(range) = span.range().intersection(whole) else { return again };
+            let entry_bytes = table.entry_bytes();
+            let from = PageRange::new(at.max(range.start()), range.end()).unwrap_or(range);
+            let mut found = None;
+            for index in span.indices(from, entry_bytes) {
+                let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+                let page = span.page(index, from, entry_bytes);
+                let out = page.granules.without(word.resident());
+                if word.is_busy() {
+                    again = true;
+                } else if word.backing() != Backing::None && !out.is_empty() {
+                    found = out.runs().next().map(|(first, to)| page.addresses(first, to));
+                    break;
+                }
+            }
+            drop(table);
+            match found {
+                None => at = range.end(),
+                Some(missing) => {
+                    at = missing.end();
+                    let served = self.serve(missing.start(), true, &mut scratch);
+                    if served == Served::Done {
+                        self.counters.add(Counter::BroughtBackBytes, missing.len() as u64);
+                    } else {
+                        again = true;
+                    }
+                }
+            }
+        }
+    }
+}

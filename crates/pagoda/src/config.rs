@@ -1,0 +1,245 @@
+//! The configuration of one managed process, and the one string that carries it through `PAGODA_CONFIG`.
+//!
+//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0`. A path may hold any byte but
+//! NUL: `%`, `;` and NUL are written as `%` and two hexadecimal digits. Reading must never guess: a field that is
+//! unknown, missing or given twice is an error, for then the two sides are of different versions.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+
+/// The environment variable that carries a [`Config`] to the preload library.
+pub const ENV: &str = "PAGODA_CONFIG";
+
+/// The least budget that the engine can keep: what it needs itself, and enough frames for a program to go on.
+///
+/// | what | MiB |
+/// |---|---|
+/// | stacks of handlers, watcher, reclaimer and watchdog: at most 16 of 128 KiB | 2 |
+/// | software page tables: 8 bytes an entry, 32 GiB of 64 KiB base pages | 4 |
+/// | staging for compression and direct I/O, both ways: two extents of 1 MiB for each of 4 threads | 8 |
+/// | what arrives between two looks of the watcher: 2 ms at 1 GiB/s, twice over | 4 |
+/// | ready frames between the low and the high watermark | 4 |
+/// | frames one instruction may need at once (2 instruction pages, 2 operands, 1 stack) at a 2 MiB base page | 10 |
+pub const MINIMUM_BUDGET: Bytes = Bytes::mib(2 + 4 + 8 + 4 + 4 + 10);
+
+/// What a managed process is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// All the anonymous memory that the process may hold.
+    pub budget: Bytes,
+    /// The unit of management.
+    pub base_page: BasePage,
+    /// The counters file, made by whoever reads it; none if nobody does.
+    pub counters: Option<PathBuf>,
+    /// Where the store's unlinked file is made.
+    pub store_directory: PathBuf,
+    /// The most that file may grow to; zero means that nothing is spilled.
+    pub file_limit: Bytes,
+    /// Where the engine can't start, let the program run unmanaged instead of ending it.
+    pub best_effort: bool,
+}
+
+/// Why a configuration string could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The text at this byte is not `name=value`.
+    NotAField {
+        /// Where it starts.
+        at_byte: usize,
+    },
+    /// The field at this byte has a name that this version does not know.
+    UnknownField {
+        /// Where it starts.
+        at_byte: usize,
+    },
+    /// This field is there twice.
+    Twice(&'static str),
+    /// This field is missing.
+    Missing(&'static str),
+    /// This field's value can't be read.
+    BadValue(&'static str),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAField { at_byte } => {
+                write!(f, "{ENV}: what starts at byte {at_byte} is not name=value")
+            }
+            Self::UnknownField { at_byte } => {
+                write!(f, "{ENV}: the field that starts at byte {at_byte} is unknown")
+            }
+            Self::Twice(name) => write!(f, "{ENV}: `{name}` is given twice"),
+            Self::Missing(name) => write!(f, "{ENV}: `{name}` is missing"),
+            Self::BadValue(name) => write!(f, "{ENV}: the value of `{name}` can't be read"),
+        }?;
+        f.write_str("; use the pagoda command and the preload library of one version")
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+const BUDGET: &str = "budget";
+const BASE: &str = "base";
+const COUNTERS: &str = "counters";
+const STORE: &str = "store";
+const FILE: &str = "file";
+const BEST_EFFORT: &str = "best-effort";
+
+/// Every field's name; the order is the one they are written in.
+const FIELDS: [&str; 6] = [BUDGET, BASE, COUNTERS, STORE, FILE, BEST_EFFORT];
+
+impl Config {
+    /// The value of [`ENV`] that says this.
+    #[must_use]
+    pub fn to_env(&self) -> OsString {
+        let mut text = format!("{BUDGET}={};{BASE}={}", self.budget.get(), self.base_page).into_bytes();
+        if let Some(path) = &self.counters {
+            text.extend_from_slice(b";counters=");
+            escape(path.as_os_str(), &mut text);
+        }
+        text.extend_from_slice(b";store=");
+        escape(self.store_directory.as_os_str(), &mut text);
+        let rest = format!(";{FILE}={};{BEST_EFFORT}={}", self.file_limit.get(), u8::from(self.best_effort));
+        text.extend_from_slice(rest.as_bytes());
+        OsString::from_vec(text)
+    }
+
+    /// Reads the value of [`ENV`], without asking the environment: the caller has the bytes.
+    pub fn from_env(text: &[u8]) -> Result<Self, ConfigError> {
+        let mut values: [Option<&[u8]>; FIELDS.len()] = [None; FIELDS.len()];
+        let mut at_byte = 0;
+        for field in text.split(|&byte| byte == b';') {
+            let equals =
+                field.iter().position(|&byte| byte == b'=').ok_or(ConfigError::NotAField { at_byte })?;
+            let index = FIELDS.iter().position(|name| name.as_bytes() == &field[..equals]);
+            let index = index.ok_or(ConfigError::UnknownField { at_byte })?;
+            if values[index].replace(&field[equals + 1..]).is_some() {
+                return Err(ConfigError::Twice(FIELDS[index]));
+            }
+            at_byte += field.len() + 1;
+        }
+        let [budget, base, counters, store, file, best_effort] = values;
+        Ok(Self {
+            budget: parse(BUDGET, budget)?,
+            base_page: parse(BASE, base)?,
+            counters: counters.map(|value| path(COUNTERS, value)).transpose()?,
+            store_directory: path(STORE, store.ok_or(ConfigError::Missing(STORE))?)?,
+            file_limit: parse(FILE, file)?,
+            best_effort: match best_effort.ok_or(ConfigError::Missing(BEST_EFFORT))? {
+                b"0" => false,
+                b"1" => true,
+                _ => return Err(ConfigError::BadValue(BEST_EFFORT)),
+            },
+        })
+    }
+}
+
+fn parse<T: std::str::FromStr>(name: &'static str, value: Option<&[u8]>) -> Result<T, ConfigError> {
+    let text = std::str::from_utf8(value.ok_or(ConfigError::Missing(name))?);
+    text.ok().and_then(|text| text.parse().ok()).ok_or(ConfigError::BadValue(name))
+}
+
+fn escape(path: &OsStr, text: &mut Vec<u8>) {
+    for &byte in path.as_bytes() {
+        match byte {
+            b'%' | b';' | 0 => text.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            _ => text.push(byte),
+        }
+    }
+}
+
+/// An empty path and one with a NUL in it name nothing, so they are errors here and not when they are opened.
+fn path(name: &'static str, value: &[u8]) -> Result<PathBuf, ConfigError> {
+    let bad = ConfigError::BadValue(name);
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        bytes.push(if byte == b'%' {
+            let (digits, tail) = rest.split_at_checked(2).ok_or(bad)?;
+            rest = tail;
+            hex(digits[0]).zip(hex(digits[1])).map(|(high, low)| high << 4 | low).ok_or(bad)?
+        } else {
+            byte
+        });
+    }
+    if bytes.is_empty() || bytes.contains(&0) {
+        return Err(bad);
+    }
+    Ok(PathBuf::from(OsString::from_vec(bytes)))
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn config(
+        counters: Option<Vec<u8>>,
+        store: Vec<u8>,
+        budget: u64,
+        file: u64,
+        best_effort: bool,
+    ) -> Config {
+        let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
+        Config {
+            budget: Bytes::new(budget),
+            base_page: BasePage::K16,
+            counters: counters.map(path),
+            store_directory: path(store),
+            file_limit: Bytes::new(file),
+            best_effort,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_comes_back_as_it_went(
+            counters in proptest::option::of(proptest::collection::vec(1u8.., 1..40)),
+            store in proptest::collection::vec(1u8.., 1..40),
+            budget: u64, file: u64, best_effort: bool,
+        ) {
+            let config = config(counters, store, budget, file, best_effort);
+            prop_assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(config));
+        }
+
+        #[test]
+        fn no_text_makes_reading_panic(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(Config::from_env(&text).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let good = "budget=1;base=64K;store=/s;file=2;best-effort=0";
+        assert!(Config::from_env(good.as_bytes()).is_ok());
+        let cases = [
+            ("", ConfigError::NotAField { at_byte: 0 }),
+            ("budget=1;base", ConfigError::NotAField { at_byte: 9 }),
+            ("budget=1;colour=2", ConfigError::UnknownField { at_byte: 9 }),
+            ("budget=1;budget=1", ConfigError::Twice(BUDGET)),
+            ("base=64K;store=/s;file=2;best-effort=0", ConfigError::Missing(BUDGET)),
+            ("budget=x;base=64K;store=/s;file=2;best-effort=0", ConfigError::BadValue(BUDGET)),
+            ("budget=1;base=5K;store=/s;file=2;best-effort=0", ConfigError::BadValue(BASE)),
+            ("budget=1;base=64K;store=;file=2;best-effort=0", ConfigError::BadValue(STORE)),
+            ("budget=1;base=64K;store=/%4;file=2;best-effort=0", ConfigError::BadValue(STORE)),
+            ("budget=1;base=64K;store=/%+1;file=2;best-effort=0", ConfigError::BadValue(STORE)),
+            ("budget=1;base=64K;store=/%00;file=2;best-effort=0", ConfigError::BadValue(STORE)),
+            ("budget=1;base=64K;store=/s;file=2;best-effort=2", ConfigError::BadValue(BEST_EFFORT)),
+        ];
+        for (text, error) in cases {
+            assert_eq!(Config::from_env(text.as_bytes()), Err(error), "{text}");
+        }
+    }
+}

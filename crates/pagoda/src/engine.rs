@@ -1,0 +1,187 @@
+//! What the threads of one manager share, and the order of its locks.
+//!
+//! Lock order, outermost first; whoever holds one may take those further down, never those further up:
+//!
+//! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a region; exclusive
+//!    around reading events and applying them, and around adoption (register, scan, mark)
+//! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
+//! 3. the reclaim hand and queue
+//! 4. the store's own locks
+//! 5. the zone
+//!
+//! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
+//! must never do the work itself: faults, events, reclaim and adoption each have their own.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_core::watermark::Watermarks;
+use pagoda_linux::space::Space;
+
+use crate::counters::{Counter, Counters};
+use crate::error::StopReason;
+use crate::ledger::Ledger;
+use crate::pins::Pins;
+use crate::reclaim::Hand;
+use crate::store::TieredStore;
+use crate::table::Table;
+use crate::zone::Zone;
+
+/// What ends the process (or, in a test, the engine) when it can't go on.
+pub(crate) type StopHook = fn(StopReason) -> !;
+
+/// How many threads serve faults at most.
+pub(crate) const HANDLERS_MAX: usize = 4;
+
+/// The engine of one manager.
+pub(crate) struct Engine {
+    pub(crate) space: Space,
+    gate: RwLock<Table>,
+    pub(crate) zone: Zone,
+    pub(crate) store: TieredStore,
+    pub(crate) ledger: Ledger,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) pins: Pins,
+    pub(crate) hand: Mutex<Hand>,
+    pub(crate) marks: Watermarks,
+    pub(crate) base: BasePage,
+    pub(crate) store_memory_limit: Bytes,
+    /// Rings when reclaim has something to do.
+    pub(crate) bell: Bell,
+    /// The threads are to end.
+    pub(crate) quit: AtomicBool,
+    /// A fault came from registered memory that the table does not know: look at the maps soon.
+    pub(crate) look_soon: AtomicBool,
+    /// Someone waits for everything to be brought back; it is being done; it is done.
+    pub(crate) release_requested: AtomicBool,
+    pub(crate) released: AtomicBool,
+    pub(crate) release_done: AtomicBool,
+    /// When each handler began the fault that it is serving, in nanoseconds; 0 if it waits. For the watchdog.
+    pub(crate) serving_since_ns: [AtomicU64; HANDLERS_MAX],
+    pub(crate) stop_hook: StopHook,
+}
+
+impl Engine {
+    #[expect(clippy::too_many_arguments, reason = "the one place where the parts come together")]
+    pub(crate) fn new(
+        space: Space,
+        slots: u32,
+        store: TieredStore,
+        store_memory_limit: Bytes,
+        counters: Arc<Counters>,
+        marks: Watermarks,
+        base: BasePage,
+        stop_hook: StopHook,
+    ) -> Self {
+        counters.set(Counter::BudgetBytes, marks.budget().get());
+        counters.set(Counter::BasePageBytes, base.bytes() as u64);
+        Self {
+            space,
+            gate: RwLock::new(Table::new(base)),
+            zone: Zone::new(slots),
+            store,
+            store_memory_limit,
+            ledger: Ledger::new(marks.budget().get()),
+            counters,
+            pins: Pins::default(),
+            hand: Mutex::new(Hand::default()),
+            marks,
+            base,
+            bell: Bell::default(),
+            quit: AtomicBool::new(false),
+            look_soon: AtomicBool::new(false),
+            release_requested: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+            release_done: AtomicBool::new(false),
+            serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
+            stop_hook,
+        }
+    }
+
+    /// The gate, shared: pages may be moved, no event is applied meanwhile.
+    pub(crate) fn gate_shared(&self) -> RwLockReadGuard<'_, Table> {
+        self.gate.read().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    }
+
+    /// The gate, exclusively: nobody moves a page; events may be read and applied.
+    pub(crate) fn gate_exclusive(&self) -> RwLockWriteGuard<'_, Table> {
+        self.gate.write().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    }
+
+    /// Ends the process: it never runs on with memory that reads wrong.
+    pub(crate) fn stop(&self, reason: StopReason) -> ! {
+        // The first reason is the cause; what fails while the process ends is not.
+        if self.counters.get(Counter::ErrorCode) == 0 {
+            self.counters.set(Counter::ErrorErrno, reason.errno().0 as u64);
+            self.counters.set(Counter::ErrorCode, reason.code());
+            self.counters.set(Counter::Status, crate::counters::Status::Failed as u64);
+        }
+        (self.stop_hook)(reason)
+    }
+
+    /// What can be had without reclaim: frames that are ready, and what the kernel may still give.
+    pub(crate) fn free(&self) -> Bytes {
+        let ready = self.zone.ready_frames() * self.entry_bytes() as u64;
+        Bytes::new(ready + self.ledger.room_bytes())
+    }
+
+    pub(crate) fn entry_bytes(&self) -> usize {
+        crate::table::entry_bytes(self.base)
+    }
+
+    /// Whether memory may be taken from the kernel for another base page. Once everything is being brought back, the
+    /// budget is not kept any more.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_released() || self.ledger.room_bytes() >= self.entry_bytes() as u64
+    }
+
+    /// Rings the bell if what is free has fallen below the low watermark.
+    pub(crate) fn note_use(&self) {
+        if self.free() < self.marks.low {
+            self.bell.ring();
+        }
+    }
+
+    /// Whether everything is being brought back, or is back: nothing is evicted any more.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_quitting(&self) -> bool {
+        self.quit.load(Ordering::Acquire)
+    }
+}
+
+/// A sleeper's bell: it can be rung before anybody sleeps, and then the next sleep ends at once.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Mutex<bool>,
+    condition: Condvar,
+    /// Ringing a bell that has not been heard yet costs one load.
+    fast: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        if self.fast.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        *self.rung.lock().expect("nothing panics with this lock held") = true;
+        self.condition.notify_one();
+    }
+
+    /// Sleeps until the bell rings, for `limit_us` at most.
+    pub(crate) fn sleep(&self, limit_us: u32) {
+        let rung = self.rung.lock().expect("nothing panics with this lock held");
+        let limit = Duration::from_micros(u64::from(limit_us));
+        let (mut rung, _) = self
+            .condition
+            .wait_timeout_while(rung, limit, |rung| !*rung)
+            .expect("nothing panics with this lock held");
+        *rung = false;
+        self.fast.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,154 @@
+//! Applying what the program did to its mappings: discard, unmap, move, fork.
+//!
+//! The caller holds the gate exclusively, from before it read the event until all of a batch is applied. So no page
+//! moves meanwhile, and none can be moved between a read and its application; before the read the kernel itself refuses
+//! every move. A REMOVE is read *before* the kernel drops the pages: from then on what is still present there is not
+//! ours, has no bit in the entry's mask, and is never evicted.
+//!
+//! The program's thread waits until its event is read, so nothing here waits for anything that the program holds. It may
+//! wait for entries that are busy, because those movers need no gate to finish, and for the store, for the two pages
+//! at the edges of a range.
+
+use std::sync::Arc;
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::yield_now;
+use pagoda_linux::uffd::Message;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::store::{Handle, Scratch, Store};
+use crate::table::{Entries, Page, Span, Table, give, try_take};
+
+impl Engine {
+    /// Applies one event. A fault is none and is given back.
+    pub(crate) fn apply(
+        &self,
+        table: &mut Table,
+        message: Message,
+        scratch: &mut Scratch,
+    ) -> Option<(usize, bool)> {
+        match message {
+            Message::Fault { address, write } => return Some((address, write)),
+            Message::Remove(range) => {
+                self.counters.add(Counter::EventsRemove, 1);
+                self.discard(table, range, scratch);
+            }
+            Message::Unmap(range) => {
+                self.counters.add(Counter::EventsUnmap, 1);
+                self.discard(table, range, scratch);
+                table.cut(range);
+            }
+            Message::Remap { from, to, len } => {
+                self.counters.add(Counter::EventsRemap, 1);
+                self.remap(table, from, to, len, scratch);
+            }
+            Message::Fork(child) => self.serve_fork(table, &child, scratch),
+        }
+        None
+    }
+
+    fn remap(&self, table: &mut Table, from: usize, to: usize, len: usize, scratch: &mut Scratch) {
+        let (Some(source), Some(target)) =
+            (PageRange::new(from, from.wrapping_add(len)), PageRange::new(to, to.wrapping_add(len)))
+        else {
+            return;
+        };
+        let moved = table.cut(source);
+        // What was mapped at the target went by an unmap event of its own; a rest here would be stale.
+        self.discard(table, target, scratch);
+        table.cut(target);
+        for span in moved {
+            table.put_moved(span, from, to);
+        }
+    }
+
+    /// Makes `range` read as zero: drops what we hold of it, and trusts nothing that is still present there.
+    pub(crate) fn discard(&self, table: &Table, range: PageRange, scratch: &mut Scratch) {
+        let mut at = range.start();
+        while let Some(span) = table.next_from(at) {
+            let Some(within) = span.range().intersection(range) else { return };
+            for index in span.indices(within, table.entry_bytes()) {
+                // Most of a sparse range was never written: its words cost one load each.
+                if span.entry(index).load(std::sync::atomic::Ordering::Acquire) != 0 {
+                    let page = span.page(index, within, table.entry_bytes());
+                    self.discard_page(table, span, &page, scratch);
+                }
+            }
+            at = within.end();
+            if at >= range.end() {
+                return;
+            }
+        }
+    }
+
+    fn discard_page(&self, table: &Table, span: &Span, page: &Page, scratch: &mut Scratch) {
+        let word = self.take(span.entries(), page.index);
+        let whole = self.granules_of_entry(table, span, &table.page_at(span, page_address(span, page)));
+        let gone = page.granules;
+        let resident = word.resident().without(gone);
+        self.ledger.resident(-(i64::from(word.resident().and(gone).count()) * 4096));
+        let outside_before = whole.without(word.resident());
+        let outside = outside_before.without(gone);
+        let word = word.with_resident(resident);
+        let word = match word.backing() {
+            Backing::None => word,
+            Backing::Slot(slot) if outside.is_empty() => {
+                self.ledger.staged(-(self.entry_bytes() as i64));
+                self.zone.put_ready(&self.space, self.space.claim_slot(slot));
+                word.with_backing(Backing::None)
+            }
+            Backing::Slot(slot) => {
+                self.zero_granules(slot, outside_before.and(gone));
+                word
+            }
+            Backing::Handle(handle) if outside.is_empty() => {
+                self.store.free(Handle::from_bits(handle));
+                word.with_backing(Backing::None)
+            }
+            Backing::Handle(handle) => {
+                // A part of a stored page: bring it back into a slot, whatever the budget says, and zero it there.
+                self.fetch(span.entries(), page.index, word.busy(), handle, true, scratch);
+                let word = self.take(span.entries(), page.index);
+                if let Backing::Slot(slot) = word.backing() {
+                    self.zero_granules(slot, outside_before.and(gone));
+                    self.queue_staged(span.entries(), page.index, slot);
+                }
+                word
+            }
+        };
+        give(span.entry(page.index), word);
+    }
+
+    fn zero_granules(&self, slot: u32, granules: Granules) {
+        let mut slot = self.space.claim_slot(slot);
+        let bytes = self.space.bytes_mut(&mut slot);
+        for (from, to) in granules.runs() {
+            bytes[from as usize * 4096..to as usize * 4096].fill(0);
+        }
+        self.space.release_slot(slot);
+    }
+
+    /// Takes an entry's busy bit, waiting for a mover that has it. Only with the gate held exclusively: then no mover
+    /// needs the gate to finish.
+    pub(crate) fn take(&self, entries: &Entries, index: usize) -> Word {
+        loop {
+            if let Some(word) = try_take(&entries[index]) {
+                return word;
+            }
+            yield_now();
+        }
+    }
+
+    /// Remembers a page that came to be staged, so that reclaim finds it.
+    pub(crate) fn queue_staged(&self, entries: &Entries, index: usize, slot: u32) {
+        self.hand().queue.push_back(crate::reclaim::Staged { entries: Arc::clone(entries), index, slot });
+    }
+}
+
+/// An address of `page` that lies in its span.
+fn page_address(span: &Span, page: &Page) -> usize {
+    let (from, to) = page.granules.runs().next().expect("a page that is discarded has granules in its span");
+    page.addresses(from, to).start().max(span.range().start())
+}

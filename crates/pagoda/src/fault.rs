@@ -1,0 +1,330 @@
+//! Serving a fault: a thread waits for an OS page of managed memory, and gets its base page.
+//!
+//! Who takes the entry's busy bit is the one installer of the page; whoever comes meanwhile tries again. What is in the
+//! store is first fetched into a slot without the gate, so that I/O holds nobody up; everything that touches the region
+//! happens with the gate shared from before the entry is looked at until its new state is published. An event that is
+//! unread at that moment makes the kernel refuse, and the fault is served again after the event was applied: the fault
+//! may have been read before a discard that happened earlier.
+//!
+//! Nothing here allocates, logs, or waits for anything but the store.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::space::Slot;
+use pagoda_linux::uffd::Stop;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::error::{Errno, StopReason};
+use crate::store::{GetError, Handle, Scratch, Store};
+use crate::table::{Entries, Page, Span, Table, give, try_take};
+
+/// What became of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// Its thread runs again (or faults again, if something else is wrong there).
+    Done,
+    /// An event is unread: read events, then serve it again.
+    Again,
+    /// Someone else moves this page: serve it again in a moment.
+    Busy,
+    /// There is no frame: reclaim, then serve it again.
+    NoMemory,
+}
+
+/// What came of moving granules into a region.
+struct MovedIn {
+    /// Now in the region.
+    done: Granules,
+    /// Of those, copied: their frames are still in the slot.
+    copied: Granules,
+    stop: Option<Stop>,
+}
+
+impl Engine {
+    /// Serves the fault at `address`.
+    pub(crate) fn serve(&self, address: usize, write: bool, scratch: &mut Scratch) -> Served {
+        let mut fetched = false;
+        loop {
+            let table = self.gate_shared();
+            let Some(span) = table.find(address) else {
+                return self.serve_unknown(address, write);
+            };
+            let page = table.page_at(span, address);
+            let entry = span.entry(page.index);
+            let Some(word) = try_take(entry) else { return Served::Busy };
+            let granule = page.granule_of(address);
+            if word.resident().has(granule) {
+                let served = self.fill_hole(&page, granule, write);
+                give(entry, word);
+                return served;
+            }
+            match word.backing() {
+                Backing::None => {
+                    let (word, served) = self.fill_zero(&page, word, granule, write);
+                    give(entry, word);
+                    return served;
+                }
+                Backing::Slot(slot) => {
+                    self.counters.add(if fetched { Counter::FaultsStored } else { Counter::FaultsStaged }, 1);
+                    let (word, served) = self.install(&table, span, &page, word, slot, granule);
+                    give(entry, word);
+                    return served;
+                }
+                Backing::Handle(handle) => {
+                    let entries = Arc::clone(span.entries());
+                    drop(table);
+                    if !self.fetch(&entries, page.index, word, handle, false, scratch) {
+                        return Served::NoMemory;
+                    }
+                    fetched = true;
+                }
+            }
+        }
+    }
+
+    /// A fault in memory that is registered but not in the table: what a mapping grew by in place, say. Nothing was ever
+    /// taken from there, so it reads as zero.
+    fn serve_unknown(&self, address: usize, write: bool) -> Served {
+        self.look_soon.store(true, Ordering::Relaxed);
+        self.counters.add(Counter::FaultsZero, 1);
+        self.fill_one(PageRange::page(address), write)
+    }
+
+    /// A missing page that is the region's own by the table: a fault that was served meanwhile, or a hole in what
+    /// was adopted or moved, which reads as zero.
+    fn fill_hole(&self, page: &Page, granule: u32, write: bool) -> Served {
+        self.counters.add(Counter::FaultsSpurious, 1);
+        self.fill_one(page.addresses(granule, granule + 1), write)
+    }
+
+    fn fill_one(&self, at: PageRange, write: bool) -> Served {
+        let progress =
+            if write { self.space.fill_with_zeroes(at) } else { self.space.fill_with_zero_page(at) };
+        if progress.stop.is_none() {
+            self.ledger.took(progress.bytes as i64);
+        }
+        self.settle(progress.stop, at)
+    }
+
+    /// Turns the stop of a fill into what becomes of the fault at `at`.
+    fn settle(&self, stop: Option<Stop>, at: PageRange) -> Served {
+        match stop {
+            None => Served::Done,
+            Some(Stop::Again) => Served::Again,
+            Some(Stop::NoMemory) => Served::NoMemory,
+            // It is there already, or was unmapped: the thread finds out by itself.
+            Some(Stop::Exists | Stop::Missing | Stop::Gone) => {
+                self.space.wake(at);
+                Served::Done
+            }
+            Some(Stop::Busy | Stop::Refused) => self.stop(StopReason::FillRefused(Errno::NONE)),
+        }
+    }
+
+    /// Fills what nobody ever wrote, or what was discarded: as much of the base page around the fault as is missing.
+    fn fill_zero(&self, page: &Page, word: Word, granule: u32, write: bool) -> (Word, Served) {
+        let run = page.granules.without(word.resident()).run_around(granule);
+        let Some((from, to)) = run.runs().next() else {
+            // The fault lies in the entry's memory but not in the span: cut off meanwhile, its event comes.
+            return (word, Served::Again);
+        };
+        let room = self.has_room();
+        // A read gets the zero page as long as there is room for the page that a write would bring.
+        let frame = if write || !room { self.zone.take_ready(&self.space) } else { None };
+        let progress = match frame {
+            Some(mut slot) => {
+                self.space.bytes_mut(&mut slot).fill(0);
+                let moved = self.move_in(page, &slot, run);
+                if moved.done.count() as usize * 4096 == self.entry_bytes() && moved.copied.is_empty() {
+                    self.zone.put_empty(&self.space, slot);
+                } else {
+                    self.zone.put_ready(&self.space, slot);
+                }
+                moved
+            }
+            None if !room => return (word, Served::NoMemory),
+            None => self.fill_fresh(page, from, to, write),
+        };
+        self.note_use();
+        self.counters.add(Counter::FaultsZero, 1);
+        self.ledger.resident(i64::from(progress.done.count()) * 4096);
+        let word = word.with_resident(word.resident().or(progress.done));
+        let here = page.addresses(granule, granule + 1);
+        if progress.done.has(granule) {
+            return (word, Served::Done);
+        }
+        (word, self.settle(progress.stop, here))
+    }
+
+    /// Fills granules `from..to` from the kernel's memory: with zeroes for a write, with the zero page for a read.
+    fn fill_fresh(&self, page: &Page, from: u32, to: u32, write: bool) -> MovedIn {
+        let mut at = from;
+        let mut done = Granules::NONE;
+        let mut stop = None;
+        while at < to {
+            let rest = page.addresses(at, to);
+            let progress =
+                if write { self.space.fill_with_zeroes(rest) } else { self.space.fill_with_zero_page(rest) };
+            let filled = at + (progress.bytes / 4096) as u32;
+            done = done.or(Granules::range(at, filled));
+            at = filled;
+            // The zero page costs nothing until it is written; but then nobody asks us.
+            self.ledger.took(progress.bytes as i64);
+            match progress.stop {
+                None => {}
+                // A page whose discard is announced but not carried out yet: it is not ours, and the next may be.
+                Some(Stop::Exists) => {
+                    self.space.wake(page.addresses(at, at + 1));
+                    stop = Some(Stop::Exists);
+                    at += 1;
+                }
+                other => {
+                    stop = other;
+                    break;
+                }
+            }
+        }
+        MovedIn { done, copied: Granules::NONE, stop }
+    }
+
+    /// Puts the content of a staged page into the region.
+    fn install(
+        &self,
+        table: &Table,
+        span: &Span,
+        page: &Page,
+        word: Word,
+        slot: u32,
+        granule: u32,
+    ) -> (Word, Served) {
+        let want = page.granules.without(word.resident());
+        let slot = self.space.claim_slot(slot);
+        let moved = self.move_in(page, &slot, want);
+        let resident = word.resident().or(moved.done);
+        self.ledger.resident(i64::from(moved.done.count()) * 4096);
+        // Granules outside the span are somebody's only if its array is shared with another part of the same mapping.
+        let whole = self.granules_of_entry(table, span, page);
+        let word = word.with_resident(resident).with_warmth(2);
+        let word = if whole.without(resident).is_empty() {
+            self.ledger.staged(-(self.entry_bytes() as i64));
+            if moved.done.count() * 4096 == self.entry_bytes() as u32 && moved.copied.is_empty() {
+                self.zone.put_empty(&self.space, slot);
+            } else {
+                self.zone.put_ready(&self.space, slot);
+            }
+            word.with_backing(Backing::None)
+        } else {
+            self.space.release_slot(slot);
+            word
+        };
+        if moved.done.has(granule) {
+            return (word, Served::Done);
+        }
+        (word, self.settle(moved.stop, page.addresses(granule, granule + 1)))
+    }
+
+    /// The granules of an entry that may be somebody's.
+    pub(crate) fn granules_of_entry(&self, table: &Table, span: &Span, page: &Page) -> Granules {
+        if Arc::strong_count(span.entries()) > 1 {
+            Granules::range(0, (table.entry_bytes() / 4096) as u32)
+        } else {
+            page.granules
+        }
+    }
+
+    /// Moves the granules `want` of `slot` into the region, by copy where the mapping does not allow a move.
+    fn move_in(&self, page: &Page, slot: &Slot, want: Granules) -> MovedIn {
+        let mut result = MovedIn { done: Granules::NONE, copied: Granules::NONE, stop: None };
+        for (from, to) in want.runs() {
+            let mut at = from;
+            // A refusal may concern one granule (a boundary of protections in the page): then go one by one.
+            let mut step = to;
+            while at < to {
+                let end = step.min(to);
+                let progress = self.space.fill(page.addresses(at, end), slot, at as usize * 4096);
+                let filled = at + (progress.bytes / 4096) as u32;
+                result.done = result.done.or(Granules::range(at, filled));
+                at = filled;
+                match progress.stop {
+                    None => step = if step == to { to } else { at + 1 },
+                    Some(Stop::Refused | Stop::Busy) if end > at + 1 => step = at + 1,
+                    Some(Stop::Refused | Stop::Busy) => {
+                        let one = page.addresses(at, at + 1);
+                        let copied = self.space.fill_by_copy(one, slot, at as usize * 4096);
+                        if let Some(stop) = copied.stop {
+                            result.stop = Some(stop);
+                            if stop != Stop::Exists {
+                                return result;
+                            }
+                        } else {
+                            self.ledger.took(4096);
+                            let granule = Granules::range(at, at + 1);
+                            result.done = result.done.or(granule);
+                            result.copied = result.copied.or(granule);
+                        }
+                        at += 1;
+                        step = at + 1;
+                    }
+                    Some(Stop::Exists) => {
+                        self.space.wake(page.addresses(at, at + 1));
+                        result.stop = Some(Stop::Exists);
+                        at += 1;
+                        step = to;
+                    }
+                    Some(stop) => {
+                        result.stop = Some(stop);
+                        return result;
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    /// Brings the content of a stored page, whose busy bit the caller has taken, into a slot, and gives the entry back
+    /// as staged. Without a frame, and unless `regardless` of the budget, the entry is given back as it was: false.
+    pub(crate) fn fetch(
+        &self,
+        entries: &Entries,
+        index: usize,
+        word: Word,
+        handle: u64,
+        regardless: bool,
+        scratch: &mut Scratch,
+    ) -> bool {
+        let entry = &entries[index];
+        let slot = self.zone.take_ready(&self.space).or_else(|| {
+            let fresh = if regardless || self.has_room() { self.zone.take_empty(&self.space) } else { None };
+            if fresh.is_some() {
+                self.ledger.took(self.entry_bytes() as i64);
+            }
+            fresh
+        });
+        let Some(mut slot) = slot else {
+            give(entry, word);
+            return false;
+        };
+        let handle = Handle::from_bits(handle);
+        match self.store.get(handle, self.space.bytes_mut(&mut slot), scratch) {
+            Ok(()) => {}
+            Err(error) => self.stop(unreadable(error)),
+        }
+        self.store.free(handle);
+        self.ledger.staged(self.entry_bytes() as i64);
+        self.note_use();
+        give(entry, word.with_backing(Backing::Slot(self.space.release_slot(slot))));
+        true
+    }
+}
+
+/// What a fetch that failed means: there is no other copy, so the process can't go on.
+pub(crate) fn unreadable(error: GetError) -> StopReason {
+    match error {
+        GetError::Corrupt => StopReason::ContentCorrupt,
+        GetError::Io { source } => StopReason::ContentUnreadable(Errno(source.raw_errno())),
+    }
+}

@@ -1,0 +1,46 @@
+//! What the counters show of the present: sizes that are computed when somebody looks, not when they change.
+//!
+//! Nothing here may ever decide anything.
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+
+impl Engine {
+    /// Anonymous memory that Pagoda accounts for: regions, frames, store.
+    pub(crate) fn managed_frames_bytes(&self) -> u64 {
+        let frames = self.zone.ready_frames() * self.entry_bytes() as u64;
+        let store = self.store.usage().memory_committed_bytes.get();
+        self.ledger.resident_bytes() + self.ledger.staged_bytes() + frames + store
+    }
+
+    /// A library's stats: its own ledger, brought up to date.
+    pub(crate) fn publish_library_gauges(&self) {
+        let held = self.managed_frames_bytes();
+        self.ledger.reconcile(held);
+        self.counters.set(Counter::AnonBytes, held);
+        self.counters.raise(Counter::AnonPeakBytes, held);
+        self.publish_gauges();
+    }
+
+    /// Sets every gauge of the engine's own.
+    pub(crate) fn publish_gauges(&self) {
+        let usage = self.store.usage();
+        let counters = &self.counters;
+        counters.set(Counter::ResidentBytes, self.ledger.resident_bytes());
+        counters.set(Counter::StagedBytes, self.ledger.staged_bytes());
+        counters.set(Counter::ReadyBytes, self.zone.ready_frames() * self.entry_bytes() as u64);
+        counters.set(Counter::StoredBytes, usage.raw_bytes.get());
+        counters.raise(Counter::StoredPeakBytes, usage.raw_bytes.get());
+        counters.set(Counter::StoreMemoryBytes, usage.memory_committed_bytes.get());
+        counters.raise(Counter::StoreMemoryPeakBytes, usage.memory_committed_bytes.get());
+        counters.set(Counter::SpilledBytes, usage.file_bytes.get());
+        counters.raise(Counter::SpilledPeakBytes, usage.file_bytes.get());
+        let unmanaged = counters.get(Counter::UnmanagedBytes);
+        let held =
+            self.ledger.resident_bytes() + self.ledger.staged_bytes() + usage.raw_bytes.get() + unmanaged;
+        if held > counters.get(Counter::HeldPeakBytes) {
+            counters.set(Counter::HeldPeakBytes, held);
+            counters.set(Counter::UnmanagedAtPeakBytes, unmanaged);
+        }
+    }
+}

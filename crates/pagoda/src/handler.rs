@@ -1,0 +1,96 @@
+//! The loop of a handler thread: read messages, apply events, serve faults.
+//!
+//! A handler never waits for the program, and only ever for a bounded time for other threads of the engine: a fault that
+//! can't be served now stays in its list, and the loop goes on reading events meanwhile. That is what lets the
+//! reclaimer, which may itself wait for an event to be read, make progress.
+
+use std::sync::atomic::Ordering;
+
+use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::fault::Served;
+use crate::reclaim::Step;
+use crate::store::Scratch;
+
+/// How long a handler sleeps at most before it looks whether it is to end.
+const WAIT_MS: u32 = 100;
+
+/// Steps of reclaim that a handler does for one fault before it tries again: moving a batch out, and storing as many
+/// pages as there are in one.
+const DIRECT_STEPS: u32 = 9;
+
+/// A fault that waits. A thread waits for one page at a time, so that there are never more than threads.
+#[derive(Clone, Copy)]
+struct Fault {
+    address: usize,
+    write: bool,
+}
+
+impl Engine {
+    /// Serves faults until the engine ends. `id` is below [`HANDLERS_MAX`](crate::engine::HANDLERS_MAX).
+    pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
+        let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
+        let mut idle_rounds = 0u32;
+        while !self.is_quitting() {
+            if self.space.wait(if faults.is_empty() { WAIT_MS } else { 0 }) {
+                self.read_messages(&mut faults, scratch);
+            }
+            if faults.is_empty() {
+                continue;
+            }
+            let begin = now_ns();
+            self.serving_since_ns[id].store(begin, Ordering::Relaxed);
+            let before = faults.len();
+            faults.retain(|fault| !self.serve_or_keep(*fault, scratch));
+            self.counters.add(Counter::Faults, (before - faults.len()) as u64);
+            self.counters.add(Counter::FaultServiceNs, now_ns() - begin);
+            if faults.len() < before {
+                idle_rounds = 0;
+            } else {
+                // Someone else holds what we need, for the time of a move or of a compression at most.
+                idle_rounds += 1;
+                if idle_rounds < 8 { yield_now() } else { sleep_us(20) }
+            }
+            if faults.is_empty() {
+                self.serving_since_ns[id].store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Reads what there is and applies the events, both within the gate.
+    fn read_messages(&self, faults: &mut Vec<Fault>, scratch: &mut Scratch) {
+        let mut table = self.gate_exclusive();
+        // Collected first: applying one may read from the store, and the batch lies on the stack meanwhile.
+        self.space.read(|message| {
+            if let Some((address, write)) = self.apply(&mut table, message, scratch) {
+                faults.push(Fault { address, write });
+            }
+        });
+    }
+
+    /// Serves one fault. False if it has to wait.
+    fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
+        match self.serve(fault.address, fault.write, scratch) {
+            Served::Done => true,
+            Served::Again => {
+                self.counters.add(Counter::RetriesAgain, 1);
+                false
+            }
+            Served::Busy => false,
+            Served::NoMemory => {
+                self.counters.add(Counter::FaultsThrottled, 1);
+                self.bell.ring();
+                for _ in 0..DIRECT_STEPS {
+                    match self.reclaim_step(scratch) {
+                        Step::FrameReady => break,
+                        Step::Staged | Step::Looking => {}
+                        Step::Again | Step::Exhausted | Step::Full(_) => break,
+                    }
+                }
+                self.serve(fault.address, fault.write, scratch) == Served::Done
+            }
+        }
+    }
+}

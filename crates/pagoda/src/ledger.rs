@@ -1,0 +1,59 @@
+//! What the budget is spent on: the kernel's own count, kept current between two looks by what we do ourselves.
+//!
+//! The kernel's number is the truth and replaces ours at every look; ours only bridges the milliseconds in between.
+//! A manager inside a program that is not wholly its own (a library's regions) has no kernel count for its part and
+//! goes by the ledger alone. This module must never touch memory.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Bytes of anonymous memory: those that the kernel counts, and what they are by our own ledger.
+pub(crate) struct Ledger {
+    budget_bytes: i64,
+    held_bytes: AtomicI64,
+    /// Bytes of the managed regions that are resident, by the entries' masks.
+    resident_bytes: AtomicI64,
+    /// Bytes of frames that back staged entries.
+    staged_bytes: AtomicI64,
+}
+
+impl Ledger {
+    pub(crate) fn new(budget_bytes: u64) -> Self {
+        Self {
+            budget_bytes: budget_bytes as i64,
+            held_bytes: AtomicI64::new(0),
+            resident_bytes: AtomicI64::new(0),
+            staged_bytes: AtomicI64::new(0),
+        }
+    }
+    /// The kernel's count, seen just now.
+    pub(crate) fn reconcile(&self, kernel_bytes: u64) {
+        self.held_bytes.store(kernel_bytes as i64, Ordering::Relaxed);
+    }
+    /// We took memory from the kernel, or gave some back (negative).
+    pub(crate) fn took(&self, bytes: i64) {
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+    /// What may still be taken from the kernel.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        (self.budget_bytes - self.held_bytes.load(Ordering::Relaxed)).max(0) as u64
+    }
+    /// By how much the budget is exceeded.
+    pub(crate) fn excess_bytes(&self) -> u64 {
+        (self.held_bytes.load(Ordering::Relaxed) - self.budget_bytes).max(0) as u64
+    }
+    pub(crate) fn resident(&self, bytes: i64) {
+        self.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.resident_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+    pub(crate) fn staged(&self, bytes: i64) {
+        self.staged_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+    pub(crate) fn staged_bytes(&self) -> u64 {
+        self.staged_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+}

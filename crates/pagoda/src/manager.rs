@@ -1,0 +1,333 @@
+//! Making an engine and its threads: for the regions of a library, or for a whole process.
+//!
+//! A library's manager runs on threads of the standard library, accounts for its own regions only, and ends when it is
+//! dropped. A process's engine is made by the preload library on raw threads that the program can't see, goes by the
+//! kernel's count of the whole process, and never ends.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_core::watermark::Watermarks;
+use pagoda_linux::space::{Adoption, Space};
+use pagoda_linux::statm::StatmReader;
+use pagoda_linux::tcb::ThreadLayout;
+use pagoda_linux::thread::{Files, spawn_raw};
+use pagoda_linux::uffd::{Mode, feature};
+
+use crate::config::Config;
+use crate::counters::{Counters, Snapshot};
+use crate::engine::{Engine, StopHook};
+use crate::error::{Errno, StartError, StopReason};
+use crate::region::RegionBuilder;
+use crate::store::{FileConfig, OpenError, Scratch, StoreConfig, TieredStore};
+use crate::table::entry_bytes;
+use crate::watch::Watcher;
+
+/// The share of the budget that compressed pages may take, in percent: at 3:1 this holds one and three quarters of the
+/// budget besides what is resident.
+const STORE_SHARE_PERCENT: u64 = 60;
+
+/// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors help.
+pub(crate) fn handler_count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::engine::HANDLERS_MAX)
+}
+
+/// The parts that both kinds of engine share.
+fn assemble(
+    config: &Config,
+    counters: Arc<Counters>,
+    mode: Mode,
+    adoption: &Adoption,
+    stop_hook: StopHook,
+) -> Result<Engine, StartError> {
+    let marks = Watermarks::new(config.budget, config.base_page, handler_count() as u32)
+        .map_err(|_| StartError::BudgetBelowMinimum)?;
+    let slot_bytes = entry_bytes(config.base_page);
+    // Frames never hold more than the budget; as many addresses again keep runs of empty slots at hand.
+    let slots = (2 * config.budget.as_usize()).next_multiple_of(2 << 20) / slot_bytes;
+    let slots = u32::try_from(slots).map_err(|_| StartError::AddressSpace(Errno::NONE))?;
+    let fork = if mode == Mode::Full { feature::EVENT_FORK } else { 0 };
+    let open = |features| Space::open(adoption, mode, features, slots, slot_bytes);
+    // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
+    let space = match open(feature::PROCESS | fork) {
+        Err(error) if fork != 0 && error.raw_os_error() == Some(1) => open(feature::PROCESS),
+        result => result,
+    }
+    .map_err(|error| space_error(&error))?;
+    let limit = Bytes::new(config.budget.get() / 100 * STORE_SHARE_PERCENT);
+    let file = (config.file_limit > Bytes::ZERO)
+        .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
+    let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file })
+        .map_err(|error| store_error(&error))?;
+    Ok(Engine::new(space, slots, store, limit, counters, marks, config.base_page, stop_hook))
+}
+
+fn space_error(error: &io::Error) -> StartError {
+    let errno = Errno::from(error);
+    match errno.0 {
+        12 => StartError::AddressSpace(errno),
+        22 => StartError::MoveMissing,
+        23 | 24 => StartError::DescriptorLimit(errno),
+        _ => StartError::Userfaultfd(errno),
+    }
+}
+
+fn store_error(error: &OpenError) -> StartError {
+    use pagoda_linux::direct_file::DirectFileError;
+    match error {
+        OpenError::MemoryLimit { .. } => StartError::BudgetBelowMinimum,
+        OpenError::FileLimit { .. } => StartError::StoreDirectory(Errno(27)),
+        OpenError::Reserve { source, .. } => StartError::AddressSpace(Errno::from(source)),
+        OpenError::File(DirectFileError::Create { source, .. }) => {
+            StartError::StoreDirectory(Errno::from(source))
+        }
+        OpenError::File(DirectFileError::InMemory { .. }) => StartError::StoreDirectoryInMemory,
+        OpenError::File(DirectFileError::NoDirectIo { .. }) => StartError::StoreDirectIo(Errno(22)),
+    }
+}
+
+/// The engine of a whole process, for the preload library.
+pub struct ProcessEngine {
+    engine: Arc<Engine>,
+}
+
+impl ProcessEngine {
+    /// Makes the engine and starts its threads, all on the calling thread's descriptors: call it on a raw thread with a
+    /// table of its own. `layout` was measured on a thread of the program. The watcher runs on the calling thread
+    /// afterwards, by [`watch`](Self::watch).
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is managed then.
+    pub fn start(
+        config: &Config,
+        counters: Arc<Counters>,
+        adoption: &Adoption,
+        layout: Option<ThreadLayout>,
+        stop_hook: fn(StopReason) -> !,
+    ) -> Result<(Self, ProcessWatcher), StartError> {
+        let engine = Arc::new(assemble(config, counters, Mode::Full, adoption, stop_hook)?);
+        let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
+        let watcher = Watcher::new(layout).map_err(proc_error)?;
+        let count = StatmReader::new().map_err(proc_error)?;
+        let thread_error = |error: io::Error| StartError::Threads(Errno::from(&error));
+        for id in 0..handler_count() {
+            let engine = Arc::clone(&engine);
+            let mut scratch = Scratch::new(config.base_page);
+            let body = Box::new(move || engine.handle(id, &mut scratch));
+            spawn_raw(c"pagoda-handler", Files::Shared, body).map_err(thread_error)?;
+        }
+        let reclaimer = Arc::clone(&engine);
+        let mut scratch = Scratch::new(config.base_page);
+        let body = Box::new(move || reclaimer.reclaim(Some(&count), &mut scratch));
+        spawn_raw(c"pagoda-reclaim", Files::Shared, body).map_err(thread_error)?;
+        engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
+        Ok((Self { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
+    }
+
+    /// Brings everything back, ends the management, and returns when that is done: before a fork.
+    pub fn release(&self) {
+        self.engine.release_requested.store(true, Ordering::Release);
+        while !self.engine.release_done.load(Ordering::Acquire) {
+            pagoda_linux::thread::sleep_us(200);
+        }
+    }
+
+    /// The pins; see [`Pins`](crate::pins::Pins).
+    #[must_use]
+    pub fn pins(&self) -> &crate::pins::Pins {
+        &self.engine.pins
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.engine.counters
+    }
+}
+
+/// The watcher of a process's engine, ready to run.
+pub struct ProcessWatcher {
+    engine: Arc<Engine>,
+    watcher: Watcher,
+}
+
+impl ProcessWatcher {
+    /// Watches for good.
+    pub fn run(mut self) {
+        self.engine.watch(&mut self.watcher);
+    }
+}
+
+/// What a library's manager is made with; see [`Manager::builder`].
+#[derive(Clone, Debug)]
+pub struct ManagerBuilder {
+    config: Config,
+    mode: Mode,
+}
+
+impl ManagerBuilder {
+    /// All the memory that the manager's regions, frames and compressed pages may take: 256 MiB if it is not said.
+    #[must_use]
+    pub fn budget(mut self, budget: Bytes) -> Self {
+        self.config.budget = budget;
+        self
+    }
+    /// The unit of management: 64 KiB if it is not said.
+    #[must_use]
+    pub fn base_page(mut self, base_page: BasePage) -> Self {
+        self.config.base_page = base_page;
+        self
+    }
+    /// Spills what does not fit the compressed store into an unlinked file of at most `limit` in `directory`, which must
+    /// be on a disk. Without it nothing is spilled.
+    #[must_use]
+    pub fn spill_to(mut self, directory: impl Into<PathBuf>, limit: Bytes) -> Self {
+        self.config.store_directory = directory.into();
+        self.config.file_limit = limit;
+        self
+    }
+    /// Serves faults of the program only, which needs no privilege on stock kernels. The consequence: **a system call
+    /// that is handed an address in a region whose page is not present fails with `EFAULT`**. Touch a buffer before a
+    /// `read` into it, or copy through [`Region::read_at`](crate::region::Region::read_at), which does.
+    #[must_use]
+    pub fn user_mode_only(mut self, yes: bool) -> Self {
+        self.mode = if yes { Mode::UserOnly } else { Mode::Full };
+        self
+    }
+    /// Makes the manager and starts its threads.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn build(self) -> Result<Manager, StartError> {
+        let counters =
+            Arc::new(Counters::private().map_err(|error| StartError::AddressSpace(Errno::from(&error)))?);
+        let adoption = pagoda_linux::region_memory::own_regions();
+        let engine = Arc::new(assemble(&self.config, counters, self.mode, &adoption, report_and_abort)?);
+        let shared = Arc::new(Shared { engine, threads: Mutex::new(Vec::new()) });
+        let base = self.config.base_page;
+        for id in 0..handler_count() {
+            shared.spawn("pagoda-handler", base, move |engine, scratch| engine.handle(id, scratch))?;
+        }
+        shared.spawn("pagoda-reclaim", base, |engine, scratch| engine.reclaim(None, scratch))?;
+        Ok(Manager { shared })
+    }
+}
+
+fn report_and_abort(reason: StopReason) -> ! {
+    eprintln!("pagoda: {reason}");
+    std::process::abort()
+}
+
+/// An engine with the threads that run it; the threads end with the last owner.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Engine>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl Shared {
+    fn spawn(
+        &self,
+        name: &str,
+        base: BasePage,
+        body: impl FnOnce(&Engine, &mut Scratch) + Send + 'static,
+    ) -> Result<(), StartError> {
+        let engine = Arc::clone(&self.engine);
+        let run = move || {
+            pagoda_linux::thread::block_signals_for_good();
+            body(&engine, &mut Scratch::new(base));
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)
+            .map_err(|error| StartError::Threads(Errno::from(&error)))?;
+        self.threads.lock().expect("nothing panics with this lock held").push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.engine.quit.store(true, Ordering::Release);
+        self.engine.bell.ring();
+        let threads = std::mem::take(&mut *self.threads.lock().expect("nothing panics with this lock held"));
+        for thread in threads {
+            // A thread that panicked has ended the process already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Manages regions within a budget. Cheap to clone; it lives as long as its last clone or region.
+///
+/// ```
+/// use pagoda::{Bytes, Manager};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # if !pagoda::userfaultfd_allows_managers() { return Ok(()); }
+/// let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build()?;
+/// let region = manager.region(Bytes::mib(256)).create()?;
+/// region.write_at(200 << 20, b"far beyond the budget, and not lost");
+/// let mut back = [0; 35];
+/// region.read_at(200 << 20, &mut back);
+/// assert_eq!(&back, b"far beyond the budget, and not lost");
+/// assert!(manager.stats().resident_bytes <= 64 << 20);
+/// region.close();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Manager {
+    shared: Arc<Shared>,
+}
+
+impl Manager {
+    /// Begins a manager.
+    #[must_use]
+    pub fn builder() -> ManagerBuilder {
+        let config = Config {
+            budget: Bytes::mib(256),
+            base_page: BasePage::default(),
+            counters: None,
+            store_directory: PathBuf::new(),
+            file_limit: Bytes::ZERO,
+            best_effort: false,
+        };
+        ManagerBuilder { config, mode: Mode::Full }
+    }
+
+    /// Begins a region of `len`, rounded up to whole base pages. It reads as zero and takes no memory yet.
+    #[must_use]
+    pub fn region(&self, len: Bytes) -> RegionBuilder {
+        RegionBuilder::new(Arc::clone(&self.shared), len)
+    }
+
+    /// Takes memory that somebody else mapped under management, with what is in it. Dropping the region brings everything
+    /// back and leaves the mapping to its owner. Making a [`ForeignMemory`](crate::region::ForeignMemory) is unsafe,
+    /// and says what its owner vouches for.
+    ///
+    /// # Errors
+    /// See [`RegionError`](crate::region::RegionError).
+    pub fn adopt(
+        &self,
+        memory: crate::region::ForeignMemory,
+    ) -> Result<crate::region::Region, crate::region::RegionError> {
+        crate::region::Region::adopt(Arc::clone(&self.shared), memory)
+    }
+
+    /// What the manager has done and holds now.
+    #[must_use]
+    pub fn stats(&self) -> Snapshot {
+        self.shared.engine.publish_library_gauges();
+        self.shared.engine.counters.snapshot()
+    }
+}
+
+/// Whether this machine lets this process make a library's manager in user mode: userfaultfd with `UFFDIO_MOVE`.
+#[must_use]
+pub fn userfaultfd_allows_managers() -> bool {
+    pagoda_linux::uffd::Uffd::open(Mode::UserOnly, feature::PROCESS).is_ok()
+}

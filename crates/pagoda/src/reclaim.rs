@@ -1,0 +1,402 @@
+//! Getting frames back: a hand goes round the regions and moves base pages out; what stays out is stored.
+//!
+//! The kernel offers no accessed bits for managed memory, so a page's second chance is real: it is *staged* first,
+//! taken out of the region with its frame intact. If the program misses it, one move brings it back, and it is spared
+//! for the next rounds; if not, it reaches the end of the queue, is compressed, and its frame is ready for another page.
+//!
+//! Any thread may do a step: the reclaimer's does them in the background, a handler that has no frame does them itself.
+//! A step never waits for the program, and holds the gate (shared) only while pages move.
+
+use std::collections::VecDeque;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::space::Slot;
+use pagoda_linux::uffd::Stop;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::error::StopReason;
+use crate::store::{Handle, Put, PutError, Scratch, Store};
+use crate::table::{Entries, Span, Table, give, try_take};
+use crate::zone::BATCH_ORDER;
+
+/// Entries that one step looks at, at most, while it holds the gate: about 100 µs of loads from cold memory.
+const LOOK_BOUND: usize = 4096;
+
+/// The share of the budget that is staged before the oldest of it is stored: one part in this.
+pub(crate) const STAGED_SHARE: u64 = 16;
+
+/// A page that was staged, if it still is.
+pub(crate) struct Staged {
+    pub(crate) entries: Entries,
+    pub(crate) index: usize,
+    pub(crate) slot: u32,
+}
+
+/// Where reclaim is: the clock's hand, and the staged pages, oldest first. The queue has at most one element for each
+/// staging since its oldest element was staged; elements that are staged no longer are dropped when they come up, and
+/// all of them when there are more than there are slots.
+#[derive(Default)]
+pub(crate) struct Hand {
+    address: usize,
+    pub(crate) queue: VecDeque<Staged>,
+    /// Entries looked at since the last candidate.
+    fruitless: usize,
+}
+
+/// What one step of reclaim came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A frame became ready.
+    FrameReady,
+    /// Pages were staged.
+    Staged,
+    /// Nothing yet; go on.
+    Looking,
+    /// An event is unread: it must be read before pages can move.
+    Again,
+    /// A whole round found nothing to evict, and nothing is staged.
+    Exhausted,
+    /// The store takes no more.
+    Full(PutError),
+}
+
+impl Engine {
+    pub(crate) fn hand(&self) -> MutexGuard<'_, Hand> {
+        self.hand.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    }
+
+    /// Does one step towards a ready frame: stores the oldest staged page if enough is staged, else stages more.
+    pub(crate) fn reclaim_step(&self, scratch: &mut Scratch) -> Step {
+        let enough = self.ledger.staged_bytes() >= self.marks.budget().get() / STAGED_SHARE;
+        if enough && let Some(step) = self.store_oldest(scratch) {
+            return step;
+        }
+        match self.stage_next() {
+            Step::Exhausted => self.store_oldest(scratch).unwrap_or(Step::Exhausted),
+            step => step,
+        }
+    }
+
+    /// Stores the page that has been staged for longest. None if nothing is staged.
+    fn store_oldest(&self, scratch: &mut Scratch) -> Option<Step> {
+        loop {
+            let Staged { entries, index, slot } = self.hand().queue.pop_front()?;
+            let entry = &entries[index];
+            let Some(word) = try_take(entry) else { continue };
+            if word.backing() != Backing::Slot(slot) {
+                give(entry, word);
+                continue;
+            }
+            let held = self.space.claim_slot(slot);
+            return Some(match self.store.put(self.space.bytes(&held), scratch) {
+                Ok(put) => {
+                    self.count_put(&put);
+                    let backing = match put {
+                        Put::Zero => Backing::None,
+                        Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
+                    };
+                    give(entry, word.with_backing(backing).with_warmth(0));
+                    self.ledger.staged(-(self.entry_bytes() as i64));
+                    self.zone.put_ready(&self.space, held);
+                    Step::FrameReady
+                }
+                Err(error) => {
+                    self.space.release_slot(held);
+                    give(entry, word);
+                    self.hand().queue.push_front(Staged { entries, index, slot });
+                    Step::Full(error)
+                }
+            });
+        }
+    }
+
+    fn count_put(&self, put: &Put) {
+        self.counters.add(Counter::Stores, 1);
+        match put {
+            Put::Zero => self.counters.add(Counter::StoresZero, 1),
+            Put::Stored(handle) if handle.is_same_filled() => self.counters.add(Counter::StoresSame, 1),
+            Put::Stored(_) => {}
+        }
+    }
+
+    /// Moves the next resident pages that the hand comes to out of their region.
+    fn stage_next(&self) -> Step {
+        let table = self.gate_shared();
+        let (span, first, count) = match self.next_candidates(&table) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Step::Looking,
+            Err(()) => return Step::Exhausted,
+        };
+        if count > 1 {
+            if let Some(step) = self.stage_run(&table, span, first, count) {
+                return step;
+            }
+        }
+        let mut step = Step::Looking;
+        for index in first..first + count {
+            step = self.stage_page(&table, span, index);
+            if step == Step::Again {
+                break;
+            }
+        }
+        step
+    }
+
+    /// Advances the hand to the next pages that may go: `Ok(None)` if there was none within the bound, `Err` if a whole
+    /// round had none.
+    fn next_candidates<'a>(&self, table: &'a Table) -> Result<Option<(&'a Span, usize, usize)>, ()> {
+        let entry_bytes = table.entry_bytes();
+        let mut hand = self.hand();
+        let mut looks = LOOK_BOUND;
+        let mut wrapped = false;
+        loop {
+            let Some(span) = table.next_from(hand.address) else {
+                if wrapped {
+                    return Err(());
+                }
+                wrapped = true;
+                hand.address = 0;
+                continue;
+            };
+            let start = hand.address.max(span.range().start());
+            let rest = PageRange::new(start & !4095, span.range().end()).ok_or(())?;
+            let indices = span.indices(rest, entry_bytes);
+            let page_end = |index| {
+                let page = span.page(index, span.range(), entry_bytes);
+                page.addresses(0, (entry_bytes / 4096) as u32).end().min(span.range().end())
+            };
+            if !span.movable.load(Ordering::Relaxed) {
+                hand.fruitless += 1;
+                hand.address = span.range().end();
+                looks = looks.saturating_sub(1);
+            }
+            let indices = if span.movable.load(Ordering::Relaxed) { indices } else { 0..0 };
+            let last = indices.end;
+            for index in indices {
+                if looks == 0 {
+                    hand.address =
+                        span.page(index, span.range(), entry_bytes).addresses(0, 1).start().max(start);
+                    return Ok(None);
+                }
+                looks -= 1;
+                let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+                if !self.may_go(word, span.entry(index)) {
+                    continue;
+                }
+                let mut end = index + 1;
+                while end < last && end - index < 1 << BATCH_ORDER {
+                    let next = Word::from_bits(span.entry(end).load(Ordering::Acquire));
+                    if next.resident() != word.resident() || !self.may_go(next, span.entry(end)) {
+                        break;
+                    }
+                    end += 1;
+                }
+                hand.address = page_end(end - 1);
+                return Ok(Some((span, index, end - index)));
+            }
+            hand.address = span.range().end();
+            if looks == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether this entry may be moved out now. One that was missed lately is spared, and cools.
+    fn may_go(&self, word: Word, entry: &std::sync::atomic::AtomicU64) -> bool {
+        if word.is_busy() || word.resident().is_empty() || matches!(word.backing(), Backing::Handle(_)) {
+            return false;
+        }
+        if word.warmth() > 0 {
+            let cooler = word.with_warmth(word.warmth() - 1);
+            // If someone changed it meanwhile it is warm for another reason.
+            let _ = entry.compare_exchange(word.bits(), cooler.bits(), Ordering::AcqRel, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Stages `count` whole pages by one move. None if they are not all whole and free to go: try them one by one.
+    fn stage_run(&self, table: &Table, span: &Span, first: usize, count: usize) -> Option<Step> {
+        let entry_bytes = table.entry_bytes();
+        let order = count.ilog2();
+        let count = 1usize << order;
+        let all = Granules::range(0, (entry_bytes / 4096) as u32);
+        let is_whole = |word: Word| word.resident() == all && word.backing() == Backing::None;
+        let mut taken = [Word::EMPTY; 1 << BATCH_ORDER];
+        let mut held = 0;
+        while held < count {
+            let index = first + held;
+            if span.page(index, span.range(), entry_bytes).granules != all {
+                break;
+            }
+            let Some(word) = try_take(span.entry(index)) else { break };
+            if !is_whole(word) {
+                give(span.entry(index), word);
+                break;
+            }
+            taken[held] = word;
+            held += 1;
+        }
+        let give_rest = |from: usize| {
+            for (index, word) in (first..).zip(taken).take(held).skip(from) {
+                give(span.entry(index), word);
+            }
+        };
+        let start = span.page(first, span.range(), entry_bytes).addresses(0, 1).start();
+        let from = PageRange::at(start, count * entry_bytes);
+        if held < count || self.pins.overlaps(from) {
+            give_rest(0);
+            return None;
+        }
+        let Some(slots) = self.zone.take_empty_run(&self.space, order) else {
+            give_rest(0);
+            return None;
+        };
+        let mut moved = 0;
+        let stop = loop {
+            let rest = PageRange::at(start + moved, from.len() - moved);
+            let first_slot = moved / entry_bytes;
+            let progress = self.space.evict(rest, &slots[first_slot..], moved % entry_bytes);
+            moved += progress.bytes;
+            if moved == from.len() {
+                break None;
+            }
+            if progress.stop.is_some() {
+                break progress.stop;
+            }
+        };
+        self.ledger.resident(-(moved as i64));
+        for (i, slot) in slots.into_iter().enumerate() {
+            let entry = span.entry(first + i);
+            let of_page = (moved.saturating_sub(i * entry_bytes)).min(entry_bytes);
+            if of_page == 0 {
+                self.zone.put_empty(&self.space, slot);
+                give(entry, taken[i]);
+            } else {
+                let out = Granules::range(0, (of_page / 4096) as u32);
+                self.publish_staged(span, first + i, taken[i].with_resident(all.without(out)), slot);
+            }
+        }
+        Some(self.settle_staging(span, moved > 0, stop))
+    }
+
+    /// Enters a page that is now in `slot` as staged.
+    fn publish_staged(&self, span: &Span, index: usize, word: Word, slot: Slot) {
+        let slot = self.space.release_slot(slot);
+        self.counters.add(Counter::Evictions, 1);
+        self.ledger.staged(self.entry_bytes() as i64);
+        give(span.entry(index), word.with_backing(Backing::Slot(slot)));
+        self.queue_staged(span.entries(), index, slot);
+    }
+
+    fn settle_staging(&self, span: &Span, any: bool, stop: Option<Stop>) -> Step {
+        match stop {
+            Some(Stop::Again) => return Step::Again,
+            Some(Stop::Busy) => self.counters.add(Counter::EvictBusy, 1),
+            Some(Stop::Refused | Stop::Missing) => {
+                // Read-only by now, locked, or a boundary: the next look at the maps tells whether it may move.
+                self.counters.add(Counter::EvictRefused, 1);
+                span.movable.store(false, Ordering::Relaxed);
+            }
+            Some(Stop::Exists | Stop::NoMemory | Stop::Gone) | None => {}
+        }
+        if any { Step::Staged } else { Step::Looking }
+    }
+
+    /// Stages what can go of one page: its granules that are in the region and not pinned.
+    fn stage_page(&self, table: &Table, span: &Span, index: usize) -> Step {
+        let entry_bytes = table.entry_bytes();
+        let page = span.page(index, span.range(), entry_bytes);
+        let entry = span.entry(index);
+        let Some(word) = try_take(entry) else { return Step::Looking };
+        let slot = match word.backing() {
+            Backing::None => self.zone.take_empty(&self.space),
+            Backing::Slot(slot) => Some(self.space.claim_slot(slot)),
+            Backing::Handle(_) => None,
+        };
+        let Some(slot) = slot else {
+            give(entry, word);
+            return Step::Looking;
+        };
+        let slots = [slot];
+        let mut out = Granules::NONE;
+        let mut stop = None;
+        for (from, to) in self.unpinned(&page, word.resident().and(page.granules)).runs() {
+            let mut at = from;
+            let mut end = to;
+            while at < end && stop != Some(Stop::Again) {
+                let progress = self.space.evict(page.addresses(at, end), &slots, at as usize * 4096);
+                let reached = at + (progress.bytes / 4096) as u32;
+                out = out.or(Granules::range(at, reached));
+                at = reached;
+                match progress.stop {
+                    None => {}
+                    // Perhaps a boundary within the page: one by one.
+                    Some(Stop::Refused) if end > at + 1 => end = at + 1,
+                    Some(other) => {
+                        stop = Some(other);
+                        at += 1;
+                    }
+                }
+                if at == end && end < to && stop != Some(Stop::Again) {
+                    end = (end + 1).min(to);
+                }
+            }
+        }
+        let [slot] = slots;
+        self.ledger.resident(-(i64::from(out.count()) * 4096));
+        let word = word.with_resident(word.resident().without(out));
+        match word.backing() {
+            Backing::None if out.is_empty() => {
+                self.zone.put_empty(&self.space, slot);
+                give(entry, word);
+            }
+            Backing::None => self.publish_staged(span, index, word, slot),
+            _ => {
+                self.space.release_slot(slot);
+                give(entry, word);
+            }
+        }
+        self.settle_staging(span, !out.is_empty(), stop)
+    }
+
+    /// `granules` without those that a pin lies on.
+    fn unpinned(&self, page: &crate::table::Page, granules: Granules) -> Granules {
+        let mut free = granules;
+        for (from, to) in granules.runs() {
+            if self.pins.overlaps(page.addresses(from, to)) {
+                for i in from..to {
+                    if self.pins.overlaps(page.addresses(i, i + 1)) {
+                        free = free.without(Granules::range(i, i + 1));
+                    }
+                }
+            }
+        }
+        free
+    }
+
+    /// Gives ready frames back to the kernel, oldest use first, until no more than `keep` are left or the budget holds.
+    pub(crate) fn give_back_excess(&self, keep: u64) {
+        let entry_bytes = self.entry_bytes() as u64;
+        let excess = self.ledger.excess_bytes().div_ceil(entry_bytes);
+        let spare = self.zone.ready_frames().saturating_sub(keep).min(excess);
+        let mut slots: Vec<Slot> = Vec::with_capacity(spare.min(512) as usize);
+        for _ in 0..spare.min(512) {
+            let Some(slot) = self.zone.take_ready(&self.space) else { break };
+            slots.push(slot);
+        }
+        if slots.is_empty() {
+            return;
+        }
+        let bytes = self.space.give_back(&slots);
+        self.counters.add(Counter::ReleasedBytes, bytes as u64);
+        self.ledger.took(-(bytes as i64));
+        for slot in slots {
+            self.zone.put_empty(&self.space, slot);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The loop of the reclaimer thread: keep enough free, and keep the budget.
+//!
+//! Its work is `reclaim`'s steps; here is when to do them and when to give up. It must never hold anything while it
+//! waits.
+
+use pagoda_core::size::Bytes;
+use pagoda_core::watermark::Pressure;
+use pagoda_linux::statm::StatmReader;
+use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+
+use crate::engine::Engine;
+use crate::error::{Errno, StopReason};
+use crate::reclaim::Step;
+use crate::store::{PutError, Scratch};
+
+/// How long the reclaimer sleeps at most when nothing rings.
+const SLEEP_US: u32 = 100_000;
+
+/// Steps between two looks at the kernel's count: about a millisecond of compression.
+const STEPS_BETWEEN_LOOKS: u32 = 16;
+
+/// How long a program may want memory that can't be had before it is ended: long enough for a slow disk to take what is
+/// being written, short enough that nobody takes it for a hang.
+const GIVE_UP_NS: u64 = 10_000_000_000;
+
+/// What reclaim knows of its own lack of success.
+#[derive(Default)]
+struct Trouble {
+    since_ns: Option<u64>,
+}
+
+impl Engine {
+    /// Reclaims until the engine ends. `count` is the kernel's count of the process, where that is the measure.
+    pub(crate) fn reclaim(&self, count: Option<&StatmReader>, scratch: &mut Scratch) {
+        let mut pressure = Pressure::new(self.marks);
+        let mut trouble = Trouble::default();
+        while !self.is_quitting() {
+            self.look_at_count(count);
+            if self.is_released() {
+                self.bell.sleep(SLEEP_US);
+                continue;
+            }
+            if !pressure.update(self.free()) && self.ledger.excess_bytes() == 0 {
+                trouble.since_ns = None;
+                self.bell.sleep(SLEEP_US);
+                continue;
+            }
+            for _ in 0..STEPS_BETWEEN_LOOKS {
+                if !pressure.update(self.free()) {
+                    break;
+                }
+                let step = self.reclaim_step(scratch);
+                self.after_step(step, &mut trouble);
+            }
+            self.keep_budget();
+            self.keep_store_within_limits();
+        }
+    }
+
+    fn look_at_count(&self, count: Option<&StatmReader>) {
+        match count.map(StatmReader::anon_bytes) {
+            Some(Ok(bytes)) => self.ledger.reconcile(bytes as u64),
+            // The ledger goes on by itself until the count can be read again.
+            Some(Err(_)) => {}
+            None => self.ledger.reconcile(self.managed_frames_bytes()),
+        }
+    }
+
+    /// Gives frames back to the kernel as far as the budget is exceeded; a few stay ready for faults in flight.
+    fn keep_budget(&self) {
+        let keep = self.marks.min.get() / self.entry_bytes() as u64;
+        self.give_back_excess(keep);
+    }
+
+    /// Spills before the store's memory is full, in the background, so that puts find room.
+    fn keep_store_within_limits(&self) {
+        let limit = self.store_memory_limit.get();
+        if self.store.usage().memory_used_bytes.get() > limit - limit / 16 {
+            // A file that is full or broken shows again at the next put, which is where it is dealt with.
+            let _ = self.store.spill(Bytes::new(limit - limit / 8));
+        }
+        if self.ledger.excess_bytes() > 0 {
+            let freed = self.store.trim();
+            self.ledger.took(-(freed.get() as i64));
+        }
+    }
+
+    fn after_step(&self, step: Step, trouble: &mut Trouble) {
+        let reason = match step {
+            Step::FrameReady | Step::Staged => {
+                trouble.since_ns = None;
+                return;
+            }
+            Step::Looking => return,
+            Step::Again => return yield_now(),
+            Step::Exhausted => StopReason::NothingEvictable,
+            Step::Full(error) => {
+                let limit = self.store_memory_limit.get();
+                match (self.store.spill(Bytes::new(limit - limit / 8)), error) {
+                    (Ok(freed), _) if freed > Bytes::ZERO => return,
+                    (Err(PutError::Io { source }), _) | (_, PutError::Io { source }) => {
+                        StopReason::StoreWrite(Errno(source.raw_errno()))
+                    }
+                    _ => StopReason::StoreFull,
+                }
+            }
+        };
+        let now = now_ns();
+        let since = *trouble.since_ns.get_or_insert(now);
+        // Only a program that is kept waiting is worth ending: below the low watermark faults still find frames.
+        if self.free() >= self.marks.min {
+            trouble.since_ns = None;
+        } else if now - since > GIVE_UP_NS {
+            self.stop(reason);
+        }
+        sleep_us(1000);
+    }
+}

@@ -1,0 +1,154 @@
+//! A region: managed memory that a library's user owns.
+//!
+//! Its address is ordinary memory: reading and writing it needs no call. It never hands out references itself, because
+//! only the user knows who else writes there.
+
+use std::sync::Arc;
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::region_memory::RegionMemory;
+
+pub use pagoda_linux::region_memory::ForeignMemory;
+
+use crate::error::Errno;
+use crate::manager::Shared;
+
+/// Why a region could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// It has no length.
+    #[error("a region has at least one byte")]
+    Empty,
+    /// The address space could not be had.
+    #[error(
+        "could not map {len} for a region ({errno}); ask for less, or raise vm.max_map_count and the limit on address space"
+    )]
+    Map {
+        /// How much.
+        len: Bytes,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The kernel does not let this memory be managed.
+    #[error(
+        "could not take the memory under management ({errno}); it must be private anonymous memory that no other userfaultfd has"
+    )]
+    Register {
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// `/proc/self/pagemap` can't be read, which tells what an adopted range holds.
+    #[error("could not read /proc/self/pagemap ({errno}), which tells what the memory holds; mount /proc")]
+    Pagemap {
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// A region to be; see [`Manager::region`](crate::Manager::region).
+pub struct RegionBuilder {
+    shared: Arc<Shared>,
+    len: Bytes,
+}
+
+impl RegionBuilder {
+    pub(crate) fn new(shared: Arc<Shared>, len: Bytes) -> Self {
+        Self { shared, len }
+    }
+
+    /// Maps the region and takes it under management.
+    ///
+    /// # Errors
+    /// See [`RegionError`].
+    pub fn create(self) -> Result<Region, RegionError> {
+        let base = self.shared.engine.base.bytes();
+        if self.len == Bytes::ZERO {
+            return Err(RegionError::Empty);
+        }
+        let out_of_space = RegionError::Map { len: self.len, errno: Errno(12) };
+        let len = self.len.as_usize().checked_next_multiple_of(base).ok_or(out_of_space)?;
+        let memory = RegionMemory::map(len)
+            .map_err(|error| RegionError::Map { len: self.len, errno: Errno::from(&error) })?;
+        let range = memory.range();
+        self.shared.engine.manage(range, None)?;
+        Ok(Region { shared: self.shared, range, memory: Some(memory) })
+    }
+}
+
+/// Managed memory. Dropping it frees it (or, if it was adopted, brings everything back and leaves it to its owner).
+pub struct Region {
+    shared: Arc<Shared>,
+    range: PageRange,
+    /// None if the memory is somebody else's.
+    memory: Option<RegionMemory>,
+}
+
+impl Region {
+    pub(crate) fn adopt(shared: Arc<Shared>, memory: ForeignMemory) -> Result<Self, RegionError> {
+        let mut present =
+            PagemapScanner::new().map_err(|error| RegionError::Pagemap { errno: Errno::from(&error) })?;
+        let range = memory.range();
+        shared.engine.manage(range, Some(&mut present))?;
+        Ok(Self { shared, range, memory: None })
+    }
+
+    /// Its first byte. Valid for reads and writes of [`len`](Self::len) bytes as long as the region lives; an access to a
+    /// page that is out blocks until it is back.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.range.start())
+    }
+
+    /// Its length in bytes: what was asked for, rounded up to whole base pages.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Copies from the region, bringing in what is out.
+    ///
+    /// # Panics
+    /// If it reaches beyond the end, or the memory was adopted (use its address).
+    pub fn read_at(&self, offset: usize, into: &mut [u8]) {
+        self.memory.as_ref().expect("adopted memory is read through its own address").read_at(offset, into);
+    }
+
+    /// Copies into the region, bringing in what is out.
+    ///
+    /// # Panics
+    /// As [`read_at`](Self::read_at).
+    pub fn write_at(&mut self, offset: usize, from: &[u8]) {
+        self.memory
+            .as_mut()
+            .expect("adopted memory is written through its own address")
+            .write_at(offset, from);
+    }
+
+    /// Discards whole OS pages: they read zero afterwards and hold nothing.
+    ///
+    /// # Errors
+    /// What madvise(2) said (an offset or length that is no multiple of the OS page).
+    ///
+    /// # Panics
+    /// As [`read_at`](Self::read_at).
+    pub fn discard(&mut self, offset: usize, len: usize) -> std::io::Result<()> {
+        self.memory.as_mut().expect("adopted memory is discarded by its owner").discard(offset, len)
+    }
+
+    /// Frees the region and returns when all it held is given back. Dropping does the same.
+    pub fn close(self) {}
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        match self.memory.take() {
+            // The kernel tells the handlers by an event, and returns when one has read it.
+            Some(memory) => drop(memory),
+            None => self.shared.engine.bring_back(self.range),
+        }
+        self.shared.engine.forget(self.range);
+    }
+}

@@ -1,0 +1,150 @@
+//! The file tier: objects one behind the other in batches, read back one by one.
+//!
+//! Bytes that come back are checked before anyone sees them. It never overwrites a slot that holds a live object.
+
+use pagoda_core::extents::{Extents, Run, SLOT, Units};
+use pagoda_core::size::Bytes;
+use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, FileError};
+use pagoda_linux::lock::Lock;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{FileConfig, GetError, OpenError};
+
+/// One write: large enough that the disk streams, small enough to wait for.
+pub(super) const BATCH: usize = 1 << 20;
+
+pub(super) struct FileTier {
+    file: DirectFile,
+    extents: Lock<Extents>,
+}
+
+/// Says which bytes belong at a place: those of an older object there have another sum even if they are intact.
+fn checksum(id: u32, first_unit: u32, bytes: &[u8]) -> u64 {
+    xxh3_64_with_seed(bytes, u64::from(id) << 32 | u64::from(first_unit))
+}
+
+/// An object in a batch.
+#[derive(Clone, Copy)]
+pub(super) struct Item {
+    pub id: u32,
+    pub len: usize,
+    /// Its units, counted from the start of the batch, and from the start of the file once it is written.
+    pub units: Units,
+    pub checksum: u64,
+}
+
+/// Objects on their way to the file. One for each store, allocated when it is opened.
+pub(super) struct Batch {
+    pub buffer: AlignedBuffer,
+    pub items: Vec<Item>,
+    units: u32,
+}
+
+impl Batch {
+    pub fn new() -> Self {
+        let items = Vec::with_capacity(BATCH / pagoda_core::extents::UNIT);
+        Self { buffer: AlignedBuffer::new(BATCH), items, units: 0 }
+    }
+    pub fn clear(&mut self) {
+        self.items.clear();
+        self.units = 0;
+    }
+    /// Makes room for an object. `false`: there is none left.
+    pub fn add(&mut self, id: u32, len: usize) -> bool {
+        let units = Units::of_bytes(self.units, len);
+        let run = units.slots();
+        if (run.first + run.slots) as usize * SLOT > self.buffer.len() {
+            return false;
+        }
+        self.units += units.units;
+        self.items.push(Item { id, len, units, checksum: 0 });
+        true
+    }
+    /// The bytes of an object in the buffer.
+    pub fn bytes_of(&mut self, item: &Item) -> &mut [u8] {
+        let at = item.units.slots().first as usize * SLOT + item.units.offset_in_slots();
+        &mut self.buffer[at..at + item.len]
+    }
+}
+
+impl FileTier {
+    pub fn open(config: &FileConfig) -> Result<Self, OpenError> {
+        let least = Bytes::new(BATCH as u64);
+        if config.limit < least {
+            return Err(OpenError::FileLimit { limit: config.limit, least });
+        }
+        // Beyond the process's own limit a write would raise a signal, not just fail.
+        let limit = config.limit.get().min(DirectFile::length_limit());
+        Ok(Self::over(DirectFile::create_in(&config.directory)?, limit))
+    }
+
+    /// A tier in this file. Of a limit beyond 1 TiB (what the unit numbers reach) the rest is left unused.
+    pub fn over(file: DirectFile, limit_bytes: u64) -> Self {
+        let slots = (limit_bytes / SLOT as u64).min(u64::from(u32::MAX)) as u32;
+        Self { file, extents: Lock::new(Extents::new(slots)) }
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        u64::from(self.extents.lock().taken_slots()) * SLOT as u64
+    }
+    pub fn table_bytes(&self) -> u64 {
+        self.extents.lock().table_bytes()
+    }
+
+    /// Writes as much of the front of a batch as there is one run for, and places it: those items have their units in
+    /// the file then, and their checksum. Returns how many.
+    ///
+    /// On an error nothing is placed.
+    pub fn write(&self, batch: &mut Batch) -> Result<usize, FileError> {
+        let end = |item: &Item| item.units.slots().first + item.units.slots().slots;
+        let (Some(first), Some(last)) = (batch.items.first(), batch.items.last()) else { return Ok(0) };
+        let run = self.extents.lock().take(end(first), end(last)).ok_or(FileError::Full)?;
+        let written = batch.items.iter().take_while(|item| end(item) <= run.slots).count();
+        for index in 0..written {
+            let mut item = batch.items[index];
+            item.checksum = checksum(item.id, run.first_unit() + item.units.first, batch.bytes_of(&item));
+            batch.items[index] = item;
+        }
+        let bytes = end(&batch.items[written - 1]) as usize * SLOT;
+        let outcome = self.file.write_at(u64::from(run.first) * SLOT as u64, &batch.buffer[..bytes]);
+        let mut extents = self.extents.lock();
+        if outcome.is_ok() {
+            for item in &mut batch.items[..written] {
+                item.units.first += run.first_unit();
+                extents.place(item.units);
+            }
+        }
+        extents.settle(run);
+        outcome.map(|()| written)
+    }
+
+    /// Reads an object's bytes through `slots`, and returns them if they are what was written.
+    pub fn read<'a>(
+        &self,
+        id: u32,
+        units: Units,
+        len: usize,
+        sum: u64,
+        slots: &'a mut AlignedBuffer,
+    ) -> Result<&'a [u8], GetError> {
+        let Run { first, slots: count } = units.slots();
+        let into = &mut slots[..count as usize * SLOT];
+        match self.file.read_at(u64::from(first) * SLOT as u64, into) {
+            Ok(()) => {}
+            Err(FileError::Short) => return Err(GetError::Corrupt),
+            Err(source) => return Err(GetError::Io { source }),
+        }
+        let bytes = &into[units.offset_in_slots()..][..len];
+        if checksum(id, units.first, bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
+    }
+
+    /// The object in these units is gone.
+    pub fn release(&self, units: Units) {
+        self.extents.lock().release(units);
+    }
+
+    #[cfg(test)]
+    pub fn raw_file(&self) -> &DirectFile {
+        &self.file
+    }
+}

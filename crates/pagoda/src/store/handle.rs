@@ -1,0 +1,68 @@
+//! The name of a stored page, small enough for a page-table entry.
+//!
+//! It never changes while the page is stored, wherever the content moves.
+
+/// Says that the low 32 bits are a pattern, not an object number.
+const SAME_FILLED: u64 = 1 << 39;
+
+/// A stored page: 40 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle(u64);
+
+/// What a handle says.
+pub(super) enum Meaning {
+    /// The page is this word over and over.
+    SameFilled(u32),
+    /// The page is this object.
+    Object(u32),
+}
+
+impl Handle {
+    /// Its 40 bits.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+    /// The handle of these bits; what lies above them is dropped. Bits that no handle gave make a handle of nothing.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits & ((SAME_FILLED << 1) - 1))
+    }
+
+    /// Whether the page is one word over and over, and so takes no room.
+    #[must_use]
+    pub fn is_same_filled(self) -> bool {
+        self.0 & SAME_FILLED != 0
+    }
+
+    pub(super) fn same_filled(pattern: u32) -> Self {
+        Self(SAME_FILLED | u64::from(pattern))
+    }
+    pub(super) fn object(id: u32) -> Self {
+        Self(u64::from(id))
+    }
+    pub(super) fn meaning(self) -> Meaning {
+        let low = self.0 as u32;
+        if self.is_same_filled() { Meaning::SameFilled(low) } else { Meaning::Object(low) }
+    }
+}
+
+/// The word that a page repeats, if it does.
+pub(super) fn repeated_word(page: &[u8]) -> Option<u32> {
+    let pattern: [u8; 4] = page.get(..4)?.try_into().ok()?;
+    let word = u64::from(u32::from_ne_bytes(pattern));
+    let wide = word << 32 | word;
+    // Most pages differ in their first line; the others are worth whole vectors.
+    let same = page.chunks_exact(64).all(|line| {
+        let words = line.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")));
+        words.fold(0, |different, word| different | (word ^ wide)) == 0
+    });
+    same.then(|| u32::from_ne_bytes(pattern))
+}
+
+/// Fills a page with a word.
+pub(super) fn fill(page: &mut [u8], pattern: u32) {
+    for word in page.chunks_exact_mut(4) {
+        word.copy_from_slice(&pattern.to_ne_bytes());
+    }
+}

@@ -1,0 +1,176 @@
+//! Where content lives that has no frame: compressed memory first, then an unlinked file.
+//!
+//! One page in, one handle out; the store moves objects between its tiers on its own, and a handle stays valid
+//! through that. All-zero pages are not stored, same-filled ones live in the handle itself. A store never decides what
+//! to evict or when to spill, never touches managed memory except the page it is handed, and never gives back bytes
+//! that it can't vouch for.
+//!
+//! ```text
+//! put ─► handle (same-filled)
+//!     └► objects ─► memory: blocks of a byte store ── spill, oldest first ──► file: units of a direct file
+//! ```
+//!
+//! Locks, in order: `spiller` (one mover at a time) → `memory` (pool, ages, object numbers, every change of an
+//! object's place) or `extents`; never both of the latter at once.
+
+mod file;
+mod handle;
+mod memory;
+mod objects;
+mod scratch;
+mod spill;
+#[cfg(test)]
+mod tests;
+mod tiered;
+
+use std::path::PathBuf;
+
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_linux::direct_file::{DirectFileError, FileError};
+
+pub use handle::Handle;
+pub use scratch::Scratch;
+pub use tiered::TieredStore;
+
+/// What became of a page that was put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is all zero, and nothing is stored.
+    Zero,
+    /// It is in the store.
+    Stored(Handle),
+}
+
+/// Why a page could not be put, or nothing spilled. Nothing is lost: what was stored still is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PutError {
+    /// Memory and file are at their limits, or the file system is full.
+    #[error("the store is full: memory is at its limit, and there is no file, or it or its disk is full")]
+    Full,
+    /// The file could not be written.
+    #[error("the store could not spill: {source}")]
+    Io {
+        /// How it failed.
+        source: FileError,
+    },
+}
+
+/// Why a page could not be fetched. There is no other copy: whoever needs it must stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GetError {
+    /// What came back is not what was put, or nothing is stored by this handle.
+    #[error("a stored page is damaged")]
+    Corrupt,
+    /// The file could not be read.
+    #[error("a stored page could not be read: {source}")]
+    Io {
+        /// How it failed.
+        source: FileError,
+    },
+}
+
+impl GetError {
+    /// The kernel's error number; 0 where there was none.
+    #[must_use]
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::Corrupt => 0,
+            Self::Io { source } => source.raw_errno(),
+        }
+    }
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Less memory than one segment takes.
+    #[error("a store needs {least} of memory at least, not {limit}; give it more memory")]
+    MemoryLimit {
+        /// What was asked for.
+        limit: Bytes,
+        /// What it needs.
+        least: Bytes,
+    },
+    /// Less room in the file than one batch takes.
+    #[error("a spill file needs a limit of {least} at least, not {limit}; raise it, or do without a file")]
+    FileLimit {
+        /// What was asked for.
+        limit: Bytes,
+        /// What it needs.
+        least: Bytes,
+    },
+    /// The address space could not be reserved.
+    #[error("can't reserve {bytes} of address space for the compressed store: {source}; raise `ulimit -v`")]
+    Reserve {
+        /// How much.
+        bytes: Bytes,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The spill file could not be created.
+    #[error(transparent)]
+    File(#[from] DirectFileError),
+}
+
+/// A place for pages. All calls may come from many threads at once, each with a [`Scratch`] of its own.
+///
+/// The caller owes that a handle is freed once, and neither fetched nor freed by others from then on.
+pub trait Store: Send + Sync {
+    /// Stores a page of [`TieredStore::page_bytes`]. May block for the disk when memory is at its limit.
+    ///
+    /// # Errors
+    /// See [`PutError`]; the page is not stored then.
+    ///
+    /// # Panics
+    /// If the page has another length.
+    fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError>;
+
+    /// Fetches a page; the handle stays valid. Allocates nothing, waits for no lock; blocks for the disk if the page is
+    /// there.
+    ///
+    /// # Errors
+    /// See [`GetError`]; `into` may hold anything then.
+    ///
+    /// # Panics
+    /// If `into` has another length than the page that was put.
+    fn get(&self, handle: Handle, into: &mut [u8], scratch: &mut Scratch) -> Result<(), GetError>;
+
+    /// Gives the room of a page back.
+    fn free(&self, handle: Handle);
+}
+
+/// What a [`TieredStore`] is made of.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// The base page; a 2 MiB one is put as 32 pages of 64 KiB.
+    pub base: BasePage,
+    /// The most that compressed pages and their block table may take in memory.
+    pub memory_limit: Bytes,
+    /// The file tier, if there shall be one.
+    pub file: Option<FileConfig>,
+}
+
+/// The file tier of a store.
+#[derive(Clone, Debug)]
+pub struct FileConfig {
+    /// A directory on a disk.
+    pub directory: PathBuf,
+    /// The most that the file may take.
+    pub limit: Bytes,
+}
+
+/// What a store holds now. Each number is right, two of them may be a moment apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// Uncompressed bytes of all objects.
+    pub raw_bytes: Bytes,
+    /// Bytes of blocks in use, their inner waste included.
+    pub memory_used_bytes: Bytes,
+    /// Bytes that stand behind the store: segments, tables and the spill buffer.
+    pub memory_committed_bytes: Bytes,
+    /// Bytes of the file in use.
+    pub file_bytes: Bytes,
+    /// Objects: stored pages that are not same-filled.
+    pub objects: u64,
+}

@@ -1,0 +1,276 @@
+//! The object table: where each stored page is now.
+//!
+//! One word says it all, so that a reader needs no lock. The protocol:
+//! - Every change of a word happens under the memory lock, except that readers count themselves in and out of an
+//!   object in memory by compare-and-swap.
+//! - A mover sets `MOVING`, copies without the lock, and may change the place only in a compare-and-swap that sees no
+//!   reader; with a reader there it gives up.
+//! - Who frees an object that is moving sets `FREED`; the mover does the rest.
+//! - What is in the file never moves, so a reader of it needs no count: only `free` ends its place, and that the
+//!   caller doesn't call while others read.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pagoda_core::blocks::NUMBERS;
+
+/// No object: the end of a list.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// Records are allocated this many at a time (96 KiB), and their boxes as many as it takes at a time. The table grows
+/// by that and never shrinks: it is bounded by the most objects ever stored at once, 24 bytes each.
+const LEAF: u32 = 4096;
+const BRANCH: u32 = 512;
+const ROOT: u32 = NUMBERS / LEAF / BRANCH;
+
+/// One stored page.
+pub(super) struct Object {
+    word: AtomicU64,
+    /// Of the bytes in the file; nothing while it is in memory.
+    pub checksum: AtomicU64,
+    /// Neighbours in its queue, or in the list of free numbers. Only under the memory lock.
+    pub before: AtomicU32,
+    pub after: AtomicU32,
+}
+
+/// What an object's word says.
+///
+/// ```text
+/// 0..32 first block or unit · 32..49 length · 49 raw · 50..52 kind · 52 moving · 53 freed · 54 queued · 55..64 readers
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Word(u64);
+
+/// Where an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Free = 0,
+    /// Its blocks are being written: nobody knows its handle yet.
+    Reserved = 1,
+    Memory = 2,
+    File = 3,
+}
+
+const RAW: u64 = 1 << 49;
+const KIND: u64 = 3 << 50;
+pub(super) const MOVING: u64 = 1 << 52;
+pub(super) const FREED: u64 = 1 << 53;
+pub(super) const QUEUED: u64 = 1 << 54;
+const READER: u64 = 1 << 55;
+/// Readers are threads in the middle of a copy out of memory: far fewer than this.
+const READERS_MAX: u64 = (1 << 9) - 1;
+
+impl Word {
+    pub const FREE: Self = Self(0);
+
+    pub fn new(kind: Kind, first: u32, len: usize, raw: bool) -> Self {
+        debug_assert!(len < 1 << 17);
+        Self(u64::from(first) | (len as u64) << 32 | if raw { RAW } else { 0 } | (kind as u64) << 50)
+    }
+    pub fn kind(self) -> Kind {
+        match (self.0 & KIND) >> 50 {
+            1 => Kind::Reserved,
+            2 => Kind::Memory,
+            3 => Kind::File,
+            _ => Kind::Free,
+        }
+    }
+    pub fn first(self) -> u32 {
+        self.0 as u32
+    }
+    pub fn len(self) -> usize {
+        (self.0 >> 32) as usize & ((1 << 17) - 1)
+    }
+    pub fn raw(self) -> bool {
+        self.0 & RAW != 0
+    }
+    pub fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+    pub fn readers(self) -> u64 {
+        self.0 / READER
+    }
+    /// The same object at another place, with none of its flags.
+    pub fn moved_to(self, kind: Kind, first: u32) -> Self {
+        Self::new(kind, first, self.len(), self.raw())
+    }
+    pub fn with(self, flag: u64) -> Self {
+        Self(self.0 | flag)
+    }
+}
+
+impl Object {
+    fn fresh() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            checksum: AtomicU64::new(0),
+            before: AtomicU32::new(NOBODY),
+            after: AtomicU32::new(NOBODY),
+        }
+    }
+    /// What it says now; whatever was written before that was said is visible.
+    pub fn word(&self) -> Word {
+        Word(self.word.load(Ordering::Acquire))
+    }
+    /// Sets it outright: only for objects that no reader and no mover can be at.
+    pub fn publish(&self, word: Word) {
+        self.word.store(word.0, Ordering::Release);
+    }
+    /// The bytes of a reserved object are in its blocks: it may be read and moved from now on.
+    pub fn written(&self) {
+        self.word.fetch_xor((Kind::Reserved as u64 ^ Kind::Memory as u64) << 50, Ordering::Release);
+    }
+    /// Sets and clears flags, whatever readers do. Only under the memory lock.
+    pub fn flag(&self, set: u64, clear: u64) {
+        if set != 0 {
+            self.word.fetch_or(set, Ordering::AcqRel);
+        }
+        if clear != 0 {
+            self.word.fetch_and(!clear, Ordering::AcqRel);
+        }
+    }
+    /// Changes the place, unless a reader is there or something else changed.
+    pub fn replace(&self, old: Word, new: Word) -> bool {
+        old.readers() == 0
+            && self.word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+    /// Counts a reader in, if the object is still as `seen`.
+    pub fn enter(&self, seen: Word) -> bool {
+        assert!(seen.readers() < READERS_MAX, "more readers than threads");
+        self.word.compare_exchange(seen.0, seen.0 + READER, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+    /// Counts a reader out: its reads are over.
+    pub fn leave(&self) {
+        self.word.fetch_sub(READER, Ordering::Release);
+    }
+}
+
+type Leaf = OnceLock<Box<[Object]>>;
+type Branch = OnceLock<Box<[Leaf]>>;
+
+/// All objects, by number.
+pub(super) struct ObjectTable {
+    root: Box<[Branch]>,
+}
+
+impl ObjectTable {
+    pub fn new() -> Self {
+        Self { root: (0..ROOT).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// The record of a number, if it was ever given out.
+    pub fn get(&self, id: u32) -> Option<&Object> {
+        let branch = self.root.get((id / LEAF / BRANCH) as usize)?.get()?;
+        branch[(id / LEAF % BRANCH) as usize].get()?.get((id % LEAF) as usize)
+    }
+    /// The record of a number that is in use.
+    pub fn at(&self, id: u32) -> &Object {
+        self.get(id).expect("numbers in use have records")
+    }
+    /// Makes sure that a number has a record. Only under the memory lock, so nobody ever waits for another's.
+    fn ensure(&self, id: u32) {
+        let branch = self.root[(id / LEAF / BRANCH) as usize]
+            .get_or_init(|| (0..BRANCH).map(|_| OnceLock::new()).collect());
+        branch[(id / LEAF % BRANCH) as usize].get_or_init(|| (0..LEAF).map(|_| Object::fresh()).collect());
+    }
+    /// Bytes of the table when numbers below `high` were given out.
+    pub fn bytes(&self, high: u32) -> u64 {
+        let leaves = u64::from(high.div_ceil(LEAF));
+        let branches = u64::from(high.div_ceil(LEAF * BRANCH));
+        leaves * u64::from(LEAF) * size_of::<Object>() as u64
+            + branches * u64::from(BRANCH) * size_of::<Leaf>() as u64
+            + u64::from(ROOT) * size_of::<Branch>() as u64
+    }
+}
+
+/// The numbers that are free. Under the memory lock.
+pub(super) struct Numbers {
+    free: u32,
+    /// Numbers from here on were never given out.
+    pub high: u32,
+    pub used: u32,
+}
+
+impl Numbers {
+    pub fn new() -> Self {
+        Self { free: NOBODY, high: 0, used: 0 }
+    }
+    /// A free number, the last freed first. `None`: there are no more.
+    pub fn take(&mut self, table: &ObjectTable) -> Option<u32> {
+        let id = if self.free != NOBODY {
+            let after = table.at(self.free).after.load(Ordering::Relaxed);
+            std::mem::replace(&mut self.free, after)
+        } else if self.high < NUMBERS {
+            table.ensure(self.high);
+            self.high += 1;
+            self.high - 1
+        } else {
+            return None;
+        };
+        self.used += 1;
+        Some(id)
+    }
+    /// The object is gone.
+    pub fn give_back(&mut self, table: &ObjectTable, id: u32) {
+        let object = table.at(id);
+        object.publish(Word::FREE);
+        object.after.store(self.free, Ordering::Relaxed);
+        self.free = id;
+        self.used -= 1;
+    }
+}
+
+/// Objects in the order in which they leave memory. Under the memory lock.
+pub(super) struct Queue {
+    oldest: u32,
+    youngest: u32,
+    /// Bytes of the objects in it.
+    pub bytes: u64,
+}
+
+impl Queue {
+    pub fn new() -> Self {
+        Self { oldest: NOBODY, youngest: NOBODY, bytes: 0 }
+    }
+    pub fn oldest(&self) -> Option<u32> {
+        (self.oldest != NOBODY).then_some(self.oldest)
+    }
+    pub fn push_youngest(&mut self, table: &ObjectTable, id: u32) {
+        let last = std::mem::replace(&mut self.youngest, id);
+        self.link(table, last, id);
+        self.link(table, id, NOBODY);
+        self.queued(table, id);
+    }
+    pub fn push_oldest(&mut self, table: &ObjectTable, id: u32) {
+        let first = std::mem::replace(&mut self.oldest, id);
+        self.link(table, id, first);
+        self.link(table, NOBODY, id);
+        self.queued(table, id);
+    }
+    /// The next younger object in the queue.
+    pub fn after(table: &ObjectTable, id: u32) -> Option<u32> {
+        Some(table.at(id).after.load(Ordering::Relaxed)).filter(|id| *id != NOBODY)
+    }
+    pub fn remove(&mut self, table: &ObjectTable, id: u32) {
+        let object = table.at(id);
+        self.link(table, object.before.load(Ordering::Relaxed), object.after.load(Ordering::Relaxed));
+        object.flag(0, QUEUED);
+        self.bytes -= object.word().len() as u64;
+    }
+    fn queued(&mut self, table: &ObjectTable, id: u32) {
+        let object = table.at(id);
+        object.flag(QUEUED, 0);
+        self.bytes += object.word().len() as u64;
+    }
+    /// Makes two objects neighbours; an end of the queue is the neighbour of nobody.
+    fn link(&mut self, table: &ObjectTable, before: u32, after: u32) {
+        match before {
+            NOBODY => self.oldest = after,
+            _ => table.at(before).after.store(after, Ordering::Relaxed),
+        }
+        match after {
+            NOBODY => self.youngest = before,
+            _ => table.at(after).before.store(before, Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What one thread needs to store and fetch: codec state and buffers, allocated once.
+//!
+//! It is never shared and holds nothing between two calls.
+
+use pagoda_core::extents::SLOT;
+use pagoda_core::page::BasePage;
+use pagoda_linux::direct_file::AlignedBuffer;
+use pagoda_linux::lz4::Lz4;
+
+/// The longest page that is stored at once: larger base pages are put in pieces of it.
+pub(super) const PIECE_MAX: usize = 64 << 10;
+
+/// Working memory of one thread: about twice a page and 16 KiB.
+pub struct Scratch {
+    pub(super) lz4: Lz4,
+    /// Compressed bytes, on their way in or out of memory.
+    pub(super) packed: Box<[u8]>,
+    /// Slots as they are in the file. An object as long as a page may begin in the middle of a slot.
+    pub(super) slots: AlignedBuffer,
+}
+
+impl Scratch {
+    /// Allocates it.
+    #[must_use]
+    pub fn new(base: BasePage) -> Self {
+        let page = piece(base);
+        Self {
+            lz4: Lz4::new(),
+            packed: vec![0; page].into_boxed_slice(),
+            slots: AlignedBuffer::new(page + SLOT),
+        }
+    }
+}
+
+/// The length of what is put at once.
+pub(super) fn piece(base: BasePage) -> usize {
+    base.bytes().min(PIECE_MAX)
+}

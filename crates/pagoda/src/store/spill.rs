@@ -1,0 +1,212 @@
+//! Moving objects: from memory to the file, oldest first, and out of sparse segments so that these can be given back.
+//!
+//! One mover at a time, by the `spiller` lock. It never waits for a reader: an object that is being read stays where it
+//! is and counts as young. It never lets go of the old place before the new one is written and published.
+
+use std::sync::atomic::Ordering;
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::direct_file::FileError;
+
+use super::file::{BATCH, Batch, FileTier};
+use super::memory::MemoryState;
+use super::objects::{FREED, Kind, MOVING, QUEUED, Queue};
+use super::{PutError, TieredStore};
+
+/// A segment is emptied by moving its objects only if the blocks in use would fit into this share of the segments that
+/// hold any: below that it is cheaper than writing to the file, above it gains too little.
+const FULLNESS_PERCENT_MAX: u64 = 75;
+
+impl TieredStore {
+    /// Spills the oldest objects, in sequential writes of about 1 MiB, until the segments that hold any take
+    /// `target_memory` or less. Returns what was freed in memory. Blocks for the disk. [`trim`](Self::trim) then gives
+    /// the emptied segments to the kernel.
+    ///
+    /// # Errors
+    /// [`PutError::Full`] if that could not be reached because there is no file or it is full; [`PutError::Io`] if it
+    /// could not be written. Either way nothing is lost.
+    pub fn spill(&self, target_memory: Bytes) -> Result<Bytes, PutError> {
+        let mut freed = 0;
+        loop {
+            match self.spill_once(target_memory)? {
+                0 => return Ok(Bytes::new(freed)),
+                bytes => freed += bytes,
+            }
+        }
+    }
+
+    /// Gives memory that holds nothing back to the kernel, after emptying segments that hold little. Returns how much.
+    pub fn trim(&self) -> Bytes {
+        if let Some(_mover) = self.spiller.try_lock() {
+            // Each round empties a segment, of which there are finitely many; this only bounds the time.
+            for _ in 0..64 {
+                if !self.empty_one_segment() {
+                    break;
+                }
+            }
+        }
+        self.memory.give_back_empty_segments()
+    }
+
+    /// One step towards a target: empties a sparse segment or writes one batch. Returns the bytes it freed; 0: the
+    /// target is reached, or everything is being read.
+    pub(super) fn spill_once(&self, target: Bytes) -> Result<u64, PutError> {
+        let mut spiller = self.spiller.lock();
+        let (occupied, used) = self.occupied_and_used();
+        if occupied <= target.get() {
+            return Ok(0);
+        }
+        if used * 100 <= occupied * FULLNESS_PERCENT_MAX && self.empty_one_segment() {
+            return Ok(self.memory.segment_bytes() as u64);
+        }
+        match (&self.file, spiller.as_mut()) {
+            (Some(file), Some(batch)) => self.spill_batch(file, batch, false),
+            _ => Err(PutError::Full),
+        }
+    }
+
+    /// Raw objects gain nothing in memory: a batch of them goes to the file as soon as there is one.
+    pub(super) fn spill_raw_if_many(&self) {
+        let Some(file) = &self.file else { return };
+        if self.memory.lock().raw.bytes < BATCH as u64 {
+            return;
+        }
+        // Someone who is at it takes the raw ones first anyway.
+        let Some(mut spiller) = self.spiller.try_lock() else { return };
+        if let Some(batch) = spiller.as_mut() {
+            // The page is stored, in memory; that the file is full or failing is for the next who needs room.
+            let _ = self.spill_batch(file, batch, true);
+        }
+    }
+
+    /// Bytes of segments that hold anything, and of blocks in use.
+    fn occupied_and_used(&self) -> (u64, u64) {
+        let state = self.memory.lock();
+        let segments = state.pool.present_segments() - state.pool.empty_segments();
+        let used = state.pool.used_blocks() * self.memory.block_bytes() as u64;
+        (u64::from(segments) * self.memory.segment_bytes() as u64, used)
+    }
+
+    fn spill_batch(&self, file: &FileTier, batch: &mut Batch, only_raw: bool) -> Result<u64, PutError> {
+        batch.clear();
+        let mut state = self.memory.lock();
+        self.gather(&mut state, true, batch);
+        if !only_raw {
+            self.gather(&mut state, false, batch);
+        }
+        drop(state);
+        for index in 0..batch.items.len() {
+            let item = batch.items[index];
+            // Nobody frees these blocks while the object is moving.
+            let first = self.table.at(item.id).word().first();
+            self.memory.read(first, batch.bytes_of(&item));
+        }
+        let outcome = file.write(batch);
+        let written = *outcome.as_ref().unwrap_or(&0);
+        let freed = self.settle(file, batch, written);
+        match outcome {
+            Ok(_) => Ok(freed),
+            Err(FileError::Full) => Err(PutError::Full),
+            Err(source) => Err(PutError::Io { source }),
+        }
+    }
+
+    /// Takes objects from the old end of a queue into the batch, and marks them as moving.
+    pub(super) fn gather(&self, state: &mut MemoryState, raw: bool, batch: &mut Batch) {
+        let queue = if raw { &mut state.raw } else { &mut state.packed };
+        let mut at = queue.oldest();
+        while let Some(id) = at {
+            at = Queue::after(&self.table, id);
+            let word = self.table.at(id).word();
+            // A reserved one is still being written: as many as there are threads in put.
+            if word.kind() != Kind::Memory {
+                continue;
+            }
+            if !batch.add(id, word.len()) {
+                return;
+            }
+            queue.remove(&self.table, id);
+            self.table.at(id).flag(MOVING, 0);
+        }
+    }
+
+    /// Ends the moves of a batch whose first `written` objects are in the file. Returns the bytes freed in memory.
+    pub(super) fn settle(&self, file: &FileTier, batch: &Batch, written: usize) -> u64 {
+        let (moved, left) = batch.items.split_at(written);
+        let mut freed_blocks = 0;
+        let mut abandoned = Vec::new();
+        let mut state = self.memory.lock();
+        for item in moved {
+            let object = self.table.at(item.id);
+            let word = object.word();
+            if word.has(FREED) {
+                freed_blocks += u64::from(state.pool.release(word.first()));
+                state.numbers.give_back(&self.table, item.id);
+                abandoned.push(item.units);
+                continue;
+            }
+            object.checksum.store(item.checksum, Ordering::Relaxed);
+            if object.replace(word, word.moved_to(Kind::File, item.units.first)) {
+                freed_blocks += u64::from(state.pool.release(word.first()));
+            } else {
+                // It is being read: it stays, as a young one.
+                object.flag(0, MOVING);
+                state.queue(word).push_youngest(&self.table, item.id);
+                abandoned.push(item.units);
+            }
+        }
+        for item in left.iter().rev() {
+            let object = self.table.at(item.id);
+            let word = object.word();
+            if word.has(FREED) {
+                freed_blocks += u64::from(state.pool.release(word.first()));
+                state.numbers.give_back(&self.table, item.id);
+            } else {
+                object.flag(0, MOVING);
+                state.queue(word).push_oldest(&self.table, item.id);
+            }
+        }
+        drop(state);
+        for units in abandoned {
+            file.release(units);
+        }
+        freed_blocks * self.memory.block_bytes() as u64
+    }
+
+    /// Moves the objects of the sparsest segment into other segments that are in use. `false` if there is none worth it,
+    /// or if it did not become empty because an object of it is being read or written.
+    ///
+    /// The caller holds the `spiller` lock.
+    fn empty_one_segment(&self) -> bool {
+        let mut state = self.memory.lock();
+        let Some(segment) = state.pool.worth_emptying() else { return false };
+        let (mut from, mut all_moved) = (0, true);
+        while let Some((next, id)) = state.pool.owner_at_or_after(segment, from) {
+            from = next;
+            let object = self.table.at(id);
+            let word = object.word();
+            if word.kind() != Kind::Memory || word.readers() > 0 {
+                all_moved = false;
+                continue;
+            }
+            let blocks = word.len().div_ceil(self.memory.block_bytes()) as u32;
+            let Some(first) = state.pool.allocate_to_empty(blocks, id, segment) else { return false };
+            object.flag(MOVING, 0);
+            drop(state);
+            self.memory.copy(word.first(), first);
+            state = self.memory.lock();
+            let word = object.word();
+            if word.has(FREED) {
+                state.drop_object(&self.table, id);
+                state.pool.release(first);
+            } else if object.replace(word, word.moved_to(Kind::Memory, first).with(QUEUED)) {
+                state.pool.release(word.first());
+            } else {
+                object.flag(0, MOVING);
+                state.pool.release(first);
+                all_moved = false;
+            }
+        }
+        all_moved
+    }
+}

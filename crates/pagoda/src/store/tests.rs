@@ -1,0 +1,532 @@
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, DirectFileError};
+
+use super::file::{Batch, FileTier};
+use super::objects::Kind;
+use super::*;
+
+/// A small generator, seeded, so that a failure can be run again.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+    fn bytes(&mut self, into: &mut [u8]) {
+        into.iter_mut().for_each(|byte| *byte = (self.next() >> 24) as u8);
+    }
+}
+
+/// A page of which this share of chunks is new and the rest repeats one of the last 32: 43 compresses 2:1, 25 3:1.
+fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let (mut page, mut recent) = (Vec::with_capacity(len + 64), Vec::<Vec<u8>>::new());
+    while page.len() < len {
+        if recent.is_empty() || random.below(100) < new_percent {
+            let mut chunk = vec![0; 16 + random.below(33) as usize];
+            random.bytes(&mut chunk);
+            page.extend_from_slice(&chunk);
+            recent.push(chunk);
+            if recent.len() > 32 {
+                recent.remove(0);
+            }
+        } else {
+            page.extend_from_slice(&recent[random.below(recent.len() as u64) as usize]);
+        }
+    }
+    page.truncate(len);
+    page
+}
+
+/// A directory on a disk: where the tests are built.
+fn disk() -> tempfile::TempDir {
+    let executable = std::env::current_exe().expect("a path");
+    tempfile::tempdir_in(executable.parent().expect("a directory")).expect("a directory")
+}
+
+fn config(base: BasePage, memory: Bytes, file: Option<(&Path, Bytes)>) -> StoreConfig {
+    let file = file.map(|(directory, limit)| FileConfig { directory: directory.to_owned(), limit });
+    StoreConfig { base, memory_limit: memory, file }
+}
+
+fn stored(put: Result<Put, PutError>) -> Handle {
+    match put {
+        Ok(Put::Stored(handle)) => handle,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn assert_holds(store: &TieredStore, scratch: &mut Scratch, handle: Handle, page: &[u8]) {
+    let mut back = vec![0xee; page.len()];
+    store.get(handle, &mut back, scratch).expect("stored");
+    assert!(back == page, "another page came back for {handle:?}");
+}
+
+#[test]
+fn zero_and_same_filled_pages_cost_nothing() {
+    let store = TieredStore::open(config(BasePage::K4, Bytes::mib(1), None)).expect("small");
+    let mut scratch = Scratch::new(BasePage::K4);
+    assert_eq!(store.put(&[0; 4096], &mut scratch), Ok(Put::Zero));
+    let page: Vec<u8> = [1, 2, 3, 0x84].repeat(1024);
+    let handle = stored(store.put(&page, &mut scratch));
+    assert!(handle.is_same_filled());
+    assert!(handle.to_bits() < 1 << 40 && Handle::from_bits(handle.to_bits()) == handle);
+    assert_holds(&store, &mut scratch, handle, &page);
+    store.free(handle);
+    assert_eq!((store.usage().objects, store.usage().memory_used_bytes), (0, Bytes::ZERO));
+}
+
+#[test]
+fn pages_of_every_length_and_kind_come_back_from_memory_and_from_the_file() {
+    let directory = disk();
+    for base in BasePage::ALL {
+        let file = Some((directory.path(), Bytes::mib(64)));
+        let store = TieredStore::open(config(base, Bytes::mib(16), file)).expect("a disk");
+        let mut scratch = Scratch::new(base);
+        let kinds = [3, 25, 43, 90, 100];
+        let pages: Vec<Vec<u8>> =
+            (0..60).map(|i| page_of(store.page_bytes(), kinds[i % 5], i as u64)).collect();
+        let handles: Vec<Handle> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
+        let check = |scratch: &mut Scratch| {
+            handles
+                .iter()
+                .zip(&pages)
+                .for_each(|(handle, page)| assert_holds(&store, scratch, *handle, page));
+        };
+        check(&mut scratch);
+        assert_eq!(store.usage().raw_bytes, Bytes::new(60 * store.page_bytes() as u64));
+        assert!(store.spill(Bytes::ZERO).expect("room").get() > 0);
+        let usage = store.usage();
+        assert_eq!((usage.memory_used_bytes, usage.objects), (Bytes::ZERO, 60));
+        assert!(usage.file_bytes.get() > 0);
+        check(&mut scratch);
+        assert!(store.trim() > Bytes::ZERO);
+        handles.iter().for_each(|handle| store.free(*handle));
+        assert_eq!((store.usage().objects, store.usage().file_bytes), (0, Bytes::ZERO));
+        let mut back = pages[0].clone();
+        assert_eq!(store.get(handles[0], &mut back, &mut scratch), Err(GetError::Corrupt), "it is free");
+    }
+}
+
+#[test]
+fn inner_waste_stays_below_15_percent() {
+    for base in [BasePage::K4, BasePage::K16, BasePage::K64] {
+        for percent in [43, 25] {
+            let store = TieredStore::open(config(base, Bytes::mib(64), None)).expect("memory");
+            let mut scratch = Scratch::new(base);
+            let (mut packed, mut puts) = (0, 0);
+            while packed < 6 << 20 {
+                let page = page_of(store.page_bytes(), percent, puts);
+                let mut into = vec![0; page.len()];
+                packed += scratch.lz4.compress(&page, &mut into).expect("it shrinks") as u64;
+                stored(store.put(&page, &mut scratch));
+                puts += 1;
+            }
+            let usage = store.usage();
+            let tables = store.table.bytes(puts as u32) - store.table.bytes(0);
+            let links = usage.memory_used_bytes.get() / store.memory.block_bytes() as u64 * 4;
+            let percent =
+                (usage.memory_used_bytes.get() + tables + links) as f64 / packed as f64 * 100.0 - 100.0;
+            println!("{base}: {packed} bytes of {puts} pages, waste with tables {percent:.1}%");
+            assert!(percent <= 15.0, "{base}: {percent}%");
+        }
+    }
+}
+
+#[test]
+fn a_full_store_says_so_and_loses_nothing() {
+    let directory = disk();
+    for file in [None, Some((directory.path(), Bytes::mib(1)))] {
+        let store = TieredStore::open(config(BasePage::K64, Bytes::mib(1), file)).expect("small");
+        let mut scratch = Scratch::new(BasePage::K64);
+        let mut held = Vec::new();
+        let error = loop {
+            let page = page_of(64 << 10, 43 + 57 * (held.len() as u64 % 2), held.len() as u64);
+            match store.put(&page, &mut scratch) {
+                Ok(Put::Stored(handle)) => held.push((handle, page)),
+                Ok(Put::Zero) => panic!("not zero"),
+                Err(error) => break error,
+            }
+            assert!(held.len() < 1000, "two MiB don't hold 60");
+        };
+        assert_eq!(error, PutError::Full);
+        assert_eq!(store.spill(Bytes::ZERO), Err(PutError::Full));
+        held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+        for (handle, _) in held.drain(..4) {
+            store.free(handle);
+        }
+        stored(store.put(&page_of(64 << 10, 25, 9), &mut scratch));
+        held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+    }
+}
+
+#[test]
+fn pages_that_do_not_shrink_go_to_the_file_by_themselves() {
+    let directory = disk();
+    let file = Some((directory.path(), Bytes::mib(64)));
+    let store = TieredStore::open(config(BasePage::K64, Bytes::mib(32), file)).expect("a disk");
+    let mut scratch = Scratch::new(BasePage::K64);
+    let held: Vec<_> = (0..100).map(|i| page_of(64 << 10, 100, i)).collect();
+    let handles: Vec<_> = held.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
+    assert!(store.usage().memory_used_bytes < Bytes::kib(1100), "{:?}", store.usage());
+    handles.iter().zip(&held).for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+}
+
+#[test]
+fn a_damaged_file_gives_an_error_and_never_data() {
+    let directory = disk();
+    let file = Some((directory.path(), Bytes::mib(8)));
+    let store = TieredStore::open(config(BasePage::K64, Bytes::mib(2), file)).expect("a disk");
+    let mut scratch = Scratch::new(BasePage::K64);
+    let pages: Vec<_> = [43, 100].map(|percent| page_of(64 << 10, percent, percent)).into();
+    let handles: Vec<_> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
+    store.spill(Bytes::ZERO).expect("room");
+    let file = store.file.as_ref().expect("a file").raw_file();
+    // Each slot in turn: one bit; the slot's content of elsewhere, intact; then mended again.
+    let slots = store.usage().file_bytes.get() / 4096;
+    let (mut good, mut bad) = (AlignedBuffer::new(4096), AlignedBuffer::new(4096));
+    let mut refused = 0;
+    for slot in 0..slots {
+        file.read_at(slot * 4096, &mut good).expect("written");
+        for elsewhere in [false, true] {
+            file.read_at((slot + u64::from(elsewhere) * 3) % slots * 4096, &mut bad).expect("written");
+            bad[1000] ^= u8::from(!elsewhere);
+            file.write_at(slot * 4096, &bad).expect("room");
+            for (handle, page) in handles.iter().zip(&pages) {
+                let mut back = vec![0; page.len()];
+                match store.get(*handle, &mut back, &mut scratch) {
+                    Ok(()) => assert!(back == *page),
+                    Err(error) => {
+                        assert_eq!(error, GetError::Corrupt);
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        file.write_at(slot * 4096, &good).expect("room");
+    }
+    assert!(refused >= 2 * slots - 4, "{refused} of {slots} slots");
+    handles.iter().zip(&pages).for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+}
+
+/// A store whose file is this device.
+fn store_over(path: &str, read: bool, write: bool) -> TieredStore {
+    let file = File::options().read(read).write(write).open(path).expect("a device");
+    let mut store = TieredStore::open(config(BasePage::K64, Bytes::mib(1), None)).expect("small");
+    store.file = Some(FileTier::over(DirectFile::from(OwnedFd::from(file)), 64 << 20));
+    *store.spiller.lock() = Some(Batch::new());
+    store
+}
+
+#[test]
+fn a_failing_disk_is_told_from_a_full_one_and_loses_nothing() {
+    for (read, expected) in [(true, "Full"), (false, "Io")] {
+        // Written to, it is full; opened for reading only, writing fails.
+        let store = store_over("/dev/full", true, read);
+        let mut scratch = Scratch::new(BasePage::K64);
+        let pages: Vec<_> = (0..16).map(|i| page_of(64 << 10, 43, i)).collect();
+        let handles: Vec<_> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
+        let error = store.spill(Bytes::ZERO).expect_err("nowhere to");
+        assert!(format!("{error:?}").starts_with(expected), "{error:?}");
+        handles
+            .iter()
+            .zip(&pages)
+            .for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+        handles.iter().for_each(|handle| store.free(*handle));
+        assert_eq!((store.usage().memory_used_bytes, store.usage().file_bytes), (Bytes::ZERO, Bytes::ZERO));
+    }
+}
+
+#[test]
+fn a_file_that_can_not_be_read_or_ends_early_is_an_error() {
+    let page = page_of(64 << 10, 43, 1);
+    // Takes all writes; opened for writing only, reading fails, and otherwise it has no bytes.
+    for read in [false, true] {
+        let store = store_over("/dev/null", read, true);
+        let mut scratch = Scratch::new(BasePage::K64);
+        let handle = stored(store.put(&page, &mut scratch));
+        store.spill(Bytes::ZERO).expect("it takes everything");
+        let error = store.get(handle, &mut vec![0; page.len()], &mut scratch).expect_err("no bytes");
+        assert_eq!(matches!(error, GetError::Corrupt), read, "{error}");
+        assert_eq!(error.errno() == 0, read, "{error}");
+    }
+}
+
+#[test]
+fn every_reason_not_to_open_is_named() {
+    let directory = disk();
+    fn open(memory: Bytes, file: Option<(&Path, Bytes)>) -> OpenError {
+        TieredStore::open(config(BasePage::K64, memory, file)).map(|_| ()).expect_err("refused")
+    }
+    let error = open(Bytes::kib(64), None);
+    assert!(matches!(error, OpenError::MemoryLimit { .. }), "{error}");
+    let error = open(Bytes::mib(1), Some((directory.path(), Bytes::kib(64))));
+    assert!(matches!(error, OpenError::FileLimit { .. }), "{error}");
+    for path in [directory.path().join("missing"), "/proc/self".into()] {
+        let error = open(Bytes::mib(1), Some((&path, Bytes::mib(8))));
+        assert!(matches!(error, OpenError::File(DirectFileError::Create { .. })), "{error}");
+    }
+    if Path::new("/dev/shm").is_dir() {
+        let error = open(Bytes::mib(1), Some((Path::new("/dev/shm"), Bytes::mib(8))));
+        assert!(matches!(error, OpenError::File(DirectFileError::InMemory { .. })), "{error}");
+    }
+}
+
+/// A limit on address space holds for a whole process, so this test runs itself again in one of its own.
+#[test]
+fn address_space_that_is_limited_is_named() {
+    if std::env::var_os("PAGODA_TEST_LIMITED").is_some() {
+        let error =
+            TieredStore::open(config(BasePage::K64, Bytes::gib(64), None)).map(|_| ()).expect_err("limited");
+        assert!(
+            matches!(error, OpenError::Reserve { .. }) && error.to_string().contains("ulimit -v"),
+            "{error}"
+        );
+        return;
+    }
+    let status = std::process::Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -v 4000000 && exec \"$0\" --exact store::tests::address_space_that_is_limited_is_named",
+        ])
+        .arg(std::env::current_exe().expect("a path"))
+        .env("PAGODA_TEST_LIMITED", "1")
+        .status();
+    assert!(status.expect("a shell").success());
+}
+
+/// The interleavings of one move, step by step: a free and a reader between the copy and its end.
+#[test]
+fn a_free_or_a_reader_during_a_spill_is_right() {
+    let directory = disk();
+    let file = Some((directory.path(), Bytes::mib(8)));
+    let store = TieredStore::open(config(BasePage::K64, Bytes::mib(2), file)).expect("a disk");
+    let mut scratch = Scratch::new(BasePage::K64);
+    let pages: Vec<_> = (0..3).map(|i| page_of(64 << 10, 43, i)).collect();
+    let handles: Vec<_> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
+    let file = store.file.as_ref().expect("a file");
+    let mut batch = Batch::new();
+    store.gather(&mut store.memory.lock(), false, &mut batch);
+    assert_eq!(batch.items.len(), 3);
+    for item in batch.items.clone() {
+        store.memory.read(store.table.at(item.id).word().first(), batch.bytes_of(&item));
+    }
+    store.free(handles[0]);
+    let read = store.table.at(batch.items[1].id);
+    assert!(read.enter(read.word()));
+    assert_eq!(file.write(&mut batch), Ok(3));
+    assert_holds(&store, &mut scratch, handles[2], &pages[2]);
+    assert!(store.settle(file, &batch, 3) > 0);
+    read.leave();
+    let kinds: Vec<Kind> = batch.items.iter().map(|item| store.table.at(item.id).word().kind()).collect();
+    assert_eq!(kinds, [Kind::Free, Kind::Memory, Kind::File]);
+    assert_holds(&store, &mut scratch, handles[1], &pages[1]);
+    assert_holds(&store, &mut scratch, handles[2], &pages[2]);
+    store.spill(Bytes::ZERO).expect("room");
+    assert_holds(&store, &mut scratch, handles[1], &pages[1]);
+    store.free(handles[1]);
+    store.free(handles[2]);
+    let usage = store.usage();
+    assert_eq!((usage.objects, usage.memory_used_bytes, usage.file_bytes), (0, Bytes::ZERO, Bytes::ZERO));
+}
+
+#[test]
+fn sparse_segments_are_emptied_and_given_back() {
+    let store = TieredStore::open(config(BasePage::K16, Bytes::mib(24), None)).expect("memory");
+    let mut scratch = Scratch::new(BasePage::K16);
+    let mut random = Random(5);
+    let mut held: Vec<_> = (0..1500)
+        .map(|i| page_of(16 << 10, 43, i))
+        .map(|page| (stored(store.put(&page, &mut scratch)), page))
+        .collect();
+    while held.len() > 300 {
+        let (handle, _) = held.swap_remove(random.below(held.len() as u64) as usize);
+        store.free(handle);
+    }
+    let before = store.usage();
+    assert!(store.trim() > Bytes::mib(7), "{before:?} {:?}", store.usage());
+    held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+    held.iter().for_each(|(handle, _)| store.free(*handle));
+    store.trim();
+    assert_eq!(store.memory.lock().pool.present_segments(), 0);
+}
+
+/// A seeded walk over everything one can do, against a shadow map.
+fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
+    let base_len = store.page_bytes();
+    let mut scratch = Scratch::new(match base_len {
+        4096 => BasePage::K4,
+        16384 => BasePage::K16,
+        _ => BasePage::K64,
+    });
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut shadow: HashMap<u64, (Handle, u64, u64)> = HashMap::new();
+    for step in 0..steps {
+        let key = random.below(150);
+        match (random.below(100), shadow.get(&key).copied()) {
+            (0..2, _) if movers => {
+                let _ = store.spill(Bytes::kib(random.below(2000)));
+                store.trim();
+            }
+            (_, None) => {
+                let (percent, seed) = ([2, 25, 43, 80, 100][random.below(5) as usize], random.next());
+                match store.put(&page_of(base_len, percent, seed), &mut scratch) {
+                    Ok(Put::Stored(handle)) => drop(shadow.insert(key, (handle, percent, seed))),
+                    Ok(Put::Zero) => panic!("not zero"),
+                    Err(error) => assert_eq!(error, PutError::Full, "step {step}"),
+                }
+            }
+            (0..60, Some((handle, percent, seed))) => {
+                assert_holds(store, &mut scratch, handle, &page_of(base_len, percent, seed));
+            }
+            (_, Some((handle, _, _))) => {
+                store.free(handle);
+                shadow.remove(&key);
+            }
+        }
+    }
+    for (handle, percent, seed) in shadow.into_values() {
+        assert_holds(store, &mut scratch, handle, &page_of(base_len, percent, seed));
+        store.free(handle);
+    }
+}
+
+fn assert_empty(store: &TieredStore) {
+    let usage = store.usage();
+    assert_eq!((usage.objects, usage.memory_used_bytes, usage.file_bytes), (0, Bytes::ZERO, Bytes::ZERO));
+    store.trim();
+    assert_eq!(store.memory.lock().pool.present_segments(), 0);
+}
+
+#[test]
+fn a_seeded_walk_agrees_with_a_shadow_map() {
+    let directory = disk();
+    for (seed, base) in [(1, BasePage::K4), (2, BasePage::K16), (3, BasePage::K64)] {
+        let file = Some((directory.path(), Bytes::mib(3)));
+        let store = TieredStore::open(config(base, Bytes::kib(800), file)).expect("a disk");
+        walk(&store, seed, 4000, true);
+        assert_empty(&store);
+    }
+}
+
+#[test]
+fn threads_that_put_get_free_spill_and_trim_at_once_agree_with_their_shadows() {
+    let directory = disk();
+    for base in [BasePage::K4, BasePage::K64] {
+        let file = Some((directory.path(), Bytes::mib(16)));
+        let store = TieredStore::open(config(base, Bytes::mib(2), file)).expect("a disk");
+        let mut scratch = Scratch::new(base);
+        let shared: Vec<_> = (0..20).map(|i| page_of(store.page_bytes(), 43, 1000 + i)).collect();
+        let handles: Vec<_> = shared.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let movers = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let mut random = Random(77);
+                    while !over.load(Ordering::Relaxed) {
+                        let _ = store.spill(Bytes::kib(random.below(1500)));
+                        store.trim();
+                    }
+                })
+            });
+            // Readers of the same handles, while these move.
+            let readers = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let mut scratch = Scratch::new(base);
+                    while !over.load(Ordering::Relaxed) {
+                        for (handle, page) in handles.iter().zip(&shared) {
+                            assert_holds(&store, &mut scratch, *handle, page);
+                        }
+                    }
+                })
+            });
+            let store = &store;
+            let walkers = [11, 12, 13].map(|seed| scope.spawn(move || walk(store, seed, 2500, false)));
+            let outcomes = walkers.map(std::thread::ScopedJoinHandle::join);
+            over.store(true, Ordering::Relaxed);
+            outcomes.into_iter().for_each(|outcome| outcome.expect("no walker failed"));
+            readers
+                .into_iter()
+                .chain(movers)
+                .for_each(|thread| thread.join().expect("it went on to the end"));
+        });
+        handles.iter().for_each(|handle| store.free(*handle));
+        assert_empty(&store);
+    }
+}
+
+/// Figures, not a check: `cargo test --release -p pagoda store_figures -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints timings"]
+fn store_figures() {
+    let directory = disk();
+    for percent in [43, 25] {
+        let file = Some((directory.path(), Bytes::gib(1)));
+        let store = TieredStore::open(config(BasePage::K64, Bytes::mib(256), file)).expect("a disk");
+        let mut scratch = Scratch::new(BasePage::K64);
+        let pages: Vec<_> = (0..512).map(|i| page_of(64 << 10, percent, i)).collect();
+        let mut into = vec![0; 64 << 10];
+        for round in 0..3 {
+            let us = |from: std::time::Instant| from.elapsed().as_secs_f64() * 1e6 / (4 * pages.len()) as f64;
+            let start = std::time::Instant::now();
+            let handles: Vec<_> =
+                (0..4).flat_map(|_| &pages).map(|page| stored(store.put(page, &mut scratch))).collect();
+            let put = us(start);
+            let start = std::time::Instant::now();
+            handles.iter().for_each(|handle| store.get(*handle, &mut into, &mut scratch).expect("stored"));
+            let get = us(start);
+            let usage = store.usage();
+            // The first half to the file, then the other half while the first is fetched.
+            store.spill(Bytes::new(usage.memory_used_bytes.get() / 2)).expect("room");
+            let (store_ref, mut slow) = (&store, Vec::new());
+            let mut other = Scratch::new(BasePage::K64);
+            std::thread::scope(|scope| {
+                let spiller = scope.spawn(move || store_ref.spill(Bytes::mib(8)));
+                for handle in handles.iter().take(handles.len() / 2) {
+                    if spiller.is_finished() {
+                        break;
+                    }
+                    let start = std::time::Instant::now();
+                    store.get(*handle, &mut into, &mut other).expect("stored");
+                    slow.push(start.elapsed().as_micros());
+                }
+            });
+            slow.sort_unstable();
+            println!(
+                "fetch while spilling: {} times, p50 {} us, p90 {}, max {}",
+                slow.len(),
+                slow[slow.len() / 2],
+                slow[slow.len() * 9 / 10],
+                slow[slow.len() - 1]
+            );
+            let start = std::time::Instant::now();
+            let freed = store.spill(Bytes::ZERO).expect("room").get() as f64;
+            let spill = freed / start.elapsed().as_secs_f64() / 1e9;
+            let start = std::time::Instant::now();
+            handles.iter().for_each(|handle| store.get(*handle, &mut into, &mut scratch).expect("stored"));
+            let fetch = us(start);
+            let file = store.usage().file_bytes;
+            let start = std::time::Instant::now();
+            handles.iter().for_each(|handle| store.free(*handle));
+            let free = us(start);
+            println!(
+                "{percent}% new, round {round}: per 64 KiB put {put:.1} us, get {get:.1} us, get from file {fetch:.1} us, free {free:.2} us; \
+                 spill {spill:.2} GB/s; raw {} memory {} committed {} file {file}",
+                usage.raw_bytes, usage.memory_used_bytes, usage.memory_committed_bytes
+            );
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The store that people use: memory first, the file behind it.
+//!
+//! Putting, fetching and freeing is here; moving between tiers is in `spill`. It never returns a page that it can't
+//! vouch for, and forgets nothing when it is full.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::extents::Units;
+use pagoda_core::size::Bytes;
+use pagoda_linux::lock::Lock;
+use pagoda_linux::lz4;
+
+use super::file::{BATCH, Batch, FileTier};
+use super::handle::{Meaning, fill, repeated_word};
+use super::memory::MemoryTier;
+use super::objects::{FREED, Kind, MOVING, ObjectTable};
+use super::scratch::piece;
+use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
+
+/// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one means that other
+/// threads took the room, or were reading all that could leave.
+const ROUNDS_MAX: usize = 8;
+
+/// Compressed memory that spills to a file.
+pub struct TieredStore {
+    pub(super) table: ObjectTable,
+    pub(super) memory: MemoryTier,
+    pub(super) file: Option<FileTier>,
+    /// Whoever moves objects holds this: one mover at a time.
+    pub(super) spiller: Lock<Option<Batch>>,
+    page: usize,
+}
+
+impl TieredStore {
+    /// Opens an empty store. With a file, blocks for one write to it.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(config: StoreConfig) -> Result<Self, OpenError> {
+        let memory = MemoryTier::open(config.base, config.memory_limit)?;
+        let file = config.file.as_ref().map(FileTier::open).transpose()?;
+        Ok(Self {
+            table: ObjectTable::new(),
+            memory,
+            spiller: Lock::new(file.as_ref().map(|_| Batch::new())),
+            file,
+            page: piece(config.base),
+        })
+    }
+
+    /// The length of the pages that this store takes: the base page, or 64 KiB for one of 2 MiB.
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
+        self.page
+    }
+
+    /// The addresses of the memory tier, which nobody may manage.
+    #[must_use]
+    pub fn memory_range(&self) -> Range<usize> {
+        self.memory.range()
+    }
+
+    /// What it holds now.
+    #[must_use]
+    pub fn usage(&self) -> StoreUsage {
+        let (file, file_table) =
+            self.file.as_ref().map_or((0, 0), |file| (file.used_bytes(), file.table_bytes() + BATCH as u64));
+        let state = self.memory.lock();
+        let objects = u64::from(state.numbers.used);
+        let segments = u64::from(state.pool.present_segments()) * self.memory.segment_bytes() as u64;
+        let links = state.pool.linked_segments() as usize * self.memory.segment_bytes()
+            / self.memory.block_bytes()
+            * 4;
+        let tables = links as u64 + self.table.bytes(state.numbers.high) + file_table;
+        StoreUsage {
+            raw_bytes: Bytes::new(objects * self.page as u64),
+            memory_used_bytes: Bytes::new(state.pool.used_blocks() * self.memory.block_bytes() as u64),
+            memory_committed_bytes: Bytes::new(segments + tables),
+            file_bytes: Bytes::new(file),
+            objects,
+        }
+    }
+
+    /// Stores bytes as an object, spilling older ones if there is no room.
+    fn put_object(&self, bytes: &[u8], raw: bool) -> Result<u32, PutError> {
+        for _ in 0..ROUNDS_MAX {
+            if let Some((id, word)) = self.memory.reserve_object(&self.table, bytes.len(), raw) {
+                self.memory.write(word.first(), bytes);
+                self.table.at(id).written();
+                return Ok(id);
+            }
+            self.spill_once(Bytes::ZERO)?;
+        }
+        Err(PutError::Full)
+    }
+}
+
+impl Store for TieredStore {
+    fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError> {
+        assert_eq!(page.len(), self.page, "a page of this store's length");
+        match repeated_word(page) {
+            Some(0) => return Ok(Put::Zero),
+            Some(pattern) => return Ok(Put::Stored(Handle::same_filled(pattern))),
+            None => {}
+        }
+        // What gains less than an eighth is kept as it is: it costs no time to fetch.
+        let packed = scratch.lz4.compress(page, &mut scratch.packed[..self.page / 8 * 7]);
+        let bytes = packed.map_or(page, |len| &scratch.packed[..len]);
+        let id = self.put_object(bytes, packed.is_none())?;
+        if packed.is_none() {
+            self.spill_raw_if_many();
+        }
+        Ok(Put::Stored(Handle::object(id)))
+    }
+
+    fn get(&self, handle: Handle, into: &mut [u8], scratch: &mut Scratch) -> Result<(), GetError> {
+        assert_eq!(into.len(), self.page, "a page of this store's length");
+        let id = match handle.meaning() {
+            Meaning::SameFilled(pattern) => {
+                fill(into, pattern);
+                return Ok(());
+            }
+            Meaning::Object(id) => id,
+        };
+        let object = self.table.get(id).ok_or(GetError::Corrupt)?;
+        loop {
+            let word = object.word();
+            let len = word.len();
+            if word.raw() != (len == self.page) {
+                return Err(GetError::Corrupt);
+            }
+            let bytes = match word.kind() {
+                Kind::Free | Kind::Reserved => return Err(GetError::Corrupt),
+                Kind::Memory => {
+                    // A reader or a mover came between: look again. Each retry means that another got on.
+                    if !object.enter(word) {
+                        continue;
+                    }
+                    let target = if word.raw() { &mut *into } else { &mut scratch.packed[..len] };
+                    self.memory.read(word.first(), target);
+                    object.leave();
+                    if word.raw() {
+                        return Ok(());
+                    }
+                    &scratch.packed[..len]
+                }
+                Kind::File => {
+                    let file = self.file.as_ref().ok_or(GetError::Corrupt)?;
+                    let units = Units::of_bytes(word.first(), len);
+                    file.read(id, units, len, object.checksum.load(Ordering::Relaxed), &mut scratch.slots)?
+                }
+            };
+            if word.raw() {
+                into.copy_from_slice(bytes);
+                return Ok(());
+            }
+            return lz4::decompress(bytes, into).ok_or(GetError::Corrupt);
+        }
+    }
+
+    fn free(&self, handle: Handle) {
+        let Meaning::Object(id) = handle.meaning() else { return };
+        let Some(object) = self.table.get(id) else { return };
+        let mut state = self.memory.lock();
+        let word = object.word();
+        match word.kind() {
+            Kind::Free | Kind::Reserved => {}
+            // The mover sees it when it is done.
+            Kind::Memory if word.has(MOVING) => object.flag(FREED, 0),
+            Kind::Memory => state.drop_object(&self.table, id),
+            Kind::File => {
+                state.numbers.give_back(&self.table, id);
+                drop(state);
+                if let Some(file) = &self.file {
+                    file.release(Units::of_bytes(word.first(), word.len()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The software page table: which ranges are managed, and the entry of each base page in them.
+//!
+//! A *span* is a managed range with the entries of its base pages. Entries are counted from the span's *origin*, not
+//! from address zero: when the program moves a mapping (mremap), the span takes its entries along, whatever the new
+//! address is modulo the base page. When a range is cut (munmap in the middle), both sides keep sharing one array of
+//! entries; a base page that was cut in two keeps one entry, of which each side uses its own granules.
+//!
+//! The table is the content of the engine's gate. Looking things up and changing entries takes the gate shared;
+//! changing which spans there are, and reading events, takes it exclusively. This module must never touch the memory
+//! that it describes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pagoda_core::entry::{Granules, Word};
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::words::zeroed_words;
+
+/// The memory of one entry: the base page, or 64 KiB of a larger one (sixteen granules of an OS page each).
+pub(crate) const fn entry_bytes(base: BasePage) -> usize {
+    match base {
+        BasePage::M2 => 64 << 10,
+        other => other.bytes(),
+    }
+}
+
+/// Room to grow that a new span's array has: a heap that grows by small steps then stays one span. The words cost
+/// address space only, until they are written.
+const GROWTH_ENTRIES: usize = 4096;
+
+/// The entries of a span, shared by the parts that it was cut into.
+pub(crate) type Entries = Arc<[AtomicU64]>;
+
+/// A managed range.
+#[derive(Debug)]
+pub(crate) struct Span {
+    range: PageRange,
+    /// The address of entry 0, perhaps below the range's start; wrapping arithmetic, because a moved span's may
+    /// lie below address zero.
+    origin: usize,
+    entries: Entries,
+    /// Whether its mapping allows pages to be moved out, as far as the last look at the maps tells.
+    pub(crate) movable: AtomicBool,
+}
+
+/// One entry seen from one span: where its granules are, and which of them belong to the span.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    /// The entry's number.
+    pub(crate) index: usize,
+    /// The address of granule 0, which may lie outside the span.
+    base: usize,
+    /// The granules within the span.
+    pub(crate) granules: Granules,
+}
+
+impl Page {
+    /// The addresses of granules `from..to`.
+    pub(crate) fn addresses(&self, from: u32, to: u32) -> PageRange {
+        let start = self.base.wrapping_add(from as usize * OS_PAGE);
+        PageRange::at(start, (to - from) as usize * OS_PAGE)
+    }
+    /// The granule of `address`.
+    pub(crate) fn granule_of(&self, address: usize) -> u32 {
+        (address.wrapping_sub(self.base) / OS_PAGE) as u32
+    }
+}
+
+impl Span {
+    pub(crate) fn range(&self) -> PageRange {
+        self.range
+    }
+    pub(crate) fn entries(&self) -> &Entries {
+        &self.entries
+    }
+    pub(crate) fn entry(&self, index: usize) -> &AtomicU64 {
+        &self.entries[index]
+    }
+    fn index_of(&self, address: usize, entry_bytes: usize) -> usize {
+        address.wrapping_sub(self.origin) / entry_bytes
+    }
+    /// The numbers of the entries that `range`, which lies in the span, touches.
+    pub(crate) fn indices(&self, range: PageRange, entry_bytes: usize) -> std::ops::Range<usize> {
+        self.index_of(range.start(), entry_bytes)..self.index_of(range.end() - 1, entry_bytes) + 1
+    }
+    /// Entry `index`, with the granules that lie in both the span and `within`.
+    pub(crate) fn page(&self, index: usize, within: PageRange, entry_bytes: usize) -> Page {
+        let base = self.origin.wrapping_add(index * entry_bytes);
+        // Offsets from the base page's start, which may lie below the range's.
+        let granule = |address: usize| {
+            let offset = address.wrapping_sub(base) as isize;
+            (offset.clamp(0, entry_bytes as isize) as usize / OS_PAGE) as u32
+        };
+        let (from, to) = self
+            .range
+            .intersection(within)
+            .map_or((0, 0), |range| (granule(range.start()), granule(range.end())));
+        Page { index, base, granules: Granules::range(from, to) }
+    }
+}
+
+/// Takes the busy bit of an entry. None if someone else has it.
+pub(crate) fn try_take(entry: &AtomicU64) -> Option<Word> {
+    let word = Word::from_bits(entry.load(Ordering::Acquire));
+    if word.is_busy() {
+        return None;
+    }
+    entry
+        .compare_exchange(word.bits(), word.busy().bits(), Ordering::AcqRel, Ordering::Relaxed)
+        .ok()
+        .map(|_| word)
+}
+
+/// Ends what [`try_take`] began, with a new state.
+pub(crate) fn give(entry: &AtomicU64, word: Word) {
+    debug_assert!(
+        Word::from_bits(entry.load(Ordering::Relaxed)).is_busy(),
+        "only a taken entry is given back"
+    );
+    entry.store(word.idle().bits(), Ordering::Release);
+}
+
+/// All spans, by their start address. They never overlap.
+#[derive(Debug)]
+pub(crate) struct Table {
+    spans: BTreeMap<usize, Span>,
+    entry_bytes: usize,
+}
+
+impl Table {
+    pub(crate) fn new(base: BasePage) -> Self {
+        Self { spans: BTreeMap::new(), entry_bytes: entry_bytes(base) }
+    }
+    pub(crate) fn entry_bytes(&self) -> usize {
+        self.entry_bytes
+    }
+    /// The span that `address` lies in.
+    pub(crate) fn find(&self, address: usize) -> Option<&Span> {
+        let (_, span) = self.spans.range(..=address).next_back()?;
+        span.range.contains(address).then_some(span)
+    }
+    /// The first span that ends above `address`.
+    pub(crate) fn next_from(&self, address: usize) -> Option<&Span> {
+        self.find(address).or_else(|| self.spans.range(address..).next().map(|(_, span)| span))
+    }
+    /// Every span, lowest address first.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.spans.values()
+    }
+    /// The page of `address` in `span`, whole as far as the span goes.
+    pub(crate) fn page_at(&self, span: &Span, address: usize) -> Page {
+        span.page(span.index_of(address, self.entry_bytes), span.range, self.entry_bytes)
+    }
+    /// The parts of `range` that are not managed, lowest first.
+    pub(crate) fn gaps(&self, range: PageRange, mut each: impl FnMut(PageRange)) {
+        let mut at = range.start();
+        while at < range.end() {
+            match self.next_from(at) {
+                Some(span) if span.range.start() < range.end() => {
+                    if let Some(gap) = PageRange::new(at, span.range.start()) {
+                        each(gap);
+                    }
+                    at = span.range.end();
+                }
+                _ => {
+                    if let Some(gap) = PageRange::new(at, range.end()) {
+                        each(gap);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Adds `range`, of which nothing is managed yet, and returns the span it became part of. All its granules are
+    /// empty until the caller marks what it finds present.
+    pub(crate) fn insert(&mut self, range: PageRange) -> &Span {
+        let entry_bytes = self.entry_bytes;
+        if let Some((&key, before)) = self.spans.range(..range.start()).next_back() {
+            let fits = before.index_of(range.end() - 1, entry_bytes) < before.entries.len();
+            // The array may be shared with a part further up that was cut off: then its entries there are taken.
+            if before.range.end() == range.start() && fits && Arc::strong_count(&before.entries) == 1 {
+                let span = self.spans.get_mut(&key).expect("just found");
+                span.range = PageRange::at(key, range.end() - key);
+                return span;
+            }
+        }
+        let origin = range.start() - range.start() % entry_bytes;
+        let needed = (range.end() - origin).div_ceil(entry_bytes);
+        let entries = zeroed_words(needed + needed / 2 + GROWTH_ENTRIES);
+        let span = Span { range, origin, entries, movable: AtomicBool::new(true) };
+        self.spans.entry(range.start()).insert_entry(span).into_mut()
+    }
+
+    /// Takes `range` out of the table and hands the parts of spans that lay in it to the caller, whole with their
+    /// entries. What lies outside stays.
+    pub(crate) fn cut(&mut self, range: PageRange) -> Vec<Span> {
+        let mut cut = Vec::new();
+        while let Some(span) = self.next_from(range.start()) {
+            let Some(within) = span.range.intersection(range) else { break };
+            let key = span.range.start();
+            let span = self.spans.remove(&key).expect("just found");
+            let part = |range| Span {
+                range,
+                origin: span.origin,
+                entries: Arc::clone(&span.entries),
+                movable: AtomicBool::new(span.movable.load(Ordering::Relaxed)),
+            };
+            for kept in [(span.range.start(), within.start()), (within.end(), span.range.end())] {
+                if let Some(kept) = PageRange::new(kept.0, kept.1) {
+                    self.spans.insert(kept.start(), part(kept));
+                }
+            }
+            cut.push(part(within));
+        }
+        cut
+    }
+
+    /// Puts a span that was cut at `from` back in at `to`, with everything it holds.
+    pub(crate) fn put_moved(&mut self, span: Span, from: usize, to: usize) {
+        let delta = to.wrapping_sub(from);
+        let range = PageRange::at(span.range.start().wrapping_add(delta), span.range.len());
+        let moved = Span { range, origin: span.origin.wrapping_add(delta), ..span };
+        self.spans.insert(range.start(), moved);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: usize = OS_PAGE;
+
+    fn range(from: usize, to: usize) -> PageRange {
+        PageRange::new(from * PAGE, to * PAGE).expect("a range")
+    }
+
+    #[test]
+    fn a_heap_that_grows_stays_one_span() {
+        let mut table = Table::new(BasePage::K64);
+        table.insert(range(100, 133));
+        table.insert(range(133, 140));
+        assert_eq!(table.spans().map(|span| span.range()).collect::<Vec<_>>(), [range(100, 140)]);
+    }
+
+    #[test]
+    fn a_page_cut_in_two_keeps_one_entry_with_granules_for_each_side() {
+        let mut table = Table::new(BasePage::K64);
+        table.insert(range(16, 64));
+        let cut = table.cut(range(20, 22));
+        assert_eq!(cut.len(), 1);
+        let left = table.find(19 * PAGE).expect("the left part");
+        let right = table.find(22 * PAGE).expect("the right part");
+        let (a, b) = (table.page_at(left, 19 * PAGE), table.page_at(right, 22 * PAGE));
+        assert_eq!((a.index, b.index), (0, 0));
+        assert_eq!((a.granules, b.granules), (Granules::range(0, 4), Granules::range(6, 16)));
+        assert!(Arc::ptr_eq(left.entries(), right.entries()));
+        assert!(table.find(20 * PAGE).is_none());
+    }
+
+    #[test]
+    fn a_moved_span_keeps_its_entries_at_any_address() {
+        let mut table = Table::new(BasePage::K64);
+        table.insert(range(1003, 1100));
+        let page = table.page_at(table.find(1050 * PAGE).expect("managed"), 1050 * PAGE);
+        let mut cut = table.cut(range(1003, 1100));
+        table.put_moved(cut.pop().expect("one"), 1003 * PAGE, 2 * PAGE);
+        let span = table.find(49 * PAGE).expect("managed");
+        let moved = table.page_at(span, 49 * PAGE);
+        assert_eq!((moved.index, moved.granules), (page.index, page.granules));
+        assert_eq!(moved.granule_of(49 * PAGE), page.granule_of(1050 * PAGE));
+        assert_eq!(span.range(), range(2, 99));
+    }
+
+    proptest! {
+        /// Whatever is inserted, cut and moved: spans never overlap, and each address is managed or not as a plain
+        /// array of addresses says.
+        #[test]
+        fn the_table_agrees_with_an_array(
+            steps in proptest::collection::vec((0u8..3, 0usize..200, 1usize..40, 0usize..200), 1..40)
+        ) {
+            let mut table = Table::new(BasePage::K64);
+            let mut model = [false; 300];
+            for (kind, from, len, to) in steps {
+                let whole = range(from, from + len);
+                match kind {
+                    0 => {
+                        let mut gaps = Vec::new();
+                        table.gaps(whole, |gap| gaps.push(gap));
+                        for gap in gaps { table.insert(gap); }
+                        model[from..from + len].fill(true);
+                    }
+                    1 => { table.cut(whole); model[from..from + len].fill(false); }
+                    _ => {
+                        let target = range(to, to + len);
+                        if whole.intersection(target).is_some() { continue; }
+                        let moved = table.cut(whole);
+                        table.cut(target);
+                        for span in moved { table.put_moved(span, whole.start(), target.start()); }
+                        let source: Vec<bool> = model[from..from + len].to_vec();
+                        model[from..from + len].fill(false);
+                        model[to..to + len].copy_from_slice(&source);
+                    }
+                }
+                for (page, managed) in model.iter().enumerate() {
+                    prop_assert_eq!(table.find(page * PAGE).is_some(), *managed, "page {}", page);
+                }
+                for (a, b) in table.spans().zip(table.spans().skip(1)) {
+                    prop_assert!(a.range().end() <= b.range().start());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The watcher thread of a managed process: how much there is, what is new, what must stay, and whether all is well.
+//!
+//! Heap growth and malloc's own mappings can't be intercepted, so the watcher looks at the kernel's count every few
+//! milliseconds, and at the maps when there is something new. Adoption registers a range, asks what is present in it and
+//! marks that as ours, all with the gate held exclusively: no event is read meanwhile, so nothing that is marked can be
+//! the rest of a discard that was applied before.
+//!
+//! This thread may touch managed memory (to bring back what is to be pinned); it never does so with a lock held.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide};
+use pagoda_core::pace::watch_interval_us;
+use pagoda_core::size::Bytes;
+use pagoda_linux::maps::{Mapping, MappingKind, MapsReader};
+use pagoda_linux::own_memory::not_own;
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::statm::StatmReader;
+use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
+use pagoda_linux::thread::{is_alive, now_ns, sleep_us};
+
+use crate::counters::Counter;
+use crate::engine::{Engine, HANDLERS_MAX};
+use crate::error::StopReason;
+use crate::pins::Pinner;
+
+/// Growth of what is not managed that calls for a look at the maps: less than the watermarks keep free.
+const GROWTH_BYTES: u64 = 1 << 20;
+
+/// The longest time between two looks at the maps: protections change without an event.
+const LOOK_NS: u64 = 250_000_000;
+
+/// The time between two looks at the threads while memory is short.
+const THREADS_NS: u64 = 50_000_000;
+
+/// How long a fault may be in service before the process is ended rather than left hanging. Longer than reclaim's own
+/// patience, so that its reason is the one that is told.
+const STUCK_NS: u64 = 30_000_000_000;
+
+/// A mapping of the last look.
+#[derive(Clone, Copy)]
+struct Known {
+    start: usize,
+    looks: u32,
+}
+
+/// What the watcher reads the process by. Made on the watcher's own thread, whose descriptors they are.
+pub(crate) struct Watcher {
+    count: StatmReader,
+    maps: MapsReader,
+    present: PagemapScanner,
+    threads: ThreadWalker,
+    mappings: Vec<Mapping>,
+    known: Vec<Known>,
+    /// Anonymous bytes that were not managed at the last look at the maps.
+    unmanaged: u64,
+    left: [u64; Reason::ALL.len()],
+    looked_ns: u64,
+    threads_ns: u64,
+    idle_looks: u32,
+    last_anon: u64,
+}
+
+impl Watcher {
+    pub(crate) fn new(layout: Option<ThreadLayout>) -> io::Result<Self> {
+        Ok(Self {
+            count: StatmReader::new()?,
+            maps: MapsReader::new(8192)?,
+            present: PagemapScanner::new()?,
+            threads: ThreadWalker::new(layout)?,
+            mappings: Vec::with_capacity(1024),
+            known: Vec::with_capacity(1024),
+            unmanaged: 0,
+            left: [0; Reason::ALL.len()],
+            looked_ns: 0,
+            threads_ns: 0,
+            idle_looks: 0,
+            last_anon: 0,
+        })
+    }
+}
+
+impl Engine {
+    /// Watches until the engine ends.
+    pub(crate) fn watch(&self, watcher: &mut Watcher) {
+        self.pin_threads(watcher);
+        while !self.is_quitting() {
+            if self.release_requested.load(Ordering::Acquire) {
+                self.release_all();
+            }
+            if self.is_released() {
+                sleep_us(20_000);
+                self.publish_count(watcher);
+                continue;
+            }
+            let free = self.look(watcher);
+            let growth = watcher.last_anon;
+            let anon = self.ledger.held_bytes();
+            watcher.last_anon = anon;
+            let growth = anon.saturating_sub(growth);
+            watcher.idle_looks = if growth > 64 << 10 { 0 } else { watcher.idle_looks.saturating_add(1) };
+            self.watch_handlers();
+            sleep_us(watch_interval_us(free, Bytes::new(growth), watcher.idle_looks));
+        }
+    }
+
+    /// One look at the process. Returns what is free.
+    fn look(&self, watcher: &mut Watcher) -> Bytes {
+        self.publish_count(watcher);
+        let now = now_ns();
+        let free = self.free();
+        let pressure = free < self.marks.high;
+        if pressure && now - watcher.threads_ns > THREADS_NS {
+            watcher.threads_ns = now;
+            self.pin_threads(watcher);
+        }
+        let managed = self.managed_frames_bytes();
+        let unmanaged = self.ledger.held_bytes().saturating_sub(managed);
+        let grown = unmanaged > watcher.unmanaged + GROWTH_BYTES.min(free.get() / 4);
+        if grown || self.look_soon.swap(false, Ordering::Relaxed) || now - watcher.looked_ns > LOOK_NS {
+            watcher.looked_ns = now;
+            self.look_at_maps(watcher, pressure);
+            watcher.unmanaged = self.ledger.held_bytes().saturating_sub(self.managed_frames_bytes());
+        }
+        self.note_use();
+        free
+    }
+
+    fn publish_count(&self, watcher: &mut Watcher) {
+        let Ok(anon) = watcher.count.anon_bytes() else { return };
+        self.ledger.reconcile(anon as u64);
+        self.counters.set(Counter::AnonBytes, anon as u64);
+        self.counters.raise(Counter::AnonPeakBytes, anon as u64);
+        self.publish_gauges();
+    }
+
+    fn look_at_maps(&self, watcher: &mut Watcher, pressure: bool) {
+        self.counters.add(Counter::MapScans, 1);
+        watcher.mappings.clear();
+        let mappings = &mut watcher.mappings;
+        let read = watcher.maps.for_each(|mapping| {
+            if mapping.is_private_anonymous() {
+                mappings.push(*mapping);
+            }
+        });
+        if read.is_err() {
+            // Without the maps nothing new can be adopted; what is managed stays so.
+            return;
+        }
+        watcher.left = [0; Reason::ALL.len()];
+        let mappings = std::mem::take(&mut watcher.mappings);
+        let mut known = Vec::with_capacity(mappings.len());
+        for mapping in &mappings {
+            let Some(range) = PageRange::new(mapping.start, mapping.end) else { continue };
+            let looks = match watcher.known.binary_search_by_key(&mapping.start, |known| known.start) {
+                Ok(at) => watcher.known[at].looks + 1,
+                Err(_) => 0,
+            };
+            known.push(Known { start: mapping.start, looks });
+            not_own(range, |part| self.look_at_mapping(watcher, mapping, part, looks, pressure));
+        }
+        watcher.mappings = mappings;
+        watcher.known = known;
+        let left = |reason: Reason| watcher.left[reason as usize];
+        self.counters.set(Counter::LeftReadonlyBytes, left(Reason::ReadOnly));
+        self.counters.set(Counter::LeftExecutableBytes, left(Reason::Executable));
+        self.counters.set(Counter::LeftSmallBytes, left(Reason::Small) + left(Reason::Young));
+        self.counters.set(Counter::LeftThreadBytes, self.pins.bytes());
+        self.counters.set(Counter::UnmanagedBytes, watcher.left.iter().sum());
+    }
+
+    fn look_at_mapping(
+        &self,
+        watcher: &mut Watcher,
+        mapping: &Mapping,
+        range: PageRange,
+        looks: u32,
+        pressure: bool,
+    ) {
+        let mut gaps: Vec<PageRange> = Vec::new();
+        {
+            let table = self.gate_shared();
+            table.gaps(range, |gap| gaps.push(gap));
+            let movable = mapping.read && mapping.write && !mapping.execute;
+            let mut at = range.start();
+            while let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) {
+                // A part that can't be moved makes all of its span wait for the next look; both are the exception.
+                span.movable.store(movable, Ordering::Relaxed);
+                at = span.range().end();
+            }
+        }
+        let situation = Situation { pressure, budget: self.marks.budget(), base: self.base };
+        for gap in gaps {
+            let mut populated = 0u64;
+            let counted = watcher.present.present_runs(gap.start(), gap.end(), |run, presence| {
+                if presence == pagoda_linux::pagemap::Presence::Memory {
+                    populated += run.len() as u64;
+                }
+            });
+            if counted.is_err() {
+                continue;
+            }
+            let facts = MappingFacts {
+                length: Bytes::new(gap.len() as u64),
+                populated: Some(Bytes::new(populated)),
+                read: mapping.read,
+                write: mapping.write,
+                execute: mapping.execute,
+                shared: mapping.shared,
+                anonymous: true,
+                own: false,
+                main_stack: mapping.kind == MappingKind::MainStack,
+                age_scans: looks,
+                holds_thread_control_block: self.pins.overlaps(gap),
+            };
+            match decide(&facts, &situation) {
+                Decision::Adopt => self.adopt(&mut watcher.present, gap),
+                Decision::Leave(reason) => watcher.left[reason as usize] += populated,
+            }
+        }
+    }
+
+    /// Pins what the kernel reads of each thread by itself, and brings it back if it is out.
+    fn pin_threads(&self, watcher: &mut Watcher) {
+        let mut areas: Vec<(u32, PageRange)> = Vec::new();
+        let walked = watcher.threads.for_each_thread(|area| {
+            let ranges = area.kernel_reads().filter_map(|range| PageRange::covering(range.start, range.end));
+            areas.extend(ranges.map(|range| (area.tid, range)));
+        });
+        if walked.is_err() {
+            return;
+        }
+        for (id, range) in areas {
+            self.pins.pin(Pinner::Thread(id), range);
+            pagoda_linux::touch::touch(range);
+        }
+        self.pins.keep_threads(is_alive);
+    }
+
+    fn watch_handlers(&self) {
+        let now = now_ns();
+        for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
+            let since = since.load(Ordering::Relaxed);
+            if since != 0 && now.saturating_sub(since) > STUCK_NS {
+                self.stop(StopReason::HandlerStuck);
+            }
+        }
+    }
+}
