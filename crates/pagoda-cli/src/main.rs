@@ -1,6 +1,7 @@
 //! The `pagoda` command: run programs within a memory budget, and say what the machine allows.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod doctor;
 mod elf;
 mod place;
@@ -33,6 +34,11 @@ struct Arguments {
 enum Subcommands {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
+    /// Measure against the kernel, side by side on this machine.
+    Bench(bench::BenchArgs),
+    /// The process that a bench measures.
+    #[command(hide = true)]
+    BenchWorker(bench::worker::WorkerArgs),
 }
 
 /// Prints to standard error. A standard error that is closed is no reason to fail.
@@ -50,12 +56,13 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(error),
     };
+    // The alternate form has the causes in the same line.
+    let own = |error: anyhow::Error| Refusal::own(format_args!("{error:#}"));
     let outcome = match arguments.command {
         Subcommands::Run(args) => run::run(&args),
-        // The alternate form has the causes in the same line.
-        Subcommands::Doctor(args) => {
-            doctor::run(&args).map_err(|error| Refusal::own(format_args!("{error:#}")))
-        }
+        Subcommands::Doctor(args) => doctor::run(&args).map_err(own),
+        Subcommands::Bench(args) => bench::run(&args).map_err(own),
+        Subcommands::BenchWorker(args) => bench::worker::run(&args).map_err(own),
     };
     outcome.unwrap_or_else(|refusal| {
         say(&refusal);

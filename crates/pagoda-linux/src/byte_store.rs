@@ -9,6 +9,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::own_memory;
+use crate::range::PageRange;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -56,6 +58,9 @@ impl ByteStore {
         };
         let mapped_at = mapped.expose_provenance();
         let store = Self { mapped_at, mapped_len, at: mapped_at.next_multiple_of(ALIGN), len };
+        if !own_memory::declare(PageRange::at(mapped_at, mapped_len)) {
+            return Err(io::Error::other("the list of Pagoda's own mappings is full"));
+        }
         let pages = match backing {
             Backing::Huge => Advice::LinuxHugepage,
             Backing::Small => Advice::LinuxNoHugepage,
@@ -191,6 +196,7 @@ impl Drop for ByteStore {
         let at = std::ptr::with_exposed_provenance_mut(self.mapped_at);
         // SAFETY: this value owns the mapping, and no reference into it outlives `self`.
         let _ = unsafe { munmap(at, self.mapped_len) };
+        own_memory::withdraw(PageRange::at(self.mapped_at, self.mapped_len));
     }
 }
 

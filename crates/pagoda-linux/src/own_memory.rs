@@ -46,7 +46,11 @@ pub fn withdraw(range: PageRange) {
 /// code reads while it serves a fault. The kernel keeps zeroed data in anonymous mappings that can't be told from the
 /// program's. Call it once, on a thread of the program.
 pub fn declare_library_data() {
-    unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, _: *mut std::ffi::c_void) -> std::ffi::c_int {
+    unsafe extern "C" fn each(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        _: *mut std::ffi::c_void,
+    ) -> std::ffi::c_int {
         // SAFETY: the dynamic linker passes a valid record, whose name is a C string and whose headers are an array.
         let (name, base, headers) = unsafe {
             let info = &*info;
