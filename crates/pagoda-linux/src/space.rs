@@ -10,6 +10,7 @@
 //! This module must never decide what moves, and never keeps content: a slot's content is its owner's business.
 
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::page::OS_PAGE;
@@ -63,7 +64,7 @@ pub struct Space {
     arena: OwnMapping,
     exit: OwnMapping,
     exit_uffd: Uffd,
-    exit_taken: AtomicU64,
+    exit_taken: Mutex<()>,
     slot_bytes: usize,
     claimed: Vec<AtomicU64>,
     zeroes: Vec<u8>,
@@ -86,7 +87,7 @@ impl Space {
         }
         let claimed = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let zeroes = vec![0; slot_bytes.max(OS_PAGE)];
-        Ok(Self { uffd, arena, exit, exit_uffd, exit_taken: AtomicU64::new(0), slot_bytes, claimed, zeroes })
+        Ok(Self { uffd, arena, exit, exit_uffd, exit_taken: Mutex::new(()), slot_bytes, claimed, zeroes })
     }
 
     /// Takes `range` under management: its missing faults and its events arrive here from now on.
@@ -171,6 +172,13 @@ impl Space {
         unsafe { self.uffd.copy(to.start(), content) }
     }
 
+    /// Fills `to`, managed memory, with a copy of `content`.
+    pub fn fill_with(&self, to: PageRange, content: &[u8]) -> Progress {
+        assert_eq!(to.len(), content.len(), "a page range is filled whole");
+        // SAFETY: as for `fill_by_copy`.
+        unsafe { self.uffd.copy(to.start(), content) }
+    }
+
     /// Fills `to`, managed memory of at most one slot's length, with fresh pages of zeroes.
     pub fn fill_with_zeroes(&self, to: PageRange) -> Progress {
         // SAFETY: as for `fill_by_copy`.
@@ -189,14 +197,11 @@ impl Space {
         unsafe { child.copy(to.start(), content) }
     }
 
-    /// Gives the frames of these slots, whose content nobody wants, back to the kernel. Returns the bytes tried.
-    /// Takes about 8 µs for 64 KiB, and waits for nobody.
+    /// Gives the frames of these slots, whose content nobody wants, back to the kernel, and returns the bytes. Takes about
+    /// 8 µs for 64 KiB, and waits for nobody: if another thread is at it, it gives nothing back and returns 0.
     pub fn give_back(&self, slots: &[Slot]) -> usize {
-        // One caller at a time has the way out; the engine has one thread that gives back.
-        let free = self.exit_taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        assert!(free, "frames are given back by one thread at a time");
-        let batch_slots = EXIT_BYTES / self.slot_bytes;
-        for batch in slots.chunks(batch_slots.max(1)) {
+        let Ok(_way_out) = self.exit_taken.try_lock() else { return 0 };
+        for batch in slots.chunks(EXIT_BYTES / self.slot_bytes) {
             for (i, slot) in batch.iter().enumerate() {
                 let from = PageRange::at(self.address(slot.index), self.slot_bytes);
                 // SAFETY: the source is a slot whose content the caller gave up; the destination is the way out,
@@ -212,7 +217,6 @@ impl Space {
             // SAFETY: what is on the way out is nobody's any more.
             unsafe { self.exit.discard(self.exit.range()) };
         }
-        self.exit_taken.store(0, Ordering::Release);
         slots.len() * self.slot_bytes
     }
 

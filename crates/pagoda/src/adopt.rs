@@ -14,7 +14,7 @@ use pagoda_linux::uffd::Errno as KernelErrno;
 use crate::counters::{Counter, Status};
 use crate::engine::Engine;
 use crate::error::Errno;
-use crate::fault::Served;
+use crate::fault::{Extent, Served};
 use crate::region::RegionError;
 use crate::store::Scratch;
 use crate::table::{Table, give};
@@ -175,7 +175,7 @@ impl Engine {
                 None => at = range.end(),
                 Some(missing) => {
                     at = missing.end();
-                    let served = self.serve(missing.start(), true, &mut scratch);
+                    let served = self.serve(missing.start(), true, Extent::Page, &mut scratch);
                     if served == Served::Done {
                         self.counters.add(Counter::BroughtBackBytes, missing.len() as u64);
                     } else {

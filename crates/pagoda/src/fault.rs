@@ -22,6 +22,15 @@ use crate::error::{Errno, StopReason};
 use crate::store::{GetError, Handle, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
 
+/// How much of a page that is staged or stored a fault brings in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of the base page: for who reads on.
+    Page,
+    /// The granule alone: for who jumps about, and would pay for fifteen others to come and go.
+    Granule,
+}
+
 /// What became of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
@@ -45,8 +54,8 @@ struct MovedIn {
 }
 
 impl Engine {
-    /// Serves the fault at `address`.
-    pub(crate) fn serve(&self, address: usize, write: bool, scratch: &mut Scratch) -> Served {
+    /// Serves the fault at `address`; of a page that is staged or stored, brings in as much as `extent` says.
+    pub(crate) fn serve(&self, address: usize, write: bool, extent: Extent, scratch: &mut Scratch) -> Served {
         let mut fetched = false;
         loop {
             let table = self.gate_shared();
@@ -70,7 +79,16 @@ impl Engine {
                 }
                 Backing::Slot(slot) => {
                     self.counters.add(if fetched { Counter::FaultsStored } else { Counter::FaultsStaged }, 1);
-                    let (word, served) = self.install(&table, span, &page, word, slot, granule);
+                    let want = match extent {
+                        Extent::Page => page.granules.without(word.resident()),
+                        Extent::Granule => Granules::range(granule, granule + 1),
+                    };
+                    let (word, served) = self.install(&table, span, &page, word, slot, want, granule);
+                    give(entry, word);
+                    return served;
+                }
+                Backing::Handle(handle) if extent == Extent::Granule => {
+                    let (word, served) = self.install_part(&page, word, handle, granule, scratch);
                     give(entry, word);
                     return served;
                 }
@@ -134,7 +152,7 @@ impl Engine {
         };
         let room = self.has_room();
         // A read gets the zero page as long as there is room for the page that a write would bring.
-        let frame = if write || !room { self.zone.take_ready(&self.space) } else { None };
+        let frame = if write || !room { self.take_frame() } else { None };
         let progress = match frame {
             Some(mut slot) => {
                 self.space.bytes_mut(&mut slot).fill(0);
@@ -192,6 +210,7 @@ impl Engine {
     }
 
     /// Puts the content of a staged page into the region.
+    #[expect(clippy::too_many_arguments, reason = "the state of one page, taken apart once")]
     fn install(
         &self,
         table: &Table,
@@ -199,9 +218,9 @@ impl Engine {
         page: &Page,
         word: Word,
         slot: u32,
+        want: Granules,
         granule: u32,
     ) -> (Word, Served) {
-        let want = page.granules.without(word.resident());
         let slot = self.space.claim_slot(slot);
         let moved = self.move_in(page, &slot, want);
         let resident = word.resident().or(moved.done);
@@ -225,6 +244,38 @@ impl Engine {
             return (word, Served::Done);
         }
         (word, self.settle(moved.stop, page.addresses(granule, granule + 1)))
+    }
+
+    /// Copies one granule of a stored page into the region. The rest stays stored, and so does the granule's old copy,
+    /// which is worth nothing from now on.
+    fn install_part(
+        &self,
+        page: &Page,
+        word: Word,
+        handle: u64,
+        granule: u32,
+        scratch: &mut Scratch,
+    ) -> (Word, Served) {
+        if !self.has_room() && !self.make_room() {
+            return (word, Served::NoMemory);
+        }
+        let mut content = [0; 4096];
+        if let Err(error) =
+            self.store.get(Handle::from_bits(handle), granule as usize * 4096, &mut content, scratch)
+        {
+            self.stop(unreadable(error));
+        }
+        let here = page.addresses(granule, granule + 1);
+        let progress = self.space.fill_with(here, &content);
+        self.counters.add(Counter::FaultsStored, 1);
+        if progress.stop.is_some() {
+            return (word, self.settle(progress.stop, here));
+        }
+        self.ledger.took(4096);
+        self.ledger.resident(4096);
+        self.note_use();
+        let resident = word.resident().or(Granules::range(granule, granule + 1));
+        (word.with_resident(resident).with_warmth(1), Served::Done)
     }
 
     /// The granules of an entry that may be somebody's.
@@ -285,6 +336,30 @@ impl Engine {
         result
     }
 
+    /// A ready frame, if the budget allows to use one. While it is exceeded, by compressed pages that took more, say,
+    /// ready frames belong to the kernel.
+    fn take_frame(&self) -> Option<Slot> {
+        (self.ledger.excess_bytes() <= self.marks.min.get())
+            .then(|| self.zone.take_ready(&self.space))
+            .flatten()
+    }
+
+    /// Turns a ready frame into memory that the kernel may give again. False if there is none.
+    fn make_room(&self) -> bool {
+        let Some(slot) = self.take_frame() else { return false };
+        let slots = [slot];
+        let bytes = self.space.give_back(&slots);
+        self.ledger.took(-(bytes as i64));
+        for slot in slots {
+            if bytes > 0 {
+                self.zone.put_empty(&self.space, slot)
+            } else {
+                self.zone.put_ready(&self.space, slot)
+            }
+        }
+        bytes > 0
+    }
+
     /// Brings the content of a stored page, whose busy bit the caller has taken, into a slot, and gives the entry back
     /// as staged. Without a frame, and unless `regardless` of the budget, the entry is given back as it was: false.
     pub(crate) fn fetch(
@@ -297,7 +372,8 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> bool {
         let entry = &entries[index];
-        let slot = self.zone.take_ready(&self.space).or_else(|| {
+        let frame = if regardless { self.zone.take_ready(&self.space) } else { self.take_frame() };
+        let slot = frame.or_else(|| {
             let fresh = if regardless || self.has_room() { self.zone.take_empty(&self.space) } else { None };
             if fresh.is_some() {
                 self.ledger.took(self.entry_bytes() as i64);
@@ -309,7 +385,7 @@ impl Engine {
             return false;
         };
         let handle = Handle::from_bits(handle);
-        match self.store.get(handle, self.space.bytes_mut(&mut slot), scratch) {
+        match self.store.get(handle, 0, self.space.bytes_mut(&mut slot), scratch) {
             Ok(()) => {}
             Err(error) => self.stop(unreadable(error)),
         }

@@ -47,7 +47,7 @@ impl Engine {
                 buffer.copy_from_slice(self.space.bytes(&slot));
                 self.space.release_slot(slot);
             }
-            Backing::Handle(handle) => match self.store.get(Handle::from_bits(handle), buffer, scratch) {
+            Backing::Handle(handle) => match self.store.get(Handle::from_bits(handle), 0, buffer, scratch) {
                 Ok(()) => {}
                 Err(error) => self.stop(unreadable(error)),
             },

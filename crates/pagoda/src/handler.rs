@@ -10,7 +10,7 @@ use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::fault::Served;
+use crate::fault::{Extent, Served};
 use crate::reclaim::Step;
 use crate::store::Scratch;
 
@@ -28,11 +28,30 @@ struct Fault {
     write: bool,
 }
 
+/// The pages that a handler served last: what tells a reader who goes on from one who jumps about.
+#[derive(Default)]
+struct Recent {
+    pages: [usize; 8],
+    next: usize,
+}
+
+impl Recent {
+    /// A whole page for who was on it or beside it just now, else the granule alone.
+    fn extent(&self, page: usize) -> Extent {
+        if self.pages.iter().any(|known| known.abs_diff(page) <= 1) { Extent::Page } else { Extent::Granule }
+    }
+    fn note(&mut self, page: usize) {
+        self.pages[self.next % self.pages.len()] = page;
+        self.next += 1;
+    }
+}
+
 impl Engine {
     /// Serves faults until the engine ends. `id` is below [`HANDLERS_MAX`](crate::engine::HANDLERS_MAX).
     pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
         let mut idle_rounds = 0u32;
+        let mut recent = Recent::default();
         while !self.is_quitting() {
             if self.space.wait(if faults.is_empty() { WAIT_MS } else { 0 }) {
                 self.read_messages(&mut faults, scratch);
@@ -43,7 +62,7 @@ impl Engine {
             let begin = now_ns();
             self.serving_since_ns[id].store(begin, Ordering::Relaxed);
             let before = faults.len();
-            faults.retain(|fault| !self.serve_or_keep(*fault, scratch));
+            faults.retain(|fault| !self.serve_or_keep(*fault, &mut recent, scratch));
             self.counters.add(Counter::Faults, (before - faults.len()) as u64);
             self.counters.add(Counter::FaultServiceNs, now_ns() - begin);
             if faults.len() < before {
@@ -71,9 +90,13 @@ impl Engine {
     }
 
     /// Serves one fault. False if it has to wait.
-    fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
-        match self.serve(fault.address, fault.write, scratch) {
-            Served::Done => true,
+    fn serve_or_keep(&self, fault: Fault, recent: &mut Recent, scratch: &mut Scratch) -> bool {
+        let extent = recent.extent(fault.address / self.entry_bytes());
+        match self.serve(fault.address, fault.write, extent, scratch) {
+            Served::Done => {
+                recent.note(fault.address / self.entry_bytes());
+                true
+            }
             Served::Again => {
                 self.counters.add(Counter::RetriesAgain, 1);
                 false
@@ -89,7 +112,7 @@ impl Engine {
                         Step::Again | Step::Exhausted | Step::Full(_) => break,
                     }
                 }
-                self.serve(fault.address, fault.write, scratch) == Served::Done
+                self.serve(fault.address, fault.write, extent, scratch) == Served::Done
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::store::{Handle, Put, PutError, Scratch, Store};
-use crate::table::{Entries, Span, Table, give, try_take};
+use crate::table::{Entries, Page, Span, Table, give, try_take};
 use crate::zone::BATCH_ORDER;
 
 /// Entries that one step looks at, at most, while it holds the gate: about 100 µs of loads from cold memory.
@@ -75,7 +75,7 @@ impl Engine {
         if enough && let Some(step) = self.store_oldest(scratch) {
             return step;
         }
-        match self.stage_next() {
+        match self.stage_next(scratch) {
             Step::Exhausted => self.store_oldest(scratch).unwrap_or(Step::Exhausted),
             step => step,
         }
@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// Moves the next resident pages that the hand comes to out of their region.
-    fn stage_next(&self) -> Step {
+    fn stage_next(&self, scratch: &mut Scratch) -> Step {
         let table = self.gate_shared();
         let (span, first, count) = match self.next_candidates(&table) {
             Ok(Some(found)) => found,
@@ -138,7 +138,7 @@ impl Engine {
         }
         let mut step = Step::Looking;
         for index in first..first + count {
-            step = self.stage_page(&table, span, index);
+            step = self.stage_page(&table, span, index, scratch);
             if step == Step::Again {
                 break;
             }
@@ -207,7 +207,7 @@ impl Engine {
 
     /// Whether this entry may be moved out now. One that was missed lately is spared, and cools.
     fn may_go(&self, word: Word, entry: &std::sync::atomic::AtomicU64) -> bool {
-        if word.is_busy() || word.resident().is_empty() || matches!(word.backing(), Backing::Handle(_)) {
+        if word.is_busy() || word.resident().is_empty() {
             return false;
         }
         if word.warmth() > 0 {
@@ -308,7 +308,7 @@ impl Engine {
     }
 
     /// Stages what can go of one page: its granules that are in the region and not pinned.
-    fn stage_page(&self, table: &Table, span: &Span, index: usize) -> Step {
+    fn stage_page(&self, table: &Table, span: &Span, index: usize, scratch: &mut Scratch) -> Step {
         let entry_bytes = table.entry_bytes();
         let page = span.page(index, span.range(), entry_bytes);
         let entry = span.entry(index);
@@ -316,7 +316,10 @@ impl Engine {
         let slot = match word.backing() {
             Backing::None => self.zone.take_empty(&self.space),
             Backing::Slot(slot) => Some(self.space.claim_slot(slot)),
-            Backing::Handle(_) => None,
+            Backing::Handle(handle) => {
+                let step = self.merge_page(span, &page, word, handle, scratch);
+                return step;
+            }
         };
         let Some(slot) = slot else {
             give(entry, word);
@@ -364,8 +367,65 @@ impl Engine {
         self.settle_staging(span, !out.is_empty(), stop)
     }
 
+    /// Stages a page of which some granules were brought in alone: fetches the rest beside them and drops the stored copy,
+    /// which is out of date.
+    fn merge_page(&self, span: &Span, page: &Page, word: Word, handle: u64, scratch: &mut Scratch) -> Step {
+        let entry = span.entry(page.index);
+        let Some(part) = self.zone.take_empty(&self.space) else {
+            give(entry, word);
+            return Step::Looking;
+        };
+        let Some(mut whole) = self.frame_for_merge() else {
+            self.zone.put_empty(&self.space, part);
+            give(entry, word);
+            return Step::Looking;
+        };
+        let parts = [part];
+        let mut out = Granules::NONE;
+        let mut stop = None;
+        for (from, to) in self.unpinned(page, word.resident().and(page.granules)).runs() {
+            let mut at = from;
+            while at < to && stop.is_none() {
+                let progress = self.space.evict(page.addresses(at, to), &parts, at as usize * 4096);
+                let reached = at + (progress.bytes / 4096) as u32;
+                out = out.or(Granules::range(at, reached));
+                at = reached;
+                stop = progress.stop;
+            }
+        }
+        let [part] = parts;
+        if out.is_empty() {
+            self.zone.put_empty(&self.space, part);
+            self.zone.put_ready(&self.space, whole);
+            give(entry, word);
+            return self.settle_staging(span, false, stop);
+        }
+        let stored = Handle::from_bits(handle);
+        if let Err(error) = self.store.get(stored, 0, self.space.bytes_mut(&mut whole), scratch) {
+            self.stop(crate::fault::unreadable(error));
+        }
+        for (from, to) in out.runs() {
+            let bytes = from as usize * 4096..to as usize * 4096;
+            self.space.bytes_mut(&mut whole)[bytes.clone()].copy_from_slice(&self.space.bytes(&part)[bytes]);
+        }
+        self.store.free(stored);
+        self.zone.put_ready(&self.space, part);
+        self.ledger.resident(-(i64::from(out.count()) * 4096));
+        self.publish_staged(span, page.index, word.with_resident(word.resident().without(out)), whole);
+        self.settle_staging(span, true, stop)
+    }
+
+    /// A frame, ready or fresh: what comes of it is that a stored page's other granules can go.
+    fn frame_for_merge(&self) -> Option<Slot> {
+        self.zone.take_ready(&self.space).or_else(|| {
+            let fresh = self.zone.take_empty(&self.space)?;
+            self.ledger.took(self.entry_bytes() as i64);
+            Some(fresh)
+        })
+    }
+
     /// `granules` without those that a pin lies on.
-    fn unpinned(&self, page: &crate::table::Page, granules: Granules) -> Granules {
+    fn unpinned(&self, page: &Page, granules: Granules) -> Granules {
         let mut free = granules;
         for (from, to) in granules.runs() {
             if self.pins.overlaps(page.addresses(from, to)) {
@@ -396,7 +456,11 @@ impl Engine {
         self.counters.add(Counter::ReleasedBytes, bytes as u64);
         self.ledger.took(-(bytes as i64));
         for slot in slots {
-            self.zone.put_empty(&self.space, slot);
+            if bytes > 0 {
+                self.zone.put_empty(&self.space, slot)
+            } else {
+                self.zone.put_ready(&self.space, slot)
+            }
         }
     }
 }

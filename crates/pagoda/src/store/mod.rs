@@ -17,6 +17,7 @@ mod file;
 mod handle;
 mod memory;
 mod objects;
+mod pack;
 mod scratch;
 mod spill;
 #[cfg(test)]
@@ -126,15 +127,21 @@ pub trait Store: Send + Sync {
     /// If the page has another length.
     fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError>;
 
-    /// Fetches a page; the handle stays valid. Allocates nothing, waits for no lock; blocks for the disk if the page is
+    /// Fetches `into.len()` bytes of a page from `offset` on; the handle stays valid. Allocates nothing, waits for no lock; blocks for the disk if the page is
     /// there.
     ///
     /// # Errors
     /// See [`GetError`]; `into` may hold anything then.
     ///
     /// # Panics
-    /// If `into` has another length than the page that was put.
-    fn get(&self, handle: Handle, into: &mut [u8], scratch: &mut Scratch) -> Result<(), GetError>;
+    /// If that reaches beyond the page's end.
+    fn get(
+        &self,
+        handle: Handle,
+        offset: usize,
+        into: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), GetError>;
 
     /// Gives the room of a page back.
     fn free(&self, handle: Handle);

@@ -71,7 +71,7 @@ fn stored(put: Result<Put, PutError>) -> Handle {
 
 fn assert_holds(store: &TieredStore, scratch: &mut Scratch, handle: Handle, page: &[u8]) {
     let mut back = vec![0xee; page.len()];
-    store.get(handle, &mut back, scratch).expect("stored");
+    store.get(handle, 0, &mut back, scratch).expect("stored");
     assert!(back == page, "another page came back for {handle:?}");
 }
 
@@ -117,7 +117,7 @@ fn pages_of_every_length_and_kind_come_back_from_memory_and_from_the_file() {
         handles.iter().for_each(|handle| store.free(*handle));
         assert_eq!((store.usage().objects, store.usage().file_bytes), (0, Bytes::ZERO));
         let mut back = pages[0].clone();
-        assert_eq!(store.get(handles[0], &mut back, &mut scratch), Err(GetError::Corrupt), "it is free");
+        assert_eq!(store.get(handles[0], 0, &mut back, &mut scratch), Err(GetError::Corrupt), "it is free");
     }
 }
 
@@ -207,7 +207,7 @@ fn a_damaged_file_gives_an_error_and_never_data() {
             file.write_at(slot * 4096, &bad).expect("room");
             for (handle, page) in handles.iter().zip(&pages) {
                 let mut back = vec![0; page.len()];
-                match store.get(*handle, &mut back, &mut scratch) {
+                match store.get(*handle, 0, &mut back, &mut scratch) {
                     Ok(()) => assert!(back == *page),
                     Err(error) => {
                         assert_eq!(error, GetError::Corrupt);
@@ -259,7 +259,7 @@ fn a_file_that_can_not_be_read_or_ends_early_is_an_error() {
         let mut scratch = Scratch::new(BasePage::K64);
         let handle = stored(store.put(&page, &mut scratch));
         store.spill(Bytes::ZERO).expect("it takes everything");
-        let error = store.get(handle, &mut vec![0; page.len()], &mut scratch).expect_err("no bytes");
+        let error = store.get(handle, 0, &mut vec![0; page.len()], &mut scratch).expect_err("no bytes");
         assert_eq!(matches!(error, GetError::Corrupt), read, "{error}");
         assert_eq!(error.errno() == 0, read, "{error}");
     }
@@ -486,7 +486,7 @@ fn store_figures() {
                 (0..4).flat_map(|_| &pages).map(|page| stored(store.put(page, &mut scratch))).collect();
             let put = us(start);
             let start = std::time::Instant::now();
-            handles.iter().for_each(|handle| store.get(*handle, &mut into, &mut scratch).expect("stored"));
+            handles.iter().for_each(|handle| store.get(*handle, 0, &mut into, &mut scratch).expect("stored"));
             let get = us(start);
             let usage = store.usage();
             // The first half to the file, then the other half while the first is fetched.
@@ -500,7 +500,7 @@ fn store_figures() {
                         break;
                     }
                     let start = std::time::Instant::now();
-                    store.get(*handle, &mut into, &mut other).expect("stored");
+                    store.get(*handle, 0, &mut into, &mut other).expect("stored");
                     slow.push(start.elapsed().as_micros());
                 }
             });
@@ -516,7 +516,7 @@ fn store_figures() {
             let freed = store.spill(Bytes::ZERO).expect("room").get() as f64;
             let spill = freed / start.elapsed().as_secs_f64() / 1e9;
             let start = std::time::Instant::now();
-            handles.iter().for_each(|handle| store.get(*handle, &mut into, &mut scratch).expect("stored"));
+            handles.iter().for_each(|handle| store.get(*handle, 0, &mut into, &mut scratch).expect("stored"));
             let fetch = us(start);
             let file = store.usage().file_bytes;
             let start = std::time::Instant::now();

@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering;
 use pagoda_core::extents::Units;
 use pagoda_core::size::Bytes;
 use pagoda_linux::lock::Lock;
-use pagoda_linux::lz4;
 
 use super::file::{BATCH, Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable};
+use super::pack::{pack, unpack};
 use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 
@@ -96,6 +96,41 @@ impl TieredStore {
     }
 }
 
+impl TieredStore {
+    /// An object's bytes as they are stored, whether they are the page itself, and room for a block.
+    fn load<'a>(
+        &self,
+        id: u32,
+        scratch: &'a mut Scratch,
+    ) -> Result<(&'a [u8], bool, &'a mut [u8]), GetError> {
+        let object = self.table.get(id).ok_or(GetError::Corrupt)?;
+        loop {
+            let word = object.word();
+            let len = word.len();
+            if word.raw() != (len == self.page) {
+                return Err(GetError::Corrupt);
+            }
+            match word.kind() {
+                Kind::Free | Kind::Reserved => return Err(GetError::Corrupt),
+                // A reader or a mover came between: look again. Each retry means that another got on.
+                Kind::Memory if !object.enter(word) => {}
+                Kind::Memory => {
+                    self.memory.read(word.first(), &mut scratch.packed[..len]);
+                    object.leave();
+                    return Ok((&scratch.packed[..len], word.raw(), &mut scratch.block));
+                }
+                Kind::File => {
+                    let file = self.file.as_ref().ok_or(GetError::Corrupt)?;
+                    let units = Units::of_bytes(word.first(), len);
+                    let checksum = object.checksum.load(Ordering::Relaxed);
+                    let bytes = file.read(id, units, len, checksum, &mut scratch.slots)?;
+                    return Ok((bytes, word.raw(), &mut scratch.block));
+                }
+            }
+        }
+    }
+}
+
 impl Store for TieredStore {
     fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError> {
         assert_eq!(page.len(), self.page, "a page of this store's length");
@@ -105,7 +140,7 @@ impl Store for TieredStore {
             None => {}
         }
         // What gains less than an eighth is kept as it is: it costs no time to fetch.
-        let packed = scratch.lz4.compress(page, &mut scratch.packed[..self.page / 8 * 7]);
+        let packed = pack(page, &mut scratch.packed[..self.page / 8 * 7], &mut scratch.lz4);
         let bytes = packed.map_or(page, |len| &scratch.packed[..len]);
         let id = self.put_object(bytes, packed.is_none())?;
         if packed.is_none() {
@@ -114,8 +149,14 @@ impl Store for TieredStore {
         Ok(Put::Stored(Handle::object(id)))
     }
 
-    fn get(&self, handle: Handle, into: &mut [u8], scratch: &mut Scratch) -> Result<(), GetError> {
-        assert_eq!(into.len(), self.page, "a page of this store's length");
+    fn get(
+        &self,
+        handle: Handle,
+        offset: usize,
+        into: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), GetError> {
+        assert!(offset + into.len() <= self.page, "a part of a page of this store's length");
         let id = match handle.meaning() {
             Meaning::SameFilled(pattern) => {
                 fill(into, pattern);
@@ -123,40 +164,12 @@ impl Store for TieredStore {
             }
             Meaning::Object(id) => id,
         };
-        let object = self.table.get(id).ok_or(GetError::Corrupt)?;
-        loop {
-            let word = object.word();
-            let len = word.len();
-            if word.raw() != (len == self.page) {
-                return Err(GetError::Corrupt);
-            }
-            let bytes = match word.kind() {
-                Kind::Free | Kind::Reserved => return Err(GetError::Corrupt),
-                Kind::Memory => {
-                    // A reader or a mover came between: look again. Each retry means that another got on.
-                    if !object.enter(word) {
-                        continue;
-                    }
-                    let target = if word.raw() { &mut *into } else { &mut scratch.packed[..len] };
-                    self.memory.read(word.first(), target);
-                    object.leave();
-                    if word.raw() {
-                        return Ok(());
-                    }
-                    &scratch.packed[..len]
-                }
-                Kind::File => {
-                    let file = self.file.as_ref().ok_or(GetError::Corrupt)?;
-                    let units = Units::of_bytes(word.first(), len);
-                    file.read(id, units, len, object.checksum.load(Ordering::Relaxed), &mut scratch.slots)?
-                }
-            };
-            if word.raw() {
-                into.copy_from_slice(bytes);
-                return Ok(());
-            }
-            return lz4::decompress(bytes, into).ok_or(GetError::Corrupt);
+        let (bytes, raw, block) = self.load(id, scratch)?;
+        if raw {
+            into.copy_from_slice(&bytes[offset..offset + into.len()]);
+            return Ok(());
         }
+        unpack(bytes, self.page, offset, into, block).ok_or(GetError::Corrupt)
     }
 
     fn free(&self, handle: Handle) {
