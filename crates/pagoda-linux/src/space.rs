@@ -120,6 +120,12 @@ impl Space {
         index
     }
 
+    /// The length of a slot in bytes.
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
     fn address(&self, index: u32) -> usize {
         self.arena.range().start() + index as usize * self.slot_bytes
     }

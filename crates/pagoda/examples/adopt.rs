@@ -16,8 +16,9 @@ const WORDS_PER_PAGE: usize = 4096 / 8;
 
 fn main() -> Result<(), Box<dyn Error>> {
     // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-    let start =
-        unsafe { mmap_anonymous(std::ptr::null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
+    let start = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
+    };
     {
         // SAFETY: the mapping is LEN bytes, aligned to an OS page, zeroed, and nobody else knows of it.
         let words = unsafe { std::slice::from_raw_parts_mut(start.cast::<u64>(), LEN / 8) };

@@ -15,11 +15,8 @@ const RECORD_BYTES: usize = 4096;
 fn main() -> Result<(), Box<dyn Error>> {
     // Faults of this program's own code are enough here, and need no privilege. A system call that is handed an address
     // in the region would fail on a page that is out: the region's `read_at` and `write_at` don't.
-    let manager = Manager::builder()
-        .budget(BUDGET)
-        .user_mode_only(true)
-        .spill_to("/var/tmp", Bytes::gib(1))
-        .build()?;
+    let manager =
+        Manager::builder().budget(BUDGET).user_mode_only(true).spill_to("/var/tmp", Bytes::gib(1)).build()?;
     let mut region = manager.region(BUFFER).create()?;
     let records = region.len() / RECORD_BYTES;
 

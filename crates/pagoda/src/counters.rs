@@ -211,6 +211,8 @@ counters! {
     FaultServiceNs fault_service_ns,
     /// Base pages moved out of a region.
     Evictions evictions,
+    /// Base pages of which the store still had what was moved out: nothing was stored again.
+    EvictionsClean evictions_clean,
     /// Base pages that went on to the store.
     Stores stores,
     /// Base pages that were all zero when they were to be stored: they cost nothing.

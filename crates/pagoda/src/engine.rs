@@ -124,7 +124,7 @@ impl Engine {
 
     /// What can be had without reclaim: frames that are ready, and what the kernel may still give.
     pub(crate) fn free(&self) -> Bytes {
-        let ready = self.zone.ready_frames() * self.entry_bytes() as u64;
+        let ready = self.zone.ready_bytes(&self.space);
         Bytes::new(ready + self.ledger.room_bytes())
     }
 

@@ -256,9 +256,6 @@ impl Engine {
         granule: u32,
         scratch: &mut Scratch,
     ) -> (Word, Served) {
-        if !self.has_room() && !self.make_room() {
-            return (word, Served::NoMemory);
-        }
         let mut content = [0; 4096];
         if let Err(error) =
             self.store.get(Handle::from_bits(handle), granule as usize * 4096, &mut content, scratch)
@@ -266,12 +263,30 @@ impl Engine {
             self.stop(unreadable(error));
         }
         let here = page.addresses(granule, granule + 1);
-        let progress = self.space.fill_with(here, &content);
-        self.counters.add(Counter::FaultsStored, 1);
+        let place = |slot: &Slot, offset| {
+            let progress = self.space.fill(here, slot, offset);
+            (progress.stop.is_none(), progress)
+        };
+        let progress = if self.has_room() {
+            let progress = self.space.fill_with(here, &content);
+            self.ledger.took(progress.bytes as i64);
+            progress
+        } else if let Some(progress) =
+            self.zone.place_page(&self.space, &content, self.may_use_frames(), place)
+        {
+            progress
+        } else {
+            return (word, Served::NoMemory);
+        };
+        let progress = match progress.stop {
+            // Where the mapping does not allow a move, a copy does.
+            Some(Stop::Refused | Stop::Busy) => self.space.fill_with(here, &content),
+            _ => progress,
+        };
         if progress.stop.is_some() {
             return (word, self.settle(progress.stop, here));
         }
-        self.ledger.took(4096);
+        self.counters.add(Counter::FaultsStored, 1);
         self.ledger.resident(4096);
         self.note_use();
         let resident = word.resident().or(Granules::range(granule, granule + 1));
@@ -339,25 +354,11 @@ impl Engine {
     /// A ready frame, if the budget allows to use one. While it is exceeded, by compressed pages that took more, say,
     /// ready frames belong to the kernel.
     fn take_frame(&self) -> Option<Slot> {
-        (self.ledger.excess_bytes() <= self.marks.min.get())
-            .then(|| self.zone.take_ready(&self.space))
-            .flatten()
+        if self.may_use_frames() { self.zone.take_ready(&self.space) } else { None }
     }
 
-    /// Turns a ready frame into memory that the kernel may give again. False if there is none.
-    fn make_room(&self) -> bool {
-        let Some(slot) = self.take_frame() else { return false };
-        let slots = [slot];
-        let bytes = self.space.give_back(&slots);
-        self.ledger.took(-(bytes as i64));
-        for slot in slots {
-            if bytes > 0 {
-                self.zone.put_empty(&self.space, slot)
-            } else {
-                self.zone.put_ready(&self.space, slot)
-            }
-        }
-        bytes > 0
+    fn may_use_frames(&self) -> bool {
+        self.ledger.excess_bytes() <= self.marks.min.get()
     }
 
     /// Brings the content of a stored page, whose busy bit the caller has taken, into a slot, and gives the entry back

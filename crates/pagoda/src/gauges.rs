@@ -8,7 +8,7 @@ use crate::engine::Engine;
 impl Engine {
     /// Anonymous memory that Pagoda accounts for: regions, frames, store.
     pub(crate) fn managed_frames_bytes(&self) -> u64 {
-        let frames = self.zone.ready_frames() * self.entry_bytes() as u64;
+        let frames = self.zone.ready_bytes(&self.space);
         let store = self.store.usage().memory_committed_bytes.get();
         self.ledger.resident_bytes() + self.ledger.staged_bytes() + frames + store
     }
@@ -28,7 +28,7 @@ impl Engine {
         let counters = &self.counters;
         counters.set(Counter::ResidentBytes, self.ledger.resident_bytes());
         counters.set(Counter::StagedBytes, self.ledger.staged_bytes());
-        counters.set(Counter::ReadyBytes, self.zone.ready_frames() * self.entry_bytes() as u64);
+        counters.set(Counter::ReadyBytes, self.zone.ready_bytes(&self.space));
         counters.set(Counter::StoredBytes, usage.raw_bytes.get());
         counters.raise(Counter::StoredPeakBytes, usage.raw_bytes.get());
         counters.set(Counter::StoreMemoryBytes, usage.memory_committed_bytes.get());

@@ -27,9 +27,9 @@ use crate::store::{FileConfig, OpenError, Scratch, StoreConfig, TieredStore};
 use crate::table::entry_bytes;
 use crate::watch::Watcher;
 
-/// The share of the budget that compressed pages may take, in percent: at 3:1 this holds one and three quarters of the
-/// budget besides what is resident.
-const STORE_SHARE_PERCENT: u64 = 60;
+/// The share of the budget that compressed pages may take, in percent: at 3:1 this holds twice the budget and more, and a
+/// quarter of the budget is left for what is in use.
+const STORE_SHARE_PERCENT: u64 = 75;
 
 /// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors help.
 pub(crate) fn handler_count() -> usize {

@@ -401,17 +401,32 @@ impl Engine {
             return self.settle_staging(span, false, stop);
         }
         let stored = Handle::from_bits(handle);
+        self.ledger.resident(-(i64::from(out.count()) * 4096));
+        let word = word.with_resident(word.resident().without(out));
         if let Err(error) = self.store.get(stored, 0, self.space.bytes_mut(&mut whole), scratch) {
             self.stop(crate::fault::unreadable(error));
+        }
+        let parts_bytes = self.space.bytes(&part);
+        let clean = out.runs().all(|(from, to)| {
+            let bytes = from as usize * 4096..to as usize * 4096;
+            self.space.bytes(&whole)[bytes.clone()] == parts_bytes[bytes]
+        });
+        if clean {
+            // What is stored is what was in the region: the frames are all there is to gain, and the copy stays.
+            self.counters.add(Counter::Evictions, 1);
+            self.counters.add(Counter::EvictionsClean, 1);
+            self.zone.put_pieces(&self.space, part, out);
+            self.zone.put_ready(&self.space, whole);
+            give(entry, word);
+            return Step::FrameReady;
         }
         for (from, to) in out.runs() {
             let bytes = from as usize * 4096..to as usize * 4096;
             self.space.bytes_mut(&mut whole)[bytes.clone()].copy_from_slice(&self.space.bytes(&part)[bytes]);
         }
         self.store.free(stored);
-        self.zone.put_ready(&self.space, part);
-        self.ledger.resident(-(i64::from(out.count()) * 4096));
-        self.publish_staged(span, page.index, word.with_resident(word.resident().without(out)), whole);
+        self.zone.put_pieces(&self.space, part, out);
+        self.publish_staged(span, page.index, word, whole);
         self.settle_staging(span, true, stop)
     }
 
@@ -443,7 +458,7 @@ impl Engine {
     pub(crate) fn give_back_excess(&self, keep: u64) {
         let entry_bytes = self.entry_bytes() as u64;
         let excess = self.ledger.excess_bytes().div_ceil(entry_bytes);
-        let spare = self.zone.ready_frames().saturating_sub(keep).min(excess);
+        let spare = (self.zone.ready_bytes(&self.space) / entry_bytes).saturating_sub(keep).min(excess);
         let mut slots: Vec<Slot> = Vec::with_capacity(spare.min(512) as usize);
         for _ in 0..spare.min(512) {
             let Some(slot) = self.zone.take_ready(&self.space) else { break };

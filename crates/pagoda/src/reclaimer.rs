@@ -75,9 +75,9 @@ impl Engine {
     /// Spills before the store's memory is full, in the background, so that puts find room.
     fn keep_store_within_limits(&self) {
         let limit = self.store_memory_limit.get();
-        if self.store.usage().memory_used_bytes.get() > limit - limit / 16 {
+        if self.store.usage().memory_used_bytes.get() > limit - limit / 32 {
             // A file that is full or broken shows again at the next put, which is where it is dealt with.
-            let _ = self.store.spill(Bytes::new(limit - limit / 8));
+            let _ = self.store.spill(Bytes::new(limit - limit / 16));
         }
         if self.ledger.excess_bytes() > 0 {
             let freed = self.store.trim();
@@ -96,7 +96,7 @@ impl Engine {
             Step::Exhausted => StopReason::NothingEvictable,
             Step::Full(error) => {
                 let limit = self.store_memory_limit.get();
-                match (self.store.spill(Bytes::new(limit - limit / 8)), error) {
+                match (self.store.spill(Bytes::new(limit - limit / 16)), error) {
                     (Ok(freed), _) if freed > Bytes::ZERO => return,
                     (Err(PutError::Io { source }), _) | (_, PutError::Io { source }) => {
                         StopReason::StoreWrite(Errno(source.raw_errno()))

@@ -8,6 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::buddy::Buddy;
+use pagoda_core::entry::Granules;
+use pagoda_core::page::OS_PAGE;
 use pagoda_linux::space::{Slot, Space};
 
 /// Base pages that one batch of reclaim moves out together: one trip to the kernel for 512 KiB of 64 KiB pages costs
@@ -17,12 +19,21 @@ pub(crate) const BATCH_ORDER: u32 = 3;
 struct Hands {
     empty: Buddy,
     ready: Vec<u32>,
+    pieces: Vec<Pieces>,
+}
+
+/// A slot of which only some OS pages hold a frame that is ready: granules that were evicted alone, to be handed out
+/// one by one.
+struct Pieces {
+    slot: u32,
+    frames: Granules,
 }
 
 /// A zone's slots. Its lock is the innermost of the engine: nothing is called with it held.
 pub(crate) struct Zone {
     hands: Mutex<Hands>,
     ready: AtomicU64,
+    pieces: AtomicU64,
 }
 
 impl Zone {
@@ -30,23 +41,32 @@ impl Zone {
     pub(crate) fn new(slots: u32) -> Self {
         // Room for every slot, so that giving a frame back never allocates; memory is taken as it fills.
         let ready = Vec::with_capacity(slots as usize);
-        Self { hands: Mutex::new(Hands { empty: Buddy::new(slots), ready }), ready: AtomicU64::new(0) }
+        Self {
+            hands: Mutex::new(Hands { empty: Buddy::new(slots), ready, pieces: Vec::new() }),
+            ready: AtomicU64::new(0),
+            pieces: AtomicU64::new(0),
+        }
     }
 
     fn hands(&self) -> std::sync::MutexGuard<'_, Hands> {
         self.hands.lock().expect("the zone's lock is held for moments that can't panic")
     }
 
-    /// How many frames are ready.
-    pub(crate) fn ready_frames(&self) -> u64 {
-        self.ready.load(Ordering::Relaxed)
+    /// Bytes of frames that are ready, whole ones and parts.
+    pub(crate) fn ready_bytes(&self, space: &Space) -> u64 {
+        self.ready.load(Ordering::Relaxed) * space.slot_bytes() as u64
+            + self.pieces.load(Ordering::Relaxed) * OS_PAGE as u64
     }
 
     /// A frame that is ready.
     pub(crate) fn take_ready(&self, space: &Space) -> Option<Slot> {
-        let index = self.hands().ready.pop()?;
-        self.ready.fetch_sub(1, Ordering::Relaxed);
-        Some(space.claim_slot(index))
+        let whole = self.hands().ready.pop();
+        if let Some(index) = whole {
+            self.ready.fetch_sub(1, Ordering::Relaxed);
+            return Some(space.claim_slot(index));
+        }
+        // A part of a frame does as well: what it lacks comes from the kernel when it is written.
+        self.take_pieces(space, false).map(|pieces| space.claim_slot(pieces.slot))
     }
 
     /// An empty slot: writing to it takes fresh memory from the kernel.
@@ -58,6 +78,48 @@ impl Zone {
     pub(crate) fn take_empty_run(&self, space: &Space, order: u32) -> Option<Vec<Slot>> {
         let first = self.hands().empty.alloc(order)?;
         Some((first..first + (1 << order)).map(|index| space.claim_slot(index)).collect())
+    }
+
+    /// Lets `place` move one OS page into a region, out of a slot at an offset: `content` has been written there. It
+    /// says how many bytes went. A whole frame is opened if `may_open` and there is no part of one; None if there is
+    /// neither.
+    pub(crate) fn place_page<T>(
+        &self,
+        space: &Space,
+        content: &[u8],
+        may_open: bool,
+        place: impl FnOnce(&Slot, usize) -> (bool, T),
+    ) -> Option<T> {
+        let Pieces { slot, frames } = self.take_pieces(space, may_open)?;
+        let (from, _) = frames.runs().next().expect("a slot among the pieces has a frame");
+        let mut slot = space.claim_slot(slot);
+        let at = from as usize * OS_PAGE;
+        space.bytes_mut(&mut slot)[at..at + content.len()].copy_from_slice(content);
+        let (placed, result) = place(&slot, at);
+        let rest = if placed { frames.without(Granules::range(from, from + 1)) } else { frames };
+        self.put_pieces(space, slot, rest);
+        Some(result)
+    }
+
+    fn take_pieces(&self, space: &Space, may_open: bool) -> Option<Pieces> {
+        let mut hands = self.hands();
+        if let Some(pieces) = hands.pieces.pop() {
+            self.pieces.fetch_sub(u64::from(pieces.frames.count()), Ordering::Relaxed);
+            return Some(pieces);
+        }
+        let slot = if may_open { hands.ready.pop()? } else { return None };
+        self.ready.fetch_sub(1, Ordering::Relaxed);
+        Some(Pieces { slot, frames: Granules::range(0, (space.slot_bytes() / OS_PAGE) as u32) })
+    }
+
+    /// Of `slot` these OS pages hold a frame with nobody's content any more, and nothing else does.
+    pub(crate) fn put_pieces(&self, space: &Space, slot: Slot, frames: Granules) {
+        if frames.is_empty() {
+            return self.put_empty(space, slot);
+        }
+        let slot = space.release_slot(slot);
+        self.pieces.fetch_add(u64::from(frames.count()), Ordering::Relaxed);
+        self.hands().pieces.push(Pieces { slot, frames });
     }
 
     /// The frame of `slot` holds nobody's content any more.

@@ -1,0 +1,134 @@
+//! Running this executable as a program under `pagoda run`, with an end to its time: what hangs is shown, thread by
+//! thread, and ended.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The first argument of a run as a program.
+pub const ROLE: &str = "--as-program";
+
+/// One managed run.
+pub struct Run<'a> {
+    pub base_page: &'a str,
+    pub memory: &'a str,
+    /// What the program is told after [`ROLE`].
+    pub arguments: Vec<String>,
+    /// How long it may take.
+    pub limit: Duration,
+}
+
+/// How a run ended that ended well.
+pub struct Outcome {
+    /// What the program wrote on its standard output.
+    pub said: String,
+    counters: serde_json::Value,
+}
+
+impl Outcome {
+    /// A counter's value at the end.
+    pub fn counter(&self, name: &str) -> Result<u64, String> {
+        self.counters[name].as_u64().ok_or_else(|| format!("there is no counter named {name}"))
+    }
+    /// The counters that must have counted something, for otherwise nothing was tested; and their values in words.
+    pub fn expect_some(&self, names: &[&str]) -> Result<String, String> {
+        let mut said = Vec::new();
+        for name in names {
+            let value = self.counter(name)?;
+            if value == 0 {
+                return Err(format!("{name} is 0: the race was not run; {}", self.said.trim()));
+            }
+            said.push(format!("{name} {value}"));
+        }
+        Ok(said.join(", "))
+    }
+}
+
+impl Run<'_> {
+    /// Runs it to its end.
+    pub fn run(&self) -> Result<Outcome, String> {
+        let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|error| error.to_string())?;
+        let (stats, output, errors) =
+            (scratch.path().join("stats"), scratch.path().join("out"), scratch.path().join("err"));
+        let create = |path: &Path| File::create(path).map_err(|error| error.to_string());
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pagoda"))
+            .args(["run", "--quiet", "--memory", self.memory, "--base-page", self.base_page, "--stats"])
+            .arg(&stats)
+            .arg("--")
+            .arg(own)
+            .arg(ROLE)
+            .args(&self.arguments)
+            .current_dir(scratch.path())
+            .stdin(Stdio::null())
+            .stdout(create(&output)?)
+            .stderr(create(&errors)?)
+            .spawn()
+            .map_err(|error| format!("pagoda does not start: {error}"))?;
+        let status = match wait(&mut child, self.limit) {
+            Ok(status) => status,
+            Err(threads) => return Err(format!("{}\nhangs:\n{threads}", read(&errors))),
+        };
+        let stats = read(&stats);
+        if !status.success() {
+            return Err(format!("{status}\n{}\n{}\n{stats}", read(&output), read(&errors)));
+        }
+        let stats: serde_json::Value =
+            serde_json::from_str(&stats).map_err(|error| format!("--stats: {error}: {stats}"))?;
+        if stats["status"] != "managed" {
+            return Err(format!("it was not managed: {stats}"));
+        }
+        Ok(Outcome { said: read(&output), counters: stats["counters"].clone() })
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read(path).map_or_else(|error| error.to_string(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Waits for the end of a run. If it takes too long it is ended, and its threads are told.
+fn wait(child: &mut Child, limit: Duration) -> Result<std::process::ExitStatus, String> {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("our own child can be waited for") {
+            return Ok(status);
+        }
+        if begin.elapsed() > limit {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let programs = children_of(child.id());
+    let told: Vec<String> = programs.iter().map(|&program| threads_of(program)).collect();
+    for program in programs {
+        // SAFETY: a signal to the child of our own child, which still runs and so has not given up its number.
+        unsafe { libc::kill(program.cast_signed(), libc::SIGKILL) };
+    }
+    child.wait().expect("it ends when its program does");
+    Err(told.join("\n"))
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let is_child = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|rest| rest.trim() == parent.to_string()))
+    };
+    let processes = fs::read_dir("/proc").expect("a list of processes").flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+}
+
+/// Where each thread of a process is.
+fn threads_of(process: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let mut told = String::new();
+    for task in tasks {
+        let file = |name: &str| {
+            let content = read(&task.path().join(name));
+            content.trim().replace('\n', " < ")
+        };
+        let [comm, wchan, syscall, stack] = ["comm", "wchan", "syscall", "stack"].map(file);
+        told += &format!("  {:?} {comm}: in {wchan}; syscall {syscall}; stack {stack}\n", task.file_name());
+    }
+    told
+}

@@ -1,0 +1,47 @@
+//! Random numbers that a seed repeats.
+
+/// SplitMix64's step: every bit of the result depends on every bit of `x`.
+pub fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// A stream of random numbers.
+pub struct Random(u64);
+
+impl Random {
+    /// The stream of `seed` for one of several users of it.
+    pub fn new(seed: u64, user: u64) -> Self {
+        Self(mix(seed ^ mix(user)))
+    }
+    /// Any number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+    /// Any number but 0.
+    pub fn stamp(&mut self) -> u64 {
+        self.next() | 1 << 63
+    }
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+    /// A number from `from` to `to`, both included.
+    pub fn between(&mut self, from: usize, to: usize) -> usize {
+        from + self.below(to - from + 1)
+    }
+    /// True once in `n` times.
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+    /// A range of `0..len` that is not empty; short ones are the rule. `len` is not 0.
+    pub fn range(&mut self, len: usize) -> std::ops::Range<usize> {
+        let most = if self.one_in(4) { len } else { len.min(24) };
+        let count = self.between(1, most);
+        let from = self.below(len - count + 1);
+        from..from + count
+    }
+}

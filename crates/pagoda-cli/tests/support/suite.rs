@@ -1,0 +1,64 @@
+//! A small harness, because a test executable that runs itself as a plain program can't have the usual one: it takes
+//! names to filter by, `--list` and `--skip`, and runs one test at a time.
+
+use std::process::ExitCode;
+
+/// A test's name and what it does. `Err` says what went wrong.
+pub struct Test {
+    pub name: String,
+    pub run: Box<dyn Fn() -> Result<String, String>>,
+}
+
+/// Runs the tests that the command line selects.
+pub fn run(arguments: &[String], tests: Vec<Test>) -> ExitCode {
+    let mut filters = Vec::new();
+    let mut skipped = Vec::new();
+    let mut rest = arguments.iter();
+    let (mut list, mut ignored) = (false, false);
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--list" => list = true,
+            "--ignored" => ignored = true,
+            "--skip" => skipped.extend(rest.next()),
+            "--test-threads" | "--format" | "--color" | "--logfile" | "-Z" => drop(rest.next()),
+            option if option.starts_with('-') => {}
+            _ => filters.push(argument),
+        }
+    }
+    let chosen = |name: &str| {
+        (filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str())))
+            && !skipped.iter().any(|skip| name.contains(skip.as_str()))
+            && !ignored
+    };
+    let chosen: Vec<Test> = tests.into_iter().filter(|test| chosen(&test.name)).collect();
+    if list {
+        for test in &chosen {
+            println!("{}: test", test.name);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = 0;
+    for test in &chosen {
+        match (test.run)() {
+            Ok(said) => println!("test {} ... ok: {said}", test.name),
+            Err(said) => {
+                failed += 1;
+                println!("test {} ... FAILED: {said}", test.name);
+            }
+        }
+    }
+    println!("test result: {} passed; {failed} failed", chosen.len() - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether managed runs are possible here. Where they have to be, an impossible one is a failure.
+pub fn can_run(what: &str) -> bool {
+    match pagoda_linux::probe::can_run() {
+        Ok(_) => true,
+        Err(why) => {
+            assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped {what}: {why}");
+            eprintln!("SKIPPED {what}: {why}");
+            false
+        }
+    }
+}
