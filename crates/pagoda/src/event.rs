@@ -10,6 +10,7 @@
 //! at the edges of a range.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_linux::range::PageRange;
@@ -18,6 +19,7 @@ use pagoda_linux::uffd::Message;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::reclaim::{QUEUE_SLACK, Staged};
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
 
@@ -44,7 +46,11 @@ impl Engine {
                 self.counters.add(Counter::EventsRemap, 1);
                 self.remap(table, from, to, len, scratch);
             }
-            Message::Fork(child) => self.serve_fork(table, &child, scratch),
+            Message::Fork(child) => {
+                self.serve_fork(table, &child, scratch);
+                // What parent and child share can't be moved any more: the watcher brings the rest back.
+                self.release_requested.store(true, Ordering::Release);
+            }
         }
         None
     }
@@ -71,7 +77,7 @@ impl Engine {
             let Some(within) = span.range().intersection(range) else { return };
             for index in span.indices(within, table.entry_bytes()) {
                 // Most of a sparse range was never written: its words cost one load each.
-                if span.entry(index).load(std::sync::atomic::Ordering::Acquire) != 0 {
+                if span.entry(index).load(Ordering::Acquire) != 0 {
                     let page = span.page(index, within, table.entry_bytes());
                     self.discard_page(table, span, &page, scratch);
                 }
@@ -143,7 +149,15 @@ impl Engine {
 
     /// Remembers a page that came to be staged, so that reclaim finds it.
     pub(crate) fn queue_staged(&self, entries: &Entries, index: usize, slot: u32) {
-        self.hand().queue.push_back(crate::reclaim::Staged { entries: Arc::clone(entries), index, slot });
+        let staged_pages = self.ledger.staged_bytes() as usize / self.entry_bytes();
+        let mut hand = self.hand();
+        if hand.queue.len() > 2 * staged_pages + QUEUE_SLACK {
+            hand.queue.retain(|staged| {
+                let word = staged.entries[staged.index].load(Ordering::Acquire);
+                Word::from_bits(word).backing() == Backing::Slot(staged.slot)
+            });
+        }
+        hand.queue.push_back(Staged { entries: Arc::clone(entries), index, slot });
     }
 }
 

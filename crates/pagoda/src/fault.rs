@@ -237,7 +237,9 @@ impl Engine {
             }
             word.with_backing(Backing::None)
         } else {
-            self.space.release_slot(slot);
+            // It may have come here by a fetch just now, and reclaim must know of it.
+            let slot = self.space.release_slot(slot);
+            self.queue_staged(span.entries(), page.index, slot);
             word
         };
         if moved.done.has(granule) {

@@ -18,7 +18,6 @@ use crate::table::{Page, Span, Table, give};
 impl Engine {
     /// Copies all that is out of the regions into the child behind `child`. With the gate held exclusively.
     pub(crate) fn serve_fork(&self, table: &Table, child: &Uffd, scratch: &mut Scratch) {
-        self.counters.add(Counter::Forks, 1);
         self.counters.add(Counter::ChildrenUnmanaged, 1);
         let mut buffer = vec![0u8; table.entry_bytes()];
         for span in table.spans() {

@@ -29,6 +29,9 @@ const LOOK_BOUND: usize = 4096;
 /// The share of the budget that is staged before the oldest of it is stored: one part in this.
 pub(crate) const STAGED_SHARE: u64 = 16;
 
+/// Elements of the queue that may be out of date before it is cleaned, so that a short queue is not cleaned all the time.
+pub(crate) const QUEUE_SLACK: usize = 1024;
+
 /// A page that was staged, if it still is.
 pub(crate) struct Staged {
     pub(crate) entries: Entries,
@@ -38,13 +41,11 @@ pub(crate) struct Staged {
 
 /// Where reclaim is: the clock's hand, and the staged pages, oldest first. The queue has at most one element for each
 /// staging since its oldest element was staged; elements that are staged no longer are dropped when they come up, and
-/// all of them when there are more than there are slots.
+/// all of them when there are twice as many as pages are staged (and [`QUEUE_SLACK`] more).
 #[derive(Default)]
 pub(crate) struct Hand {
     address: usize,
     pub(crate) queue: VecDeque<Staged>,
-    /// Entries looked at since the last candidate.
-    fruitless: usize,
 }
 
 /// What one step of reclaim came to.
@@ -86,7 +87,11 @@ impl Engine {
         loop {
             let Staged { entries, index, slot } = self.hand().queue.pop_front()?;
             let entry = &entries[index];
-            let Some(word) = try_take(entry) else { continue };
+            let Some(word) = try_take(entry) else {
+                // Someone moves it: it is either gone when it comes up again, or to be stored then.
+                self.hand().queue.push_back(Staged { entries, index, slot });
+                return Some(Step::Looking);
+            };
             if word.backing() != Backing::Slot(slot) {
                 give(entry, word);
                 continue;
@@ -170,7 +175,6 @@ impl Engine {
                 page.addresses(0, (entry_bytes / 4096) as u32).end().min(span.range().end())
             };
             if !span.movable.load(Ordering::Relaxed) {
-                hand.fruitless += 1;
                 hand.address = span.range().end();
                 looks = looks.saturating_sub(1);
             }
@@ -269,6 +273,14 @@ impl Engine {
                 break progress.stop;
             }
         };
+        if moved == 0 && stop == Some(Stop::Refused) {
+            // Perhaps one page of it: find out which.
+            for slot in slots {
+                self.zone.put_empty(&self.space, slot);
+            }
+            give_rest(0);
+            return None;
+        }
         self.ledger.resident(-(moved as i64));
         for (i, slot) in slots.into_iter().enumerate() {
             let entry = span.entry(first + i);
@@ -281,7 +293,7 @@ impl Engine {
                 self.publish_staged(span, first + i, taken[i].with_resident(all.without(out)), slot);
             }
         }
-        Some(self.settle_staging(span, moved > 0, stop))
+        Some(self.settle_staging(moved > 0, stop))
     }
 
     /// Enters a page that is now in `slot` as staged.
@@ -293,15 +305,12 @@ impl Engine {
         self.queue_staged(span.entries(), index, slot);
     }
 
-    fn settle_staging(&self, span: &Span, any: bool, stop: Option<Stop>) -> Step {
+    fn settle_staging(&self, any: bool, stop: Option<Stop>) -> Step {
         match stop {
             Some(Stop::Again) => return Step::Again,
             Some(Stop::Busy) => self.counters.add(Counter::EvictBusy, 1),
-            Some(Stop::Refused | Stop::Missing) => {
-                // Read-only by now, locked, or a boundary: the next look at the maps tells whether it may move.
-                self.counters.add(Counter::EvictRefused, 1);
-                span.movable.store(false, Ordering::Relaxed);
-            }
+            // Read-only by now, or locked.
+            Some(Stop::Refused | Stop::Missing) => self.counters.add(Counter::EvictRefused, 1),
             Some(Stop::Exists | Stop::NoMemory | Stop::Gone) | None => {}
         }
         if any { Step::Staged } else { Step::Looking }
@@ -352,7 +361,9 @@ impl Engine {
         }
         let [slot] = slots;
         self.ledger.resident(-(i64::from(out.count()) * 4096));
-        let word = word.with_resident(word.resident().without(out));
+        // What stays because it must is not tried again at once.
+        let warmth = if matches!(stop, Some(Stop::Refused | Stop::Busy)) { 3 } else { word.warmth() };
+        let word = word.with_resident(word.resident().without(out)).with_warmth(warmth);
         match word.backing() {
             Backing::None if out.is_empty() => {
                 self.zone.put_empty(&self.space, slot);
@@ -364,7 +375,7 @@ impl Engine {
                 give(entry, word);
             }
         }
-        self.settle_staging(span, !out.is_empty(), stop)
+        self.settle_staging(!out.is_empty(), stop)
     }
 
     /// Stages a page of which some granules were brought in alone: fetches the rest beside them and drops the stored copy,
@@ -398,7 +409,7 @@ impl Engine {
             self.zone.put_empty(&self.space, part);
             self.zone.put_ready(&self.space, whole);
             give(entry, word);
-            return self.settle_staging(span, false, stop);
+            return self.settle_staging(false, stop);
         }
         let stored = Handle::from_bits(handle);
         self.ledger.resident(-(i64::from(out.count()) * 4096));
@@ -427,7 +438,7 @@ impl Engine {
         self.store.free(stored);
         self.zone.put_pieces(&self.space, part, out);
         self.publish_staged(span, page.index, word, whole);
-        self.settle_staging(span, true, stop)
+        self.settle_staging(true, stop)
     }
 
     /// A frame, ready or fresh: what comes of it is that a stored page's other granules can go.

@@ -29,6 +29,9 @@ use crate::pins::Pinner;
 /// Growth of what is not managed that calls for a look at the maps: less than the watermarks keep free.
 const GROWTH_BYTES: u64 = 1 << 20;
 
+/// The same where next to nothing is free: one base page.
+const GROWTH_LEAST_BYTES: u64 = 64 << 10;
+
 /// The longest time between two looks at the maps: protections change without an event.
 const LOOK_NS: u64 = 250_000_000;
 
@@ -118,7 +121,7 @@ impl Engine {
         }
         let managed = self.managed_frames_bytes();
         let unmanaged = self.ledger.held_bytes().saturating_sub(managed);
-        let grown = unmanaged > watcher.unmanaged + GROWTH_BYTES.min(free.get() / 4);
+        let grown = unmanaged > watcher.unmanaged + (free.get() / 4).clamp(GROWTH_LEAST_BYTES, GROWTH_BYTES);
         if grown || self.look_soon.swap(false, Ordering::Relaxed) || now - watcher.looked_ns > LOOK_NS {
             watcher.looked_ns = now;
             self.look_at_maps(watcher, pressure);
@@ -168,7 +171,11 @@ impl Engine {
         self.counters.set(Counter::LeftExecutableBytes, left(Reason::Executable));
         self.counters.set(Counter::LeftSmallBytes, left(Reason::Small) + left(Reason::Young));
         self.counters.set(Counter::LeftThreadBytes, self.pins.bytes());
-        self.counters.set(Counter::UnmanagedBytes, watcher.left.iter().sum());
+        let unmanaged: u64 = watcher.left.iter().sum();
+        self.counters.set(Counter::UnmanagedBytes, unmanaged);
+        // What is neither the program's nor holds content of it.
+        let own = self.ledger.held_bytes().saturating_sub(self.managed_frames_bytes() + unmanaged);
+        self.counters.set(Counter::OwnBytes, own);
     }
 
     fn look_at_mapping(
@@ -186,8 +193,11 @@ impl Engine {
             let movable = mapping.read && mapping.write && !mapping.execute;
             let mut at = range.start();
             while let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) {
-                // A part that can't be moved makes all of its span wait for the next look; both are the exception.
-                span.movable.store(movable, Ordering::Relaxed);
+                // Of a span with several protections the parts that can't be moved are found out one by one.
+                let whole = range.intersection(span.range()) == Some(span.range());
+                if whole || movable {
+                    span.movable.store(movable, Ordering::Relaxed);
+                }
                 at = span.range().end();
             }
         }

@@ -34,7 +34,9 @@ impl Connection {
         let stream = loop {
             match UnixStream::connect(socket) {
                 Ok(stream) => break stream,
-                Err(error) => assert!(start.elapsed() < LISTEN_TIME_MAX, "the server does not listen: {error}"),
+                Err(error) => {
+                    assert!(start.elapsed() < LISTEN_TIME_MAX, "the server does not listen: {error}")
+                }
             }
             thread::sleep(Duration::from_millis(10));
         };
@@ -58,7 +60,8 @@ impl Connection {
 
     fn bulk(&mut self) -> Vec<u8> {
         let line = self.line();
-        let length: usize = line.strip_prefix('$').and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{line}"));
+        let length: usize =
+            line.strip_prefix('$').and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{line}"));
         let mut content = vec![0; length + 2];
         self.read.read_exact(&mut content).expect("a reply");
         content.truncate(length);
@@ -66,7 +69,12 @@ impl Connection {
     }
 
     /// Sends one request for each key, `PIPELINE` at once, and hands over each reply.
-    fn each(&mut self, keys: &[u64], request: impl Fn(&mut Self, u64), mut reply: impl FnMut(&mut Self, u64)) {
+    fn each(
+        &mut self,
+        keys: &[u64],
+        request: impl Fn(&mut Self, u64),
+        mut reply: impl FnMut(&mut Self, u64),
+    ) {
         for keys in keys.chunks(PIPELINE as usize) {
             keys.iter().for_each(|&key| request(self, key));
             self.write.flush().expect("sent");

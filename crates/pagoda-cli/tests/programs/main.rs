@@ -44,7 +44,8 @@ impl Row {
         let (native, managed) = (&self.native, &self.managed);
         let mut faults = Vec::new();
         if native.output != managed.output {
-            faults.push(format!("its output differs: {} natively, {} managed", native.output, managed.output));
+            faults
+                .push(format!("its output differs: {} natively, {} managed", native.output, managed.output));
         }
         if native.status != managed.status {
             faults.push(format!("it ended with {} and natively with {}", managed.status, native.status));
@@ -90,7 +91,16 @@ fn compare(program: &Program, scratch: &Scratch) -> Row {
 fn table(rows: &[Row]) {
     println!(
         "\n{:<12} {:>12} {:>11} {:>11} {:>9} {:>9} {:>11} {:>9} {:>8} {:>8}",
-        "program", "native peak", "budget", "peak", "faults", "evicted", "spilled", "unmanaged", "native", "managed"
+        "program",
+        "native peak",
+        "budget",
+        "peak",
+        "faults",
+        "evicted",
+        "spilled",
+        "unmanaged",
+        "native",
+        "managed"
     );
     for row in rows {
         let size = |bytes| Bytes::new(bytes).to_string();
@@ -117,7 +127,8 @@ fn nothing_runs() -> Option<String> {
         return Some(missing.to_string());
     }
     let library = std::path::Path::new(env!("CARGO_BIN_EXE_pagoda")).with_file_name("libpagoda_preload.so");
-    (!library.is_file()).then(|| format!("{} is not built; run `cargo build --release` first", library.display()))
+    (!library.is_file())
+        .then(|| format!("{} is not built; run `cargo build --release` first", library.display()))
 }
 
 fn main() -> ExitCode {

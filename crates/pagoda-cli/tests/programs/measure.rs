@@ -63,7 +63,13 @@ pub fn native(program: &Program, scratch: &Scratch) -> Native {
     let mut command = Command::new(&program.command[0]);
     command.args(&program.command[1..]);
     let run = run(program, &mut command, scratch, |child| Some(child.id()));
-    Native { output: run.output, status: run.status, errors: run.errors, peak_bytes: run.peak_bytes, wall: run.wall }
+    Native {
+        output: run.output,
+        status: run.status,
+        errors: run.errors,
+        peak_bytes: run.peak_bytes,
+        wall: run.wall,
+    }
 }
 
 pub fn managed(program: &Program, scratch: &Scratch, budget_bytes: u64) -> Managed {
@@ -96,14 +102,21 @@ struct Run {
 }
 
 /// Runs it to its end while a thread samples; `measured` says which process is the program's.
-fn run(program: &Program, command: &mut Command, scratch: &Scratch, measured: fn(&Child) -> Option<u32>) -> Run {
+fn run(
+    program: &Program,
+    command: &mut Command,
+    scratch: &Scratch,
+    measured: fn(&Child) -> Option<u32>,
+) -> Run {
     let (out, err) = (scratch.path("stdout"), scratch.path("stderr"));
-    let input = program.input.as_ref().map_or_else(Stdio::null, |path| File::open(path).expect("input").into());
+    let input =
+        program.input.as_ref().map_or_else(Stdio::null, |path| File::open(path).expect("input").into());
     command.stdin(input).stdout(File::create(&out).expect("made")).stderr(File::create(&err).expect("made"));
     // A group of its own, so that nothing of it outlives its time limit.
     command.process_group(0).envs(program.environment.iter().copied());
     let start = Instant::now();
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{} does not start: {error}", program.name));
+    let mut child =
+        command.spawn().unwrap_or_else(|error| panic!("{} does not start: {error}", program.name));
     let group = Pid::from_child(&child);
     let client = program.client.map(|client| {
         let socket = program.socket.clone();
@@ -149,7 +162,8 @@ fn state(pid: u32) -> String {
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
         let (comm, wait) = (read("comm"), read("wchan"));
-        text += &format!("    thread {:?} {} in {wait}, {}", task.file_name(), comm.trim_end(), read("syscall"));
+        text +=
+            &format!("    thread {:?} {} in {wait}, {}", task.file_name(), comm.trim_end(), read("syscall"));
     }
     text
 }

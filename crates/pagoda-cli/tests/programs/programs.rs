@@ -154,7 +154,16 @@ fn redis(scratch: &Scratch) -> Result<Program, String> {
     let directory = scratch.path("");
     // No port, and nothing that forks: no snapshots and no rewriting of logs.
     let mut command = vec!["redis-server", "--port", "0", "--unixsocket", text(&socket), "--save", ""];
-    command.extend(["--appendonly", "no", "--daemonize", "no", "--logfile", "redis.log", "--dir", text(&directory)]);
+    command.extend([
+        "--appendonly",
+        "no",
+        "--daemonize",
+        "no",
+        "--logfile",
+        "redis.log",
+        "--dir",
+        text(&directory),
+    ]);
     let mut program = new("redis-server", &command);
     program.client = Some(client::exercise);
     program.socket = socket;

@@ -1,0 +1,58 @@
+//! Seeded threads that do to managed memory all that a program may do, with every byte against a shadow.
+//!
+//! `PAGODA_TORTURE_SECONDS` is the time for each base page (7 by default), `PAGODA_TORTURE_SEED` repeats a run as far as
+//! the threads' own choices go; it is printed when something is wrong.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod area;
+mod files;
+mod heap;
+mod worker;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use support::managed::{ROLE, Run};
+use support::random::mix;
+use support::suite::{self, Test};
+
+/// The least that is taken: about a quarter of what the threads hold.
+const BUDGET: &str = "32M";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == ROLE) {
+        let number = |at: usize| arguments[at].parse().expect("a number");
+        return worker::program(number(1), number(2));
+    }
+    let tests = ["4K", "16K", "64K", "2M"].map(|base_page| Test {
+        name: format!("torture_{}", base_page.to_lowercase()),
+        run: Box::new(move || torture(base_page)),
+    });
+    suite::run(&arguments, tests.into())
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+}
+
+fn torture(base_page: &str) -> Result<String, String> {
+    if !suite::can_run("torture") {
+        return Ok("skipped".to_owned());
+    }
+    let seconds = from_environment("PAGODA_TORTURE_SECONDS").unwrap_or(7);
+    let seed = from_environment("PAGODA_TORTURE_SEED").unwrap_or_else(|| mix(u64::from(std::process::id())) >> 40);
+    let run = Run {
+        base_page,
+        memory: BUDGET,
+        arguments: vec![seed.to_string(), seconds.to_string()],
+        limit: Duration::from_secs(seconds * 3 + 120),
+    };
+    let told = |error| format!("seed {seed}: {error}");
+    let outcome = run.run().map_err(told)?;
+    let names = ["evictions", "stores", "faults_stored", "events_unmap", "events_remap", "events_remove"];
+    let counted = outcome.expect_some(&names).map_err(told)?;
+    Ok(format!("seed {seed}: {counted}; {}", outcome.said.trim()))
+}

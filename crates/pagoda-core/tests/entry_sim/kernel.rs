@@ -1,0 +1,220 @@
+//! A small model of the kernel: OS pages with content, slots of an arena, and one userfaultfd descriptor.
+//!
+//! Each method is one atomic step of the real kernel: what happens under one hold of its locks. The order of things
+//! that the kernel leaves open (when an event is posted after its mappings changed, when the pages of a discard go after
+//! its event was read) is left open here too: the program's steps in `program.rs` have a step between. This module must
+//! never know an entry.
+
+use std::collections::VecDeque;
+
+/// Granules of a base page in the simulation: few, so that edges are everywhere.
+pub const GRANULES: usize = 4;
+/// OS pages of the address space.
+pub const PAGES: usize = 48;
+
+/// A range of OS pages, by number.
+pub type Range = std::ops::Range<usize>;
+
+pub fn overlap(a: &Range, b: &Range) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    Fault { address: usize },
+    Remove(Range),
+    Unmap(Range),
+    Remap { from: Range, to: usize },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    Again,
+    Busy,
+    Exists,
+    Missing,
+    Refused,
+}
+
+/// How far a move came, in OS pages.
+pub struct Progress {
+    pub done: usize,
+    pub stop: Option<Stop>,
+}
+
+#[derive(Clone, Default)]
+pub struct Page {
+    pub mapped: bool,
+    pub registered: bool,
+    pub read_only: bool,
+    pub pinned: bool,
+    /// None: missing. Zero is content.
+    pub content: Option<u64>,
+}
+
+#[derive(Default)]
+pub struct Kernel {
+    pub pages: Vec<Page>,
+    pub slots: Vec<[Option<u64>; GRANULES]>,
+    /// The descriptor's count of changes that were begun and whose event is unread.
+    pub changing: u32,
+    /// With a descriptor of its own, the arena's count never rises: no move into it is refused.
+    pub arena_has_own_descriptor: bool,
+    events: VecDeque<(usize, Message)>,
+    faults: VecDeque<usize>,
+    read: Vec<bool>,
+    /// Threads that wait for a page: the thread, and the page.
+    waiters: Vec<(usize, usize)>,
+}
+
+impl Kernel {
+    pub fn new(slots: usize, arena_has_own_descriptor: bool) -> Self {
+        Self {
+            pages: vec![Page::default(); PAGES],
+            slots: vec![[None; GRANULES]; slots],
+            arena_has_own_descriptor,
+            ..Self::default()
+        }
+    }
+    pub fn map(&mut self, range: Range) {
+        for page in &mut self.pages[range] {
+            *page = Page { mapped: true, ..Page::default() };
+        }
+    }
+    pub fn is_free(&self, range: Range) -> bool {
+        self.pages[range].iter().all(|page| !page.mapped)
+    }
+    /// Begins a change of mappings; an event must follow.
+    pub fn begin_change(&mut self) {
+        self.changing += 1;
+    }
+    pub fn end_change(&mut self) {
+        self.changing -= 1;
+    }
+    /// Posts an event and returns its number, for [`is_read`](Self::is_read).
+    pub fn post(&mut self, message: Message) -> usize {
+        self.read.push(false);
+        let number = self.read.len() - 1;
+        self.events.push_back((number, message));
+        number
+    }
+    pub fn is_read(&self, number: usize) -> bool {
+        self.read[number]
+    }
+    pub fn is_readable(&self) -> bool {
+        !self.events.is_empty() || !self.faults.is_empty()
+    }
+    /// Reads up to `most` messages: faults come first.
+    pub fn read(&mut self, most: usize) -> Vec<Message> {
+        let mut batch = Vec::new();
+        while batch.len() < most {
+            if let Some(address) = self.faults.pop_front() {
+                batch.push(Message::Fault { address });
+            } else if let Some((number, message)) = self.events.pop_front() {
+                self.read[number] = true;
+                batch.push(message);
+            } else {
+                break;
+            }
+        }
+        batch
+    }
+    /// An access of `thread`: true if the page is there now. If not, the thread waits for it.
+    pub fn touch(&mut self, thread: usize, address: usize) -> bool {
+        let page = &mut self.pages[address];
+        assert!(page.mapped, "the program touches its own memory only");
+        if page.content.is_none() && page.registered {
+            self.waiters.push((thread, address));
+            self.faults.push_back(address);
+            return false;
+        }
+        page.content.get_or_insert(0);
+        true
+    }
+    pub fn is_waiting(&self, thread: usize) -> bool {
+        self.waiters.iter().any(|&(who, _)| who == thread)
+    }
+    pub fn wake(&mut self, range: Range) {
+        self.waiters.retain(|(_, page)| !range.contains(page));
+    }
+    pub fn drop_content(&mut self, range: Range) {
+        for page in &mut self.pages[range] {
+            page.content = None;
+        }
+    }
+    pub fn unmap(&mut self, range: Range) {
+        for page in &mut self.pages[range] {
+            *page = Page::default();
+        }
+    }
+    pub fn register(&mut self, range: Range) -> bool {
+        if self.pages[range.clone()].iter().any(|page| !page.mapped) {
+            return false;
+        }
+        for page in &mut self.pages[range] {
+            page.registered = true;
+        }
+        true
+    }
+    /// Moves `from` out into a slot at `at`. `most` cuts the move short, as a busy kernel does.
+    pub fn evict(&mut self, from: Range, slot: usize, at: usize, most: usize) -> Progress {
+        if self.changing > 0 && !self.arena_has_own_descriptor {
+            return Progress { done: 0, stop: Some(Stop::Again) };
+        }
+        let mut done = 0;
+        for (i, address) in from.enumerate() {
+            let page = &mut self.pages[address];
+            let stop = match () {
+                () if !page.mapped => Some(Stop::Missing),
+                () if page.read_only => Some(Stop::Refused),
+                () if self.slots[slot][at + i].is_some() => Some(Stop::Exists),
+                () if page.content.is_some() && page.pinned => Some(Stop::Busy),
+                () => None,
+            };
+            if stop.is_some() || i >= most {
+                return Progress { done, stop: stop.filter(|_| done == 0) };
+            }
+            self.slots[slot][at + i] = page.content.take();
+            done += 1;
+        }
+        Progress { done, stop: None }
+    }
+    fn refusal(&self, address: usize) -> Option<Stop> {
+        let page = &self.pages[address];
+        match () {
+            () if !page.mapped || !page.registered => Some(Stop::Missing),
+            () if page.content.is_some() => Some(Stop::Exists),
+            () => None,
+        }
+    }
+    /// Moves granules of a slot in to `to`; holes are skipped. Wakes who waits there.
+    pub fn fill(&mut self, to: Range, slot: usize, at: usize, most: usize) -> Progress {
+        if self.changing > 0 {
+            return Progress { done: 0, stop: Some(Stop::Again) };
+        }
+        let mut done = 0;
+        for (i, address) in to.enumerate() {
+            let read_only = self.pages[address].read_only.then_some(Stop::Refused);
+            let stop = self.refusal(address).or(read_only);
+            if stop.is_some() || i >= most {
+                return Progress { done, stop: stop.filter(|_| done == 0) };
+            }
+            self.pages[address].content = self.slots[slot][at + i].take();
+            self.wake(address..address + 1);
+            done += 1;
+        }
+        Progress { done, stop: None }
+    }
+    /// Fills one page with a copy.
+    pub fn copy(&mut self, to: usize, content: u64) -> Option<Stop> {
+        if self.changing > 0 {
+            return Some(Stop::Again);
+        }
+        let stop = self.refusal(to);
+        if stop.is_none() {
+            self.pages[to].content = Some(content);
+            self.wake(to..to + 1);
+        }
+        stop
+    }
+}
