@@ -131,9 +131,11 @@ impl Granules {
 pub enum Backing {
     /// Nowhere: they read as zero.
     None,
-    /// In this slot of the arena, at the granule's own offset. Granules that are in the region are holes there.
+    /// In this slot of the arena, at the granule's own offset. At the place of granules that are in the region there is a
+    /// hole or an old copy.
     Slot(u32),
-    /// In the store, under this handle of at most [`PAYLOAD_BITS`] bits.
+    /// In the store, under this handle of at most [`PAYLOAD_BITS`] bits. Of granules that are in the region it holds an old
+    /// copy.
     Handle(u64),
 }
 

@@ -98,8 +98,10 @@ impl Engine {
         table.cut(range);
     }
 
-    /// Brings all of `range` back and ends its management.
+    /// Brings all of `range` back and ends its management. The budget is not kept meanwhile: what came back would be
+    /// evicted again, without end.
     pub(crate) fn bring_back(&self, range: PageRange) {
+        self.bringing_back.fetch_add(1, Ordering::AcqRel);
         loop {
             while self.bring_some_back(range) {}
             let mut table = self.gate_exclusive();
@@ -108,9 +110,13 @@ impl Engine {
             }
             // A range that is gone meanwhile is not registered any more either.
             let _ = self.space.unregister(range);
+            // It is all in the range: what goes is our account of it, and stored copies that are out of date.
+            self.discard(&table, range, &mut Scratch::new(self.base));
             table.cut(range);
-            return;
+            break;
         }
+        self.bringing_back.fetch_sub(1, Ordering::AcqRel);
+        self.bell.ring();
     }
 
     /// Brings everything back and ends the management: what a fork gets, as long as children are not managed. The

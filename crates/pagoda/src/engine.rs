@@ -12,7 +12,7 @@
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
 //! must never do the work itself: faults, events, reclaim and adoption each have their own.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -59,6 +59,8 @@ pub(crate) struct Engine {
     pub(crate) release_requested: AtomicBool,
     pub(crate) released: AtomicBool,
     pub(crate) release_done: AtomicBool,
+    /// How many ranges are being brought back for good, whatever the budget says.
+    pub(crate) bringing_back: AtomicUsize,
     /// When each handler began the fault that it is serving, in nanoseconds; 0 if it waits. For the watchdog.
     pub(crate) serving_since_ns: [AtomicU64; HANDLERS_MAX],
     pub(crate) stop_hook: StopHook,
@@ -96,6 +98,7 @@ impl Engine {
             release_requested: AtomicBool::new(false),
             released: AtomicBool::new(false),
             release_done: AtomicBool::new(false),
+            bringing_back: AtomicUsize::new(0),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
             stop_hook,
         }
@@ -145,9 +148,9 @@ impl Engine {
         }
     }
 
-    /// Whether everything is being brought back, or is back: nothing is evicted any more.
+    /// Whether everything is being brought back, or is back, or a range is just now: nothing is evicted meanwhile.
     pub(crate) fn is_released(&self) -> bool {
-        self.released.load(Ordering::Acquire)
+        self.released.load(Ordering::Acquire) || self.bringing_back.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn is_quitting(&self) -> bool {

@@ -95,8 +95,7 @@ impl Engine {
         let gone = page.granules;
         let resident = word.resident().without(gone);
         self.ledger.resident(-(i64::from(word.resident().and(gone).count()) * 4096));
-        let outside_before = whole.without(word.resident());
-        let outside = outside_before.without(gone);
+        let outside = whole.without(word.resident()).without(gone);
         let word = word.with_resident(resident);
         let word = match word.backing() {
             Backing::None => word,
@@ -106,7 +105,7 @@ impl Engine {
                 word.with_backing(Backing::None)
             }
             Backing::Slot(slot) => {
-                self.zero_granules(slot, outside_before.and(gone));
+                self.zero_granules(slot, gone);
                 word
             }
             Backing::Handle(handle) if outside.is_empty() => {
@@ -118,7 +117,7 @@ impl Engine {
                 self.fetch(span.entries(), page.index, word.busy(), handle, true, scratch);
                 let word = self.take(span.entries(), page.index);
                 if let Backing::Slot(slot) = word.backing() {
-                    self.zero_granules(slot, outside_before.and(gone));
+                    self.zero_granules(slot, gone);
                     self.queue_staged(span.entries(), page.index, slot);
                 }
                 word
@@ -127,6 +126,8 @@ impl Engine {
         give(span.entry(page.index), word);
     }
 
+    /// Makes granules of a slot read as zero. Also those that were in the region: what is in the slot at their place, if
+    /// anything, is an old copy.
     fn zero_granules(&self, slot: u32, granules: Granules) {
         let mut slot = self.space.claim_slot(slot);
         let bytes = self.space.bytes_mut(&mut slot);

@@ -112,6 +112,8 @@ impl Engine {
                         Step::Again | Step::Exhausted | Step::Full(_) => break,
                     }
                 }
+                // Compressed pages may have taken more than the budget had: what is ready goes to the kernel for it.
+                self.keep_budget();
                 self.serve(fault.address, fault.write, extent, scratch) == Served::Done
             }
         }

@@ -98,7 +98,7 @@ pub struct ProcessEngine {
 impl ProcessEngine {
     /// Makes the engine and starts its threads, all on the calling thread's descriptors: call it on a raw thread with a
     /// table of its own. `layout` was measured on a thread of the program. The watcher runs on the calling thread
-    /// afterwards, by [`watch`](Self::watch).
+    /// afterwards, by [`ProcessWatcher::run`].
     ///
     /// # Errors
     /// See [`StartError`]; nothing is managed then.
@@ -269,7 +269,7 @@ impl Drop for Shared {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # if !pagoda::userfaultfd_allows_managers() { return Ok(()); }
 /// let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build()?;
-/// let region = manager.region(Bytes::mib(256)).create()?;
+/// let mut region = manager.region(Bytes::mib(256)).create()?;
 /// region.write_at(200 << 20, b"far beyond the budget, and not lost");
 /// let mut back = [0; 35];
 /// region.read_at(200 << 20, &mut back);

@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// Gives frames back to the kernel as far as the budget is exceeded; a few stay ready for faults in flight.
-    fn keep_budget(&self) {
+    pub(crate) fn keep_budget(&self) {
         let keep = self.marks.min.get() / self.entry_bytes() as u64;
         self.give_back_excess(keep);
     }

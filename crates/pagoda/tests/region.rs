@@ -36,14 +36,15 @@ fn what_was_written_is_read_at_each_base_page() {
             .budget(Bytes::mib(64))
             .base_page(base)
             .user_mode_only(true)
+            .spill_to("/var/tmp", Bytes::gib(1))
             .build()
             .expect("manager");
-        let len = 256 << 20;
+        let len = 160 << 20;
         let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
         let pages = len / 4096;
         let mut shadow = vec![0u64; pages];
         let mut random = Random(base.bytes() as u64 | 1);
-        for round in 0..3 * pages {
+        for round in 0..2 * pages {
             let page = if round < pages { round } else { random.below(pages) };
             let offset = page * 4096;
             let mut word = [0; 8];

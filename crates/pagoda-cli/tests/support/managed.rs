@@ -84,7 +84,8 @@ impl Run<'_> {
 }
 
 fn read(path: &Path) -> String {
-    fs::read(path).map_or_else(|error| error.to_string(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    fs::read(path)
+        .map_or_else(|error| error.to_string(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Waits for the end of a run. If it takes too long it is ended, and its threads are told.
@@ -112,7 +113,9 @@ fn wait(child: &mut Child, limit: Duration) -> Result<std::process::ExitStatus, 
 fn children_of(parent: u32) -> Vec<u32> {
     let is_child = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|rest| rest.trim() == parent.to_string()))
+        status
+            .lines()
+            .any(|line| line.strip_prefix("PPid:").is_some_and(|rest| rest.trim() == parent.to_string()))
     };
     let processes = fs::read_dir("/proc").expect("a list of processes").flatten();
     processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()

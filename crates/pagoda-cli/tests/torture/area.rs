@@ -13,6 +13,18 @@ pub struct Area {
     pub shadow: Vec<Stamp>,
 }
 
+/// Something that is not as it should be, and where, if that is a page of an area.
+pub struct Wrong {
+    pub address: Option<usize>,
+    pub what: String,
+}
+
+impl From<String> for Wrong {
+    fn from(what: String) -> Self {
+        Self { address: None, what }
+    }
+}
+
 /// What the kernel answers when a range is no longer one mapping to it (the engine registers what it has seen, which
 /// may be a part of what has been mapped since): nothing has moved.
 fn is_refusal(error: &io::Error) -> bool {
@@ -42,7 +54,7 @@ impl Area {
         self.mapping.page_mut(page)[0] = head;
     }
     /// Checks every byte of these pages.
-    pub fn check(&self, pages: Range<usize>) -> Result<(), String> {
+    pub fn check(&self, pages: Range<usize>) -> Result<(), Wrong> {
         for page in pages {
             if let Some(wrong) = self.shadow[page].wrong(self.mapping.page(page)) {
                 return Err(self.told(page, &wrong));
@@ -50,13 +62,13 @@ impl Area {
         }
         Ok(())
     }
-    pub fn told(&self, page: usize, wrong: &str) -> String {
-        format!(
-            "page {page} of {} at {:#x}: {wrong}; expected {:x?}",
-            self.pages(),
-            self.mapping.start() + page * PAGE,
-            self.shadow[page]
-        )
+    fn told(&self, page: usize, wrong: &str) -> Wrong {
+        let address = self.mapping.start() + page * PAGE;
+        let (pages, expected) = (self.pages(), self.shadow[page]);
+        Wrong {
+            address: Some(address),
+            what: format!("page {page} of {pages} at {address:#x}: {wrong}; expected {expected:x?}"),
+        }
     }
 
     /// Unmaps these pages; what is above them becomes an area of its own.
@@ -113,7 +125,7 @@ impl Area {
         self.shadow[pages].fill(Stamp::ZERO);
     }
     /// MADV_FREE: each page is as it was or zero, until it is written.
-    pub fn free(&mut self, pages: Range<usize>, random: &mut Random) -> Result<(), String> {
+    pub fn free(&mut self, pages: Range<usize>, random: &mut Random) -> Result<(), Wrong> {
         self.mapping.advise(pages.clone(), libc::MADV_FREE).expect("madvise(MADV_FREE)");
         for page in pages.clone() {
             let content = self.mapping.page(page);

@@ -32,7 +32,13 @@ impl Files {
     pub fn new(id: usize) -> Self {
         let path = format!("file{id}");
         let open = |flags| {
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(&path)
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .custom_flags(flags)
+                .open(&path)
         };
         let buffered = open(0).expect("a file");
         buffered.set_len((FILE_PAGES * PAGE) as u64).expect("its length");

@@ -9,6 +9,7 @@ mod support;
 mod area;
 mod files;
 mod heap;
+mod history;
 mod worker;
 
 use std::process::ExitCode;
@@ -35,7 +36,9 @@ fn main() -> ExitCode {
 }
 
 fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
 }
 
 fn torture(base_page: &str) -> Result<String, String> {
@@ -43,7 +46,8 @@ fn torture(base_page: &str) -> Result<String, String> {
         return Ok("skipped".to_owned());
     }
     let seconds = from_environment("PAGODA_TORTURE_SECONDS").unwrap_or(7);
-    let seed = from_environment("PAGODA_TORTURE_SEED").unwrap_or_else(|| mix(u64::from(std::process::id())) >> 40);
+    let seed =
+        from_environment("PAGODA_TORTURE_SEED").unwrap_or_else(|| mix(u64::from(std::process::id())) >> 40);
     let run = Run {
         base_page,
         memory: BUDGET,

@@ -4,9 +4,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::area::Area;
+use crate::area::{Area, Wrong};
 use crate::files::Files;
 use crate::heap::Heap;
+use crate::history;
+use crate::support::memory::PAGE;
 use crate::support::random::Random;
 
 /// Threads that own memory, beside those that they start.
@@ -18,9 +20,6 @@ const PAGES_MAX: usize = (24 << 20) / 4096;
 /// Bytes of malloc blocks that a worker holds at most.
 const HEAP_MAX: usize = 8 << 20;
 
-/// The last things a worker did, for whoever has to find out.
-const LOG: usize = 24;
-
 static OPERATIONS: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
@@ -28,7 +27,8 @@ static REFUSED: AtomicU64 = AtomicU64::new(0);
 pub fn program(seed: u64, seconds: u64) -> ExitCode {
     // Half of all seeds have one heap, on brk, that all threads share and that shrinks when its top is free.
     if seed & 1 == 0 {
-        for (parameter, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, 128 << 10)]
+        for (parameter, value) in
+            [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, 128 << 10)]
         {
             // SAFETY: it has no precondition but that nobody else calls it now.
             unsafe { libc::mallopt(parameter, value) };
@@ -54,7 +54,6 @@ struct Worker {
     areas: Vec<Area>,
     heap: Heap,
     files: Files,
-    log: [String; LOG],
     done: u64,
 }
 
@@ -67,7 +66,6 @@ impl Worker {
             areas: Vec::new(),
             heap: Heap::default(),
             files: Files::new(id),
-            log: std::array::from_fn(|_| String::new()),
             done: 0,
         }
     }
@@ -82,28 +80,25 @@ impl Worker {
         OPERATIONS.fetch_add(self.done, Ordering::Relaxed);
     }
 
-    fn expect(&self, result: Result<(), String>) {
-        let Err(error) = result else { return };
-        eprintln!("seed {}, worker {}, operation {}: {error}", self.seed, self.id, self.done);
-        for i in 0..LOG {
-            eprintln!("  {}", self.log[(self.done as usize + 1 + i) % LOG]);
+    fn expect(&self, result: Result<(), Wrong>) {
+        let Err(Wrong { address, what }) = result else { return };
+        eprintln!("seed {}, worker {}, operation {}: {what}", self.seed, self.id, self.done);
+        if let Some(address) = address {
+            eprintln!("{}", history::told(address));
         }
         // At once, so that no destructor and no other thread adds to it.
         // SAFETY: it has no precondition.
         unsafe { libc::_exit(9) };
     }
 
-    fn note(&mut self, what: std::fmt::Arguments<'_>) {
-        use std::fmt::Write;
-        let line = &mut self.log[self.done as usize % LOG];
-        line.clear();
-        let _ = write!(line, "{} {what}", self.done);
+    fn remember(&self, what: &'static str, start: usize, pages: usize, other: usize) {
+        history::remember(self.id, self.done, what, start, pages, other);
     }
 
-    fn check_all(&mut self) -> Result<(), String> {
+    fn check_all(&mut self) -> Result<(), Wrong> {
         self.areas.iter().try_for_each(|area| area.check(0..area.pages()))?;
         self.heap.check()?;
-        self.files.check()
+        Ok(self.files.check()?)
     }
 
     fn pages(&self) -> usize {
@@ -116,7 +111,7 @@ impl Worker {
         self.areas.swap_remove(at)
     }
 
-    fn operate(&mut self) -> Result<(), String> {
+    fn operate(&mut self) -> Result<(), Wrong> {
         self.done += 1;
         if self.areas.is_empty() || self.pages() < PAGES_MAX && self.random.one_in(12) {
             return self.map();
@@ -129,7 +124,24 @@ impl Worker {
         let area = &mut self.areas[at];
         let pages = self.random.range(area.pages());
         let (start, len) = (area.mapping.start(), area.pages());
-        self.note(format_args!("kind {kind} at {start:#x}, {len} pages, {pages:?}"));
+        let what = match kind {
+            0..15 => "write",
+            15..20 => "poke",
+            29..32 => "discard",
+            32 => "free",
+            34 => "replace",
+            35 => "huge or not",
+            39..42 => "read file into",
+            42..45 => "pipe within",
+            56 => "forbid writes",
+            57 => "forbid access",
+            _ => "",
+        };
+        if !what.is_empty() {
+            let whole = matches!(kind, 35 | 39..45);
+            let (from, count) = if whole { (0, len) } else { (pages.start, pages.len()) };
+            self.remember(what, start + from * PAGE, count, start);
+        }
         let Self { areas, random, heap, files, .. } = self;
         let area = &mut areas[at];
         match kind {
@@ -162,13 +174,13 @@ impl Worker {
         Ok(())
     }
 
-    fn map(&mut self) -> Result<(), String> {
+    fn map(&mut self) -> Result<(), Wrong> {
         let most = if self.random.one_in(16) { 1024 } else { 256 };
         let pages = self.random.between(1, most);
         let populated = self.random.one_in(4);
         let mut area = Area::new(pages, populated);
         let start = area.mapping.start();
-        self.note(format_args!("map {pages} pages at {start:#x}, populated {populated}"));
+        self.remember(if populated { "map populated" } else { "map" }, start, pages, 0);
         if self.random.one_in(3) {
             area.check(0..pages)?;
         }
@@ -179,12 +191,12 @@ impl Worker {
         Ok(())
     }
 
-    fn unmap(&mut self) -> Result<(), String> {
+    fn unmap(&mut self) -> Result<(), Wrong> {
         let area = self.take();
         let pages = self.random.range(area.pages());
         let pages = if self.random.one_in(3) { 0..area.pages() } else { pages };
-        let (start, len) = (area.mapping.start(), area.pages());
-        self.note(format_args!("unmap {pages:?} of {len} pages at {start:#x}"));
+        let start = area.mapping.start();
+        self.remember("unmap", start + pages.start * PAGE, pages.len(), start);
         if self.random.one_in(4) {
             area.check(pages.clone())?;
         }
@@ -196,7 +208,7 @@ impl Worker {
         Ok(())
     }
 
-    fn remap(&mut self) -> Result<(), String> {
+    fn remap(&mut self) -> Result<(), Wrong> {
         let area = self.take();
         let pages = match self.random.below(3) {
             0 => self.random.between(1, area.pages()),
@@ -205,11 +217,12 @@ impl Worker {
         let (start, len) = (area.mapping.start(), area.pages());
         let (area, moved) = area.remap(pages);
         let to = area.mapping.start();
-        self.note(format_args!("mremap {len} pages at {start:#x} to {pages} at {to:#x}: {moved}"));
+        self.remember("mremapped from", start, len, to);
+        self.remember("mremapped to", to, area.pages(), start);
         self.moved(area, moved)
     }
 
-    fn remap_onto(&mut self) -> Result<(), String> {
+    fn remap_onto(&mut self) -> Result<(), Wrong> {
         let area = self.take();
         // Onto another area or a part of it, or onto fresh memory; shorter, as long, or longer than it is.
         let mut target = if self.areas.is_empty() || self.random.one_in(2) {
@@ -223,14 +236,15 @@ impl Worker {
             let shadow = target.shadow.split_off(cut);
             self.areas.push(Area { mapping: above, shadow });
         }
-        let (start, len, to, pages) =
-            (area.mapping.start(), area.pages(), target.mapping.start(), target.pages());
+        let (start, len) = (area.mapping.start(), area.pages());
         let (area, moved) = area.remap_onto(target);
-        self.note(format_args!("mremap {len} pages at {start:#x} onto {pages} at {to:#x}: {moved}"));
+        let to = area.mapping.start();
+        self.remember("mremapped onto a target from", start, len, to);
+        self.remember("mremapped onto the target", to, area.pages(), start);
         self.moved(area, moved)
     }
 
-    fn moved(&mut self, area: Area, moved: bool) -> Result<(), String> {
+    fn moved(&mut self, area: Area, moved: bool) -> Result<(), Wrong> {
         if !moved {
             REFUSED.fetch_add(1, Ordering::Relaxed);
         }
@@ -242,7 +256,7 @@ impl Worker {
     }
 
     /// Forbids writing, or all access, for a while.
-    fn forbid(&mut self, at: usize, pages: std::ops::Range<usize>, protection: i32) -> Result<(), String> {
+    fn forbid(&mut self, at: usize, pages: std::ops::Range<usize>, protection: i32) -> Result<(), Wrong> {
         let all = libc::PROT_READ | libc::PROT_WRITE;
         let mut area = self.areas.swap_remove(at);
         area.mapping.protect(pages.clone(), protection).expect("mprotect");
@@ -276,7 +290,7 @@ impl Worker {
     }
 
     /// Threads that use their stacks and an area of ours, and end.
-    fn start_threads(&mut self, at: usize) -> Result<(), String> {
+    fn start_threads(&mut self, at: usize) -> Result<(), Wrong> {
         let count = self.random.between(1, 3);
         let rests = self.random.one_in(8);
         let area = &self.areas[at];
@@ -298,7 +312,7 @@ impl Worker {
 }
 
 /// Uses 8 KiB of stack for each level, and checks it on the way back.
-fn recurse(depth: usize, random: &mut Random, rests: bool) -> Result<(), String> {
+fn recurse(depth: usize, random: &mut Random, rests: bool) -> Result<(), Wrong> {
     let mut words = [0u64; 1024];
     let seed = random.next();
     words.iter_mut().enumerate().for_each(|(i, word)| *word = seed ^ i as u64);
@@ -311,6 +325,8 @@ fn recurse(depth: usize, random: &mut Random, rests: bool) -> Result<(), String>
     std::hint::black_box(&mut words);
     match words.iter().enumerate().find(|&(i, &word)| word != seed ^ i as u64) {
         None => Ok(()),
-        Some((i, word)) => Err(format!("word {i} of a stack frame is {word:#x} instead of {:#x}", seed ^ i as u64)),
+        Some((i, word)) => {
+            Err(format!("word {i} of a stack frame is {word:#x} instead of {:#x}", seed ^ i as u64))
+        }
     }
 }

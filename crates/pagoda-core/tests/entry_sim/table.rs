@@ -28,6 +28,12 @@ pub struct Page {
     pub granules: Granules,
 }
 
+impl std::fmt::Debug for Page {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "entry {} at {} ({:?})", self.index, self.base, self.entry().get())
+    }
+}
+
 impl Page {
     pub fn entry(&self) -> &Cell<Word> {
         &self.entries[self.index]

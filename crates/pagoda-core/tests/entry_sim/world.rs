@@ -1,0 +1,283 @@
+//! What the simulated threads share, the seeded scheduler that steps them, and the checks after each step.
+//!
+//! A thread is a future that gives the processor back at each of the engine's atomic steps; which thread goes on is the
+//! seed's choice. Nothing here sleeps or depends on anything but the seed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::kernel::{GRANULES, Kernel, Message, Range};
+use crate::table::{Entries, Table};
+use pagoda_core::entry::{Backing, Word};
+
+/// What of the protocol is left out, to see that the checks find it.
+#[derive(Clone, Copy, Default)]
+pub struct Without {
+    /// Events are read before the gate is taken.
+    pub gate_around_reading: bool,
+    /// The arena has a descriptor of its own, so that no eviction is refused for an unread event.
+    pub shared_descriptor: bool,
+    /// Whatever is present is evicted.
+    pub resident_mask: bool,
+    /// A move of a mapping is applied when its event is read, whatever is known of its target.
+    pub order_of_moves: bool,
+    /// What was copied in stays in the slot too.
+    pub clearing_of_copies: bool,
+    /// A discard of memory that is not in the table yet is forgotten.
+    pub discards_of_unknown: bool,
+    /// Memory is adopted while mappings are changing.
+    pub quiet_adoption: bool,
+    /// A page that is staged again into the slot it has is not queued again.
+    pub queueing_again: bool,
+}
+
+/// Slots of the arena.
+pub const SLOTS: usize = 20;
+/// OS pages of memory that the process may hold.
+const BUDGET: usize = 40;
+/// Steps after which a run that has not ended is stuck. A run takes about 3,000 steps, at most 40,000 of 100,000 seeds.
+const STEPS_MAX: usize = 200_000;
+/// Steps between two checks of the whole state.
+const CHECK_EVERY: usize = 16;
+
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn below(&mut self, bound: usize) -> usize {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) % bound as u64) as usize
+    }
+}
+
+#[derive(Default)]
+pub struct Gate {
+    shared: usize,
+    exclusive: bool,
+}
+
+/// A page that was staged, if it still is.
+pub struct Staged {
+    pub entries: Entries,
+    pub index: usize,
+    pub slot: usize,
+}
+
+pub struct World {
+    pub without: Without,
+    pub kernel: RefCell<Kernel>,
+    gate: RefCell<Gate>,
+    pub table: RefCell<Table>,
+    pub queue: RefCell<VecDeque<Staged>>,
+    pub empty: RefCell<Vec<usize>>,
+    pub ready: RefCell<Vec<usize>>,
+    claimed: RefCell<[bool; SLOTS]>,
+    pub store: RefCell<HashMap<u64, [u64; GRANULES]>>,
+    pub next_handle: Cell<u64>,
+    /// Events that wait for an earlier one of another thread, and the sources of moves whose unmapping is still to come.
+    pub deferred: RefCell<Vec<Message>>,
+    pub leaving: RefCell<Vec<Range>>,
+    pub rng: RefCell<Rng>,
+    pub failure: RefCell<Option<String>>,
+    pub programs_left: Cell<usize>,
+    pub next_value: Cell<u64>,
+    trace: bool,
+}
+
+/// Lets the others go on.
+pub async fn step() {
+    let mut yielded = false;
+    std::future::poll_fn(
+        |_| if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending },
+    )
+    .await;
+}
+
+pub struct GateGuard<'a>(&'a World, bool);
+
+impl Drop for GateGuard<'_> {
+    fn drop(&mut self) {
+        let mut gate = self.0.gate.borrow_mut();
+        if self.1 {
+            gate.exclusive = false;
+        } else {
+            gate.shared -= 1;
+        }
+    }
+}
+
+impl World {
+    pub fn new(seed: u64, without: Without, programs: usize) -> Rc<Self> {
+        Rc::new(Self {
+            without,
+            kernel: RefCell::new(Kernel::new(SLOTS, without.shared_descriptor)),
+            gate: RefCell::default(),
+            table: RefCell::default(),
+            queue: RefCell::default(),
+            empty: RefCell::new((0..SLOTS).collect()),
+            ready: RefCell::default(),
+            claimed: RefCell::new([false; SLOTS]),
+            store: RefCell::default(),
+            next_handle: Cell::new(1),
+            deferred: RefCell::default(),
+            leaving: RefCell::default(),
+            rng: RefCell::new(Rng(seed)),
+            failure: RefCell::default(),
+            programs_left: Cell::new(programs),
+            next_value: Cell::new(1),
+            trace: std::env::var_os("PAGODA_SIM_TRACE").is_some(),
+        })
+    }
+    pub fn below(&self, bound: usize) -> usize {
+        self.rng.borrow_mut().below(bound)
+    }
+    /// Tells what happens, if `PAGODA_SIM_TRACE` is set: for one seed that failed.
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{}", what());
+        }
+    }
+    /// Notes what went wrong first; the run ends.
+    pub fn fail(&self, what: String) {
+        self.failure.borrow_mut().get_or_insert(what);
+    }
+    pub fn is_over(&self) -> bool {
+        self.programs_left.get() == 0
+    }
+    pub async fn gate_shared(&self) -> GateGuard<'_> {
+        loop {
+            step().await;
+            let mut gate = self.gate.borrow_mut();
+            if !gate.exclusive {
+                gate.shared += 1;
+                return GateGuard(self, false);
+            }
+        }
+    }
+    pub async fn gate_exclusive(&self) -> GateGuard<'_> {
+        loop {
+            step().await;
+            let mut gate = self.gate.borrow_mut();
+            if !gate.exclusive && gate.shared == 0 {
+                gate.exclusive = true;
+                return GateGuard(self, true);
+            }
+        }
+    }
+    pub fn claim_slot(&self, slot: usize) -> usize {
+        if std::mem::replace(&mut self.claimed.borrow_mut()[slot], true) {
+            self.fail(format!("slot {slot} is claimed twice"));
+        }
+        slot
+    }
+    pub fn release_slot(&self, slot: usize) -> usize {
+        self.claimed.borrow_mut()[slot] = false;
+        slot
+    }
+    pub fn take_ready(&self) -> Option<usize> {
+        let slot = self.ready.borrow_mut().pop()?;
+        Some(self.claim_slot(slot))
+    }
+    pub fn take_empty(&self) -> Option<usize> {
+        let slot = self.empty.borrow_mut().pop()?;
+        if self.kernel.borrow().slots[slot] != [None; GRANULES] {
+            self.fail(format!("slot {slot} is in the hand of the empty ones and is not"));
+        }
+        Some(self.claim_slot(slot))
+    }
+    pub fn put_ready(&self, slot: usize) {
+        self.ready.borrow_mut().push(self.release_slot(slot));
+    }
+    pub fn put_empty(&self, slot: usize) {
+        self.empty.borrow_mut().push(self.release_slot(slot));
+    }
+    pub fn has_room(&self) -> bool {
+        let kernel = self.kernel.borrow();
+        let resident = kernel.pages.iter().filter(|page| page.content.is_some()).count();
+        let framed = kernel.slots.iter().flatten().filter(|granule| granule.is_some()).count();
+        resident + framed + GRANULES <= BUDGET
+    }
+    pub fn is_queued(&self, entries: &Entries) -> bool {
+        self.queue.borrow().iter().any(|staged| Rc::ptr_eq(&staged.entries, entries))
+    }
+
+    /// Content is in one place only, and each slot in one hand.
+    fn check(&self) {
+        let (kernel, table) = (self.kernel.borrow(), self.table.borrow());
+        let claimed = self.claimed.borrow();
+        let mut hands = [0u32; SLOTS];
+        for &slot in self.empty.borrow().iter().chain(self.ready.borrow().iter()) {
+            hands[slot] += 1 + u32::from(claimed[slot]);
+        }
+        let mut places: HashMap<u64, usize> = HashMap::new();
+        let mut seen: Vec<*const Cell<Word>> = Vec::new();
+        for page in kernel.pages.iter().filter_map(|page| page.content).filter(|&content| content != 0) {
+            *places.entry(page).or_default() += 1;
+        }
+        for page in table.spans().flat_map(|span| span.pages(&span.range)) {
+            let word = page.entry().get();
+            let known = seen.contains(&(page.entry() as *const _));
+            seen.push(page.entry());
+            if word.is_busy() {
+                continue;
+            }
+            let out = page.granules.without(word.resident());
+            let content = match word.backing() {
+                Backing::None => continue,
+                Backing::Slot(slot) => {
+                    hands[slot as usize] += u32::from(!known) + u32::from(claimed[slot as usize]);
+                    kernel.slots[slot as usize].map(Option::unwrap_or_default)
+                }
+                Backing::Handle(handle) => match self.store.borrow().get(&handle) {
+                    Some(content) => *content,
+                    None => return self.fail(format!("handle {handle} was freed and is still in use")),
+                },
+            };
+            for granule in (0..GRANULES).filter(|&i| out.has(i as u32) && content[i] != 0) {
+                *places.entry(content[granule]).or_default() += 1;
+            }
+        }
+        if let Some(slot) = hands.iter().position(|&hands| hands > 1) {
+            self.fail(format!("slot {slot} is in two hands"));
+        }
+        if let Some((content, _)) = places.iter().find(|&(_, &count)| count > 1) {
+            self.fail(format!("content {content} is in two places"));
+        }
+    }
+}
+
+pub type Thread = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Runs the threads until the programs have ended. Err: what went wrong.
+pub fn run(world: &Rc<World>, mut threads: Vec<Thread>) -> Result<usize, String> {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut asleep_until = vec![0usize; threads.len()];
+    let mut ended = vec![false; threads.len()];
+    for steps in 0..STEPS_MAX {
+        if world.is_over() {
+            return Ok(steps);
+        }
+        let at = world.below(threads.len());
+        if ended[at] || asleep_until[at] > steps {
+            continue;
+        }
+        // A thread may lose its processor at any step, for long.
+        if world.below(24) == 0 {
+            asleep_until[at] = steps + world.below(400);
+        }
+        ended[at] = threads[at].as_mut().poll(&mut context).is_ready();
+        if steps % CHECK_EVERY == 0 {
+            world.check();
+        }
+        if let Some(failure) = world.failure.borrow_mut().take() {
+            return Err(failure);
+        }
+    }
+    Err("stuck".into())
+}
