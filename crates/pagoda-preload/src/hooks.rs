@@ -25,8 +25,8 @@ static REAL: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(std::ptr::null_mut
 const NAMES: [&CStr; 4] = [c"pthread_create", c"pthread_mutex_init", c"pthread_mutex_destroy", c"_Fork"];
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has under 2,560 bytes
-/// on x86_64, from the thread pointer upwards.
-const CONTROL_BLOCK_BYTES: usize = 2560;
+/// on x86_64, from the thread pointer upwards: 2,304 since 2.35, of which the kernel's part ends well before.
+const CONTROL_BLOCK_BYTES: usize = 2304;
 
 /// Finds the real functions.
 pub fn resolve() {
@@ -51,9 +51,14 @@ pub fn pin_current_thread() {
     let Some(engine) = engine() else { return };
     // SAFETY: it has no precondition.
     let thread_pointer = unsafe { libc::pthread_self() } as usize;
-    if let Some(range) = PageRange::covering(thread_pointer, thread_pointer + CONTROL_BLOCK_BYTES) {
+    let end = thread_pointer + CONTROL_BLOCK_BYTES - 1;
+    if let Some(range) = PageRange::covering(thread_pointer, end) {
         engine.pins().pin(Pinner::Thread(current_id()), range);
-        touch(range);
+        for address in [thread_pointer, end] {
+            // SAFETY: both bytes are of this thread's own control block, or of the page that its end lies in. Reading
+            // brings the page back if it was moved out before it was pinned.
+            unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::statm::StatmReader;
 use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
-use pagoda_linux::thread::{is_alive, now_ns, sleep_us};
+use pagoda_linux::thread::{now_ns, sleep_us};
 
 use crate::counters::Counter;
 use crate::engine::{Engine, HANDLERS_MAX};
@@ -246,7 +246,7 @@ impl Engine {
             self.pins.pin(Pinner::Thread(id), range);
             pagoda_linux::touch::touch(range);
         }
-        self.pins.keep_threads(is_alive);
+        self.pins.drop_ended_threads();
     }
 
     fn watch_handlers(&self) {

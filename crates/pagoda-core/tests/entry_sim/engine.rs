@@ -254,10 +254,10 @@ impl World {
             let Message::Remap { from, to } = waiting else { return false };
             let target = *to..*to + from.len();
             match event {
-                // Of the target it is what the waiting move waits for; of the source it is the move's own.
+                // What leaves the target is what the waiting move waits for; of the source it is the move's own.
                 Message::Unmap(range) => overlap(range, from),
                 Message::Remove(range) => overlap(range, from) || overlap(range, &target),
-                Message::Remap { from: other, .. } => overlap(other, &target) || overlap(other, from),
+                Message::Remap { from: other, .. } => overlap(other, from),
                 Message::Fault { .. } => false,
             }
         });
@@ -465,10 +465,6 @@ impl World {
         let maps: Vec<bool> = self.kernel.borrow().pages.iter().map(|page| page.mapped).collect();
         step().await;
         let _gate = self.gate_exclusive().await;
-        // While a mapping is changing, what is there may be the target of a move whose event is still to come.
-        if self.kernel.borrow().changing > 0 && !self.without.quiet_adoption {
-            return;
-        }
         let gaps = self.table.borrow().gaps(0..maps.len());
         for address in gaps.into_iter().flatten() {
             // One OS page at a time is the finest that the engine's chunks can be.
@@ -478,6 +474,12 @@ impl World {
             step().await;
             if !self.kernel.borrow_mut().register(address..address + 1) {
                 continue;
+            }
+            step().await;
+            // Asked after it is registered: while a mapping is changing, this may be the target of a move whose event
+            // is still to come.
+            if self.kernel.borrow().changing > 0 && !self.without.quiet_adoption {
+                return;
             }
             self.table.borrow_mut().insert(address..address + 1, |entries| self.is_queued(entries));
             self.note(|| format!("engine: adopt {address}"));

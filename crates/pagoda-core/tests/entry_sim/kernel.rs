@@ -60,6 +60,8 @@ pub struct Kernel {
     pub changing: u32,
     /// With a descriptor of its own, the arena's count never rises: no move into it is refused.
     pub arena_has_own_descriptor: bool,
+    /// Threads in the middle of giving a range up: its mapping is gone, its last event is not read yet.
+    pub leaving: Vec<(usize, Range)>,
     events: VecDeque<(usize, Message)>,
     faults: VecDeque<usize>,
     read: Vec<bool>,

@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use crate::kernel::{Message, PAGES, Range};
+use crate::kernel::{Message, PAGES, Range, overlap};
 use crate::world::{World, step};
 
 /// Steps of one thread's program.
@@ -185,10 +185,16 @@ impl Program {
             world.kernel.borrow_mut().begin_change();
         }
         world.note(|| format!("thread {}: unmap {gone:?}", self.thread));
+        world.kernel.borrow_mut().leaving.push((self.thread, gone.clone()));
         world.kernel.borrow_mut().unmap(gone);
         for range in events {
             self.tell(Message::Unmap(range)).await;
         }
+        self.has_left();
+    }
+
+    fn has_left(&self) {
+        self.world.kernel.borrow_mut().leaving.retain(|&(thread, _)| thread != self.thread);
     }
 
     /// mremap to wherever there is room, perhaps longer than before: the move, its event, and the event that the old
@@ -219,6 +225,7 @@ impl Program {
             if is_registered {
                 kernel.begin_change();
                 kernel.begin_change();
+                kernel.leaving.push((self.thread, from.clone()));
             }
         }
         world.note(|| format!("thread {}: move {from:?} to {to}", self.thread));
@@ -227,6 +234,13 @@ impl Program {
         if is_registered {
             self.tell(Message::Remap { from: from.clone(), to }).await;
             self.tell(Message::Unmap(from)).await;
+            self.has_left();
+            // The one thing that is left out: another thread that gave this place up before and has not posted its event
+            // yet, in all the time of these two. Which of the two a third event would belong to, nobody could tell.
+            let target = to..to + grown;
+            while world.kernel.borrow().leaving.iter().any(|(_, range)| overlap(range, &target)) {
+                step().await;
+            }
         }
     }
 
