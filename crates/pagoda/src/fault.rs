@@ -181,10 +181,11 @@ impl Engine {
     /// Fills granules `from..to` from the kernel's memory: with zeroes for a write, with the zero page for a read.
     fn fill_fresh(&self, page: &Page, from: u32, to: u32, write: bool) -> MovedIn {
         let mut at = from;
+        let mut end = to;
         let mut done = Granules::NONE;
         let mut stop = None;
         while at < to {
-            let rest = page.addresses(at, to);
+            let rest = page.addresses(at, end);
             let progress =
                 if write { self.space.fill_with_zeroes(rest) } else { self.space.fill_with_zero_page(rest) };
             let filled = at + (progress.bytes / 4096) as u32;
@@ -193,11 +194,17 @@ impl Engine {
             // The zero page costs nothing until it is written; but then nobody asks us.
             self.ledger.took(progress.bytes as i64);
             match progress.stop {
+                // A boundary of mappings lies within: one by one.
+                Some(Stop::Missing | Stop::Refused) if end > at + 1 => {
+                    end = at + 1;
+                    continue;
+                }
                 None => {}
-                // A page whose discard is announced but not carried out yet: it is not ours, and the next may be.
-                Some(Stop::Exists) => {
+                // A page whose discard is announced but not carried out yet, or one that is not mapped any more: it is
+                // not ours, and the next may be.
+                Some(other @ (Stop::Exists | Stop::Missing)) => {
                     self.space.wake(page.addresses(at, at + 1));
-                    stop = Some(Stop::Exists);
+                    stop = Some(other);
                     at += 1;
                 }
                 other => {
@@ -205,6 +212,7 @@ impl Engine {
                     break;
                 }
             }
+            end = if end == to { to } else { (at + 1).min(to) };
         }
         MovedIn { done, copied: Granules::NONE, stop }
     }
@@ -319,7 +327,7 @@ impl Engine {
                 at = filled;
                 match progress.stop {
                     None => step = if step == to { to } else { at + 1 },
-                    Some(Stop::Refused | Stop::Busy) if end > at + 1 => step = at + 1,
+                    Some(Stop::Refused | Stop::Busy | Stop::Missing) if end > at + 1 => step = at + 1,
                     Some(Stop::Refused | Stop::Busy) => {
                         let one = page.addresses(at, at + 1);
                         let copied = self.space.fill_by_copy(one, slot, at as usize * 4096);
@@ -337,9 +345,9 @@ impl Engine {
                         at += 1;
                         step = at + 1;
                     }
-                    Some(Stop::Exists) => {
+                    Some(other @ (Stop::Exists | Stop::Missing)) => {
                         self.space.wake(page.addresses(at, at + 1));
-                        result.stop = Some(Stop::Exists);
+                        result.stop = Some(other);
                         at += 1;
                         step = to;
                     }

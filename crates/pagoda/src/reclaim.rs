@@ -273,7 +273,7 @@ impl Engine {
                 break progress.stop;
             }
         };
-        if moved == 0 && stop == Some(Stop::Refused) {
+        if moved == 0 && matches!(stop, Some(Stop::Refused | Stop::Missing)) {
             // Perhaps one page of it: find out which.
             for slot in slots {
                 self.zone.put_empty(&self.space, slot);
@@ -335,30 +335,7 @@ impl Engine {
             return Step::Looking;
         };
         let slots = [slot];
-        let mut out = Granules::NONE;
-        let mut stop = None;
-        for (from, to) in self.unpinned(&page, word.resident().and(page.granules)).runs() {
-            let mut at = from;
-            let mut end = to;
-            while at < end && stop != Some(Stop::Again) {
-                let progress = self.space.evict(page.addresses(at, end), &slots, at as usize * 4096);
-                let reached = at + (progress.bytes / 4096) as u32;
-                out = out.or(Granules::range(at, reached));
-                at = reached;
-                match progress.stop {
-                    None => {}
-                    // Perhaps a boundary within the page: one by one.
-                    Some(Stop::Refused) if end > at + 1 => end = at + 1,
-                    Some(other) => {
-                        stop = Some(other);
-                        at += 1;
-                    }
-                }
-                if at == end && end < to && stop != Some(Stop::Again) {
-                    end = (end + 1).min(to);
-                }
-            }
-        }
+        let (out, stop) = self.evict_granules(&page, word, &slots);
         let [slot] = slots;
         self.ledger.resident(-(i64::from(out.count()) * 4096));
         // What stays because it must is not tried again at once.
@@ -378,6 +355,38 @@ impl Engine {
         self.settle_staging(!out.is_empty(), stop)
     }
 
+    /// Moves the granules of `word` that are in the region, within the span and not pinned into a slot. Returns those that
+    /// went, and what kept the last that did not.
+    fn evict_granules(&self, page: &Page, word: Word, slots: &[Slot; 1]) -> (Granules, Option<Stop>) {
+        let mut out = Granules::NONE;
+        let mut stop = None;
+        for (from, to) in self.unpinned(page, word.resident().and(page.granules)).runs() {
+            let mut at = from;
+            let mut end = to;
+            while at < to {
+                let progress = self.space.evict(page.addresses(at, end), slots, at as usize * 4096);
+                let reached = at + (progress.bytes / 4096) as u32;
+                out = out.or(Granules::range(at, reached));
+                at = reached;
+                match progress.stop {
+                    None => {}
+                    Some(Stop::Again) => return (out, Some(Stop::Again)),
+                    // A boundary of mappings may lie within: one by one.
+                    Some(Stop::Refused | Stop::Missing) if end > at + 1 => {
+                        end = at + 1;
+                        continue;
+                    }
+                    Some(other) => {
+                        stop = Some(other);
+                        at += 1;
+                    }
+                }
+                end = if end == to { to } else { (at + 1).min(to) };
+            }
+        }
+        (out, stop)
+    }
+
     /// Stages a page of which some granules were brought in alone: fetches the rest beside them and drops the stored copy,
     /// which is out of date.
     fn merge_page(&self, span: &Span, page: &Page, word: Word, handle: u64, scratch: &mut Scratch) -> Step {
@@ -392,18 +401,7 @@ impl Engine {
             return Step::Looking;
         };
         let parts = [part];
-        let mut out = Granules::NONE;
-        let mut stop = None;
-        for (from, to) in self.unpinned(page, word.resident().and(page.granules)).runs() {
-            let mut at = from;
-            while at < to && stop.is_none() {
-                let progress = self.space.evict(page.addresses(at, to), &parts, at as usize * 4096);
-                let reached = at + (progress.bytes / 4096) as u32;
-                out = out.or(Granules::range(at, reached));
-                at = reached;
-                stop = progress.stop;
-            }
-        }
+        let (out, stop) = self.evict_granules(page, word, &parts);
         let [part] = parts;
         if out.is_empty() {
             self.zone.put_empty(&self.space, part);

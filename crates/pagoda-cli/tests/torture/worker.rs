@@ -326,7 +326,7 @@ fn recurse(depth: usize, random: &mut Random, rests: bool) -> Result<(), Wrong> 
     match words.iter().enumerate().find(|&(i, &word)| word != seed ^ i as u64) {
         None => Ok(()),
         Some((i, word)) => {
-            Err(format!("word {i} of a stack frame is {word:#x} instead of {:#x}", seed ^ i as u64))
+            Err(format!("word {i} of a stack frame is {word:#x} instead of {:#x}", seed ^ i as u64).into())
         }
     }
 }

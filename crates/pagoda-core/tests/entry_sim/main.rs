@@ -1,7 +1,7 @@
 //! A seeded simulation of entry states: the engine's steps around the real entry words, a model kernel, a program that
 //! knows what it wrote.
 //!
-//! `PAGODA_SIM_SEEDS` sets how many seeds each run tries (3,000 by default, about five seconds); a failure names its seed, and
+//! `PAGODA_SIM_SEEDS` sets how many seeds each run tries (3,000 by default, about four seconds); a failure names its seed, and
 //! `PAGODA_SIM_SEED` runs that one alone, telling what happens if `PAGODA_SIM_TRACE` is set.
 //! Each rule of the protocol is also left out once, to see that the checks find what it is there for: all of these were
 //! bugs of trials or of the engine once. This simulation must never depend on time or on real memory.
@@ -93,4 +93,9 @@ fn adopting_what_is_about_to_be_discarded_gives_wrong_reads() {
 #[test]
 fn adopting_while_a_mapping_moves_gives_wrong_reads() {
     is_found(Without { quiet_adoption: true, ..Without::default() }, "wrong read");
+}
+
+#[test]
+fn a_page_that_is_staged_again_and_not_queued_holds_its_frame_for_good() {
+    is_found(Without { queueing_again: true, ..Without::default() }, "stuck");
 }

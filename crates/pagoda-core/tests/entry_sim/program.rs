@@ -42,11 +42,12 @@ pub async fn program(world: Rc<World>, thread: usize) {
         }
         let block = world.below(program.blocks.len());
         match world.below(16) {
-            0..5 => program.write(block).await,
+            0..5 => program.write(block, 0).await,
             5..9 => program.read_all(block).await,
-            9..11 => program.discard(block).await,
+            9..11 => program.discard(block, 0).await,
             11 => program.unmap(block).await,
-            12 | 13 => program.remap(block).await,
+            12 => program.remap(block).await,
+            13 => program.grow_and_trim(block).await,
             14 => program.protect(block),
             _ => program.pin_for_a_while(block).await,
         }
@@ -90,12 +91,12 @@ impl Program {
         }
     }
 
-    async fn write(&mut self, block: usize) {
+    async fn write(&mut self, block: usize, from: usize) {
         if self.blocks[block].read_only {
             return;
         }
         for _ in 0..1 + self.world.below(4) {
-            let i = self.world.below(self.blocks[block].content.len());
+            let i = from + self.world.below(self.blocks[block].content.len() - from);
             let address = self.blocks[block].at + i;
             let value = self.world.next_value.replace(self.world.next_value.get() + 1);
             self.touch(address).await;
@@ -145,10 +146,10 @@ impl Program {
     }
 
     /// madvise(MADV_DONTNEED) of a part: each mapping's event first, then its pages go.
-    async fn discard(&mut self, block: usize) {
+    async fn discard(&mut self, block: usize, lowest: usize) {
         let world = Rc::clone(&self.world);
         let len = self.blocks[block].content.len();
-        let from = world.below(len);
+        let from = lowest + world.below(len - lowest);
         let to = from + 1 + world.below(len - from);
         let at = self.blocks[block].at;
         let (mut start, end) = (at + from, at + to);
@@ -242,6 +243,30 @@ impl Program {
                 step().await;
             }
         }
+    }
+
+    /// mremap in place, which sends no event; then the new part is used and discarded, before anybody has adopted it
+    /// perhaps.
+    async fn grow_and_trim(&mut self, block: usize) {
+        let world = Rc::clone(&self.world);
+        let end = self.blocks[block].range().end;
+        let grown = end..(end + 1 + world.below(3)).min(PAGES);
+        if grown.is_empty() || self.blocks[block].read_only || !world.kernel.borrow().is_free(grown.clone()) {
+            return;
+        }
+        {
+            let mut kernel = world.kernel.borrow_mut();
+            kernel.map(grown.clone());
+            let is_registered = kernel.pages[end - 1].registered;
+            for page in &mut kernel.pages[grown.clone()] {
+                page.registered = is_registered;
+            }
+        }
+        let from = self.blocks[block].content.len();
+        self.blocks[block].content.resize(from + grown.len(), 0);
+        self.write(block, from).await;
+        self.discard(block, from).await;
+        self.read_all(block).await;
     }
 
     /// mprotect: it sends no event.
