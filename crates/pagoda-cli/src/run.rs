@@ -197,6 +197,13 @@ struct Verdict {
     status: &'static str,
 }
 
+/// Whether the engine stopped looking long before the program ended; it looks fifty times a second.
+fn was_silent(counters: &Snapshot) -> bool {
+    const SILENCE_NS: u64 = 1_000_000_000;
+    counters.last_look_ns != 0
+        && pagoda_linux::thread::now_ns().saturating_sub(counters.last_look_ns) > SILENCE_NS
+}
+
 /// A program whose engine ended it, or that ran without a budget nobody allowed it to pass, has not succeeded:
 /// whatever it returned, its status is not what the caller asked for.
 fn verdict(ended: Ended, counters: &Snapshot, best_effort: bool) -> Verdict {
@@ -208,6 +215,13 @@ fn verdict(ended: Ended, counters: &Snapshot, best_effort: bool) -> Verdict {
         (Some(Failure::Start(error)), _) if best_effort => no_table(not_enforced(error), own, "failed"),
         (Some(Failure::Start(error)), _) => no_table(error.to_string(), OWN_ERROR, "failed"),
         (Some(failure), _) => table(Some(failure.to_string()), OWN_ERROR, "failed"),
+        (None, Status::Managed) if was_silent(counters) => {
+            let line = not_enforced(
+                "the engine looked at the program last more than a second before its end; it was replaced by a program \
+                 that can't be managed (exec of a static or setuid one)",
+            );
+            table(Some(line), own, "replaced")
+        }
         (None, Status::Managed) => table(None, own, "managed"),
         (None, Status::Released) => table(None, own, "released"),
         (None, Status::Failed) => {

@@ -27,6 +27,9 @@
 //! | Staged | Resident | fault: move in; gate shared throughout |
 //! | Staged | Stored, Empty | reclaim: store, then frame ready; no gate needed to finish |
 //! | Stored | Staged | fault: fetch into a slot; no gate needed to finish |
+//! | Stored | Stored, one more granule in the region | fault: copy one granule; gate shared throughout |
+//! | Stored, some in the region | Stored | reclaim: move those out, the same as stored; gate shared throughout |
+//! | Stored, some in the region | Staged | reclaim: move those out into a slot with the others; gate shared throughout |
 //! | any | bits cleared, backing dropped | event (discard, unmap); gate exclusive |
 //!
 //! An event handler holds the gate exclusively and waits for busy words. That can't deadlock, because a mover that

@@ -349,7 +349,7 @@ fn fetch_and_discard(without: Without) {
             let engine = Arc::clone(&engine);
             move || {
                 while !engine.serve() {
-                    yield_now()
+                    yield_now();
                 }
             }
         }),

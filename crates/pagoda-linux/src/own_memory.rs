@@ -146,7 +146,8 @@ impl OwnMapping {
     pub fn guard_first_page(&self) -> io::Result<()> {
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
         // SAFETY: the page is ours, and its user gave it up by asking for a guard.
-        Ok(unsafe { mprotect(at, 4096, MprotectFlags::empty())? })
+        unsafe { mprotect(at, 4096, MprotectFlags::empty())? };
+        Ok(())
     }
 
     fn advise(&self, range: PageRange, advice: Advice) {

@@ -13,7 +13,7 @@ impl PageRange {
     /// The range, if it is one: aligned, and not empty.
     #[must_use]
     pub const fn new(start: usize, end: usize) -> Option<Self> {
-        if start % OS_PAGE == 0 && end % OS_PAGE == 0 && start < end {
+        if start.is_multiple_of(OS_PAGE) && end.is_multiple_of(OS_PAGE) && start < end {
             Some(Self { start, end })
         } else {
             None

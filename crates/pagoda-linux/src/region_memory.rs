@@ -119,7 +119,8 @@ impl RegionMemory {
     pub fn discard(&mut self, offset: usize, len: usize) -> io::Result<()> {
         let at = self.check(offset, len);
         // SAFETY: the range lies in this mapping, and `&mut self` says that nobody relies on its content.
-        Ok(unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed)? })
+        unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed)? };
+        Ok(())
     }
 }
 

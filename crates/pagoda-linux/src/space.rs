@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::page::OS_PAGE;
 use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
 
 use crate::own_memory::OwnMapping;
 use crate::range::PageRange;
@@ -98,6 +99,15 @@ impl Space {
     pub fn register(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: the space's `Adoption` vouches for what is registered.
         unsafe { self.uffd.register(range) }
+    }
+
+    /// Keeps `range` out of the children of a fork, or lets them have it again. A child without it dies of SIGSEGV instead
+    /// of reading zeroes where a page is out.
+    pub fn set_forked(&self, range: PageRange, yes: bool) {
+        let advice = if yes { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
+        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        // SAFETY: it changes what a child inherits, and no content. A range that was unmapped meanwhile has no children.
+        let _ = unsafe { madvise(at, range.len(), advice) };
     }
 
     /// Ends the management of `range`. Everything must be back in it.

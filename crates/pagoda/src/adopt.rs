@@ -45,6 +45,9 @@ impl Engine {
                     // Gone or changed since the maps were read: the next look sees what is there then.
                     Err(_) => continue,
                 }
+                if !self.fork_events {
+                    self.space.set_forked(gap, false);
+                }
                 table.insert(gap);
                 adopted += gap.len();
                 self.mark_present(&table, present, gap);
@@ -131,6 +134,9 @@ impl Engine {
                 continue;
             }
             for span in table.spans() {
+                if !self.fork_events {
+                    self.space.set_forked(span.range(), true);
+                }
                 // A range that is gone meanwhile is not registered any more either.
                 let _ = self.space.unregister(span.range());
             }

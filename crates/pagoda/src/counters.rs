@@ -108,7 +108,16 @@ impl Counters {
         let owner = &self.words[Counter::OwnerPid as usize];
         match owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => true,
-            Err(other) => other == pid,
+            Err(other) if other == pid => {
+                // The process replaced its program by exec: what was counted is of the old one.
+                for (i, word) in self.words.iter().enumerate() {
+                    if i != Counter::Magic as usize && i != Counter::OwnerPid as usize {
+                        word.store(0, Ordering::Relaxed);
+                    }
+                }
+                true
+            }
+            Err(_) => false,
         }
     }
     /// One counter's value.
@@ -237,6 +246,8 @@ counters! {
     ChildrenUnmanaged children_unmanaged,
     /// Frames given back to the kernel, in bytes.
     ReleasedBytes released_bytes,
+    /// Gauge: when the engine looked at the process last, in nanoseconds of the monotonic clock.
+    LastLookNs last_look_ns,
     /// Looks at the maps of the process.
     MapScans map_scans,
 }

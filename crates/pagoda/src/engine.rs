@@ -23,6 +23,7 @@ use pagoda_linux::space::Space;
 
 use crate::counters::{Counter, Counters};
 use crate::error::StopReason;
+use crate::handler::Recent;
 use crate::ledger::Ledger;
 use crate::pins::Pins;
 use crate::reclaim::Hand;
@@ -49,6 +50,8 @@ pub(crate) struct Engine {
     pub(crate) marks: Watermarks,
     pub(crate) base: BasePage,
     pub(crate) store_memory_limit: Bytes,
+    /// The kernel tells of every fork. Without that, children that were not announced don't get managed memory at all.
+    pub(crate) fork_events: bool,
     /// Rings when reclaim has something to do.
     pub(crate) bell: Bell,
     /// The threads are to end.
@@ -59,6 +62,8 @@ pub(crate) struct Engine {
     pub(crate) release_requested: AtomicBool,
     pub(crate) released: AtomicBool,
     pub(crate) release_done: AtomicBool,
+    /// What the handlers served last.
+    pub(crate) recent: Recent,
     /// How many ranges are being brought back for good, whatever the budget says.
     pub(crate) bringing_back: AtomicUsize,
     /// When each handler began the fault that it is serving, in nanoseconds; 0 if it waits. For the watchdog.
@@ -76,6 +81,7 @@ impl Engine {
         counters: Arc<Counters>,
         marks: Watermarks,
         base: BasePage,
+        fork_events: bool,
         stop_hook: StopHook,
     ) -> Self {
         counters.set(Counter::BudgetBytes, marks.budget().get());
@@ -92,12 +98,14 @@ impl Engine {
             hand: Mutex::new(Hand::default()),
             marks,
             base,
+            fork_events,
             bell: Bell::default(),
             quit: AtomicBool::new(false),
             look_soon: AtomicBool::new(false),
             release_requested: AtomicBool::new(false),
             released: AtomicBool::new(false),
             release_done: AtomicBool::new(false),
+            recent: Recent::default(),
             bringing_back: AtomicUsize::new(0),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
             stop_hook,

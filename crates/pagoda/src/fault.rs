@@ -87,7 +87,9 @@ impl Engine {
                     give(entry, word);
                     return served;
                 }
-                Backing::Handle(handle) if extent == Extent::Granule => {
+                Backing::Handle(handle)
+                    if extent == Extent::Granule && self.store.is_in_memory(Handle::from_bits(handle)) =>
+                {
                     let (word, served) = self.install_part(&page, word, handle, granule, scratch);
                     give(entry, word);
                     return served;

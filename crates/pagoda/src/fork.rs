@@ -69,7 +69,7 @@ impl Engine {
             }
         }
         self.counters
-            .add(Counter::BroughtBackBytes, page.granules.without(word.resident()).count() as u64 * 4096);
+            .add(Counter::BroughtBackBytes, u64::from(page.granules.without(word.resident()).count()) * 4096);
         give(span.entry(page.index), word);
     }
 }

@@ -4,7 +4,7 @@
 //! can't be served now stays in its list, and the loop goes on reading events meanwhile. That is what lets the
 //! reclaimer, which may itself wait for an event to be read, make progress.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
@@ -28,21 +28,24 @@ struct Fault {
     write: bool,
 }
 
-/// The pages that a handler served last: what tells a reader who goes on from one who jumps about.
+/// The pages that were served last, by any handler: what tells a reader who goes on from one who jumps about. A guess by
+/// its nature, so that a lost update does no harm.
 #[derive(Default)]
-struct Recent {
-    pages: [usize; 8],
-    next: usize,
+pub(crate) struct Recent {
+    /// A few for each of several readers that go on at once, as a merge of sorted runs has them.
+    pages: [AtomicUsize; 32],
+    next: AtomicUsize,
 }
 
 impl Recent {
     /// A whole page for who was on it or beside it just now, else the granule alone.
     fn extent(&self, page: usize) -> Extent {
-        if self.pages.iter().any(|known| known.abs_diff(page) <= 1) { Extent::Page } else { Extent::Granule }
+        let near = |known: &AtomicUsize| known.load(Ordering::Relaxed).abs_diff(page) <= 1;
+        if self.pages.iter().any(near) { Extent::Page } else { Extent::Granule }
     }
-    fn note(&mut self, page: usize) {
-        self.pages[self.next % self.pages.len()] = page;
-        self.next += 1;
+    fn note(&self, page: usize) {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        self.pages[next % self.pages.len()].store(page, Ordering::Relaxed);
     }
 }
 
@@ -51,7 +54,6 @@ impl Engine {
     pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
         let mut idle_rounds = 0u32;
-        let mut recent = Recent::default();
         while !self.is_quitting() {
             if self.space.wait(if faults.is_empty() { WAIT_MS } else { 0 }) {
                 self.read_messages(&mut faults, scratch);
@@ -62,7 +64,7 @@ impl Engine {
             let begin = now_ns();
             self.serving_since_ns[id].store(begin, Ordering::Relaxed);
             let before = faults.len();
-            faults.retain(|fault| !self.serve_or_keep(*fault, &mut recent, scratch));
+            faults.retain(|fault| !self.serve_or_keep(*fault, scratch));
             self.counters.add(Counter::Faults, (before - faults.len()) as u64);
             self.counters.add(Counter::FaultServiceNs, now_ns() - begin);
             if faults.len() < before {
@@ -90,11 +92,11 @@ impl Engine {
     }
 
     /// Serves one fault. False if it has to wait.
-    fn serve_or_keep(&self, fault: Fault, recent: &mut Recent, scratch: &mut Scratch) -> bool {
-        let extent = recent.extent(fault.address / self.entry_bytes());
+    fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
+        let extent = self.recent.extent(fault.address / self.entry_bytes());
         match self.serve(fault.address, fault.write, extent, scratch) {
             Served::Done => {
-                recent.note(fault.address / self.entry_bytes());
+                self.recent.note(fault.address / self.entry_bytes());
                 true
             }
             Served::Again => {

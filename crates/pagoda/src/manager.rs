@@ -53,17 +53,17 @@ fn assemble(
     let fork = if mode == Mode::Full { feature::EVENT_FORK } else { 0 };
     let open = |features| Space::open(adoption, mode, features, slots, slot_bytes);
     // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
-    let space = match open(feature::PROCESS | fork) {
-        Err(error) if fork != 0 && error.raw_os_error() == Some(1) => open(feature::PROCESS),
-        result => result,
-    }
-    .map_err(|error| space_error(&error))?;
+    let (space, fork_events) = match open(feature::PROCESS | fork) {
+        Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(feature::PROCESS), false),
+        result => (result, fork != 0),
+    };
+    let space = space.map_err(|error| space_error(&error))?;
     let limit = Bytes::new(config.budget.get() / 100 * STORE_SHARE_PERCENT);
     let file = (config.file_limit > Bytes::ZERO)
         .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
     let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file })
         .map_err(|error| store_error(&error))?;
-    Ok(Engine::new(space, slots, store, limit, counters, marks, config.base_page, stop_hook))
+    Ok(Engine::new(space, slots, store, limit, counters, marks, config.base_page, fork_events, stop_hook))
 }
 
 fn space_error(error: &io::Error) -> StartError {

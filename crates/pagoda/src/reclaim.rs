@@ -136,10 +136,10 @@ impl Engine {
             Ok(None) => return Step::Looking,
             Err(()) => return Step::Exhausted,
         };
-        if count > 1 {
-            if let Some(step) = self.stage_run(&table, span, first, count) {
-                return step;
-            }
+        if count > 1
+            && let Some(step) = self.stage_run(&table, span, first, count)
+        {
+            return step;
         }
         let mut step = Step::Looking;
         for index in first..first + count {
@@ -463,7 +463,7 @@ impl Engine {
         free
     }
 
-    /// Gives ready frames back to the kernel, oldest use first, until no more than `keep` are left or the budget holds.
+    /// Gives ready frames back to the kernel until no more than `keep` are left or the budget holds.
     pub(crate) fn give_back_excess(&self, keep: u64) {
         let entry_bytes = self.entry_bytes() as u64;
         let excess = self.ledger.excess_bytes().div_ceil(entry_bytes);
@@ -481,9 +481,9 @@ impl Engine {
         self.ledger.took(-(bytes as i64));
         for slot in slots {
             if bytes > 0 {
-                self.zone.put_empty(&self.space, slot)
+                self.zone.put_empty(&self.space, slot);
             } else {
-                self.zone.put_ready(&self.space, slot)
+                self.zone.put_ready(&self.space, slot);
             }
         }
     }

@@ -36,6 +36,7 @@ impl Engine {
         let mut trouble = Trouble::default();
         while !self.is_quitting() {
             self.look_at_count(count);
+            self.watch_handlers();
             if self.is_released() {
                 self.bell.sleep(SLEEP_US);
                 continue;

@@ -134,6 +134,7 @@ impl Engine {
     fn publish_count(&self, watcher: &mut Watcher) {
         let Ok(anon) = watcher.count.anon_bytes() else { return };
         self.ledger.reconcile(anon as u64);
+        self.counters.set(Counter::LastLookNs, now_ns());
         self.counters.set(Counter::AnonBytes, anon as u64);
         self.counters.raise(Counter::AnonPeakBytes, anon as u64);
         self.publish_gauges();
@@ -249,7 +250,7 @@ impl Engine {
         self.pins.drop_ended_threads();
     }
 
-    fn watch_handlers(&self) {
+    pub(crate) fn watch_handlers(&self) {
         let now = now_ns();
         for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
             let since = since.load(Ordering::Relaxed);

@@ -144,7 +144,10 @@ fn userfault(found: &Userfault) -> Vec<Row> {
             ("userfaultfd.fork", "events of fork"),
             fork,
             fork_text,
-            ["programs that fork are managed", "a fork first brings back what was evicted, if that fits"],
+            [
+                "a fork that is not announced is served: the child gets what was evicted",
+                "a child that was not announced ends with SIGSEGV instead of reading what was evicted",
+            ],
         ),
         row(
             ("userfaultfd.write_protect", "write protection"),

@@ -87,7 +87,7 @@ pub fn managed(program: &Program, scratch: &Scratch, budget_bytes: u64) -> Manag
         budget_bytes,
         peak_bytes: run.peak_bytes.max(stats["counters"]["anon_peak_bytes"].as_u64().unwrap_or(0)),
         wall: run.wall,
-        run_status: format!("{}", stats["status"].as_str().unwrap_or("nothing")),
+        run_status: stats["status"].as_str().unwrap_or("nothing").to_owned(),
         counters: stats["counters"].clone(),
         errors: run.errors,
     }

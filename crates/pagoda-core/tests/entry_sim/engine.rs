@@ -125,7 +125,7 @@ impl World {
         let slot = self.claim_slot(slot);
         let (done, copied, stop) = self.move_in(page, slot, want).await;
         let resident = word.resident().or(done);
-        self.note(|| format!("engine: install {:?} of {page:?} from slot {slot}", done));
+        self.note(|| format!("engine: install {done:?} of {page:?} from slot {slot}"));
         let whole = self.table.borrow().granules_of_entry(page, self.is_queued(&page.entries));
         let mut word = word.with_resident(resident).with_warmth(2);
         if whole.without(resident).is_empty() {
@@ -432,12 +432,19 @@ impl World {
 
     /// Stores the page that has been staged for longest.
     async fn store_oldest(&self) {
-        loop {
+        let looks = self.queue.borrow().len();
+        for _ in 0..looks {
             step().await;
             let Some(Staged { entries, index, slot }) = self.queue.borrow_mut().pop_front() else { return };
             let entry = &entries[index];
             step().await;
-            let Some(word) = try_take(entry) else { continue };
+            let Some(word) = try_take(entry) else {
+                // It may stay staged: somebody must still find it.
+                if !self.without.queueing_again {
+                    self.queue.borrow_mut().push_back(Staged { entries: Rc::clone(&entries), index, slot });
+                }
+                continue;
+            };
             if word.backing() != Backing::Slot(slot as u32) {
                 give(entry, word);
                 continue;
@@ -519,9 +526,9 @@ pub async fn reclaimer(world: Rc<World>) {
     while !world.is_over() {
         step().await;
         if world.below(2) == 0 {
-            world.stage_next().await
+            world.stage_next().await;
         } else {
-            world.store_oldest().await
+            world.store_oldest().await;
         }
         // Frames go back to the kernel.
         if world.below(8) == 0

@@ -12,6 +12,8 @@ use crate::world::{World, step};
 const OPERATIONS: usize = 26;
 /// OS pages of a block at most.
 const BLOCK: usize = 7;
+/// OS pages that are protected at most: a budget full of what can't be moved out would leave nothing to run in.
+const PROTECTED: usize = 14;
 
 struct Block {
     at: usize,
@@ -272,8 +274,13 @@ impl Program {
     /// mprotect: it sends no event.
     fn protect(&mut self, block: usize) {
         let block = &mut self.blocks[block];
+        let mut kernel = self.world.kernel.borrow_mut();
+        let protected = kernel.pages.iter().filter(|page| page.read_only).count();
+        if !block.read_only && protected + block.content.len() > PROTECTED {
+            return;
+        }
         block.read_only = !block.read_only;
-        for page in &mut self.world.kernel.borrow_mut().pages[block.range()] {
+        for page in &mut kernel.pages[block.range()] {
             page.read_only = block.read_only;
         }
     }

@@ -55,6 +55,17 @@ impl TieredStore {
         self.page
     }
 
+    /// Whether fetching this page needs no disk, as far as can be told: it may be spilled a moment later.
+    #[must_use]
+    pub fn is_in_memory(&self, handle: Handle) -> bool {
+        match handle.meaning() {
+            Meaning::SameFilled(_) => true,
+            Meaning::Object(id) => {
+                self.table.get(id).is_some_and(|object| object.word().kind() == Kind::Memory)
+            }
+        }
+    }
+
     /// The addresses of the memory tier, which nobody may manage.
     #[must_use]
     pub fn memory_range(&self) -> Range<usize> {

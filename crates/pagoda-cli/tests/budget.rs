@@ -1,0 +1,200 @@
+//! The budget as it is seen from outside: a program fills memory at up to 1 GiB/s, and `RssAnon` is sampled.
+//!
+//! The program is this executable itself, started again. What it writes is zero, compressible or not; the latter must
+//! leave by the file, and no page cache may hide it there.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const BUDGET: u64 = 128 * MIB;
+/// What each burst fills: four times the budget.
+const BURST: u64 = 512 * MIB;
+/// After each piece the filler waits until it is no faster than 1 GiB/s.
+const PIECE: usize = 4 << 20;
+const SAMPLE: Duration = Duration::from_millis(20);
+const OVER_ALWAYS: u64 = 64 * MIB;
+const OVER_AFTER_BURST: u64 = 16 * MIB;
+/// How long the filler rests after a burst: one second to come down, and time to be sampled.
+const REST: Duration = Duration::from_millis(1600);
+const TIME_MAX: Duration = Duration::from_secs(180);
+const ROLE: &str = "PAGODA_TEST_FILL";
+
+/// The program: fills, rests, checks all it wrote. Tells of each burst's end by making a file.
+#[test]
+fn filler() {
+    let Ok(kind) = std::env::var(ROLE) else { return };
+    let marks = std::env::var("PAGODA_TEST_MARKS").expect("a directory");
+    let mut pieces: Vec<Vec<u64>> = Vec::new();
+    let start = Instant::now();
+    for number in 0..BURST / PIECE as u64 {
+        let mut piece = vec![0u64; PIECE / 8];
+        for (i, word) in piece.iter_mut().enumerate() {
+            *word = content(&kind, number, i as u64);
+        }
+        pieces.push(piece);
+        let due = Duration::from_secs_f64((number + 1) as f64 * PIECE as f64 / (1u64 << 30) as f64);
+        thread::sleep(due.saturating_sub(start.elapsed()));
+    }
+    fs::write(Path::new(&marks).join("filled"), "").expect("written");
+    thread::sleep(REST);
+    fs::write(Path::new(&marks).join("rested"), "").expect("written");
+    for (number, piece) in pieces.iter().enumerate() {
+        for (i, &word) in piece.iter().enumerate() {
+            assert_eq!(word, content(&kind, number as u64, i as u64), "word {i} of piece {number}");
+        }
+    }
+}
+
+fn content(kind: &str, piece: u64, word: u64) -> u64 {
+    let mixed = (piece << 32 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    match kind {
+        // Written, so that it is there, and still zero.
+        "zero" => 0,
+        // Three words of four repeat.
+        "compressible" if word % 4 != 0 => piece,
+        _ => (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ mixed >> 32,
+    }
+}
+
+#[test]
+fn zeroes_stay_within_the_budget() {
+    within_budget("zero");
+}
+
+#[test]
+fn compressible_data_stays_within_the_budget() {
+    within_budget("compressible");
+}
+
+#[test]
+fn incompressible_data_stays_within_the_budget_and_spills_past_the_page_cache() {
+    within_budget("incompressible");
+}
+
+/// One at a time: two fillers would sample each other's disk and processors.
+static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+struct Sample {
+    anonymous: u64,
+    file_backed: u64,
+    filled: bool,
+    rested: bool,
+    since_filled: Duration,
+}
+
+fn within_budget(kind: &str) {
+    if let Err(why) = pagoda_linux::probe::can_run() {
+        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {why}");
+        return eprintln!("SKIPPED the budget of {kind} data: {why}");
+    }
+    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let scratch = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let stats = scratch.path().join("stats.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+    command.args(["run", "-q", "-m", &BUDGET.to_string(), "--store-dir"]).arg(scratch.path());
+    command.arg("--stats").arg(&stats).arg("--").arg(std::env::current_exe().expect("a path"));
+    command
+        .args(["--exact", "filler", "--nocapture"])
+        .env(ROLE, kind)
+        .env("PAGODA_TEST_MARKS", scratch.path());
+    command.env_remove("PAGODA_PRELOAD").stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let mut child = command.spawn().expect("pagoda starts");
+    let (samples, status) = sample_until_end(&mut child, scratch.path());
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(&stats).expect("--stats")).expect("JSON");
+    assert!(status.success(), "{status}: {told}");
+    assert_eq!(told["status"], "managed", "{told}");
+    let counters = &told["counters"];
+    let at_most =
+        |samples: &[&Sample], of: fn(&Sample) -> u64| samples.iter().map(|s| of(s)).max().unwrap_or(0);
+    let all: Vec<&Sample> = samples.iter().collect();
+    let after: Vec<&Sample> = samples
+        .iter()
+        .filter(|s| s.filled && !s.rested && s.since_filled >= Duration::from_secs(1))
+        .collect();
+    let (peak, rest) = (at_most(&all, |s| s.anonymous), at_most(&after, |s| s.anonymous));
+    println!(
+        "{kind}: budget {} MiB, {} samples, most {} MiB, a second after the burst {} MiB, file-backed {} MiB, spilled {} MiB",
+        BUDGET / MIB,
+        samples.len(),
+        peak / MIB,
+        rest / MIB,
+        at_most(&all, |s| s.file_backed) / MIB,
+        counters["spilled_peak_bytes"].as_u64().unwrap_or(0) / MIB
+    );
+    assert!(!after.is_empty(), "the filler was seen at rest");
+    assert!(peak <= BUDGET + OVER_ALWAYS, "{} MiB at a sample", peak / MIB);
+    assert!(rest <= BUDGET + OVER_AFTER_BURST, "{} MiB one second after the burst", rest / MIB);
+    let spilled = counters["spilled_peak_bytes"].as_u64().expect("a counter");
+    if kind == "incompressible" {
+        assert!(spilled > BURST / 2, "only {} MiB went to the file", spilled / MIB);
+    }
+}
+
+/// Samples the program until its end, which has to come.
+fn sample_until_end(child: &mut Child, marks: &Path) -> (Vec<Sample>, std::process::ExitStatus) {
+    let start = Instant::now();
+    let (mut samples, mut filled_at) = (Vec::new(), None);
+    let supervisor = child.id();
+    loop {
+        if let Some(status) = child.try_wait().expect("our own child") {
+            return (samples, status);
+        }
+        if start.elapsed() > TIME_MAX {
+            let group = rustix::process::Pid::from_child(child);
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            panic!("the filler did not end within {TIME_MAX:?}");
+        }
+        let filled = marks.join("filled").exists();
+        let rested = marks.join("rested").exists();
+        if filled && filled_at.is_none() {
+            filled_at = Some(Instant::now());
+        }
+        let since_filled = filled_at.map_or(Duration::ZERO, |at| at.elapsed());
+        if let Some((anonymous, file_backed)) = program_of(supervisor).and_then(resident) {
+            check_page_cache(supervisor);
+            samples.push(Sample { anonymous, file_backed, filled, rested, since_filled });
+        }
+        thread::sleep(SAMPLE);
+    }
+}
+
+fn program_of(supervisor: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// Anonymous and file-backed resident bytes.
+fn resident(pid: u32) -> Option<(u64, u64)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+    };
+    Some((field("RssAnon:")?, field("RssFile:")?))
+}
+
+/// The store's file is open for direct I/O in whoever has it open: nothing of it is cached.
+fn check_page_cache(supervisor: u32) {
+    const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
+    let Some(program) = program_of(supervisor) else { return };
+    for task in fs::read_dir(format!("/proc/{program}/task")).into_iter().flatten().flatten() {
+        for fd in fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten() {
+            let Ok(target) = fs::read_link(fd.path()) else { continue };
+            let name = target.to_string_lossy();
+            if !(name.starts_with("/var/tmp/") && name.ends_with("(deleted)")) {
+                continue;
+            }
+            let Ok(info) = fs::read_to_string(task.path().join("fdinfo").join(fd.file_name())) else {
+                continue;
+            };
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags");
+            let flags = u32::from_str_radix(flags.trim(), 8).expect("octal");
+            assert!(flags & O_DIRECT != 0, "{name} is open through the page cache: flags {flags:o}");
+        }
+    }
+}
