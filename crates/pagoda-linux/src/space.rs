@@ -222,18 +222,36 @@ impl Space {
                 let from = PageRange::at(self.address(slot.index), self.slot_bytes);
                 // SAFETY: the source is a slot whose content the caller gave up; the destination is the way out,
                 // which is ours and empty.
-                let out = unsafe {
-                    self.exit_uffd.move_pages(self.exit.range().start() + i * self.slot_bytes, from)
-                };
-                debug_assert!(
-                    out.stop.is_none() || out.stop == Some(Stop::Again),
-                    "out of our own arena: {out:?}"
-                );
+                unsafe { self.move_all(self.exit.range().start() + i * self.slot_bytes, from) };
             }
             // SAFETY: what is on the way out is nobody's any more.
             unsafe { self.exit.discard(self.exit.range()) };
         }
         slots.len() * self.slot_bytes
+    }
+
+    /// Moves all of `from` out of the arena, in as many goes as it takes.
+    ///
+    /// # Safety
+    /// As for [`Uffd::move_pages`], through the second descriptor.
+    unsafe fn move_all(&self, to: usize, from: PageRange) {
+        let mut done = 0;
+        while let Some(rest) = PageRange::new(from.start() + done, from.end()) {
+            // SAFETY: passed on to the caller.
+            let out = unsafe { self.exit_uffd.move_pages(to + done, rest) };
+            done += out.bytes;
+            match out.stop {
+                None | Some(Stop::Again) => {}
+                // A page that can't be moved (pinned for a moment) stays in its slot: it is found there, and used.
+                Some(_) => done += OS_PAGE,
+            }
+        }
+    }
+
+    /// Whether no event is unread and no mapping is being changed just now.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.uffd.is_quiet()
     }
 
     /// Wakes who waits for a page of `range`.

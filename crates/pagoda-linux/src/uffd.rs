@@ -277,6 +277,17 @@ impl Uffd {
         progress(range.len(), call.zeroed, done)
     }
 
+    /// Whether no event is unread and no mapping of this descriptor is being changed. A fill of nothing tells: the kernel
+    /// asks this before it looks at the arguments.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let mut call = ZeroCall { range: RangeCall { start: 0, len: 0 }, mode: 0, zeroed: 0 };
+        // SAFETY: the opcode is UFFDIO_ZEROPAGE, whose argument is a `struct uffdio_zeropage`; of no length it fills
+        // nothing.
+        let done = unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_ZEROPAGE, ZeroCall>::new(&mut call)) };
+        done != Err(Errno::AGAIN)
+    }
+
     /// Waits until there is something to read, for `timeout_ms` at most. True if there is.
     pub fn wait(&self, timeout_ms: u32) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
@@ -389,6 +400,34 @@ mod tests {
         );
         assert_eq!(USERFAULTFD_IOC_NEW, 0xaa00);
         assert_eq!(size_of::<RawMessage>(), 32);
+    }
+
+    #[test]
+    fn an_unread_event_is_no_quiet() {
+        let Ok(uffd) = Uffd::open(Mode::UserOnly, feature::PROCESS) else {
+            assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
+            eprintln!("SKIPPED events: no userfaultfd with UFFDIO_MOVE");
+            return;
+        };
+        let mut memory = crate::region_memory::RegionMemory::map(1 << 20).expect("map");
+        // SAFETY: the test's own mapping, which nothing else uses.
+        unsafe { uffd.register(memory.range()).expect("register") };
+        assert!(uffd.is_quiet());
+        std::thread::scope(|scope| {
+            let discard = scope.spawn(move || memory.discard(0, 4096));
+            assert!(uffd.wait(5000), "the event arrives");
+            assert!(!uffd.is_quiet());
+            let mut seen = 0;
+            uffd.read(|message| {
+                seen += usize::from(matches!(message, Message::Remove(range) if range.len() == 4096))
+            });
+            assert_eq!(seen, 1);
+            // The mapping's drop unmaps it, and waits for that event to be read.
+            assert!(uffd.wait(5000), "the unmapping's event arrives");
+            uffd.read(|message| assert!(matches!(message, Message::Unmap(_)), "{message:?}"));
+            discard.join().expect("join").expect("discard");
+        });
+        assert!(uffd.is_quiet());
     }
 
     #[test]

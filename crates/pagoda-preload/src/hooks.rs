@@ -4,7 +4,7 @@
 //! managed (a child, a program that runs unmanaged) it does nothing else.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pagoda::pins::Pinner;
 use pagoda_linux::range::PageRange;
@@ -46,20 +46,22 @@ fn real(i: usize) -> *mut c_void {
     found
 }
 
-/// Pins the calling thread's control block, for as long as the thread lives.
-pub fn pin_current_thread() {
-    let Some(engine) = engine() else { return };
+/// Pins the calling thread's control block, for as long as the thread lives. False if there are too many pins.
+pub fn pin_current_thread() -> bool {
+    let Some(engine) = engine() else { return true };
     // SAFETY: it has no precondition.
     let thread_pointer = unsafe { libc::pthread_self() } as usize;
     let end = thread_pointer + CONTROL_BLOCK_BYTES - 1;
-    if let Some(range) = PageRange::covering(thread_pointer, end) {
-        engine.pins().pin(Pinner::Thread(current_id()), range);
-        for address in [thread_pointer, end] {
-            // SAFETY: both bytes are of this thread's own control block, or of the page that its end lies in. Reading
-            // brings the page back if it was moved out before it was pinned.
-            unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
-        }
+    let Some(range) = PageRange::covering(thread_pointer, end) else { return true };
+    if !engine.pins().pin(Pinner::Thread(current_id()), range) {
+        return false;
     }
+    for address in [thread_pointer, end] {
+        // SAFETY: both bytes are of this thread's own control block, or of the page that its end lies in. Reading
+        // brings the page back if it was moved out before it was pinned.
+        unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
+    }
+    true
 }
 
 /// Has everything brought back before each fork, and the engine left alone in children.
@@ -79,15 +81,41 @@ extern "C" fn in_child() {
     deactivate();
 }
 
-struct Begin {
-    start: Start,
-    argument: *mut c_void,
+/// What a thread that is being started will run: 0 is a free place, 1 one that is being written. Not on any heap: the
+/// starting thread's stack is managed memory, and whoever runs on it may hold no lock of the engine.
+static BEGIN: [(AtomicUsize, AtomicUsize); BEGIN_BOUND] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; BEGIN_BOUND];
+
+/// Threads that are between their creation and their first instruction. Beyond it a creator waits.
+const BEGIN_BOUND: usize = 256;
+
+fn remember(start: Start, argument: *mut c_void) -> usize {
+    loop {
+        for (place, (begin, passed)) in BEGIN.iter().enumerate() {
+            if begin.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                passed.store(argument.expose_provenance(), Ordering::Release);
+                begin.store(start as usize, Ordering::Release);
+                return place;
+            }
+        }
+        pagoda_linux::thread::yield_now();
+    }
 }
 
-extern "C" fn begin(begin: *mut c_void) -> *mut c_void {
-    // SAFETY: it is the box that `pthread_create` below made for this thread alone.
-    let Begin { start, argument } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
-    pin_current_thread();
+fn recall(place: usize) -> (Start, *mut c_void) {
+    let (begin, passed) = &BEGIN[place];
+    let argument = std::ptr::with_exposed_provenance_mut(passed.load(Ordering::Acquire));
+    let start = begin.swap(0, Ordering::AcqRel);
+    // SAFETY: `remember` put a function of this type there, and the place is recalled once.
+    (unsafe { std::mem::transmute::<usize, Start>(start) }, argument)
+}
+
+extern "C" fn begin(place: *mut c_void) -> *mut c_void {
+    let (start, argument) = recall(place.addr());
+    if !pin_current_thread() {
+        // More threads than can be pinned: going on would risk a hang at this one's end.
+        exit_process(125);
+    }
     start(argument)
 }
 
@@ -112,12 +140,12 @@ pub unsafe extern "C" fn pthread_create(
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real(thread, attributes, start, argument) };
     }
-    let own = Box::into_raw(Box::new(Begin { start, argument })).cast();
+    let place = remember(start, argument);
     // SAFETY: the caller's arguments, but for the start function, which calls theirs.
-    let result = unsafe { real(thread, attributes, begin, own) };
+    let result = unsafe { real(thread, attributes, begin, std::ptr::without_provenance_mut(place)) };
     if result != 0 {
-        // SAFETY: no thread was made, so the box is still ours.
-        drop(unsafe { Box::from_raw(own.cast::<Begin>()) });
+        // No thread was made: the place is ours to free.
+        recall(place);
     }
     result
 }
@@ -148,7 +176,9 @@ pub unsafe extern "C" fn pthread_mutex_init(
         && let Some(range) =
             PageRange::covering(mutex.addr(), mutex.addr() + size_of::<libc::pthread_mutex_t>())
     {
-        engine.pins().pin(Pinner::Mutex(mutex.addr()), range);
+        if !engine.pins().pin(Pinner::Mutex(mutex.addr()), range) {
+            return libc::EAGAIN;
+        }
         touch(range);
     }
     result

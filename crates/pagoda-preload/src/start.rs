@@ -76,7 +76,8 @@ extern "C" fn construct() {
     }
     if OUTCOME.load(Ordering::Acquire) == 1 {
         ACTIVE.store(true, Ordering::Release);
-        crate::hooks::pin_current_thread();
+        // The first pin of all: there is room.
+        let _ = crate::hooks::pin_current_thread();
         crate::hooks::watch_forks();
     } else if !best_effort {
         exit_process(OWN_FAILURE);

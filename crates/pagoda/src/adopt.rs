@@ -45,6 +45,12 @@ impl Engine {
                     // Gone or changed since the maps were read: the next look sees what is there then.
                     Err(_) => continue,
                 }
+                // While a mapping is changing, this may be the target of a move whose event is still to come: the next look
+                // finds it again.
+                if !self.space.is_quiet() {
+                    self.look_soon.store(true, Ordering::Relaxed);
+                    continue;
+                }
                 if !self.fork_events {
                     self.space.set_forked(gap, false);
                 }

@@ -238,6 +238,8 @@ counters! {
     EventsRemap events_remap,
     /// REMOVE events (madvise).
     EventsRemove events_remove,
+    /// Events that waited for another thread's.
+    EventsDeferred events_deferred,
     /// Forks seen.
     Forks forks,
     /// Bytes that were brought back because the process forked.

@@ -19,28 +19,80 @@ use pagoda_linux::uffd::Message;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::error::StopReason;
 use crate::reclaim::{QUEUE_SLACK, Staged};
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
 
 impl Engine {
-    /// Applies one event. A fault is none and is given back.
+    /// Applies one event, and those that waited for it. A fault is none and is given back.
     pub(crate) fn apply(
         &self,
         table: &mut Table,
         message: Message,
         scratch: &mut Scratch,
     ) -> Option<(usize, bool)> {
-        match message {
-            Message::Fault { address, write } => return Some((address, write)),
+        if let Message::Fault { address, write } = message {
+            return Some((address, write));
+        }
+        self.apply_or_defer(table, message, scratch);
+        self.apply_deferred(table, scratch);
+        None
+    }
+
+    /// Tries what waits again, until nothing goes on.
+    fn apply_deferred(&self, table: &mut Table, scratch: &mut Scratch) {
+        loop {
+            let waiting = table.order.take_deferred();
+            let before = waiting.len();
+            for event in waiting {
+                self.apply_or_defer(table, event, scratch);
+            }
+            if table.order.deferred() == before {
+                return;
+            }
+        }
+    }
+
+    /// Nothing is outstanding in the kernel: what waits for an announcement waits for nothing.
+    pub(crate) fn settle_events(&self, table: &mut Table, scratch: &mut Scratch) {
+        table.order.all_was_told();
+        if table.order.deferred() > 0 {
+            self.apply_deferred(table, scratch);
+            for event in table.order.take_deferred() {
+                self.apply_now(table, event, scratch);
+            }
+        }
+    }
+
+    fn apply_or_defer(&self, table: &mut Table, event: Message, scratch: &mut Scratch) {
+        if table.order.must_wait(&event, |range| table.is_free(range)) {
+            self.counters.add(Counter::EventsDeferred, 1);
+            table.order.defer(event);
+        } else {
+            self.apply_now(table, event, scratch);
+        }
+    }
+
+    fn apply_now(&self, table: &mut Table, event: Message, scratch: &mut Scratch) {
+        match event {
+            Message::Fault { .. } => {}
             Message::Remove(range) => {
                 self.counters.add(Counter::EventsRemove, 1);
                 self.discard(table, range, scratch);
+                // What is present in a part that the table does not know yet goes soon: adoption must not take it for
+                // content. So it is known from now on, as empty.
+                let mut gaps = Vec::new();
+                table.gaps(range, |gap| gaps.push(gap));
+                for gap in gaps {
+                    table.insert(gap);
+                }
             }
             Message::Unmap(range) => {
                 self.counters.add(Counter::EventsUnmap, 1);
                 self.discard(table, range, scratch);
                 table.cut(range);
+                table.order.unmapped(range);
             }
             Message::Remap { from, to, len } => {
                 self.counters.add(Counter::EventsRemap, 1);
@@ -52,7 +104,6 @@ impl Engine {
                 self.release_requested.store(true, Ordering::Release);
             }
         }
-        None
     }
 
     fn remap(&self, table: &mut Table, from: usize, to: usize, len: usize, scratch: &mut Scratch) {
@@ -68,6 +119,7 @@ impl Engine {
         for span in moved {
             table.put_moved(span, from, to);
         }
+        table.order.moved_from(source);
     }
 
     /// Makes `range` read as zero: drops what we hold of it, and trusts nothing that is still present there.
@@ -114,16 +166,40 @@ impl Engine {
             }
             Backing::Handle(handle) => {
                 // A part of a stored page: bring it back into a slot, whatever the budget says, and zero it there.
-                self.fetch(span.entries(), page.index, word.busy(), handle, true, scratch);
-                let word = self.take(span.entries(), page.index);
-                if let Backing::Slot(slot) = word.backing() {
-                    self.zero_granules(slot, gone);
-                    self.queue_staged(span.entries(), page.index, slot);
-                }
-                word
+                self.fetch_and_zero(span.entries(), page.index, word, handle, gone, scratch)
             }
         };
         give(span.entry(page.index), word);
+    }
+
+    /// Brings a stored page, whose busy bit the caller has, into a slot, and zeroes granules there.
+    fn fetch_and_zero(
+        &self,
+        entries: &Entries,
+        index: usize,
+        mut word: Word,
+        mut handle: u64,
+        gone: Granules,
+        scratch: &mut Scratch,
+    ) -> Word {
+        loop {
+            if !self.fetch(entries, index, word.busy(), handle, true, scratch) {
+                // No address is left in the arena: without one, what was discarded would come back.
+                self.stop(StopReason::EngineBroken);
+            }
+            word = self.take(entries, index);
+            match word.backing() {
+                Backing::Slot(slot) => {
+                    self.zero_granules(slot, gone);
+                    self.queue_staged(entries, index, slot);
+                    return word;
+                }
+                // Stored again in between: once more.
+                Backing::Handle(again) => handle = again,
+                // It was all zero.
+                Backing::None => return word,
+            }
+        }
     }
 
     /// Makes granules of a slot read as zero. Also those that were in the region: what is in the slot at their place, if

@@ -6,6 +6,7 @@
 //! without its data.
 
 use pagoda_core::entry::Backing;
+use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::{Stop, Uffd};
 
 use crate::counters::Counter;
@@ -58,7 +59,12 @@ impl Engine {
                 let progress = self.space.fill_child(child, page.addresses(at, to), content);
                 at += (progress.bytes / 4096) as u32;
                 match progress.stop {
-                    None | Some(Stop::Again) => {}
+                    None => {}
+                    // The child itself changes its mappings: what it discards or unmaps it gets no copy of.
+                    Some(Stop::Again) => {
+                        child.read(|_| {});
+                        yield_now();
+                    }
                     // The child has it, or has no such memory (madvise DONTFORK), or is gone.
                     Some(Stop::Exists | Stop::Missing) => at += 1,
                     Some(Stop::Gone) => break,

@@ -83,6 +83,10 @@ impl Engine {
     /// Reads what there is and applies the events, both within the gate.
     fn read_messages(&self, faults: &mut Vec<Fault>, scratch: &mut Scratch) {
         let mut table = self.gate_exclusive();
+        // Asked before the read: afterwards an unmapping may be in the batch.
+        if self.space.is_quiet() {
+            self.settle_events(&mut table, scratch);
+        }
         // Collected first: applying one may read from the store, and the batch lies on the stack meanwhile.
         self.space.read(|message| {
             if let Some((address, write)) = self.apply(&mut table, message, scratch) {

@@ -67,6 +67,7 @@ mod gauges;
 mod handler;
 mod ledger;
 pub mod manager;
+mod order;
 pub mod pins;
 mod reclaim;
 mod reclaimer;

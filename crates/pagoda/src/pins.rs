@@ -2,17 +2,19 @@
 //!
 //! At the exit of a thread the kernel clears its thread ID in its control block and walks its list of robust mutexes.
 //! It does both without serving userfaults: an evicted page there means that whoever joins the thread, or waits for
-//! the mutex, hangs for good. So each live thread pins the OS pages of its control block and rseq area, and each robust
-//! mutex its own.
+//! the mutex, hangs for good. So each live thread pins the OS pages of its control block, and each robust mutex its own.
 //!
-//! The protocol that leaves no gap: whoever pins enters the range here first and touches it afterwards (which brings
-//! it back if it was out); whoever evicts takes the page's busy bit first and looks here afterwards. Either the evictor
-//! sees the pin, or the toucher's fault comes after the eviction.
+//! The program's own threads pin, on stacks that are managed memory themselves. So there is no lock here, and nothing is
+//! allocated: whoever held one could be waiting for a page that only the waiter for the lock can bring.
+//!
+//! The protocol that leaves no gap: an evictor announces that it moves, then looks at the pins, moves, and ends its
+//! announcement. A pinner enters the range, waits until every move that was announced by then has ended, and touches the
+//! range, which brings it back if it went. Whoever announces later sees the pin.
 
-use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::is_alive;
+use pagoda_linux::thread::{is_alive, yield_now};
 
 /// Who a pin belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,67 +25,181 @@ pub enum Pinner {
     Mutex(usize),
 }
 
-/// The pinned ranges. One or two for each live thread and one for each robust mutex, and no more than as many again of
-/// threads that have ended.
-#[derive(Debug, Default)]
-pub struct Pins {
-    pins: RwLock<Held>,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    pins: Vec<(Pinner, PageRange)>,
-    /// When there are so many, those of ended threads are dropped.
-    clean_at: usize,
-}
-
-impl Held {
-    fn drop_ended_threads(&mut self) {
-        self.pins.retain(|(who, _)| match who {
-            Pinner::Thread(id) => is_alive(*id),
-            Pinner::Mutex(_) => true,
-        });
-        self.clean_at = 2 * self.pins.len() + CLEAN_LEAST;
+impl Pinner {
+    /// As a word that is not 0 or 1: the low bit tells the kinds apart (a mutex has an even address).
+    fn word(self) -> usize {
+        match self {
+            Self::Thread(id) => (id as usize) << 1 | 1,
+            Self::Mutex(address) => address,
+        }
     }
 }
 
-/// Pins that are never cleaned away one by one.
-const CLEAN_LEAST: usize = 64;
+/// How many pins there can be: one or two for a thread, and as many threads as Linux lets a process of this size have
+/// by default. Beyond it a pin fails, and with it the start of a thread.
+const BOUND: usize = 32 << 10;
+
+/// Threads that can move pages at once: handlers and the reclaimer.
+const MOVERS: usize = 16;
+
+const FREE: usize = 0;
+const WRITING: usize = 1;
+
+#[derive(Debug)]
+struct Pin {
+    /// [`FREE`], [`WRITING`], or a [`Pinner`]'s word.
+    who: AtomicUsize,
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+/// The pinned ranges.
+#[derive(Debug)]
+pub struct Pins {
+    pins: Box<[Pin]>,
+    /// One past the highest place that was ever used.
+    used: AtomicUsize,
+    mutexes: AtomicUsize,
+    /// Odd while a mover has this place and may move what it looked at.
+    moves: [AtomicU64; MOVERS],
+}
+
+impl Default for Pins {
+    fn default() -> Self {
+        let pin =
+            || Pin { who: AtomicUsize::new(FREE), start: AtomicUsize::new(0), end: AtomicUsize::new(0) };
+        Self {
+            pins: (0..BOUND).map(|_| pin()).collect(),
+            used: AtomicUsize::new(0),
+            mutexes: AtomicUsize::new(0),
+            moves: [const { AtomicU64::new(0) }; MOVERS],
+        }
+    }
+}
+
+/// An announced move. What was looked at through it and found free may be moved until it is dropped.
+pub(crate) struct Moving<'a> {
+    pins: &'a Pins,
+    place: &'a AtomicU64,
+}
+
+impl Moving<'_> {
+    /// Whether any of `range` is pinned.
+    pub(crate) fn overlaps(&self, range: PageRange) -> bool {
+        self.pins.overlaps(range)
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.place.fetch_add(1, Ordering::SeqCst);
+    }
+}
 
 impl Pins {
-    /// Pins `range`. The caller touches it next. Doing so twice is the same as once.
-    pub fn pin(&self, pinner: Pinner, range: PageRange) {
-        let mut held = self.pins.write().expect("nothing panics with this lock held");
-        if held.pins.len() >= held.clean_at {
-            held.drop_ended_threads();
+    /// Pins `range`. The caller touches it next. False if there are too many pins. Doing so twice is the same as once.
+    #[must_use]
+    pub fn pin(&self, pinner: Pinner, range: PageRange) -> bool {
+        if !self.has(pinner, range) && !self.enter(pinner, range) {
+            self.drop_ended_threads();
+            if !self.enter(pinner, range) {
+                return false;
+            }
         }
-        if !held.pins.contains(&(pinner, range)) {
-            held.pins.push((pinner, range));
+        for place in &self.moves {
+            let now = place.load(Ordering::SeqCst);
+            // Bounded by one move of a batch, which waits for nobody.
+            while now % 2 == 1 && place.load(Ordering::SeqCst) == now {
+                yield_now();
+            }
         }
+        true
+    }
+
+    fn has(&self, pinner: Pinner, range: PageRange) -> bool {
+        self.live().any(|pin| {
+            pin.who.load(Ordering::SeqCst) == pinner.word()
+                && pin.start.load(Ordering::SeqCst) == range.start()
+        })
+    }
+
+    fn enter(&self, pinner: Pinner, range: PageRange) -> bool {
+        for (place, pin) in self.pins.iter().enumerate() {
+            if pin.who.compare_exchange(FREE, WRITING, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                pin.start.store(range.start(), Ordering::SeqCst);
+                pin.end.store(range.end(), Ordering::SeqCst);
+                pin.who.store(pinner.word(), Ordering::SeqCst);
+                self.used.fetch_max(place + 1, Ordering::SeqCst);
+                if matches!(pinner, Pinner::Mutex(_)) {
+                    self.mutexes.fetch_add(1, Ordering::SeqCst);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Pin> {
+        self.pins[..self.used.load(Ordering::SeqCst)].iter()
     }
 
     /// Takes back all pins of `pinner`.
     pub fn unpin(&self, pinner: Pinner) {
-        self.pins.write().expect("nothing panics with this lock held").pins.retain(|(who, _)| *who != pinner);
+        if matches!(pinner, Pinner::Mutex(_)) && self.mutexes.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for pin in self.live() {
+            let word = pinner.word();
+            if pin.who.compare_exchange(word, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+                && matches!(pinner, Pinner::Mutex(_))
+            {
+                self.mutexes.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
     }
 
     /// Drops the pins of threads that have ended.
     pub fn drop_ended_threads(&self) {
-        self.pins.write().expect("nothing panics with this lock held").drop_ended_threads();
+        for pin in self.live() {
+            let who = pin.who.load(Ordering::SeqCst);
+            if who > WRITING && who & 1 == 1 && !is_alive((who >> 1) as u32) {
+                let _ = pin.who.compare_exchange(who, FREE, Ordering::SeqCst, Ordering::Relaxed);
+            }
+        }
     }
 
-    /// Whether any of `range` is pinned.
+    /// Announces a move; see [`Moving`].
+    pub(crate) fn moving(&self) -> Moving<'_> {
+        loop {
+            for place in &self.moves {
+                let now = place.load(Ordering::SeqCst);
+                if now.is_multiple_of(2)
+                    && place.compare_exchange(now, now + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+                {
+                    return Moving { pins: self, place };
+                }
+            }
+            // There are more places than movers, so that another attempt finds one.
+            yield_now();
+        }
+    }
+
+    /// Whether any of `range` is pinned now.
     #[must_use]
     pub fn overlaps(&self, range: PageRange) -> bool {
-        let held = self.pins.read().expect("nothing panics with this lock held");
-        held.pins.iter().any(|(_, pinned)| pinned.intersection(range).is_some())
+        self.live().any(|pin| {
+            pin.who.load(Ordering::SeqCst) > WRITING
+                && pin.start.load(Ordering::SeqCst) < range.end()
+                && range.start() < pin.end.load(Ordering::SeqCst)
+        })
     }
 
     /// How many bytes are pinned.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let held = self.pins.read().expect("nothing panics with this lock held");
-        held.pins.iter().map(|(_, range)| range.len() as u64).sum()
+        let held = self.live().filter(|pin| pin.who.load(Ordering::SeqCst) > WRITING);
+        held.map(|pin| pin.end.load(Ordering::SeqCst).saturating_sub(pin.start.load(Ordering::SeqCst)) as u64)
+            .sum()
     }
 }
 
@@ -91,19 +207,23 @@ impl Pins {
 mod tests {
     use super::*;
     use pagoda_linux::thread::current_id;
+    use std::sync::atomic::AtomicBool;
+
+    fn ended_thread() -> u32 {
+        let ended = std::thread::spawn(current_id).join().expect("a thread");
+        while is_alive(ended) {
+            std::thread::yield_now();
+        }
+        ended
+    }
 
     #[test]
     fn a_pin_lasts_until_its_owner_is_gone() {
         let pins = Pins::default();
         let (a, b, c) = (PageRange::page(0x10000), PageRange::page(0x20000), PageRange::page(0x30000));
-        let ended = std::thread::spawn(current_id).join().expect("a thread");
-        while is_alive(ended) {
-            std::thread::yield_now();
-        }
-        pins.pin(Pinner::Thread(ended), a);
-        pins.pin(Pinner::Thread(ended), a);
-        pins.pin(Pinner::Thread(current_id()), c);
-        pins.pin(Pinner::Mutex(0x20008), b);
+        let ended = ended_thread();
+        assert!(pins.pin(Pinner::Thread(ended), a) && pins.pin(Pinner::Thread(ended), a));
+        assert!(pins.pin(Pinner::Thread(current_id()), c) && pins.pin(Pinner::Mutex(0x20008), b));
         assert!(pins.overlaps(PageRange::at(0xf000, 0x2000)) && pins.overlaps(b));
         assert_eq!(pins.bytes(), 3 * 4096);
         pins.drop_ended_threads();
@@ -113,15 +233,41 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_come_and_go_leave_no_heap_of_pins() {
+    fn threads_that_come_and_go_leave_no_heap_of_pins_and_live_ones_meet_the_bound() {
         let pins = Pins::default();
-        let ended = std::thread::spawn(current_id).join().expect("a thread");
-        while is_alive(ended) {
-            std::thread::yield_now();
+        let ended = ended_thread();
+        for page in 0..BOUND + 10 {
+            assert!(pins.pin(Pinner::Thread(ended), PageRange::page(page * 4096)));
+            if page % 64 == 0 {
+                pins.drop_ended_threads();
+            }
         }
-        for page in 0..10_000 {
-            pins.pin(Pinner::Thread(ended), PageRange::page(page * 4096));
+        pins.drop_ended_threads();
+        assert_eq!(pins.bytes(), 0);
+        for page in 0..BOUND {
+            assert!(pins.enter(Pinner::Thread(current_id()), PageRange::page(page * 4096)));
         }
-        assert!(pins.bytes() <= (CLEAN_LEAST as u64 + 1) * 4096, "{} bytes", pins.bytes());
+        assert!(!pins.pin(Pinner::Thread(current_id()), PageRange::page(BOUND * 4096)));
+    }
+
+    #[test]
+    fn a_pinner_waits_for_a_move_that_may_not_have_seen_it() {
+        let pins = Pins::default();
+        let range = PageRange::page(0x40000);
+        let moving = pins.moving();
+        assert!(!moving.overlaps(range));
+        let pinned = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(pins.pin(Pinner::Mutex(0x40000), range));
+                pinned.store(true, Ordering::SeqCst);
+            });
+            while !pins.overlaps(range) {
+                std::thread::yield_now();
+            }
+            assert!(!pinned.load(Ordering::SeqCst), "it waits for the move");
+            drop(moving);
+        });
+        assert!(pins.moving().overlaps(range));
     }
 }

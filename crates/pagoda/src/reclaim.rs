@@ -19,6 +19,7 @@ use pagoda_linux::uffd::Stop;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
+use crate::pins::Moving;
 use crate::store::{Handle, Put, PutError, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
 use crate::zone::BATCH_ORDER;
@@ -131,6 +132,11 @@ impl Engine {
     /// Moves the next resident pages that the hand comes to out of their region.
     fn stage_next(&self, scratch: &mut Scratch) -> Step {
         let table = self.gate_shared();
+        // Asked within the gate: what is brought back for good is unregistered with the gate held exclusively, and a move
+        // does not ask whether its source is registered.
+        if self.is_released() {
+            return Step::Looking;
+        }
         let (span, first, count) = match self.next_candidates(&table) {
             Ok(Some(found)) => found,
             Ok(None) => return Step::Looking,
@@ -252,7 +258,8 @@ impl Engine {
         };
         let start = span.page(first, span.range(), entry_bytes).addresses(0, 1).start();
         let from = PageRange::at(start, count * entry_bytes);
-        if held < count || self.pins.overlaps(from) {
+        let moving = self.pins.moving();
+        if held < count || moving.overlaps(from) {
             give_rest(0);
             return None;
         }
@@ -273,6 +280,7 @@ impl Engine {
                 break progress.stop;
             }
         };
+        drop(moving);
         if moved == 0 && matches!(stop, Some(Stop::Refused | Stop::Missing)) {
             // Perhaps one page of it: find out which.
             for slot in slots {
@@ -348,8 +356,9 @@ impl Engine {
             }
             Backing::None => self.publish_staged(span, index, word, slot),
             _ => {
-                self.space.release_slot(slot);
+                let slot = self.space.release_slot(slot);
                 give(entry, word);
+                self.queue_staged(span.entries(), index, slot);
             }
         }
         self.settle_staging(!out.is_empty(), stop)
@@ -360,7 +369,8 @@ impl Engine {
     fn evict_granules(&self, page: &Page, word: Word, slots: &[Slot; 1]) -> (Granules, Option<Stop>) {
         let mut out = Granules::NONE;
         let mut stop = None;
-        for (from, to) in self.unpinned(page, word.resident().and(page.granules)).runs() {
+        let moving = self.pins.moving();
+        for (from, to) in unpinned(&moving, page, word.resident().and(page.granules)).runs() {
             let mut at = from;
             let mut end = to;
             while at < to {
@@ -448,21 +458,6 @@ impl Engine {
         })
     }
 
-    /// `granules` without those that a pin lies on.
-    fn unpinned(&self, page: &Page, granules: Granules) -> Granules {
-        let mut free = granules;
-        for (from, to) in granules.runs() {
-            if self.pins.overlaps(page.addresses(from, to)) {
-                for i in from..to {
-                    if self.pins.overlaps(page.addresses(i, i + 1)) {
-                        free = free.without(Granules::range(i, i + 1));
-                    }
-                }
-            }
-        }
-        free
-    }
-
     /// Gives ready frames back to the kernel until no more than `keep` are left or the budget holds.
     pub(crate) fn give_back_excess(&self, keep: u64) {
         let entry_bytes = self.entry_bytes() as u64;
@@ -487,4 +482,19 @@ impl Engine {
             }
         }
     }
+}
+
+/// `granules` without those that a pin lies on.
+fn unpinned(moving: &Moving<'_>, page: &Page, granules: Granules) -> Granules {
+    let mut free = granules;
+    for (from, to) in granules.runs() {
+        if moving.overlaps(page.addresses(from, to)) {
+            for i in from..to {
+                if moving.overlaps(page.addresses(i, i + 1)) {
+                    free = free.without(Granules::range(i, i + 1));
+                }
+            }
+        }
+    }
+    free
 }

@@ -18,6 +18,8 @@ use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::words::zeroed_words;
 
+use crate::order::EventOrder;
+
 /// The memory of one entry: the base page, or 64 KiB of a larger one (sixteen granules of an OS page each).
 pub(crate) const fn entry_bytes(base: BasePage) -> usize {
     match base {
@@ -127,11 +129,13 @@ pub(crate) fn give(entry: &AtomicU64, word: Word) {
 pub(crate) struct Table {
     spans: BTreeMap<usize, Span>,
     entry_bytes: usize,
+    /// Events that wait for another thread's; see `order`.
+    pub(crate) order: EventOrder,
 }
 
 impl Table {
     pub(crate) fn new(base: BasePage) -> Self {
-        Self { spans: BTreeMap::new(), entry_bytes: entry_bytes(base) }
+        Self { spans: BTreeMap::new(), entry_bytes: entry_bytes(base), order: EventOrder::default() }
     }
     pub(crate) fn entry_bytes(&self) -> usize {
         self.entry_bytes
@@ -152,6 +156,10 @@ impl Table {
     /// The page of `address` in `span`, whole as far as the span goes.
     pub(crate) fn page_at(&self, span: &Span, address: usize) -> Page {
         span.page(span.index_of(address, self.entry_bytes), span.range, self.entry_bytes)
+    }
+    /// Whether nothing of `range` is managed.
+    pub(crate) fn is_free(&self, range: PageRange) -> bool {
+        self.next_from(range.start()).is_none_or(|span| span.range.start() >= range.end())
     }
     /// The parts of `range` that are not managed, lowest first.
     pub(crate) fn gaps(&self, range: PageRange, mut each: impl FnMut(PageRange)) {

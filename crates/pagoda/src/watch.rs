@@ -244,7 +244,10 @@ impl Engine {
             return;
         }
         for (id, range) in areas {
-            self.pins.pin(Pinner::Thread(id), range);
+            if !self.pins.pin(Pinner::Thread(id), range) {
+                // A thread whose control block could be evicted may hang whoever joins it.
+                self.stop(StopReason::EngineBroken);
+            }
             pagoda_linux::touch::touch(range);
         }
         self.pins.drop_ended_threads();
