@@ -222,8 +222,8 @@ mod tests {
         declare_library_data();
         assert!(is_own(PageRange::page((&raw const OWN).addr())));
         // SAFETY: it only computes an address in the C library's data.
-        let environ = unsafe { (&raw const environ).addr() };
-        assert!(is_own(PageRange::page(environ)));
+        let address = unsafe { (&raw const environ).addr() };
+        assert!(is_own(PageRange::page(address)));
     }
 
     unsafe extern "C" {

@@ -47,7 +47,7 @@ impl Engine {
                 }
                 // While a mapping is changing, this may be the target of a move whose event is still to come: the next look
                 // finds it again.
-                if !self.space.is_quiet() {
+                if !self.space.is_quiet() || table.order.deferred() > 0 {
                     self.look_soon.store(true, Ordering::Relaxed);
                     continue;
                 }

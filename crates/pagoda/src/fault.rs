@@ -59,6 +59,10 @@ impl Engine {
         let mut fetched = false;
         loop {
             let table = self.gate_shared();
+            // The kernel refuses fills as long as an event is outstanding; but of one that was read and waits only we know.
+            if table.order.deferred() > 0 {
+                return Served::Again;
+            }
             let Some(span) = table.find(address) else {
                 return self.serve_unknown(address, write);
             };

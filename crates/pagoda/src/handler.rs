@@ -17,6 +17,9 @@ use crate::store::Scratch;
 /// How long a handler sleeps at most before it looks whether it is to end.
 const WAIT_MS: u32 = 100;
 
+/// How long a thread may take from its change of a mapping to its event's post: a time slice of another thread.
+const DEFERRED_WAIT_US: u32 = 4000;
+
 /// Steps of reclaim that a handler does for one fault before it tries again: moving a batch out, and storing as many
 /// pages as there are in one.
 const DIRECT_STEPS: u32 = 9;
@@ -55,7 +58,8 @@ impl Engine {
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
         let mut idle_rounds = 0u32;
         while !self.is_quitting() {
-            if self.space.wait(if faults.is_empty() { WAIT_MS } else { 0 }) {
+            // With faults that wait for an event, also when there is none to read: one may wait for that.
+            if !faults.is_empty() || self.space.wait(WAIT_MS) {
                 self.read_messages(&mut faults, scratch);
             }
             if faults.is_empty() {
@@ -87,12 +91,17 @@ impl Engine {
         if self.space.is_quiet() {
             self.settle_events(&mut table, scratch);
         }
-        // Collected first: applying one may read from the store, and the batch lies on the stack meanwhile.
         self.space.read(|message| {
             if let Some((address, write)) = self.apply(&mut table, message, scratch) {
                 faults.push(Fault { address, write });
             }
         });
+        if table.order.deferred() > 0 {
+            // The event that it waits for comes from a thread that is past its change and about to post. Until then the
+            // gate stays closed and nothing is read: the thread whose move waits can't return, and so can't move on
+            // before we know what moved.
+            sleep_us(DEFERRED_WAIT_US);
+        }
     }
 
     /// Serves one fault. False if it has to wait.

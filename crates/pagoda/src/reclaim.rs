@@ -137,6 +137,9 @@ impl Engine {
         if self.is_released() {
             return Step::Looking;
         }
+        if table.order.deferred() > 0 {
+            return Step::Again;
+        }
         let (span, first, count) = match self.next_candidates(&table) {
             Ok(Some(found)) => found,
             Ok(None) => return Step::Looking,

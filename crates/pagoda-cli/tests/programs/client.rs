@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use crate::data::Random;
 use crate::measure::Digest;
 
-const KEYS: u64 = 240_000;
+/// Few and large: the index is touched at random for each key, and has to fit.
+const KEYS: u64 = 60_000;
 /// How many requests are on their way at once.
 const PIPELINE: u64 = 64;
 const LISTEN_TIME_MAX: Duration = Duration::from_secs(30);
@@ -19,7 +20,7 @@ const REPLY_TIME_MAX: Duration = Duration::from_secs(600);
 /// Half of it repeats, so that it compresses about two to one; the length differs from key to key.
 fn value(key: u64) -> Vec<u8> {
     let mut random = Random(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let words = 100 + random.below(40);
+    let words = 500 + random.below(140);
     (0..words).flat_map(|i| if i % 2 == 0 { random.next() } else { key }.to_le_bytes()).collect()
 }
 
@@ -94,7 +95,7 @@ pub fn exercise(socket: &Path) -> String {
         |connection, _| assert_eq!(connection.line(), "+OK"),
     );
     let mut random = Random(7);
-    let some: Vec<u64> = (0..KEYS / 64).map(|_| random.below(KEYS)).collect();
+    let some: Vec<u64> = (0..KEYS / 16).map(|_| random.below(KEYS)).collect();
     let mut digest = Digest::default();
     for keys in [&all, &some] {
         connection.each(
