@@ -97,8 +97,13 @@ impl Space {
     /// `EBUSY`: the program registered it with userfaultfd itself. `EINVAL`: memory of a kind that can't be managed.
     /// `ENOMEM`: the range has holes, or the limit on mappings is reached.
     pub fn register(&self, range: PageRange) -> Result<(), Errno> {
-        // SAFETY: the space's `Adoption` vouches for what is registered.
-        unsafe { self.uffd.register(range) }
+        // SAFETY: the space's `Adoption` vouches for what is registered; the advice changes no content.
+        unsafe {
+            self.uffd.register(range)?;
+            let at = std::ptr::with_exposed_provenance_mut(range.start());
+            let _ = madvise(at, range.len(), Advice::LinuxNoHugepage);
+        }
+        Ok(())
     }
 
     /// Keeps `range` out of the children of a fork, or lets them have it again. A child without it dies of SIGSEGV instead

@@ -15,7 +15,7 @@ use pagoda::manager::ProcessEngine;
 use pagoda_linux::own_memory::declare_library_data;
 use pagoda_linux::space::Adoption;
 use pagoda_linux::tcb::ThreadLayout;
-use pagoda_linux::thread::{Files, exit_process, sleep_us, spawn_raw};
+use pagoda_linux::thread::{Files, disable_huge_pages, exit_process, sleep_us, spawn_raw};
 
 /// Pagoda's own failures, as for env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
@@ -63,6 +63,7 @@ extern "C" fn construct() {
     counters.set(Counter::ErrorCode, 0);
     let best_effort = config.best_effort;
     declare_library_data();
+    disable_huge_pages();
     let layout = ThreadLayout::of_current_thread();
     let counters = Arc::new(counters);
     let shared = Arc::clone(&counters);

@@ -59,9 +59,14 @@ impl Engine {
         table.order.all_was_told();
         if table.order.deferred() > 0 {
             self.apply_deferred(table, scratch);
-            for event in table.order.take_deferred() {
-                self.apply_now(table, event, scratch);
-            }
+            self.apply_all_deferred(table, scratch);
+        }
+    }
+
+    /// Applies what waits, whatever it waits for.
+    pub(crate) fn apply_all_deferred(&self, table: &mut Table, scratch: &mut Scratch) {
+        for event in table.order.take_deferred() {
+            self.apply_now(table, event, scratch);
         }
     }
 

@@ -96,7 +96,9 @@ impl Engine {
                 faults.push(Fault { address, write });
             }
         });
-        if table.order.deferred() > 0 {
+        if table.order.waits_too_long() {
+            self.apply_all_deferred(&mut table, scratch);
+        } else if table.order.deferred() > 0 {
             // The event that it waits for comes from a thread that is past its change and about to post. Until then the
             // gate stays closed and nothing is read: the thread whose move waits can't return, and so can't move on
             // before we know what moved.

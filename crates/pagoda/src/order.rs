@@ -20,7 +20,13 @@ pub(crate) struct EventOrder {
     deferred: Vec<Message>,
     /// The sources of moves that were applied, whose own UNMAP is still to come.
     leaving: Vec<PageRange>,
+    /// Reads in a row after which something waited.
+    rounds: u32,
 }
+
+/// Reads after which what waits is applied all the same: what it waits for would have come, so that the table knows of
+/// something that is not there (a mapping that went before it was registered whole).
+const ROUNDS_MAX: u32 = 32;
 
 fn ranges(from: usize, to: usize, len: usize) -> Option<(PageRange, PageRange)> {
     Some((PageRange::new(from, from.checked_add(len)?)?, PageRange::new(to, to.checked_add(len)?)?))
@@ -64,6 +70,12 @@ impl EventOrder {
     /// All that waits, oldest first, to be tried again.
     pub(crate) fn take_deferred(&mut self) -> Vec<Message> {
         std::mem::take(&mut self.deferred)
+    }
+
+    /// Counts a read after which something waits. True if it has waited for too long.
+    pub(crate) fn waits_too_long(&mut self) -> bool {
+        self.rounds = if self.deferred.is_empty() { 0 } else { self.rounds + 1 };
+        self.rounds > ROUNDS_MAX
     }
 
     /// How many wait.
