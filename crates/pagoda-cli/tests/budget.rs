@@ -56,7 +56,7 @@ fn content(kind: &str, piece: u64, word: u64) -> u64 {
         // Written, so that it is there, and still zero.
         "zero" => 0,
         // Three words of four repeat.
-        "compressible" if word % 4 != 0 => piece,
+        "compressible" if !word.is_multiple_of(4) => piece,
         _ => (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ mixed >> 32,
     }
 }

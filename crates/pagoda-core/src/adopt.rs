@@ -8,7 +8,8 @@
 
 use std::fmt;
 
-use crate::page::BasePage;
+use crate::entry::GRANULES;
+use crate::page::{BasePage, OS_PAGE};
 use crate::size::Bytes;
 
 /// What has to be populated for a mapping to be adopted while memory is plenty.
@@ -171,7 +172,8 @@ fn worth_reason(mapping: &MappingFacts, situation: &Situation) -> Option<Reason>
 }
 
 fn populated_least(mapping: &MappingFacts, situation: &Situation) -> Bytes {
-    let base = situation.base.bytes() as u64;
+    // A larger base page is managed in entries of sixteen OS pages: that is what can go.
+    let base = (situation.base.bytes() as u64).min(u64::from(GRANULES) * OS_PAGE as u64);
     let live = if mapping.holds_thread_control_block { THREAD_STACK_LIVE_PAGES * base } else { 0 };
     let evictable = Bytes::new(live + base);
     let least = if situation.pressure { evictable } else { evictable.max(POPULATED_LEAST) };

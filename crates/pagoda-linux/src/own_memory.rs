@@ -221,8 +221,7 @@ mod tests {
     fn the_data_of_this_library_and_of_the_c_library_is_ours() {
         declare_library_data();
         assert!(is_own(PageRange::page((&raw const OWN).addr())));
-        // SAFETY: it only computes an address in the C library's data.
-        let address = unsafe { (&raw const environ).addr() };
+        let address = (&raw const environ).addr();
         assert!(is_own(PageRange::page(address)));
     }
 

@@ -220,6 +220,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "it is waited for, by poll_child")]
     fn a_childs_end_is_reported_with_its_signal() {
         let child = Command::new("sh").args(["-c", "kill -TERM $$"]).spawn().expect("sh starts");
         let report = loop {

@@ -30,7 +30,7 @@ impl ForeignMemory {
     ///
     /// # Safety
     /// As long as the memory is managed, all of the following hold.
-    /// - It is one private anonymous mapping, readable and writable, not locked, not executable.
+    /// - It is one private anonymous mapping, readable and writable, not locked, not executable, without huge pages.
     /// - Nothing of the manager's own lies in it: not its threads' stacks, not the heap that its threads allocate from,
     ///   not the control block of any thread.
     /// - The process does not fork while a page may be out, or never uses the memory in the child.

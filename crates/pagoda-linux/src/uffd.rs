@@ -419,7 +419,7 @@ mod tests {
             assert!(!uffd.is_quiet());
             let mut seen = 0;
             uffd.read(|message| {
-                seen += usize::from(matches!(message, Message::Remove(range) if range.len() == 4096))
+                seen += usize::from(matches!(message, Message::Remove(range) if range.len() == 4096));
             });
             assert_eq!(seen, 1);
             // The mapping's drop unmaps it, and waits for that event to be read.

@@ -339,7 +339,9 @@ impl Engine {
                         let copied = self.space.fill_by_copy(one, slot, at as usize * 4096);
                         if let Some(stop) = copied.stop {
                             result.stop = Some(stop);
-                            if stop != Stop::Exists {
+                            // Of a range that was adopted a part may be unmapped, and mapped anew, unregistered: what
+                            // the fault is about lies further on.
+                            if !matches!(stop, Stop::Exists | Stop::Missing) {
                                 return result;
                             }
                         } else {
@@ -373,7 +375,7 @@ impl Engine {
         if self.may_use_frames() { self.zone.take_ready(&self.space) } else { None }
     }
 
-    fn may_use_frames(&self) -> bool {
+    pub(crate) fn may_use_frames(&self) -> bool {
         self.ledger.excess_bytes() <= self.marks.min.get()
     }
 

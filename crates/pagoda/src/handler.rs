@@ -29,6 +29,7 @@ const DIRECT_STEPS: u32 = 9;
 struct Fault {
     address: usize,
     write: bool,
+    since_ns: u64,
 }
 
 /// The pages that were served last, by any handler: what tells a reader who goes on from one who jumps about. A guess by
@@ -66,7 +67,9 @@ impl Engine {
                 continue;
             }
             let begin = now_ns();
-            self.serving_since_ns[id].store(begin, Ordering::Relaxed);
+            // The oldest is the first, because what stays keeps its place: the watchdog sees a fault that is tried
+            // again and again.
+            self.serving_since_ns[id].store(faults[0].since_ns, Ordering::Relaxed);
             let before = faults.len();
             faults.retain(|fault| !self.serve_or_keep(*fault, scratch));
             self.counters.add(Counter::Faults, (before - faults.len()) as u64);
@@ -93,7 +96,7 @@ impl Engine {
         }
         self.space.read(|message| {
             if let Some((address, write)) = self.apply(&mut table, message, scratch) {
-                faults.push(Fault { address, write });
+                faults.push(Fault { address, write, since_ns: now_ns() });
             }
         });
         if table.order.waits_too_long() {

@@ -33,6 +33,9 @@ pub(crate) const STAGED_SHARE: u64 = 16;
 /// Elements of the queue that may be out of date before it is cleaned, so that a short queue is not cleaned all the time.
 pub(crate) const QUEUE_SLACK: usize = 1024;
 
+/// Steps without a find after which staged pages go although there are few.
+const FRUITLESS_MOST: u32 = 8;
+
 /// A page that was staged, if it still is.
 pub(crate) struct Staged {
     pub(crate) entries: Entries,
@@ -47,6 +50,8 @@ pub(crate) struct Staged {
 pub(crate) struct Hand {
     address: usize,
     pub(crate) queue: VecDeque<Staged>,
+    /// Steps since the last that found something to evict.
+    fruitless: u32,
 }
 
 /// What one step of reclaim came to.
@@ -79,7 +84,18 @@ impl Engine {
         }
         match self.stage_next(scratch) {
             Step::Exhausted => self.store_oldest(scratch).unwrap_or(Step::Exhausted),
-            step => step,
+            Step::Looking => {
+                // All that the hand finds may have to stay: then what is staged goes, however little it is.
+                let mut hand = self.hand();
+                hand.fruitless = hand.fruitless.wrapping_add(1);
+                let store = hand.fruitless.is_multiple_of(FRUITLESS_MOST);
+                drop(hand);
+                if store { self.store_oldest(scratch).unwrap_or(Step::Looking) } else { Step::Looking }
+            }
+            step => {
+                self.hand().fruitless = 0;
+                step
+            }
         }
     }
 
@@ -359,9 +375,9 @@ impl Engine {
             }
             Backing::None => self.publish_staged(span, index, word, slot),
             _ => {
-                let slot = self.space.release_slot(slot);
+                // It has been in the queue since it was staged.
+                self.space.release_slot(slot);
                 give(entry, word);
-                self.queue_staged(span.entries(), index, slot);
             }
         }
         self.settle_staging(!out.is_empty(), stop)

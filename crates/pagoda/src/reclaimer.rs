@@ -80,6 +80,13 @@ impl Engine {
             // A file that is full or broken shows again at the next put, which is where it is dealt with.
             let _ = self.store.spill(Bytes::new(limit - limit / 16));
         }
+        // Beyond its own limit too, if all the rest (tables, what can't be moved) leaves less of the budget: as long as
+        // it is exceeded by so much, faults get no frames.
+        let excess = self.ledger.excess_bytes();
+        if excess > self.marks.min.get() / 2 {
+            let used = self.store.usage().memory_used_bytes.get();
+            let _ = self.store.spill(Bytes::new(used.saturating_sub(excess).min(limit - limit / 16)));
+        }
         if self.ledger.excess_bytes() > 0 {
             let freed = self.store.trim();
             self.ledger.took(-(freed.get() as i64));
@@ -108,8 +115,9 @@ impl Engine {
         };
         let now = now_ns();
         let since = *trouble.since_ns.get_or_insert(now);
-        // Only a program that is kept waiting is worth ending: below the low watermark faults still find frames.
-        if self.free() >= self.marks.min {
+        // Only a program that is kept waiting is worth ending: below the low watermark faults still find frames, if the
+        // budget is not exceeded so far that they are nobody's.
+        if self.free() >= self.marks.min && self.may_use_frames() {
             trouble.since_ns = None;
         } else if now - since > GIVE_UP_NS {
             self.stop(reason);

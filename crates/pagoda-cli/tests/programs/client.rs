@@ -36,7 +36,7 @@ impl Connection {
             match UnixStream::connect(socket) {
                 Ok(stream) => break stream,
                 Err(error) => {
-                    assert!(start.elapsed() < LISTEN_TIME_MAX, "the server does not listen: {error}")
+                    assert!(start.elapsed() < LISTEN_TIME_MAX, "the server does not listen: {error}");
                 }
             }
             thread::sleep(Duration::from_millis(10));

@@ -21,6 +21,7 @@ pub fn body(arena: &Arena, seed: u64) -> Result<(), String> {
         check(&mapping, pages.clone(), 0).map_err(|wrong| format!("replaced memory is not zero: {wrong}"))?;
         fill(&mut mapping, pages.clone(), round);
         tags[pages.clone()].fill(round);
+        #[expect(clippy::needless_range_loop, reason = "the page is an address first")]
         for page in pages.start.saturating_sub(2)..(pages.end + 2).min(PAGES) {
             expect(&mapping, page, word(tags[page], page))?;
         }
