@@ -238,10 +238,12 @@ mod tests {
     }
 
     #[test]
-    fn less_than_one_base_page_is_never_worth_it() {
-        let situation = Situation { base: BasePage::M2, ..QUIET };
-        assert_eq!(decide(&heap(Bytes::mib(1)), &situation), SMALL);
-        assert_eq!(decide(&heap(Bytes::mib(2)), &situation), Decision::Adopt);
+    fn less_than_can_go_at_once_is_never_worth_it() {
+        for (base, least) in [(BasePage::K16, Bytes::kib(16)), (BasePage::M2, Bytes::kib(64))] {
+            let situation = Situation { base, ..PRESSED };
+            assert_eq!(decide(&heap(less(least)), &situation), SMALL);
+            assert_eq!(decide(&heap(least), &situation), Decision::Adopt);
+        }
     }
 
     #[test]

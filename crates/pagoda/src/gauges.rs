@@ -16,7 +16,7 @@ impl Engine {
     /// A library's stats: its own ledger, brought up to date.
     pub(crate) fn publish_library_gauges(&self) {
         let held = self.managed_frames_bytes();
-        self.ledger.reconcile(held);
+        self.ledger.reconcile(held, self.store.usage().memory_committed_bytes.get());
         self.counters.set(Counter::AnonBytes, held);
         self.counters.raise(Counter::AnonPeakBytes, held);
         self.publish_gauges();

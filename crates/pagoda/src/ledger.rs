@@ -14,6 +14,8 @@ pub(crate) struct Ledger {
     resident_bytes: AtomicI64,
     /// Bytes of frames that back staged entries.
     staged_bytes: AtomicI64,
+    /// Bytes of the store that `held_bytes` has.
+    store_bytes: AtomicI64,
 }
 
 impl Ledger {
@@ -23,15 +25,22 @@ impl Ledger {
             held_bytes: AtomicI64::new(0),
             resident_bytes: AtomicI64::new(0),
             staged_bytes: AtomicI64::new(0),
+            store_bytes: AtomicI64::new(0),
         }
     }
-    /// The kernel's count, seen just now.
-    pub(crate) fn reconcile(&self, kernel_bytes: u64) {
+    /// The kernel's count, seen just now, and what the store has of it.
+    pub(crate) fn reconcile(&self, kernel_bytes: u64, store_bytes: u64) {
+        self.store_bytes.store(store_bytes as i64, Ordering::Relaxed);
         self.held_bytes.store(kernel_bytes as i64, Ordering::Relaxed);
     }
     /// We took memory from the kernel, or gave some back (negative).
     pub(crate) fn took(&self, bytes: i64) {
         self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+    /// The store has so much now: what it grew by since anyone looked is held, too.
+    pub(crate) fn store_has(&self, store_bytes: u64) {
+        let before = self.store_bytes.swap(store_bytes as i64, Ordering::Relaxed);
+        self.took(store_bytes as i64 - before);
     }
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed).max(0) as u64

@@ -117,6 +117,7 @@ impl Engine {
             return Some(match self.store.put(self.space.bytes(&held), scratch) {
                 Ok(put) => {
                     self.count_put(&put);
+                    self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
                     let backing = match put {
                         Put::Zero => Backing::None,
                         Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),

@@ -60,11 +60,15 @@ impl Engine {
 
     fn look_at_count(&self, count: Option<&StatmReader>) {
         match count.map(StatmReader::anon_bytes) {
-            Some(Ok(bytes)) => self.ledger.reconcile(bytes as u64),
+            Some(Ok(bytes)) => self.ledger.reconcile(bytes as u64, self.store_committed_bytes()),
             // The ledger goes on by itself until the count can be read again.
             Some(Err(_)) => {}
-            None => self.ledger.reconcile(self.managed_frames_bytes()),
+            None => self.ledger.reconcile(self.managed_frames_bytes(), self.store_committed_bytes()),
         }
+    }
+
+    fn store_committed_bytes(&self) -> u64 {
+        self.store.usage().memory_committed_bytes.get()
     }
 
     /// Gives frames back to the kernel as far as the budget is exceeded; a few stay ready for faults in flight.
@@ -89,7 +93,9 @@ impl Engine {
         }
         if self.ledger.excess_bytes() > 0 {
             let freed = self.store.trim();
-            self.ledger.took(-(freed.get() as i64));
+            if freed > Bytes::ZERO {
+                self.ledger.store_has(self.store_committed_bytes());
+            }
         }
     }
 

@@ -133,7 +133,7 @@ impl Engine {
 
     fn publish_count(&self, watcher: &mut Watcher) {
         let Ok(anon) = watcher.count.anon_bytes() else { return };
-        self.ledger.reconcile(anon as u64);
+        self.ledger.reconcile(anon as u64, self.store.usage().memory_committed_bytes.get());
         self.counters.set(Counter::LastLookNs, now_ns());
         self.counters.set(Counter::AnonBytes, anon as u64);
         self.counters.raise(Counter::AnonPeakBytes, anon as u64);

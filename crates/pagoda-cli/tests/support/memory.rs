@@ -86,18 +86,29 @@ impl Mapping {
         // SAFETY: the mapping is owned, and nobody borrows it.
         unsafe { self.remap_raw(pages, libc::MREMAP_MAYMOVE, 0) }
     }
-    /// Moves it onto `target`, which is replaced, and must not be longer. On failure it is given back as it was, and
-    /// the target is gone.
-    pub fn remap_onto(self, target: Self) -> Result<Self, (Self, io::Error)> {
+    /// Moves it onto `target`, which is replaced. On failure nobody knows what is where: parts of both may be
+    /// somebody else's already, so both stay mapped as they are, and are nobody's any more.
+    pub fn remap_onto(self, target: Self) -> io::Result<Self> {
         let (at, pages) = (target.start, target.pages);
         std::mem::forget(target);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: both are owned, and nobody borrows them.
-        let moved = unsafe { self.remap_raw(pages, flags, at) };
-        if moved.is_err() {
-            drop(Self { start: at, pages });
-        }
-        moved
+        unsafe { self.remap_raw(pages, flags, at) }.map_err(|(left, error)| {
+            std::mem::forget(left);
+            error
+        })
+    }
+    /// Whether it is one mapping, or part of one, to the kernel: it moves no other in one piece.
+    pub fn is_one(&self) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let (start, end) = (self.start, self.start + self.pages * PAGE);
+        let covers = |line: &str| {
+            let (from, rest) = line.split_once('-')?;
+            let (to, _) = rest.split_once(' ')?;
+            let number = |hex| usize::from_str_radix(hex, 16).ok();
+            Some(number(from)? <= start && end <= number(to)?)
+        };
+        maps.lines().any(|line| covers(line) == Some(true))
     }
     /// # Safety
     /// Whatever lies at `to`, if the flags say that it is used, is the caller's to replace.

@@ -97,19 +97,19 @@ impl Area {
         }
     }
 
-    /// Moves it onto `target`, whose content goes. False if it stays as it was; the target goes in any case.
-    pub fn remap_onto(self, target: Self) -> (Self, bool) {
+    /// Moves it onto `target`, whose content goes. None if the kernel refused, and both are lost: their memory was
+    /// registered in part, just now.
+    pub fn remap_onto(self, target: Self) -> Option<Self> {
         let Self { mapping, mut shadow } = self;
         let pages = target.pages();
         match mapping.remap_onto(target.mapping) {
             Ok(mapping) => {
                 shadow.resize(pages, Stamp::ZERO);
-                (Self { mapping, shadow }, true)
+                Some(Self { mapping, shadow })
             }
-            Err((mapping, error)) => {
+            Err(error) => {
                 assert!(is_refusal(&error), "mremap onto: {error}");
-                mapping.present(0..mapping.pages()).expect("a refused move leaves all of the source mapped");
-                (Self { mapping, shadow }, false)
+                None
             }
         }
     }

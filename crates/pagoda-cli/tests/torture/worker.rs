@@ -22,6 +22,7 @@ const HEAP_MAX: usize = 8 << 20;
 
 static OPERATIONS: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
+static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// Runs the program.
 pub fn program(seed: u64, seconds: u64) -> ExitCode {
@@ -42,8 +43,9 @@ pub fn program(seed: u64, seconds: u64) -> ExitCode {
         // The first thread is one of them: its stack and its heap are different.
         Worker::new(seed, 0).work(end);
     });
-    let (operations, refused) = (OPERATIONS.load(Ordering::Relaxed), REFUSED.load(Ordering::Relaxed));
-    println!("{operations} operations, {refused} moves refused");
+    let [operations, refused, lost] =
+        [&OPERATIONS, &REFUSED, &LOST].map(|count| count.load(Ordering::Relaxed));
+    println!("{operations} operations, {refused} moves refused, {lost} refused half way");
     ExitCode::SUCCESS
 }
 
@@ -224,6 +226,11 @@ impl Worker {
 
     fn remap_onto(&mut self) -> Result<(), Wrong> {
         let area = self.take();
+        if !area.mapping.is_one() {
+            self.areas.push(area);
+            REFUSED.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
         // Onto another area or a part of it, or onto fresh memory; shorter, as long, or longer than it is.
         let mut target = if self.areas.is_empty() || self.random.one_in(2) {
             Area::new(self.random.between(1, 256), false)
@@ -237,11 +244,14 @@ impl Worker {
             self.areas.push(Area { mapping: above, shadow });
         }
         let (start, len) = (area.mapping.start(), area.pages());
-        let (area, moved) = area.remap_onto(target);
+        let Some(area) = area.remap_onto(target) else {
+            LOST.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
         let to = area.mapping.start();
         self.remember("mremapped onto a target from", start, len, to);
         self.remember("mremapped onto the target", to, area.pages(), start);
-        self.moved(area, moved)
+        self.moved(area, true)
     }
 
     fn moved(&mut self, area: Area, moved: bool) -> Result<(), Wrong> {
