@@ -27,7 +27,11 @@ const GIVE_UP_NS: u64 = 10_000_000_000;
 #[derive(Default)]
 struct Trouble {
     since_ns: Option<u64>,
+    excess_since_ns: Option<u64>,
 }
+
+/// How long the budget may be exceeded before the store has to give way: many rounds of giving frames back.
+const EXCESS_NS: u64 = 50_000_000;
 
 impl Engine {
     /// Reclaims until the engine ends. `count` is the kernel's count of the process, where that is the measure.
@@ -54,7 +58,7 @@ impl Engine {
                 self.after_step(step, &mut trouble);
             }
             self.keep_budget();
-            self.keep_store_within_limits();
+            self.keep_store_within_limits(&mut trouble);
         }
     }
 
@@ -78,20 +82,23 @@ impl Engine {
     }
 
     /// Spills before the store's memory is full, in the background, so that puts find room.
-    fn keep_store_within_limits(&self) {
+    fn keep_store_within_limits(&self, trouble: &mut Trouble) {
         let limit = self.store_memory_limit.get();
         if self.store.usage().memory_used_bytes.get() > limit - limit / 32 {
             // A file that is full or broken shows again at the next put, which is where it is dealt with.
             let _ = self.store.spill(Bytes::new(limit - limit / 16));
         }
-        // Beyond its own limit too, if all the rest (tables, what can't be moved) leaves less of the budget: as long as
-        // it is exceeded by so much, faults get no frames.
+        // Beyond its own limit too, if all the rest (tables, what can't be moved) leaves less of the budget for good: as
+        // long as it is exceeded by so much, faults get no frames. For a moment it always is while the store grows.
         let excess = self.ledger.excess_bytes();
-        if excess > self.marks.min.get() / 2 {
+        if excess <= self.marks.min.get() / 2 {
+            trouble.excess_since_ns = None;
+            return;
+        }
+        let now = now_ns();
+        if now - *trouble.excess_since_ns.get_or_insert(now) > EXCESS_NS {
             let used = self.store.usage().memory_used_bytes.get();
             let _ = self.store.spill(Bytes::new(used.saturating_sub(excess).min(limit - limit / 16)));
-        }
-        if self.ledger.excess_bytes() > 0 {
             let freed = self.store.trim();
             if freed > Bytes::ZERO {
                 self.ledger.store_has(self.store_committed_bytes());
