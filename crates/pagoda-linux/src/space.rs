@@ -95,7 +95,7 @@ impl Space {
     ///
     /// # Errors
     /// `EBUSY`: the program registered it with userfaultfd itself. `EINVAL`: memory of a kind that can't be managed.
-    /// `ENOMEM`: the range has holes, or the limit on mappings is reached.
+    /// `ENOMEM`: the limit on mappings is reached. Holes in the range are passed over.
     pub fn register(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: the space's `Adoption` vouches for what is registered; the advice changes no content.
         unsafe {
