@@ -197,8 +197,8 @@ const PR_SET_THP_DISABLE: usize = 41;
 
 /// Keeps transparent huge pages out of this process, and of what it forks, from now on.
 ///
-/// Pages of 64 KiB that were moved out of a huge page that the program had just filled came back as zeroes in our tests on
-/// Linux 6.18 (once in a few thousand moves). Without huge pages there is nothing to split.
+/// Pages that were moved out of a huge page which the program had just filled came back as zeroes in our tests on Linux
+/// 6.18, now and then. Without huge pages there is nothing to split.
 pub fn disable_huge_pages() {
     // SAFETY: it changes how later faults are served, and no content.
     let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_THP_DISABLE, 1, 0, 0, 0, 0]) };
