@@ -82,6 +82,8 @@ static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 struct Sample {
     anonymous: u64,
     file_backed: u64,
+    /// Descriptors of the spill file that were found, all of them for direct I/O.
+    spill_files: u64,
     filled: bool,
     rested: bool,
     since_filled: Duration,
@@ -112,6 +114,7 @@ fn within_budget(kind: &str) {
     let at_most =
         |samples: &[&Sample], of: fn(&Sample) -> u64| samples.iter().map(|s| of(s)).max().unwrap_or(0);
     let all: Vec<&Sample> = samples.iter().collect();
+    assert!(at_most(&all, |s| s.spill_files) > 0, "the spill file was looked at: {told}");
     let after: Vec<&Sample> = samples
         .iter()
         .filter(|s| s.filled && !s.rested && s.since_filled >= Duration::from_secs(1))
@@ -156,8 +159,8 @@ fn sample_until_end(child: &mut Child, marks: &Path) -> (Vec<Sample>, std::proce
         }
         let since_filled = filled_at.map_or(Duration::ZERO, |at| at.elapsed());
         if let Some((anonymous, file_backed)) = program_of(supervisor).and_then(resident) {
-            check_page_cache(supervisor);
-            samples.push(Sample { anonymous, file_backed, filled, rested, since_filled });
+            let spill_files = check_page_cache(supervisor);
+            samples.push(Sample { anonymous, file_backed, spill_files, filled, rested, since_filled });
         }
         thread::sleep(SAMPLE);
     }
@@ -178,10 +181,12 @@ fn resident(pid: u32) -> Option<(u64, u64)> {
     Some((field("RssAnon:")?, field("RssFile:")?))
 }
 
-/// The store's file is open for direct I/O in whoever has it open: nothing of it is cached.
-fn check_page_cache(supervisor: u32) {
+/// The store's file is open for direct I/O in whoever has it open: nothing of it is cached. Returns how often it was
+/// seen.
+fn check_page_cache(supervisor: u32) -> u64 {
     const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
-    let Some(program) = program_of(supervisor) else { return };
+    let mut seen = 0;
+    let Some(program) = program_of(supervisor) else { return seen };
     for task in fs::read_dir(format!("/proc/{program}/task")).into_iter().flatten().flatten() {
         for fd in fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten() {
             let Ok(target) = fs::read_link(fd.path()) else { continue };
@@ -195,6 +200,8 @@ fn check_page_cache(supervisor: u32) {
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags");
             let flags = u32::from_str_radix(flags.trim(), 8).expect("octal");
             assert!(flags & O_DIRECT != 0, "{name} is open through the page cache: flags {flags:o}");
+            seen += 1;
         }
     }
+    seen
 }
