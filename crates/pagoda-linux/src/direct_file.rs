@@ -5,14 +5,18 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::io::IoSliceMut;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use linux_raw_sys::general::__NR_mincore;
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags};
-use rustix::io::{self, Errno, ReadWriteFlags};
+use rustix::io::{self, Errno};
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+use crate::raw_syscall::syscall3;
 
 /// Buffers, offsets and lengths of direct I/O are multiples of this.
 pub const ALIGN: usize = 4096;
@@ -167,34 +171,26 @@ impl DirectFile {
         }
     }
 
-    /// Writes a page, then asks for it from the page cache alone. This finds what no list of file systems can: an
-    /// overlay on memory, a file system that takes the flag and ignores it. A single write may go through the cache all the
-    /// same (ext4 falls back where its journal is in the way), so it is only the answer if all of them do.
+    /// Writes a page, then looks for it in the page cache. This finds what no list of file systems can: an overlay on
+    /// memory, a file system that takes the flag and ignores it. A single write may go through the cache all the same (ext4
+    /// falls back where its journal is in the way), so it is only the answer if all of them do.
     fn leaves_the_page_cache_alone(&self) -> Result<bool, FileError> {
+        let os_error = |errno| FileError::Os(FileErrno(errno));
         for page in 0..PROBES {
-            if self.page_bypasses_the_cache(page * ALIGN as u64)? {
+            let offset = page * ALIGN as u64;
+            let mut probe = AlignedBuffer::new(ALIGN);
+            probe.fill(0xa5);
+            self.write_at(offset, &probe)?;
+            probe.fill(0);
+            self.read_at(offset, &mut probe)?;
+            if probe.iter().all(|byte| *byte == 0xa5)
+                && !is_page_cached(&self.fd, offset).map_err(os_error)?
+            {
                 return Ok(true);
             }
             crate::thread::sleep_us(2000);
         }
         Ok(false)
-    }
-
-    fn page_bypasses_the_cache(&self, offset: u64) -> Result<bool, FileError> {
-        let mut probe = AlignedBuffer::new(ALIGN);
-        probe.fill(0xa5);
-        self.write_at(offset, &probe)?;
-        probe.fill(0);
-        self.read_at(offset, &mut probe)?;
-        if probe.iter().any(|byte| *byte != 0xa5) {
-            return Ok(false);
-        }
-        fs::fcntl_setfl(&self.fd, OFlags::empty()).map_err(FileErrno).map_err(FileError::Os)?;
-        let cached =
-            io::preadv2(&self.fd, &mut [IoSliceMut::new(&mut probe)], offset, ReadWriteFlags::NOWAIT);
-        fs::fcntl_setfl(&self.fd, OFlags::DIRECT).map_err(FileErrno).map_err(FileError::Os)?;
-        // EAGAIN: it would have to wait for the disk. A file system that can't tell (EOPNOTSUPP) is believed.
-        Ok(cached.is_err())
     }
 
     /// Reads exactly `into.len()` bytes. Blocks for the disk.
@@ -230,6 +226,20 @@ impl DirectFile {
         }
         Ok(())
     }
+}
+
+/// Whether the page of the file at `offset` is in the page cache. Asked of a mapping that nobody touches: a read that must
+/// not wait, the other way to ask, starts reading the page in, and with a fast disk finds it there.
+fn is_page_cached(fd: &OwnedFd, offset: u64) -> Result<bool, Errno> {
+    // SAFETY: a new mapping at a place of the kernel's choice; nobody reads or writes it.
+    let page = unsafe { mm::mmap(ptr::null_mut(), ALIGN, ProtFlags::READ, MapFlags::SHARED, fd, offset) }?;
+    let mut cached = 0u8;
+    let arguments = [page.expose_provenance(), ALIGN, ptr::from_mut(&mut cached).expose_provenance()];
+    // SAFETY: mincore writes one byte for the one page of the mapping, to `cached`, which lives on.
+    let outcome = unsafe { syscall3(__NR_mincore, arguments[0], arguments[1], arguments[2]) };
+    // SAFETY: the mapping made above, which nobody else knows.
+    unsafe { mm::munmap(page, ALIGN) }?;
+    outcome.map(|_| cached & 1 == 1)
 }
 
 /// The file systems whose files are memory, by the numbers of statfs(2).

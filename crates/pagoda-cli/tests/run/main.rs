@@ -4,6 +4,7 @@ mod counters;
 mod manners;
 mod refusals;
 mod signals;
+mod terminal;
 
 use std::fs;
 use std::io::Write;
