@@ -9,6 +9,7 @@ mod preload;
 mod program;
 mod refusal;
 mod run;
+mod sample;
 mod stats;
 mod supervise;
 mod table;

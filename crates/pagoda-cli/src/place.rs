@@ -1,7 +1,7 @@
-//! Where the store's file and the counters file go, checked before the program starts.
+//! Where the store's file and the tree file go, checked before the program starts.
 //!
-//! This module must never leave a file behind: the counters file goes when its value is dropped, also on errors. Only a
-//! pagoda that is killed itself leaves it, one OS page large, to the program that goes on.
+//! This module must never leave a file behind: the tree file goes when its value is dropped, also on errors. Only a
+//! pagoda that is killed itself leaves it, some OS pages large, to the program that goes on.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,7 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pagoda::counters::Counters;
+use pagoda::tree::Tree;
+use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::DirectFile;
 use rustix::fs::statvfs;
@@ -20,7 +21,7 @@ use crate::refusal::Refusal;
 pub const STORE_ENV: &str = "PAGODA_STORE";
 const STORE_DEFAULT: &str = "/var/tmp";
 
-/// A counters file of this name is tried so often before the next directory: only leftovers of our own process
+/// A tree file of this name is tried so often before the next directory: only leftovers of our own process
 /// number stand in the way.
 const NAMES_MAX: u32 = 4;
 
@@ -53,23 +54,27 @@ pub fn default_file_limit(directory: &Path) -> Result<Bytes, Refusal> {
     Ok(Bytes::new(free - free / 10))
 }
 
-/// The counters of the program to start, in a file that is removed with this value.
-pub struct CountersFile {
-    counters: Counters,
+/// The tree of the program to start, in a file that is removed with this value.
+pub struct TreeFile {
+    tree: Tree,
     path: PathBuf,
 }
 
-impl CountersFile {
+impl TreeFile {
     /// Creates it in `$XDG_RUNTIME_DIR`, `/dev/shm` or the directory for temporary files, whichever takes it first.
-    pub fn create(runtime_directory: Option<OsString>) -> Result<Self, Refusal> {
+    pub fn create(
+        runtime_directory: Option<OsString>,
+        budget: Bytes,
+        base_page: BasePage,
+    ) -> Result<Self, Refusal> {
         let runtime_directory = runtime_directory.map(PathBuf::from).filter(|path| path.is_absolute());
         let directories = runtime_directory.into_iter().chain(["/dev/shm".into(), std::env::temp_dir()]);
         let mut failures = Vec::new();
         for directory in directories {
             for attempt in 0..NAMES_MAX {
                 let path = directory.join(unique_name(attempt));
-                match Counters::create(&path) {
-                    Ok(counters) => return Ok(Self { counters, path }),
+                match Tree::create(&path, budget, base_page) {
+                    Ok(tree) => return Ok(Self { tree, path }),
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                     Err(error) => {
                         // It may have been made and not mapped; nobody else uses this name.
@@ -85,17 +90,17 @@ impl CountersFile {
             failures.join(", ")
         )))
     }
-    /// The counters.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    /// The tree.
+    pub fn tree(&self) -> Tree {
+        self.tree
     }
-    /// Where the program opens them.
+    /// Where the program opens it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for CountersFile {
+impl Drop for TreeFile {
     fn drop(&mut self) {
         // Whoever removed it before us has done our work.
         let _ = fs::remove_file(&self.path);
@@ -115,9 +120,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counters_file_is_for_its_user_alone_and_goes_with_its_value() {
+    fn a_tree_file_is_for_its_user_alone_and_goes_with_its_value() {
         let directory = tempfile::tempdir().expect("a directory");
-        let file = CountersFile::create(Some(directory.path().into())).expect("created");
+        let file =
+            TreeFile::create(Some(directory.path().into()), Bytes::gib(1), BasePage::K64).expect("created");
         let path = file.path().to_owned();
         assert!(path.starts_with(directory.path()));
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
@@ -127,7 +133,8 @@ mod tests {
 
     #[test]
     fn a_runtime_directory_that_is_not_there_is_passed_over() {
-        let file = CountersFile::create(Some("/nonexistent".into())).expect("created elsewhere");
+        let file = TreeFile::create(Some("/nonexistent".into()), Bytes::gib(1), BasePage::K64)
+            .expect("created elsewhere");
         assert!(!file.path().starts_with("/nonexistent"));
     }
 

@@ -16,9 +16,10 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::{self, Inherited};
 
-use crate::place::{self, CountersFile};
+use crate::place::{self, TreeFile};
 use crate::refusal::{OWN_ERROR, Refusal};
-use crate::stats::{Stats, StatsFile};
+use crate::sample::{Peaks, Sampler};
+use crate::stats::{Process, Stats, StatsFile};
 use crate::supervise::{self, Ended, Failed};
 use crate::table::{self, Summary};
 use crate::{preload, program};
@@ -60,7 +61,7 @@ pub struct RunArgs {
 /// What a managed run takes beyond the program itself.
 struct Managed {
     preload: PathBuf,
-    counters: CountersFile,
+    tree: TreeFile,
     config: Config,
 }
 
@@ -93,16 +94,16 @@ fn prepare(args: &RunArgs, path: &Path) -> Result<Managed, Refusal> {
     let store = std::env::var_os(place::STORE_ENV);
     let store_directory = place::store_directory(args.store_dir.as_deref(), store, args.file_limit)?;
     let file_limit = args.file_limit.map_or_else(|| place::default_file_limit(&store_directory), Ok)?;
-    let counters = CountersFile::create(std::env::var_os("XDG_RUNTIME_DIR"))?;
+    let tree = TreeFile::create(std::env::var_os("XDG_RUNTIME_DIR"), args.memory, args.base_page)?;
     let config = Config {
         budget: args.memory,
         base_page: args.base_page,
-        counters: Some(counters.path().to_owned()),
+        counters: Some(tree.path().to_owned()),
         store_directory,
         file_limit,
         best_effort: args.best_effort,
     };
-    Ok(Managed { preload, counters, config })
+    Ok(Managed { preload, tree, config })
 }
 
 /// Whether this machine lets the engine evict safely.
@@ -125,26 +126,41 @@ impl Run<'_> {
         command
             .env("LD_PRELOAD", preload::value(&managed.preload, std::env::var_os("LD_PRELOAD").as_deref()));
         command.env(config::ENV, managed.config.to_env());
-        let (ended, wall) = self.supervise(&mut command)?;
-        let counters = managed.counters.counters().snapshot();
-        let verdict = verdict(ended, &counters, self.args.best_effort);
+        let tree = managed.tree.tree();
+        let mut sampler = None;
+        // After the program: until then this process may have one thread only.
+        let (ended, wall) = self.supervise(&mut command, || sampler = Sampler::start(tree))?;
+        let peaks = sampler.map_or_else(Peaks::default, Sampler::finish);
+        let (counters, gauges_at_peak) = peaks.complete(tree.totals());
+        let mut verdict = verdict(ended, &tree.first().unwrap_or_default(), self.args.best_effort);
+        if verdict.line.is_none() {
+            verdict.line = tree.failure().map(failed_below);
+        }
         if verdict.table && !self.args.quiet {
             let program = self.args.command[0].to_string_lossy();
-            crate::print_error(&table::render(&Summary { program: &program, ended, wall, counters }));
+            crate::print_error(&table::render(&Summary {
+                program: &program,
+                ended,
+                wall,
+                counters,
+                gauges_at_peak,
+            }));
         }
         if let Some(line) = &verdict.line {
             crate::say(line);
         }
         if let Some(file) = self.stats {
             let stats = Stats::new(shown(&self.args.command), ended, wall, verdict.status);
-            let stats = stats.counters(counters).exit_status(verdict.exit_status);
+            tree.sweep();
+            let processes = tree.members().map(|(_, counters)| Process::new(&counters)).collect();
+            let stats = stats.counters(counters, processes).exit_status(verdict.exit_status);
             file.write(&verdict.line.into_iter().fold(stats, Stats::reason));
         }
         Ok(ExitCode::from(verdict.exit_status))
     }
 
     fn unmanaged(self, refusal: &Refusal) -> Result<ExitCode, Refusal> {
-        let (ended, wall) = self.supervise(&mut self.command())?;
+        let (ended, wall) = self.supervise(&mut self.command(), || ())?;
         crate::say(not_enforced(refusal));
         if let Some(file) = self.stats {
             let stats = Stats::new(shown(&self.args.command), ended, wall, "unmanaged");
@@ -160,10 +176,10 @@ impl Run<'_> {
         command
     }
 
-    fn supervise(&self, command: &mut Command) -> Result<(Ended, Duration), Refusal> {
+    fn supervise(&self, command: &mut Command, started: impl FnOnce()) -> Result<(Ended, Duration), Refusal> {
         let start = Instant::now();
         let shown = self.path.display();
-        let ended = supervise::run(command, &self.inherited).map_err(|failed| match failed {
+        let ended = supervise::run(command, &self.inherited, started).map_err(|failed| match failed {
             Failed::Start(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Refusal::not_found(format!(
                     "{shown} is there and its interpreter or loader is not ({error}); install what it names"
@@ -182,6 +198,13 @@ impl Run<'_> {
 
 fn not_enforced(reason: impl std::fmt::Display) -> String {
     format!("budget: NOT ENFORCED: {reason}")
+}
+
+/// What became of a process below the program; the program itself has seen that one's status and went on.
+fn failed_below((error_code, error_errno): (u64, u64)) -> String {
+    let counters = Snapshot { error_code, error_errno, ..Snapshot::default() };
+    Failure::from_snapshot(&counters)
+        .map_or_else(String::new, |failure| format!("a process below the program: {failure}"))
 }
 
 fn shown(command: &[OsString]) -> Vec<String> {
@@ -215,20 +238,21 @@ fn verdict(ended: Ended, counters: &Snapshot, best_effort: bool) -> Verdict {
         (Some(Failure::Start(error)), _) if best_effort => no_table(not_enforced(error), own, "failed"),
         (Some(Failure::Start(error)), _) => no_table(error.to_string(), OWN_ERROR, "failed"),
         (Some(failure), _) => table(Some(failure.to_string()), OWN_ERROR, "failed"),
-        (None, Status::Managed) if was_silent(counters) => {
+        (None, Status::Managed | Status::Small) if was_silent(counters) => {
             let line = not_enforced(
                 "the engine looked at the program last more than a second before its end; it was replaced by a program \
                  that can't be managed (exec of a static or setuid one)",
             );
             table(Some(line), own, "replaced")
         }
-        (None, Status::Managed) => table(None, own, "managed"),
+        // A program that is watched and never grew past what an engine is worth was within any budget.
+        (None, Status::Managed | Status::Small) => table(None, own, "managed"),
         (None, Status::Released) => table(None, own, "released"),
         (None, Status::Failed) => {
             let line = "the engine could not start, and did not say why; please report this".to_owned();
             no_table(line, if best_effort { own } else { OWN_ERROR }, "failed")
         }
-        (None, Status::NotStarted) => {
+        (None, Status::NotStarted | Status::Unmanaged) => {
             let reason = "the engine never started in the program; the loader's message above, if there is one, says \
                           why, or it ended before its first library was loaded";
             // A status that tells of a failure already is worth more than ours.
@@ -255,6 +279,7 @@ mod tests {
         for (end, status) in [(End::Exited(0), 0), (End::Exited(7), 7), (End::Killed(9), 137)] {
             let managed = judged(end, Status::Managed, 0, false);
             assert_eq!(managed, Verdict { exit_status: status, table: true, line: None, status: "managed" });
+            assert_eq!(judged(end, Status::Small, 0, false), managed);
             assert_eq!(judged(end, Status::Released, 0, false).exit_status, status);
         }
     }

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pagoda::counters::Snapshot;
+use pagoda::counters::{Snapshot, Status};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -32,7 +32,35 @@ pub struct Stats {
     status: &'static str,
     /// Why the budget was not enforced, or not until the end.
     reason: Option<String>,
+    /// Of all processes of the tree.
     counters: Option<Fields>,
+    /// Those that have a place in the tree at the end: the program itself, and what it left behind.
+    processes: Vec<Process>,
+}
+
+/// One process of the tree.
+#[derive(Serialize)]
+pub struct Process {
+    pid: u64,
+    /// `managed`, `small` (watched, too small to need an engine), `released`, `failed` or `unmanaged`.
+    status: &'static str,
+    anon_bytes: u64,
+    held_bytes: u64,
+    /// Its share of the budget; 0 without an engine.
+    share_bytes: u64,
+}
+
+impl Process {
+    /// From its counters.
+    pub fn new(counters: &Snapshot) -> Self {
+        Self {
+            pid: counters.owner_pid,
+            status: Status::from_word(counters.status).name(),
+            anon_bytes: counters.anon_bytes,
+            held_bytes: counters.held_bytes,
+            share_bytes: counters.share_bytes,
+        }
+    }
 }
 
 /// All counters by their names, in the order of their declaration.
@@ -40,12 +68,9 @@ struct Fields(Snapshot);
 
 impl Serialize for Fields {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fields = self.0.fields();
-        // How the file is recognised is nobody's figure.
-        let fields = fields.iter().filter(|(name, _)| *name != "magic");
         let mut map = serializer.serialize_map(None)?;
-        for (name, value) in fields {
-            map.serialize_entry(name, value)?;
+        for (name, value) in self.0.fields() {
+            map.serialize_entry(name, &value)?;
         }
         map.end()
     }
@@ -69,11 +94,13 @@ impl Stats {
             status,
             reason: None,
             counters: None,
+            processes: Vec::new(),
         }
     }
-    /// With its counters.
-    pub fn counters(mut self, counters: Snapshot) -> Self {
+    /// With the tree's counters, and its processes.
+    pub fn counters(mut self, counters: Snapshot, processes: Vec<Process>) -> Self {
         self.counters = Some(Fields(counters));
+        self.processes = processes;
         self
     }
     /// With why the budget was not enforced.

@@ -49,9 +49,10 @@ pub enum Failed {
     Wait(io::Error),
 }
 
-/// Starts the program and waits until it ends.
-pub fn run(command: &mut Command, inherited: &Inherited) -> Result<Ended, Failed> {
+/// Starts the program, calls `started`, and waits until the program ends.
+pub fn run(command: &mut Command, inherited: &Inherited, started: impl FnOnce()) -> Result<Ended, Failed> {
     let child = process::spawn(command, inherited).map_err(Failed::Start)?.id();
+    started();
     Supervisor { child, stopped: false }.wait().map_err(Failed::Wait)
 }
 

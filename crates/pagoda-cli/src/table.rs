@@ -19,8 +19,16 @@ pub struct Summary<'a> {
     pub ended: Ended,
     /// From start to end.
     pub wall: Duration,
-    /// Its counters.
+    /// Its counters, and those of all below it.
     pub counters: Snapshot,
+    /// The gauges are those of the moment when most was held, not of the end.
+    pub gauges_at_peak: bool,
+}
+
+impl Summary<'_> {
+    fn when(&self) -> &'static str {
+        if self.gauges_at_peak { "at the peak" } else { "at the end" }
+    }
 }
 
 /// The table, with a line break at each line's end.
@@ -37,18 +45,17 @@ pub fn render(summary: &Summary) -> String {
     let over = counters.anon_peak_bytes.saturating_sub(counters.budget_bytes);
     let kept =
         if over == 0 { "within the budget".to_owned() } else { format!("{} over it", Bytes::new(over)) };
-    table.row(
-        "peak",
-        bytes(counters.anon_peak_bytes),
-        format_args!("anonymous memory by the kernel's count, {kept}"),
-    );
+    let several = counters.processes > 1;
+    let whose = if several { "anonymous memory of all processes" } else { "anonymous memory" };
+    table.row("peak", bytes(counters.anon_peak_bytes), format_args!("{whose} by the kernel's count, {kept}"));
+    let who = if several { "the processes" } else { "the program" };
     let times = ratio(counters.held_peak_bytes, counters.budget_bytes);
     table.row(
         "native peak",
         bytes(counters.held_peak_bytes),
-        format_args!("what the program held at most, {times:.1} times the budget"),
+        format_args!("what {who} held at most, {times:.1} times the budget"),
     );
-    table.row("unmanaged", bytes(counters.unmanaged_at_peak_bytes), format_args!("{}", unmanaged(counters)));
+    table.row("unmanaged", bytes(counters.unmanaged_at_peak_bytes), format_args!("{}", unmanaged(summary)));
     let resident = bytes(summary.ended.resident_peak_bytes);
     table.row("with files", resident, format_args!("largest resident set, file-backed pages included"));
     table.row("faults", counters.faults.to_string(), format_args!("{}", faults(counters)));
@@ -65,7 +72,7 @@ pub fn render(summary: &Summary) -> String {
         table.row("evictions", counters.evictions.to_string(), format_args!("{went_on}"));
     }
     if counters.stored_peak_bytes > 0 {
-        table.row("stored peak", bytes(counters.stored_peak_bytes), format_args!("{}", stored(counters)));
+        table.row("stored peak", bytes(counters.stored_peak_bytes), format_args!("{}", stored(summary)));
     }
     if counters.store_memory_peak_bytes > 0 {
         let peak = bytes(counters.store_memory_peak_bytes);
@@ -79,6 +86,9 @@ pub fn render(summary: &Summary) -> String {
         );
     }
     table.row("own", bytes(counters.own_bytes), format_args!("Pagoda's tables, stacks and heap"));
+    if several {
+        table.row("processes", counters.processes.to_string(), format_args!("{}", processes(counters)));
+    }
     if Status::from_word(counters.status) == Status::Released || counters.forks > 0 {
         let back = bytes(counters.brought_back_bytes);
         table.row("forked", back, format_args!("forked: everything brought back, managed no further"));
@@ -118,7 +128,8 @@ fn named(lead: &str, counts: &[(&str, String, u64)]) -> String {
     if shown.is_empty() { String::new() } else { format!("{lead}{}", shown.join(", ")) }
 }
 
-fn unmanaged(counters: &Snapshot) -> String {
+fn unmanaged(summary: &Summary) -> String {
+    let counters = &summary.counters;
     let percent = 100.0 * ratio(counters.unmanaged_at_peak_bytes, counters.held_peak_bytes);
     let reasons = [
         ("locked", counters.left_locked_bytes),
@@ -130,7 +141,8 @@ fn unmanaged(counters: &Snapshot) -> String {
         ("too small or young", counters.left_small_bytes),
     ];
     let reasons = reasons.map(|(name, count)| (name, bytes(count), count));
-    format!("{percent:.1}% of the native peak{}", named("; left alone at the end: ", &reasons))
+    let lead = format!("; left alone {}: ", summary.when());
+    format!("{percent:.1}% of the native peak{}", named(&lead, &reasons))
 }
 
 fn faults(counters: &Snapshot) -> String {
@@ -143,12 +155,20 @@ fn faults(counters: &Snapshot) -> String {
     named("", &kinds.map(|(name, count)| (name, count.to_string(), count)))
 }
 
-fn stored(counters: &Snapshot) -> String {
+fn processes(counters: &Snapshot) -> String {
+    let others = counters.processes.saturating_sub(counters.processes_managed);
+    let kinds = [("managed", counters.processes_managed), ("too small for an engine, or unmanaged", others)];
+    named("", &kinds.map(|(name, count)| (name, count.to_string(), count)))
+}
+
+fn stored(summary: &Summary) -> String {
+    let counters = &summary.counters;
     let takes = counters.store_memory_bytes.saturating_add(counters.spilled_bytes);
     if counters.stored_bytes == 0 || takes == 0 {
         return "before compression".to_owned();
     }
-    format!("before compression, which was {:.1}:1 at the end", ratio(counters.stored_bytes, takes))
+    let ratio = ratio(counters.stored_bytes, takes);
+    format!("before compression, which was {ratio:.1}:1 {}", summary.when())
 }
 
 #[cfg(test)]
@@ -157,7 +177,13 @@ mod tests {
 
     fn render_with(counters: Snapshot) -> String {
         let ended = Ended { end: End::Exited(0), resident_peak_bytes: 300 << 20 };
-        render(&Summary { program: "sort", ended, wall: Duration::from_millis(1234), counters })
+        render(&Summary {
+            program: "sort",
+            ended,
+            wall: Duration::from_millis(1234),
+            counters,
+            gauges_at_peak: counters.processes > 1,
+        })
     }
 
     fn row<'a>(table: &'a str, name: &str) -> Option<&'a str> {
@@ -231,6 +257,21 @@ mod tests {
             row(&table, "children").is_some_and(|row| row.contains("3  child processes ran unmanaged")),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_tree_has_its_processes_told_and_a_program_of_one_has_not() {
+        let tree = render_with(Snapshot { processes: 412, processes_managed: 3, ..busy() });
+        for (name, says) in [
+            ("processes", "412  3 managed, 409 too small for an engine, or unmanaged"),
+            ("peak", "255 MiB  anonymous memory of all processes by the kernel's count, within the budget"),
+            ("native peak", "1 GiB  what the processes held at most, 4.0 times the budget"),
+            ("stored peak", "768 MiB  before compression, which was 3.0:1 at the peak"),
+        ] {
+            assert!(row(&tree, name).is_some_and(|row| row.contains(says)), "{name}: {says}\n{tree}");
+        }
+        let one = render_with(Snapshot { processes: 1, processes_managed: 1, ..busy() });
+        assert_eq!(one, render_with(busy()));
     }
 
     #[test]

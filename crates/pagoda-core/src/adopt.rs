@@ -3,8 +3,8 @@
 //! Only private anonymous memory that is readable, writable and not executable can leave by an atomic move
 //! and come back. Of that, what is small or short-lived is left: each munmap or madvise of managed memory is
 //! an event that someone has to read before the program goes on. This module must never look at a process:
-//! the caller brings the facts and keeps out what can't be seen from a mapping alone (locked, pinned or
-//! already registered memory).
+//! the caller brings the facts and keeps out what can't be seen from a mapping alone (pinned or already
+//! registered memory).
 
 use std::fmt;
 
@@ -49,6 +49,8 @@ pub struct MappingFacts {
     pub shared: bool,
     /// No file lies behind it.
     pub anonymous: bool,
+    /// The program locked it into memory (mlock).
+    pub locked: bool,
     /// It belongs to Pagoda: arenas, tables, handler stacks, our own heap.
     pub own: bool,
     /// It is the stack of the main thread, which grows by itself. The caller adopts only what lies below its
@@ -95,6 +97,8 @@ pub enum Reason {
     NoAccess,
     /// It can't be written; the kernel refuses to move out of it.
     ReadOnly,
+    /// It is locked; the kernel refuses to move out of it, and whoever locked it wants it to stay.
+    Locked,
     /// Too little of it is populated to be worth the events that it would cause.
     Small,
     /// It is seen for the first time, and may be gone at the next look.
@@ -103,13 +107,14 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order in which they are asked about. `reason as usize` is its place here.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Own,
         Self::Shared,
         Self::File,
         Self::Executable,
         Self::NoAccess,
         Self::ReadOnly,
+        Self::Locked,
         Self::Small,
         Self::Young,
     ];
@@ -130,6 +135,7 @@ impl fmt::Display for Reason {
             Self::Executable => "executable",
             Self::NoAccess => "no access",
             Self::ReadOnly => "read-only",
+            Self::Locked => "locked",
             Self::Small => "small",
             Self::Young => "young",
         })
@@ -155,6 +161,7 @@ fn kind_reason(mapping: &MappingFacts) -> Option<Reason> {
         // A mapping that may only be written has other flags than the arena has, and so does not move either.
         (!mapping.read, Reason::NoAccess),
         (!mapping.write, Reason::ReadOnly),
+        (mapping.locked, Reason::Locked),
     ];
     reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
 }
@@ -199,6 +206,7 @@ mod tests {
             execute: false,
             shared: false,
             anonymous: true,
+            locked: false,
             own: false,
             main_stack: false,
             age_scans: 1,
@@ -222,6 +230,8 @@ mod tests {
             (MappingFacts { read: false, write: false, ..full }, Reason::NoAccess),
             (MappingFacts { read: false, ..full }, Reason::NoAccess),
             (MappingFacts { write: false, ..full }, Reason::ReadOnly),
+            (MappingFacts { write: false, locked: true, ..full }, Reason::ReadOnly),
+            (MappingFacts { locked: true, ..full }, Reason::Locked),
         ] {
             assert_eq!(decide(&mapping, &QUIET), Decision::Leave(reason));
             assert_eq!(decide(&mapping, &PRESSED), Decision::Leave(reason));

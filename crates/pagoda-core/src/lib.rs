@@ -14,5 +14,6 @@ pub mod extents;
 pub mod latency;
 pub mod pace;
 pub mod page;
+pub mod shares;
 pub mod size;
 pub mod watermark;

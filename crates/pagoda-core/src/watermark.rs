@@ -161,6 +161,11 @@ impl Pressure {
         Self { watermarks, on: false }
     }
 
+    /// Goes by other watermarks from now on: the budget changed.
+    pub fn adjust(&mut self, watermarks: Watermarks) {
+        self.watermarks = watermarks;
+    }
+
     /// Takes note of what is free now; whether reclaim is to run.
     pub fn update(&mut self, free: Bytes) -> bool {
         self.on = free < if self.on { self.watermarks.high } else { self.watermarks.low };

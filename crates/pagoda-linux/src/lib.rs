@@ -7,7 +7,9 @@
 pub mod byte_store;
 pub mod cgroup;
 pub mod direct_file;
+pub mod identity;
 pub mod lock;
+pub mod locked;
 pub mod lz4;
 pub mod maps;
 pub mod own_memory;

@@ -36,8 +36,7 @@ pub struct Mapping {
 /// Where a mapping comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappingKind {
-    /// Anonymous memory without a name. Shared anonymous memory is not this but [`File`](Self::File): the kernel
-    /// backs it with a file that has no name in any directory.
+    /// Anonymous memory without a name. Shared anonymous memory is not this but [`SharedMemory`](Self::SharedMemory).
     Anonymous,
     /// `[heap]`: what `brk` grows.
     Heap,
@@ -45,7 +44,10 @@ pub enum MappingKind {
     MainStack,
     /// `[anon:…]`: anonymous memory that the program gave a name.
     NamedAnonymous,
-    /// A file, also a deleted one, a memfd, shared anonymous or System V shared memory.
+    /// Memory that a file stands behind for the kernel, and no disk: shared anonymous memory, a memfd, System V or POSIX
+    /// shared memory. A private mapping of such is this too. The counters that Pagoda shares with its command are not.
+    SharedMemory,
+    /// A file, also a deleted one.
     File,
     /// What the kernel put there (`[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`, …), and every name not known here.
     Special,
@@ -112,13 +114,21 @@ impl MapsReader {
 /// Walks text that `read` delivers piece by piece: into a buffer, from an offset, how many bytes; 0 at the end.
 fn scan(
     buffer: &mut [u8],
-    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
     mut f: impl FnMut(&Mapping),
 ) -> io::Result<()> {
-    let mut emit = |line: &[u8]| -> io::Result<()> {
+    for_each_line(buffer, read, |line| {
         f(&parse_line(line).ok_or(io::ErrorKind::InvalidData)?);
         Ok(())
-    };
+    })
+}
+
+/// The same for text of any kind: calls `emit` with each line, without its end and cut to the buffer's length.
+pub(crate) fn for_each_line(
+    buffer: &mut [u8],
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    mut emit: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
     let mut offset: u64 = 0;
     // The start of a line whose end has not been read yet: so many bytes at the front of the buffer.
     let mut carried = 0;
@@ -204,10 +214,19 @@ fn number(rest: &mut &[u8], separator: u8, radix: u32) -> Option<u64> {
     Some(value)
 }
 
+/// How the names begin that the kernel gives to shared anonymous memory (and to mappings of /dev/zero, which are the same),
+/// memfds, System V and POSIX shared memory.
+const SHARED_MEMORY: [&[u8]; 4] = [b"/dev/zero", b"/memfd:", b"/SYSV", b"/dev/shm/"];
+
+/// How the name of the counters file begins that `pagoda run` makes there.
+const OWN_COUNTERS: &[u8] = b"/dev/shm/pagoda-";
+
 fn kind(name: &[u8], inode: u64) -> MappingKind {
     // The inode first: a file may have any name, `[heap]` included. Some file systems number from 0, hence the slash.
     if inode != 0 || name.starts_with(b"/") {
-        return MappingKind::File;
+        let is_shared_memory = SHARED_MEMORY.iter().any(|start| name.starts_with(start));
+        let is_shared_memory = is_shared_memory && !name.starts_with(OWN_COUNTERS);
+        return if is_shared_memory { MappingKind::SharedMemory } else { MappingKind::File };
     }
     match name {
         b"" => MappingKind::Anonymous,

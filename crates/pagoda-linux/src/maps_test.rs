@@ -18,7 +18,7 @@ const KINDS: [MappingKind; 9] = [
     MappingKind::Heap,
     MappingKind::Anonymous,
     MappingKind::File,
-    MappingKind::File,
+    MappingKind::SharedMemory,
     MappingKind::NamedAnonymous,
     MappingKind::File,
     MappingKind::MainStack,
@@ -48,6 +48,20 @@ fn every_kind_is_told_however_the_text_is_cut() {
         }
     }
     assert_eq!(scan_text(TEXT.trim_end_matches('\n'), 256, 256).expect("no last end of line"), whole);
+}
+
+#[test]
+fn shared_memory_is_told_from_files_by_its_name() {
+    let kind = |name: &str| {
+        let line = format!("7f2000000000-7f2000001000 rw-s 00000000 00:01 1027       {name}");
+        parse_line(line.as_bytes()).expect("a mapping").kind
+    };
+    for name in ["/dev/zero (deleted)", "/memfd:x (deleted)", "/SYSV00000000 (deleted)", "/dev/shm/x"] {
+        assert_eq!(kind(name), MappingKind::SharedMemory, "{name}");
+    }
+    for name in ["/dev/shm/pagoda-1-2-0", "/home/memfd:x", "/dev/shmx"] {
+        assert_eq!(kind(name), MappingKind::File, "{name}");
+    }
 }
 
 #[test]

@@ -208,6 +208,16 @@ fn pid_of(pid: u32) -> io::Result<libc::pid_t> {
     pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the number of a process"))
 }
 
+/// A number that nobody can guess; where the kernel has none to give yet, the time.
+#[must_use]
+pub fn random_u64() -> u64 {
+    let mut bytes = [0u8; 8];
+    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::NONBLOCK) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        _ => crate::thread::now_ns(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

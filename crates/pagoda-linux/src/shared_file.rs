@@ -1,4 +1,4 @@
-//! A small file that one process writes counters into and another reads, also after the writer was killed.
+//! A file of words that several processes share: what one writes there another reads, also after the writer was killed.
 //!
 //! The mapping is shared and holds nothing but atomic words, so that no lock is ever needed and a reader can attach
 //! at any time. It must never hold a pointer: the other side of the file is another process.
@@ -24,7 +24,8 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Creates the file, readable and writable by its user alone, all zero. Fails if it exists.
+    /// Creates the file, readable and writable by its user alone, all zero. Fails if it exists. What is never written
+    /// takes no memory.
     pub fn create(path: &Path, words: usize) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         file.set_len(Self::bytes(words) as u64)?;
@@ -51,6 +52,14 @@ impl SharedWords {
             mmap_anonymous(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED)?
         };
         Ok(Self { at: at.cast(), words })
+    }
+
+    /// Keeps the mapping for the life of the process, so that the words can be held on to without counting who does.
+    #[must_use]
+    pub fn leak(self) -> &'static [AtomicU64] {
+        let mapping = std::mem::ManuallyDrop::new(self);
+        // SAFETY: as in `deref`; the mapping is never unmapped, for its owner is never dropped.
+        unsafe { std::slice::from_raw_parts(mapping.at, mapping.words) }
     }
 
     fn bytes(words: usize) -> usize {

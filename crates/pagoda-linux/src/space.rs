@@ -186,6 +186,21 @@ impl Space {
         }
     }
 
+    /// Moves pages from slots that follow each other, from `offset` bytes into the first on, to `to`, managed memory, and wakes
+    /// who waits there. Holes are skipped.
+    ///
+    /// # Panics
+    /// If the slots don't follow each other or `to` is longer than they are.
+    pub fn fill_run(&self, to: PageRange, slots: &[Slot], offset: usize) -> Progress {
+        let (first, last) = (slots.first().expect("a slot"), slots.last().expect("a slot"));
+        assert_eq!(last.index as usize - first.index as usize, slots.len() - 1, "slots follow each other");
+        assert!(offset + to.len() <= slots.len() * self.slot_bytes, "a fill stays within the slots");
+        let from = PageRange::at(self.address(first.index) + offset, to.len());
+        // SAFETY: the source is slots that the caller holds; the destination is adopted memory, where the kernel fills
+        // only what is missing.
+        unsafe { self.uffd.move_pages(to.start(), from) }
+    }
+
     /// Fills `to`, managed memory, with a copy of the slot's content at `offset`, where a move is not possible.
     pub fn fill_by_copy(&self, to: PageRange, slot: &Slot, offset: usize) -> Progress {
         let content = &self.bytes(slot)[offset..offset + to.len()];
@@ -235,6 +250,19 @@ impl Space {
         slots.len() * self.slot_bytes
     }
 
+    /// Gives the frames of slots that follow each other, whose content nobody wants, back to the kernel by a discard. It makes an
+    /// event of the arena's range, and waits until somebody reads it.
+    ///
+    /// # Panics
+    /// If the slots don't follow each other.
+    pub fn discard(&self, slots: &[Slot]) {
+        let (Some(first), Some(last)) = (slots.first(), slots.last()) else { return };
+        assert_eq!(last.index as usize - first.index as usize, slots.len() - 1, "slots follow each other");
+        let range = PageRange::at(self.address(first.index), slots.len() * self.slot_bytes);
+        // SAFETY: the caller holds the slots and gave their content up.
+        unsafe { self.arena.discard(range) };
+    }
+
     /// Moves all of `from` out of the arena, in as many goes as it takes.
     ///
     /// # Safety
@@ -264,7 +292,8 @@ impl Space {
         self.uffd.wake(range);
     }
 
-    /// Waits for a message, for `timeout_ms` at most. True if there is one.
+    /// Waits for a message, for `timeout_ms` at most. True if there is one. All who wait are woken: the thread on the
+    /// processor of the one that faulted is there first, and costs a third of one that wakes up on another.
     pub fn wait(&self, timeout_ms: u32) -> bool {
         self.uffd.wait(timeout_ms)
     }

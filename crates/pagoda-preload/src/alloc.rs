@@ -6,10 +6,13 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
+use pagoda::counters::{Counter, Counters, Status};
+use pagoda::error::StopReason;
 use pagoda_linux::own_memory::OwnMapping;
 use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::exit_process;
 use talc::{OomHandler, Span, Talc};
 
 /// From this size on a block is a mapping of its own.
@@ -17,6 +20,30 @@ const LARGE_BYTES: usize = 256 << 10;
 
 /// What the heap grows by: so seldom that the list of our own mappings stays short.
 const GROWTH_BYTES: usize = 4 << 20;
+
+/// Where it is said that there is no memory for the engine.
+static COUNTERS: OnceLock<Arc<Counters>> = OnceLock::new();
+
+/// From now on a block that can't be had ends the process with a reason in these counters.
+pub fn say_exhaustion_in(counters: Arc<Counters>) {
+    // The constructor is called once.
+    let _ = COUNTERS.set(counters);
+}
+
+/// What a block is when there is none: the end. Null would be an abort that tells nobody why.
+fn exhausted() -> *mut u8 {
+    if let Some(counters) = COUNTERS.get()
+        && counters.get(Counter::OwnerPid) == u64::from(std::process::id())
+    {
+        if counters.get(Counter::ErrorCode) == 0 {
+            counters.set(Counter::ErrorErrno, StopReason::EngineMemory.errno().0 as u64);
+            counters.set(Counter::ErrorCode, StopReason::EngineMemory.code());
+            counters.set(Counter::Status, Status::Failed as u64);
+        }
+        exit_process(125)
+    }
+    std::ptr::null_mut()
+}
 
 struct Grow;
 
@@ -47,9 +74,10 @@ impl OwnHeap {
 
     fn map(layout: Layout) -> *mut u8 {
         let len = layout.size().next_multiple_of(4096);
-        OwnMapping::reserve(len, layout.align().max(4096), false).map_or(std::ptr::null_mut(), |mapping| {
-            std::ptr::with_exposed_provenance_mut(mapping.leak().start())
-        })
+        OwnMapping::reserve(len, layout.align().max(4096), false).map_or_else(
+            |_| exhausted(),
+            |mapping| std::ptr::with_exposed_provenance_mut(mapping.leak().start()),
+        )
     }
 }
 
@@ -62,7 +90,7 @@ unsafe impl GlobalAlloc for OwnHeap {
         }
         let Ok(mut small) = self.small.lock() else { return std::ptr::null_mut() };
         // SAFETY: the layout's size is not zero, by this function's own contract.
-        unsafe { small.malloc(layout) }.map_or(std::ptr::null_mut(), NonNull::as_ptr)
+        unsafe { small.malloc(layout) }.map_or_else(|()| exhausted(), NonNull::as_ptr)
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {

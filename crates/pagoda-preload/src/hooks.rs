@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use pagoda::pins::Pinner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{current_id, exit_process};
-use pagoda_linux::touch::touch;
 
-use crate::start::{deactivate, engine};
+use crate::start::{deactivate, engine, pin_mutex, unpin_mutex};
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type PthreadCreate =
@@ -136,10 +135,7 @@ pub unsafe extern "C" fn pthread_create(
     }
     // SAFETY: dlsym found the function of this name behind this library, which has this type.
     let real = unsafe { std::mem::transmute::<*mut c_void, PthreadCreate>(real) };
-    if engine().is_none() {
-        // SAFETY: the caller's arguments, unchanged.
-        return unsafe { real(thread, attributes, start, argument) };
-    }
+    // Also without an engine: one that starts before the thread's first instruction has not seen it.
     let place = remember(start, argument);
     // SAFETY: the caller's arguments, but for the start function, which calls theirs.
     let result = unsafe { real(thread, attributes, begin, std::ptr::without_provenance_mut(place)) };
@@ -169,17 +165,8 @@ pub unsafe extern "C" fn pthread_mutex_init(
     // SAFETY: the caller vouches for the attributes, if there are any.
     let known = !attributes.is_null()
         && unsafe { libc::pthread_mutexattr_getrobust(attributes, &raw mut robust) } == 0;
-    if result == 0
-        && known
-        && robust == libc::PTHREAD_MUTEX_ROBUST
-        && let Some(engine) = engine()
-        && let Some(range) =
-            PageRange::covering(mutex.addr(), mutex.addr() + size_of::<libc::pthread_mutex_t>())
-    {
-        if !engine.pins().pin(Pinner::Mutex(mutex.addr()), range) {
-            return libc::EAGAIN;
-        }
-        touch(range);
+    if result == 0 && known && robust == libc::PTHREAD_MUTEX_ROBUST && !pin_mutex(mutex.addr()) {
+        return libc::EAGAIN;
     }
     result
 }
@@ -196,10 +183,8 @@ pub unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut libc::pthread_mutex_t
     }
     // SAFETY: as in `pthread_create`.
     let result = unsafe { std::mem::transmute::<*mut c_void, MutexDestroy>(real)(mutex) };
-    if result == 0
-        && let Some(engine) = engine()
-    {
-        engine.pins().unpin(Pinner::Mutex(mutex.addr()));
+    if result == 0 {
+        unpin_mutex(mutex.addr());
     }
     result
 }

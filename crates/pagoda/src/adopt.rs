@@ -24,10 +24,12 @@ use crate::table::{Table, give};
 const ADOPT_BYTES: usize = 64 << 20;
 
 impl Engine {
-    /// Takes `range` under management, with what is present in it.
-    pub(crate) fn adopt(&self, present: &mut PagemapScanner, range: PageRange) {
+    /// Takes `range` under management, with what is present in it. Returns how many bytes of address space it could not
+    /// because the program has registered them itself.
+    pub(crate) fn adopt(&self, present: &mut PagemapScanner, range: PageRange) -> u64 {
         let mut start = range.start();
         let mut adopted = 0;
+        let mut registered = 0;
         while start < range.end() {
             let chunk = PageRange::at(start, ADOPT_BYTES.min(range.end() - start));
             start = chunk.end();
@@ -39,7 +41,7 @@ impl Engine {
                 match self.space.register(gap) {
                     Ok(()) => {}
                     Err(errno) if errno == KernelErrno::BUSY => {
-                        self.counters.add(Counter::LeftRegisteredBytes, gap.len() as u64);
+                        registered += gap.len() as u64;
                         continue;
                     }
                     // Gone or changed since the maps were read: the next look sees what is there then.
@@ -63,6 +65,7 @@ impl Engine {
             self.counters.add(Counter::AdoptedRanges, 1);
             self.counters.add(Counter::AdoptedBytes, adopted as u64);
         }
+        registered
     }
 
     /// Marks what is present in `range`, which was just registered, as the region's own.

@@ -1,19 +1,17 @@
-//! The counters of one manager: what `stats()`, `pagoda run`'s table and `--stats` show.
+//! The counters of one process: what `stats()`, `pagoda run`'s table and `--stats` show.
 //!
-//! Plain atomics in a mapping of their own, so that counting never locks, and so that the counters of a program that
-//! was killed can still be read. Nothing here may ever decide anything: the engine never reads a counter back to act
-//! on it (it has its own ledger).
+//! Plain atomics in a shared mapping, so that counting never locks, and so that the counters of a program that was
+//! killed can still be read. Those of a member of a process tree lie in its place of the [tree](crate::tree)'s file;
+//! a library's lie in a mapping of their own. Nothing here may ever decide anything: the engine never reads a counter
+//! back to act on it (it has its own ledger).
 
 use std::io;
-use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_linux::shared_file::SharedWords;
 
-/// `MAGIC` of this layout; a reader that finds another refuses to read.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"pagoda01");
-
-/// How a managed process stands; the value of [`Counter::Status`].
+/// How a process stands; the value of [`Counter::Status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Status {
@@ -25,6 +23,10 @@ pub enum Status {
     Released = 2,
     /// The engine could not start; [`Counter::ErrorCode`] says why.
     Failed = 3,
+    /// It holds so little that it is only watched; its engine starts when it grows.
+    Small = 4,
+    /// A member of the tree without an engine, that nobody watches.
+    Unmanaged = 5,
 }
 
 impl Status {
@@ -35,21 +37,60 @@ impl Status {
             1 => Self::Managed,
             2 => Self::Released,
             3 => Self::Failed,
+            4 => Self::Small,
+            5 => Self::Unmanaged,
             _ => Self::NotStarted,
+        }
+    }
+
+    /// What people read.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotStarted => "not started",
+            Self::Managed => "managed",
+            Self::Released => "released",
+            Self::Failed => "failed",
+            Self::Small => "small",
+            Self::Unmanaged => "unmanaged",
         }
     }
 }
 
+/// What becomes of a counter when several processes are looked at together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It is of one process and has no sum.
+    Own,
+    /// It only grows, and sums up over all processes that ever were.
+    Total,
+    /// It is what is so now, and sums up over the processes that live.
+    Gauge,
+    /// The most that a gauge was: several processes had theirs at different times, so that only the largest is known.
+    Peak,
+}
+
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $variant:ident $name:ident,)+) => {
-        /// The name of one counter. Gauges hold what is so now, all others only ever grow.
+    ($($(#[doc = $doc:literal])+ $kind:ident $variant:ident $name:ident,)+) => {
+        /// The name of one counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Counter {
             $($(#[doc = $doc])+ $variant,)+
         }
 
-        /// How many counters there are: the words of a counters file.
+        /// How many counters there are.
         pub const COUNT: usize = [$(Counter::$variant),+].len();
+
+        impl Counter {
+            /// All of them, in the order of their declaration.
+            pub const ALL: [Self; COUNT] = [$(Self::$variant),+];
+
+            /// What becomes of it in a sum.
+            #[must_use]
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$variant => Kind::$kind,)+ }
+            }
+        }
 
         /// A copy of all counters, taken without a lock: each number is right, two of them may be a moment apart.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,15 +98,13 @@ macro_rules! counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
         }
 
-        impl Counters {
-            /// Reads every counter once.
-            #[must_use]
-            pub fn snapshot(&self) -> Snapshot {
-                Snapshot { $($name: self.get(Counter::$variant),)+ }
-            }
-        }
-
         impl Snapshot {
+            /// Of every counter's value.
+            #[must_use]
+            pub fn of(mut value: impl FnMut(Counter) -> u64) -> Self {
+                Self { $($name: value(Counter::$variant),)+ }
+            }
+
             /// Every counter's name and value, in the order of their declaration.
             #[must_use]
             pub fn fields(&self) -> [(&'static str, u64); COUNT] {
@@ -75,52 +114,44 @@ macro_rules! counters {
     };
 }
 
-/// The counters of one manager, perhaps shared with another process.
+/// Where counters lie.
+enum Words {
+    Private(SharedWords),
+    /// [`COUNT`] words of a tree file.
+    Member(&'static [AtomicU64]),
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        match self {
+            Self::Private(words) => words,
+            Self::Member(words) => words,
+        }
+    }
+}
+
+/// The counters of one process, perhaps shared with others.
 pub struct Counters {
-    words: SharedWords,
+    words: Words,
 }
 
 impl Counters {
     /// Counters that only this process sees.
     pub fn private() -> io::Result<Self> {
-        Ok(Self { words: SharedWords::anonymous(COUNT)? })
+        Ok(Self { words: Words::Private(SharedWords::anonymous(COUNT)?) })
     }
-    /// Creates a counters file for another process to write; it is readable by this user alone.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        let counters = Self { words: SharedWords::create(path, COUNT)? };
-        counters.set(Counter::Magic, MAGIC);
-        Ok(counters)
+    /// The counters of a member of a tree. Panics if these are not [`COUNT`] words.
+    pub(crate) fn of_member(words: &'static [AtomicU64]) -> Self {
+        assert_eq!(words.len(), COUNT);
+        Self { words: Words::Member(words) }
     }
-    /// Opens a counters file; one of another version is an error.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let counters = Self { words: SharedWords::open(path, COUNT)? };
-        if counters.get(Counter::Magic) != MAGIC {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it is not a counters file of this version",
-            ));
-        }
-        Ok(counters)
-    }
-    /// Makes this process the one that is counted here. False if another one is.
+    /// Reads every counter once.
     #[must_use]
-    pub fn claim(&self, pid: u64) -> bool {
-        let owner = &self.words[Counter::OwnerPid as usize];
-        match owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => true,
-            Err(other) if other == pid => {
-                // The process replaced its program by exec: what was counted is of the old one.
-                for (i, word) in self.words.iter().enumerate() {
-                    if i != Counter::Magic as usize && i != Counter::OwnerPid as usize {
-                        word.store(0, Ordering::Relaxed);
-                    }
-                }
-                true
-            }
-            Err(_) => false,
-        }
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(|counter| self.get(counter))
     }
-    /// One counter's value.
+    /// One counter's value. In a tree, what only grows goes on from the members that had the place before.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.words[counter as usize].load(Ordering::Relaxed)
@@ -140,116 +171,126 @@ impl Counters {
 }
 
 counters! {
-    /// [`MAGIC`], written by whoever created the file.
-    Magic magic,
-    /// The process that is managed; claimed by compare-and-swap from 0.
-    OwnerPid owner_pid,
+    /// The process that is counted.
+    Own OwnerPid owner_pid,
     /// A [`Status`].
-    Status status,
+    Own Status status,
     /// The code of a start error when `status` is `Failed`, or the reason of a clean stop.
-    ErrorCode error_code,
+    Own ErrorCode error_code,
     /// The operating system's error number that came with `error_code`, 0 if none.
-    ErrorErrno error_errno,
-    /// The budget in bytes.
-    BudgetBytes budget_bytes,
+    Own ErrorErrno error_errno,
+    /// The budget of this process in bytes: in a tree, its share when its engine started.
+    Own BudgetBytes budget_bytes,
     /// The base page in bytes.
-    BasePageBytes base_page_bytes,
+    Own BasePageBytes base_page_bytes,
     /// Gauge: anonymous memory of the process by the kernel's count, in bytes.
-    AnonBytes anon_bytes,
+    Gauge AnonBytes anon_bytes,
     /// The most `anon_bytes` was seen to be.
-    AnonPeakBytes anon_peak_bytes,
+    Peak AnonPeakBytes anon_peak_bytes,
     /// Gauge: bytes that managed regions hold in frames (resident).
-    ResidentBytes resident_bytes,
+    Gauge ResidentBytes resident_bytes,
     /// Gauge: bytes that are out of the regions with their frames intact (staged).
-    StagedBytes staged_bytes,
+    Gauge StagedBytes staged_bytes,
     /// Gauge: bytes of frames that are ready to be used and hold nobody's data any more.
-    ReadyBytes ready_bytes,
+    Gauge ReadyBytes ready_bytes,
     /// Gauge: uncompressed bytes of what the store holds.
-    StoredBytes stored_bytes,
+    Gauge StoredBytes stored_bytes,
     /// The most `stored_bytes` was seen to be.
-    StoredPeakBytes stored_peak_bytes,
+    Peak StoredPeakBytes stored_peak_bytes,
     /// Gauge: bytes of memory that the compressed store takes.
-    StoreMemoryBytes store_memory_bytes,
+    Gauge StoreMemoryBytes store_memory_bytes,
     /// The most `store_memory_bytes` was seen to be.
-    StoreMemoryPeakBytes store_memory_peak_bytes,
+    Peak StoreMemoryPeakBytes store_memory_peak_bytes,
     /// Gauge: bytes of the spill file in use.
-    SpilledBytes spilled_bytes,
+    Gauge SpilledBytes spilled_bytes,
     /// The most `spilled_bytes` was seen to be.
-    SpilledPeakBytes spilled_peak_bytes,
+    Peak SpilledPeakBytes spilled_peak_bytes,
     /// Gauge: Pagoda's own tables, stacks and heap, in bytes.
-    OwnBytes own_bytes,
+    Gauge OwnBytes own_bytes,
     /// Gauge: anonymous memory of the program that is not managed, in bytes.
-    UnmanagedBytes unmanaged_bytes,
+    Gauge UnmanagedBytes unmanaged_bytes,
     /// `unmanaged_bytes` when `anon_bytes` plus stored content was at its peak.
-    UnmanagedAtPeakBytes unmanaged_at_peak_bytes,
+    Peak UnmanagedAtPeakBytes unmanaged_at_peak_bytes,
+    /// Gauge: what the program holds: resident, staged, stored and unmanaged, in bytes (what it would hold without Pagoda).
+    Gauge HeldBytes held_bytes,
+    /// Gauge: the share of the tree's budget that the process may use now, in bytes; 0 if it has no engine.
+    Gauge ShareBytes share_bytes,
     /// The most the program held at once: resident, staged, stored and unmanaged, in bytes (its peak without Pagoda).
-    HeldPeakBytes held_peak_bytes,
+    Peak HeldPeakBytes held_peak_bytes,
     /// Ranges of memory taken under management.
-    AdoptedRanges adopted_ranges,
+    Total AdoptedRanges adopted_ranges,
     /// Bytes of address space taken under management.
-    AdoptedBytes adopted_bytes,
+    Total AdoptedBytes adopted_bytes,
     /// Gauge: bytes left alone because they are mlocked.
-    LeftLockedBytes left_locked_bytes,
+    Gauge LeftLockedBytes left_locked_bytes,
     /// Gauge: bytes of populated private anonymous memory left alone because it is read-only.
-    LeftReadonlyBytes left_readonly_bytes,
+    Gauge LeftReadonlyBytes left_readonly_bytes,
     /// Gauge: bytes left alone because the memory is executable.
-    LeftExecutableBytes left_executable_bytes,
+    Gauge LeftExecutableBytes left_executable_bytes,
     /// Gauge: bytes left alone because the memory is shared.
-    LeftSharedBytes left_shared_bytes,
+    Gauge LeftSharedBytes left_shared_bytes,
     /// Gauge: bytes left alone because the program registered them with userfaultfd itself.
-    LeftRegisteredBytes left_registered_bytes,
+    Gauge LeftRegisteredBytes left_registered_bytes,
     /// Gauge: bytes left alone because a live thread's control block, rseq area or robust mutex is in them.
-    LeftThreadBytes left_thread_bytes,
+    Gauge LeftThreadBytes left_thread_bytes,
     /// Gauge: bytes left alone because the mapping is too small or too young to be worth an event.
-    LeftSmallBytes left_small_bytes,
+    Gauge LeftSmallBytes left_small_bytes,
     /// Faults of all kinds that were served.
-    Faults faults,
+    Total Faults faults,
     /// Faults on content that never was, or was discarded: served with zeroes.
-    FaultsZero faults_zero,
+    Total FaultsZero faults_zero,
     /// Faults on staged pages: the second chance, served by one move.
-    FaultsStaged faults_staged,
+    Total FaultsStaged faults_staged,
     /// Faults on stored pages: fetched from the store.
-    FaultsStored faults_stored,
+    Total FaultsStored faults_stored,
+    /// Base pages that were fetched before anyone asked, because the one below them was read.
+    Total FetchedAhead fetched_ahead,
     /// Faults that found their page already there.
-    FaultsSpurious faults_spurious,
+    Total FaultsSpurious faults_spurious,
     /// Faults that had to wait for memory.
-    FaultsThrottled faults_throttled,
+    Total FaultsThrottled faults_throttled,
     /// Times a fill met an unread event and was tried again.
-    RetriesAgain retries_again,
+    Total RetriesAgain retries_again,
     /// Time spent serving faults, in nanoseconds, of all handlers together.
-    FaultServiceNs fault_service_ns,
+    Total FaultServiceNs fault_service_ns,
     /// Base pages moved out of a region.
-    Evictions evictions,
+    Total Evictions evictions,
     /// Base pages of which the store still had what was moved out: nothing was stored again.
-    EvictionsClean evictions_clean,
+    Total EvictionsClean evictions_clean,
     /// Base pages that went on to the store.
-    Stores stores,
+    Total Stores stores,
     /// Base pages that were all zero when they were to be stored: they cost nothing.
-    StoresZero stores_zero,
+    Total StoresZero stores_zero,
     /// Base pages that repeat one word: they cost nothing.
-    StoresSame stores_same,
+    Total StoresSame stores_same,
     /// OS pages that could not be moved out because they were pinned or shared.
-    EvictBusy evict_busy,
+    Total EvictBusy evict_busy,
     /// Base pages that could not be moved out because their mapping does not allow it.
-    EvictRefused evict_refused,
+    Total EvictRefused evict_refused,
     /// UNMAP events.
-    EventsUnmap events_unmap,
+    Total EventsUnmap events_unmap,
     /// REMAP events.
-    EventsRemap events_remap,
+    Total EventsRemap events_remap,
     /// REMOVE events (madvise).
-    EventsRemove events_remove,
+    Total EventsRemove events_remove,
     /// Events that waited for another thread's.
-    EventsDeferred events_deferred,
+    Total EventsDeferred events_deferred,
     /// Forks seen.
-    Forks forks,
+    Total Forks forks,
     /// Bytes that were brought back because the process forked.
-    BroughtBackBytes brought_back_bytes,
+    Total BroughtBackBytes brought_back_bytes,
     /// Child processes that were not managed.
-    ChildrenUnmanaged children_unmanaged,
+    Total ChildrenUnmanaged children_unmanaged,
     /// Frames given back to the kernel, in bytes.
-    ReleasedBytes released_bytes,
-    /// Gauge: when the engine looked at the process last, in nanoseconds of the monotonic clock.
-    LastLookNs last_look_ns,
+    Total ReleasedBytes released_bytes,
+    /// When the engine looked at the process last, in nanoseconds of the monotonic clock.
+    Own LastLookNs last_look_ns,
     /// Looks at the maps of the process.
-    MapScans map_scans,
+    Total MapScans map_scans,
+    /// Processes that joined the tree.
+    Total Processes processes,
+    /// Of them, those that grew so large that their engine started.
+    Total ProcessesManaged processes_managed,
+    /// Times a process of the tree replaced its program by exec.
+    Total Execs execs,
 }

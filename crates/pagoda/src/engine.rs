@@ -37,6 +37,15 @@ pub(crate) type StopHook = fn(StopReason) -> !;
 /// How many threads serve faults at most.
 pub(crate) const HANDLERS_MAX: usize = 4;
 
+/// The share of the budget that compressed pages may take, in percent: at 3:1 this holds twice the budget and more, and a
+/// quarter of the budget is left for what is in use.
+const STORE_SHARE_PERCENT: u64 = 75;
+
+/// How much of a budget compressed pages may take in memory.
+pub(crate) fn store_share(budget: Bytes) -> Bytes {
+    Bytes::new(budget.get() / 100 * STORE_SHARE_PERCENT)
+}
+
 /// The engine of one manager.
 pub(crate) struct Engine {
     pub(crate) space: Space,
@@ -47,9 +56,9 @@ pub(crate) struct Engine {
     pub(crate) counters: Arc<Counters>,
     pub(crate) pins: Pins,
     pub(crate) hand: Mutex<Hand>,
-    pub(crate) marks: Watermarks,
     pub(crate) base: BasePage,
-    pub(crate) store_memory_limit: Bytes,
+    /// How many threads serve faults.
+    handlers: u32,
     /// The kernel tells of every fork. Without that, children that were not announced don't get managed memory at all.
     pub(crate) fork_events: bool,
     /// Rings when reclaim has something to do.
@@ -77,27 +86,26 @@ impl Engine {
         space: Space,
         slots: u32,
         store: TieredStore,
-        store_memory_limit: Bytes,
         counters: Arc<Counters>,
-        marks: Watermarks,
+        budget: Bytes,
         base: BasePage,
+        handlers: u32,
         fork_events: bool,
         stop_hook: StopHook,
     ) -> Self {
-        counters.set(Counter::BudgetBytes, marks.budget().get());
+        counters.set(Counter::BudgetBytes, budget.get());
         counters.set(Counter::BasePageBytes, base.bytes() as u64);
         Self {
             space,
             gate: RwLock::new(Table::new(base)),
             zone: Zone::new(slots),
             store,
-            store_memory_limit,
-            ledger: Ledger::new(marks.budget().get()),
+            ledger: Ledger::new(budget.get()),
             counters,
             pins: Pins::default(),
             hand: Mutex::new(Hand::default()),
-            marks,
             base,
+            handlers,
             fork_events,
             bell: Bell::default(),
             quit: AtomicBool::new(false),
@@ -133,6 +141,23 @@ impl Engine {
         (self.stop_hook)(reason)
     }
 
+    /// Sets the budget that holds from now on; one below the least that serving faults takes is taken for that.
+    pub(crate) fn set_budget(&self, budget: Bytes) {
+        let least = Watermarks::least_budget(self.base, self.handlers);
+        self.ledger.set_budget(budget.max(least).get());
+    }
+
+    /// How much is kept free of the budget that holds now.
+    pub(crate) fn marks(&self) -> Watermarks {
+        Watermarks::new(Bytes::new(self.ledger.budget_bytes()), self.base, self.handlers)
+            .expect("no budget is set below the least")
+    }
+
+    /// How much compressed pages may take in memory.
+    pub(crate) fn store_memory_limit(&self) -> Bytes {
+        store_share(Bytes::new(self.ledger.budget_bytes()))
+    }
+
     /// What can be had without reclaim: frames that are ready, and what the kernel may still give.
     pub(crate) fn free(&self) -> Bytes {
         let ready = self.zone.ready_bytes(&self.space);
@@ -151,7 +176,7 @@ impl Engine {
 
     /// Rings the bell if what is free has fallen below the low watermark.
     pub(crate) fn note_use(&self) {
-        if self.free() < self.marks.low {
+        if self.free() < self.marks().low {
             self.bell.ring();
         }
     }

@@ -18,6 +18,10 @@ impl Errno {
     pub const NONE: Self = Self(0);
 }
 
+const ENOMEM: Errno = Errno(12);
+const ENFILE: Errno = Errno(23);
+const EMFILE: Errno = Errno(24);
+
 impl From<&std::io::Error> for Errno {
     fn from(error: &std::io::Error) -> Self {
         Self(error.raw_os_error().unwrap_or(0))
@@ -167,8 +171,26 @@ impl StartError {
     }
 }
 
+/// Says it for a managed program and for a library's manager alike, like [`StopReason`].
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.errno() {
+            // Whatever it was that was to be opened: the mend is the same.
+            errno @ EMFILE => {
+                return write!(
+                    f,
+                    "could not open a file descriptor for the engine ({errno}); raise `ulimit -n` by 16"
+                );
+            }
+            errno @ ENFILE => {
+                return write!(
+                    f,
+                    "could not open a file descriptor for the engine ({errno}); raise the limit of the whole machine: \
+                     sysctl -w fs.file-max=1048576"
+                );
+            }
+            _ => {}
+        }
         match self {
             Self::Userfaultfd(errno) => write!(
                 f,
@@ -197,24 +219,24 @@ impl fmt::Display for StartError {
             ),
             Self::AddressSpace(errno) => write!(
                 f,
-                "could not reserve the address space of the arenas ({errno}); raise or lift `ulimit -v`, and check \
-                 vm.overcommit_memory"
+                "could not reserve the address space of the arenas ({errno}); raise or lift `ulimit -v` and `ulimit -d`, \
+                 and check vm.overcommit_memory and vm.max_map_count"
             ),
             Self::DescriptorLimit(errno) => {
                 write!(f, "could not open a file descriptor for the engine ({errno}); raise `ulimit -n` by 16")
             }
             Self::StoreDirectory(errno) => write!(
                 f,
-                "could not create a file in the store directory ({errno}); give one that can be written: --store-dir DIR"
+                "could not create a file in the store directory ({errno}); name one that can be written and has room"
             ),
             Self::StoreDirectoryInMemory => f.write_str(
-                "the store directory is in memory itself (tmpfs), so nothing would be gained by storing there; give \
-                 one on a disk: --store-dir DIR",
+                "the store directory is in memory itself (tmpfs), so nothing would be gained by storing there; name one \
+                 on a disk",
             ),
             Self::StoreDirectIo(errno) => write!(
                 f,
-                "the store directory's file system refused direct I/O ({errno}); give one that does it, like ext4, \
-                 xfs or btrfs: --store-dir DIR"
+                "the store directory's file system refused direct I/O ({errno}); name a directory on one that does it, \
+                 like ext4, xfs or btrfs"
             ),
             Self::CountersFile(errno) => write!(
                 f,
@@ -223,6 +245,10 @@ impl fmt::Display for StartError {
             ),
             Self::Configuration => f.write_str(
                 "PAGODA_CONFIG could not be read; use the pagoda command and the preload library of one version",
+            ),
+            Self::Threads(errno @ ENOMEM) => write!(
+                f,
+                "could not get memory for the engine's threads ({errno}); raise or lift `ulimit -v` and `ulimit -d`"
             ),
             Self::Threads(errno) => {
                 write!(f, "could not start the engine's threads ({errno}); raise `ulimit -u` or the pids limit by 16")
@@ -260,10 +286,10 @@ pub enum StopReason {
     FillRefused(Errno),
     /// The kernel's faults and events could not be read any more.
     EventsUnreadable(Errno),
-    /// A fork that the engine had no notice of, with content that the child can't have.
-    ForkUnserved,
     /// A thread of the engine met a state that should not be.
     EngineBroken,
+    /// There was no memory for the engine's own tables: the process is at its limit of addresses or mappings.
+    EngineMemory,
 }
 
 impl StopReason {
@@ -279,8 +305,8 @@ impl StopReason {
             Self::ContentUnreadable(_) => 106,
             Self::FillRefused(_) => 107,
             Self::EventsUnreadable(_) => 108,
-            Self::ForkUnserved => 109,
             Self::EngineBroken => 110,
+            Self::EngineMemory => 111,
         }
     }
 
@@ -296,8 +322,8 @@ impl StopReason {
             | Self::NothingEvictable
             | Self::HandlerStuck
             | Self::ContentCorrupt
-            | Self::ForkUnserved
-            | Self::EngineBroken => Errno::NONE,
+            | Self::EngineBroken
+            | Self::EngineMemory => Errno::NONE,
         }
     }
 
@@ -313,59 +339,62 @@ impl StopReason {
             106 => Self::ContentUnreadable(errno),
             107 => Self::FillRefused(errno),
             108 => Self::EventsUnreadable(errno),
-            109 => Self::ForkUnserved,
+            // 109 was a reason of older versions.
             110 => Self::EngineBroken,
+            111 => Self::EngineMemory,
             _ => return None,
         })
     }
 }
 
+/// Says it for a managed program and for a library's manager alike: by the names of things, not of the options or
+/// methods that set them.
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StoreFull => f.write_str(
-                "the program needed memory, the store was full and nothing could be evicted, so it was ended; raise \
-                 --memory or --file-limit",
+                "memory was needed, the store was full and nothing could be evicted, so the process was ended; raise the \
+                 budget, or the limit of the store's file if its disk has room for more",
             ),
             Self::StoreWrite(errno) => write!(
                 f,
-                "the program needed memory and the store's file could not be written ({errno}), so it was ended; make \
-                 room in the store directory or give another: --store-dir DIR"
+                "memory was needed and the store's file could not be written ({errno}), so the process was ended; make \
+                 room in the store directory, check its disk, or name another directory"
             ),
             Self::NothingEvictable => f.write_str(
-                "the program needed memory and all that it has is locked, pinned or shared, so it was ended; raise \
-                 --memory",
+                "memory was needed and all that there is is locked, pinned or shared, so the process was ended; raise \
+                 the budget",
             ),
             Self::HandlerStuck => f.write_str(
-                "a fault handler made no progress, so the program was ended rather than left hanging; if its store \
-                 directory is not stalled, please report this",
+                "a fault handler made no progress, so the process was ended rather than left hanging; if the disk of \
+                 the store directory is not stalled, please report this",
             ),
             Self::ContentCorrupt => f.write_str(
-                "memory came back from the store other than it was stored, so the program was ended rather than given \
+                "memory came back from the store other than it was stored, so the process was ended rather than given \
                  wrong data; check the store directory's disk and this machine's memory",
             ),
             Self::ContentUnreadable(errno) => write!(
                 f,
-                "memory could not be read back from the store ({errno}), so the program was ended rather than given \
+                "memory could not be read back from the store ({errno}), so the process was ended rather than given \
                  wrong data; check the store directory's disk"
             ),
             Self::FillRefused(errno) => write!(
                 f,
-                "the kernel refused to put memory back where the program waited for it ({errno}), so the program was \
-                 ended; please report this with the kernel's version"
+                "the kernel refused to put memory back where it was waited for ({errno}), so the process was ended; \
+                 please report this with the kernel's version"
             ),
             Self::EventsUnreadable(errno) => write!(
                 f,
-                "the kernel's faults and events could not be read any more ({errno}), so the program was ended; check \
+                "the kernel's faults and events could not be read any more ({errno}), so the process was ended; check \
                  that it does not close file descriptors it did not open"
             ),
-            Self::ForkUnserved => f.write_str(
-                "the program forked by a way that the engine had no notice of, so it was ended before the child could \
-                 read wrong data; run it without Pagoda",
-            ),
             Self::EngineBroken => f.write_str(
-                "the engine met a state that should not be, so the program was ended rather than given wrong data; \
+                "the engine met a state that should not be, so the process was ended rather than given wrong data; \
                  please report this",
+            ),
+            Self::EngineMemory => f.write_str(
+                "the engine could not get memory for its own tables, so the process was ended; raise or lift `ulimit -v` \
+                 and `ulimit -d`, or raise vm.max_map_count",
             ),
         }
     }
@@ -448,6 +477,28 @@ mod tests {
             let text = failure.to_string();
             assert!(!text.contains('\n') && text.contains(';'), "{text}");
             assert!(!text.ends_with('.') && !text.contains("  "), "{text}");
+        }
+    }
+
+    #[test]
+    fn who_is_out_of_descriptors_or_addresses_is_told_the_limit_that_is_reached() {
+        let said = |code, errno| StartError::from_code(code, errno).expect("a code in use").to_string();
+        // Opening userfaultfd, the store's file, the counters and /proc.
+        for code in [1, 9, 12, 15] {
+            assert!(said(code, EMFILE).contains("ulimit -n"), "{}", said(code, EMFILE));
+            assert!(said(code, ENFILE).contains("fs.file-max"), "{}", said(code, ENFILE));
+        }
+        assert!(said(14, ENOMEM).contains("ulimit -v") && said(14, Errno(11)).contains("ulimit -u"));
+    }
+
+    #[test]
+    fn a_message_is_right_for_a_library_too() {
+        let codes = 1..200;
+        for failure in codes.filter_map(|error_code| {
+            Failure::from_snapshot(&Snapshot { error_code, error_errno: 28, ..Snapshot::default() })
+        }) {
+            let text = failure.to_string();
+            assert!(!text.contains(" --") && !text.contains("program was ended"), "{text}");
         }
     }
 

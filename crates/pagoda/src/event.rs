@@ -35,6 +35,12 @@ impl Engine {
         if let Message::Fault { address, write } = message {
             return Some((address, write));
         }
+        if let Message::Remove(range) = &message
+            && self.space.arena_range().intersection(*range).is_some()
+        {
+            // Our own, of frames that nobody needs.
+            return None;
+        }
         self.apply_or_defer(table, message, scratch);
         self.apply_deferred(table, scratch);
         None
@@ -153,6 +159,7 @@ impl Engine {
         let resident = word.resident().without(gone);
         self.ledger.resident(-(i64::from(word.resident().and(gone).count()) * 4096));
         let outside = whole.without(word.resident()).without(gone);
+        self.ledger.changed(word, word.with_resident(resident));
         let word = word.with_resident(resident);
         let word = match word.backing() {
             Backing::None => word,
@@ -167,7 +174,9 @@ impl Engine {
             }
             Backing::Handle(handle) if outside.is_empty() => {
                 self.store.free(Handle::from_bits(handle));
-                word.with_backing(Backing::None)
+                let after = word.with_backing(Backing::None);
+                self.ledger.changed(word, after);
+                after
             }
             Backing::Handle(handle) => {
                 // A part of a stored page: bring it back into a slot, whatever the budget says, and zero it there.

@@ -82,7 +82,11 @@ impl Engine {
                     return served;
                 }
                 Backing::Slot(slot) => {
-                    self.counters.add(if fetched { Counter::FaultsStored } else { Counter::FaultsStaged }, 1);
+                    if fetched {
+                        self.count_fetched(self.entry_bytes());
+                    } else {
+                        self.counters.add(Counter::FaultsStaged, 1);
+                    }
                     let want = match extent {
                         Extent::Page => page.granules.without(word.resident()),
                         Extent::Granule => Granules::range(granule, granule + 1),
@@ -94,8 +98,17 @@ impl Engine {
                 Backing::Handle(handle)
                     if extent == Extent::Granule && self.store.is_in_memory(Handle::from_bits(handle)) =>
                 {
-                    let (word, served) = self.install_part(&page, word, handle, granule, scratch);
-                    give(entry, word);
+                    let (after, served) = self.install_part(&page, word, handle, granule, scratch);
+                    self.ledger.changed(word, after);
+                    give(entry, after);
+                    return served;
+                }
+                Backing::Handle(handle)
+                    if self.keeps_copies() && self.store.is_in_memory(Handle::from_bits(handle)) =>
+                {
+                    let (after, served) = self.install_copy(&page, word, handle, granule, scratch);
+                    self.ledger.changed(word, after);
+                    give(entry, after);
                     return served;
                 }
                 Backing::Handle(handle) => {
@@ -302,11 +315,62 @@ impl Engine {
         if progress.stop.is_some() {
             return (word, self.settle(progress.stop, here));
         }
-        self.counters.add(Counter::FaultsStored, 1);
+        self.count_fetched(4096);
         self.ledger.resident(4096);
         self.note_use();
         let resident = word.resident().or(Granules::range(granule, granule + 1));
         (word.with_resident(resident).with_warmth(1), Served::Done)
+    }
+
+    fn count_fetched(&self, bytes: usize) {
+        self.counters.add(Counter::FaultsStored, 1);
+        self.ledger.fetched(bytes as u64);
+    }
+
+    /// Whether the store keeps its copy of a page that is brought in: evicting it again is a drop then, if it was not
+    /// written. Not once the store is nearly full, which is the bound of what is held twice.
+    pub(crate) fn keeps_copies(&self) -> bool {
+        let limit = self.store_memory_limit().get();
+        self.ledger.store_bytes() < limit - limit / 32 && !self.is_released()
+    }
+
+    /// Puts the content of a stored page into the region, and leaves it in the store, too.
+    fn install_copy(
+        &self,
+        page: &Page,
+        word: Word,
+        handle: u64,
+        granule: u32,
+        scratch: &mut Scratch,
+    ) -> (Word, Served) {
+        let Some(mut slot) = self.frame_for_fetch(false) else { return (word, Served::NoMemory) };
+        let handle = Handle::from_bits(handle);
+        if let Err(error) = self.store.get(handle, 0, self.space.bytes_mut(&mut slot), scratch) {
+            self.stop(unreadable(error));
+        }
+        let moved = self.move_in(page, &slot, page.granules.without(word.resident()));
+        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
+        self.zone.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));
+        self.count_fetched(self.entry_bytes());
+        self.ledger.resident(i64::from(moved.done.count()) * 4096);
+        self.note_use();
+        let word = word.with_resident(word.resident().or(moved.done)).with_warmth(2);
+        if moved.done.has(granule) {
+            return (word, Served::Done);
+        }
+        (word, self.settle(moved.stop, page.addresses(granule, granule + 1)))
+    }
+
+    /// A frame to unpack a page into, ready or fresh; `regardless` of the budget if that is said.
+    fn frame_for_fetch(&self, regardless: bool) -> Option<Slot> {
+        let frame = if regardless { self.zone.take_ready(&self.space) } else { self.take_frame() };
+        frame.or_else(|| {
+            let fresh = if regardless || self.has_room() { self.zone.take_empty(&self.space) } else { None };
+            if fresh.is_some() {
+                self.ledger.took(self.entry_bytes() as i64);
+            }
+            fresh
+        })
     }
 
     /// The granules of an entry that may be somebody's.
@@ -376,7 +440,7 @@ impl Engine {
     }
 
     pub(crate) fn may_use_frames(&self) -> bool {
-        self.ledger.excess_bytes() <= self.marks.min.get()
+        self.ledger.excess_bytes() <= self.marks().min.get()
     }
 
     /// Brings the content of a stored page, whose busy bit the caller has taken, into a slot, and gives the entry back
@@ -391,15 +455,7 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> bool {
         let entry = &entries[index];
-        let frame = if regardless { self.zone.take_ready(&self.space) } else { self.take_frame() };
-        let slot = frame.or_else(|| {
-            let fresh = if regardless || self.has_room() { self.zone.take_empty(&self.space) } else { None };
-            if fresh.is_some() {
-                self.ledger.took(self.entry_bytes() as i64);
-            }
-            fresh
-        });
-        let Some(mut slot) = slot else {
+        let Some(mut slot) = self.frame_for_fetch(regardless) else {
             give(entry, word);
             return false;
         };
@@ -411,7 +467,9 @@ impl Engine {
         self.store.free(handle);
         self.ledger.staged(self.entry_bytes() as i64);
         self.note_use();
-        give(entry, word.with_backing(Backing::Slot(self.space.release_slot(slot))));
+        let after = word.with_backing(Backing::Slot(self.space.release_slot(slot)));
+        self.ledger.changed(word, after);
+        give(entry, after);
         true
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Nothing here may ever decide anything.
 
+use pagoda_core::size::Bytes;
+
 use crate::counters::Counter;
 use crate::engine::Engine;
 
@@ -22,8 +24,8 @@ impl Engine {
         self.publish_gauges();
     }
 
-    /// Sets every gauge of the engine's own.
-    pub(crate) fn publish_gauges(&self) {
+    /// Sets every gauge of the engine's own. Returns what the program would hold without it.
+    pub(crate) fn publish_gauges(&self) -> Bytes {
         let usage = self.store.usage();
         let counters = &self.counters;
         counters.set(Counter::ResidentBytes, self.ledger.resident_bytes());
@@ -36,11 +38,14 @@ impl Engine {
         counters.set(Counter::SpilledBytes, usage.file_bytes.get());
         counters.raise(Counter::SpilledPeakBytes, usage.file_bytes.get());
         let unmanaged = counters.get(Counter::UnmanagedBytes);
-        let held =
-            self.ledger.resident_bytes() + self.ledger.staged_bytes() + usage.raw_bytes.get() + unmanaged;
+        // What is resident and has a stored copy is held once by the program.
+        let stored = usage.raw_bytes.get().saturating_sub(self.ledger.copied_bytes());
+        let held = self.ledger.resident_bytes() + self.ledger.staged_bytes() + stored + unmanaged;
+        counters.set(Counter::HeldBytes, held);
         if held > counters.get(Counter::HeldPeakBytes) {
             counters.set(Counter::HeldPeakBytes, held);
             counters.set(Counter::UnmanagedAtPeakBytes, unmanaged);
         }
+        Bytes::new(held)
     }
 }

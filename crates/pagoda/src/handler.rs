@@ -42,10 +42,16 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
+    fn any(&self, is: impl Fn(usize) -> bool) -> bool {
+        self.pages.iter().any(|known| is(known.load(Ordering::Relaxed)))
+    }
     /// A whole page for who was on it or beside it just now, else the granule alone.
     fn extent(&self, page: usize) -> Extent {
-        let near = |known: &AtomicUsize| known.load(Ordering::Relaxed).abs_diff(page) <= 1;
-        if self.pages.iter().any(near) { Extent::Page } else { Extent::Granule }
+        if self.any(|known| known.abs_diff(page) <= 1) { Extent::Page } else { Extent::Granule }
+    }
+    /// Whether the page below was served just now.
+    fn goes_up(&self, page: usize) -> bool {
+        self.any(|known| known.wrapping_add(1) == page)
     }
     fn note(&self, page: usize) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
@@ -111,10 +117,13 @@ impl Engine {
 
     /// Serves one fault. False if it has to wait.
     fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
-        let extent = self.recent.extent(fault.address / self.entry_bytes());
+        let page = fault.address / self.entry_bytes();
+        let extent = self.recent.extent(page);
         match self.serve(fault.address, fault.write, extent, scratch) {
             Served::Done => {
-                self.recent.note(fault.address / self.entry_bytes());
+                let next = (page + 1) * self.entry_bytes();
+                let ahead = if self.recent.goes_up(page) { self.fetch_ahead(next, scratch) } else { 0 };
+                self.recent.note(page + ahead);
                 true
             }
             Served::Again => {

@@ -4,29 +4,44 @@
 //! A manager inside a program that is not wholly its own (a library's regions) has no kernel count for its part and
 //! goes by the ledger alone. This module must never touch memory.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use pagoda_core::entry::{Backing, Word};
 
 /// Bytes of anonymous memory: those that the kernel counts, and what they are by our own ledger.
 pub(crate) struct Ledger {
-    budget_bytes: i64,
+    budget_bytes: AtomicI64,
     held_bytes: AtomicI64,
     /// Bytes of the managed regions that are resident, by the entries' masks.
     resident_bytes: AtomicI64,
     /// Bytes of frames that back staged entries.
     staged_bytes: AtomicI64,
+    /// Bytes that are resident and whose old copy the store keeps.
+    copied_bytes: AtomicI64,
     /// Bytes of the store that `held_bytes` has.
     store_bytes: AtomicI64,
+    /// Bytes that faults fetched from the store, ever.
+    fetched_bytes: AtomicU64,
 }
 
 impl Ledger {
     pub(crate) fn new(budget_bytes: u64) -> Self {
         Self {
-            budget_bytes: budget_bytes as i64,
+            budget_bytes: AtomicI64::new(budget_bytes as i64),
             held_bytes: AtomicI64::new(0),
             resident_bytes: AtomicI64::new(0),
             staged_bytes: AtomicI64::new(0),
+            copied_bytes: AtomicI64::new(0),
+            fetched_bytes: AtomicU64::new(0),
             store_bytes: AtomicI64::new(0),
         }
+    }
+    /// What may be held, from now on.
+    pub(crate) fn set_budget(&self, budget_bytes: u64) {
+        self.budget_bytes.store(budget_bytes as i64, Ordering::Relaxed);
+    }
+    pub(crate) fn budget_bytes(&self) -> u64 {
+        self.budget_bytes.load(Ordering::Relaxed) as u64
     }
     /// The kernel's count, seen just now, and what the store has of it.
     pub(crate) fn reconcile(&self, kernel_bytes: u64, store_bytes: u64) {
@@ -42,16 +57,19 @@ impl Ledger {
         let before = self.store_bytes.swap(store_bytes as i64, Ordering::Relaxed);
         self.took(store_bytes as i64 - before);
     }
+    pub(crate) fn store_bytes(&self) -> u64 {
+        self.store_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed).max(0) as u64
     }
     /// What may still be taken from the kernel.
     pub(crate) fn room_bytes(&self) -> u64 {
-        (self.budget_bytes - self.held_bytes.load(Ordering::Relaxed)).max(0) as u64
+        (self.budget_bytes() as i64 - self.held_bytes.load(Ordering::Relaxed)).max(0) as u64
     }
     /// By how much the budget is exceeded.
     pub(crate) fn excess_bytes(&self) -> u64 {
-        (self.held_bytes.load(Ordering::Relaxed) - self.budget_bytes).max(0) as u64
+        (self.held_bytes.load(Ordering::Relaxed) - self.budget_bytes() as i64).max(0) as u64
     }
     pub(crate) fn resident(&self, bytes: i64) {
         self.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -64,5 +82,22 @@ impl Ledger {
     }
     pub(crate) fn staged_bytes(&self) -> u64 {
         self.staged_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+    pub(crate) fn fetched(&self, bytes: u64) {
+        self.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+    pub(crate) fn fetched_bytes(&self) -> u64 {
+        self.fetched_bytes.load(Ordering::Relaxed)
+    }
+    /// An entry went from one state to another: what it holds twice changed.
+    pub(crate) fn changed(&self, before: Word, after: Word) {
+        let twice = |word: Word| match word.backing() {
+            Backing::Handle(_) => i64::from(word.resident().count()) * 4096,
+            Backing::Slot(_) | Backing::None => 0,
+        };
+        self.copied_bytes.fetch_add(twice(after) - twice(before), Ordering::Relaxed);
+    }
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 }

@@ -56,6 +56,7 @@ pub use pagoda_core::size::Bytes;
 pub use region::{ForeignMemory, Region, RegionBuilder, RegionError};
 
 mod adopt;
+mod ahead;
 pub mod config;
 pub mod counters;
 mod engine;
@@ -74,5 +75,6 @@ mod reclaimer;
 pub mod region;
 pub mod store;
 mod table;
+pub mod tree;
 mod watch;
 mod zone;

@@ -20,16 +20,13 @@ use pagoda_linux::uffd::{Mode, feature};
 
 use crate::config::Config;
 use crate::counters::{Counters, Snapshot};
-use crate::engine::{Engine, StopHook};
+use crate::engine::{Engine, StopHook, store_share};
 use crate::error::{Errno, StartError, StopReason};
 use crate::region::RegionBuilder;
 use crate::store::{FileConfig, OpenError, Scratch, StoreConfig, TieredStore};
 use crate::table::entry_bytes;
+use crate::tree::ShareKeeper;
 use crate::watch::Watcher;
-
-/// The share of the budget that compressed pages may take, in percent: at 3:1 this holds twice the budget and more, and a
-/// quarter of the budget is left for what is in use.
-const STORE_SHARE_PERCENT: u64 = 75;
 
 /// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors help.
 pub(crate) fn handler_count() -> usize {
@@ -44,8 +41,10 @@ fn assemble(
     adoption: &Adoption,
     stop_hook: StopHook,
 ) -> Result<Engine, StartError> {
-    let marks = Watermarks::new(config.budget, config.base_page, handler_count() as u32)
-        .map_err(|_| StartError::BudgetBelowMinimum)?;
+    let handlers = handler_count() as u32;
+    if config.budget < Watermarks::least_budget(config.base_page, handlers) {
+        return Err(StartError::BudgetBelowMinimum);
+    }
     let slot_bytes = entry_bytes(config.base_page);
     // Frames never hold more than the budget; as many addresses again keep runs of empty slots at hand.
     let slots = (2 * config.budget.as_usize()).next_multiple_of(2 << 20) / slot_bytes;
@@ -58,12 +57,13 @@ fn assemble(
         result => (result, fork != 0),
     };
     let space = space.map_err(|error| space_error(&error))?;
-    let limit = Bytes::new(config.budget.get() / 100 * STORE_SHARE_PERCENT);
+    let limit = store_share(config.budget);
     let file = (config.file_limit > Bytes::ZERO)
         .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
     let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file })
         .map_err(|error| store_error(&error))?;
-    Ok(Engine::new(space, slots, store, limit, counters, marks, config.base_page, fork_events, stop_hook))
+    let (budget, base) = (config.budget, config.base_page);
+    Ok(Engine::new(space, slots, store, counters, budget, base, handlers, fork_events, stop_hook))
 }
 
 fn space_error(error: &io::Error) -> StartError {
@@ -98,20 +98,23 @@ pub struct ProcessEngine {
 impl ProcessEngine {
     /// Makes the engine and starts its threads, all on the calling thread's descriptors: call it on a raw thread with a
     /// table of its own. `layout` was measured on a thread of the program. The watcher runs on the calling thread
-    /// afterwards, by [`ProcessWatcher::run`].
+    /// afterwards, by [`ProcessWatcher::run`]. The tables are made for the whole budget of `config`, which the process may
+    /// come to have; what it has now is what `keeper` says.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is managed then.
     pub fn start(
         config: &Config,
+        keeper: ShareKeeper,
         counters: Arc<Counters>,
         adoption: &Adoption,
         layout: Option<ThreadLayout>,
         stop_hook: fn(StopReason) -> !,
     ) -> Result<(Self, ProcessWatcher), StartError> {
         let engine = Arc::new(assemble(config, counters, Mode::Full, adoption, stop_hook)?);
+        engine.set_budget(keeper.share());
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
-        let watcher = Watcher::new(layout).map_err(proc_error)?;
+        let watcher = Watcher::new(layout, keeper).map_err(proc_error)?;
         let count = StatmReader::new().map_err(proc_error)?;
         let thread_error = |error: io::Error| StartError::Threads(Errno::from(&error));
         for id in 0..handler_count() {

@@ -8,8 +8,8 @@
 //! A step never waits for the program, and holds the gate (shared) only while pages move.
 
 use std::collections::VecDeque;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_linux::range::PageRange;
@@ -54,6 +54,17 @@ pub(crate) struct Hand {
     fruitless: u32,
 }
 
+/// Granules that were moved out of a region and of which the store may have a copy: an entry whose busy bit is held.
+struct Copied {
+    entries: Entries,
+    index: usize,
+    /// As it was before they went.
+    word: Word,
+    handle: u64,
+    slot: Slot,
+    out: Granules,
+}
+
 /// What one step of reclaim came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -78,7 +89,7 @@ impl Engine {
 
     /// Does one step towards a ready frame: stores the oldest staged page if enough is staged, else stages more.
     pub(crate) fn reclaim_step(&self, scratch: &mut Scratch) -> Step {
-        let enough = self.ledger.staged_bytes() >= self.marks.budget().get() / STAGED_SHARE;
+        let enough = self.ledger.staged_bytes() >= self.marks().budget().get() / STAGED_SHARE;
         if enough && let Some(step) = self.store_oldest(scratch) {
             return step;
         }
@@ -162,17 +173,25 @@ impl Engine {
             Ok(None) => return Step::Looking,
             Err(()) => return Step::Exhausted,
         };
-        if count > 1
-            && let Some(step) = self.stage_run(&table, span, first, count)
-        {
-            return step;
+        let mut copied = Vec::new();
+        let mut step = None;
+        if count > 1 {
+            step = self.stage_run(&table, span, first, count, &mut copied);
         }
-        let mut step = Step::Looking;
-        for index in first..first + count {
-            step = self.stage_page(&table, span, index, scratch);
-            if step == Step::Again {
-                break;
+        let mut step = step.unwrap_or_else(|| {
+            let mut step = Step::Looking;
+            for index in first..first + count {
+                step = self.stage_page(&table, span, index, &mut copied);
+                if step == Step::Again {
+                    break;
+                }
             }
+            step
+        });
+        // No gate is needed to finish: events and faults go on meanwhile.
+        drop(table);
+        for out in copied {
+            step = self.settle_copied(out, scratch);
         }
         step
     }
@@ -218,7 +237,9 @@ impl Engine {
                     continue;
                 }
                 let mut end = index + 1;
-                while end < last && end - index < 1 << BATCH_ORDER {
+                // Parts of pages go one by one, with the gate open in between: each part is a trip of its own.
+                let all = Granules::range(0, (entry_bytes / 4096) as u32);
+                while word.resident() == all && end < last && end - index < 1 << BATCH_ORDER {
                     let next = Word::from_bits(span.entry(end).load(Ordering::Acquire));
                     if next.resident() != word.resident() || !self.may_go(next, span.entry(end)) {
                         break;
@@ -250,12 +271,19 @@ impl Engine {
     }
 
     /// Stages `count` whole pages by one move. None if they are not all whole and free to go: try them one by one.
-    fn stage_run(&self, table: &Table, span: &Span, first: usize, count: usize) -> Option<Step> {
+    fn stage_run(
+        &self,
+        table: &Table,
+        span: &Span,
+        first: usize,
+        count: usize,
+        copied: &mut Vec<Copied>,
+    ) -> Option<Step> {
         let entry_bytes = table.entry_bytes();
         let order = count.ilog2();
         let count = 1usize << order;
         let all = Granules::range(0, (entry_bytes / 4096) as u32);
-        let is_whole = |word: Word| word.resident() == all && word.backing() == Backing::None;
+        let is_whole = |word: Word| word.resident() == all && !matches!(word.backing(), Backing::Slot(_));
         let mut taken = [Word::EMPTY; 1 << BATCH_ORDER];
         let mut held = 0;
         while held < count {
@@ -318,19 +346,31 @@ impl Engine {
                 give(entry, taken[i]);
             } else {
                 let out = Granules::range(0, (of_page / 4096) as u32);
-                self.publish_staged(span, first + i, taken[i].with_resident(all.without(out)), slot);
+                let (index, word) = (first + i, taken[i]);
+                if let Backing::Handle(handle) = word.backing() {
+                    copied.push(Copied {
+                        entries: Arc::clone(span.entries()),
+                        index,
+                        word,
+                        handle,
+                        slot,
+                        out,
+                    });
+                } else {
+                    self.publish_staged(span.entries(), index, word.with_resident(all.without(out)), slot);
+                }
             }
         }
         Some(self.settle_staging(moved > 0, stop))
     }
 
     /// Enters a page that is now in `slot` as staged.
-    fn publish_staged(&self, span: &Span, index: usize, word: Word, slot: Slot) {
+    fn publish_staged(&self, entries: &Entries, index: usize, word: Word, slot: Slot) {
         let slot = self.space.release_slot(slot);
         self.counters.add(Counter::Evictions, 1);
         self.ledger.staged(self.entry_bytes() as i64);
-        give(span.entry(index), word.with_backing(Backing::Slot(slot)));
-        self.queue_staged(span.entries(), index, slot);
+        give(&entries[index], word.with_backing(Backing::Slot(slot)));
+        self.queue_staged(entries, index, slot);
     }
 
     fn settle_staging(&self, any: bool, stop: Option<Stop>) -> Step {
@@ -345,18 +385,14 @@ impl Engine {
     }
 
     /// Stages what can go of one page: its granules that are in the region and not pinned.
-    fn stage_page(&self, table: &Table, span: &Span, index: usize, scratch: &mut Scratch) -> Step {
+    fn stage_page(&self, table: &Table, span: &Span, index: usize, copied: &mut Vec<Copied>) -> Step {
         let entry_bytes = table.entry_bytes();
         let page = span.page(index, span.range(), entry_bytes);
         let entry = span.entry(index);
         let Some(word) = try_take(entry) else { return Step::Looking };
         let slot = match word.backing() {
-            Backing::None => self.zone.take_empty(&self.space),
+            Backing::None | Backing::Handle(_) => self.zone.take_empty(&self.space),
             Backing::Slot(slot) => Some(self.space.claim_slot(slot)),
-            Backing::Handle(handle) => {
-                let step = self.merge_page(span, &page, word, handle, scratch);
-                return step;
-            }
         };
         let Some(slot) = slot else {
             give(entry, word);
@@ -368,14 +404,19 @@ impl Engine {
         self.ledger.resident(-(i64::from(out.count()) * 4096));
         // What stays because it must is not tried again at once.
         let warmth = if matches!(stop, Some(Stop::Refused | Stop::Busy)) { 3 } else { word.warmth() };
-        let word = word.with_resident(word.resident().without(out)).with_warmth(warmth);
+        let before = word.with_warmth(warmth);
+        let word = before.with_resident(word.resident().without(out));
         match word.backing() {
-            Backing::None if out.is_empty() => {
+            Backing::None | Backing::Handle(_) if out.is_empty() => {
                 self.zone.put_empty(&self.space, slot);
                 give(entry, word);
             }
-            Backing::None => self.publish_staged(span, index, word, slot),
-            _ => {
+            Backing::None => self.publish_staged(span.entries(), index, word, slot),
+            Backing::Handle(handle) => {
+                let entries = Arc::clone(span.entries());
+                copied.push(Copied { entries, index, word: before, handle, slot, out });
+            }
+            Backing::Slot(_) => {
                 // It has been in the queue since it was staged.
                 self.space.release_slot(slot);
                 give(entry, word);
@@ -417,65 +458,77 @@ impl Engine {
         (out, stop)
     }
 
-    /// Stages a page of which some granules were brought in alone: fetches the rest beside them and drops the stored copy,
-    /// which is out of date.
-    fn merge_page(&self, span: &Span, page: &Page, word: Word, handle: u64, scratch: &mut Scratch) -> Step {
-        let entry = span.entry(page.index);
-        let Some(part) = self.zone.take_empty(&self.space) else {
-            give(entry, word);
-            return Step::Looking;
-        };
-        let Some(mut whole) = self.frame_for_merge() else {
-            self.zone.put_empty(&self.space, part);
-            give(entry, word);
-            return Step::Looking;
-        };
-        let parts = [part];
-        let (out, stop) = self.evict_granules(page, word, &parts);
-        let [part] = parts;
-        if out.is_empty() {
-            self.zone.put_empty(&self.space, part);
-            self.zone.put_ready(&self.space, whole);
-            give(entry, word);
-            return self.settle_staging(false, stop);
-        }
+    /// Finishes what went out of a region and has a stored copy. If that is what went, the frames are all there is to gain.
+    /// If not, the copy is out of date: a part is stored anew with the rest of its page, all of a page is staged.
+    fn settle_copied(&self, copied: Copied, scratch: &mut Scratch) -> Step {
+        let Copied { entries, index, word, handle, slot, out } = copied;
+        let entry = &entries[index];
         let stored = Handle::from_bits(handle);
-        self.ledger.resident(-(i64::from(out.count()) * 4096));
-        let word = word.with_resident(word.resident().without(out));
-        if let Err(error) = self.store.get(stored, 0, self.space.bytes_mut(&mut whole), scratch) {
-            self.stop(crate::fault::unreadable(error));
-        }
-        let parts_bytes = self.space.bytes(&part);
-        let clean = out.runs().all(|(from, to)| {
-            let bytes = from as usize * 4096..to as usize * 4096;
-            self.space.bytes(&whole)[bytes.clone()] == parts_bytes[bytes]
-        });
-        if clean {
-            // What is stored is what was in the region: the frames are all there is to gain, and the copy stays.
+        let after = word.with_resident(word.resident().without(out));
+        let bytes = |(from, to): (u32, u32)| from as usize * 4096..to as usize * 4096;
+        let is_clean = |run: (u32, u32), scratch: &mut Scratch| {
+            let content = &self.space.bytes(&slot)[bytes(run)];
+            match self.store.holds(stored, bytes(run).start, content, scratch) {
+                Ok(same) => same,
+                Err(error) => self.stop(crate::fault::unreadable(error)),
+            }
+        };
+        if out.runs().all(|run| is_clean(run, scratch)) {
             self.counters.add(Counter::Evictions, 1);
             self.counters.add(Counter::EvictionsClean, 1);
-            self.zone.put_pieces(&self.space, part, out);
-            self.zone.put_ready(&self.space, whole);
-            give(entry, word);
+            self.zone.put_pieces(&self.space, slot, out);
+            self.ledger.changed(word, after);
+            give(entry, after);
             return Step::FrameReady;
         }
-        for (from, to) in out.runs() {
-            let bytes = from as usize * 4096..to as usize * 4096;
-            self.space.bytes_mut(&mut whole)[bytes.clone()].copy_from_slice(&self.space.bytes(&part)[bytes]);
+        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
+        let rest = all.without(out).without(after.resident());
+        if !rest.is_empty() {
+            let changed: Vec<_> = out.runs().map(bytes).collect();
+            match self.store.put_changed(stored, &changed, self.space.bytes(&slot), scratch) {
+                Err(error) => self.stop(crate::fault::unreadable(error)),
+                Ok(None) => {}
+                Ok(Some(anew)) => {
+                    self.counters.add(Counter::Evictions, 1);
+                    self.counters.add(Counter::Stores, 1);
+                    self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+                    self.store.free(stored);
+                    self.zone.put_pieces(&self.space, slot, out);
+                    let after = after.with_backing(Backing::Handle(anew.to_bits()));
+                    self.ledger.changed(word, after);
+                    give(entry, after);
+                    return Step::FrameReady;
+                }
+            }
         }
+        let mut slot = slot;
+        for run in rest.runs() {
+            // Fresh memory, for as long as the page is staged.
+            let content = &mut self.space.bytes_mut(&mut slot)[bytes(run)];
+            if let Err(error) = self.store.get(stored, bytes(run).start, content, scratch) {
+                self.stop(crate::fault::unreadable(error));
+            }
+        }
+        self.ledger.took(i64::from(rest.count()) * 4096);
         self.store.free(stored);
-        self.zone.put_pieces(&self.space, part, out);
-        self.publish_staged(span, page.index, word, whole);
-        self.settle_staging(true, stop)
+        self.ledger.changed(word, after.with_backing(Backing::None));
+        self.publish_staged(&entries, index, after, slot);
+        Step::Staged
     }
 
-    /// A frame, ready or fresh: what comes of it is that a stored page's other granules can go.
-    fn frame_for_merge(&self) -> Option<Slot> {
-        self.zone.take_ready(&self.space).or_else(|| {
-            let fresh = self.zone.take_empty(&self.space)?;
-            self.ledger.took(self.entry_bytes() as i64);
-            Some(fresh)
-        })
+    /// Gives the parts of frames that have gathered back to the kernel: a fault that wants an OS page takes a fresh one, which costs
+    /// a sixth of moving one in. Waits for a handler to read the event that this makes, so that only the reclaimer may do
+    /// it, and must hold nothing.
+    pub(crate) fn give_back_pieces(&self) {
+        let Some((slots, frames_bytes)) = self.zone.take_gathered_pieces(&self.space) else { return };
+        for run in slots.chunk_by(|one, next| one.index() + 1 == next.index()) {
+            self.space.discard(run);
+        }
+        self.counters.add(Counter::ReleasedBytes, frames_bytes);
+        self.ledger.took(-(frames_bytes as i64));
+        for slot in slots {
+            self.zone.put_empty(&self.space, slot);
+        }
     }
 
     /// Gives ready frames back to the kernel until no more than `keep` are left or the budget holds.

@@ -30,16 +30,20 @@ struct Trouble {
     excess_since_ns: Option<u64>,
 }
 
+/// As long as more than one part in this of the budget is in the regions or staged, an excess is reclaim's to end.
+const EVICTABLE_SHARE: u64 = 8;
+
 /// How long the budget may be exceeded before the store has to give way: many rounds of giving frames back.
 const EXCESS_NS: u64 = 50_000_000;
 
 impl Engine {
     /// Reclaims until the engine ends. `count` is the kernel's count of the process, where that is the measure.
     pub(crate) fn reclaim(&self, count: Option<&StatmReader>, scratch: &mut Scratch) {
-        let mut pressure = Pressure::new(self.marks);
+        let mut pressure = Pressure::new(self.marks());
         let mut trouble = Trouble::default();
         while !self.is_quitting() {
             self.look_at_count(count);
+            pressure.adjust(self.marks());
             self.watch_handlers();
             if self.is_released() {
                 self.bell.sleep(SLEEP_US);
@@ -57,6 +61,7 @@ impl Engine {
                 let step = self.reclaim_step(scratch);
                 self.after_step(step, &mut trouble);
             }
+            self.give_back_pieces();
             self.keep_budget();
             self.keep_store_within_limits(&mut trouble);
         }
@@ -77,21 +82,23 @@ impl Engine {
 
     /// Gives frames back to the kernel as far as the budget is exceeded; a few stay ready for faults in flight.
     pub(crate) fn keep_budget(&self) {
-        let keep = self.marks.min.get() / self.entry_bytes() as u64;
+        let keep = self.marks().min.get() / self.entry_bytes() as u64;
         self.give_back_excess(keep);
     }
 
     /// Spills before the store's memory is full, in the background, so that puts find room.
     fn keep_store_within_limits(&self, trouble: &mut Trouble) {
-        let limit = self.store_memory_limit.get();
+        let limit = self.store_memory_limit().get();
         if self.store.usage().memory_used_bytes.get() > limit - limit / 32 {
             // A file that is full or broken shows again at the next put, which is where it is dealt with.
             let _ = self.store.spill(Bytes::new(limit - limit / 16));
         }
         // Beyond its own limit too, if all the rest (tables, what can't be moved) leaves less of the budget for good: as
-        // long as it is exceeded by so much, faults get no frames. For a moment it always is while the store grows.
+        // long as it is exceeded by so much, faults get no frames. For a moment it always is while the store grows, and as
+        // long as there is much in the regions, reclaim makes up for it.
         let excess = self.ledger.excess_bytes();
-        if excess <= self.marks.min.get() / 2 {
+        let evictable = self.ledger.resident_bytes() + self.ledger.staged_bytes();
+        if excess <= self.marks().min.get() / 2 || evictable > self.marks().budget().get() / EVICTABLE_SHARE {
             trouble.excess_since_ns = None;
             return;
         }
@@ -116,7 +123,7 @@ impl Engine {
             Step::Again => return yield_now(),
             Step::Exhausted => StopReason::NothingEvictable,
             Step::Full(error) => {
-                let limit = self.store_memory_limit.get();
+                let limit = self.store_memory_limit().get();
                 match (self.store.spill(Bytes::new(limit - limit / 16)), error) {
                     (Ok(freed), _) if freed > Bytes::ZERO => return,
                     (Err(PutError::Io { source }), _) | (_, PutError::Io { source }) => {
@@ -130,7 +137,7 @@ impl Engine {
         let since = *trouble.since_ns.get_or_insert(now);
         // Only a program that is kept waiting is worth ending: below the low watermark faults still find frames, if the
         // budget is not exceeded so far that they are nobody's.
-        if self.free() >= self.marks.min && self.may_use_frames() {
+        if self.free() >= self.marks().min && self.may_use_frames() {
             trouble.since_ns = None;
         } else if now - since > GIVE_UP_NS {
             self.stop(reason);

@@ -13,9 +13,10 @@ use std::sync::atomic::Ordering;
 use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide};
 use pagoda_core::pace::watch_interval_us;
 use pagoda_core::size::Bytes;
+use pagoda_linux::locked::LockedReader;
 use pagoda_linux::maps::{Mapping, MappingKind, MapsReader};
 use pagoda_linux::own_memory::not_own;
-use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::pagemap::{PagemapScanner, Presence};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::statm::StatmReader;
 use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
@@ -25,6 +26,7 @@ use crate::counters::Counter;
 use crate::engine::{Engine, HANDLERS_MAX};
 use crate::error::StopReason;
 use crate::pins::Pinner;
+use crate::tree::ShareKeeper;
 
 /// Growth of what is not managed that calls for a look at the maps: less than the watermarks keep free.
 const GROWTH_BYTES: u64 = 1 << 20;
@@ -35,12 +37,36 @@ const GROWTH_LEAST_BYTES: u64 = 64 << 10;
 /// The longest time between two looks at the maps: protections change without an event.
 const LOOK_NS: u64 = 250_000_000;
 
+/// Mappings that are remembered from one look to the next: 256 KiB. What is beyond is taken for known, so that it is
+/// adopted at first sight: a program with so many mappings keeps them. It is allocated at the start, for a program at its limit
+/// of mappings leaves none for us.
+const KNOWN_MOST: usize = 16_384;
+
+/// Locked ranges that are known. Those beyond are adopted, and found by the kernel's refusal to move them.
+const LOCKED_MOST: usize = 1024;
+
+/// The time between two looks at what is locked and what is shared, which grow by the program's own calls alone and may
+/// take milliseconds to walk.
+const APART_NS: u64 = 500_000_000;
+
 /// The time between two looks at the threads while memory is short.
 const THREADS_NS: u64 = 50_000_000;
 
 /// How long a fault may be in service before the process is ended rather than left hanging. Longer than reclaim's own
 /// patience, so that its reason is the one that is told.
 const STUCK_NS: u64 = 30_000_000_000;
+
+/// How much of `range` is present, without the kernel's page of zeros. None if the kernel does not say.
+fn populated_bytes(present: &mut PagemapScanner, range: PageRange) -> Option<u64> {
+    let mut populated = 0;
+    let count = |run: std::ops::Range<usize>, presence| {
+        if presence == Presence::Memory {
+            populated += run.len() as u64;
+        }
+    };
+    present.present_runs(range.start(), range.end(), count).ok()?;
+    Some(populated)
+}
 
 /// A mapping of the last look.
 #[derive(Clone, Copy)]
@@ -51,37 +77,85 @@ struct Known {
 
 /// What the watcher reads the process by. Made on the watcher's own thread, whose descriptors they are.
 pub(crate) struct Watcher {
+    /// What the process may have of the budget of its tree.
+    keeper: ShareKeeper,
     count: StatmReader,
-    maps: MapsReader,
+    /// None while it is being read.
+    maps: Option<MapsReader>,
     present: PagemapScanner,
     threads: ThreadWalker,
-    mappings: Vec<Mapping>,
+    locked: LockedReader,
     known: Vec<Known>,
+    known_before: Vec<Known>,
+    /// What the program had locked at the last look at that, lowest address first.
+    locked_ranges: Vec<PageRange>,
     /// Anonymous bytes that were not managed at the last look at the maps.
     unmanaged: u64,
+    /// Populated bytes that were left alone at the last look, by reason.
     left: [u64; Reason::ALL.len()],
+    /// The same of what was adopted before it became such that it can't be moved.
+    kept: [u64; Reason::ALL.len()],
+    /// The same of what the program has registered itself.
+    left_registered: u64,
     looked_ns: u64,
+    apart_ns: u64,
     threads_ns: u64,
     idle_looks: u32,
     last_anon: u64,
 }
 
 impl Watcher {
-    pub(crate) fn new(layout: Option<ThreadLayout>) -> io::Result<Self> {
+    pub(crate) fn new(layout: Option<ThreadLayout>, keeper: ShareKeeper) -> io::Result<Self> {
         Ok(Self {
+            keeper,
             count: StatmReader::new()?,
-            maps: MapsReader::new(8192)?,
+            maps: Some(MapsReader::new(8192)?),
             present: PagemapScanner::new()?,
             threads: ThreadWalker::new(layout)?,
-            mappings: Vec::with_capacity(1024),
-            known: Vec::with_capacity(1024),
+            locked: LockedReader::new()?,
+            known: Vec::with_capacity(KNOWN_MOST),
+            known_before: Vec::with_capacity(KNOWN_MOST),
+            locked_ranges: Vec::with_capacity(LOCKED_MOST),
             unmanaged: 0,
             left: [0; Reason::ALL.len()],
+            kept: [0; Reason::ALL.len()],
+            left_registered: 0,
             looked_ns: 0,
+            apart_ns: 0,
             threads_ns: 0,
             idle_looks: 0,
             last_anon: 0,
         })
+    }
+
+    /// In how many looks before this one the mapping that starts there was seen; notes that it was in this one.
+    fn looks_before(&mut self, start: usize) -> u32 {
+        let looks = match self.known_before.binary_search_by_key(&start, |known| known.start) {
+            Ok(at) => self.known_before[at].looks + 1,
+            Err(_) if self.known.len() == KNOWN_MOST => 1,
+            Err(_) => 0,
+        };
+        if self.known.len() < KNOWN_MOST {
+            self.known.push(Known { start, looks });
+        }
+        looks
+    }
+
+    /// Notes what is locked, for the looks until the next one.
+    fn look_at_locked(&mut self) {
+        self.locked_ranges.clear();
+        let ranges = &mut self.locked_ranges;
+        // What could not be read is taken for not locked: then the kernel refuses to move it.
+        let _ = self.locked.for_each(|mapping| {
+            if ranges.len() < LOCKED_MOST {
+                ranges.extend(PageRange::new(mapping.start, mapping.end));
+            }
+        });
+    }
+
+    fn is_locked(&self, range: PageRange) -> bool {
+        let at = self.locked_ranges.partition_point(|locked| locked.end() <= range.start());
+        self.locked_ranges.get(at).is_some_and(|locked| locked.start() < range.end())
     }
 }
 
@@ -114,7 +188,7 @@ impl Engine {
         self.publish_count(watcher);
         let now = now_ns();
         let free = self.free();
-        let pressure = free < self.marks.high;
+        let pressure = free < self.marks().high;
         if pressure && now - watcher.threads_ns > THREADS_NS {
             watcher.threads_ns = now;
             self.pin_threads(watcher);
@@ -137,42 +211,54 @@ impl Engine {
         self.counters.set(Counter::LastLookNs, now_ns());
         self.counters.set(Counter::AnonBytes, anon as u64);
         self.counters.raise(Counter::AnonPeakBytes, anon as u64);
-        self.publish_gauges();
+        let held = self.publish_gauges();
+        let fetched = Bytes::new(self.ledger.fetched_bytes());
+        let share = watcher.keeper.look(now_ns(), Bytes::new(anon as u64), held, fetched);
+        self.set_budget(share);
     }
 
     fn look_at_maps(&self, watcher: &mut Watcher, pressure: bool) {
         self.counters.add(Counter::MapScans, 1);
-        watcher.mappings.clear();
-        let mappings = &mut watcher.mappings;
-        let read = watcher.maps.for_each(|mapping| {
+        let Some(mut maps) = watcher.maps.take() else { return };
+        let now = now_ns();
+        let apart = now - watcher.apart_ns > APART_NS;
+        if apart {
+            watcher.apart_ns = now;
+            watcher.look_at_locked();
+        }
+        let mut shared_bytes = 0;
+        watcher.left = [0; Reason::ALL.len()];
+        watcher.kept = [0; Reason::ALL.len()];
+        watcher.left_registered = 0;
+        let (known, before) = (&mut watcher.known, &mut watcher.known_before);
+        std::mem::swap(known, before);
+        known.clear();
+        // Adoption changes no mapping, only what the kernel calls one.
+        let read = maps.for_each(|mapping| {
+            let Some(range) = PageRange::new(mapping.start, mapping.end) else { return };
             if mapping.is_private_anonymous() {
-                mappings.push(*mapping);
+                let looks = watcher.looks_before(mapping.start);
+                not_own(range, |part| self.look_at_mapping(watcher, mapping, part, looks, pressure));
+            } else if apart && mapping.shared && mapping.kind == MappingKind::SharedMemory {
+                shared_bytes += populated_bytes(&mut watcher.present, range).unwrap_or(0);
             }
         });
+        watcher.maps = Some(maps);
         if read.is_err() {
-            // Without the maps nothing new can be adopted; what is managed stays so.
+            // Without the maps nothing new can be adopted; what is managed stays so, and what is left is not known.
             return;
         }
-        watcher.left = [0; Reason::ALL.len()];
-        let mappings = std::mem::take(&mut watcher.mappings);
-        let mut known = Vec::with_capacity(mappings.len());
-        for mapping in &mappings {
-            let Some(range) = PageRange::new(mapping.start, mapping.end) else { continue };
-            let looks = match watcher.known.binary_search_by_key(&mapping.start, |known| known.start) {
-                Ok(at) => watcher.known[at].looks + 1,
-                Err(_) => 0,
-            };
-            known.push(Known { start: mapping.start, looks });
-            not_own(range, |part| self.look_at_mapping(watcher, mapping, part, looks, pressure));
+        if apart {
+            self.counters.set(Counter::LeftSharedBytes, shared_bytes);
         }
-        watcher.mappings = mappings;
-        watcher.known = known;
-        let left = |reason: Reason| watcher.left[reason as usize];
+        let left = |reason: Reason| watcher.left[reason as usize] + watcher.kept[reason as usize];
         self.counters.set(Counter::LeftReadonlyBytes, left(Reason::ReadOnly));
         self.counters.set(Counter::LeftExecutableBytes, left(Reason::Executable));
+        self.counters.set(Counter::LeftLockedBytes, left(Reason::Locked));
+        self.counters.set(Counter::LeftRegisteredBytes, watcher.left_registered);
         self.counters.set(Counter::LeftSmallBytes, left(Reason::Small) + left(Reason::Young));
         self.counters.set(Counter::LeftThreadBytes, self.pins.bytes());
-        let unmanaged: u64 = watcher.left.iter().sum();
+        let unmanaged = watcher.left.iter().sum::<u64>() + watcher.left_registered;
         self.counters.set(Counter::UnmanagedBytes, unmanaged);
         // What is neither the program's nor holds content of it.
         let own = self.ledger.held_bytes().saturating_sub(self.managed_frames_bytes() + unmanaged);
@@ -188,10 +274,12 @@ impl Engine {
         pressure: bool,
     ) {
         let mut gaps: Vec<PageRange> = Vec::new();
+        let mut managed: Vec<PageRange> = Vec::new();
+        let locked = watcher.is_locked(range);
         {
             let table = self.gate_shared();
             table.gaps(range, |gap| gaps.push(gap));
-            let movable = mapping.read && mapping.write && !mapping.execute;
+            let movable = mapping.read && mapping.write && !mapping.execute && !locked;
             let mut at = range.start();
             while let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) {
                 // Of a span with several protections the parts that can't be moved are found out one by one.
@@ -199,36 +287,43 @@ impl Engine {
                 if whole || movable {
                     span.movable.store(movable, Ordering::Relaxed);
                 }
+                if !movable {
+                    managed.extend(range.intersection(span.range()));
+                }
                 at = span.range().end();
             }
         }
-        let situation = Situation { pressure, budget: self.marks.budget(), base: self.base };
+        let situation = Situation { pressure, budget: self.marks().budget(), base: self.base };
+        let facts = |part: PageRange, populated: u64| MappingFacts {
+            length: Bytes::new(part.len() as u64),
+            populated: Some(Bytes::new(populated)),
+            read: mapping.read,
+            write: mapping.write,
+            execute: mapping.execute,
+            shared: mapping.shared,
+            anonymous: true,
+            locked,
+            own: false,
+            main_stack: mapping.kind == MappingKind::MainStack,
+            age_scans: looks,
+            holds_thread_control_block: self.pins.overlaps(part),
+        };
         for gap in gaps {
-            let mut populated = 0u64;
-            let counted = watcher.present.present_runs(gap.start(), gap.end(), |run, presence| {
-                if presence == pagoda_linux::pagemap::Presence::Memory {
-                    populated += run.len() as u64;
+            let Some(populated) = populated_bytes(&mut watcher.present, gap) else { continue };
+            match decide(&facts(gap, populated), &situation) {
+                Decision::Adopt => {
+                    let refused = self.adopt(&mut watcher.present, gap);
+                    watcher.left_registered += refused.min(populated);
                 }
-            });
-            if counted.is_err() {
-                continue;
-            }
-            let facts = MappingFacts {
-                length: Bytes::new(gap.len() as u64),
-                populated: Some(Bytes::new(populated)),
-                read: mapping.read,
-                write: mapping.write,
-                execute: mapping.execute,
-                shared: mapping.shared,
-                anonymous: true,
-                own: false,
-                main_stack: mapping.kind == MappingKind::MainStack,
-                age_scans: looks,
-                holds_thread_control_block: self.pins.overlaps(gap),
-            };
-            match decide(&facts, &situation) {
-                Decision::Adopt => self.adopt(&mut watcher.present, gap),
                 Decision::Leave(reason) => watcher.left[reason as usize] += populated,
+            }
+        }
+        for part in managed {
+            let Some(populated) = populated_bytes(&mut watcher.present, part) else { continue };
+            if let Decision::Leave(reason) = decide(&facts(part, populated), &situation)
+                && !reason.is_passing()
+            {
+                watcher.kept[reason as usize] += populated;
             }
         }
     }

@@ -16,6 +16,9 @@ use pagoda_linux::space::{Slot, Space};
 /// 10 µs, eight trips cost 34 µs.
 pub(crate) const BATCH_ORDER: u32 = 3;
 
+/// OS pages in parts of frames that are given back together: a trip for them costs as much as ten moves.
+const GATHERED_PIECES: u64 = 64;
+
 struct Hands {
     empty: Buddy,
     ready: Vec<u32>,
@@ -69,6 +72,13 @@ impl Zone {
         self.take_pieces(space, false).map(|pieces| space.claim_slot(pieces.slot))
     }
 
+    /// A frame that is ready, all of it.
+    pub(crate) fn take_whole_ready(&self, space: &Space) -> Option<Slot> {
+        let index = self.hands().ready.pop()?;
+        self.ready.fetch_sub(1, Ordering::Relaxed);
+        Some(space.claim_slot(index))
+    }
+
     /// An empty slot: writing to it takes fresh memory from the kernel.
     pub(crate) fn take_empty(&self, space: &Space) -> Option<Slot> {
         self.hands().empty.alloc(0).map(|index| space.claim_slot(index))
@@ -112,10 +122,26 @@ impl Zone {
         Some(Pieces { slot, frames: Granules::range(0, (space.slot_bytes() / OS_PAGE) as u32) })
     }
 
+    /// All parts of frames, in the order of their slots, and their bytes; None as long as there are few.
+    pub(crate) fn take_gathered_pieces(&self, space: &Space) -> Option<(Vec<Slot>, u64)> {
+        if self.pieces.load(Ordering::Relaxed) < GATHERED_PIECES {
+            return None;
+        }
+        let pieces = std::mem::take(&mut self.hands().pieces);
+        let frames: u64 = pieces.iter().map(|piece| u64::from(piece.frames.count())).sum();
+        self.pieces.fetch_sub(frames, Ordering::Relaxed);
+        let mut slots: Vec<Slot> = pieces.into_iter().map(|piece| space.claim_slot(piece.slot)).collect();
+        slots.sort_by_key(Slot::index);
+        Some((slots, frames * OS_PAGE as u64))
+    }
+
     /// Of `slot` these OS pages hold a frame with nobody's content any more, and nothing else does.
     pub(crate) fn put_pieces(&self, space: &Space, slot: Slot, frames: Granules) {
         if frames.is_empty() {
             return self.put_empty(space, slot);
+        }
+        if frames == Granules::range(0, (space.slot_bytes() / OS_PAGE) as u32) {
+            return self.put_ready(space, slot);
         }
         let slot = space.release_slot(slot);
         self.pieces.fetch_add(u64::from(frames.count()), Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! `pagoda bench`: measures Pagoda against the kernel, side by side in one run, on the machine at hand.
 //!
 //! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
-//! (`no_pressure.rs`). The worker process that is measured is `worker.rs`. Nothing here knows the engine: Pagoda is
+//! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`). The worker process that is measured is `worker.rs`. Nothing here knows the engine: Pagoda is
 //! started as anyone starts it, by `pagoda run`.
 
 mod budget;
@@ -17,6 +17,7 @@ mod programs;
 mod report;
 mod scratch;
 mod stats;
+mod tree;
 pub mod worker;
 
 use std::path::Path;
@@ -43,6 +44,8 @@ pub struct BenchArgs {
 enum Bench {
     /// Running over a memory budget, against the kernel's zram and swap with the same total memory
     Budget(BudgetArgs),
+    /// Trees of processes: fork, short processes, a server that saves, builds, a JVM and node, beside native runs
+    Tree(tree::TreeArgs),
 }
 
 #[derive(Args, Debug)]
@@ -106,20 +109,25 @@ const PROGRAM_PAIRS: usize = 7;
 
 /// Runs a benchmark. Exit status 1 if Pagoda's side failed anywhere, 128 + n after a signal.
 pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
-    let Bench::Budget(args) = &args.bench;
-    if args.cleanup {
-        for what in kernel::clean_up()? {
-            println!("removed {what}");
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
-    match budget(args) {
+    let result = match &args.bench {
+        Bench::Budget(args) if args.cleanup => clean_up(),
+        Bench::Budget(args) => budget(args),
+        Bench::Tree(args) => tree::run_all(args),
+    };
+    match result {
         Ok(code) => Ok(code),
         Err(error) => match error.downcast_ref::<Cancelled>() {
             Some(Cancelled(signal)) => Ok(ExitCode::from(128 + signal)),
             None => Err(error),
         },
     }
+}
+
+fn clean_up() -> anyhow::Result<ExitCode> {
+    for what in kernel::clean_up()? {
+        println!("removed {what}");
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn budget(args: &BudgetArgs) -> anyhow::Result<ExitCode> {

@@ -69,7 +69,10 @@ impl Arena {
 
     /// Counts whether a part of `mapping`, all written, is out.
     pub fn look(&self, mapping: &Mapping) -> bool {
-        let out = mapping.is_any_out();
+        self.saw(mapping.is_any_out())
+    }
+    /// Counts it if memory of a racer was out.
+    pub fn saw(&self, out: bool) -> bool {
         self.out.fetch_add(u64::from(out), Ordering::Relaxed);
         out
     }

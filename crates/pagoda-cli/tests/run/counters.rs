@@ -1,7 +1,7 @@
-//! The counters file: made before the program, readable by it, told when it has ended however it ended, and gone.
+//! The tree file: made before the program, readable by it, told when it has ended however it ended, and gone.
 //!
 //! The library that is preloaded here is one the program has anyway, so that nothing claims the counters; where a
-//! test tells of an engine, the test itself writes what that engine would have written before its end.
+//! test tells of an engine, the test itself joins the tree and writes what that engine would have written before its end.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,6 +12,7 @@ use std::process::{Command, Output, Stdio};
 use pagoda::config::Config;
 use pagoda::counters::{Counter, Counters, Status};
 use pagoda::error::{Errno, StartError, StopReason};
+use pagoda::tree::Tree;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 
@@ -41,7 +42,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Runs a shell that tells its configuration and then does `rest` once the counters are as an engine leaves them.
-fn told(options: &[&str], rest: &str, engine: impl Fn(&Counters)) -> (Output, Config) {
+fn told(options: &[&str], rest: &str, engine: impl Fn(&Tree)) -> (Output, Config) {
     let runtime = tempfile::tempdir().expect("a directory");
     let script = format!("echo \"$PAGODA_CONFIG\"; read -r word; {rest}");
     let mut command = managed(options, &["sh", "-c", &script], runtime.path());
@@ -52,14 +53,18 @@ fn told(options: &[&str], rest: &str, engine: impl Fn(&Counters)) -> (Output, Co
     let config = Config::from_env(line.trim_end().as_bytes()).expect("readable");
     let path = config.counters.as_ref().expect("a counters file");
     assert_eq!(files_in(runtime.path()), std::slice::from_ref(path));
-    engine(&Counters::open(path).expect("opened"));
+    engine(&Tree::open(path).expect("opened"));
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(files_in(runtime.path()), [] as [PathBuf; 0], "nothing stays behind");
     (output, config)
 }
 
-fn managed_engine(counters: &Counters) {
-    assert!(counters.claim(1));
+fn member(tree: &Tree) -> Counters {
+    tree.join().expect("a place").counters()
+}
+
+fn managed_engine(tree: &Tree) {
+    let counters = member(tree);
     counters.set(Counter::Status, Status::Managed as u64);
     counters.set(Counter::BudgetBytes, 64 << 20);
     counters.set(Counter::BasePageBytes, 64 << 10);
@@ -126,8 +131,11 @@ fn quiet_prints_no_table_and_stats_has_every_counter() {
     assert_eq!((&stats["status"], &stats["exit_code"]), (&"managed".into(), &3.into()));
     assert!(stats["resident_peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
     let counters = stats["counters"].as_object().expect("counters");
-    assert_eq!(counters.len(), pagoda::counters::COUNT - 1);
+    assert_eq!(counters.len(), pagoda::counters::COUNT);
     assert_eq!((&counters["faults"], &counters["held_peak_bytes"]), (&1234.into(), &(640 << 20).into()));
+    assert_eq!(counters["processes"], 1);
+    let processes = stats["processes"].as_array().expect("a list");
+    assert_eq!((processes.len(), &processes[0]["status"]), (1, &"managed".into()));
 }
 
 #[test]
@@ -135,7 +143,8 @@ fn an_engine_that_could_not_start_is_said_in_one_line() {
     if !can_run() {
         return;
     }
-    let fail = |counters: &Counters| {
+    let fail = |tree: &Tree| {
+        let counters = member(tree);
         counters.set(Counter::ErrorErrno, 24);
         counters.set(Counter::ErrorCode, StartError::DescriptorLimit(Errno(24)).code());
         counters.set(Counter::Status, Status::Failed as u64);
@@ -153,8 +162,11 @@ fn a_clean_stop_has_its_table_and_its_reason() {
     if !can_run() {
         return;
     }
-    let (output, _) = told(&[], "kill -ABRT $$", |counters| {
-        managed_engine(counters);
+    let (output, _) = told(&[], "kill -ABRT $$", |tree| {
+        managed_engine(tree);
+        // The same process has the same place.
+        let counters = member(tree);
+        counters.set(Counter::Status, Status::Managed as u64);
         counters.set(Counter::ErrorCode, StopReason::StoreFull.code());
     });
     let error = text(&output.stderr);

@@ -1,10 +1,12 @@
 //! Running this executable as a program under `pagoda run`, with an end to its time: what hangs is shown, thread by
-//! thread, and ended.
+//! thread, and ended with all its processes. A run that leaves anything behind has failed.
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use super::tree::{self, Before};
 
 /// The first argument of a run as a program.
 pub const ROLE: &str = "--as-program";
@@ -53,6 +55,8 @@ impl Run<'_> {
             (scratch.path().join("stats"), scratch.path().join("out"), scratch.path().join("err"));
         let create = |path: &Path| File::create(path).map_err(|error| error.to_string());
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        tree::adopt_orphans();
+        let before = Before::look(&[]);
         let mut child = Command::new(env!("CARGO_BIN_EXE_pagoda"))
             .args(["run", "--quiet", "--memory", self.memory, "--base-page", self.base_page, "--stats"])
             .arg(&stats)
@@ -66,13 +70,18 @@ impl Run<'_> {
             .stderr(create(&errors)?)
             .spawn()
             .map_err(|error| format!("pagoda does not start: {error}"))?;
-        let status = match wait(&mut child, self.limit) {
+        let ended = wait(&mut child, self.limit);
+        let left = before.left(child.id());
+        let status = match ended {
             Ok(status) => status,
             Err(threads) => return Err(format!("{}\nhangs:\n{threads}", read(&errors))),
         };
         let stats = read(&stats);
         if !status.success() {
             return Err(format!("{status}\n{}\n{}\n{stats}", read(&output), read(&errors)));
+        }
+        if !left.is_empty() {
+            return Err(format!("it left behind: {}", left.join(", ")));
         }
         let stats: serde_json::Value =
             serde_json::from_str(&stats).map_err(|error| format!("--stats: {error}: {stats}"))?;
@@ -100,38 +109,9 @@ fn wait(child: &mut Child, limit: Duration) -> Result<std::process::ExitStatus, 
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let programs = children_of(child.id());
-    let told: Vec<String> = programs.iter().map(|&program| threads_of(program)).collect();
-    for program in programs {
-        // SAFETY: a signal to the child of our own child, which still runs and so has not given up its number.
-        unsafe { libc::kill(program.cast_signed(), libc::SIGKILL) };
-    }
-    child.wait().expect("it ends when its program does");
+    let programs = tree::with_descendants(child.id());
+    let told: Vec<String> = programs.iter().map(|&program| tree::threads(program)).collect();
+    programs.into_iter().for_each(tree::kill);
+    child.wait().expect("it was killed");
     Err(told.join("\n"))
-}
-
-fn children_of(parent: u32) -> Vec<u32> {
-    let is_child = |pid: &u32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status
-            .lines()
-            .any(|line| line.strip_prefix("PPid:").is_some_and(|rest| rest.trim() == parent.to_string()))
-    };
-    let processes = fs::read_dir("/proc").expect("a list of processes").flatten();
-    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
-}
-
-/// Where each thread of a process is.
-fn threads_of(process: u32) -> String {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let mut told = String::new();
-    for task in tasks {
-        let file = |name: &str| {
-            let content = read(&task.path().join(name));
-            content.trim().replace('\n', " < ")
-        };
-        let [comm, wchan, syscall, stack] = ["comm", "wchan", "syscall", "stack"].map(file);
-        told += &format!("  {:?} {comm}: in {wchan}; syscall {syscall}; stack {stack}\n", task.file_name());
-    }
-    told
 }

@@ -8,3 +8,4 @@ pub mod managed;
 pub mod memory;
 pub mod random;
 pub mod suite;
+pub mod tree;

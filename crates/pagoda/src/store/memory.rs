@@ -176,9 +176,12 @@ impl MemoryTier {
             self.bytes.write_at(block as usize * self.block, piece);
         }
     }
-    /// Copies an object's bytes out. The caller keeps them there meanwhile (see [`super::objects`]).
-    pub fn read(&self, first: u32, into: &mut [u8]) {
-        for (block, piece) in self.links.chain(first).zip(into.chunks_mut(self.block)) {
+    /// Copies bytes `part` of an object to their place in `into`, and what shares a block with them. The caller keeps
+    /// them there meanwhile (see [`super::objects`]).
+    pub fn read(&self, first: u32, part: Range<usize>, into: &mut [u8]) {
+        let pieces =
+            self.links.chain(first).zip(into.chunks_mut(self.block)).take(part.end.div_ceil(self.block));
+        for (block, piece) in pieces.skip(part.start / self.block) {
             self.bytes.read_at(block as usize * self.block, piece);
         }
     }

@@ -24,6 +24,7 @@ mod spill;
 mod tests;
 mod tiered;
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use pagoda_core::page::BasePage;
@@ -142,6 +143,39 @@ pub trait Store: Send + Sync {
         into: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), GetError>;
+
+    /// Whether a page has these bytes from `offset` on: of a whole page by its digest, of a part by comparison. False also of
+    /// a part of one that is on the disk: reading it would cost more than to store it again.
+    ///
+    /// # Errors
+    /// See [`GetError`].
+    ///
+    /// # Panics
+    /// If that reaches beyond the page's end.
+    fn holds(
+        &self,
+        handle: Handle,
+        offset: usize,
+        content: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<bool, GetError>;
+
+    /// Stores a page anew that differs from a stored one in the runs `changed`, which are those of `content`; of the rest of
+    /// `content` nothing is read. The old handle stays valid. None if that is not possible (it is on the disk, or does not
+    /// compress, or there is no room): then the whole page has to be put.
+    ///
+    /// # Errors
+    /// See [`GetError`].
+    ///
+    /// # Panics
+    /// If `content` has another length than a page, or a run reaches beyond its end.
+    fn put_changed(
+        &self,
+        handle: Handle,
+        changed: &[Range<usize>],
+        content: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<Handle>, GetError>;
 
     /// Gives the room of a page back.
     fn free(&self, handle: Handle);

@@ -17,8 +17,8 @@ use pagoda_core::blocks::NUMBERS;
 /// No object: the end of a list.
 pub(super) const NOBODY: u32 = u32::MAX;
 
-/// Records are allocated this many at a time (96 KiB), and their boxes as many as it takes at a time. The table grows
-/// by that and never shrinks: it is bounded by the most objects ever stored at once, 24 bytes each.
+/// Records are allocated this many at a time (128 KiB), and their boxes as many as it takes at a time. The table grows
+/// by that and never shrinks: it is bounded by the most objects ever stored at once, 32 bytes each.
 const LEAF: u32 = 4096;
 const BRANCH: u32 = 512;
 const ROOT: u32 = NUMBERS / LEAF / BRANCH;
@@ -28,6 +28,8 @@ pub(super) struct Object {
     word: AtomicU64,
     /// Of the bytes in the file; nothing while it is in memory.
     pub checksum: AtomicU64,
+    /// Of the page as it was put, wherever it is now; 0 if nobody made one.
+    pub digest: AtomicU64,
     /// Neighbours in its queue, or in the list of free numbers. Only under the memory lock.
     pub before: AtomicU32,
     pub after: AtomicU32,
@@ -104,6 +106,7 @@ impl Object {
         Self {
             word: AtomicU64::new(0),
             checksum: AtomicU64::new(0),
+            digest: AtomicU64::new(0),
             before: AtomicU32::new(NOBODY),
             after: AtomicU32::new(NOBODY),
         }

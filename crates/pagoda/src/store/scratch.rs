@@ -10,11 +10,13 @@ use pagoda_linux::lz4::Lz4;
 /// The longest page that is stored at once: larger base pages are put in pieces of it.
 pub(super) const PIECE_MAX: usize = 64 << 10;
 
-/// Working memory of one thread: about twice a page and 32 KiB.
+/// Working memory of one thread: about three pages and 32 KiB.
 pub struct Scratch {
     pub(super) lz4: Lz4,
     /// Compressed bytes, on their way in or out of memory.
     pub(super) packed: Box<[u8]>,
+    /// Compressed bytes that are made of others.
+    pub(super) repacked: Box<[u8]>,
     /// One block, where a part of it is wanted.
     pub(super) block: Box<[u8]>,
     /// Slots as they are in the file. An object as long as a page may begin in the middle of a slot.
@@ -29,6 +31,7 @@ impl Scratch {
         Self {
             lz4: Lz4::new(),
             packed: vec![0; page].into_boxed_slice(),
+            repacked: vec![0; page].into_boxed_slice(),
             block: vec![0; super::pack::BLOCK].into_boxed_slice(),
             slots: AlignedBuffer::new(page + SLOT),
         }

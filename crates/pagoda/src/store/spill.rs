@@ -99,7 +99,8 @@ impl TieredStore {
             let item = batch.items[index];
             // Nobody frees these blocks while the object is moving.
             let first = self.table.at(item.id).word().first();
-            self.memory.read(first, batch.bytes_of(&item));
+            let bytes = batch.bytes_of(&item);
+            self.memory.read(first, 0..bytes.len(), bytes);
         }
         let outcome = file.write(batch);
         let written = *outcome.as_ref().unwrap_or(&0);

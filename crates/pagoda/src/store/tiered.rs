@@ -8,13 +8,15 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::extents::Units;
 use pagoda_core::size::Bytes;
+use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::lock::Lock;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::file::{BATCH, Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable};
-use super::pack::{pack, unpack};
+use super::pack::{extent, is_packed, pack, repack, unpack};
 use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 
@@ -30,6 +32,8 @@ pub struct TieredStore {
     /// Whoever moves objects holds this: one mover at a time.
     pub(super) spiller: Lock<Option<Batch>>,
     page: usize,
+    /// What digests depend on, so that nobody makes two pages of one digest on purpose.
+    seed: u64,
 }
 
 impl TieredStore {
@@ -46,6 +50,7 @@ impl TieredStore {
             spiller: Lock::new(file.as_ref().map(|_| Batch::new())),
             file,
             page: piece(config.base),
+            seed: pagoda_linux::process::random_u64(),
         })
     }
 
@@ -93,11 +98,18 @@ impl TieredStore {
         }
     }
 
+    /// What tells a page that was written from one that was not: two different ones have the same digest once in 2^64, less
+    /// often than memory errs. Never 0.
+    fn digest(&self, page: &[u8]) -> u64 {
+        xxh3_64_with_seed(page, self.seed).max(1)
+    }
+
     /// Stores bytes as an object, spilling older ones if there is no room.
-    fn put_object(&self, bytes: &[u8], raw: bool) -> Result<u32, PutError> {
+    fn put_object(&self, bytes: &[u8], raw: bool, digest: u64) -> Result<u32, PutError> {
         for _ in 0..ROUNDS_MAX {
             if let Some((id, word)) = self.memory.reserve_object(&self.table, bytes.len(), raw) {
                 self.memory.write(word.first(), bytes);
+                self.table.at(id).digest.store(digest, Ordering::Relaxed);
                 self.table.at(id).written();
                 return Ok(id);
             }
@@ -108,12 +120,15 @@ impl TieredStore {
 }
 
 impl TieredStore {
-    /// An object's bytes as they are stored, whether they are the page itself, and room for a block.
+    /// An object's bytes as they are stored (those that `wanted` bytes of its page need, in their places), and whether they
+    /// are the page itself.
     fn load<'a>(
         &self,
         id: u32,
-        scratch: &'a mut Scratch,
-    ) -> Result<(&'a [u8], bool, &'a mut [u8]), GetError> {
+        wanted: Range<usize>,
+        packed: &'a mut [u8],
+        slots: &'a mut AlignedBuffer,
+    ) -> Result<(&'a [u8], bool), GetError> {
         let object = self.table.get(id).ok_or(GetError::Corrupt)?;
         loop {
             let word = object.word();
@@ -126,16 +141,28 @@ impl TieredStore {
                 // A reader or a mover came between: look again. Each retry means that another got on.
                 Kind::Memory if !object.enter(word) => {}
                 Kind::Memory => {
-                    self.memory.read(word.first(), &mut scratch.packed[..len]);
+                    let bytes = &mut packed[..len];
+                    let extent = if word.raw() {
+                        Some(wanted)
+                    } else {
+                        // The header lies in the first block.
+                        self.memory.read(word.first(), 0..1, bytes);
+                        extent(bytes, self.page, wanted.start, wanted.len())
+                            .filter(|extent| extent.end <= len)
+                    };
+                    if let Some(extent) = &extent {
+                        self.memory.read(word.first(), extent.clone(), bytes);
+                    }
                     object.leave();
-                    return Ok((&scratch.packed[..len], word.raw(), &mut scratch.block));
+                    extent.ok_or(GetError::Corrupt)?;
+                    return Ok((&packed[..len], word.raw()));
                 }
                 Kind::File => {
                     let file = self.file.as_ref().ok_or(GetError::Corrupt)?;
                     let units = Units::of_bytes(word.first(), len);
                     let checksum = object.checksum.load(Ordering::Relaxed);
-                    let bytes = file.read(id, units, len, checksum, &mut scratch.slots)?;
-                    return Ok((bytes, word.raw(), &mut scratch.block));
+                    let bytes = file.read(id, units, len, checksum, slots)?;
+                    return Ok((bytes, word.raw()));
                 }
             }
         }
@@ -153,7 +180,7 @@ impl Store for TieredStore {
         // What gains less than an eighth is kept as it is: it costs no time to fetch.
         let packed = pack(page, &mut scratch.packed[..self.page / 8 * 7], &mut scratch.lz4);
         let bytes = packed.map_or(page, |len| &scratch.packed[..len]);
-        let id = self.put_object(bytes, packed.is_none())?;
+        let id = self.put_object(bytes, packed.is_none(), self.digest(page))?;
         if packed.is_none() {
             self.spill_raw_if_many();
         }
@@ -175,12 +202,64 @@ impl Store for TieredStore {
             }
             Meaning::Object(id) => id,
         };
-        let (bytes, raw, block) = self.load(id, scratch)?;
+        let Scratch { packed, slots, block, .. } = scratch;
+        let (bytes, raw) = self.load(id, offset..offset + into.len(), packed, slots)?;
         if raw {
             into.copy_from_slice(&bytes[offset..offset + into.len()]);
             return Ok(());
         }
         unpack(bytes, self.page, offset, into, block).ok_or(GetError::Corrupt)
+    }
+
+    fn holds(
+        &self,
+        handle: Handle,
+        offset: usize,
+        content: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<bool, GetError> {
+        let wanted = offset..offset + content.len();
+        assert!(wanted.end <= self.page, "a part of a page of this store's length");
+        let id = match handle.meaning() {
+            Meaning::SameFilled(pattern) => return Ok(repeated_word(content) == Some(pattern)),
+            Meaning::Object(id) => id,
+        };
+        let digest = self.table.get(id).ok_or(GetError::Corrupt)?.digest.load(Ordering::Relaxed);
+        if content.len() == self.page && digest != 0 {
+            return Ok(self.digest(content) == digest);
+        }
+        if !self.is_in_memory(handle) {
+            return Ok(false);
+        }
+        let Scratch { packed, slots, block, .. } = scratch;
+        let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
+        if raw {
+            return Ok(bytes[wanted] == *content);
+        }
+        is_packed(bytes, self.page, offset, content, block).ok_or(GetError::Corrupt)
+    }
+
+    fn put_changed(
+        &self,
+        handle: Handle,
+        changed: &[Range<usize>],
+        content: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<Handle>, GetError> {
+        assert_eq!(content.len(), self.page, "a page of this store's length");
+        let Meaning::Object(id) = handle.meaning() else { return Ok(None) };
+        if !self.is_in_memory(handle) {
+            return Ok(None);
+        }
+        let Scratch { lz4, packed, repacked, block, slots } = scratch;
+        let (bytes, raw) = self.load(id, 0..self.page, packed, slots)?;
+        if raw {
+            return Ok(None);
+        }
+        let room = &mut repacked[..self.page / 8 * 7];
+        let Some(len) = repack(bytes, changed, content, room, block, lz4) else { return Ok(None) };
+        // Without room for it the caller has to keep the page, and the next put says why.
+        Ok(self.put_object(&repacked[..len], false, 0).ok().map(Handle::object))
     }
 
     fn free(&self, handle: Handle) {

@@ -1,0 +1,62 @@
+//! What the processes below this one hold together, by the kernel's own count. Reads, never sets.
+
+use std::fs;
+
+/// Anonymous memory of all descendants in bytes, what several share counted once; `pagoda run` itself left out.
+pub fn descendants_bytes() -> u64 {
+    let mut all = children(std::process::id());
+    let mut next = 0;
+    let mut bytes = 0;
+    while let Some(&pid) = all.get(next) {
+        all.extend(children(pid));
+        next += 1;
+        if fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm != "pagoda\n") {
+            bytes += anonymous_bytes(pid).unwrap_or(0);
+        }
+    }
+    bytes
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let pids = |list: String| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>();
+    lists.flat_map(pids).collect()
+}
+
+/// Walks page tables only where sharing can make a difference.
+fn anonymous_bytes(pid: u32) -> Option<u64> {
+    let resident = field(&format!("/proc/{pid}/status"), "RssAnon:")?;
+    let shared = (resident > 1 << 20).then(|| field(&format!("/proc/{pid}/smaps_rollup"), "Pss_Anon:"));
+    Some(shared.flatten().unwrap_or(resident))
+}
+
+fn field(path: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_child_and_its_child_are_counted() {
+        let before = descendants_bytes();
+        let script = "a=$(head -c 3000000 /dev/zero | tr '\\0' x); (read -r b; : $b); : $a";
+        let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().expect("sh");
+        let mut most = 0;
+        for _ in 0..500 {
+            most = most.max(descendants_bytes());
+            if most > before + (3 << 20) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+        assert!(most > before + (2 << 20), "{before} before, {most} with it");
+    }
+}

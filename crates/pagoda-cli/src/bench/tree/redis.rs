@@ -1,0 +1,314 @@
+//! A server that saves in the background while it is used: what its clients wait for meanwhile.
+//!
+//! The same server, the same keys and the same requests on every side; every value that is read is compared. This
+//! module must never count a request whose answer was wrong: it ends with an error instead.
+
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use pagoda_core::size::Bytes;
+use serde::Serialize;
+
+use super::memory::descendants_bytes;
+use super::work::starts;
+use crate::bench::budget::reason;
+use crate::bench::data::{Random, mix};
+use crate::bench::histogram::Histogram;
+use crate::bench::kernel::{KernelSide, Split};
+use crate::bench::process::{Cancel, Running};
+use crate::bench::report::round;
+use crate::bench::scratch::Scratch;
+use crate::bench::stats::median;
+use crate::bench::{Plan, pagoda_run, warm};
+
+const LIMIT: Duration = Duration::from_secs(300);
+const VALUE_WORDS: u64 = 256;
+/// How many requests are on their way while the server is filled.
+const PIPELINE: u64 = 64;
+/// A save that ends sooner is too short to tell percentiles: the load goes on after it for as long.
+const LOAD_TIME_MIN: Duration = Duration::from_secs(1);
+/// How often the load looks whether the save has ended, in requests.
+const LOOK_EVERY: u64 = 256;
+/// A side that thrashes so that its save takes longer is told as one that did not end.
+const SAVE_LIMIT: Duration = Duration::from_secs(90);
+/// How well what the server holds compresses, for the division of the kernel's side: its values four to one, with what
+/// it adds to them less. A device that fills up stalls the kernel, so rather too little than too much.
+const RATIO: f64 = 3.0;
+
+/// What was found out. Rates are requests a second while the server saves; all under a budget of half the native peak,
+/// but for the native ones.
+#[derive(Default, Serialize)]
+pub struct Bgsave {
+    pub native_ops: Option<f64>,
+    pub pagoda_ops: Option<f64>,
+    /// Under Pagoda, in milliseconds.
+    pub p99_ms: Option<f64>,
+    /// How far the tree's peak was above the budget, in MiB.
+    pub budget_exceeded_mib: Option<f64>,
+    pub native_p99_ms: Option<f64>,
+    /// Under the kernel with the same total memory: a memory group and zram.
+    pub kernel_ops: Option<f64>,
+    pub kernel_p99_ms: Option<f64>,
+    pub native_peak_bytes: Option<u64>,
+    pub budget_bytes: Option<u64>,
+    /// Why a side is missing, by its name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<(&'static str, String)>,
+}
+
+/// One run of one side.
+#[derive(Clone, Copy)]
+struct Sample {
+    ops: f64,
+    p99_ms: f64,
+    peak_bytes: u64,
+}
+
+/// How many runs `measure` does, for the progress bar.
+pub fn runs(pairs: usize) -> usize {
+    1 + 3 * (1 + pairs)
+}
+
+/// Runs everything.
+pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Bgsave> {
+    let mut all = Bgsave::default();
+    if let Err(error) = starts("redis-server") {
+        all.reasons.push(("native", format!("{error:#}")));
+        plan.progress.inc(runs(plan.pairs) as u64);
+        return Ok(all);
+    }
+    let bench = Bench { plan, cancel, keys: if plan.quick { 20_000 } else { 120_000 } };
+    let peak = bench.native()?.peak_bytes;
+    let budget = Bytes::new((peak / 2).max(32 << 20) & !4095);
+    (all.native_peak_bytes, all.budget_bytes) = (Some(peak), Some(budget.get()));
+    let mut samples: [Vec<Sample>; 3] = Default::default();
+    let mut failed: [Option<String>; 3] = Default::default();
+    for number in 0..=plan.pairs {
+        // Who goes first changes from round to round.
+        let order = if number % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
+        for side in order {
+            if failed[side].is_some() {
+                plan.step();
+                continue;
+            }
+            let sample = match side {
+                0 => bench.native(),
+                1 => bench.pagoda(budget),
+                _ => bench.kernel(budget, Bytes::new(peak)),
+            };
+            match sample {
+                Ok(sample) if number > 0 => samples[side].push(sample),
+                Ok(_) => {}
+                Err(error) => failed[side] = Some(reason(error)?),
+            }
+        }
+    }
+    let of = |side: usize, pick: fn(&Sample) -> f64| {
+        let none_failed = failed[side].is_none();
+        median(&samples[side].iter().map(pick).collect::<Vec<_>>()).filter(|_| none_failed).map(round)
+    };
+    (all.native_ops, all.pagoda_ops, all.kernel_ops) = (of(0, |s| s.ops), of(1, |s| s.ops), of(2, |s| s.ops));
+    (all.native_p99_ms, all.p99_ms, all.kernel_p99_ms) =
+        (of(0, |s| s.p99_ms), of(1, |s| s.p99_ms), of(2, |s| s.p99_ms));
+    let over = |sample: &Sample| sample.peak_bytes.saturating_sub(budget.get()) as f64 / (1u64 << 20) as f64;
+    let most = samples[1].iter().map(over).max_by(f64::total_cmp);
+    all.budget_exceeded_mib = most.filter(|_| failed[1].is_none()).map(round);
+    let reasons = ["native", "pagoda", "kernel"].into_iter().zip(failed);
+    all.reasons.extend(reasons.filter_map(|(side, reason)| Some((side, reason?))));
+    Ok(all)
+}
+
+impl Bgsave {
+    /// Whether Pagoda's side failed.
+    pub fn failed(&self) -> bool {
+        self.reasons.iter().any(|(side, _)| *side == "pagoda")
+    }
+}
+
+struct Bench<'a> {
+    plan: &'a Plan,
+    cancel: &'a Cancel,
+    keys: u64,
+}
+
+impl Bench<'_> {
+    fn native(&self) -> anyhow::Result<Sample> {
+        self.run(|server, _| server)
+    }
+
+    fn pagoda(&self, budget: Bytes) -> anyhow::Result<Sample> {
+        self.run(|server, scratch| pagoda_run(self.plan, budget, &scratch.file("stats.json"), server))
+    }
+
+    fn kernel(&self, budget: Bytes, data: Bytes) -> anyhow::Result<Sample> {
+        let side =
+            KernelSide::set_up(&Split::fitting(budget, data, RATIO)).inspect_err(|_| self.plan.step())?;
+        let procs = side.procs().display().to_string();
+        self.run(|server, _| {
+            let join = ["sh", "-c", "echo $$ >\"$0\" && exec \"$@\"", &procs];
+            join.into_iter().map(str::to_owned).chain(server).collect()
+        })
+    }
+
+    /// One server's life.
+    fn run(&self, wrap: impl FnOnce(Vec<String>, &Scratch) -> Vec<String>) -> anyhow::Result<Sample> {
+        let scratch = Scratch::new()?;
+        let socket = scratch.file("redis.sock");
+        let [directory, at] = [scratch.file(""), socket.clone()].map(|path| path.display().to_string());
+        let server = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--dir", &directory];
+        let server = server.into_iter().chain(["--unixsocket", &at]).map(str::to_owned).collect();
+        warm(Bytes::new(self.keys * VALUE_WORDS * 8 * 2));
+        let mut server = Running::start(&wrap(server, &scratch))?;
+        let sample = self.load(&socket, &mut server);
+        self.plan.step();
+        let sample = sample?;
+        server.wait(LIMIT, self.cancel, || ())?;
+        Ok(sample)
+    }
+
+    fn load(&self, socket: &Path, server: &mut Running) -> anyhow::Result<Sample> {
+        let mut client = Client::connect(socket, server, self.cancel)?;
+        let mut versions = vec![0u32; self.keys as usize];
+        for first in (0..self.keys).step_by(PIPELINE as usize) {
+            self.cancel.check()?;
+            let keys = first..(first + PIPELINE).min(self.keys);
+            for key in keys.clone() {
+                client.send(&[b"SET", &name(key), &value(key, 0)])?;
+            }
+            client.write.flush()?;
+            for _ in keys {
+                client.expect("+OK")?;
+            }
+        }
+        let mut peak_bytes = descendants_bytes();
+        client.ask(&[b"BGSAVE"])?;
+        if !client.line()?.starts_with("+Background saving started") {
+            bail!("the server does not save in the background");
+        }
+        let (mut random, mut times, begin) = (Random::new(5), Histogram::new(), Instant::now());
+        let mut done = 0;
+        loop {
+            let key = random.below(self.keys);
+            let version = &mut versions[key as usize];
+            let start = Instant::now();
+            if random.below(2) == 0 {
+                *version += 1;
+                client.ask(&[b"SET", &name(key), &value(key, *version)])?;
+                client.expect("+OK")?;
+            } else {
+                client.ask(&[b"GET", &name(key)])?;
+                if client.bulk()? != value(key, *version) {
+                    bail!("wrong data: key {key} is not its version {version}");
+                }
+            }
+            times.add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            done += 1;
+            if done % LOOK_EVERY == 0 {
+                self.cancel.check()?;
+                peak_bytes = peak_bytes.max(descendants_bytes());
+                let (saving, right) = client.saving()?;
+                if !saving && begin.elapsed() > LOAD_TIME_MIN {
+                    if !right {
+                        bail!("the save failed");
+                    }
+                    break;
+                }
+                if begin.elapsed() > SAVE_LIMIT {
+                    bail!("the save did not end within {} s", SAVE_LIMIT.as_secs());
+                }
+            }
+        }
+        let ops = done as f64 / begin.elapsed().as_secs_f64();
+        client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
+        Ok(Sample { ops, p99_ms: times.percentiles().p99 / 1000.0, peak_bytes })
+    }
+}
+
+fn name(key: u64) -> Vec<u8> {
+    format!("key:{key:08}").into_bytes()
+}
+
+/// The first quarter is random, the rest repeats one word.
+fn value(key: u64, version: u32) -> Vec<u8> {
+    let mut random = Random::new(key << 32 | u64::from(version));
+    let word = |i| if i < VALUE_WORDS / 4 { random.next() } else { mix(key) };
+    (0..VALUE_WORDS).map(word).flat_map(u64::to_le_bytes).collect()
+}
+
+struct Client {
+    read: BufReader<UnixStream>,
+    write: BufWriter<UnixStream>,
+}
+
+impl Client {
+    fn connect(socket: &Path, server: &mut Running, cancel: &Cancel) -> anyhow::Result<Self> {
+        let start = Instant::now();
+        loop {
+            match UnixStream::connect(socket) {
+                Ok(stream) => {
+                    stream.set_read_timeout(Some(LIMIT))?;
+                    let read = BufReader::new(stream.try_clone()?);
+                    return Ok(Self { read, write: BufWriter::new(stream) });
+                }
+                Err(error) if start.elapsed() > Duration::from_secs(10) || server.ended() => {
+                    return Err(error).context("the server does not listen");
+                }
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+            cancel.check()?;
+        }
+    }
+
+    fn send(&mut self, words: &[&[u8]]) -> anyhow::Result<()> {
+        write!(self.write, "*{}\r\n", words.len())?;
+        for word in words {
+            write!(self.write, "${}\r\n", word.len())?;
+            self.write.write_all(word)?;
+            self.write.write_all(b"\r\n")?;
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, words: &[&[u8]]) -> anyhow::Result<()> {
+        self.send(words)?;
+        Ok(self.write.flush()?)
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.read.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn expect(&mut self, reply: &str) -> anyhow::Result<()> {
+        let line = self.line()?;
+        if line != reply {
+            bail!("the server answered {line:?}, not {reply}");
+        }
+        Ok(())
+    }
+
+    fn bulk(&mut self) -> anyhow::Result<Vec<u8>> {
+        let line = self.line()?;
+        let length: usize = line
+            .strip_prefix('$')
+            .and_then(|length| length.parse().ok())
+            .with_context(|| format!("the server answered {line:?}"))?;
+        let mut content = vec![0; length + 2];
+        self.read.read_exact(&mut content)?;
+        content.truncate(length);
+        Ok(content)
+    }
+
+    /// Whether it still saves, and whether the last save went well.
+    fn saving(&mut self) -> anyhow::Result<(bool, bool)> {
+        self.ask(&[b"INFO", b"persistence"])?;
+        let text = String::from_utf8_lossy(&self.bulk()?).into_owned();
+        let has = |line: &str| text.lines().any(|other| other == line);
+        Ok((!has("rdb_bgsave_in_progress:0"), has("rdb_last_bgsave_status:ok")))
+    }
+}

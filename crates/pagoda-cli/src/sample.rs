@@ -1,0 +1,130 @@
+//! The peaks of a whole tree: how much its processes held together, looked at from outside many times a second.
+//!
+//! Each process keeps its own peaks, but those of several come at different times and have no sum. So a thread of
+//! `pagoda run` adds up what they hold at the moment. What rises and falls between two looks is missed, but for the peak
+//! of a single process, which that one saw itself; a process holds what it has got for longer than that as a rule. The
+//! same thread frees the places of processes that have ended. It must never hold up the end of a run.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pagoda::counters::{Counter, Kind, Snapshot};
+use pagoda::tree::Tree;
+
+/// Forty looks a second, some microseconds each: as often as the processes themselves look when nothing happens.
+const INTERVAL: Duration = Duration::from_millis(25);
+
+/// Every so many looks it is asked of each process whether it is still there, and what those hold that don't say.
+const LOOKS_BETWEEN_SWEEPS: u32 = 8;
+
+/// The peaks of the tree so far.
+#[derive(Default)]
+pub struct Peaks {
+    anon_bytes: u64,
+    stored_bytes: u64,
+    store_memory_bytes: u64,
+    spilled_bytes: u64,
+    /// All gauges at the moment when most was held.
+    at_peak: Snapshot,
+}
+
+impl Peaks {
+    fn look(&mut self, now: &Snapshot) {
+        self.anon_bytes = self.anon_bytes.max(now.anon_bytes);
+        self.stored_bytes = self.stored_bytes.max(now.stored_bytes);
+        self.store_memory_bytes = self.store_memory_bytes.max(now.store_memory_bytes);
+        self.spilled_bytes = self.spilled_bytes.max(now.spilled_bytes);
+        if now.held_bytes >= self.at_peak.held_bytes {
+            self.at_peak = *now;
+        }
+    }
+
+    /// The tree's totals with the tree's peaks, and whether its gauges are those of the peak: at the end of a single
+    /// process its own last ones say more.
+    pub fn complete(&self, mut totals: Snapshot) -> (Snapshot, bool) {
+        totals.anon_peak_bytes = totals.anon_peak_bytes.max(self.anon_bytes);
+        totals.stored_peak_bytes = totals.stored_peak_bytes.max(self.stored_bytes);
+        totals.store_memory_peak_bytes = totals.store_memory_peak_bytes.max(self.store_memory_bytes);
+        totals.spilled_peak_bytes = totals.spilled_peak_bytes.max(self.spilled_bytes);
+        if self.at_peak.held_bytes > totals.held_peak_bytes {
+            totals.held_peak_bytes = self.at_peak.held_bytes;
+            totals.unmanaged_at_peak_bytes = self.at_peak.unmanaged_bytes;
+        }
+        if totals.processes <= 1 {
+            return (totals, false);
+        }
+        let (last, at_peak) = (totals.fields(), self.at_peak.fields());
+        let of = |counter: Counter| match counter.kind() {
+            Kind::Gauge => at_peak[counter as usize].1,
+            _ => last[counter as usize].1,
+        };
+        (Snapshot::of(of), true)
+    }
+}
+
+/// The thread that looks.
+pub struct Sampler {
+    end: Sender<()>,
+    thread: JoinHandle<Peaks>,
+}
+
+impl Sampler {
+    /// Starts it; `None` if there can be no thread, and then the peaks are those of single processes. It takes no signal:
+    /// its maker has blocked them all.
+    pub fn start(tree: Tree) -> Option<Self> {
+        let (end, ended) = mpsc::channel();
+        let body = move || {
+            let mut peaks = Peaks::default();
+            let mut looks = 0u32;
+            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(LOOKS_BETWEEN_SWEEPS) {
+                    tree.sweep();
+                    tree.watch_unmanaged();
+                } else {
+                    tree.sweep_quickly();
+                }
+                peaks.look(&tree.totals());
+            }
+            peaks
+        };
+        let thread = std::thread::Builder::new().name("pagoda-sample".to_owned()).spawn(body).ok()?;
+        Some(Self { end, thread })
+    }
+
+    /// Ends it, and returns what it saw.
+    pub fn finish(self) -> Peaks {
+        drop(self.end);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peaks_are_those_of_the_sum_or_of_one_process_whichever_is_more() {
+        let mut peaks = Peaks::default();
+        let held = |held_bytes, anon_bytes, unmanaged_bytes| Snapshot {
+            held_bytes,
+            anon_bytes,
+            unmanaged_bytes,
+            own_bytes: held_bytes / 10,
+            ..Snapshot::default()
+        };
+        for look in [held(100, 50, 1), held(300, 60, 2), held(200, 80, 3)] {
+            peaks.look(&look);
+        }
+        let own =
+            Snapshot { processes: 2, held_peak_bytes: 250, anon_peak_bytes: 90, faults: 7, ..held(1, 1, 1) };
+        let (several, at_peak) = peaks.complete(own);
+        assert!(at_peak);
+        assert_eq!((several.held_peak_bytes, several.unmanaged_at_peak_bytes), (300, 2));
+        assert_eq!((several.anon_peak_bytes, several.own_bytes, several.faults), (90, 30, 7));
+        let (one, at_peak) = peaks.complete(Snapshot { processes: 1, held_peak_bytes: 400, ..own });
+        assert!(!at_peak);
+        assert_eq!((one.held_peak_bytes, one.own_bytes), (400, 0));
+    }
+}

@@ -1,0 +1,104 @@
+//! Seeded trees of processes in too little memory, with every byte against a shadow: whoever is forked holds what its
+//! parent held at that moment, whatever the parent does next and however either ends.
+//!
+//! `PAGODA_FORK_ROUNDS` says how many forks instead of the short form, at every base page; `PAGODA_FORK_SEED` repeats a
+//! run as far as the processes' own choices go. The seed is printed when something is wrong.
+
+#[path = "../torture/area.rs"]
+mod area;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod borrow;
+mod family;
+mod faults;
+mod plots;
+mod racing;
+mod rounds;
+mod torture;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use support::managed::{ROLE, Run};
+use support::random::mix;
+use support::suite::{self, Test};
+
+/// The least that is taken.
+const BUDGET: &str = "32M";
+
+/// What a fork and all that its children check is expected to take at most, on a busy machine: longer is a hang.
+const ROUND_MS_MAX: u64 = 1500;
+
+/// A test: its name, what the program does for a seed and a number of forks, and how many forks the short form has.
+struct Kind {
+    name: &'static str,
+    body: fn(u64, u64) -> Result<String, String>,
+    short: u64,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind { name: "torture", body: torture::body, short: 24 },
+    Kind { name: "rounds", body: rounds::body, short: 100 },
+    Kind { name: "faults", body: faults::body, short: 24 },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == ROLE) {
+        return program(&arguments[1..]);
+    }
+    let forks = from_environment("PAGODA_FORK_ROUNDS");
+    let base_pages: &[&str] = if forks.is_some() { &["4K", "16K", "64K", "2M"] } else { &["4K", "64K"] };
+    let tests = KINDS.iter().flat_map(|kind| {
+        base_pages.iter().map(move |base_page| Test {
+            name: format!("forks_{}_{}", kind.name, base_page.to_lowercase()),
+            run: Box::new(move || run(kind, base_page, forks.unwrap_or(kind.short))),
+        })
+    });
+    suite::run(&arguments, tests.collect())
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+}
+
+fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
+    if !suite::can_run("forks") {
+        return Ok("skipped".to_owned());
+    }
+    let seed =
+        from_environment("PAGODA_FORK_SEED").unwrap_or_else(|| mix(u64::from(std::process::id())) >> 40);
+    let run = Run {
+        base_page,
+        memory: BUDGET,
+        arguments: vec![kind.name.to_owned(), seed.to_string(), forks.to_string()],
+        limit: Duration::from_millis(60_000 + forks * ROUND_MS_MAX),
+    };
+    let told = |error| format!("seed {seed}: {error}");
+    let outcome = run.run().map_err(told)?;
+    let counted = outcome.expect_some(&["forks", "evictions", "faults_stored"]).map_err(told)?;
+    Ok(format!("seed {seed}: {}; {counted}", outcome.said.trim()))
+}
+
+/// The program, or what it executes anew.
+fn program(arguments: &[String]) -> ExitCode {
+    let number = |at: usize| arguments[at].parse::<u64>().expect("a number");
+    let result = match KINDS.iter().find(|kind| kind.name == arguments[0]) {
+        Some(kind) => (kind.body)(number(1), number(2)),
+        None => family::executed(number(1)),
+    };
+    match result {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(wrong) => {
+            family::complain(&wrong);
+            // At once: threads that go on must not add to it, and nothing is to be torn down.
+            family::end_at_once(family::WRONG)
+        }
+    }
+}

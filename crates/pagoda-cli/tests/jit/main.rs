@@ -1,0 +1,109 @@
+//! What compilers and collectors at run time do to their memory, and what else comes between a program and its faults:
+//! protections that change while content is out, guard pages, stacks that grow, signal handlers on stacks that are out,
+//! other users of userfaultfd, system call filters, programs with rights of their own.
+//!
+//! Each runs for two seconds beside a thread that keeps memory short; what it does counts only if it saw memory of its
+//! own out before.
+
+#[path = "../races/pressure.rs"]
+#[allow(dead_code, reason = "the races use the rest")]
+mod pressure;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod code;
+mod filtered;
+mod grows_down;
+mod protections;
+mod registered;
+mod rights;
+mod signals;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use pressure::{Arena, Rounds};
+use support::managed::{ROLE, Run};
+use support::random::mix;
+use support::suite::{self, Test};
+
+/// The least that is taken.
+const BUDGET: &str = "32M";
+
+const SHORT: Duration = Duration::from_secs(2);
+
+/// A case: its name, what it does in a thread until its rounds are over, and the counters that show that it was run.
+struct Case {
+    name: &'static str,
+    body: fn(&Arena, u64) -> Result<(), String>,
+    counters: &'static [&'static str],
+}
+
+const CASES: [Case; 9] = [
+    Case { name: "read_only", body: protections::read_only, counters: &["evictions", "faults_stored"] },
+    Case { name: "guard_pages", body: protections::guard_pages, counters: &["evictions", "faults_stored"] },
+    Case { name: "code", body: code::body, counters: &["evictions", "faults_stored"] },
+    Case { name: "grows_down", body: grows_down::body, counters: &["evictions", "faults_stored"] },
+    Case {
+        name: "alternate_stack",
+        body: signals::alternate_stack,
+        counters: &["evictions", "faults_stored"],
+    },
+    Case { name: "own_handlers", body: signals::own_handlers, counters: &["evictions", "faults_stored"] },
+    Case { name: "registered", body: registered::body, counters: &["evictions", "left_registered_bytes"] },
+    Case { name: "filtered_thread", body: filtered::thread, counters: &["evictions", "faults_stored"] },
+    Case { name: "filtered_child", body: filtered::child, counters: &["evictions", "forks"] },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == ROLE) {
+        return program(&arguments[1..]);
+    }
+    let cases = CASES.iter().flat_map(|case| {
+        ["4K", "64K"].map(|base_page| Test {
+            name: format!("jit_{}_{}", case.name, base_page.to_lowercase()),
+            run: Box::new(move || run(case, base_page)),
+        })
+    });
+    let rights = Test { name: "jit_rights".to_owned(), run: Box::new(rights::run) };
+    suite::run(&arguments, cases.chain([rights]).collect())
+}
+
+fn run(case: &Case, base_page: &str) -> Result<String, String> {
+    if !suite::can_run("jit") {
+        return Ok("skipped".to_owned());
+    }
+    let seed = mix(u64::from(std::process::id())) >> 40;
+    let arguments = vec![case.name.to_owned(), seed.to_string()];
+    let run = Run { base_page, memory: BUDGET, arguments, limit: SHORT + Duration::from_secs(60) };
+    let told = |error| format!("seed {seed}: {error}");
+    let outcome = run.run().map_err(told)?;
+    let counted = outcome.expect_some(case.counters).map_err(told)?;
+    Ok(format!("{}; {counted}", outcome.said.trim()))
+}
+
+/// The program: the case beside a thread that keeps memory short.
+fn program(arguments: &[String]) -> ExitCode {
+    let case = CASES.iter().find(|case| case.name == arguments[0]).expect("a case");
+    let seed = arguments[1].parse::<u64>().expect("a number");
+    let arena = Arena::new(Rounds::new(0, SHORT));
+    let result = std::thread::scope(|scope| {
+        let ballast = scope.spawn(|| arena.press(seed));
+        let done = (case.body)(&arena, seed);
+        arena.end();
+        done.and(ballast.join().expect("the ballast does not panic"))
+    });
+    println!("{}", arena.told());
+    match result {
+        Ok(()) if arena.seen_out() == 0 => {
+            eprintln!("nothing of what the case is about was ever seen out");
+            ExitCode::from(10)
+        }
+        Ok(()) => ExitCode::SUCCESS,
+        Err(wrong) => {
+            eprintln!("{wrong}");
+            ExitCode::from(9)
+        }
+    }
+}

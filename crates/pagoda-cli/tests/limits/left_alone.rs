@@ -1,0 +1,128 @@
+//! What can't be moved is left alone, and counted: so much as is populated, no less and no more.
+
+use std::time::Duration;
+
+use crate::program::{PAGES_PER_MIB, check, fill, write};
+use crate::run::{Ended, begin};
+use crate::support::memory::Mapping;
+
+/// Locked, executable and shared memory of the program, in MiB: of different sizes, so that none is taken for another.
+const SIZES_MIB: [(&str, u64); 3] =
+    [("left_locked_bytes", 3), ("left_executable_bytes", 5), ("left_shared_bytes", 7)];
+
+/// What else a program has of each kind, at most: its libraries have no such memory, its stack is not locked.
+const SLACK: u64 = 64 << 10;
+
+/// Longer than it takes the watcher to look at everything once more.
+const LOOKS: Duration = Duration::from_millis(1200);
+
+fn expect(ended: &Ended, name: &str, mib: u64) -> Result<String, String> {
+    let bytes = ended.counter(name)?;
+    if bytes < mib << 20 || bytes > (mib << 20) + SLACK {
+        return Err(format!("{name} is {bytes}, not {mib} MiB"));
+    }
+    Ok(format!("{name} {bytes}"))
+}
+
+/// From the start.
+pub fn is_counted() -> Result<String, String> {
+    let ended = begin(&[], &["-m", "64M"], &["left-alone"])?.end()?;
+    ended.expect_success()?;
+    let said: Result<Vec<_>, _> = SIZES_MIB.iter().map(|(name, mib)| expect(&ended, name, *mib)).collect();
+    Ok(said?.join(", "))
+}
+
+/// Memory that was adopted, and then locked or made executable or read-only.
+pub fn later_is_counted() -> Result<String, String> {
+    let ended = begin(&[], &["-m", "64M"], &["left-alone-later"])?.end()?;
+    ended.expect_success()?;
+    if ended.counter("adopted_bytes")? < 24 << 20 {
+        return Err("it was not adopted first".to_owned());
+    }
+    let kinds = [("left_locked_bytes", 3), ("left_executable_bytes", 5), ("left_readonly_bytes", 7)];
+    let said: Result<Vec<_>, _> = kinds.iter().map(|(name, mib)| expect(&ended, name, *mib)).collect();
+    Ok(said?.join(", "))
+}
+
+/// Twice as large as what is populated of it: only the lower half is.
+fn half_populated(mib: u64) -> Result<Mapping, String> {
+    let pages = mib as usize * PAGES_PER_MIB;
+    let mut mapping = Mapping::new(2 * pages).map_err(|error| error.to_string())?;
+    write(&mut mapping, 0..pages);
+    Ok(mapping)
+}
+
+/// In the program. Its memory is more than the budget, so that reclaim looks at all of it.
+pub fn program() -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let [locked_mib, executable_mib, shared_mib] = SIZES_MIB.map(|(_, mib)| mib);
+    let pages = |mib: u64| mib as usize * PAGES_PER_MIB;
+    let locked = Mapping::new(pages(locked_mib)).map_err(told)?;
+    lock(&locked)?;
+    let mut executable = half_populated(executable_mib)?;
+    executable
+        .protect(0..2 * pages(executable_mib), libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
+        .map_err(told)?;
+    let shared = shared(2 * pages(shared_mib), pages(shared_mib))?;
+    let mut rest = Mapping::new(pages(80)).map_err(told)?;
+    write(&mut rest, 0..pages(80));
+    std::thread::sleep(LOOKS);
+    check(&rest, 0..pages(80))?;
+    check(&executable, 0..pages(executable_mib))?;
+    // Still there, so that nobody unmaps it earlier.
+    let _ = (locked.start(), shared);
+    Ok(())
+}
+
+/// In the program: more than the least budget is locked, so that nothing is left for the rest.
+pub fn fill_beside_locked() -> Result<(), String> {
+    let locked = Mapping::new(60 * PAGES_PER_MIB).map_err(|error| error.to_string())?;
+    lock(&locked)?;
+    fill(60, |_| Ok(()))
+}
+
+/// In the program: the same of memory that is managed already.
+pub fn later_program() -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut mappings = [half_populated(3)?, half_populated(5)?, half_populated(16)?];
+    std::thread::sleep(LOOKS);
+    let protections = [
+        (1, 5, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC),
+        // Of the last one a part only.
+        (2, 7, libc::PROT_READ),
+    ];
+    for (at, mib, protection) in protections {
+        mappings[at].protect(0..mib * PAGES_PER_MIB, protection).map_err(told)?;
+    }
+    let above = mappings[0].split_off(3 * PAGES_PER_MIB);
+    lock(&mappings[0])?;
+    std::thread::sleep(LOOKS);
+    for (mapping, mib) in mappings.iter().zip([3, 5, 16]) {
+        check(mapping, 0..mib * PAGES_PER_MIB)?;
+    }
+    drop(above);
+    Ok(())
+}
+
+/// Locks all of it into memory.
+fn lock(mapping: &Mapping) -> Result<(), String> {
+    let at = std::ptr::with_exposed_provenance(mapping.start());
+    // SAFETY: the range is the mapping's own; locking changes no content.
+    let done = unsafe { libc::mlock(at, mapping.pages() * 4096) };
+    if done == 0 { Ok(()) } else { Err(format!("mlock: {}", std::io::Error::last_os_error())) }
+}
+
+/// Shared anonymous memory, of which so many pages are populated; for as long as the program lives.
+fn shared(pages: usize, populated: usize) -> Result<usize, String> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), pages * 4096, protection, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(format!("mmap: {}", std::io::Error::last_os_error()));
+    }
+    for page in 0..populated {
+        // SAFETY: the page lies in the mapping just made, which nobody else knows.
+        unsafe { at.cast::<u8>().add(page * 4096).write_volatile(1) };
+    }
+    Ok(at.expose_provenance())
+}

@@ -1,0 +1,42 @@
+//! Programs that run into a limit under `pagoda run`: a store that is full or fails, too few descriptors, mappings or
+//! addresses, memory that can't be managed. Each run ends by itself, with right data or with one line that says why.
+//!
+//! Like the races this executable runs itself as the program.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod discard_in_child;
+mod left_alone;
+mod process_limits;
+mod program;
+mod run;
+mod store_trouble;
+
+use std::process::ExitCode;
+
+use support::managed::ROLE;
+use support::suite::{self, Test};
+
+type Body = fn() -> Result<String, String>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == ROLE) {
+        return program::main(&arguments[1..]);
+    }
+    let tests: [(&str, Body); 7] = [
+        ("a_store_that_fills_up_or_fails_ends_the_program_with_a_reason", store_trouble::ends_with_a_reason),
+        ("too_few_descriptors_are_named", process_limits::descriptors),
+        ("too_few_addresses_are_named", process_limits::addresses),
+        ("at_the_limit_of_mappings_the_data_stays_right", process_limits::mappings),
+        ("what_is_left_alone_is_counted", left_alone::is_counted),
+        ("what_became_unmovable_is_counted", left_alone::later_is_counted),
+        ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
+    ];
+    let test = |(name, run): (&str, Body)| Test {
+        name: name.to_owned(),
+        run: Box::new(move || if suite::can_run("limits") { run() } else { Ok("skipped".to_owned()) }),
+    };
+    suite::run(&arguments, tests.into_iter().map(test).collect())
+}

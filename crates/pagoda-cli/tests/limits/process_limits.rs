@@ -1,0 +1,86 @@
+//! Limits of the process: descriptors, addresses and mappings.
+
+use crate::program::{PAGES_PER_MIB, check, write};
+use crate::run::begin;
+use crate::support::memory::Mapping;
+
+/// A shell that sets a limit (its letter and value are the next two words) and becomes what follows.
+const LIMITED: &str = "ulimit -$0 $1 && shift && exec \"$@\"";
+
+fn limited(
+    letter: &str,
+    limit: &str,
+    options: &[&str],
+    program: &[&str],
+) -> Result<crate::run::Ended, String> {
+    begin(&["sh", "-c", LIMITED, letter, limit], options, program)?.end()
+}
+
+/// With too few the run is refused for just that; with enough of them for the program's own it is not.
+pub fn descriptors() -> Result<String, String> {
+    let run = |limit: &str| limited("n", limit, &["-m", "64M"], &["fill", "1"]);
+    let mut refused = Vec::new();
+    for limit in ["6", "7", "8"] {
+        refused.push(
+            run(limit)?
+                .expect_refusal(&["EMFILE", "ulimit -n"])
+                .map_err(|error| format!("{limit}: {error}"))?,
+        );
+    }
+    run("24")?.expect_success()?;
+    Ok(refused[0].clone())
+}
+
+/// The same of addresses.
+pub fn addresses() -> Result<String, String> {
+    // In KiB. The arenas alone are twice the budget.
+    let run = |limit: &str| limited("v", limit, &["-m", "64M"], &["fill", "1"]);
+    let mut said = String::new();
+    for limit in ["60000", "120000", "170000"] {
+        said = run(limit)?
+            .expect_refusal(&["ENOMEM", "ulimit -v"])
+            .map_err(|error| format!("{limit}: {error}"))?;
+    }
+    run("1000000")?.expect_success()?;
+    Ok(said)
+}
+
+/// The kernel refuses mappings to the program as it would without Pagoda, and what the program has stays right, within
+/// the budget.
+pub fn mappings() -> Result<String, String> {
+    let ended = begin(&[], &["-m", "64M"], &["many-mappings"])?.end()?;
+    ended.expect_success()?;
+    if ended.counter("evictions")? == 0 {
+        return Err("nothing was evicted".to_owned());
+    }
+    Ok(ended.said.trim().to_owned())
+}
+
+/// More than `vm.max_map_count` is by default.
+const MAPPINGS: usize = 80_000;
+
+/// Pages of them that are written, each a mapping of its own and too small to be managed: a quarter of the budget.
+const WRITTEN: usize = 4096;
+
+/// Filled after the limit was reached: more than the budget.
+const FILLED_MIB: usize = 128;
+
+/// In the program: splits mappings until the kernel refuses, then writes what it has.
+pub fn many_mappings() -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut filled = Mapping::new(FILLED_MIB * PAGES_PER_MIB).map_err(told)?;
+    // The kernel makes one mapping of neighbours that are alike: every other page gets another protection. Where far more
+    // mappings are allowed than is usual there is no limit to be reached here.
+    let mut split = Mapping::new(MAPPINGS).map_err(told)?;
+    let refused =
+        (0..MAPPINGS / 2).find(|piece| split.protect(2 * piece..2 * piece + 1, libc::PROT_READ).is_err());
+    let pieces = refused.unwrap_or(MAPPINGS / 2).min(WRITTEN);
+    (0..pieces).for_each(|piece| split.page_mut(2 * piece + 1)[0] = piece as u64);
+    write(&mut filled, 0..FILLED_MIB * PAGES_PER_MIB);
+    check(&filled, 0..FILLED_MIB * PAGES_PER_MIB)?;
+    if let Some(wrong) = (0..pieces).find(|piece| split.page(2 * piece + 1)[0] != *piece as u64) {
+        return Err(format!("piece {wrong} holds {}", split.page(2 * wrong + 1)[0]));
+    }
+    println!("{} mappings", 2 * refused.unwrap_or(MAPPINGS / 2));
+    Ok(())
+}

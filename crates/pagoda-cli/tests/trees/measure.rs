@@ -1,0 +1,220 @@
+//! Running a tree of processes natively and managed: its output, its status, and its memory seen from outside.
+//!
+//! This module must never wait for ever, nor leave anything behind: a tree that passes its time limit is killed with
+//! all its processes, and what outlives its run is told and killed.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::programs::Program;
+use crate::support::tree::{self, Before, Watch};
+
+/// A hang is what this ends: every program takes seconds, and minutes on a machine that is busy otherwise.
+const RUN_TIME_MAX: Duration = Duration::from_secs(240);
+
+/// Often enough for the peak of processes that live for a tenth of a second; each look walks page tables.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Directories on a disk that go with their value.
+pub struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        let scratch = Self(tempfile::tempdir_in("/var/tmp").expect("a directory in /var/tmp"));
+        for path in [scratch.runtime(), scratch.store()] {
+            fs::create_dir(path).expect("made");
+        }
+        scratch
+    }
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+    /// Where `pagoda run` puts what lives as long as a run, and nothing else is.
+    fn runtime(&self) -> PathBuf {
+        self.path("runtime")
+    }
+    fn store(&self) -> PathBuf {
+        self.path("store")
+    }
+}
+
+/// What was seen of a run.
+pub struct Run {
+    pub output: String,
+    pub status: ExitStatus,
+    pub errors: String,
+    /// The most anonymous memory of all its processes.
+    pub peak_bytes: u64,
+    /// The most that processes held which could have an engine and had none.
+    pub without_engine_bytes: u64,
+    pub processes_peak: usize,
+    pub wall: Duration,
+    /// What was still there when it had ended.
+    pub left: Vec<String>,
+}
+
+/// A run under `pagoda run`.
+pub struct Managed {
+    pub run: Run,
+    pub budget_bytes: u64,
+    /// `managed` where the budget was enforced until the end.
+    pub run_status: String,
+    counters: serde_json::Value,
+}
+
+impl Managed {
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters[name].as_u64().unwrap_or(0)
+    }
+    /// What the kernel copied on write while children lived, as `--stats` reports it.
+    pub fn copied_on_write_bytes(&self) -> u64 {
+        self.counter("copied_on_write_peak_bytes")
+    }
+    /// The most that was left to the kernel: by the engines' own account, and in processes without one.
+    pub fn unmanaged_bytes(&self) -> u64 {
+        self.counter("unmanaged_at_peak_bytes") + self.run.without_engine_bytes
+    }
+}
+
+pub fn native(program: &Program, scratch: &Scratch) -> Run {
+    run(program, &[], scratch, false)
+}
+
+pub fn managed(program: &Program, scratch: &Scratch, budget_bytes: u64) -> Managed {
+    let stats = scratch.path("stats.json");
+    // Whoever the program runs as has to be able to write it.
+    fs::write(&stats, "").and_then(|()| open_to_all(&stats, 0o666)).expect("made");
+    let text = |path: PathBuf| path.to_str().expect("a name that is text").to_owned();
+    let mut words = vec![program.pagoda.clone().unwrap_or_else(|| env!("CARGO_BIN_EXE_pagoda").to_owned())];
+    words.extend(["run", "--memory"].map(str::to_owned));
+    words.push(budget_bytes.to_string());
+    words.extend([
+        "--store-dir".to_owned(),
+        text(scratch.store()),
+        "--stats".to_owned(),
+        text(stats.clone()),
+    ]);
+    words.push("--".to_owned());
+    let run = run(program, &words, scratch, true);
+    let text = fs::read(&stats).unwrap_or_default();
+    let stats: serde_json::Value = serde_json::from_slice(&text)
+        .unwrap_or_else(|error| panic!("--stats was not written ({error}): {}", run.errors));
+    Managed {
+        run,
+        budget_bytes,
+        run_status: stats["status"].as_str().unwrap_or("nothing").to_owned(),
+        counters: stats["counters"].clone(),
+    }
+}
+
+/// Lets every user reach a file or directory.
+pub fn open_to_all(path: &Path, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Runs it to its end and samples; `pagoda` is what stands between the program's own prefix and its command.
+fn run(program: &Program, pagoda: &[String], scratch: &Scratch, supervised: bool) -> Run {
+    if let Some(prepare) = &program.prepare {
+        prepare();
+    }
+    let (out, err) = (scratch.path("stdout"), scratch.path("stderr"));
+    let words: Vec<&String> = program.prefix.iter().chain(pagoda).chain(&program.command).collect();
+    let input =
+        program.input.as_ref().map_or_else(Stdio::null, |path| File::open(path).expect("input").into());
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).envs(program.environment.iter().copied());
+    command.env_remove("PAGODA_PRELOAD").env_remove("LD_PRELOAD").env_remove("PAGODA_CONFIG");
+    command.env("XDG_RUNTIME_DIR", scratch.runtime()).current_dir(scratch.path("."));
+    command.stdin(input).stdout(File::create(&out).expect("made")).stderr(File::create(&err).expect("made"));
+    let (runtime, store) = (scratch.runtime(), scratch.store());
+    let before = Before::look(&[&runtime, &store]);
+    let start = Instant::now();
+    let mut child =
+        command.spawn().unwrap_or_else(|error| panic!("{} does not start: {error}", program.name));
+    let root = child.id();
+    let client = program.client.map(|client| {
+        let directory = program.directory.clone();
+        thread::spawn(move || client(&directory))
+    });
+    let mut watch = Watch::default();
+    let (mut peak_bytes, mut without_engine_bytes, mut processes_peak) = (0, 0, 0);
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("waited for") {
+            break status;
+        }
+        let pids = tree::with_descendants(root);
+        if start.elapsed() > RUN_TIME_MAX {
+            let threads: String = pids.iter().map(|&pid| tree::threads(pid)).collect();
+            pids.iter().for_each(|&pid| tree::kill(pid));
+            let _ = child.wait();
+            let errors = fs::read_to_string(&err).unwrap_or_default();
+            before.left(root);
+            panic!("{} did not end within {RUN_TIME_MAX:?}\n{threads}{errors}", program.name);
+        }
+        // The supervisor is no part of the program.
+        let held = watch.held(&pids[usize::from(supervised)..]);
+        peak_bytes = peak_bytes.max(held.anonymous_bytes);
+        without_engine_bytes = without_engine_bytes.max(held.without_engine_bytes);
+        processes_peak = processes_peak.max(held.processes);
+        thread::sleep(SAMPLE_INTERVAL);
+    };
+    let wall = start.elapsed();
+    let mut output = digest(&out);
+    for file in &program.outputs {
+        output += &format!(", {}", digest(file));
+        // The next run has to write its own.
+        let _ = fs::remove_file(file);
+    }
+    if let Some(client) = client {
+        output += &client.join().unwrap_or_else(|_| "; its client failed".to_owned());
+    }
+    let errors = fs::read_to_string(&err).unwrap_or_default();
+    let left = before.left(root);
+    Run { output, status, errors, peak_bytes, without_engine_bytes, processes_peak, wall, left }
+}
+
+/// How much it is, and its 64-bit FNV-1a.
+fn digest(path: &Path) -> String {
+    let Ok(mut file) = File::open(path) else { return format!("no {}", path.display()) };
+    let mut digest = Digest::default();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let n = file.read(&mut buffer).expect("read");
+        if n == 0 {
+            return digest.to_string();
+        }
+        digest.update(&buffer[..n]);
+    }
+}
+
+/// A running digest.
+pub struct Digest {
+    hash: u64,
+    bytes: u64,
+}
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self { hash: 0xcbf2_9ce4_8422_2325, bytes: 0 }
+    }
+}
+
+impl Digest {
+    pub fn update(&mut self, content: &[u8]) {
+        for &byte in content {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.bytes += content.len() as u64;
+    }
+}
+
+impl std::fmt::Display for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes {:016x}", self.bytes, self.hash)
+    }
+}

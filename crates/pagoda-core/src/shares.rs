@@ -1,0 +1,310 @@
+//! How the members of a process tree share its budget, each by itself, with nobody in charge.
+//!
+//! Every member publishes two things: its [`Use`] (what it would hold without Pagoda, and how much it suffers), and a
+//! *claim*: what it may take or has taken of the budget, whichever is more. From time to time each one looks at all of
+//! them and does three steps:
+//!
+//! 1. [`target`]: what its share should be. A deterministic function of the uses, so that all who see the same uses come
+//!    to shares that sum to at most the budget.
+//! 2. [`Look::proposal`]: one damped step from its share towards the target, growing only into what nobody claims.
+//! 3. [`Look::settled`]: a member that grows publishes its claim first, sums up all claims again and takes back what
+//!    is too much. Of two that grow at the same time the one that publishes last sees the other's claim, so that both
+//!    can't keep the same room. So no view, however stale, lets the shares pass the budget.
+//!
+//! Bounds. At any time the shares sum to at most the budget, and one [`FLOOR`] more for each member that started since
+//! the others looked (a member gets its floor at once, so that it never waits for another process to be scheduled).
+//! When all members have looked often enough while their uses stand still, the shares sum to at most the budget, and
+//! each lies within [`dead_zone`] of its target. A member whose memory can't be taken out keeps its claim: then the
+//! others get less, and the budget holds all the same.
+//!
+//! The target. A member needs what it holds and some slack. While all needs fit the budget, each gets its need and a part
+//! of what is left in proportion to it: a lone member all of it, several together half, so that whoever grows finds room
+//! without waiting for others to look. When the needs don't fit, each gets the same floor, and the rest is split in
+//! proportion to need beyond the floor times [`Pain`], to nobody more than its need. One pass counts, one sums:
+//! no allocation, some nanoseconds a member.
+//!
+//! This module must never read a clock or remember a member: what it is told is all it knows.
+
+use crate::size::Bytes;
+
+/// What every member gets, if the budget has it for all: the least budget that an engine of 64 KiB base pages can serve
+/// faults with. With less for each, the budget is split evenly.
+pub const FLOOR: Bytes = Bytes::mib(16);
+
+/// The least slack beyond what a member holds: what it takes at 1 GiB/s in 8 ms, two looks and the time to be
+/// scheduled for them.
+const SLACK_LEAST: u64 = 8 << 20;
+
+/// Slack as a share of what is held.
+const SLACK_SHARE: u64 = 8;
+
+/// Uses beyond this (16 TiB) are taken as this, so that no product of three of them leaves 128 bits.
+const USE_MOST: u64 = 1 << 44;
+
+/// A change of a share below a 64th of it is not worth the work; nor one below 256 KiB.
+const DEAD_SHARE: u64 = 64;
+const DEAD_LEAST: u64 = 256 << 10;
+
+/// A share that shrinks below what is held goes a quarter of the way with each look, and at least 1 MiB.
+const SHRINK_SHARE: u64 = 4;
+const SHRINK_LEAST: u64 = 1 << 20;
+
+/// How much a member suffers from having less than it holds: by how much it fetches back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pain {
+    /// It fetches less than a 64th of what it holds in a second: what is out is cold.
+    #[default]
+    None,
+    /// Up to a quarter in a second.
+    Some,
+    /// More.
+    Much,
+}
+
+impl Pain {
+    const ALL: [Self; 3] = [Self::None, Self::Some, Self::Much];
+
+    /// What a byte of need weighs. Few steps and small ones: the rest of the share follows use, which does not depend on
+    /// the share, so that shares can't chase each other.
+    const fn weight(self) -> u64 {
+        match self {
+            Self::None => 1,
+            Self::Some => 2,
+            Self::Much => 4,
+        }
+    }
+
+    /// From what was fetched in a second by a member that holds `held`.
+    #[must_use]
+    pub fn of_rate(fetched_per_s: Bytes, held: Bytes) -> Self {
+        match fetched_per_s.get() {
+            rate if rate > held.get() / 4 => Self::Much,
+            rate if rate > held.get() / 64 => Self::Some,
+            _ => Self::None,
+        }
+    }
+}
+
+/// What one member uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It has no engine: it takes what it takes, and this is that.
+    Unlimited {
+        /// What it holds.
+        held: Bytes,
+    },
+    /// Its engine keeps it to its share.
+    Managed {
+        /// What it would hold without Pagoda: resident, staged, stored and unmanaged.
+        held: Bytes,
+        /// How much it suffers.
+        pain: Pain,
+    },
+}
+
+const WORD_HELD: u64 = (1 << 48) - 1;
+
+impl Use {
+    /// As a word that is not 0, for a place that others read.
+    #[must_use]
+    pub fn to_word(self) -> u64 {
+        let (held, kind) = match self {
+            Self::Unlimited { held } => (held, 1),
+            Self::Managed { held, pain } => (held, 2 + pain as u64),
+        };
+        kind << 48 | held.get().min(USE_MOST)
+    }
+
+    /// Reads a word; `None` for 0 and for what no version of this writes.
+    #[must_use]
+    pub fn from_word(word: u64) -> Option<Self> {
+        let held = Bytes::new(word & WORD_HELD);
+        match word >> 48 {
+            1 => Some(Self::Unlimited { held }),
+            kind @ 2..=4 => Some(Self::Managed { held, pain: Pain::ALL[(kind - 2) as usize] }),
+            _ => None,
+        }
+    }
+
+    /// What it can make use of within `budget`.
+    fn need(self, budget: u64) -> u64 {
+        match self {
+            Self::Unlimited { held } => held.get().min(USE_MOST),
+            Self::Managed { held, .. } => {
+                let held = held.get().min(USE_MOST);
+                (held + (held / SLACK_SHARE).max(SLACK_LEAST)).max(FLOOR.get()).min(budget)
+            }
+        }
+    }
+}
+
+/// What the share of the member that uses `mine` should be, among `members`, itself included.
+///
+/// For one that is not managed: what it holds. The targets of the managed members sum to at most what the budget
+/// leaves beside the others.
+#[must_use]
+pub fn target(budget: Bytes, members: impl Iterator<Item = Use> + Clone, mine: Use) -> Bytes {
+    let Use::Managed { pain, .. } = mine else { return Bytes::new(mine.need(u64::MAX)) };
+    let total = budget.get().min(USE_MOST);
+    let (mut managed, mut unlimited) = (0u64, 0u64);
+    for member in members.clone() {
+        match member {
+            Use::Managed { .. } => managed += 1,
+            Use::Unlimited { .. } => unlimited = unlimited.saturating_add(member.need(total)),
+        }
+    }
+    let room = total.saturating_sub(unlimited);
+    let floor = FLOOR.get().min(room / managed.max(1));
+    let mut needs = 0u64;
+    // Need beyond the floor, by pain.
+    let mut beyond = [0u64; Pain::ALL.len()];
+    for member in members {
+        if let Use::Managed { pain, .. } = member {
+            let need = member.need(total);
+            needs += need;
+            beyond[pain as usize] += need - floor.min(need);
+        }
+    }
+    let need = mine.need(total);
+    if needs <= room {
+        let left = if managed <= 1 { room - needs } else { (room - needs) / 2 };
+        return Bytes::new(need + proportion(left, need, needs));
+    }
+    let my_floor = floor.min(need);
+    Bytes::new(my_floor + scarce(room - managed * floor, beyond, need - my_floor, pain))
+}
+
+/// Splits `rest` among needs that exceed it, by weight and to nobody more than its need: the part of a member with
+/// `need`. Who is fully served depends on its pain alone, so that sums by pain are all it takes.
+fn scarce(mut rest: u64, beyond: [u64; Pain::ALL.len()], need: u64, pain: Pain) -> u64 {
+    let mut weighed: u64 = Pain::ALL.iter().map(|pain| pain.weight() * beyond[*pain as usize]).sum();
+    for full in Pain::ALL.into_iter().rev() {
+        let sum = beyond[full as usize];
+        if sum > 0 && u128::from(full.weight()) * u128::from(rest) < u128::from(weighed) {
+            break;
+        }
+        if pain == full {
+            return need;
+        }
+        rest = rest.saturating_sub(sum);
+        weighed -= full.weight() * sum;
+    }
+    proportion(rest, need * pain.weight(), weighed)
+}
+
+/// `amount` × `part` / `whole`, rounded down; 0 of nothing.
+fn proportion(amount: u64, part: u64, whole: u64) -> u64 {
+    if whole == 0 {
+        return 0;
+    }
+    u64::try_from(u128::from(amount) * u128::from(part) / u128::from(whole)).unwrap_or(amount)
+}
+
+/// How far from its target a share may stay.
+#[must_use]
+pub fn dead_zone(share: Bytes) -> Bytes {
+    Bytes::new((share.get() / DEAD_SHARE).max(DEAD_LEAST))
+}
+
+/// What one member sees when it looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// The tree's budget.
+    pub budget: Bytes,
+    /// How many members are managed, this one included.
+    pub managed: u32,
+    /// Its [`target`].
+    pub target: Bytes,
+    /// Its share until now.
+    pub share: Bytes,
+    /// What it holds of real memory, by the kernel's count.
+    pub held: Bytes,
+    /// The claims of all other members.
+    pub others: Bytes,
+}
+
+impl Look {
+    /// The least share, now: its floor.
+    fn floor(&self) -> u64 {
+        FLOOR.get().min(self.budget.get() / u64::from(self.managed.max(1))).min(self.target.get())
+    }
+
+    /// The share to go on with, if the claims allow it. It is [`claim`]ed before it is used.
+    #[must_use]
+    pub fn proposal(&self) -> Bytes {
+        let (share, target, held) = (self.share.get(), self.target.get(), self.held.get());
+        let zone = dead_zone(self.share).get();
+        let next = if target > share {
+            let free = self.budget.get().saturating_sub(self.others.get().saturating_add(share));
+            let wanted = target - share;
+            // As many may grow at the same time: together they take no more than there is.
+            let part = (free / u64::from(self.managed.max(1))).max(zone).min(free);
+            share + wanted.min(part)
+        } else if share - target <= zone
+            && self.claims(self.share, self.others).saturating_add(zone) <= self.budget.get()
+        {
+            // Only while there is room: what several keep in their dead zones, one may be waiting for.
+            share
+        } else if share > held.max(target) {
+            // What is not held costs nothing to give up.
+            held.max(target)
+        } else {
+            let wanted = share - target;
+            share - wanted.min((wanted / SHRINK_SHARE).max(SHRINK_LEAST))
+        };
+        Bytes::new(next.max(self.floor()))
+    }
+
+    /// What all would claim with this share.
+    fn claims(&self, share: Bytes, others: Bytes) -> u64 {
+        claim(share, self.held).get().saturating_add(others.get())
+    }
+
+    /// The share to use after `proposal` was claimed, and the claims of all others were summed up again to `others`.
+    #[must_use]
+    pub fn settled(&self, proposal: Bytes, others: Bytes) -> Bytes {
+        if proposal <= self.share {
+            return proposal;
+        }
+        let excess = self.claims(proposal, others).saturating_sub(self.budget.get());
+        let kept = proposal.get().saturating_sub(excess);
+        Bytes::new(kept.max(self.share.get()).max(self.floor()).min(proposal.get()))
+    }
+}
+
+/// What a member has to claim: its share, or what it still holds of a share that was larger.
+#[must_use]
+pub fn claim(share: Bytes, held: Bytes) -> Bytes {
+    share.max(held)
+}
+
+/// What is fetched in a second, smoothed over about half a second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FetchRate {
+    at_ns: u64,
+    fetched: u64,
+    per_s: u64,
+}
+
+/// The least time between two figures of a rate: shorter ones are noise.
+const RATE_NS: u64 = 100_000_000;
+
+impl FetchRate {
+    /// Takes note that at `now_ns` of a clock `fetched` bytes have been fetched in all, and says what is fetched in a
+    /// second. A count that starts anew is taken as such.
+    pub fn update(&mut self, now_ns: u64, fetched: Bytes) -> Bytes {
+        let passed = now_ns.saturating_sub(self.at_ns);
+        if self.at_ns == 0 {
+            (self.at_ns, self.fetched) = (now_ns.max(1), fetched.get());
+        } else if passed >= RATE_NS {
+            let new = proportion(fetched.get().saturating_sub(self.fetched), 1_000_000_000, passed);
+            self.per_s = self.per_s - self.per_s / 4 + new / 4;
+            (self.at_ns, self.fetched) = (now_ns, fetched.get());
+        }
+        Bytes::new(self.per_s)
+    }
+}
+
+#[cfg(test)]
+#[path = "shares_test.rs"]
+mod tests;

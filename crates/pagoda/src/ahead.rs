@@ -1,0 +1,114 @@
+//! Fetching ahead: the pages that a reader who goes on upwards will want next.
+//!
+//! What costs of a small fetch is the wake-up and the move, which makes every processor that runs the program forget where
+//! it was: both are paid once for a few pages here. It is a guess, so it takes only frames that are ready, only pages that
+//! all lie in the compressed memory, and never waits for anything. What nobody wanted goes again as it came, for nothing:
+//! its stored copy is kept.
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::space::Slot;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::fault::unreadable;
+use crate::store::{Handle, Scratch, Store};
+use crate::table::{Span, Table, give, try_take};
+
+/// Pages that are fetched together: so many that the wake-up is paid once for a few, so few that little is lost if the
+/// reader stops.
+pub(crate) const AHEAD_PAGES: usize = 4;
+
+impl Engine {
+    /// Brings in up to [`AHEAD_PAGES`] pages from `address` on, of one mapping, all of each of them stored in memory. Returns how
+    /// many.
+    pub(crate) fn fetch_ahead(&self, address: usize, scratch: &mut Scratch) -> usize {
+        // Those in flight come first, and what is ready is not to be used up by guesses.
+        if !self.keeps_copies() || !self.may_use_frames() || self.free() < self.marks().low {
+            return 0;
+        }
+        let table = self.gate_shared();
+        if table.order.deferred() > 0 {
+            return 0;
+        }
+        let Some(span) = table.find(address) else { return 0 };
+        let page = table.page_at(span, address);
+        let (taken, count) = self.take_stored(&table, span, page.index);
+        let mut slots: Vec<Slot> =
+            (0..count).map_while(|_| self.zone.take_whole_ready(&self.space)).collect();
+        for (i, (word, _)) in taken[..count].iter().enumerate().skip(slots.len()) {
+            give(span.entry(page.index + i), *word);
+        }
+        // Frames of slots that follow each other move together.
+        slots.sort_by_key(Slot::index);
+        for (slot, (_, handle)) in slots.iter_mut().zip(taken) {
+            let content = self.space.bytes_mut(slot);
+            if let Err(error) = self.store.get(Handle::from_bits(handle), 0, content, scratch) {
+                self.stop(unreadable(error));
+            }
+        }
+        let count = slots.len();
+        let filled_bytes = self.fill_from(page.addresses(0, 1).start(), &slots);
+        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
+        for (i, slot) in slots.into_iter().enumerate() {
+            let of_page = filled_bytes.saturating_sub(i * self.entry_bytes()).min(self.entry_bytes());
+            let here = Granules::range(0, (of_page / 4096) as u32);
+            let (word, _) = taken[i];
+            let after = word.with_resident(here).with_warmth(1);
+            self.zone.put_pieces(&self.space, slot, all.without(here));
+            self.ledger.changed(word, after);
+            give(span.entry(page.index + i), after);
+        }
+        self.ledger.resident(filled_bytes as i64);
+        self.note_use();
+        let whole = filled_bytes / self.entry_bytes();
+        self.counters.add(Counter::FetchedAhead, whole as u64);
+        debug_assert!(whole <= count);
+        whole
+    }
+
+    /// Takes the busy bits of entries from `first` on that are wholly within the span and wholly stored in memory.
+    fn take_stored(&self, table: &Table, span: &Span, first: usize) -> ([(Word, u64); AHEAD_PAGES], usize) {
+        let entry_bytes = table.entry_bytes();
+        let mut taken = [(Word::EMPTY, 0); AHEAD_PAGES];
+        let last = span.indices(span.range(), entry_bytes).end;
+        let all = Granules::range(0, (entry_bytes / 4096) as u32);
+        for count in 0..AHEAD_PAGES {
+            let index = first + count;
+            if index >= last || span.page(index, span.range(), entry_bytes).granules != all {
+                return (taken, count);
+            }
+            let Some(word) = try_take(span.entry(index)) else { return (taken, count) };
+            match word.backing() {
+                Backing::Handle(handle)
+                    if word.resident().is_empty() && self.store.is_in_memory(Handle::from_bits(handle)) =>
+                {
+                    taken[count] = (word, handle);
+                }
+                _ => {
+                    give(span.entry(index), word);
+                    return (taken, count);
+                }
+            }
+        }
+        (taken, AHEAD_PAGES)
+    }
+
+    /// Moves the frames of `slots`, in their order, to `start` and on. Returns the bytes that are there then.
+    fn fill_from(&self, start: usize, slots: &[Slot]) -> usize {
+        let mut done = 0;
+        for run in slots.chunk_by(|one, next| one.index() + 1 == next.index()) {
+            let end = done + run.len() * self.entry_bytes();
+            let mut offset = 0;
+            while done < end {
+                let progress = self.space.fill_run(PageRange::at(start + done, end - done), run, offset);
+                done += progress.bytes;
+                offset += progress.bytes;
+                if progress.stop.is_some() {
+                    return done;
+                }
+            }
+        }
+        done
+    }
+}

@@ -1,0 +1,478 @@
+//! The tree file: what the processes below one `pagoda run` know of each other, and all that they share.
+//!
+//! ```text
+//!   header | identities | uses | claims | places: the counters of one process each
+//! ```
+//! A process is a *member* while its identity (its number and its start, in one word) stands at an index of
+//! `identities`; what stands at that index elsewhere is its own to write. There is no lock that a killed process could
+//! hold and nobody in charge: a place is taken by compare-and-swap from 0, and freed by compare-and-swap from the identity of
+//! a process that is dead, by whoever finds that out. Exec keeps a process's identity, and so its place.
+//!
+//! No count is lost and none is counted twice, whoever is killed when: what only grows is never moved. The next owner of
+//! a place goes on counting where the last one was, so the sums over all places are those of all processes that ever
+//! were. Gauges are cleared by a new owner before it is *ready*, and read of those that are.
+//!
+//! Shares of the budget are computed by [`pagoda_core::shares`] from `uses` and `claims`; that module says why they can't
+//! exceed it. All accesses to the three arrays are sequentially consistent, which its argument relies on.
+//!
+//! This module must never wait for another process.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use pagoda_core::page::BasePage;
+use pagoda_core::shares::{self, FetchRate, Look, Pain, Use};
+use pagoda_core::size::Bytes;
+use pagoda_linux::identity::{self, Identity};
+use pagoda_linux::shared_file::SharedWords;
+
+use crate::counters::{COUNT, Counter, Counters, Kind, Snapshot, Status};
+
+/// Members that a tree has room for at a time: more than `ulimit -u` leaves most builds, and a look at all of them takes
+/// some microseconds. Whoever finds no place stays unmanaged and is counted.
+pub const MEMBERS_MAX: usize = 1024;
+
+/// Of this layout; a process that finds another number leaves the file alone.
+const MAGIC: u64 = u64::from_le_bytes(*b"pagoda02");
+
+/// Words of the header.
+#[derive(Clone, Copy)]
+enum Header {
+    Magic,
+    BudgetBytes,
+    BasePageBytes,
+    /// What [`identity::namespaces`] says where the tree was made.
+    Namespaces,
+    /// The identity of the first member, the program that was asked for.
+    First,
+    /// One past the highest index that was ever used.
+    Used,
+    /// Processes that found no place, or can't be told from others.
+    TurnedAway,
+    /// Members that ended without an engine and unwatched.
+    UnmanagedEnded,
+    /// The first error code of a member that ended by it, and its error number in the upper half.
+    Failure,
+}
+
+const HEADER_WORDS: usize = 64;
+const IDENTITIES: usize = HEADER_WORDS;
+const USES: usize = IDENTITIES + MEMBERS_MAX;
+const CLAIMS: usize = USES + MEMBERS_MAX;
+const PLACES: usize = CLAIMS + MEMBERS_MAX;
+
+/// In a place, behind the counters: the identity of the owner whose gauges these are.
+const READY: usize = COUNT;
+/// Whether the owner was counted as managed.
+const WAS_MANAGED: usize = COUNT + 1;
+/// Whole cache lines.
+const PLACE_WORDS: usize = (COUNT + 2).next_multiple_of(8);
+
+/// About 700 KiB of address space, of which a page for every seven members is ever touched.
+const WORDS: usize = PLACES + MEMBERS_MAX * PLACE_WORDS;
+
+/// How often a member whose share is too small looks for places of the dead: their claims are in its way.
+const HUNGRY_LOOKS: u32 = 32;
+
+/// Every so many looks any member looks for them: `pagoda run` does so as a rule, but it may have been killed.
+const LOOKS_BETWEEN_SWEEPS: u32 = 256;
+
+/// How many steps a member that starts takes at once: each takes at least its part of what is free.
+const STARTING_LOOKS: u32 = 16;
+
+/// A tree file, mapped for the life of this process.
+#[derive(Clone, Copy)]
+pub struct Tree {
+    words: &'static [AtomicU64],
+}
+
+impl Tree {
+    /// Creates the file of a tree with `budget` bytes for all its members; it is for this user alone.
+    ///
+    /// # Errors
+    /// The file exists, or can't be made or mapped; there is no `/proc`.
+    pub fn create(path: &Path, budget: Bytes, base_page: BasePage) -> io::Result<Self> {
+        let tree = Self { words: SharedWords::create(path, WORDS)?.leak() };
+        tree.header(Header::BudgetBytes).store(budget.get(), SeqCst);
+        tree.header(Header::BasePageBytes).store(base_page.bytes() as u64, SeqCst);
+        tree.header(Header::Namespaces).store(identity::namespaces()?, SeqCst);
+        tree.header(Header::Magic).store(MAGIC, SeqCst);
+        Ok(tree)
+    }
+
+    /// Opens the file of a tree.
+    ///
+    /// # Errors
+    /// There is none, it can't be mapped, or it is of another version.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let words = SharedWords::open(path, WORDS)?;
+        if words[Header::Magic as usize].load(SeqCst) != MAGIC {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a tree file of this version"));
+        }
+        Ok(Self { words: words.leak() })
+    }
+
+    fn header(&self, word: Header) -> &'static AtomicU64 {
+        &self.words[word as usize]
+    }
+    fn identity(&self, index: usize) -> &'static AtomicU64 {
+        &self.words[IDENTITIES + index]
+    }
+    fn place(&self, index: usize) -> &'static [AtomicU64] {
+        &self.words[PLACES + index * PLACE_WORDS..][..PLACE_WORDS]
+    }
+    fn counters(&self, index: usize) -> Counters {
+        Counters::of_member(&self.place(index)[..COUNT])
+    }
+    fn used(&self) -> usize {
+        (self.header(Header::Used).load(SeqCst) as usize).min(MEMBERS_MAX)
+    }
+
+    /// All the memory that the tree may hold.
+    #[must_use]
+    pub fn budget(&self) -> Bytes {
+        Bytes::new(self.header(Header::BudgetBytes).load(SeqCst))
+    }
+
+    /// Makes this process a member. One that is a member already (it called exec) keeps its place.
+    ///
+    /// `None`, and it is counted as unmanaged: there is no place, or it lives in another PID or time namespace, where the
+    /// others can't tell whether it lives. Some microseconds.
+    #[must_use]
+    pub fn join(&self) -> Option<Member> {
+        let comparable =
+            identity::namespaces().is_ok_and(|own| own == self.header(Header::Namespaces).load(SeqCst));
+        let joined =
+            Identity::of_self().ok().filter(|_| comparable).and_then(|identity| self.join_as(identity));
+        if joined.is_none() {
+            self.header(Header::TurnedAway).fetch_add(1, SeqCst);
+        }
+        joined
+    }
+
+    fn join_as(&self, identity: Identity) -> Option<Member> {
+        let own = (0..self.used()).find(|&index| self.identity(index).load(SeqCst) == identity.word());
+        if let Some(index) = own {
+            let member = Member { tree: *self, index, identity };
+            member.counters().add(Counter::Execs, 1);
+            member.begin();
+            return Some(member);
+        }
+        let index = self.take_place(identity).or_else(|| {
+            self.sweep();
+            self.take_place(identity)
+        })?;
+        // Before anything is claimed: whoever sums up claims must see it.
+        self.header(Header::Used).fetch_max(index as u64 + 1, SeqCst);
+        let _ = self.header(Header::First).compare_exchange(0, identity.word(), SeqCst, SeqCst);
+        let member = Member { tree: *self, index, identity };
+        member.place()[WAS_MANAGED].store(0, SeqCst);
+        member.counters().add(Counter::Processes, 1);
+        member.begin();
+        Some(member)
+    }
+
+    fn take_place(&self, identity: Identity) -> Option<usize> {
+        (0..MEMBERS_MAX).find(|&index| {
+            let place = self.identity(index);
+            place.load(SeqCst) == 0 && place.compare_exchange(0, identity.word(), SeqCst, SeqCst).is_ok()
+        })
+    }
+
+    /// Frees the places of processes that have ended. Some microseconds for each member.
+    pub fn sweep(&self) {
+        self.free_places_unless(Identity::is_alive);
+    }
+
+    /// As [`Tree::sweep`], at a fifth of the price: it misses zombies, and numbers that were given to another process.
+    pub fn sweep_quickly(&self) {
+        self.free_places_unless(Identity::may_be_alive);
+    }
+
+    fn free_places_unless(&self, alive: impl Fn(Identity) -> bool) {
+        let first = self.header(Header::First).load(SeqCst);
+        for index in 0..self.used() {
+            let word = self.identity(index).load(SeqCst);
+            let Some(identity) = Identity::from_word(word).filter(|identity| !alive(*identity)) else {
+                continue;
+            };
+            if word == first {
+                // How it ended is what `pagoda run` tells; it reads that at the end. Only its memory is nobody's now.
+                self.words[USES + index].store(0, SeqCst);
+                self.words[CLAIMS + index].store(0, SeqCst);
+            } else {
+                self.free_place(index, identity);
+            }
+        }
+    }
+
+    /// Of a process that writes there no more.
+    fn free_place(&self, index: usize, identity: Identity) {
+        let counters = self.counters(index);
+        let (status, code) =
+            (Status::from_word(counters.get(Counter::Status)), counters.get(Counter::ErrorCode));
+        if code != 0 && status == Status::Failed {
+            let failure = counters.get(Counter::ErrorErrno) << 32 | code;
+            let _ = self.header(Header::Failure).compare_exchange(0, failure, SeqCst, SeqCst);
+        }
+        let freed = self.identity(index).compare_exchange(identity.word(), 0, SeqCst, SeqCst);
+        if freed.is_ok() && status == Status::Unmanaged {
+            self.header(Header::UnmanagedEnded).fetch_add(1, SeqCst);
+        }
+    }
+
+    /// Every member, dead ones that nobody has swept included.
+    pub fn members(&self) -> impl Iterator<Item = (Identity, Snapshot)> {
+        let tree = *self;
+        (0..tree.used()).filter_map(move |index| Some((tree.ready(index)?, tree.counters(index).snapshot())))
+    }
+
+    /// Sets the gauges of a member that nobody watches to what is seen of it from outside. A moment later the place may
+    /// be another member's, which sets its own with its next look.
+    pub fn watch_unmanaged(&self) {
+        for index in 0..self.used() {
+            let counters = self.counters(index);
+            if let Some(identity) = self.ready(index)
+                && Status::from_word(counters.get(Counter::Status)) == Status::Unmanaged
+                && let Some(anon) = identity.anon_bytes()
+            {
+                publish_unlimited(&counters, anon);
+                self.words[USES + index].store(Use::Unlimited { held: Bytes::new(anon) }.to_word(), SeqCst);
+                self.words[CLAIMS + index].store(anon, SeqCst);
+            }
+        }
+    }
+
+    /// The owner of a place, if it has cleared what it found there.
+    fn ready(&self, index: usize) -> Option<Identity> {
+        let word = self.identity(index).load(SeqCst);
+        let identity = Identity::from_word(word)?;
+        (self.place(index)[READY].load(SeqCst) == word).then_some(identity)
+    }
+
+    /// The counters of the first member, the program that was asked for; `None` if it never joined.
+    #[must_use]
+    pub fn first(&self) -> Option<Snapshot> {
+        let first = self.header(Header::First).load(SeqCst);
+        let index =
+            (0..self.used()).find(|&index| first != 0 && self.identity(index).load(SeqCst) == first)?;
+        Some(self.counters(index).snapshot())
+    }
+
+    /// The first failure of a member that has ended since: its error code and its error number.
+    #[must_use]
+    pub fn failure(&self) -> Option<(u64, u64)> {
+        let failure = self.header(Header::Failure).load(SeqCst);
+        (failure != 0).then_some((failure & u64::from(u32::MAX), failure >> 32))
+    }
+
+    /// All counters of the tree: what only grows summed up over all members that ever were, gauges over those of now, the
+    /// largest of peaks, and of the rest what the first member has.
+    #[must_use]
+    pub fn totals(&self) -> Snapshot {
+        let mut values = [0u64; COUNT];
+        let mut unmanaged = 0;
+        for index in 0..self.used() {
+            let (place, ready) = (self.counters(index), self.ready(index).is_some());
+            for counter in Counter::ALL {
+                let (sum, value) = (&mut values[counter as usize], place.get(counter));
+                match counter.kind() {
+                    Kind::Total => *sum = sum.saturating_add(value),
+                    Kind::Gauge if ready => *sum = sum.saturating_add(value),
+                    Kind::Peak => *sum = (*sum).max(value),
+                    Kind::Gauge | Kind::Own => {}
+                }
+            }
+            unmanaged += u64::from(ready && place.get(Counter::Status) == Status::Unmanaged as u64);
+        }
+        let first = self.first().unwrap_or_default().fields();
+        let mut totals = Snapshot::of(|counter| match counter {
+            Counter::BudgetBytes => self.budget().get(),
+            Counter::BasePageBytes => self.header(Header::BasePageBytes).load(SeqCst),
+            own if own.kind() == Kind::Own => first[own as usize].1,
+            counter => values[counter as usize],
+        });
+        totals.children_unmanaged += self.header(Header::TurnedAway).load(SeqCst)
+            + self.header(Header::UnmanagedEnded).load(SeqCst)
+            + unmanaged;
+        totals
+    }
+
+    fn uses(&self) -> impl Iterator<Item = Use> + Clone + use<> {
+        let words = self.words;
+        (0..self.used())
+            .filter(move |index| words[IDENTITIES + index].load(SeqCst) != 0)
+            .filter_map(move |index| Use::from_word(words[USES + index].load(SeqCst)))
+    }
+
+    fn claims_beside(&self, own: usize) -> Bytes {
+        let others = (0..self.used()).filter(|&index| index != own && self.identity(index).load(SeqCst) != 0);
+        let claims = others.map(|index| self.words[CLAIMS + index].load(SeqCst));
+        Bytes::new(claims.fold(0, u64::saturating_add))
+    }
+}
+
+fn publish_unlimited(counters: &Counters, anon_bytes: u64) {
+    for gauge in [Counter::AnonBytes, Counter::UnmanagedBytes, Counter::HeldBytes] {
+        counters.set(gauge, anon_bytes);
+    }
+    counters.raise(Counter::AnonPeakBytes, anon_bytes);
+    if anon_bytes > counters.get(Counter::HeldPeakBytes) {
+        counters.set(Counter::HeldPeakBytes, anon_bytes);
+        counters.set(Counter::UnmanagedAtPeakBytes, anon_bytes);
+    }
+}
+
+/// A process's place in its tree. Only this process writes there; a child of a fork has to join by itself.
+#[derive(Clone, Copy)]
+pub struct Member {
+    tree: Tree,
+    index: usize,
+    identity: Identity,
+}
+
+impl Member {
+    fn place(&self) -> &'static [AtomicU64] {
+        self.tree.place(self.index)
+    }
+
+    /// Clears what the last owner, or this process before exec, left of the present.
+    fn begin(&self) {
+        self.place()[READY].store(0, SeqCst);
+        let counters = self.counters();
+        for counter in
+            Counter::ALL.into_iter().filter(|counter| matches!(counter.kind(), Kind::Own | Kind::Gauge))
+        {
+            counters.set(counter, 0);
+        }
+        counters.set(Counter::OwnerPid, u64::from(self.identity.pid()));
+        self.tree.words[USES + self.index].store(0, SeqCst);
+        self.tree.words[CLAIMS + self.index].store(0, SeqCst);
+        self.place()[READY].store(self.identity.word(), SeqCst);
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.tree.counters(self.index)
+    }
+
+    /// Whether it is the program that was asked for, and not one below it.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.tree.header(Header::First).load(SeqCst) == self.identity.word()
+    }
+
+    /// The tree.
+    #[must_use]
+    pub fn tree(&self) -> Tree {
+        self.tree
+    }
+
+    /// Says what a process without an engine holds: `anon_bytes` by the kernel's count.
+    pub fn hold_unlimited(&self, anon_bytes: u64) {
+        publish_unlimited(&self.counters(), anon_bytes);
+        self.publish(Use::Unlimited { held: Bytes::new(anon_bytes) });
+        self.claim(Bytes::new(anon_bytes));
+    }
+
+    /// An engine starts in a process that holds `held`: the share that it starts with, and who keeps it from now on.
+    #[must_use]
+    pub fn manage(self, held: Bytes) -> (ShareKeeper, Bytes) {
+        if self.place()[WAS_MANAGED].swap(1, SeqCst) == 0 {
+            self.counters().add(Counter::ProcessesManaged, 1);
+        }
+        let mut keeper =
+            ShareKeeper { member: self, rate: FetchRate::default(), share: Bytes::ZERO, hungry: 0, looks: 0 };
+        self.tree.sweep_quickly();
+        let mut share = Bytes::ZERO;
+        for _ in 0..STARTING_LOOKS {
+            share = keeper.step(held, held, Pain::None);
+        }
+        (keeper, share)
+    }
+
+    /// The share that this process's [`ShareKeeper`] has found last; zero if there is none.
+    #[must_use]
+    pub fn share(&self) -> Bytes {
+        Bytes::new(self.counters().get(Counter::ShareBytes))
+    }
+
+    /// Gives the place up. Nothing of this process may write there any more: not its engine, not its watcher.
+    pub fn leave(self) {
+        self.tree.free_place(self.index, self.identity);
+    }
+
+    fn publish(&self, used: Use) {
+        self.tree.words[USES + self.index].store(used.to_word(), SeqCst);
+    }
+
+    fn claim(&self, bytes: Bytes) {
+        self.tree.words[CLAIMS + self.index].store(bytes.get(), SeqCst);
+    }
+}
+
+/// Keeps the share of one managed member: by one thread, every few milliseconds.
+pub struct ShareKeeper {
+    member: Member,
+    rate: FetchRate,
+    share: Bytes,
+    /// Looks in a row that found less than the target.
+    hungry: u32,
+    /// Looks since it looked for places of the dead.
+    looks: u32,
+}
+
+impl ShareKeeper {
+    /// One look at the tree, and the share from now on: what this process may hold of anonymous memory.
+    ///
+    /// `anon` is the kernel's count, `held` what the process would hold without Pagoda, `fetched` how much it has fetched
+    /// from the store in all, and `now_ns` the time by a clock that never goes back. Costs some nanoseconds a member.
+    pub fn look(&mut self, now_ns: u64, anon: Bytes, held: Bytes, fetched: Bytes) -> Bytes {
+        let pain = Pain::of_rate(self.rate.update(now_ns, fetched), held);
+        let share = self.step(anon, held, pain);
+        self.looks += 1;
+        if self.hungry >= HUNGRY_LOOKS || self.looks >= LOOKS_BETWEEN_SWEEPS {
+            (self.hungry, self.looks) = (0, 0);
+            self.member.tree.sweep_quickly();
+        }
+        share
+    }
+
+    /// The share that the last look found.
+    #[must_use]
+    pub fn share(&self) -> Bytes {
+        self.share
+    }
+
+    fn step(&mut self, anon: Bytes, held: Bytes, pain: Pain) -> Bytes {
+        let (member, tree) = (self.member, self.member.tree);
+        let used = Use::Managed { held, pain };
+        member.publish(used);
+        let budget = tree.budget();
+        let managed = tree.uses().filter(|used| matches!(used, Use::Managed { .. })).count() as u32;
+        let look = Look {
+            budget,
+            managed,
+            target: shares::target(budget, tree.uses(), used),
+            share: self.share,
+            held: anon,
+            others: tree.claims_beside(member.index),
+        };
+        let (before, proposal) = (self.share, look.proposal());
+        // What grows is claimed before it is used. What shrinks is claimed until the next look: the engine still goes by
+        // the old share until this one returns.
+        member.claim(shares::claim(proposal.max(before), anon));
+        self.share = look.settled(proposal, tree.claims_beside(member.index));
+        member.claim(shares::claim(self.share.max(before), anon));
+        member.counters().set(Counter::ShareBytes, self.share.get());
+        let fed = self.share.saturating_add(shares::dead_zone(self.share)) >= look.target;
+        self.hungry = if fed { 0 } else { self.hungry + 1 };
+        self.share
+    }
+}
+
+#[cfg(test)]
+#[path = "tree_test.rs"]
+mod tests;
