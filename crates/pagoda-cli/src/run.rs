@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use pagoda::config::{self, Config, MINIMUM_BUDGET};
 use pagoda::counters::{Snapshot, Status};
-use pagoda::error::{Failure, StartError};
+use pagoda::error::{Errno, Failure, StartError, StopReason};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::{self, Inherited};
@@ -204,7 +204,26 @@ fn not_enforced(reason: impl std::fmt::Display) -> String {
 fn failed_below((error_code, error_errno): (u64, u64)) -> String {
     let counters = Snapshot { error_code, error_errno, ..Snapshot::default() };
     Failure::from_snapshot(&counters)
-        .map_or_else(String::new, |failure| format!("a process below the program: {failure}"))
+        .map_or_else(String::new, |failure| format!("a process below the program: {}", told(&failure)))
+}
+
+/// `ENFILE` and `EMFILE`.
+const DESCRIPTOR_LIMITS: [Errno; 2] = [Errno(23), Errno(24)];
+
+/// What the engine says, and the options that set what it speaks of: it does not know them, for a library has none.
+fn told(failure: &Failure) -> String {
+    let options = match failure {
+        // Whatever it was that was to be opened: it speaks of descriptors then.
+        Failure::Start(error) if DESCRIPTOR_LIMITS.contains(&error.errno()) => "",
+        Failure::Start(StartError::BudgetBelowMinimum) => " (--memory)",
+        Failure::Start(StartError::StoreDirectory(_)) => " (--store-dir, --file-limit)",
+        Failure::Start(StartError::StoreDirectoryInMemory | StartError::StoreDirectIo(_)) => " (--store-dir)",
+        Failure::Stop(StopReason::StoreFull) => " (--memory, --file-limit)",
+        Failure::Stop(StopReason::NothingEvictable) => " (--memory)",
+        Failure::Stop(StopReason::StoreWrite(_) | StopReason::ContentUnreadable(_)) => " (--store-dir)",
+        Failure::Start(_) | Failure::Stop(_) | Failure::Unknown { .. } => "",
+    };
+    format!("{failure}{options}")
 }
 
 fn shown(command: &[OsString]) -> Vec<String> {
@@ -235,9 +254,11 @@ fn verdict(ended: Ended, counters: &Snapshot, best_effort: bool) -> Verdict {
     let no_table =
         |line, exit_status, status| Verdict { exit_status, table: false, line: Some(line), status };
     match (Failure::from_snapshot(counters), Status::from_word(counters.status)) {
-        (Some(Failure::Start(error)), _) if best_effort => no_table(not_enforced(error), own, "failed"),
-        (Some(Failure::Start(error)), _) => no_table(error.to_string(), OWN_ERROR, "failed"),
-        (Some(failure), _) => table(Some(failure.to_string()), OWN_ERROR, "failed"),
+        (Some(failure @ Failure::Start(_)), _) if best_effort => {
+            no_table(not_enforced(told(&failure)), own, "failed")
+        }
+        (Some(failure @ Failure::Start(_)), _) => no_table(told(&failure), OWN_ERROR, "failed"),
+        (Some(failure), _) => table(Some(told(&failure)), OWN_ERROR, "failed"),
         (None, Status::Managed | Status::Small) if was_silent(counters) => {
             let line = not_enforced(
                 "the engine looked at the program last more than a second before its end; it was replaced by a program \
@@ -264,8 +285,6 @@ fn verdict(ended: Ended, counters: &Snapshot, best_effort: bool) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use pagoda::error::{Errno, StopReason};
-
     use super::*;
     use crate::supervise::End;
 
@@ -297,11 +316,30 @@ mod tests {
 
     #[test]
     fn an_engine_that_ended_its_process_is_our_error_and_has_its_table() {
-        let reason = StopReason::StoreWrite(Errno::NONE);
         for best_effort in [false, true] {
-            let stopped = judged(End::Killed(6), Status::Managed, reason.code(), best_effort);
-            assert_eq!((stopped.exit_status, stopped.table), (OWN_ERROR, true));
-            assert_eq!(stopped.line, Some(reason.to_string()));
+            for (reason, options) in [
+                (StopReason::StoreWrite(Errno::NONE), " (--store-dir)"),
+                (StopReason::StoreFull, " (--memory, --file-limit)"),
+                (StopReason::NothingEvictable, " (--memory)"),
+                (StopReason::HandlerStuck, ""),
+            ] {
+                let stopped = judged(End::Killed(6), Status::Managed, reason.code(), best_effort);
+                assert_eq!((stopped.exit_status, stopped.table), (OWN_ERROR, true));
+                assert_eq!(stopped.line, Some(format!("{reason}{options}")));
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_store_directory_lacks_is_said_with_its_option_and_a_limit_without() {
+        for (error, ends) in [
+            (StartError::StoreDirectory(Errno(28)), "has room (--store-dir, --file-limit)"),
+            (StartError::StoreDirectoryInMemory, "on a disk (--store-dir)"),
+            (StartError::StoreDirectIo(Errno(22)), "(--store-dir)"),
+            (StartError::StoreDirectory(Errno(24)), "`ulimit -n` by 16"),
+        ] {
+            let said = told(&Failure::Start(error));
+            assert!(said.ends_with(ends), "{said}");
         }
     }
 

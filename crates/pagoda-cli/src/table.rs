@@ -89,9 +89,16 @@ pub fn render(summary: &Summary) -> String {
     if several {
         table.row("processes", counters.processes.to_string(), format_args!("{}", processes(counters)));
     }
-    if Status::from_word(counters.status) == Status::Released || counters.forks > 0 {
+    if Status::from_word(counters.status) == Status::Released {
         let back = bytes(counters.brought_back_bytes);
         table.row("forked", back, format_args!("forked: everything brought back, managed no further"));
+    } else if counters.forks > 0 {
+        let copied = bytes(counters.fork_copied_bytes);
+        table.row(
+            "forks",
+            counters.forks.to_string(),
+            format_args!("{copied} that were out copied to the children"),
+        );
     }
     if counters.children_unmanaged > 0 {
         let count = counters.children_unmanaged.to_string();
@@ -257,6 +264,16 @@ mod tests {
             row(&table, "children").is_some_and(|row| row.contains("3  child processes ran unmanaged")),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_fork_that_was_served_is_told_with_what_it_copied() {
+        let table = render_with(Snapshot { forks: 2, fork_copied_bytes: 3 << 20, ..busy() });
+        assert!(
+            row(&table, "forks").is_some_and(|row| row.contains("2  3 MiB that were out copied")),
+            "{table}"
+        );
+        assert_eq!(row(&table, "forked"), None);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! A base page has up to sixteen *granules* (OS pages, for base pages up to 64 KiB). A granule's content is either
 //! *in the region* (its bit in the resident mask is set) or in the *backing* of the entry: nothing (it reads as
 //! zero), a slot of an arena, or a handle of a store. Both at once is normal for a page that was evicted or
-//! discarded in part; what a granule is worth is never in two places.
+//! discarded in part, or that came back and kept its stored copy. What a granule is worth is never in two places: what
+//! the backing holds of a granule that is in the region is an *old copy*, which only serves to find out whether the
+//! granule was written.
 //!
 //! | design's name | mask | backing | busy |
 //! |---|---|---|---|
@@ -22,14 +24,17 @@
 //!
 //! | from | to | who, holding what |
 //! |---|---|---|
-//! | Empty | Resident | fault: zero fill; gate shared throughout |
-//! | Resident | Staged | reclaim: move out; gate shared throughout |
-//! | Staged | Resident | fault: move in; gate shared throughout |
-//! | Staged | Stored, Empty | reclaim: store, then frame ready; no gate needed to finish |
-//! | Stored | Staged | fault: fetch into a slot; no gate needed to finish |
-//! | Stored | Stored, one more granule in the region | fault: copy one granule; gate shared throughout |
-//! | Stored, some in the region | Stored | reclaim: move those out, the same as stored; gate shared throughout |
-//! | Stored, some in the region | Staged | reclaim: move those out into a slot with the others; gate shared throughout |
+//! | Empty, Resident | Resident, more granules | fault: zero fill; gate shared throughout |
+//! | any | more granules resident | adoption: what is present is marked; gate exclusive |
+//! | Resident; Staged, resident too | Staged | reclaim: move out; gate shared throughout |
+//! | Staged | Staged, more granules resident; Resident | fault: move in; gate shared throughout |
+//! | Staged | Stored; with no backing if it is all zero | reclaim: store, then frame ready; no gate |
+//! | Stored | Staged | fault, event: fetch into a slot, the copy is freed; no gate needed |
+//! | Stored | Stored, one granule more resident | fault: that granule alone, the copy stays; gate shared throughout |
+//! | Stored | Stored, all of it resident | fault, fetch-ahead: the page, the copy stays; gate shared throughout |
+//! | Stored, resident too | Stored | reclaim: moved out with the gate shared, the same as the copy: dropped; no gate needed to finish |
+//! | Stored, resident too | Stored by another handle | reclaim: moved out with the gate shared, a part was written: stored anew; no gate needed to finish |
+//! | Stored, resident too | Staged | reclaim: moved out with the gate shared, written: joined with the rest of the copy, which is freed; no gate needed to finish |
 //! | any | bits cleared, backing dropped | event (discard, unmap); gate exclusive |
 //!
 //! An event handler holds the gate exclusively and waits for busy words. That can't deadlock, because a mover that

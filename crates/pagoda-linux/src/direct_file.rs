@@ -24,8 +24,8 @@ pub const ALIGN: usize = 4096;
 /// Why a directory can't hold a direct file.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectFileError {
-    /// Not there, not a directory, or not writable by this user.
-    #[error("can't create a spill file in {}: {source}; name an existing directory that this user can write to", directory.display())]
+    /// Not there, not a directory, not writable by this user, without room; or this process is at a limit of its own.
+    #[error("can't create a spill file in {}: {source}; {}", directory.display(), advice(source))]
     Create {
         /// The directory.
         directory: PathBuf,
@@ -48,6 +48,18 @@ pub enum DirectFileError {
         /// What was found.
         reason: String,
     },
+}
+
+/// What mends it that a file could not be created and written for this reason.
+fn advice(source: &std::io::Error) -> &'static str {
+    match Errno::from_io_error(source) {
+        Some(Errno::MFILE) => "raise `ulimit -n` by 16",
+        Some(Errno::NFILE) => "raise the limit of the whole machine: sysctl -w fs.file-max=1048576",
+        Some(Errno::FBIG) => "raise `ulimit -f`",
+        Some(Errno::NOSPC | Errno::DQUOT) => "make room there, or name a directory that has some",
+        Some(Errno::IO) => "check its disk, or name a directory on another",
+        _ => "name an existing directory that this user can write to",
+    }
 }
 
 /// How a read or write failed.
@@ -155,6 +167,10 @@ impl DirectFile {
         // Before creating anything: some of these accept direct I/O, to no effect.
         if let Some(filesystem) = memory_filesystem(fs::fstatfs(&at).map_err(of_directory)?.f_type as u64) {
             return Err(DirectFileError::InMemory { directory: directory.to_owned(), filesystem });
+        }
+        // Writing past it would end a process that does not ignore SIGXFSZ.
+        if Self::length_limit() < PROBES * ALIGN as u64 {
+            return Err(of_directory(Errno::FBIG));
         }
         let without_direct_io =
             |reason: String| DirectFileError::NoDirectIo { directory: directory.to_owned(), reason };
@@ -333,6 +349,26 @@ mod tests {
         let fd = fs::memfd_create(c"probe", fs::MemfdFlags::CLOEXEC).expect("a file in memory");
         if fs::fcntl_setfl(&fd, OFlags::DIRECT).is_ok() {
             assert_eq!(DirectFile { fd }.leaves_the_page_cache_alone(), Ok(false));
+        }
+    }
+
+    #[test]
+    fn the_advice_is_that_for_the_cause() {
+        for (cause, advice) in [
+            (Errno::MFILE, "ulimit -n"),
+            (Errno::NFILE, "fs.file-max"),
+            (Errno::FBIG, "ulimit -f"),
+            (Errno::NOSPC, "make room there"),
+            (Errno::DQUOT, "make room there"),
+            (Errno::ACCESS, "that this user can write to"),
+            (Errno::ROFS, "that this user can write to"),
+        ] {
+            let error = DirectFileError::Create { directory: "/there".into(), source: cause.into() };
+            let said = error.to_string();
+            assert!(
+                said.starts_with("can't create a spill file in /there: ") && said.contains(advice),
+                "{said}"
+            );
         }
     }
 

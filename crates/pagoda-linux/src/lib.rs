@@ -7,6 +7,7 @@
 pub mod byte_store;
 pub mod cgroup;
 pub mod direct_file;
+pub mod doorbell;
 pub mod identity;
 pub mod lock;
 pub mod locked;

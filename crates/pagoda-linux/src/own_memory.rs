@@ -15,6 +15,9 @@ use crate::range::PageRange;
 /// the regions of the preload library's heap (of 4 MiB and more each). At the bound a mapping fails like any other.
 const BOUND: usize = 1024;
 
+/// In the end of a mapping: a child of a fork has it, too.
+const INHERITED: usize = 1;
+
 /// Start and end of each mapping; a start of 0 is a free place, of 1 one that is being written.
 static OWN: [(AtomicUsize, AtomicUsize); BOUND] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; BOUND];
@@ -68,12 +71,35 @@ pub fn declare_library_data() {
         if ours || has(b"/libc.so") || has(b"/ld-linux") || has(b"/libgcc_s.so") {
             for range in segments.filter(|header| header.p_flags & libc::PF_W != 0).filter_map(range) {
                 let _ = declare(range);
+                keep_in_children(range);
             }
         }
         0
     }
     // SAFETY: the callback keeps nothing of what it is passed.
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::null_mut()) };
+}
+
+/// Has the mapping of `range` inherited by children, who find it on their list, too. Library data always is.
+pub fn keep_in_children(range: PageRange) {
+    for (start, end) in &OWN {
+        if start.load(Ordering::Acquire) == range.start() {
+            end.fetch_or(INHERITED, Ordering::AcqRel);
+        }
+    }
+    let at = std::ptr::with_exposed_provenance_mut(range.start());
+    // SAFETY: it changes what a child inherits, and no content.
+    let _ = unsafe { madvise(at, range.len(), Advice::LinuxDoFork) };
+}
+
+/// In a child, before it makes any mapping: takes what it did not inherit off its list, and what a thread of the parent was
+/// just entering.
+pub fn forget_what_parents_have() {
+    for (start, end) in &OWN {
+        if end.load(Ordering::Acquire) & INHERITED == 0 {
+            start.store(0, Ordering::Release);
+        }
+    }
 }
 
 /// Whether any byte of `range` belongs to Pagoda.
@@ -99,7 +125,7 @@ fn next_own(range: PageRange) -> Option<(usize, usize)> {
     OWN.iter()
         .filter_map(|(start, end)| {
             let start = start.load(Ordering::Acquire);
-            let end = end.load(Ordering::Acquire);
+            let end = end.load(Ordering::Acquire) & !INHERITED;
             (start > 1 && start < range.end() && range.start() < end).then_some((start, end))
         })
         .min()

@@ -5,8 +5,10 @@
 //! threads of the engine and by the program's threads inside our hooks; whoever holds it touches nothing but this heap.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagoda::counters::{Counter, Counters, Status};
 use pagoda::error::StopReason;
@@ -21,20 +23,18 @@ const LARGE_BYTES: usize = 256 << 10;
 /// What the heap grows by: so seldom that the list of our own mappings stays short.
 const GROWTH_BYTES: usize = 4 << 20;
 
-/// Where it is said that there is no memory for the engine.
-static COUNTERS: OnceLock<Arc<Counters>> = OnceLock::new();
+/// Where it is said that there is no memory for the engine: in this heap itself, for good.
+static COUNTERS: AtomicPtr<Counters> = AtomicPtr::new(std::ptr::null_mut());
 
 /// From now on a block that can't be had ends the process with a reason in these counters.
-pub fn say_exhaustion_in(counters: Arc<Counters>) {
-    // The constructor is called once.
-    let _ = COUNTERS.set(counters);
+pub fn say_exhaustion_in(counters: Counters) {
+    COUNTERS.store(Box::into_raw(Box::new(counters)), Ordering::Release);
 }
 
 /// What a block is when there is none: the end. Null would be an abort that tells nobody why.
 fn exhausted() -> *mut u8 {
-    if let Some(counters) = COUNTERS.get()
-        && counters.get(Counter::OwnerPid) == u64::from(std::process::id())
-    {
+    // SAFETY: what is there was leaked, and a child forgets it with the heap.
+    if let Some(counters) = unsafe { COUNTERS.load(Ordering::Acquire).as_ref() } {
         if counters.get(Counter::ErrorCode) == 0 {
             counters.set(Counter::ErrorErrno, StopReason::EngineMemory.errno().0 as u64);
             counters.set(Counter::ErrorCode, StopReason::EngineMemory.code());
@@ -59,13 +59,31 @@ impl OomHandler for Grow {
 
 /// The heap.
 pub struct OwnHeap {
-    small: Mutex<Talc<Grow>>,
+    small: UnsafeCell<Mutex<Talc<Grow>>>,
 }
+
+// SAFETY: the heap is reached through its lock alone, but for `forget`, whose caller is the only thread there is.
+unsafe impl Sync for OwnHeap {}
 
 impl OwnHeap {
     /// An empty heap, which takes its first memory when it is first used.
     pub const fn new() -> Self {
-        Self { small: Mutex::new(Talc::new(Grow)) }
+        Self { small: UnsafeCell::new(Mutex::new(Talc::new(Grow))) }
+    }
+
+    /// Begins anew with an empty heap, in a child, which did not inherit the blocks.
+    ///
+    /// # Safety
+    /// The calling thread is the only one of the process, and nothing that was allocated is used any more.
+    pub unsafe fn forget(&self) {
+        COUNTERS.store(std::ptr::null_mut(), Ordering::Release);
+        // SAFETY: nobody else is there. The old value owns nothing that is still mapped, so it is not dropped.
+        unsafe { self.small.get().write(Mutex::new(Talc::new(Grow))) };
+    }
+
+    fn small(&self) -> &Mutex<Talc<Grow>> {
+        // SAFETY: `forget` replaces it only while nobody has this reference.
+        unsafe { &*self.small.get() }
     }
 
     fn is_large(layout: Layout) -> bool {
@@ -88,7 +106,7 @@ unsafe impl GlobalAlloc for OwnHeap {
         if Self::is_large(layout) {
             return Self::map(layout);
         }
-        let Ok(mut small) = self.small.lock() else { return std::ptr::null_mut() };
+        let Ok(mut small) = self.small().lock() else { return std::ptr::null_mut() };
         // SAFETY: the layout's size is not zero, by this function's own contract.
         unsafe { small.malloc(layout) }.map_or_else(|()| exhausted(), NonNull::as_ptr)
     }
@@ -110,7 +128,7 @@ unsafe impl GlobalAlloc for OwnHeap {
             drop(unsafe { OwnMapping::retake(range) });
             return;
         }
-        if let (Ok(mut small), Some(block)) = (self.small.lock(), NonNull::new(block)) {
+        if let (Ok(mut small), Some(block)) = (self.small().lock(), NonNull::new(block)) {
             // SAFETY: the block came from `malloc` with this layout.
             unsafe { small.free(block, layout) };
         }

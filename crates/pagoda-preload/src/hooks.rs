@@ -10,7 +10,7 @@ use pagoda::pins::Pinner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{current_id, exit_process};
 
-use crate::start::{deactivate, engine, pin_mutex, unpin_mutex};
+use crate::start::{after_fork, before_fork, engine, in_child, pin_mutex, unpin_mutex};
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type PthreadCreate =
@@ -61,23 +61,6 @@ pub fn pin_current_thread() -> bool {
         unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
     }
     true
-}
-
-/// Has everything brought back before each fork, and the engine left alone in children.
-pub fn watch_forks() {
-    // SAFETY: both are functions that live as long as the process: this library is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
-}
-
-extern "C" fn before_fork() {
-    if let Some(engine) = engine() {
-        engine.release();
-        deactivate();
-    }
-}
-
-extern "C" fn in_child() {
-    deactivate();
 }
 
 /// What a thread that is being started will run: 0 is a free place, 1 one that is being written. Not on any heap: the
@@ -201,5 +184,18 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         exit_process(125);
     }
     // SAFETY: as in `pthread_create`.
-    unsafe { std::mem::transmute::<*mut c_void, RawFork>(real)() }
+    let child = unsafe { std::mem::transmute::<*mut c_void, RawFork>(real)() };
+    if child == 0 {
+        in_child();
+    } else {
+        after_fork();
+    }
+    child
+}
+
+/// In a child: forgets the threads that others were starting in the parent.
+pub fn forget_starts() {
+    for (begin, _) in &BEGIN {
+        begin.store(0, Ordering::Release);
+    }
 }

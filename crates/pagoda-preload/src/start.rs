@@ -10,27 +10,27 @@
 //! This module must never let a program run on half managed.
 
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use pagoda::config::Config;
 use pagoda::counters::{Counter, Counters, Status};
-use pagoda::error::{Errno, StartError, StopReason};
+use pagoda::error::{StartError, StopReason};
 use pagoda::manager::ProcessEngine;
 use pagoda::pins::Pinner;
 use pagoda::tree::{Member, Tree};
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;
-use pagoda_linux::own_memory::declare_library_data;
+use pagoda_linux::doorbell::Doorbell;
+use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Adoption;
-use pagoda_linux::statm::StatmReader;
+use pagoda_linux::statm::AnonReader;
 use pagoda_linux::tcb::ThreadLayout;
 use pagoda_linux::thread::{
     Files, current_id, disable_huge_pages, exit_process, now_ns, sleep_us, spawn_raw, yield_now,
 };
 use pagoda_linux::touch::touch;
-use pagoda_linux::uffd::{Mode, Uffd, feature};
 
 /// Pagoda's own failures, as for env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
@@ -50,22 +50,46 @@ const LOOK_MOST_US: u32 = 48_000;
 /// Growth between two looks below which nothing happens.
 const GROWTH_BYTES: u64 = 64 << 10;
 
-static ENGINE: OnceLock<ProcessEngine> = OnceLock::new();
+/// The engine of this process, for good; null as long as there is none.
+static ENGINE: AtomicPtr<ProcessEngine> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Whether this process is managed. Cleared for good in a forked child and once everything was brought back.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// The process that [`ENGINE`] is of, or 0 if it is not managed: a child that was made without the C library has the
+/// pointer, but not what it points to.
+static ACTIVE: AtomicU32 = AtomicU32::new(0);
 
-/// The tree, for what happens at a fork. In this library's own data, which a child has too.
+/// The tree, the configuration's text and how threads are laid out: what a child needs to begin anew. In this library's own
+/// data, which a child has, too.
 static TREE: OnceLock<Tree> = OnceLock::new();
+static CONFIG: OnceLock<ConfigText> = OnceLock::new();
+static LAYOUT: OnceLock<Option<ThreadLayout>> = OnceLock::new();
+
+/// The longest configuration: two paths, escaped.
+const CONFIG_BYTES: usize = 16 << 10;
+
+struct ConfigText {
+    bytes: [u8; CONFIG_BYTES],
+    len: usize,
+}
+
+/// Whether this process was forked, and shares memory with another.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Whether the engine of the thread that forks gives the child what it lacks.
+static GIVEN: AtomicBool = AtomicBool::new(false);
 
 /// The engine, if this process is managed.
 pub fn engine() -> Option<&'static ProcessEngine> {
-    if ACTIVE.load(Ordering::Acquire) { ENGINE.get() } else { None }
+    let active = ACTIVE.load(Ordering::Acquire);
+    if active == 0 || active != std::process::id() {
+        return None;
+    }
+    // SAFETY: what is there was leaked, in this process.
+    unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
 }
 
-/// Ends the use of the engine: in a child that has none, or when everything is back.
-pub fn deactivate() {
-    ACTIVE.store(false, Ordering::Release);
+/// Ends the use of the engine: everything is back.
+fn deactivate() {
+    ACTIVE.store(0, Ordering::Release);
 }
 
 #[used]
@@ -77,52 +101,53 @@ static CONSTRUCTOR: extern "C" fn() = construct;
 extern "C" fn construct() {
     crate::hooks::resolve();
     let Some(text) = std::env::var_os("PAGODA_CONFIG") else { return };
-    let config = match Config::from_env(text.as_bytes()) {
-        Ok(config) => config,
+    let text = text.as_bytes();
+    let config = match Config::from_env(text) {
+        Ok(config) if text.len() <= CONFIG_BYTES => config,
         // Without a configuration there is no tree file to say so in.
-        Err(_) => exit_process(OWN_FAILURE),
+        _ => exit_process(OWN_FAILURE),
     };
     let Some(path) = &config.counters else { return };
     // A process whose `pagoda run` has ended finds no file, and needs none.
     let Ok(tree) = Tree::open(path) else { return };
-    let Some(member) = tree.join() else { return };
-    let counters = member.counters();
-    crate::alloc::say_exhaustion_in(Arc::new(member.counters()));
-    counters.set(Counter::BudgetBytes, config.budget.get());
-    counters.set(Counter::BasePageBytes, config.base_page.bytes() as u64);
-    if member.is_first()
-        && let Err(error) = can_start()
-    {
-        return fail(&config, &member, error);
-    }
-    counters.set(Counter::LastLookNs, now_ns());
-    counters.set(Counter::Status, Status::Small as u64);
-    declare_library_data();
-    disable_huge_pages();
+    let mut bytes = [0; CONFIG_BYTES];
+    bytes[..text.len()].copy_from_slice(text);
+    let _ = CONFIG.set(ConfigText { bytes, len: text.len() });
+    let _ = TREE.set(tree);
     // Both have to be done on a thread of the program, and the first before others are there: the engine starts on a raw
     // one.
-    let layout = ThreadLayout::of_current_thread();
-    watch_forks(tree);
-    let name = c"pagoda-watch";
-    let (config, for_failure) = (Arc::new(config), member);
-    let shared = Arc::clone(&config);
-    if let Err(error) = spawn_raw(name, Files::Own, Box::new(move || watch(&shared, member, layout))) {
-        fail(&config, &for_failure, StartError::Threads((&error).into()));
+    let _ = LAYOUT.set(ThreadLayout::of_current_thread());
+    declare_library_data();
+    disable_huge_pages();
+    // Handlers that run before a fork do so last one first.
+    // SAFETY: all are functions that live as long as the process: this library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+    let Some(member) = tree.join() else { return };
+    let first = member.is_first();
+    begin(config, member);
+    if first {
+        // What the user named is managed from its first instruction on, or refused before. Bounded by what starting takes:
+        // mappings, a file, threads.
+        while member.counters().get(Counter::Status) == Status::Small as u64 {
+            sleep_us(50);
+        }
+        let _ = crate::hooks::pin_current_thread();
     }
 }
 
-/// What an engine needs that the machine may refuse: cheap enough to be tried before every program that is asked for.
-fn can_start() -> Result<(), StartError> {
-    let open = |features| Uffd::open(Mode::Full, features).map(drop);
-    let opened = open(feature::PROCESS | feature::EVENT_FORK).or_else(|_| open(feature::PROCESS));
-    opened.map_err(|error| {
-        let errno = Errno(error.raw_os_error());
-        match errno.0 {
-            22 => StartError::MoveMissing,
-            23 | 24 => StartError::DescriptorLimit(errno),
-            _ => StartError::Userfaultfd(errno),
-        }
-    })
+/// Makes this process a member that is watched, and managed when it is worth it; the first of a tree at once.
+fn begin(config: Config, member: Member) {
+    let counters = member.counters();
+    crate::alloc::say_exhaustion_in(member.counters());
+    counters.set(Counter::BudgetBytes, config.budget.get());
+    counters.set(Counter::BasePageBytes, config.base_page.bytes() as u64);
+    counters.set(Counter::LastLookNs, now_ns());
+    counters.set(Counter::Status, Status::Small as u64);
+    let config = Arc::new(config);
+    let shared = Arc::clone(&config);
+    if let Err(error) = spawn_raw(c"pagoda-watch", Files::Own, Box::new(move || watch(&shared, member))) {
+        fail(&config, &member, StartError::Threads((&error).into()));
+    }
 }
 
 /// Says that there will be no engine, and ends the process if nobody wants it without.
@@ -140,25 +165,30 @@ fn fail(config: &Config, member: &Member, error: StartError) {
 
 /// The first raw thread, with a descriptor table of its own: watches the process while it is small, then opens
 /// everything, starts the other threads, and becomes the engine's watcher.
-fn watch(config: &Config, member: Member, layout: Option<ThreadLayout>) {
-    let count = match StatmReader::new() {
+fn watch(config: &Config, member: Member) {
+    let mut count = match AnonReader::new() {
         Ok(count) => count,
         Err(error) => return fail(config, &member, StartError::Proc((&error).into())),
     };
-    let held = watch_while(&count, &member, |anon| anon < ENGINE_FROM);
-    if let Err(error) = manage(config, member, layout, held) {
+    let held = if member.is_first() && !IS_CHILD.load(Ordering::Acquire) {
+        Bytes::ZERO
+    } else {
+        watch_while(&mut count, &member, |anon| anon < ENGINE_FROM)
+    };
+    if let Err(error) = manage(config, member, held) {
         fail(config, &member, error);
-        watch_while(&count, &member, |_| true);
+        watch_while(&mut count, &member, |_| true);
     }
 }
 
 /// Looks at the process as long as `go_on` says so of what it holds.
-fn watch_while(count: &StatmReader, member: &Member, go_on: impl Fn(Bytes) -> bool) -> Bytes {
+fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) -> bool) -> Bytes {
     let counters = member.counters();
+    let shared = IS_CHILD.load(Ordering::Acquire);
     let (mut before, mut sleep) = (0, LOOK_LEAST_US);
     loop {
         // The count of before will do if this once it can't be read.
-        let anon = count.anon_bytes().map_or(before, |anon| anon as u64);
+        let anon = count.read(shared).map_or(before, |(resident, others)| (resident - others) as u64);
         counters.set(Counter::LastLookNs, now_ns());
         member.hold_unlimited(anon);
         if !go_on(Bytes::new(anon)) {
@@ -171,21 +201,18 @@ fn watch_while(count: &StatmReader, member: &Member, go_on: impl Fn(Bytes) -> bo
 }
 
 /// Starts the engine and watches for good. Returns only if there is none.
-fn manage(
-    config: &Config,
-    member: Member,
-    layout: Option<ThreadLayout>,
-    held: Bytes,
-) -> Result<(), StartError> {
+fn manage(config: &Config, member: Member, held: Bytes) -> Result<(), StartError> {
     // SAFETY: `pagoda run` was asked to have this program's memory managed. What is adopted is private anonymous memory
     // by the kernel's own list, without this library's mappings, so that nothing that serves faults is among it.
     let adoption = unsafe { Adoption::assume() };
     let (keeper, _share) = member.manage(held);
     let counters: Arc<Counters> = Arc::new(member.counters());
-    let (engine, watcher) = ProcessEngine::start(config, keeper, counters, &adoption, layout, stop)?;
-    // This thread alone sets it.
-    let _ = ENGINE.set(engine);
-    ACTIVE.store(true, Ordering::Release);
+    let layout = LAYOUT.get().copied().flatten();
+    let is_child = IS_CHILD.load(Ordering::Acquire);
+    let (engine, watcher) =
+        ProcessEngine::start(config, keeper, is_child, counters, &adoption, layout, stop)?;
+    ENGINE.store(Box::into_raw(Box::new(engine)), Ordering::Release);
+    ACTIVE.store(std::process::id(), Ordering::Release);
     // Nothing is taken out before every fork that does not know of the engine is over.
     fence(Ordering::SeqCst);
     while FORKING.iter().any(|thread| thread.load(Ordering::SeqCst) != 0) {
@@ -218,14 +245,18 @@ fn early_mutexes() -> &'static [AtomicUsize] {
 
 /// Pins the robust mutex at `address`, or remembers it for the engine to come. False if there are too many.
 pub fn pin_mutex(address: usize) -> bool {
-    if engine().is_none() && TREE.get().is_some() {
+    if TREE.get().is_some() {
         let known = early_mutexes().iter().any(|place| place.load(Ordering::SeqCst) == address);
         let enter = |place: &AtomicUsize| {
             place.compare_exchange(0, address, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         };
         if !known {
-            let Some(place) = EARLY_MUTEXES.iter().position(enter) else { return false };
-            EARLY_MUTEXES_USED.fetch_max(place + 1, Ordering::SeqCst);
+            match EARLY_MUTEXES.iter().position(enter) {
+                Some(place) => drop(EARLY_MUTEXES_USED.fetch_max(place + 1, Ordering::SeqCst)),
+                // With an engine it is pinned there all the same.
+                None if engine().is_none() => return false,
+                None => {}
+            }
         }
         fence(Ordering::SeqCst);
     }
@@ -265,44 +296,62 @@ static FORKING: [AtomicU32; FORKING_BOUND] = [const { AtomicU32::new(0) }; FORKI
 /// More threads than ever fork at once; beyond it one waits.
 const FORKING_BOUND: usize = 64;
 
-fn watch_forks(tree: Tree) {
-    let _ = TREE.set(tree);
-    crate::hooks::watch_forks();
-    // Handlers that run before a fork do so last one first: these come before the hooks that ask for the engine.
-    // SAFETY: all are functions that live as long as the process: this library is never unloaded.
-    unsafe { libc::pthread_atfork(Some(begin_fork), Some(end_fork), Some(begin_child)) };
-}
-
-extern "C" fn begin_fork() {
+/// Before a fork: the engine is told, so that the child gets what it lacks; where the kernel does not tell of forks,
+/// everything is brought back first. A fork that finds no engine keeps one from beginning meanwhile.
+pub extern "C" fn before_fork() {
     let own = current_id();
     let enter =
         |thread: &AtomicU32| thread.compare_exchange(0, own, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-    if engine().is_some() {
-        return;
+    if engine().is_none() {
+        while !FORKING.iter().any(enter) {
+            yield_now();
+        }
+        fence(Ordering::SeqCst);
     }
-    while !FORKING.iter().any(enter) {
-        yield_now();
-    }
-    fence(Ordering::SeqCst);
     // Either we see the engine here, or whoever started it sees us.
-    if engine().is_some() {
-        end_fork();
+    let Some(engine) = engine() else { return };
+    leave_forking();
+    if engine.announce_fork() {
+        GIVEN.store(true, Ordering::Release);
+    } else {
+        engine.release();
+        deactivate();
     }
 }
 
-extern "C" fn end_fork() {
+/// After a fork, in the parent.
+pub extern "C" fn after_fork() {
+    leave_forking();
+    if let Some(engine) = engine() {
+        engine.end_fork();
+    }
+}
+
+fn leave_forking() {
     let own = current_id();
     if let Some(thread) = FORKING.iter().find(|thread| thread.load(Ordering::SeqCst) == own) {
         thread.store(0, Ordering::SeqCst);
     }
 }
 
-/// A child has no thread of ours: it is a member that nobody watches but `pagoda run`, until it calls exec.
-extern "C" fn begin_child() {
+/// In a child, on its one thread: waits until it has all its memory, forgets what was its parent's, and begins anew.
+pub extern "C" fn in_child() {
     for thread in &FORKING {
         thread.store(0, Ordering::SeqCst);
     }
-    if let Some(member) = TREE.get().and_then(Tree::join) {
-        member.counters().set(Counter::Status, Status::Unmanaged as u64);
+    ACTIVE.store(0, Ordering::Release);
+    ENGINE.store(std::ptr::null_mut(), Ordering::Release);
+    IS_CHILD.store(true, Ordering::Release);
+    let answered = !GIVEN.swap(false, Ordering::AcqRel) || Doorbell::wait_for_parent();
+    crate::hooks::forget_starts();
+    forget_what_parents_have();
+    // SAFETY: a child has one thread, and this library uses nothing that it had allocated: the engine is the parent's.
+    unsafe { crate::HEAP.forget() };
+    if !answered {
+        // Its parent died before it had its memory: what is missing would read as zeroes.
+        exit_process(OWN_FAILURE);
     }
+    let (Some(tree), Some(text)) = (TREE.get(), CONFIG.get()) else { return };
+    let (Some(member), Ok(config)) = (tree.join(), Config::from_env(&text.bytes[..text.len])) else { return };
+    begin(config, member);
 }

@@ -96,6 +96,9 @@ impl Engine {
         self.space
             .register(range)
             .map_err(|errno| RegionError::Register { errno: Errno(errno.raw_os_error()) })?;
+        if !self.fork_events {
+            self.space.set_forked(range, false);
+        }
         table.insert(range);
         if let Some(present) = present {
             self.mark_present(&table, present, range);
@@ -122,6 +125,9 @@ impl Engine {
             }
             // A range that is gone meanwhile is not registered any more either.
             let _ = self.space.unregister(range);
+            if !self.fork_events {
+                self.space.set_forked(range, true);
+            }
             // It is all in the range: what goes is our account of it, and stored copies that are out of date.
             self.discard(&table, range, &mut Scratch::new(self.base));
             table.cut(range);

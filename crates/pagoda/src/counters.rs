@@ -277,7 +277,11 @@ counters! {
     Total EventsDeferred events_deferred,
     /// Forks seen.
     Total Forks forks,
-    /// Bytes that were brought back because the process forked.
+    /// Bytes that were out when the process forked, and were copied to the child.
+    Total ForkCopiedBytes fork_copied_bytes,
+    /// Bytes that were shared after a fork and made the process's own, to be moved out.
+    Total MadeOwnBytes made_own_bytes,
+    /// Bytes that were brought back because the process forked and the kernel does not tell of forks.
     Total BroughtBackBytes brought_back_bytes,
     /// Child processes that were not managed.
     Total ChildrenUnmanaged children_unmanaged,

@@ -19,6 +19,7 @@ use std::time::Duration;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
+use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Space;
 
 use crate::counters::{Counter, Counters};
@@ -67,6 +68,15 @@ pub(crate) struct Engine {
     pub(crate) quit: AtomicBool,
     /// A fault came from registered memory that the table does not know: look at the maps soon.
     pub(crate) look_soon: AtomicBool,
+    /// Threads that are within fork(3): their children start an engine of their own.
+    pub(crate) forks_announced: AtomicUsize,
+    /// There was a fork, here or on the way here: memory may be shared.
+    pub(crate) has_forked: AtomicBool,
+    /// Frames that handlers made ready for the faults they serve: those may use them however far the budget is exceeded, or a
+    /// process whose share became smaller would stand still until it fits.
+    pub(crate) earned: AtomicUsize,
+    /// What could not be moved, perhaps because it is shared.
+    pub(crate) shared: Mutex<Vec<PageRange>>,
     /// Someone waits for everything to be brought back; it is being done; it is done.
     pub(crate) release_requested: AtomicBool,
     pub(crate) released: AtomicBool,
@@ -110,6 +120,10 @@ impl Engine {
             bell: Bell::default(),
             quit: AtomicBool::new(false),
             look_soon: AtomicBool::new(false),
+            forks_announced: AtomicUsize::new(0),
+            earned: AtomicUsize::new(0),
+            has_forked: AtomicBool::new(false),
+            shared: Mutex::new(Vec::new()),
             release_requested: AtomicBool::new(false),
             released: AtomicBool::new(false),
             release_done: AtomicBool::new(false),

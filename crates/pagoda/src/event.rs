@@ -109,11 +109,7 @@ impl Engine {
                 self.counters.add(Counter::EventsRemap, 1);
                 self.remap(table, from, to, len, scratch);
             }
-            Message::Fork(child) => {
-                self.serve_fork(table, &child, scratch);
-                // What parent and child share can't be moved any more: the watcher brings the rest back.
-                self.release_requested.store(true, Ordering::Release);
-            }
+            Message::Fork(child) => self.serve_fork(table, child, scratch),
         }
     }
 

@@ -440,7 +440,7 @@ impl Engine {
     }
 
     pub(crate) fn may_use_frames(&self) -> bool {
-        self.ledger.excess_bytes() <= self.marks().min.get()
+        self.ledger.excess_bytes() <= self.marks().min.get() || self.earned.load(Ordering::Acquire) > 0
     }
 
     /// Brings the content of a stored page, whose busy bit the caller has taken, into a slot, and gives the entry back

@@ -1,13 +1,24 @@
-//! A fork that was not announced: the child gets its own copy of everything that is not in its memory.
+//! A fork: the child gets its own copy of everything that is not in its memory, and then stands on its own.
 //!
-//! The kernel holds the forking thread until the event is read, and gives us the child's descriptor. The child shares
-//! what was resident; what was staged or stored is copied into it here, before its descriptor is closed and its memory is
-//! its own. A child that faults meanwhile waits for exactly these copies. This module must never let a child run on
-//! without its data.
+//! The kernel gives us the child's descriptor with the event. The child shares what was resident; what was staged or
+//! stored is copied into it here, with the gate held exclusively all the while, so that our table says what was out when the
+//! fork happened. A child that touches such a page meanwhile waits for exactly these copies. It may discard, unmap or move
+//! memory, too: what it discarded gets no copy, and what it moved gets it where it is now. In the end the child's
+//! doorbell is answered, on which its own engine waits before it begins, and its descriptor is closed. A child that finds no
+//! answer there has lost its parent before its data came, and ends itself.
+//!
+//! What parent and child share afterwards the kernel does not move. Whoever wants it out makes it its own first
+//! (`make_shared_own`): a copy as long as the other has it, nothing once the other is gone.
+//!
+//! This module must never let a child run on without its data.
+
+use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::Backing;
-use pagoda_linux::thread::yield_now;
-use pagoda_linux::uffd::{Stop, Uffd};
+use pagoda_core::page::OS_PAGE;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::{now_ns, yield_now};
+use pagoda_linux::uffd::{Message, Stop, Uffd};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -16,66 +27,173 @@ use crate::fault::unreadable;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give};
 
+/// Ranges that wait to be made our own; what finds no room is found again by the hand.
+const SHARED_MOST: usize = 256;
+
+/// What a child did to its mappings since the fork, in order.
+#[derive(Clone, Copy)]
+enum Change {
+    Gone(PageRange),
+    Moved { from: PageRange, to: usize },
+}
+
+/// A forked child that does not stand on its own yet.
+struct Child {
+    uffd: Uffd,
+    changes: Vec<Change>,
+}
+
+impl Child {
+    /// Takes note of what the child did, and gives children of its own. Its faults need no answer: the copy wakes them, or the
+    /// end of its descriptor does.
+    fn listen(&mut self) -> Vec<Self> {
+        let mut children = Vec::new();
+        let changes = &mut self.changes;
+        self.uffd.read(|message| match message {
+            Message::Remove(range) | Message::Unmap(range) => changes.push(Change::Gone(range)),
+            Message::Remap { from, to, len } => {
+                changes.extend(
+                    PageRange::new(from, from.wrapping_add(len)).map(|from| Change::Moved { from, to }),
+                );
+            }
+            // It has what was copied so far, and lacks what its parent lacks.
+            Message::Fork(uffd) => children.push(Self { uffd, changes: changes.clone() }),
+            Message::Fault { .. } => {}
+        });
+        children
+    }
+
+    /// Where the OS page that was at `address` is in the child now, if it still has it.
+    fn place(&self, address: usize) -> Option<usize> {
+        self.changes.iter().try_fold(address, |at, change| match change {
+            Change::Gone(range) => (!range.contains(at)).then_some(at),
+            Change::Moved { from, to } if from.contains(at) => Some(at - from.start() + to),
+            Change::Moved { .. } => Some(at),
+        })
+    }
+}
+
 impl Engine {
-    /// Copies all that is out of the regions into the child behind `child`. With the gate held exclusively.
-    pub(crate) fn serve_fork(&self, table: &Table, child: &Uffd, scratch: &mut Scratch) {
-        self.counters.add(Counter::ChildrenUnmanaged, 1);
+    /// Gives the child behind `uffd` all that is out of the regions. With the gate held exclusively.
+    pub(crate) fn serve_fork(&self, table: &Table, uffd: Uffd, scratch: &mut Scratch) {
+        self.counters.add(Counter::Forks, 1);
+        if self.forks_announced.load(Ordering::SeqCst) == 0 {
+            // By the system call itself: nobody in the child will start an engine there.
+            self.counters.add(Counter::ChildrenUnmanaged, 1);
+        }
+        self.has_forked.store(true, Ordering::Release);
+        // A child that was not announced may fork again before it has everything: then it is all for both.
+        let mut family = vec![Child { uffd, changes: Vec::new() }];
         let mut buffer = vec![0u8; table.entry_bytes()];
         for span in table.spans() {
             for index in span.indices(span.range(), table.entry_bytes()) {
-                if span.entry(index).load(std::sync::atomic::Ordering::Acquire) != 0 {
+                if span.entry(index).load(Ordering::Acquire) != 0 {
                     let page = span.page(index, span.range(), table.entry_bytes());
-                    self.copy_to_child(span, &page, child, &mut buffer, scratch);
+                    self.copy_to_children(span, &page, &mut family, &mut buffer, scratch);
                 }
             }
+            self.counters.set(Counter::LastLookNs, now_ns());
+        }
+        for child in family {
+            self.space.answer_doorbell(&child.uffd);
         }
     }
 
-    fn copy_to_child(
+    fn copy_to_children(
         &self,
         span: &Span,
         page: &Page,
-        child: &Uffd,
+        family: &mut Vec<Child>,
         buffer: &mut [u8],
         scratch: &mut Scratch,
     ) {
         let word = self.take(span.entries(), page.index);
-        match word.backing() {
-            Backing::None => return give(span.entry(page.index), word),
+        let missing = page.granules.without(word.resident());
+        let content = match word.backing() {
+            _ if missing.is_empty() => None,
+            Backing::None => None,
             Backing::Slot(slot) => {
                 let slot = self.space.claim_slot(slot);
                 buffer.copy_from_slice(self.space.bytes(&slot));
                 self.space.release_slot(slot);
+                Some(())
             }
             Backing::Handle(handle) => match self.store.get(Handle::from_bits(handle), 0, buffer, scratch) {
-                Ok(()) => {}
+                Ok(()) => Some(()),
                 Err(error) => self.stop(unreadable(error)),
             },
+        };
+        give(span.entry(page.index), word);
+        if content.is_none() {
+            return;
         }
-        for (from, to) in page.granules.without(word.resident()).runs() {
-            let mut at = from;
-            while at < to {
-                let content = &buffer[at as usize * 4096..to as usize * 4096];
-                let progress = self.space.fill_child(child, page.addresses(at, to), content);
-                at += (progress.bytes / 4096) as u32;
-                match progress.stop {
-                    None => {}
-                    // The child itself changes its mappings: what it discards or unmaps it gets no copy of.
-                    Some(Stop::Again) => {
-                        child.read(|_| {});
-                        yield_now();
-                    }
-                    // The child has it, or has no such memory (madvise DONTFORK), or is gone.
-                    Some(Stop::Exists | Stop::Missing) => at += 1,
-                    Some(Stop::Gone) => break,
-                    Some(Stop::Busy | Stop::Refused | Stop::NoMemory) => {
-                        self.stop(StopReason::FillRefused(Errno::NONE))
-                    }
+        for (from, to) in missing.runs() {
+            let content = &buffer[from as usize * OS_PAGE..to as usize * OS_PAGE];
+            let mut next = 0;
+            while next < family.len() {
+                let born = self.copy_run(page.addresses(from, to), content, &mut family[next]);
+                family.extend(born);
+                next += 1;
+            }
+        }
+        self.counters.add(Counter::ForkCopiedBytes, u64::from(missing.count()) * OS_PAGE as u64);
+    }
+
+    /// Copies `content`, which was at `run` when the child was made, to where the child has that now. Returns the children that
+    /// it made meanwhile.
+    fn copy_run(&self, run: PageRange, content: &[u8], child: &mut Child) -> Vec<Child> {
+        let mut born = Vec::new();
+        let mut at = 0;
+        let mut one_by_one = false;
+        while at < run.len() {
+            // As one as long as the child changed nothing, and no boundary of mappings lies within.
+            let len = if child.changes.is_empty() && !one_by_one { run.len() - at } else { OS_PAGE };
+            let Some(place) = child.place(run.start() + at) else {
+                at += len;
+                continue;
+            };
+            let progress =
+                self.space.fill_child(&child.uffd, PageRange::at(place, len), &content[at..at + len]);
+            at += progress.bytes;
+            match progress.stop {
+                None => {}
+                Some(Stop::Again) => {
+                    born.extend(child.listen());
+                    yield_now();
+                }
+                Some(Stop::Missing) if len > OS_PAGE => one_by_one = true,
+                // The child has it, or has no such memory (madvise DONTFORK).
+                Some(Stop::Exists | Stop::Missing) => at += OS_PAGE,
+                Some(Stop::Gone) => return born,
+                Some(Stop::Busy | Stop::Refused | Stop::NoMemory) => {
+                    self.stop(StopReason::FillRefused(Errno::NONE))
                 }
             }
         }
-        self.counters
-            .add(Counter::BroughtBackBytes, u64::from(page.granules.without(word.resident()).count()) * 4096);
-        give(span.entry(page.index), word);
+        born
+    }
+
+    /// Remembers what could not be moved: if a fork is why, the reclaimer makes it our own.
+    pub(crate) fn note_shared(&self, range: PageRange) {
+        if self.has_forked.load(Ordering::Acquire) {
+            let mut shared = self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
+            if shared.len() < SHARED_MOST {
+                shared.push(range);
+            }
+        }
+    }
+
+    /// Makes what was found shared by a fork movable again. It may wait for a fault to be served, so only the reclaimer does
+    /// it, and holds nothing.
+    pub(crate) fn make_shared_own(&self) {
+        if !self.has_forked.load(Ordering::Acquire) {
+            return;
+        }
+        let shared =
+            std::mem::take(&mut *self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken)));
+        for range in shared {
+            self.space.make_own(range);
+            self.counters.add(Counter::MadeOwnBytes, range.len() as u64);
+        }
     }
 }

@@ -134,12 +134,16 @@ impl Engine {
             Served::NoMemory => {
                 self.counters.add(Counter::FaultsThrottled, 1);
                 self.bell.ring();
-                for _ in 0..DIRECT_STEPS {
-                    match self.reclaim_step(scratch) {
-                        Step::FrameReady => break,
-                        Step::Staged | Step::Looking => {}
-                        Step::Again | Step::Exhausted | Step::Full(_) => break,
-                    }
+                let earned = (0..DIRECT_STEPS).find_map(|_| match self.reclaim_step(scratch) {
+                    Step::FrameReady => Some(true),
+                    Step::Staged | Step::Looking => None,
+                    Step::Again | Step::Exhausted | Step::Full(_) => Some(false),
+                });
+                if earned == Some(true) {
+                    self.earned.fetch_add(1, Ordering::AcqRel);
+                    let served = self.serve(fault.address, fault.write, extent, scratch);
+                    self.earned.fetch_sub(1, Ordering::AcqRel);
+                    return served == Served::Done;
                 }
                 // Compressed pages may have taken more than the budget had: what is ready goes to the kernel for it.
                 self.keep_budget();

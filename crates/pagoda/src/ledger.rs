@@ -20,6 +20,8 @@ pub(crate) struct Ledger {
     copied_bytes: AtomicI64,
     /// Bytes of the store that `held_bytes` has.
     store_bytes: AtomicI64,
+    /// Bytes that the kernel counts here and that other processes answer for: their part of what a fork shares.
+    others_bytes: AtomicU64,
     /// Bytes that faults fetched from the store, ever.
     fetched_bytes: AtomicU64,
 }
@@ -32,6 +34,7 @@ impl Ledger {
             resident_bytes: AtomicI64::new(0),
             staged_bytes: AtomicI64::new(0),
             copied_bytes: AtomicI64::new(0),
+            others_bytes: AtomicU64::new(0),
             fetched_bytes: AtomicU64::new(0),
             store_bytes: AtomicI64::new(0),
         }
@@ -46,7 +49,12 @@ impl Ledger {
     /// The kernel's count, seen just now, and what the store has of it.
     pub(crate) fn reconcile(&self, kernel_bytes: u64, store_bytes: u64) {
         self.store_bytes.store(store_bytes as i64, Ordering::Relaxed);
-        self.held_bytes.store(kernel_bytes as i64, Ordering::Relaxed);
+        let own = kernel_bytes.saturating_sub(self.others_bytes.load(Ordering::Relaxed));
+        self.held_bytes.store(own as i64, Ordering::Relaxed);
+    }
+    /// Of the kernel's count others answer for so much.
+    pub(crate) fn others_have(&self, bytes: u64) {
+        self.others_bytes.store(bytes, Ordering::Relaxed);
     }
     /// We took memory from the kernel, or gave some back (negative).
     pub(crate) fn took(&self, bytes: i64) {

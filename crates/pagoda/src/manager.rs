@@ -38,6 +38,7 @@ fn assemble(
     config: &Config,
     counters: Arc<Counters>,
     mode: Mode,
+    serves_forks: bool,
     adoption: &Adoption,
     stop_hook: StopHook,
 ) -> Result<Engine, StartError> {
@@ -49,7 +50,7 @@ fn assemble(
     // Frames never hold more than the budget; as many addresses again keep runs of empty slots at hand.
     let slots = (2 * config.budget.as_usize()).next_multiple_of(2 << 20) / slot_bytes;
     let slots = u32::try_from(slots).map_err(|_| StartError::AddressSpace(Errno::NONE))?;
-    let fork = if mode == Mode::Full { feature::EVENT_FORK } else { 0 };
+    let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
     let open = |features| Space::open(adoption, mode, features, slots, slot_bytes);
     // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
     let (space, fork_events) = match open(feature::PROCESS | fork) {
@@ -99,20 +100,22 @@ impl ProcessEngine {
     /// Makes the engine and starts its threads, all on the calling thread's descriptors: call it on a raw thread with a
     /// table of its own. `layout` was measured on a thread of the program. The watcher runs on the calling thread
     /// afterwards, by [`ProcessWatcher::run`]. The tables are made for the whole budget of `config`, which the process may
-    /// come to have; what it has now is what `keeper` says.
+    /// come to have; what it has now is what `keeper` says. `is_child`: it was forked, and shares memory.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is managed then.
     pub fn start(
         config: &Config,
         keeper: ShareKeeper,
+        is_child: bool,
         counters: Arc<Counters>,
         adoption: &Adoption,
         layout: Option<ThreadLayout>,
         stop_hook: fn(StopReason) -> !,
     ) -> Result<(Self, ProcessWatcher), StartError> {
-        let engine = Arc::new(assemble(config, counters, Mode::Full, adoption, stop_hook)?);
+        let engine = Arc::new(assemble(config, counters, Mode::Full, true, adoption, stop_hook)?);
         engine.set_budget(keeper.share());
+        engine.has_forked.store(is_child, Ordering::Release);
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
         let watcher = Watcher::new(layout, keeper).map_err(proc_error)?;
         let count = StatmReader::new().map_err(proc_error)?;
@@ -129,6 +132,19 @@ impl ProcessEngine {
         spawn_raw(c"pagoda-reclaim", Files::Shared, body).map_err(thread_error)?;
         engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
         Ok((Self { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
+    }
+
+    /// A thread is about to fork, or has. False if the kernel does not tell of forks: then everything has to be released
+    /// before.
+    #[must_use]
+    pub fn announce_fork(&self) -> bool {
+        self.engine.forks_announced.fetch_add(1, Ordering::SeqCst);
+        self.engine.fork_events
+    }
+
+    /// The end of what [`announce_fork`](Self::announce_fork) began.
+    pub fn end_fork(&self) {
+        self.engine.forks_announced.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Brings everything back, ends the management, and returns when that is done: before a fork.
@@ -209,7 +225,10 @@ impl ManagerBuilder {
         let counters =
             Arc::new(Counters::private().map_err(|error| StartError::AddressSpace(Errno::from(&error)))?);
         let adoption = pagoda_linux::region_memory::own_regions();
-        let engine = Arc::new(assemble(&self.config, counters, self.mode, &adoption, report_and_abort)?);
+        // A library's threads use the program's allocator, whose locks a thread that forks holds while it waits for us: a
+        // child gets none of the regions instead.
+        let engine =
+            Arc::new(assemble(&self.config, counters, self.mode, false, &adoption, report_and_abort)?);
         let shared = Arc::new(Shared { engine, threads: Mutex::new(Vec::new()) });
         let base = self.config.base_page;
         for id in 0..handler_count() {

@@ -329,6 +329,9 @@ impl Engine {
             }
         };
         drop(moving);
+        if stop == Some(Stop::Busy) {
+            self.note_shared(PageRange::at(start + moved, from.len() - moved));
+        }
         if moved == 0 && matches!(stop, Some(Stop::Refused | Stop::Missing)) {
             // Perhaps one page of it: find out which.
             for slot in slots {
@@ -403,7 +406,18 @@ impl Engine {
         let [slot] = slots;
         self.ledger.resident(-(i64::from(out.count()) * 4096));
         // What stays because it must is not tried again at once.
-        let warmth = if matches!(stop, Some(Stop::Refused | Stop::Busy)) { 3 } else { word.warmth() };
+        let warmth = match stop {
+            Some(Stop::Refused) => 3,
+            // Shared by a fork, it is soon our own.
+            Some(Stop::Busy) => {
+                if self.has_forked.load(Ordering::Relaxed) {
+                    1
+                } else {
+                    3
+                }
+            }
+            _ => word.warmth(),
+        };
         let before = word.with_warmth(warmth);
         let word = before.with_resident(word.resident().without(out));
         match word.backing() {
@@ -448,6 +462,9 @@ impl Engine {
                         continue;
                     }
                     Some(other) => {
+                        if other == Stop::Busy {
+                            self.note_shared(page.addresses(at, to));
+                        }
                         stop = Some(other);
                         at += 1;
                     }

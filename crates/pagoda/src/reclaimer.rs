@@ -28,6 +28,17 @@ const GIVE_UP_NS: u64 = 10_000_000_000;
 struct Trouble {
     since_ns: Option<u64>,
     excess_since_ns: Option<u64>,
+    /// The account at the last step that gained nothing.
+    seen: Seen,
+}
+
+/// What changes if anybody evicts, stores or fetches anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    resident_bytes: u64,
+    staged_bytes: u64,
+    store_bytes: u64,
+    fetched_bytes: u64,
 }
 
 /// As long as more than one part in this of the budget is in the regions or staged, an excess is reclaim's to end.
@@ -61,6 +72,7 @@ impl Engine {
                 let step = self.reclaim_step(scratch);
                 self.after_step(step, &mut trouble);
             }
+            self.make_shared_own();
             self.give_back_pieces();
             self.keep_budget();
             self.keep_store_within_limits(&mut trouble);
@@ -119,7 +131,16 @@ impl Engine {
                 trouble.since_ns = None;
                 return;
             }
-            Step::Looking => return,
+            // Where all that the hand finds has to stay no round is ever without a find, so that it never says so. What
+            // handlers gain meanwhile counts, too.
+            Step::Looking => {
+                let seen = self.seen();
+                if std::mem::replace(&mut trouble.seen, seen) != seen {
+                    trouble.since_ns = None;
+                    return;
+                }
+                return self.count_trouble(StopReason::NothingEvictable, trouble);
+            }
             Step::Again => return yield_now(),
             Step::Exhausted => StopReason::NothingEvictable,
             Step::Full(error) => {
@@ -133,6 +154,21 @@ impl Engine {
                 }
             }
         };
+        self.count_trouble(reason, trouble);
+        sleep_us(1000);
+    }
+
+    fn seen(&self) -> Seen {
+        Seen {
+            resident_bytes: self.ledger.resident_bytes(),
+            staged_bytes: self.ledger.staged_bytes(),
+            store_bytes: self.ledger.store_bytes(),
+            fetched_bytes: self.ledger.fetched_bytes(),
+        }
+    }
+
+    /// Starts the clock of giving up, or ends the process when it has run out.
+    fn count_trouble(&self, reason: StopReason, trouble: &mut Trouble) {
         let now = now_ns();
         let since = *trouble.since_ns.get_or_insert(now);
         // Only a program that is kept waiting is worth ending: below the low watermark faults still find frames, if the
@@ -142,6 +178,5 @@ impl Engine {
         } else if now - since > GIVE_UP_NS {
             self.stop(reason);
         }
-        sleep_us(1000);
     }
 }

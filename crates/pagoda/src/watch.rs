@@ -18,7 +18,7 @@ use pagoda_linux::maps::{Mapping, MappingKind, MapsReader};
 use pagoda_linux::own_memory::not_own;
 use pagoda_linux::pagemap::{PagemapScanner, Presence};
 use pagoda_linux::range::PageRange;
-use pagoda_linux::statm::StatmReader;
+use pagoda_linux::statm::AnonReader;
 use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
 use pagoda_linux::thread::{now_ns, sleep_us};
 
@@ -79,7 +79,7 @@ struct Known {
 pub(crate) struct Watcher {
     /// What the process may have of the budget of its tree.
     keeper: ShareKeeper,
-    count: StatmReader,
+    count: AnonReader,
     /// None while it is being read.
     maps: Option<MapsReader>,
     present: PagemapScanner,
@@ -108,7 +108,7 @@ impl Watcher {
     pub(crate) fn new(layout: Option<ThreadLayout>, keeper: ShareKeeper) -> io::Result<Self> {
         Ok(Self {
             keeper,
-            count: StatmReader::new()?,
+            count: AnonReader::new()?,
             maps: Some(MapsReader::new(8192)?),
             present: PagemapScanner::new()?,
             threads: ThreadWalker::new(layout)?,
@@ -206,8 +206,11 @@ impl Engine {
     }
 
     fn publish_count(&self, watcher: &mut Watcher) {
-        let Ok(anon) = watcher.count.anon_bytes() else { return };
-        self.ledger.reconcile(anon as u64, self.store.usage().memory_committed_bytes.get());
+        let shared = self.has_forked.load(Ordering::Acquire);
+        let Ok((resident, others)) = watcher.count.read(shared) else { return };
+        self.ledger.others_have(others as u64);
+        let anon = resident - others;
+        self.ledger.reconcile(resident as u64, self.store.usage().memory_committed_bytes.get());
         self.counters.set(Counter::LastLookNs, now_ns());
         self.counters.set(Counter::AnonBytes, anon as u64);
         self.counters.raise(Counter::AnonPeakBytes, anon as u64);

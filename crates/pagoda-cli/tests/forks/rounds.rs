@@ -33,9 +33,9 @@ pub fn body(seed: u64, forks: u64) -> Result<String, String> {
                 for plot in &mut all {
                     plot.reseed(seed ^ fork);
                     if thorough {
-                        plot.check_all()?
+                        plot.check_all()?;
                     } else {
-                        plot.check_some()?
+                        plot.check_some()?;
                     }
                     plot.operate(4)?;
                     plot.check_some()?;

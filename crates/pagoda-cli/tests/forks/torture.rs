@@ -102,7 +102,7 @@ fn race(fork: u64, racing: &Racing, random: &mut Random) -> Result<(), String> {
     let before = racing.versions();
     let seed = random.next();
     let child = family::fork(if random.one_in(2) { End::Exit } else { End::Killed }, || {
-        racing.check(fork, &before, &mut Random::new(seed, 3)).map(drop)
+        racing.check(fork, &before, &mut Random::new(seed, 3))
     });
     racing.tell(fork);
     child.join(random)

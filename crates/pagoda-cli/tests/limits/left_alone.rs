@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::program::{PAGES_PER_MIB, check, fill, write};
+use crate::program::{PAGES_PER_MIB, check, fill, stamp, write};
 use crate::run::{Ended, begin};
 use crate::support::memory::Mapping;
 
@@ -78,6 +78,26 @@ pub fn program() -> Result<(), String> {
 pub fn fill_beside_locked() -> Result<(), String> {
     let locked = Mapping::new(60 * PAGES_PER_MIB).map_err(|error| error.to_string())?;
     lock(&locked)?;
+    fill(60, |_| Ok(()))
+}
+
+/// Pages that are written, each between two read-only ones: more than the least budget.
+const PIECES: usize = 12_000;
+
+/// In the program: memory that is managed, then cut into more mappings than anybody looks at one by one, and locked.
+/// Reclaim goes on finding it, and finds out each time that it has to stay.
+pub fn fill_beside_pieces() -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut cut = Mapping::new(2 * PIECES).map_err(told)?;
+    (0..PIECES).for_each(|piece| stamp(piece).fill(cut.page_mut(2 * piece + 1)));
+    std::thread::sleep(LOOKS);
+    for piece in 0..PIECES {
+        cut.protect(2 * piece..2 * piece + 1, libc::PROT_READ).map_err(told)?;
+    }
+    // SAFETY: it changes no content.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT) } != 0 {
+        return Err(format!("mlockall: {}", std::io::Error::last_os_error()));
+    }
     fill(60, |_| Ok(()))
 }
 

@@ -18,6 +18,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "fill" => fill(number(1), |_| Ok(())),
         "fill-and-break" => fill(number(2), |mib| store_trouble::break_disk(&arguments[1], mib)),
         "fill-beside-locked" => left_alone::fill_beside_locked(),
+        "fill-beside-pieces" => left_alone::fill_beside_pieces(),
         "many-mappings" => process_limits::many_mappings(),
         "left-alone" => left_alone::program(),
         "left-alone-later" => left_alone::later_program(),

@@ -36,7 +36,7 @@ pub fn ends_with_a_reason() -> Result<String, String> {
     let case = |name, begun: Result<Begun, String>, says| {
         Ok::<_, String>(Case { name, begun: begun.map_err(|error| format!("{name}: {error}"))?, says })
     };
-    let full: &[&str] = &["the store was full", "raise the budget"];
+    let full: &[&str] = &["the store was full", "raise the budget", "(--memory, --file-limit)"];
     let mut cases = vec![
         case("a full file", begin(&[], &["-m", BUDGET, "--file-limit", "16M"], &fill), full)?,
         case("no file", begin(&[], &["-m", BUDGET, "--file-limit", "0"], &fill), full)?,
@@ -49,6 +49,11 @@ pub fn ends_with_a_reason() -> Result<String, String> {
         case(
             "locked memory",
             begin(&[], &["-m", BUDGET], &["fill-beside-locked"]),
+            &["is locked", "raise the budget", "(--memory)"],
+        )?,
+        case(
+            "locked memory that was managed",
+            begin(&[], &["-m", BUDGET], &["fill-beside-pieces"]),
             &["is locked", "raise the budget"],
         )?,
     ];
@@ -62,10 +67,14 @@ pub fn ends_with_a_reason() -> Result<String, String> {
         cases.push(case(
             "a full disk",
             begin(&mounted, &on_disk, &fill),
-            &["so the process was ended", "disk"],
+            &["so the process was ended", "disk", "(--"],
         )?);
         let broken = ["fill-and-break", "disk", FILL_MIB];
-        cases.push(case("a disk that fails", begin(&mounted, &on_disk, &broken), &["EIO", "disk"])?);
+        cases.push(case(
+            "a disk that fails",
+            begin(&mounted, &on_disk, &broken),
+            &["EIO", "disk", "(--store-dir)"],
+        )?);
     }
     let count = cases.len();
     for Case { name, begun, says } in cases {

@@ -172,7 +172,8 @@ fn a_clean_stop_has_its_table_and_its_reason() {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(125));
     assert!(
-        error.contains("native peak") && error.ends_with(&format!("pagoda: {}\n", StopReason::StoreFull)),
+        error.contains("native peak")
+            && error.ends_with(&format!("pagoda: {} (--memory, --file-limit)\n", StopReason::StoreFull)),
         "{error}"
     );
 }
@@ -225,4 +226,20 @@ fn a_store_directory_that_takes_no_file_leaves_nothing_behind() {
         assert!(error.contains(directory) && error.lines().count() == 1, "{error}");
     }
     assert_eq!(files_in(runtime.path()), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_limit_on_file_sizes_is_named_and_not_the_directory() {
+    if !can_run() {
+        return;
+    }
+    let runtime = tempfile::tempdir().expect("a directory");
+    let inner = managed(&[], &["echo", "ran"], runtime.path());
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 0 && exec \"$@\"", "sh"]).arg(inner.get_program()).args(inner.get_args());
+    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = output(&mut command);
+    let error = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(125), ""), "{error}");
+    assert!(error.contains("raise `ulimit -f`") && error.lines().count() == 1, "{error}");
 }

@@ -74,9 +74,10 @@ impl Managed {
     pub fn copied_on_write_bytes(&self) -> u64 {
         self.counter("copied_on_write_peak_bytes")
     }
-    /// The most that was left to the kernel: by the engines' own account, and in processes without one.
+    /// The most that was left to the kernel: by Pagoda's own account, or by what processes without an engine were seen
+    /// to hold, which that account has to know of.
     pub fn unmanaged_bytes(&self) -> u64 {
-        self.counter("unmanaged_at_peak_bytes") + self.run.without_engine_bytes
+        self.counter("unmanaged_at_peak_bytes").max(self.run.without_engine_bytes)
     }
 }
 

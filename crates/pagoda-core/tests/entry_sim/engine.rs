@@ -1,5 +1,5 @@
-//! The engine's threads as steps: `fault`, `event`, `reclaim` and `adopt` of the engine, one await for each of their
-//! atomic steps, around the real `Word` and `Granules`.
+//! The engine's threads as steps: `fault`, `ahead`, `event` and `adopt` of the engine, one await for each of their atomic
+//! steps, around the real `Word` and `Granules`. What leaves is in `reclaim.rs`.
 
 use std::rc::Rc;
 
@@ -7,6 +7,9 @@ use crate::kernel::{GRANULES, Message, Range, Stop, overlap};
 use crate::table::{Page, WHOLE, give, try_take};
 use crate::world::{Staged, World, step};
 use pagoda_core::entry::{Backing, Granules, Word};
+
+/// Pages that are fetched ahead at once, at most.
+const AHEAD_PAGES: usize = 2;
 
 #[derive(PartialEq, Eq)]
 enum Served {
@@ -50,6 +53,17 @@ impl World {
                     give(page.entry(), word);
                     return served;
                 }
+                // Which of these it is depends on how the program reads and on how full the store is.
+                Backing::Handle(handle) if self.below(3) == 0 => {
+                    let (word, served) = self.install_part(&page, word, handle, granule).await;
+                    give(page.entry(), word);
+                    return served;
+                }
+                Backing::Handle(handle) if self.below(2) == 0 => {
+                    let (word, served) = self.install_copy(&page, word, handle, granule).await;
+                    give(page.entry(), word);
+                    return served;
+                }
                 Backing::Handle(handle) => {
                     drop(table);
                     if !self.fetch(&page, word, handle, false).await {
@@ -87,7 +101,7 @@ impl World {
         if let Some(slot) = frame {
             step().await;
             self.kernel.borrow_mut().slots[slot] = [Some(0); GRANULES];
-            (done, _, stop) = self.move_in(page, slot, run).await;
+            (done, stop) = self.move_in(page, slot, run).await;
             self.put_back(slot);
         } else if !room {
             return (word, Served::NoMemory);
@@ -115,7 +129,7 @@ impl World {
     }
 
     /// A frame whose content nobody wants: its slot is empty if all of it has gone elsewhere.
-    fn put_back(&self, slot: usize) {
+    pub fn put_back(&self, slot: usize) {
         let is_empty = self.kernel.borrow().slots[slot] == [None; GRANULES];
         if is_empty { self.put_empty(slot) } else { self.put_ready(slot) }
     }
@@ -123,7 +137,7 @@ impl World {
     async fn install(&self, page: &Page, word: Word, slot: usize, granule: u32) -> (Word, Served) {
         let want = page.granules.without(word.resident());
         let slot = self.claim_slot(slot);
-        let (done, copied, stop) = self.move_in(page, slot, want).await;
+        let (done, stop) = self.move_in(page, slot, want).await;
         let resident = word.resident().or(done);
         self.note(|| format!("engine: install {done:?} of {page:?} from slot {slot}"));
         let whole = self.table.borrow().granules_of_entry(page, self.is_queued(&page.entries));
@@ -132,10 +146,6 @@ impl World {
             word = word.with_backing(Backing::None);
             self.put_back(slot);
         } else {
-            // What is in the region must not be in the slot too: after a discard it would come back from there.
-            for i in (0..GRANULES).filter(|&i| copied.has(i as u32) && !self.without.clearing_of_copies) {
-                self.kernel.borrow_mut().slots[slot][i] = Some(0);
-            }
             self.release_slot(slot);
         }
         if done.has(granule) {
@@ -144,8 +154,109 @@ impl World {
         (word, self.settle(stop, page.addresses(granule, granule + 1).start))
     }
 
-    async fn move_in(&self, page: &Page, slot: usize, want: Granules) -> (Granules, Granules, Option<Stop>) {
-        let (mut done, mut copied, mut stop) = (Granules::NONE, Granules::NONE, None);
+    /// Copies one granule of a stored page into the region; the page stays stored.
+    async fn install_part(&self, page: &Page, word: Word, handle: u64, granule: u32) -> (Word, Served) {
+        step().await;
+        let Some(content) = self.stored(handle) else { return (word, Served::Busy) };
+        let content = content[granule as usize];
+        let here = page.addresses(granule, granule + 1);
+        step().await;
+        let stop = if self.has_room() {
+            self.kernel.borrow_mut().copy(here.start, content)
+        } else if let Some(slot) = self.take_ready() {
+            // A part of a frame, at whatever place: what it lacks comes from the kernel.
+            let at = self.below(GRANULES);
+            self.kernel.borrow_mut().slots[slot][at] = Some(content);
+            step().await;
+            let progress = self.kernel.borrow_mut().fill(here.clone(), slot, at, 1);
+            self.put_back(slot);
+            match progress.stop {
+                Some(Stop::Refused | Stop::Busy) => self.kernel.borrow_mut().copy(here.start, content),
+                stop => stop,
+            }
+        } else {
+            return (word, Served::NoMemory);
+        };
+        if stop.is_some() {
+            return (word, self.settle(stop, here.start));
+        }
+        self.note(|| format!("engine: copy granule {granule} of {page:?}"));
+        (word.with_resident(word.resident().or(one(granule))).with_warmth(1), Served::Done)
+    }
+
+    /// Puts a stored page into the region; it stays stored, too.
+    async fn install_copy(&self, page: &Page, word: Word, handle: u64, granule: u32) -> (Word, Served) {
+        let fresh = || if self.has_room() { self.take_empty() } else { None };
+        let Some(slot) = self.take_ready().or_else(fresh) else { return (word, Served::NoMemory) };
+        step().await;
+        let Some(content) = self.stored(handle) else { return (word, Served::Busy) };
+        self.kernel.borrow_mut().slots[slot] = content.map(Some);
+        let want = page.granules.without(word.resident());
+        let (done, stop) = self.move_in(page, slot, want).await;
+        self.put_back(slot);
+        self.note(|| format!("engine: copy {done:?} of {page:?}"));
+        let word = word.with_resident(word.resident().or(done)).with_warmth(2);
+        if done.has(granule) {
+            return (word, Served::Done);
+        }
+        (word, self.settle(stop, page.addresses(granule, granule + 1).start))
+    }
+
+    fn stored(&self, handle: u64) -> Option<[u64; GRANULES]> {
+        let content = self.store.borrow().get(&handle).copied();
+        if content.is_none() {
+            self.fail(format!("handle {handle} is read after it was freed"));
+        }
+        content
+    }
+
+    /// Brings in the stored pages from `address` on, with frames that are ready, as far as they are wholly stored and wholly of
+    /// one span.
+    async fn fetch_ahead(&self, address: usize) {
+        let _gate = self.gate_shared().await;
+        let pages: Vec<Page> = {
+            let table = self.table.borrow();
+            let Some(first) = table.page_at(address).map(|page| page.index) else { return };
+            let span = table.find(address).expect("a page lies in a span");
+            let pages = span.pages(&span.range).into_iter().skip_while(|page| page.index < first);
+            pages.take_while(|page| page.granules == WHOLE).take(AHEAD_PAGES).collect()
+        };
+        let mut taken = Vec::new();
+        for page in pages {
+            step().await;
+            let Some(word) = try_take(page.entry()) else { break };
+            let slot = match word.backing() {
+                Backing::Handle(_) if word.resident().is_empty() => self.take_ready(),
+                _ => None,
+            };
+            let Some(slot) = slot else {
+                give(page.entry(), word);
+                break;
+            };
+            let Backing::Handle(handle) = word.backing() else { return };
+            let Some(content) = self.stored(handle) else { return };
+            self.kernel.borrow_mut().slots[slot] = content.map(Some);
+            taken.push((page, word, slot));
+        }
+        let mut is_stopped = false;
+        for (page, word, slot) in taken {
+            let mut at = 0;
+            while !is_stopped && at < GRANULES as u32 {
+                step().await;
+                let to = page.addresses(at, GRANULES as u32);
+                let most = self.most();
+                let progress = self.kernel.borrow_mut().fill(to, slot, at as usize, most);
+                at += progress.done as u32;
+                is_stopped = progress.stop.is_some();
+            }
+            self.note(|| format!("engine: {at} granules ahead of {page:?}"));
+            self.put_back(slot);
+            give(page.entry(), word.with_resident(Granules::range(0, at)).with_warmth(1));
+        }
+    }
+
+    async fn move_in(&self, page: &Page, slot: usize, want: Granules) -> (Granules, Option<Stop>) {
+        let (mut done, mut stop) = (Granules::NONE, None);
         for (from, to) in want.runs() {
             let mut at = from;
             while at < to {
@@ -162,11 +273,11 @@ impl World {
                         step().await;
                         let content = self.kernel.borrow().slots[slot][at as usize].unwrap_or(0);
                         match self.kernel.borrow_mut().copy(here.start, content) {
-                            None => (done, copied) = (done.or(one(at)), copied.or(one(at))),
+                            None => done = done.or(one(at)),
                             other => stop = other,
                         }
                         if stop.is_some_and(|stop| stop != Stop::Exists) {
-                            return (done, copied, stop);
+                            return (done, stop);
                         }
                         at += 1;
                     }
@@ -175,15 +286,15 @@ impl World {
                         stop = Some(Stop::Exists);
                         at += 1;
                     }
-                    other => return (done, copied, other),
+                    other => return (done, other),
                 }
             }
         }
-        (done, copied, stop)
+        (done, stop)
     }
 
     /// Where the kernel cuts a move short.
-    fn most(&self) -> usize {
+    pub fn most(&self) -> usize {
         if self.below(6) == 0 { 1 + self.below(GRANULES) } else { GRANULES }
     }
 
@@ -208,7 +319,7 @@ impl World {
         true
     }
 
-    fn queue_staged(&self, page: &Page, slot: usize) {
+    pub fn queue_staged(&self, page: &Page, slot: usize) {
         let staged = Staged { entries: Rc::clone(&page.entries), index: page.index, slot };
         self.queue.borrow_mut().push_back(staged);
     }
@@ -340,7 +451,9 @@ impl World {
                 Backing::Slot(slot) => {
                     let slot = self.claim_slot(slot as usize);
                     step().await;
-                    for i in (0..GRANULES).filter(|&i| outside_before.and(page.granules).has(i as u32)) {
+                    // Also what is in the region: at its place there may be an old copy.
+                    let zeroed = if self.without.discards_of_old_copies { outside_before } else { WHOLE };
+                    for i in (0..GRANULES).filter(|&i| zeroed.and(page.granules).has(i as u32)) {
                         self.kernel.borrow_mut().slots[slot][i] = Some(0);
                     }
                     self.release_slot(slot);
@@ -360,111 +473,6 @@ impl World {
             }
         }
         give(page.entry(), word);
-    }
-
-    /// Moves pages out: the hand of reclaim, which falls where the seed says.
-    async fn stage_next(&self) {
-        let _gate = self.gate_shared().await;
-        let page = {
-            let table = self.table.borrow();
-            let pages: Vec<Page> = table.spans().flat_map(|span| span.pages(&span.range)).collect();
-            if pages.is_empty() {
-                return;
-            }
-            pages[self.below(pages.len())].clone()
-        };
-        let word = page.entry().get();
-        let is_candidate = !word.resident().is_empty() || self.without.resident_mask;
-        if word.is_busy() || !is_candidate || matches!(word.backing(), Backing::Handle(_)) {
-            return;
-        }
-        if word.warmth() > 0 {
-            return page.entry().set(word.with_warmth(word.warmth() - 1));
-        }
-        step().await;
-        let Some(word) = try_take(page.entry()) else { return };
-        let slot = match word.backing() {
-            Backing::None => self.take_empty(),
-            Backing::Slot(slot) => Some(self.claim_slot(slot as usize)),
-            Backing::Handle(_) => None,
-        };
-        let Some(slot) = slot else { return give(page.entry(), word) };
-        let mut out = Granules::NONE;
-        let mut again = false;
-        let candidates =
-            if self.without.resident_mask { page.granules } else { page.granules.and(word.resident()) };
-        for (from, to) in candidates.runs() {
-            let mut at = from;
-            while at < to && !again {
-                step().await;
-                let most = self.most();
-                let progress =
-                    self.kernel.borrow_mut().evict(page.addresses(at, to), slot, at as usize, most);
-                let reached = at + progress.done as u32;
-                out = out.or(Granules::range(at, reached));
-                at = reached + u32::from(progress.stop.is_some());
-                again = progress.stop == Some(Stop::Again);
-            }
-        }
-        step().await;
-        self.note(|| format!("engine: evict {out:?} of {page:?} to slot {slot}"));
-        let word = word.with_resident(word.resident().without(out));
-        match word.backing() {
-            Backing::None if out.is_empty() => {
-                self.put_empty(slot);
-                give(page.entry(), word);
-            }
-            Backing::None => {
-                self.release_slot(slot);
-                give(page.entry(), word.with_backing(Backing::Slot(slot as u32)));
-                step().await;
-                self.queue_staged(&page, slot);
-            }
-            _ => {
-                self.release_slot(slot);
-                give(page.entry(), word);
-                if !out.is_empty() && !self.without.queueing_again {
-                    self.queue_staged(&page, slot);
-                }
-            }
-        }
-    }
-
-    /// Stores the page that has been staged for longest.
-    async fn store_oldest(&self) {
-        let looks = self.queue.borrow().len();
-        for _ in 0..looks {
-            step().await;
-            let Some(Staged { entries, index, slot }) = self.queue.borrow_mut().pop_front() else { return };
-            let entry = &entries[index];
-            step().await;
-            let Some(word) = try_take(entry) else {
-                // It may stay staged: somebody must still find it.
-                if !self.without.queueing_again {
-                    self.queue.borrow_mut().push_back(Staged { entries: Rc::clone(&entries), index, slot });
-                }
-                continue;
-            };
-            if word.backing() != Backing::Slot(slot as u32) {
-                give(entry, word);
-                continue;
-            }
-            let slot = self.claim_slot(slot);
-            step().await;
-            let content = self.kernel.borrow().slots[slot].map(Option::unwrap_or_default);
-            let backing = if content == [0; GRANULES] {
-                Backing::None
-            } else {
-                let handle = self.next_handle.replace(self.next_handle.get() + 1);
-                self.store.borrow_mut().insert(handle, content);
-                Backing::Handle(handle)
-            };
-            step().await;
-            self.note(|| format!("engine: store entry {index} from slot {slot} as {content:?}"));
-            give(entry, word.with_backing(backing).with_warmth(0));
-            step().await;
-            return self.put_ready(slot);
-        }
     }
 
     /// Takes what the maps showed, some time ago, under management.
@@ -510,6 +518,9 @@ pub async fn handler(world: Rc<World>) {
         }
         for address in std::mem::take(&mut faults) {
             match world.serve(address).await {
+                Served::Done if world.below(4) == 0 => {
+                    world.fetch_ahead(address - address % GRANULES + GRANULES).await;
+                }
                 Served::Done => {}
                 Served::NoMemory => {
                     world.stage_next().await;

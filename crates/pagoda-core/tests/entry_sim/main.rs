@@ -9,6 +9,7 @@
 mod engine;
 mod kernel;
 mod program;
+mod reclaim;
 mod table;
 mod world;
 
@@ -81,11 +82,6 @@ fn applying_a_move_before_its_target_is_known_to_be_free_gives_wrong_reads() {
 }
 
 #[test]
-fn a_copy_that_stays_in_its_slot_gives_wrong_reads_after_a_discard() {
-    is_found(Without { clearing_of_copies: true, ..Without::default() }, "wrong read");
-}
-
-#[test]
 fn adopting_what_is_about_to_be_discarded_gives_wrong_reads() {
     is_found(Without { discards_of_unknown: true, ..Without::default() }, "wrong read");
 }
@@ -98,4 +94,19 @@ fn adopting_while_a_mapping_moves_gives_wrong_reads() {
 #[test]
 fn a_page_that_is_staged_again_and_not_queued_holds_its_frame_for_good() {
     is_found(Without { queueing_again: true, ..Without::default() }, "held for good");
+}
+
+#[test]
+fn dropping_what_was_written_for_its_old_copy_gives_wrong_reads() {
+    is_found(Without { comparison_of_copies: true, ..Without::default() }, "wrong read");
+}
+
+#[test]
+fn an_old_copy_that_a_discard_leaves_in_a_slot_gives_wrong_reads() {
+    is_found(Without { discards_of_old_copies: true, ..Without::default() }, "wrong read");
+}
+
+#[test]
+fn an_old_copy_that_is_not_freed_fills_the_store_for_good() {
+    is_found(Without { freeing_of_old_copies: true, ..Without::default() }, "was not freed");
 }

@@ -36,7 +36,7 @@ def work(seed):
     own = made(seed, 60000)
     part = inherited[seed % 4::4]
     for record in part: record[2]['i'] += seed
-    own.sort(key=lambda record: record[0])
+    own.sort(key=lambda record: (record[2]['i'] // 500, record[0]))
     result = seed, told(own), told(part), len(part)
     # Which worker comes next to this part is chance: it finds it as it was.
     for record in part: record[2]['i'] -= seed
