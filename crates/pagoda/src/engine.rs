@@ -64,8 +64,9 @@ pub(crate) struct Engine {
     pub(crate) fork_events: bool,
     /// Rings when reclaim has something to do.
     pub(crate) bell: Bell,
-    /// The threads are to end.
+    /// The threads are to end: all but the handlers, and then those.
     pub(crate) quit: AtomicBool,
+    pub(crate) quit_handlers: AtomicBool,
     /// A fault came from registered memory that the table does not know: look at the maps soon.
     pub(crate) look_soon: AtomicBool,
     /// Threads that are within fork(3): their children start an engine of their own.
@@ -119,6 +120,7 @@ impl Engine {
             fork_events,
             bell: Bell::default(),
             quit: AtomicBool::new(false),
+            quit_handlers: AtomicBool::new(false),
             look_soon: AtomicBool::new(false),
             forks_announced: AtomicUsize::new(0),
             earned: AtomicUsize::new(0),
@@ -202,6 +204,11 @@ impl Engine {
 
     pub(crate) fn is_quitting(&self) -> bool {
         self.quit.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody is left who waits for a handler: the reclaimer, which may wait for an event to be read, has ended.
+    pub(crate) fn handlers_may_end(&self) -> bool {
+        self.quit_handlers.load(Ordering::Acquire)
     }
 }
 

@@ -64,7 +64,7 @@ impl Engine {
     pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
         let mut idle_rounds = 0u32;
-        while !self.is_quitting() {
+        while !self.handlers_may_end() {
             // With faults that wait for an event, also when there is none to read: one may wait for that.
             if !faults.is_empty() || self.space.wait(WAIT_MS) {
                 self.read_messages(&mut faults, scratch);

@@ -33,6 +33,9 @@ pub(crate) fn handler_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::engine::HANDLERS_MAX)
 }
 
+/// The name of the thread that reclaims.
+const RECLAIMER: &str = "pagoda-reclaim";
+
 /// The parts that both kinds of engine share.
 fn assemble(
     config: &Config,
@@ -234,7 +237,7 @@ impl ManagerBuilder {
         for id in 0..handler_count() {
             shared.spawn("pagoda-handler", base, move |engine, scratch| engine.handle(id, scratch))?;
         }
-        shared.spawn("pagoda-reclaim", base, |engine, scratch| engine.reclaim(None, scratch))?;
+        shared.spawn(RECLAIMER, base, |engine, scratch| engine.reclaim(None, scratch))?;
         Ok(Manager { shared })
     }
 }
@@ -275,9 +278,15 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.engine.quit.store(true, Ordering::Release);
         self.engine.bell.ring();
-        let threads = std::mem::take(&mut *self.threads.lock().expect("nothing panics with this lock held"));
+        let mut threads =
+            std::mem::take(&mut *self.threads.lock().expect("nothing panics with this lock held"));
+        // The reclaimer may wait for a handler, so that those end when it has. A thread that panicked has ended the process
+        // already.
+        let is_reclaimer = |thread: &std::thread::JoinHandle<()>| thread.thread().name() == Some(RECLAIMER);
+        let reclaimer = threads.iter().position(is_reclaimer).map(|at| threads.swap_remove(at).join());
+        self.engine.quit_handlers.store(true, Ordering::Release);
+        drop(reclaimer);
         for thread in threads {
-            // A thread that panicked has ended the process already.
             let _ = thread.join();
         }
     }
