@@ -60,6 +60,8 @@ pub(crate) struct Engine {
     pub(crate) base: BasePage,
     /// How many threads serve faults.
     handlers: u32,
+    /// The budget that the tables are made for: a tree's, of which this process may have a share.
+    full_budget: Bytes,
     /// The kernel tells of every fork. Without that, children that were not announced don't get managed memory at all.
     pub(crate) fork_events: bool,
     /// Rings when reclaim has something to do.
@@ -117,6 +119,7 @@ impl Engine {
             hand: Mutex::new(Hand::default()),
             base,
             handlers,
+            full_budget: budget,
             fork_events,
             bell: Bell::default(),
             quit: AtomicBool::new(false),
@@ -167,6 +170,11 @@ impl Engine {
     pub(crate) fn marks(&self) -> Watermarks {
         Watermarks::new(Bytes::new(self.ledger.budget_bytes()), self.base, self.handlers)
             .expect("no budget is set below the least")
+    }
+
+    /// Whether others have a part of the budget, so that what may be held here can become less at any time.
+    pub(crate) fn has_a_share(&self) -> bool {
+        self.ledger.budget_bytes() < self.full_budget.get()
     }
 
     /// How much compressed pages may take in memory.

@@ -3,7 +3,7 @@
 //! Each runs twice, natively and under `pagoda run`; the memory is that of all its processes, seen from outside, and
 //! nothing is asserted of the time. This target has a harness of its own, so that its table is always printed and its
 //! programs run one after another. Arguments name the programs to run; without any, and without `PAGODA_TREES=all`, it is
-//! the short ones.
+//! the short one.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -29,8 +29,8 @@ const OVERSHOOT_BYTES_MAX: u64 = 64 << 20;
 /// The part of its native peak that a tree may hold unmanaged.
 const UNMANAGED_PERCENT_MAX: f64 = 5.0;
 
-/// Those that run if nothing else is said. The others take minutes: name them, or set `PAGODA_TREES=all`.
-const SHORT: [&str; 2] = ["shell-script", "sqlite-pipe"];
+/// What runs if nothing else is said. The others take minutes: name them, or set `PAGODA_TREES=all`.
+const SHORT: [&str; 1] = ["shell-script"];
 
 /// What one program's two runs showed.
 struct Row {
