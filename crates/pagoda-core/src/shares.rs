@@ -11,29 +11,30 @@
 //!    is too much. Of two that grow at the same time the one that publishes last sees the other's claim, so that both
 //!    can't keep the same room. So no view, however stale, lets the shares pass the budget.
 //!
-//! Bounds. At any time the shares sum to at most the budget, and one [`FLOOR`] more for each member that started since
-//! the others looked (a member gets its floor at once, so that it never waits for another process to be scheduled).
+//! Bounds. At any time the shares sum to at most the budget, and one [`FLOOR`] more for each member that started, or
+//! grew to it, since the others looked (a member gets its floor at once, so that it never waits for another process to
+//! be scheduled).
 //! When all members have looked often enough while their uses stand still, the shares sum to at most the budget, and
 //! each lies within [`dead_zone`] of its target. A member whose memory can't be taken out keeps its claim: then the
 //! others get less, and the budget holds all the same.
 //!
 //! The target. A member needs what it holds and some slack. While all needs fit the budget, each gets its need and a part
 //! of what is left in proportion to it: a lone member all of it, several together half, so that whoever grows finds room
-//! without waiting for others to look. When the needs don't fit, each gets the same floor, and the rest is split in
-//! proportion to need beyond the floor times [`Pain`], to nobody more than its need. One pass counts, one sums:
-//! no allocation, some nanoseconds a member.
+//! without waiting for others to look. When the needs don't fit, each gets its need up to the same floor, and the rest is
+//! split in proportion to need beyond the floor times [`Pain`], to nobody more than its need. So one that is idle gives
+//! its floor away, and takes it back as it grows. One pass counts, one sums: no allocation, some nanoseconds a member.
 //!
 //! This module must never read a clock or remember a member: what it is told is all it knows.
 
 use crate::size::Bytes;
 
-/// What every member gets, if the budget has it for all: the least budget that an engine of 64 KiB base pages can serve
-/// faults with. With less for each, the budget is split evenly.
+/// What every member gets that needs it, if the budget has it for all: the least budget that an engine of 64 KiB base pages
+/// serves faults with at full speed. With less for each, the budget is split evenly.
 pub const FLOOR: Bytes = Bytes::mib(16);
 
-/// The least slack beyond what a member holds: what it takes at 1 GiB/s in 8 ms, two looks and the time to be
-/// scheduled for them.
-const SLACK_LEAST: u64 = 8 << 20;
+/// The least slack beyond what a member holds: the first MiB that its store commits to, and as much to begin to grow in.
+/// What is left when all needs fit is far more, and up to its floor it takes what it needs at once.
+const SLACK_LEAST: u64 = 2 << 20;
 
 /// Slack as a share of what is held.
 const SLACK_SHARE: u64 = 8;
@@ -132,7 +133,7 @@ impl Use {
             Self::Unlimited { held } => held.get().min(USE_MOST),
             Self::Managed { held, .. } => {
                 let held = held.get().min(USE_MOST);
-                (held + (held / SLACK_SHARE).max(SLACK_LEAST)).max(FLOOR.get()).min(budget)
+                (held + (held / SLACK_SHARE).max(SLACK_LEAST)).min(budget)
             }
         }
     }
@@ -155,13 +156,14 @@ pub fn target(budget: Bytes, members: impl Iterator<Item = Use> + Clone, mine: U
     }
     let room = total.saturating_sub(unlimited);
     let floor = FLOOR.get().min(room / managed.max(1));
-    let mut needs = 0u64;
+    let (mut needs, mut floors) = (0u64, 0u64);
     // Need beyond the floor, by pain.
     let mut beyond = [0u64; Pain::ALL.len()];
     for member in members {
         if let Use::Managed { pain, .. } = member {
             let need = member.need(total);
             needs += need;
+            floors += floor.min(need);
             beyond[pain as usize] += need - floor.min(need);
         }
     }
@@ -171,7 +173,7 @@ pub fn target(budget: Bytes, members: impl Iterator<Item = Use> + Clone, mine: U
         return Bytes::new(need + proportion(left, need, needs));
     }
     let my_floor = floor.min(need);
-    Bytes::new(my_floor + scarce(room - managed * floor, beyond, need - my_floor, pain))
+    Bytes::new(my_floor + scarce(room - floors, beyond, need - my_floor, pain))
 }
 
 /// Splits `rest` among needs that exceed it, by weight and to nobody more than its need: the part of a member with

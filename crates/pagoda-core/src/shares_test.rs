@@ -92,9 +92,21 @@ fn a_lone_member_has_all_and_several_leave_some_to_grow_into() {
     let small = Use::Managed { held: Bytes::ZERO, pain: Pain::None };
     assert_eq!(targets(Bytes::gib(1), &[small]), [1 << 30]);
     let sum: u64 = targets(Bytes::gib(1), &[small, small]).iter().sum();
-    assert_eq!(sum, (32 << 20) + (992 << 20) / 2);
+    assert_eq!(sum, (4 << 20) + (1020 << 20) / 2);
     let other = Use::Unlimited { held: Bytes::mib(24) };
     assert_eq!(targets(Bytes::gib(1), &[small, other]), [1000 << 20, 24 << 20]);
+}
+
+#[test]
+fn an_idle_member_leaves_its_floor_to_one_that_is_short() {
+    let idle = Use::Managed { held: Bytes::mib(1), pain: Pain::None };
+    let short = Use::Managed { held: Bytes::mib(58), pain: Pain::Much };
+    assert_eq!(targets(Bytes::mib(36), &[idle, short]), [3 << 20, 33 << 20]);
+    let grown = Use::Managed { held: Bytes::mib(58), pain: Pain::None };
+    assert!(
+        targets(Bytes::mib(36), &[grown, short])[0] >= FLOOR.get(),
+        "it has it again as soon as it needs it"
+    );
 }
 
 #[test]

@@ -80,6 +80,27 @@ impl Watermarks {
         Ok(Self { min, low, high: low.saturating_add(low), budget })
     }
 
+    /// The watermarks of a part of a budget, which may be less than [`Watermarks::least_budget`]: an idle process's, or
+    /// one of many processes in a small budget. What is below [`Watermarks::least_share`] is taken for that; faults wait for
+    /// reclaim more often the less there is. Panics if `handlers` is 0 or above [`HANDLERS_MAX`].
+    #[must_use]
+    pub fn of_share(share: Bytes, base: BasePage, handlers: u32) -> Self {
+        if let Ok(marks) = Self::new(share, base, handlers) {
+            return marks;
+        }
+        let budget = share.max(Self::least_share(base, handlers));
+        let high = Bytes::new(budget.get() / HIGH_SHARE_MOST);
+        let low = Bytes::new(high.get() / 2);
+        Self { min: Self::min_of(base, handlers).min(low), low, high, budget }
+    }
+
+    /// The smallest share of a budget that faults can be served in: 1 MiB for two handlers of 64 KiB base pages. Panics if
+    /// `handlers` is 0 or above [`HANDLERS_MAX`].
+    #[must_use]
+    pub fn least_share(base: BasePage, handlers: u32) -> Bytes {
+        Bytes::new(Self::frames_in_flight(base, handlers) * 2 * HIGH_SHARE_MOST)
+    }
+
     /// The smallest budget whose `high` is no more than a quarter of it: 16 MiB, or 128 MiB for eight
     /// handlers of 2 MiB base pages. Panics if `handlers` is 0 or above [`HANDLERS_MAX`].
     #[must_use]
@@ -89,13 +110,17 @@ impl Watermarks {
         Bytes::new(low.get() * 2 * HIGH_SHARE_MOST)
     }
 
-    /// A frame for each handler: it elects one installer for a page and serves one page at a time.
     fn min_of(base: BasePage, handlers: u32) -> Bytes {
+        Bytes::new(Self::frames_in_flight(base, handlers)).max(MIN_LEAST)
+    }
+
+    /// A frame for each handler: it elects one installer for a page and serves one page at a time.
+    fn frames_in_flight(base: BasePage, handlers: u32) -> u64 {
         assert!(
             (1..=HANDLERS_MAX).contains(&handlers),
             "{handlers} handlers are not within 1..={HANDLERS_MAX}"
         );
-        Bytes::new(u64::from(handlers) * base.bytes() as u64).max(MIN_LEAST)
+        u64::from(handlers) * base.bytes() as u64
     }
 
     /// What the zone may hold in all.
@@ -217,6 +242,24 @@ mod tests {
             let least = Watermarks::least_budget(base, handlers);
             let budget = least.saturating_sub(Bytes::new(1));
             prop_assert_eq!(Watermarks::new(budget, base, handlers), Err(BudgetTooSmall { budget, least }));
+        }
+
+        #[test]
+        fn a_share_of_any_size_keeps_its_order_and_frames_for_all_handlers(
+            base in base(),
+            handlers in 1..=HANDLERS_MAX,
+            share in 0u64..1 << 30,
+            more in 0u64..1 << 30,
+        ) {
+            let marks = |share| Watermarks::of_share(Bytes::new(share), base, handlers);
+            let (smaller, larger) = (marks(share), marks(share + more));
+            for marks in [smaller, larger] {
+                prop_assert!(marks.min <= marks.low && marks.low <= marks.high);
+                prop_assert!(marks.high.get() <= marks.budget().get() / 4);
+                prop_assert!(marks.min.get() >= u64::from(handlers) * base.bytes() as u64);
+            }
+            prop_assert!(smaller.min <= larger.min && smaller.low <= larger.low && smaller.high <= larger.high);
+            prop_assert_eq!(larger.budget(), Bytes::new(share + more).max(Watermarks::least_share(base, handlers)));
         }
 
         #[test]

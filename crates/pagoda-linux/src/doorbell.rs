@@ -68,6 +68,9 @@ impl Doorbell {
         let at = std::ptr::with_exposed_provenance::<AtomicU64>(address);
         // SAFETY: the page was leaked and is inherited, so it is mapped, aligned, and any bits are a valid number. Only the
         // kernel writes there, before this load returns.
-        unsafe { &*at }.load(Ordering::Acquire) == ANSWER
+        let answered = unsafe { &*at }.load(Ordering::Acquire) == ANSWER;
+        // SAFETY: it was leaked by the parent; this process has it now, and `swap` gave its address to one caller alone.
+        drop(unsafe { OwnMapping::retake(PageRange::page(address)) });
+        answered
     }
 }

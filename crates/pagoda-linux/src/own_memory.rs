@@ -102,6 +102,13 @@ pub fn forget_what_parents_have() {
     }
 }
 
+/// How many mappings the list has.
+#[cfg(feature = "testing")]
+#[must_use]
+pub fn declared() -> usize {
+    OWN.iter().filter(|(start, _)| start.load(Ordering::Acquire) > 1).count()
+}
+
 /// Whether any byte of `range` belongs to Pagoda.
 #[must_use]
 pub fn is_own(range: PageRange) -> bool {

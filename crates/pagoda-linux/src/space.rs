@@ -237,12 +237,6 @@ impl Space {
         unsafe { child.copy(to.start(), content) }
     }
 
-    /// Where children wait for their parent, if the kernel tells of forks.
-    #[must_use]
-    pub fn doorbell(&self) -> Option<Doorbell> {
-        self.doorbell
-    }
-
     /// Tells a child that waits at its doorbell that it has everything.
     pub fn answer_doorbell(&self, child: &Uffd) {
         if let Some(doorbell) = self.doorbell {

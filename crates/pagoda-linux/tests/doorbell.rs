@@ -4,22 +4,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda_linux::doorbell::Doorbell;
+use pagoda_linux::own_memory::{declared, forget_what_parents_have};
 use pagoda_linux::space::{Adoption, Space};
+use pagoda_linux::thread::exit_process;
 use pagoda_linux::uffd::{Message, Mode, feature};
 
-/// Forks, and gives the child's status when `answer` says whether it gets an answer. None where that can't be tried.
-fn status_of_child(answer: bool) -> Option<i32> {
+/// A space that tells of forks. None where that can't be tried.
+fn open() -> Option<Space> {
     // SAFETY: nothing is ever registered.
     let adoption = unsafe { Adoption::assume() };
-    let features = feature::PROCESS | feature::EVENT_FORK;
-    let space = match Space::open(&adoption, Mode::Full, features, 16, 4096) {
-        Ok(space) => space,
+    match Space::open(&adoption, Mode::Full, feature::PROCESS | feature::EVENT_FORK, 16, 4096) {
+        Ok(space) => Some(space),
         Err(error) => {
             assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {error}");
             eprintln!("SKIPPED a doorbell: {error}");
-            return None;
+            None
         }
-    };
+    }
+}
+
+/// Forks: `None` in the child, whose parent answers it if `answer` says so, and the child's status in the parent.
+fn fork(space: Space, answer: bool) -> Option<i32> {
     let ready = Arc::new(AtomicBool::new(false));
     let here = Arc::clone(&ready);
     let reader = std::thread::spawn(move || {
@@ -37,10 +42,10 @@ fn status_of_child(answer: bool) -> Option<i32> {
     while !ready.load(Ordering::Acquire) {
         std::thread::yield_now();
     }
-    // SAFETY: the child makes system calls only.
+    // SAFETY: the child has one thread, and the C library's allocator works in it.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        pagoda_linux::thread::exit_process(if Doorbell::wait_for_parent() { 7 } else { 8 });
+        return None;
     }
     reader.join().expect("the reader");
     let mut status = 0;
@@ -49,10 +54,37 @@ fn status_of_child(answer: bool) -> Option<i32> {
     Some(libc::WEXITSTATUS(status))
 }
 
+/// A child that becomes a parent itself, again and again; what the last one ends with goes up to the first.
+fn generations() -> u8 {
+    let mut first = None;
+    for _ in 0..4 {
+        forget_what_parents_have();
+        if *first.get_or_insert(declared()) != declared() {
+            return 3;
+        }
+        let Some(space) = open() else { return 1 };
+        if let Some(status) = fork(space, true) {
+            return u8::try_from(status).unwrap_or(u8::MAX);
+        }
+        if !Doorbell::wait_for_parent() {
+            return 2;
+        }
+    }
+    7
+}
+
 #[test]
-fn a_child_hears_its_parent_and_knows_when_there_is_none() {
-    if let Some(status) = status_of_child(true) {
-        assert_eq!(status, 7);
-        assert_eq!(status_of_child(false), Some(8));
+fn a_child_hears_its_parent_knows_when_there_is_none_and_leaves_no_page_to_its_own_children() {
+    for (answer, expected) in [(true, 7), (false, 8)] {
+        let Some(space) = open() else { return };
+        match fork(space, answer) {
+            Some(status) => assert_eq!(status, expected),
+            None => exit_process(if Doorbell::wait_for_parent() { 7 } else { 8 }),
+        }
+    }
+    let Some(space) = open() else { return };
+    match fork(space, true) {
+        Some(status) => assert_eq!(status, 7),
+        None => exit_process(if Doorbell::wait_for_parent() { generations() } else { 8 }),
     }
 }

@@ -42,6 +42,9 @@ pub(crate) const HANDLERS_MAX: usize = 4;
 /// quarter of the budget is left for what is in use.
 const STORE_SHARE_PERCENT: u64 = 75;
 
+/// The least part of a budget that compressed pages may take, as one in so many: what can't be moved may be most of it.
+const STORE_SHARE_LEAST: u64 = 8;
+
 /// How much of a budget compressed pages may take in memory.
 pub(crate) fn store_share(budget: Bytes) -> Bytes {
     Bytes::new(budget.get() / 100 * STORE_SHARE_PERCENT)
@@ -75,8 +78,9 @@ pub(crate) struct Engine {
     pub(crate) forks_announced: AtomicUsize,
     /// There was a fork, here or on the way here: memory may be shared.
     pub(crate) has_forked: AtomicBool,
-    /// Frames that handlers made ready for the faults they serve: those may use them however far the budget is exceeded, or a
-    /// process whose share became smaller would stand still until it fits.
+    /// Rights to one frame each, of handlers that made two ready for the fault they serve: it may use one however far the
+    /// budget is exceeded, or a process whose share became smaller would stand still until it fits. Never more than there are
+    /// handlers.
     pub(crate) earned: AtomicUsize,
     /// What could not be moved, perhaps because it is shared.
     pub(crate) shared: Mutex<Vec<PageRange>>,
@@ -160,16 +164,15 @@ impl Engine {
         (self.stop_hook)(reason)
     }
 
-    /// Sets the budget that holds from now on; one below the least that serving faults takes is taken for that.
+    /// Sets the budget that holds from now on; one below the least that faults can be served in is taken for that.
     pub(crate) fn set_budget(&self, budget: Bytes) {
-        let least = Watermarks::least_budget(self.base, self.handlers);
+        let least = Watermarks::least_share(self.base, self.handlers);
         self.ledger.set_budget(budget.max(least).get());
     }
 
     /// How much is kept free of the budget that holds now.
     pub(crate) fn marks(&self) -> Watermarks {
-        Watermarks::new(Bytes::new(self.ledger.budget_bytes()), self.base, self.handlers)
-            .expect("no budget is set below the least")
+        Watermarks::of_share(Bytes::new(self.ledger.budget_bytes()), self.base, self.handlers)
     }
 
     /// Whether others have a part of the budget, so that what may be held here can become less at any time.
@@ -177,9 +180,16 @@ impl Engine {
         self.ledger.budget_bytes() < self.full_budget.get()
     }
 
-    /// How much compressed pages may take in memory.
+    /// How much compressed pages may take in memory: what is kept free, what is not managed and our own tables come out of
+    /// their part and not out of the quarter that is left for what is in use, or a small budget has none of that.
     pub(crate) fn store_memory_limit(&self) -> Bytes {
-        store_share(Bytes::new(self.ledger.budget_bytes()))
+        let budget = Bytes::new(self.ledger.budget_bytes());
+        let [own, unmanaged] =
+            [Counter::OwnBytes, Counter::UnmanagedBytes].map(|counter| self.counters.get(counter));
+        let beside = self.marks().high.get().saturating_add(own).saturating_add(unmanaged);
+        store_share(budget)
+            .saturating_sub(Bytes::new(beside))
+            .max(Bytes::new(budget.get() / STORE_SHARE_LEAST))
     }
 
     /// What can be had without reclaim: frames that are ready, and what the kernel may still give.

@@ -301,7 +301,7 @@ impl Engine {
             self.ledger.took(progress.bytes as i64);
             progress
         } else if let Some(progress) =
-            self.zone.place_page(&self.space, &content, self.may_use_frames(), place)
+            self.zone.place_page(&self.space, &content, self.may_use_frame(), place)
         {
             progress
         } else {
@@ -436,11 +436,22 @@ impl Engine {
     /// A ready frame, if the budget allows to use one. While it is exceeded, by compressed pages that took more, say,
     /// ready frames belong to the kernel.
     fn take_frame(&self) -> Option<Slot> {
-        if self.may_use_frames() { self.zone.take_ready(&self.space) } else { None }
+        if self.may_use_frame() { self.zone.take_ready(&self.space) } else { None }
     }
 
+    /// Whether ready frames are for faults, as long as the budget is not exceeded by much.
     pub(crate) fn may_use_frames(&self) -> bool {
-        self.ledger.excess_bytes() <= self.marks().min.get() || self.earned.load(Ordering::Acquire) > 0
+        self.ledger.excess_bytes() <= self.marks().min.get()
+    }
+
+    /// Whether one frame may be used: as all may, or because a handler made it ready for that.
+    fn may_use_frame(&self) -> bool {
+        self.may_use_frames() || self.use_earned()
+    }
+
+    /// Uses up the right to one frame, if there is one.
+    pub(crate) fn use_earned(&self) -> bool {
+        self.earned.fetch_update(Ordering::AcqRel, Ordering::Acquire, |rights| rights.checked_sub(1)).is_ok()
     }
 
     /// Brings the content of a stored page, whose busy bit the caller has taken, into a slot, and gives the entry back

@@ -153,7 +153,8 @@ impl Engine {
                     self.earned.fetch_add(1, Ordering::AcqRel);
                     self.keep_budget();
                     let served = self.serve(fault.address, fault.write, extent, scratch);
-                    self.earned.fetch_sub(1, Ordering::AcqRel);
+                    // If another's fault was quicker, that one is served, and this one earns its own with the next try.
+                    self.use_earned();
                     return served == Served::Done;
                 }
                 // Compressed pages may have taken more than the budget had: what is ready goes to the kernel for it.

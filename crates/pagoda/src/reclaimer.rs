@@ -8,6 +8,7 @@ use pagoda_core::watermark::Pressure;
 use pagoda_linux::statm::StatmReader;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
+use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
 use crate::reclaim::Step;
@@ -39,6 +40,8 @@ struct Seen {
     staged_bytes: u64,
     store_bytes: u64,
     fetched_bytes: u64,
+    /// What was shared by a fork and can be moved from now on.
+    made_own_bytes: u64,
 }
 
 /// As long as more than one part in this of the budget is in the regions or staged, an excess is reclaim's to end.
@@ -131,16 +134,12 @@ impl Engine {
                 trouble.since_ns = None;
                 return;
             }
-            // Where all that the hand finds has to stay no round is ever without a find, so that it never says so. What
-            // handlers gain meanwhile counts, too.
-            Step::Looking => {
-                let seen = self.seen();
-                if std::mem::replace(&mut trouble.seen, seen) != seen {
-                    trouble.since_ns = None;
-                    return;
-                }
-                return self.count_trouble(StopReason::NothingEvictable, trouble);
+            // Where all that the hand finds has to stay no round is ever without a find, so that it never says so.
+            Step::Looking | Step::Exhausted if self.has_changed(trouble) => {
+                trouble.since_ns = None;
+                return;
             }
+            Step::Looking => return self.count_trouble(StopReason::NothingEvictable, trouble),
             Step::Again => return yield_now(),
             Step::Exhausted => StopReason::NothingEvictable,
             Step::Full(error) => {
@@ -158,13 +157,17 @@ impl Engine {
         sleep_us(1000);
     }
 
-    fn seen(&self) -> Seen {
-        Seen {
+    /// Whether anything was gained since the last step that gained nothing: what handlers do, and what was made our own,
+    /// counts, too.
+    fn has_changed(&self, trouble: &mut Trouble) -> bool {
+        let seen = Seen {
             resident_bytes: self.ledger.resident_bytes(),
             staged_bytes: self.ledger.staged_bytes(),
             store_bytes: self.ledger.store_bytes(),
             fetched_bytes: self.ledger.fetched_bytes(),
-        }
+            made_own_bytes: self.counters.get(Counter::MadeOwnBytes),
+        };
+        std::mem::replace(&mut trouble.seen, seen) != seen
     }
 
     /// Starts the clock of giving up, or ends the process when it has run out.

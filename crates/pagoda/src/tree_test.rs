@@ -137,7 +137,7 @@ fn shares_follow_use_and_never_pass_the_budget() {
     let (mut a, share) = tree.join_as(one.2).expect("a place").manage(mib(16));
     assert_eq!(share, mib(512), "alone it has all");
     let (mut b, share) = tree.join_as(two.2).expect("a place").manage(mib(16));
-    assert_eq!(share, shares::FLOOR, "nobody has given way yet");
+    assert_eq!(share, shares::FLOOR, "its floor at once, for nobody has given way yet");
     let mut now = 0;
     let look = |a: &mut ShareKeeper, b: &mut ShareKeeper, now: &mut u64, a_held: u64, b_held: u64| {
         for _ in 0..200 {

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide};
-use pagoda_core::pace::watch_interval_us;
+use pagoda_core::pace::{watch_interval_of_member_us, watch_interval_us};
 use pagoda_core::size::Bytes;
 use pagoda_linux::locked::LockedReader;
 use pagoda_linux::maps::{Mapping, MappingKind, MapsReader};
@@ -102,6 +102,7 @@ pub(crate) struct Watcher {
     threads_ns: u64,
     idle_looks: u32,
     last_anon: u64,
+    last_faults: u64,
 }
 
 impl Watcher {
@@ -125,6 +126,7 @@ impl Watcher {
             threads_ns: 0,
             idle_looks: 0,
             last_anon: 0,
+            last_faults: 0,
         })
     }
 
@@ -177,9 +179,14 @@ impl Engine {
             let anon = self.ledger.held_bytes();
             watcher.last_anon = anon;
             let growth = anon.saturating_sub(growth);
-            watcher.idle_looks = if growth > 64 << 10 { 0 } else { watcher.idle_looks.saturating_add(1) };
+            let faults = self.counters.get(Counter::Faults);
+            let idle = growth <= 64 << 10 && (faults == watcher.last_faults || !self.has_a_share());
+            watcher.last_faults = faults;
+            watcher.idle_looks = if idle { watcher.idle_looks.saturating_add(1) } else { 0 };
             self.watch_handlers();
-            sleep_us(watch_interval_us(free, Bytes::new(growth), watcher.idle_looks));
+            let interval_us =
+                if self.has_a_share() { watch_interval_of_member_us } else { watch_interval_us };
+            sleep_us(interval_us(free, Bytes::new(growth), watcher.idle_looks));
         }
     }
 
