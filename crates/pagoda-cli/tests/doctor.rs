@@ -1,10 +1,9 @@
 //! `pagoda doctor` as a person runs it: on this machine, and with userfaultfd taken away.
 
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
 use pagoda_linux::probe;
-use pagoda_linux::testing::{Denial, deny_userfaultfd, hide_userfaultfd_device};
+use pagoda_linux::testing::sandbox::{self, Denial};
 
 fn doctor(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
@@ -15,13 +14,7 @@ fn doctor(arguments: &[&str]) -> Command {
 /// Runs it where neither the device nor the system call is to be had.
 fn without_userfaultfd(arguments: &[&str], denial: Denial) -> Output {
     let mut command = doctor(arguments);
-    // SAFETY: between fork and exec; both only make system calls and allocate nothing.
-    unsafe {
-        command.pre_exec(move || {
-            hide_userfaultfd_device()?;
-            deny_userfaultfd(denial)
-        })
-    };
+    sandbox::without_userfaultfd(&mut command, denial);
     command.output().expect("run")
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::SystemTime;
 
-use pagoda_linux::testing::{Denial, deny_userfaultfd, hide_userfaultfd_device};
+use pagoda_linux::testing::sandbox::{Denial, without_userfaultfd};
 
 /// `nobody`: neither a user with rights nor one who owns anything here.
 const NOBODY: u32 = 65534;
@@ -60,16 +60,6 @@ fn run(name: &str, restrict: impl Fn(&mut Command)) -> Option<Output> {
     Some(output)
 }
 
-fn without_userfaultfd(command: &mut Command) {
-    // SAFETY: between fork and exec; both only make system calls and allocate nothing.
-    unsafe {
-        command.pre_exec(|| {
-            hide_userfaultfd_device()?;
-            deny_userfaultfd(Denial::NotPermitted)
-        })
-    };
-}
-
 fn as_ordinary_user(command: &mut Command) {
     command.uid(NOBODY).gid(NOBODY).env_remove("XDG_RUNTIME_DIR").env("HOME", "/nonexistent");
 }
@@ -85,7 +75,9 @@ fn reachable(path: &Path) -> bool {
 #[test]
 fn the_tests_pass_where_userfaultfd_is_denied_and_say_what_they_skipped() {
     for name in ["region", "run", "doctor"] {
-        let Some(output) = run(name, without_userfaultfd) else { continue };
+        let Some(output) = run(name, |command| without_userfaultfd(command, Denial::NotPermitted)) else {
+            continue;
+        };
         if name != "doctor" {
             let error = text(&output.stderr);
             assert!(error.contains("SKIPPED "), "{name} said nothing of what it skipped: {error}");
@@ -113,7 +105,7 @@ fn a_run_without_userfaultfd_is_refused_in_one_line_unless_that_is_allowed() {
     let pagoda = |options: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
         command.args(["run", "--memory", "64M"]).args(options).args(["--", "echo", "ran"]);
-        without_userfaultfd(&mut command);
+        without_userfaultfd(&mut command, Denial::NotPermitted);
         command.output().expect("pagoda starts")
     };
     let refused = pagoda(&[]);

@@ -7,6 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use pagoda_linux::testing::process::{self, wait};
+use rustix::process::{Pid, Signal, getpid, kill_process};
+
 use crate::plots::Plots;
 use crate::support::managed::ROLE;
 use crate::support::memory::Mapping;
@@ -41,49 +44,41 @@ impl End {
 
 /// A child that runs.
 pub struct Child {
-    pid: i32,
+    pid: Pid,
     end: End,
 }
 
 /// Says something on standard error, with no lock.
 pub fn complain(what: &str) {
     let line = format!("process {}: {what}\n", std::process::id());
-    // SAFETY: the kernel reads this many bytes of the line.
-    unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
-}
-
-/// _exit(2).
-pub fn end_at_once(status: i32) -> ! {
-    // SAFETY: it has no precondition.
-    unsafe { libc::_exit(status) }
+    let _ = rustix::io::write(std::io::stderr(), line.as_bytes());
 }
 
 /// Forks. The child runs `body` and ends as it should.
 pub fn fork(end: End, body: impl FnOnce() -> Result<(), String>) -> Child {
-    // SAFETY: the child goes on with this thread alone; it takes no lock of Rust's own that another thread can have
-    // held, and the C library makes its allocator usable in the child.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
-    if pid > 0 {
-        return Child { pid, end };
-    }
-    // A panic must not unwind into what the parent does with its other threads, which the child does not have.
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => {}
-        Ok(Err(wrong)) => {
-            complain(&wrong);
-            end_at_once(WRONG)
-        }
-        Err(_) => end_at_once(WRONG),
-    }
-    match end {
-        // SAFETY: only this thread is left, so nobody else runs what exit(3) tears down.
-        End::Exit => unsafe { libc::exit(0) },
-        End::AtOnce | End::Murdered => end_at_once(0),
-        End::Killed => {
-            // SAFETY: it takes numbers only.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-            unreachable!("SIGKILL can't be blocked")
+    let child = || {
+        let wrong = match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(Ok(())) => return end.end(),
+            Ok(Err(wrong)) => wrong,
+            Err(_) => return WRONG,
+        };
+        complain(&wrong);
+        WRONG
+    };
+    let pid = process::fork(child).unwrap_or_else(|error| panic!("fork: {error}"));
+    Child { pid, end }
+}
+
+impl End {
+    /// What a child does in the end; the status for _exit(2) if it gets that far.
+    fn end(self) -> i32 {
+        match self {
+            Self::Exit => std::process::exit(0),
+            Self::AtOnce | Self::Murdered => 0,
+            Self::Killed => {
+                let _ = kill_process(getpid(), Signal::KILL);
+                unreachable!("SIGKILL can't be blocked")
+            }
         }
     }
 }
@@ -93,17 +88,12 @@ impl Child {
     pub fn join(self, random: &mut Random) -> Result<(), String> {
         if self.end == End::Murdered {
             std::thread::sleep(Duration::from_micros(random.below(20_000) as u64));
-            // SAFETY: it takes numbers only; the child was not waited for yet, so that its number is still its own.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            // It was not waited for yet, so that its number is still its own.
+            let _ = kill_process(self.pid, Signal::KILL);
         }
-        let mut status = 0;
-        // SAFETY: `status` is ours to write.
-        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
-        if waited != self.pid {
-            return Err(format!("waitpid of {}: {}", self.pid, std::io::Error::last_os_error()));
-        }
-        let exited = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
-        let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
+        let status = wait(self.pid).map_err(|error| format!("waitpid of {}: {error}", self.pid))?;
+        let exited = status.exit_status() == Some(0);
+        let killed = status.terminating_signal() == Some(libc::SIGKILL);
         let right = match self.end {
             End::Exit | End::AtOnce => exited,
             End::Killed => killed,
@@ -112,7 +102,7 @@ impl Child {
         if right {
             Ok(())
         } else {
-            Err(format!("child {} ({:?}) has status {status:#x}", self.pid, self.end))
+            Err(format!("child {} ({:?}) has status {:#x}", self.pid, self.end, status.as_raw()))
         }
     }
 }
@@ -145,40 +135,17 @@ pub fn spawn(seed: u64) -> Result<(), String> {
     Err(format!("spawned: {}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr)))
 }
 
-/// What a vfork child is given, and what it found: page numbers and words that it adds up.
-struct Borrowed<'a> {
-    still: &'a Mapping,
-    sum: u64,
-}
-
 /// A vfork child: it runs in this process's own memory, while the calling thread waits. It reads all of `still`, whose
 /// words add up to `sum`, and ends with _exit(2).
 pub fn vfork(still: &Mapping, sum: u64) -> Result<(), String> {
-    extern "C" fn borrow(argument: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: it is the `Borrowed` below, whose owner waits until this child has ended.
-        let borrowed = unsafe { &mut *argument.cast::<Borrowed<'_>>() };
-        borrowed.sum = crate::borrow::sum(borrowed.still);
-        end_at_once(0)
-    }
-    let mut borrowed = Borrowed { still, sum: 0 };
     let mut stack = Mapping::new(64).map_err(|error| error.to_string())?;
     // Used before, so that it can be out of memory when the child starts on it.
     stack.words_mut(0..64).fill(1);
-    let top: *mut libc::c_void =
-        std::ptr::with_exposed_provenance_mut(stack.start() + stack.pages() * crate::support::memory::PAGE);
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack is large enough for a sum and nobody else uses it; the child shares memory and thread pointer
-    // with this thread, which sleeps until the child has ended.
-    let pid = unsafe { libc::clone(borrow, top, flags, (&raw mut borrowed).cast()) };
-    if pid < 0 {
-        return Err(format!("clone(CLONE_VFORK): {}", std::io::Error::last_os_error()));
-    }
+    let mut read = 0;
+    let pid = process::vfork(stack.words_mut(0..64), &mut || read = crate::borrow::sum(still))
+        .map_err(|error| format!("clone(CLONE_VFORK): {error}"))?;
     Child { pid, end: End::AtOnce }.join(&mut Random::new(0, 0))?;
-    if borrowed.sum == sum {
-        Ok(())
-    } else {
-        Err(format!("a vfork child read {:#x}, not {sum:#x}", borrowed.sum))
-    }
+    if read == sum { Ok(()) } else { Err(format!("a vfork child read {read:#x}, not {sum:#x}")) }
 }
 
 /// Waits until a part of `mapping`, all of it written, is out of memory. False if that does not happen for long.

@@ -20,6 +20,7 @@ mod torture;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use pagoda_linux::testing::process::end_at_once;
 use support::managed::{ROLE, Run};
 use support::random::mix;
 use support::suite::{self, Test};
@@ -103,7 +104,7 @@ fn program(arguments: &[String]) -> ExitCode {
         Err(wrong) => {
             family::complain(&wrong);
             // At once: threads that go on must not add to it, and nothing is to be torn down.
-            family::end_at_once(family::WRONG)
+            end_at_once(family::WRONG)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::content::WORDS;
-use crate::support::memory::Mapping;
+use crate::support::memory::AtomicWords;
 use crate::support::random::{Random, mix};
 
 /// 4 MiB.
@@ -18,32 +18,9 @@ const TOLD_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The pages, and what is shared with children about them.
 pub struct Racing {
-    memory: Mapping,
+    memory: AtomicWords,
     /// Shared memory: which versions the parent saw after the fork, and the number of that fork.
-    after: Shared,
-}
-
-/// Words of shared memory. Nobody's memory to manage.
-struct Shared(*const AtomicU64, usize);
-
-// SAFETY: it is memory that lives as long as the process, of words that are only used atomically.
-unsafe impl Sync for Shared {}
-// SAFETY: as above.
-unsafe impl Send for Shared {}
-
-impl Shared {
-    fn new(words: usize) -> Self {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping aliases nothing.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), words * 8, protection, flags, -1, 0) };
-        assert!(at != libc::MAP_FAILED, "shared memory: {}", std::io::Error::last_os_error());
-        Self(at.cast(), words)
-    }
-    fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has this many words, and is never unmapped.
-        unsafe { std::slice::from_raw_parts(self.0, self.1) }
-    }
+    after: AtomicWords,
 }
 
 /// Word `i` of a page in its version `version`, which is even.
@@ -53,13 +30,12 @@ fn word(page: usize, version: u64, i: usize) -> u64 {
 
 impl Racing {
     pub fn new() -> Self {
-        Self { memory: Mapping::new(PAGES).expect("memory"), after: Shared::new(PAGES + 1) }
+        let memory = AtomicWords::private(PAGES * WORDS).expect("memory");
+        Self { memory, after: AtomicWords::shared(PAGES + 1).expect("shared memory") }
     }
 
     fn page(&self, page: usize) -> &[AtomicU64] {
-        let words = self.memory.page(page);
-        // SAFETY: the same words, which everybody uses atomically; the mapping is writable and lives as long as `self`.
-        unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), WORDS) }
+        &self.memory.words()[page * WORDS..(page + 1) * WORDS]
     }
 
     /// Gives pages of one half their next version, again and again.

@@ -4,6 +4,8 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use pagoda_linux::testing::process::end_at_once;
+
 use crate::borrow;
 use crate::family::{self, Child, End};
 use crate::plots::{Plot, Plots};
@@ -63,7 +65,7 @@ pub fn body(seed: u64, forks: u64) -> Result<String, String> {
 /// Ends everything at once: what another thread does now could only hide what was wrong.
 fn fail(wrong: &str) -> ! {
     family::complain(wrong);
-    family::end_at_once(family::WRONG)
+    end_at_once(family::WRONG)
 }
 
 fn fork_all(seed: u64, forks: u64, plots: &Plots, racing: &Racing) -> Result<String, String> {

@@ -1,4 +1,6 @@
 //! Code that is written, evicted, made executable and run, and written anew: never writable and executable at once.
+//!
+//! To run bytes that were just written is what this is about, and is unsafe wherever it is done.
 
 use crate::pressure::Arena;
 use crate::support::memory::{Mapping, PAGE};
@@ -43,7 +45,9 @@ fn execute(mapping: &Mapping, tag: u64, random: &mut Random) -> Result<(), Strin
     for page in 0..PAGES {
         for i in [0, random.below(PAGE / STEP), PAGE / STEP - 1] {
             let at = std::ptr::with_exposed_provenance::<()>(mapping.start() + page * PAGE + i * STEP);
-            // SAFETY: `write` put a function of this type there, and the memory is executable now.
+            // SAFETY: `write` put a function of this type at every STEP of the page: it takes nothing, returns a number and
+            // touches no memory. The memory is executable now, stays mapped and is not written while `mapping` is borrowed, and
+            // the processor's view of it was flushed since.
             let function = unsafe { std::mem::transmute::<*const (), extern "C" fn() -> u32>(at) };
             let (returned, expected) = (function(), number(tag, page, i));
             if returned != expected {
@@ -60,7 +64,8 @@ fn flush(mapping: &Mapping) {
         fn __clear_cache(start: *mut libc::c_void, end: *mut libc::c_void);
     }
     let at = |address| std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the range is the mapping's.
+    // SAFETY: it is the compiler's own function of this name and type. It reads no more than the caches of the range, which
+    // is all of a mapping that is borrowed.
     unsafe { __clear_cache(at(mapping.start()), at(mapping.start() + PAGES * PAGE)) };
 }
 

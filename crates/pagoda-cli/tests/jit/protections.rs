@@ -1,7 +1,11 @@
 //! Protections that change while content is out: it comes back into memory that may not be written, and what was
 //! forbidden altogether is as it was when it is allowed again.
+//!
+//! The handler must never do more than atomics and system calls: it runs in the middle of anything.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use pagoda_linux::testing::process::end_at_once;
 
 use crate::pressure::{Arena, check, fill};
 use crate::signals::handle;
@@ -41,16 +45,18 @@ static GUARD_HITS: AtomicU64 = AtomicU64::new(0);
 
 /// As a collector's barrier: it allows what was touched.
 extern "C" fn allow(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives this handler its info, which has an address for this signal.
+    // SAFETY: the kernel calls this handler with its info, valid until it returns; it is installed for SIGSEGV only, whose
+    // info has an address.
     let address = unsafe { (*info).si_addr() }.addr();
     let (start, end) = (GUARD_START.load(Ordering::Acquire), GUARD_END.load(Ordering::Acquire));
     if !(start..end).contains(&address) {
-        // SAFETY: it has no precondition. A fault that nobody expects ends the program.
-        unsafe { libc::_exit(8) };
+        // A fault that nobody expects ends the program.
+        end_at_once(8);
     }
     GUARD_HITS.fetch_add(1, Ordering::Relaxed);
     let page: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address & !(PAGE - 1));
-    // SAFETY: the page lies in the guard, which is the program's.
+    // SAFETY: the page lies in the guard, as was checked above, which is a part of a mapping that lives as long as what
+    // touches it; to allow more than before changes no content.
     unsafe { libc::mprotect(page, PAGE, WRITE) };
 }
 

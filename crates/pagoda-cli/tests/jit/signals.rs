@@ -1,5 +1,8 @@
 //! Signal handlers on stacks that are out, and programs that block or replace the handlers of the signals that faults
 //! could have been served by.
+//!
+//! What is tested is the C library's interface as such programs use it, hence the unsafe code. A handler here must never do
+//! more than use atomics and its own stack, or make system calls.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -15,7 +18,8 @@ pub fn handle(signal: i32, handler: Handler, flags: i32) -> Result<(), String> {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | flags;
-    // SAFETY: the handlers here use atomics and system calls only.
+    // SAFETY: the kernel reads `action`, which is there, and is given no place for the old one. What runs at any moment from now
+    // on is one of the handlers of this test, which use atomics, their own stack and system calls only.
     match unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(format!("sigaction of {signal}: {}", std::io::Error::last_os_error())),
@@ -49,7 +53,8 @@ pub fn alternate_stack(arena: &Arena, _: u64) -> Result<(), String> {
     // The runtime's own stack is put back: it is the runtime's to free.
     // SAFETY: stack_t is plain data, for which all zeroes are a value.
     let mut old: libc::stack_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the stack is this mapping, which lives until the old one is put back.
+    // SAFETY: the kernel reads `given` and writes `old`, which are there. The stack is all of the mapping, which lives until
+    // the old one is put back; what the program writes there meanwhile it writes while no handler runs.
     if unsafe { libc::sigaltstack(&raw const given, &raw mut old) } != 0 {
         return Err(format!("sigaltstack: {}", std::io::Error::last_os_error()));
     }
@@ -63,7 +68,7 @@ pub fn alternate_stack(arena: &Arena, _: u64) -> Result<(), String> {
         fill(&mut stack, 0..STACK_PAGES, tag);
         arena.wait_until_managed(&stack);
         SUM.store(0, Ordering::Relaxed);
-        // SAFETY: it takes a number only.
+        // SAFETY: it takes a number; the handler, which runs before this returns, uses nothing but its stack and atomics.
         unsafe { libc::raise(libc::SIGUSR1) };
         let at = RAN_AT.load(Ordering::Relaxed);
         if !(start..start + STACK_PAGES * PAGE).contains(&at) {
@@ -77,7 +82,7 @@ pub fn alternate_stack(arena: &Arena, _: u64) -> Result<(), String> {
             break Err(wrong);
         }
     };
-    // SAFETY: the stack that was there before.
+    // SAFETY: the kernel reads `old`, which is there: the runtime's own stack, which it frees only when this thread ends.
     unsafe { libc::sigaltstack(&raw const old, std::ptr::null_mut()) };
     result
 }
@@ -103,7 +108,7 @@ pub fn own_handlers(arena: &Arena, seed: u64) -> Result<(), String> {
         match random.below(3) {
             0 => faults.iter().try_for_each(|&signal| handle(signal, count, 0))?,
             1 => faults.iter().for_each(|&signal| {
-                // SAFETY: no handler of ours is given.
+                // SAFETY: it takes a number, and instead of a handler the word that there is none.
                 unsafe { libc::signal(signal, libc::SIG_IGN) };
             }),
             _ => {}
@@ -112,7 +117,7 @@ pub fn own_handlers(arena: &Arena, seed: u64) -> Result<(), String> {
         let old = blocked.then(block_all);
         let right = check(&mapping, 0..PAGES, tag);
         if let Some(old) = old {
-            // SAFETY: the set that was there before.
+            // SAFETY: the kernel reads the set, which is there and was this thread's before, and writes none.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
         }
         right?;
@@ -125,7 +130,8 @@ pub fn own_handlers(arena: &Arena, seed: u64) -> Result<(), String> {
 }
 
 fn block_all() -> libc::sigset_t {
-    // SAFETY: sigset_t is plain data, for which all zeroes are a value; both sets are ours to write.
+    // SAFETY: sigset_t is plain data, for which all zeroes are a value; both sets are there, ours, and nobody else's to write.
+    // Blocked signals wait: nothing in this program relies on getting one.
     unsafe {
         let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
         libc::sigfillset(&raw mut all);

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use pagoda_linux::testing::process::{raw_fork, wait};
+
 use crate::program::{PAGES_PER_MIB, check_page, stamp, write};
 use crate::run::begin;
 use crate::support::content::Stamp;
@@ -35,20 +37,15 @@ pub fn program() -> Result<(), String> {
     write(&mut mapping, 0..PAGES);
     // On the stack, which is too small to be managed, and touched: the child must not wait for a page before it discards.
     let mut discarded = std::hint::black_box([false; PAGES]);
-    // SAFETY: no thread of the program's own but this one, and the child ends by `_exit` below.
-    let child = unsafe { libc::syscall(libc::SYS_fork) };
-    if child == 0 {
+    let child = raw_fork(|| {
         let result = in_child(&mut mapping, &mut discarded);
         if let Err(wrong) = &result {
             eprintln!("in the child: {wrong}");
         }
-        // SAFETY: it ends the child without anything else.
-        unsafe { libc::_exit(i32::from(result.is_err())) };
-    }
-    let mut status = 0;
-    // SAFETY: the kernel writes to `status`, which lives on.
-    let ended = unsafe { libc::waitpid(child as libc::pid_t, &raw mut status, 0) };
-    if i64::from(ended) != child || status != 0 {
+        i32::from(result.is_err())
+    });
+    let status = child.and_then(wait).map_err(|error| error.to_string())?.as_raw();
+    if status != 0 {
         return Err(format!("the child ended with status {status:#x}"));
     }
     (0..PAGES).try_for_each(|page| check_page(&mapping, page, stamp(page)))?;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use rustix::mm::{MlockAllFlags, mlockall};
+
 use crate::program::{PAGES_PER_MIB, check, fill, stamp, write};
 use crate::run::{Ended, begin};
-use crate::support::memory::Mapping;
+use crate::support::memory::{self, Mapping};
 
 /// Locked, executable and shared memory of the program, in MiB: of different sizes, so that none is taken for another.
 const SIZES_MIB: [(&str, u64); 3] =
@@ -58,26 +60,27 @@ pub fn program() -> Result<(), String> {
     let [locked_mib, executable_mib, shared_mib] = SIZES_MIB.map(|(_, mib)| mib);
     let pages = |mib: u64| mib as usize * PAGES_PER_MIB;
     let locked = Mapping::new(pages(locked_mib)).map_err(told)?;
-    lock(&locked)?;
+    locked.lock().map_err(|error| format!("mlock: {error}"))?;
     let mut executable = half_populated(executable_mib)?;
     executable
         .protect(0..2 * pages(executable_mib), libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
         .map_err(told)?;
-    let shared = shared(2 * pages(shared_mib), pages(shared_mib))?;
+    let shared = memory::shared(2 * pages(shared_mib), pages(shared_mib)).map_err(told)?;
     let mut rest = Mapping::new(pages(80)).map_err(told)?;
     write(&mut rest, 0..pages(80));
     std::thread::sleep(LOOKS);
     check(&rest, 0..pages(80))?;
     check(&executable, 0..pages(executable_mib))?;
-    // Still there, so that nobody unmaps it earlier.
-    let _ = (locked.start(), shared);
+    // Until here, so that the last look at the program found them.
+    drop((locked, shared));
     Ok(())
 }
 
 /// In the program: more than the least budget is locked, so that nothing is left for the rest.
 pub fn fill_beside_locked() -> Result<(), String> {
-    let locked = Mapping::new(60 * PAGES_PER_MIB).map_err(|error| error.to_string())?;
-    lock(&locked)?;
+    let told = |error: std::io::Error| error.to_string();
+    let locked = Mapping::new(60 * PAGES_PER_MIB).map_err(told)?;
+    locked.lock().map_err(|error| format!("mlock: {error}"))?;
     fill(60, |_| Ok(()))
 }
 
@@ -94,10 +97,7 @@ pub fn fill_beside_pieces() -> Result<(), String> {
     for piece in 0..PIECES {
         cut.protect(2 * piece..2 * piece + 1, libc::PROT_READ).map_err(told)?;
     }
-    // SAFETY: it changes no content.
-    if unsafe { libc::mlockall(libc::MCL_CURRENT) } != 0 {
-        return Err(format!("mlockall: {}", std::io::Error::last_os_error()));
-    }
+    mlockall(MlockAllFlags::CURRENT).map_err(|error| format!("mlockall: {error}"))?;
     fill(60, |_| Ok(()))
 }
 
@@ -115,34 +115,11 @@ pub fn later_program() -> Result<(), String> {
         mappings[at].protect(0..mib * PAGES_PER_MIB, protection).map_err(told)?;
     }
     let above = mappings[0].split_off(3 * PAGES_PER_MIB);
-    lock(&mappings[0])?;
+    mappings[0].lock().map_err(|error| format!("mlock: {error}"))?;
     std::thread::sleep(LOOKS);
     for (mapping, mib) in mappings.iter().zip([3, 5, 16]) {
         check(mapping, 0..mib * PAGES_PER_MIB)?;
     }
     drop(above);
     Ok(())
-}
-
-/// Locks all of it into memory.
-fn lock(mapping: &Mapping) -> Result<(), String> {
-    let at = std::ptr::with_exposed_provenance(mapping.start());
-    // SAFETY: the range is the mapping's own; locking changes no content.
-    let done = unsafe { libc::mlock(at, mapping.pages() * 4096) };
-    if done == 0 { Ok(()) } else { Err(format!("mlock: {}", std::io::Error::last_os_error())) }
-}
-
-/// Shared anonymous memory, of which so many pages are populated; for as long as the program lives.
-fn shared(pages: usize, populated: usize) -> Result<usize, String> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), pages * 4096, protection, flags, -1, 0) };
-    if at == libc::MAP_FAILED {
-        return Err(format!("mmap: {}", std::io::Error::last_os_error()));
-    }
-    for page in 0..populated {
-        // SAFETY: the page lies in the mapping just made, which nobody else knows.
-        unsafe { at.cast::<u8>().add(page * 4096).write_volatile(1) };
-    }
-    Ok(at.expose_provenance())
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::managed::ROLE;
 
 /// Longer is a hang: the engine gives up after ten seconds without memory.
@@ -79,8 +81,7 @@ impl Drop for Begun {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             // Passed on by pagoda, so that the program ends too; the signal that can't be blocked would end pagoda only.
-            // SAFETY: a signal to our own child, which has not been waited for.
-            unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             let _ = self.child.wait();
         }
     }

@@ -4,9 +4,10 @@
 //! All of these runs wait for the same ten seconds, so they do it together.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use pagoda_linux::testing::disk::shut_down_ext4;
 
 use crate::run::{Begun, begin};
 
@@ -101,11 +102,6 @@ pub fn break_disk(directory: &str, filled_mib: usize) -> Result<(), String> {
     if filled_mib != BREAK_AT_MIB {
         return Ok(());
     }
-    // `EXT4_IOC_SHUTDOWN`: _IOR('X', 125, __u32); 2: without flushing the journal.
-    const SHUTDOWN: libc::c_ulong = 0x8004_587d;
     let file = File::open(Path::new(directory)).map_err(|error| format!("{directory}: {error}"))?;
-    let how = 2u32;
-    // SAFETY: the kernel reads one u32 behind the pointer, which lives on.
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), SHUTDOWN as _, &raw const how) };
-    if done == 0 { Ok(()) } else { Err(format!("shutdown: {}", std::io::Error::last_os_error())) }
+    shut_down_ext4(&file).map_err(|error| format!("shutdown: {error}"))
 }

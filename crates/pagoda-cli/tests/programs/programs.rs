@@ -3,36 +3,22 @@
 //! Work goes through its memory several times, mostly along it: what a program with a budget of a quarter can do in
 //! the time of a test. Names are resolved here, since a name may stand for a script that starts the real program.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use crate::measure::Scratch;
-use crate::{NATIVE_PEAK_BYTES_MIN, client, data};
+use crate::support::comparison::measure::Scratch;
+use crate::support::comparison::program::{Program, directory, python, starts, text, written};
+use crate::support::redis::server;
+use crate::{client, data};
 
 /// In the order in which they run.
 pub const NAMES: [&str; 8] =
     ["sort", "python3", "numpy", "redis-server", "sqlite3", "xz", "xz-decompress", "perl"];
 
-/// One program with its work.
-pub struct Program {
-    pub name: &'static str,
-    pub command: Vec<String>,
-    pub environment: Vec<(&'static str, &'static str)>,
-    /// What its standard input is, if not empty.
-    pub input: Option<PathBuf>,
-    /// A file that it writes besides its standard output.
-    pub output: Option<PathBuf>,
-    /// Talks to it over `socket` while it runs, and says what it saw.
-    pub client: Option<fn(&Path) -> String>,
-    pub socket: PathBuf,
-    pub native_peak_bytes_min: u64,
-}
-
 /// The program of this name, ready to run; or why it can't.
 pub fn program(name: &'static str, scratch: &Scratch) -> Result<Program, String> {
     match name {
         "sort" => sort(scratch),
-        "python3" => python(),
+        "python3" => python_threads(),
         "numpy" => numpy(),
         "redis-server" => redis(scratch),
         "sqlite3" => sqlite(scratch),
@@ -43,35 +29,11 @@ pub fn program(name: &'static str, scratch: &Scratch) -> Result<Program, String>
     }
 }
 
+/// What a program's native peak is at least, where nothing else is said.
+const NATIVE_PEAK_BYTES_MIN: u64 = 200 << 20;
+
 fn new(name: &'static str, command: &[&str]) -> Program {
-    Program {
-        name,
-        command: command.iter().map(|&word| word.to_owned()).collect(),
-        environment: vec![("LC_ALL", "C")],
-        input: None,
-        output: None,
-        client: None,
-        socket: PathBuf::new(),
-        native_peak_bytes_min: NATIVE_PEAK_BYTES_MIN,
-    }
-}
-
-/// Whether it is there and starts.
-fn starts(command: &[&str]) -> Result<String, String> {
-    let output = Command::new(command[0])
-        .args(&command[1..])
-        .output()
-        .map_err(|error| format!("{} does not start ({error}); install it", command[0]))?;
-    if !output.status.success() {
-        let error = String::from_utf8_lossy(&output.stderr);
-        let last = error.lines().last().unwrap_or("").to_owned();
-        return Err(format!("{} ended with {}: {last}", command.join(" "), output.status));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a name that is text")
+    Program::new(name, command.iter().copied(), NATIVE_PEAK_BYTES_MIN)
 }
 
 fn sort(scratch: &Scratch) -> Result<Program, String> {
@@ -105,22 +67,8 @@ for thread in threads: thread.join()
 for seed in sorted(results): print(seed, results[seed])
 ";
 
-/// The interpreter itself, by the system's own name first.
-fn interpreter(import: &str) -> Result<String, String> {
-    let script = format!("import sys, {import}; print(sys.executable)");
-    let tried = ["python3", "/usr/bin/python3"].map(|python| starts(&[python, "-c", &script]));
-    let mut refused = Vec::new();
-    for result in tried {
-        match result {
-            Ok(path) => return Ok(path),
-            Err(reason) => refused.push(reason),
-        }
-    }
-    Err(refused.join("; "))
-}
-
-fn python() -> Result<Program, String> {
-    Ok(new("python3", &[&interpreter("threading")?, "-c", PYTHON]))
+fn python_threads() -> Result<Program, String> {
+    Ok(new("python3", &[&python("threading")?, "-c", PYTHON]))
 }
 
 const NUMPY: &str = r"
@@ -142,7 +90,7 @@ print(digest.hexdigest(), int(sum(int(part.sum()) for part in parts)))
 ";
 
 fn numpy() -> Result<Program, String> {
-    let mut program = new("numpy", &[&interpreter("numpy")?, "-c", NUMPY]);
+    let mut program = new("numpy", &[&python("numpy")?, "-c", NUMPY]);
     // Otherwise it starts as many threads as there are processors, and sums in another order.
     program.environment.extend([("OPENBLAS_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1")]);
     Ok(program)
@@ -150,23 +98,9 @@ fn numpy() -> Result<Program, String> {
 
 fn redis(scratch: &Scratch) -> Result<Program, String> {
     starts(&["redis-server", "--version"])?;
-    let socket = scratch.path("redis.sock");
-    let directory = scratch.path("");
-    // No port, and nothing that forks: no snapshots and no rewriting of logs.
-    let mut command = vec!["redis-server", "--port", "0", "--unixsocket", text(&socket), "--save", ""];
-    command.extend([
-        "--appendonly",
-        "no",
-        "--daemonize",
-        "no",
-        "--logfile",
-        "redis.log",
-        "--dir",
-        text(&directory),
-    ]);
-    let mut program = new("redis-server", &command);
-    program.client = Some(client::exercise);
-    program.socket = socket;
+    let directory = directory(scratch, "redis")?;
+    let mut program = Program::new("redis-server", server(&directory), NATIVE_PEAK_BYTES_MIN);
+    program.client = Some((client::exercise, directory));
     Ok(program)
 }
 
@@ -189,8 +123,7 @@ SELECT count(*), sum(length(note)), sum(price) FROM item;
 
 fn sqlite(scratch: &Scratch) -> Result<Program, String> {
     starts(&["sqlite3", "--version"])?;
-    let script = scratch.path("work.sql");
-    std::fs::write(&script, SQL).map_err(|error| format!("{}: {error}", script.display()))?;
+    let script = written(scratch, "work.sql", SQL)?;
     let mut program = new("sqlite3", &["sqlite3", "-batch", ":memory:"]);
     program.input = Some(script);
     Ok(program)
@@ -199,9 +132,7 @@ fn sqlite(scratch: &Scratch) -> Result<Program, String> {
 /// Makes the versions that both xz programs work on.
 fn archive(scratch: &Scratch) -> PathBuf {
     let input = scratch.path("versions");
-    if !input.exists() {
-        data::versions(&input, 96, 1 << 19);
-    }
+    data::versions(&input, 96, 1 << 19);
     input
 }
 

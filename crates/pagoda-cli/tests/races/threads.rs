@@ -1,5 +1,8 @@
 //! Threads end while the memory around their control block is being taken out: whoever joins them gets them. The kernel
 //! clears a thread's ID in its control block without serving faults, so a page that is out there would mean a hang.
+//!
+//! The threads are the C library's own, on stacks of our choice, which no safe interface offers. None may outlive the round
+//! that started it.
 
 use std::ffi::c_void;
 use std::time::Duration;
@@ -18,7 +21,7 @@ struct Task {
 }
 
 extern "C" fn thread(task: *mut c_void) -> *mut c_void {
-    // SAFETY: whoever started this thread keeps the task until it has joined it.
+    // SAFETY: the argument is a Task, which whoever started this thread keeps and does not write until it has joined it.
     let task = unsafe { &*task.cast::<Task>() };
     let sum = dive(task.depth, task.rest_us);
     std::ptr::without_provenance_mut(sum)
@@ -64,7 +67,7 @@ pub fn body(arena: &Arena, seed: u64) -> Result<(), String> {
         }
         for (thread, depth) in threads {
             let mut right = std::ptr::null_mut();
-            // SAFETY: the thread was started above and is joined once.
+            // SAFETY: the thread was started above, is not detached, and is joined once; `right` is there to be written.
             let joined = unsafe { libc::pthread_join(thread, &raw mut right) };
             if joined != 0 || right.addr() != depth {
                 return Err(format!("join: {joined}; {} of {depth} stack frames are right", right.addr()));
@@ -78,8 +81,9 @@ fn start(stack: Option<&Mapping>, task: &Task) -> Result<libc::pthread_t, String
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut id = 0;
     let argument = std::ptr::from_ref(task).cast_mut().cast();
-    // SAFETY: the attributes are initialised first and destroyed last; the stack is whole pages that nobody uses until the
-    // thread is joined, and so is the task.
+    // SAFETY: the attributes are initialised first and destroyed last. The stack is whole pages of a mapping that nobody reads
+    // or writes until the thread is joined, and large enough for the deepest dive; the task is a Task, as `thread` expects, and
+    // stays as long. The caller joins every thread before it lets go of either.
     let started = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
         if let Some(stack) = stack {

@@ -4,10 +4,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::fd::OwnedFd;
 use std::process::Command;
 
+use pagoda_linux::testing::terminal::{control_by_standard_input, program_end};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
@@ -27,19 +27,7 @@ impl Terminal {
             let mount = fsmount(&devpts, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
             openat(&mount, c"ptmx", flags, Mode::empty())
         })?;
-        let unlocked: libc::c_int = 0;
-        // SAFETY: reads one int, which is there.
-        if unsafe { libc::ioctl(user.as_raw_fd(), libc::TIOCSPTLCK, &unlocked) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-        // SAFETY: touches no memory of ours, and returns a new descriptor.
-        let program = unsafe { libc::ioctl(user.as_raw_fd(), libc::TIOCGPTPEER, flags) };
-        if program < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was made just now, and nobody else has it.
-        let program = unsafe { OwnedFd::from_raw_fd(program) };
+        let program = program_end(&user)?;
         Ok(Self { user: user.into(), program })
     }
 
@@ -47,17 +35,7 @@ impl Terminal {
     pub(crate) fn give_to(self, command: &mut Command) -> io::Result<File> {
         let Self { user, program } = self;
         command.stdin(program.try_clone()?).stdout(program.try_clone()?).stderr(program);
-        let take = || {
-            // SAFETY: makes this process the leader of a session; touches no memory.
-            let session = unsafe { libc::setsid() };
-            // SAFETY: standard input is the terminal by now; touches no memory.
-            if session < 0 || unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(())
-        };
-        // SAFETY: two system calls, both allowed between fork and exec.
-        unsafe { command.pre_exec(take) };
+        control_by_standard_input(command);
         Ok(user)
     }
 }

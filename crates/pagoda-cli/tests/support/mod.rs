@@ -1,11 +1,13 @@
-//! What the tests share that run a program of their own under `pagoda run`: they execute themselves again as that
-//! program, which is then an ordinary one whose memory is managed by the preloaded engine.
+//! What the tests share that run a program under `pagoda run`, of their own or a well-known one. Their own is themselves,
+//! executed again: an ordinary one whose memory is managed by the preloaded engine.
 
-#![allow(dead_code, reason = "each of the tests uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each of the tests uses its own part")]
 
+pub mod comparison;
 pub mod content;
 pub mod managed;
 pub mod memory;
 pub mod random;
+pub mod redis;
 pub mod suite;
 pub mod tree;

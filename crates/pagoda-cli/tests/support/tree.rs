@@ -64,7 +64,7 @@ impl Watch {
     pub fn held(&mut self, pids: &[u32]) -> Held {
         let mut held = Held::default();
         for &pid in pids {
-            let Some(bytes) = anonymous_bytes(pid) else { continue };
+            let Some(bytes) = anonymous_bytes(pid, pids.len() == 1) else { continue };
             held.processes += 1;
             held.anonymous_bytes += bytes;
             if bytes >= WORTH_MANAGING_BYTES && !self.managed.contains(&pid) {
@@ -79,11 +79,11 @@ impl Watch {
     }
 }
 
-/// The proportional share of anonymous memory of a process; none once it has ended.
-fn anonymous_bytes(pid: u32) -> Option<u64> {
+/// The proportional share of anonymous memory of a process, which is all of it if it is alone; none once it has ended.
+fn anonymous_bytes(pid: u32, alone: bool) -> Option<u64> {
     // One walk of all its page tables for large processes only, where sharing makes a difference.
     let resident = field(&format!("/proc/{pid}/status"), "RssAnon:")?;
-    if resident < 1 << 20 {
+    if alone || resident < 1 << 20 {
         return Some(resident);
     }
     field(&format!("/proc/{pid}/smaps_rollup"), "Pss_Anon:").or(Some(resident))

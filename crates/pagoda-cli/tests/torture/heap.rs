@@ -1,11 +1,12 @@
 //! malloc, realloc and free, with what each block holds known.
 
+use pagoda_linux::testing::heap;
+
 use crate::support::random::{Random, mix};
 
-/// A block of malloc's.
+/// A block of malloc's, and what it holds.
 struct Block {
-    at: *mut u8,
-    len: usize,
+    memory: heap::Block,
     seed: u64,
 }
 
@@ -21,23 +22,24 @@ fn byte(seed: u64, i: usize) -> u8 {
 }
 
 impl Block {
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: malloc gave `len` bytes, which `fill` has written since.
-        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    fn new(len: usize, seed: u64) -> Self {
+        let mut block = Self { memory: heap::Block::new(len), seed };
+        block.fill();
+        block
     }
-    fn fill(&mut self, from: usize) {
-        for i in from..self.len {
-            // SAFETY: `i` lies within what malloc gave.
-            unsafe { self.at.add(i).write(byte(self.seed, i)) };
-        }
+    /// Writes what is not written yet.
+    fn fill(&mut self) {
+        let seed = self.seed;
+        self.memory.write_rest(|i| byte(seed, i));
     }
-    fn check(&self, len: usize) -> Result<(), String> {
-        match self.bytes()[..len].iter().enumerate().find(|&(i, &is)| is != byte(self.seed, i)) {
+    /// Checks every byte that was written.
+    fn check(&self) -> Result<(), String> {
+        match self.memory.bytes().iter().enumerate().find(|&(i, &is)| is != byte(self.seed, i)) {
             None => Ok(()),
             Some((i, is)) => Err(format!(
-                "byte {i} of a malloc block of {} at {:?} is {is:#x} instead of {:#x}",
-                self.len,
-                self.at,
+                "byte {i} of a malloc block of {} at {:#x} is {is:#x} instead of {:#x}",
+                self.memory.len(),
+                self.memory.address(),
                 byte(self.seed, i)
             )),
         }
@@ -51,32 +53,22 @@ impl Heap {
             if self.bytes > most || !self.blocks.is_empty() && random.one_in(3) {
                 let at = random.below(self.blocks.len());
                 let block = self.blocks.swap_remove(at);
-                block.check(block.len)?;
-                self.bytes -= block.len;
-                // SAFETY: malloc gave it, and nobody refers to it any more.
-                unsafe { libc::free(block.at.cast()) };
+                block.check()?;
+                self.bytes -= block.memory.len();
             } else if !self.blocks.is_empty() && random.one_in(3) {
                 let at = random.below(self.blocks.len());
                 let len = size(random);
                 let block = &mut self.blocks[at];
-                let kept = block.len.min(len);
-                // SAFETY: malloc gave it; the old address is forgotten at once.
-                block.at = unsafe { libc::realloc(block.at.cast(), len) }.cast();
-                assert!(!block.at.is_null(), "realloc");
-                self.bytes = self.bytes - block.len + len;
-                let old = std::mem::replace(&mut block.len, kept);
-                block.check(kept).map_err(|error| format!("after realloc from {old} to {len}: {error}"))?;
-                block.len = len;
-                block.fill(kept);
+                let old = block.memory.len();
+                block.memory.resize(len);
+                self.bytes = self.bytes - old + len;
+                // What was kept, before the rest is written.
+                block.check().map_err(|error| format!("after realloc from {old} to {len}: {error}"))?;
+                block.fill();
             } else {
                 let len = size(random);
-                // SAFETY: it has no precondition.
-                let at = unsafe { libc::malloc(len) }.cast::<u8>();
-                assert!(!at.is_null(), "malloc");
-                let mut block = Block { at, len, seed: random.next() };
-                block.fill(0);
+                self.blocks.push(Block::new(len, random.next()));
                 self.bytes += len;
-                self.blocks.push(block);
             }
         }
         Ok(())
@@ -84,16 +76,7 @@ impl Heap {
 
     /// Checks every byte.
     pub fn check(&self) -> Result<(), String> {
-        self.blocks.iter().try_for_each(|block| block.check(block.len))
-    }
-}
-
-impl Drop for Heap {
-    fn drop(&mut self) {
-        for block in &self.blocks {
-            // SAFETY: malloc gave it, and nobody refers to it any more.
-            unsafe { libc::free(block.at.cast()) };
-        }
+        self.blocks.iter().try_for_each(Block::check)
     }
 }
 

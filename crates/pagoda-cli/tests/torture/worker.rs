@@ -4,6 +4,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use pagoda_linux::testing::heap;
+use pagoda_linux::testing::process::end_at_once;
+
 use crate::area::{Area, Wrong};
 use crate::files::Files;
 use crate::heap::Heap;
@@ -28,12 +31,7 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 pub fn program(seed: u64, seconds: u64) -> ExitCode {
     // Half of all seeds have one heap, on brk, that all threads share and that shrinks when its top is free.
     if seed & 1 == 0 {
-        for (parameter, value) in
-            [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, 128 << 10)]
-        {
-            // SAFETY: it has no precondition but that nobody else calls it now.
-            unsafe { libc::mallopt(parameter, value) };
-        }
+        heap::share_one_on_brk();
     }
     let end = Instant::now() + Duration::from_secs(seconds);
     std::thread::scope(|scope| {
@@ -89,8 +87,7 @@ impl Worker {
             eprintln!("{}", history::told(address));
         }
         // At once, so that no destructor and no other thread adds to it.
-        // SAFETY: it has no precondition.
-        unsafe { libc::_exit(9) };
+        end_at_once(9);
     }
 
     fn remember(&self, what: &'static str, start: usize, pages: usize, other: usize) {

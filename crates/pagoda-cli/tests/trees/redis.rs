@@ -1,26 +1,20 @@
 //! A client of redis that has the server save in the background while it goes on writing: one connection, so that what
 //! the saved file has to hold is known to the byte.
 
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::measure::Digest;
+use crate::support::comparison::digest::Digest;
 use crate::support::random::{Random, mix};
+use crate::support::redis::{Connection, LISTEN_TIME_MAX, name, server};
 
 /// Together with what the server adds to each, more than 200 MiB.
 const KEYS: u64 = 80_000;
-/// How many requests are on their way at once.
-const PIPELINE: usize = 64;
 /// Background saves, each of another state.
 const SAVES: u64 = 2;
-const LISTEN_TIME_MAX: Duration = Duration::from_secs(30);
 const SAVE_TIME_MAX: Duration = Duration::from_secs(120);
-/// Longer than any run may take: the run's own limit ends it first, and then the server's end ends this.
-const REPLY_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Half of it repeats, so that it compresses about two to one; the length differs from key to key and version to version.
 fn value(key: u64, version: u64) -> Vec<u8> {
@@ -29,65 +23,11 @@ fn value(key: u64, version: u64) -> Vec<u8> {
     (0..words).flat_map(|i| if i % 2 == 0 { random.next() } else { mix(key) }.to_le_bytes()).collect()
 }
 
-fn name(key: u64) -> Vec<u8> {
-    format!("key:{key:08}").into_bytes()
-}
-
-struct Connection {
-    read: BufReader<UnixStream>,
-    write: BufWriter<UnixStream>,
-}
-
 impl Connection {
-    fn open(socket: &Path) -> Self {
-        let start = Instant::now();
-        let stream = loop {
-            match UnixStream::connect(socket) {
-                Ok(stream) => break stream,
-                Err(error) => {
-                    assert!(start.elapsed() < LISTEN_TIME_MAX, "the server does not listen: {error}");
-                }
-            }
-            thread::sleep(Duration::from_millis(10));
-        };
-        stream.set_read_timeout(Some(REPLY_TIME_MAX)).expect("set");
-        Self { read: BufReader::new(stream.try_clone().expect("cloned")), write: BufWriter::new(stream) }
-    }
-
-    fn send(&mut self, words: &[&[u8]]) {
-        write!(self.write, "*{}\r\n", words.len()).expect("sent");
-        for word in words {
-            write!(self.write, "${}\r\n", word.len()).expect("sent");
-            self.write.write_all(word).and_then(|()| self.write.write_all(b"\r\n")).expect("sent");
-        }
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.read.read_line(&mut line).expect("a reply");
-        line.trim_end().to_owned()
-    }
-
-    fn bulk(&mut self) -> Vec<u8> {
-        let line = self.line();
-        let length: usize =
-            line.strip_prefix('$').and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{line}"));
-        let mut content = vec![0; length + 2];
-        self.read.read_exact(&mut content).expect("a reply");
-        content.truncate(length);
-        content
-    }
-
-    fn ask(&mut self, words: &[&[u8]]) -> String {
-        self.send(words);
-        self.write.flush().expect("sent");
-        self.line()
-    }
-
     /// One line of what the server tells of itself.
     fn told(&mut self, name: &str) -> String {
         self.send(&[b"INFO", b"persistence"]);
-        self.write.flush().expect("sent");
+        self.flush();
         let text = String::from_utf8(self.bulk()).expect("text");
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("INFO has no {name}")).to_owned()
@@ -95,53 +35,35 @@ impl Connection {
 
     /// Gives keys their next version.
     fn write(&mut self, versions: &mut [u64], keys: &[u64]) {
-        for keys in keys.chunks(PIPELINE) {
-            for &key in keys {
+        self.each(
+            keys,
+            |connection, key| {
                 versions[key as usize] += 1;
-                self.send(&[b"SET", &name(key), &value(key, versions[key as usize])]);
-            }
-            self.write.flush().expect("sent");
-            keys.iter().for_each(|_| assert_eq!(self.line(), "+OK"));
-        }
+                connection.send(&[b"SET", &name(key), &value(key, versions[key as usize])]);
+            },
+            |connection, _| assert_eq!(connection.line(), "+OK"),
+        );
     }
 
     /// Reads every key and compares it.
     fn compare(&mut self, versions: &[u64], digest: &mut Digest, where_: &str) {
         assert_eq!(self.ask(&[b"DBSIZE"]), format!(":{}", versions.len()), "keys {where_}");
         let keys: Vec<u64> = (0..versions.len() as u64).collect();
-        for keys in keys.chunks(PIPELINE) {
-            keys.iter().for_each(|&key| self.send(&[b"GET", &name(key)]));
-            self.write.flush().expect("sent");
-            for &key in keys {
-                let (content, version) = (self.bulk(), versions[key as usize]);
+        self.each(
+            &keys,
+            |connection, key| connection.send(&[b"GET", &name(key)]),
+            |connection, key| {
+                let (content, version) = (connection.bulk(), versions[key as usize]);
                 assert!(content == value(key, version), "key {key} {where_} is not its version {version}");
                 digest.update(&content);
-            }
-        }
+            },
+        );
     }
-
-    fn shut_down(mut self) {
-        self.send(&[b"SHUTDOWN", b"NOSAVE"]);
-        self.write.flush().expect("sent");
-        // It answers by closing.
-        let _ = self.read.read(&mut [0]);
-    }
-}
-
-/// The command line of a server in this directory.
-pub fn server(directory: &Path, socket: &str) -> Vec<String> {
-    let text = directory.to_str().expect("a name that is text");
-    // No port, and no save but those that are asked for.
-    let words = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"];
-    let mut words = words.map(str::to_owned).to_vec();
-    words.extend(["--rdbcompression", "no", "--dir", text, "--logfile", "redis.log"].map(str::to_owned));
-    words.extend(["--unixsocket".to_owned(), format!("{text}/{socket}")]);
-    words
 }
 
 /// Fills the server in this directory, has it save while writing, and compares what it holds and what it saved.
 pub fn exercise(directory: &Path) -> String {
-    let mut connection = Connection::open(&directory.join("redis.sock"));
+    let mut connection = Connection::open(directory);
     let mut versions = vec![0; KEYS as usize];
     let all: Vec<u64> = (0..KEYS).collect();
     connection.write(&mut versions, &all);
@@ -178,14 +100,14 @@ fn load(directory: &Path, versions: &[u64], digest: &mut Digest) {
     let _ = std::fs::remove_dir_all(&second);
     std::fs::create_dir(&second).expect("made");
     std::fs::rename(directory.join("dump.rdb"), second.join("dump.rdb")).expect("the saved file");
-    let words = server(&second, "redis.sock");
+    let words = server(&second);
     let mut server = Command::new(&words[0])
         .args(&words[1..])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
         .expect("the second server starts");
-    let mut connection = Connection::open(&second.join("redis.sock"));
+    let mut connection = Connection::open(&second);
     // It listens while it loads, and answers with an error.
     let start = Instant::now();
     while connection.ask(&[b"PING"]) != "+PONG" {

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Program, new, starts, text, written};
-use crate::measure::Scratch;
+use super::{Program, Scratch, new, starts, text, written};
 
 /// Many instances of the standard library's templates, each of another type.
 fn source() -> String {

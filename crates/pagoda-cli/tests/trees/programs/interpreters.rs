@@ -1,7 +1,6 @@
 //! Engines that compile while they run: node and a Java virtual machine.
 
-use super::{Program, new, starts, text, written};
-use crate::measure::Scratch;
+use super::{Program, Scratch, new, starts, text, written};
 
 /// Objects, maps, strings and buffers outside the heap: made, changed and hashed.
 const JAVASCRIPT: &str = r"

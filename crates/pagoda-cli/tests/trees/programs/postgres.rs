@@ -6,8 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Program, new, starts, text, written};
-use crate::measure::{Scratch, open_to_all};
+use super::{Program, Scratch, new, open_to_all, starts, text, written};
 
 /// Nobody's number, in case there is no such name.
 const USER: &str = "65534";

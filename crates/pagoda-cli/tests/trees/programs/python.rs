@@ -1,20 +1,9 @@
 //! Python with workers, by fork and by spawn, and with hundreds of short processes.
 
-use super::{Program, new, starts, text, written};
-use crate::measure::Scratch;
+use super::{Program, Scratch, new, python, text, written};
 
-/// The interpreter itself, by the system's own name first.
 fn interpreter() -> Result<String, String> {
-    let script = "import sys, multiprocessing; print(sys.executable)";
-    let tried = ["python3", "/usr/bin/python3"].map(|python| starts(&[python, "-c", script]));
-    let mut refused = Vec::new();
-    for result in tried {
-        match result {
-            Ok(path) => return Ok(path),
-            Err(reason) => refused.push(reason),
-        }
-    }
-    Err(refused.join("; "))
+    python("multiprocessing")
 }
 
 /// Workers read what they inherited, or were sent, beside records of their own.

@@ -1,23 +1,21 @@
-//! Running a tree of processes natively and managed: its output, its status, and its memory seen from outside.
+//! Running a program natively and managed, with all its processes: its output, its status, and its memory seen from
+//! outside.
 //!
 //! This module must never wait for ever, nor leave anything behind: a tree that passes its time limit is killed with
 //! all its processes, and what outlives its run is told and killed.
 
 use std::fs::{self, File};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::programs::Program;
+use super::digest;
+use super::program::{Program, text};
 use crate::support::tree::{self, Before, Watch};
 
 /// A hang is what this ends: every program takes seconds, and minutes on a machine that is busy otherwise.
-const RUN_TIME_MAX: Duration = Duration::from_secs(240);
-
-/// Often enough for the peak of processes that live for a tenth of a second; each look walks page tables.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+const RUN_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// Directories on a disk that go with their value.
 pub struct Scratch(tempfile::TempDir);
@@ -67,12 +65,17 @@ pub struct Managed {
 }
 
 impl Managed {
+    /// A counter's value at the end; 0 where nothing was managed, and so nothing counted.
     pub fn counter(&self, name: &str) -> u64 {
-        self.counters[name].as_u64().unwrap_or(0)
+        if self.counters.is_null() {
+            return 0;
+        }
+        self.counters[name].as_u64().unwrap_or_else(|| panic!("--stats has no counter {name}"))
     }
-    /// What the kernel copied on write while children lived, as `--stats` reports it.
-    pub fn copied_on_write_bytes(&self) -> u64 {
-        self.counter("copied_on_write_peak_bytes")
+    /// What one fork copied to its child, on average. A child is given at once what is out in its parent, and holds it beyond
+    /// the budget until its own engine has moved it out again. Not the sum: forks of one parent come one after another.
+    pub fn copied_by_a_fork_bytes(&self) -> u64 {
+        self.counter("fork_copied_bytes") / self.counter("forks").max(1)
     }
     /// The most that was left to the kernel: by Pagoda's own account, or by what processes without an engine were seen
     /// to hold, which that account has to know of.
@@ -81,26 +84,27 @@ impl Managed {
     }
 }
 
-pub fn native(program: &Program, scratch: &Scratch) -> Run {
-    run(program, &[], scratch, false)
+/// Without Pagoda; its processes are looked at every `sample_interval`.
+pub fn native(program: &Program, scratch: &Scratch, sample_interval: Duration) -> Run {
+    run(program, None, scratch, sample_interval)
 }
 
-pub fn managed(program: &Program, scratch: &Scratch, budget_bytes: u64) -> Managed {
+/// Under `pagoda run`, within a budget.
+pub fn managed(
+    program: &Program,
+    scratch: &Scratch,
+    sample_interval: Duration,
+    budget_bytes: u64,
+) -> Managed {
     let stats = scratch.path("stats.json");
     // Whoever the program runs as has to be able to write it.
     fs::write(&stats, "").and_then(|()| open_to_all(&stats, 0o666)).expect("made");
-    let text = |path: PathBuf| path.to_str().expect("a name that is text").to_owned();
     let mut words = vec![program.pagoda.clone().unwrap_or_else(|| env!("CARGO_BIN_EXE_pagoda").to_owned())];
     words.extend(["run", "--memory"].map(str::to_owned));
     words.push(budget_bytes.to_string());
-    words.extend([
-        "--store-dir".to_owned(),
-        text(scratch.store()),
-        "--stats".to_owned(),
-        text(stats.clone()),
-    ]);
-    words.push("--".to_owned());
-    let run = run(program, &words, scratch, true);
+    let store = scratch.store();
+    words.extend(["--store-dir", text(&store), "--stats", text(&stats), "--"].map(str::to_owned));
+    let run = run(program, Some(&words), scratch, sample_interval);
     let text = fs::read(&stats).unwrap_or_default();
     let stats: serde_json::Value = serde_json::from_slice(&text)
         .unwrap_or_else(|error| panic!("--stats was not written ({error}): {}", run.errors));
@@ -118,13 +122,15 @@ pub fn open_to_all(path: &Path, mode: u32) -> std::io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Runs it to its end and samples; `pagoda` is what stands between the program's own prefix and its command.
-fn run(program: &Program, pagoda: &[String], scratch: &Scratch, supervised: bool) -> Run {
+/// Runs it to its end and samples; `pagoda` is what stands between the program's own prefix and its command, if it is
+/// supervised.
+fn run(program: &Program, pagoda: Option<&[String]>, scratch: &Scratch, sample_interval: Duration) -> Run {
     if let Some(prepare) = &program.prepare {
         prepare();
     }
     let (out, err) = (scratch.path("stdout"), scratch.path("stderr"));
-    let words: Vec<&String> = program.prefix.iter().chain(pagoda).chain(&program.command).collect();
+    let words: Vec<&String> =
+        program.prefix.iter().chain(pagoda.unwrap_or_default()).chain(&program.command).collect();
     let input =
         program.input.as_ref().map_or_else(Stdio::null, |path| File::open(path).expect("input").into());
     let mut command = Command::new(words[0]);
@@ -138,10 +144,7 @@ fn run(program: &Program, pagoda: &[String], scratch: &Scratch, supervised: bool
     let mut child =
         command.spawn().unwrap_or_else(|error| panic!("{} does not start: {error}", program.name));
     let root = child.id();
-    let client = program.client.map(|client| {
-        let directory = program.directory.clone();
-        thread::spawn(move || client(&directory))
-    });
+    let client = program.client.clone().map(|(client, directory)| thread::spawn(move || client(&directory)));
     let mut watch = Watch::default();
     let (mut peak_bytes, mut without_engine_bytes, mut processes_peak) = (0, 0, 0);
     let status = loop {
@@ -158,16 +161,20 @@ fn run(program: &Program, pagoda: &[String], scratch: &Scratch, supervised: bool
             panic!("{} did not end within {RUN_TIME_MAX:?}\n{threads}{errors}", program.name);
         }
         // The supervisor is no part of the program.
-        let held = watch.held(&pids[usize::from(supervised)..]);
+        let held = watch.held(&pids[usize::from(pagoda.is_some())..]);
         peak_bytes = peak_bytes.max(held.anonymous_bytes);
         without_engine_bytes = without_engine_bytes.max(held.without_engine_bytes);
         processes_peak = processes_peak.max(held.processes);
-        thread::sleep(SAMPLE_INTERVAL);
+        thread::sleep(sample_interval);
     };
     let wall = start.elapsed();
-    let mut output = digest(&out);
+    let said = |path: &Path| {
+        digest::of_file(path)
+            .map_or_else(|error| format!("no {}: {error}", path.display()), |digest| digest.to_string())
+    };
+    let mut output = said(&out);
     for file in &program.outputs {
-        output += &format!(", {}", digest(file));
+        output += &format!(", {}", said(file));
         // The next run has to write its own.
         let _ = fs::remove_file(file);
     }
@@ -177,45 +184,4 @@ fn run(program: &Program, pagoda: &[String], scratch: &Scratch, supervised: bool
     let errors = fs::read_to_string(&err).unwrap_or_default();
     let left = before.left(root);
     Run { output, status, errors, peak_bytes, without_engine_bytes, processes_peak, wall, left }
-}
-
-/// How much it is, and its 64-bit FNV-1a.
-fn digest(path: &Path) -> String {
-    let Ok(mut file) = File::open(path) else { return format!("no {}", path.display()) };
-    let mut digest = Digest::default();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        let n = file.read(&mut buffer).expect("read");
-        if n == 0 {
-            return digest.to_string();
-        }
-        digest.update(&buffer[..n]);
-    }
-}
-
-/// A running digest.
-pub struct Digest {
-    hash: u64,
-    bytes: u64,
-}
-
-impl Default for Digest {
-    fn default() -> Self {
-        Self { hash: 0xcbf2_9ce4_8422_2325, bytes: 0 }
-    }
-}
-
-impl Digest {
-    pub fn update(&mut self, content: &[u8]) {
-        for &byte in content {
-            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        self.bytes += content.len() as u64;
-    }
-}
-
-impl std::fmt::Display for Digest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes {:016x}", self.bytes, self.hash)
-    }
 }

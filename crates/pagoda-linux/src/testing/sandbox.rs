@@ -1,9 +1,12 @@
-//! Test support: takes userfaultfd away from the calling thread, as sandboxes do.
+//! Takes userfaultfd, or system calls of any kind, away from the calling thread, as sandboxes do.
 //!
-//! Only with the feature `testing`; no product code may use it. Both are for good, and what the thread starts
-//! inherits them: call them on a thread made for it, or in a child between fork and exec. They allocate nothing.
+//! All of it is for good, and what the thread starts inherits it: call it on a thread made for it, or in a child between
+//! fork and exec. So nothing here may allocate.
 
+use std::ffi::c_long;
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use linux_raw_sys::general as raw;
 use rustix::io::Errno;
@@ -26,6 +29,10 @@ impl Denial {
             Self::NotPermitted => Errno::PERM,
             Self::NotImplemented => Errno::NOSYS,
         }
+    }
+    /// As a filter returns it.
+    const fn answer(self) -> u32 {
+        FAIL_WITH | self.errno().raw_os_error().cast_unsigned()
     }
 }
 
@@ -52,22 +59,50 @@ const FAIL_WITH: u32 = 0x0005_0000;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 
+/// System calls that one filter names: more than any test does.
+const CALLS_MAX: usize = 16;
+
 /// Makes the userfaultfd system call fail in this thread, by seccomp. The device is untouched: a filter does not
 /// see paths.
 ///
 /// # Errors
 /// What the kernel said; with a filter that forbids filters, for example.
 pub fn deny_userfaultfd(denial: Denial) -> io::Result<()> {
+    filter(&[raw::__NR_userfaultfd.into()], denial.answer(), ALLOW)
+}
+
+/// From now on this thread's system calls with these numbers are denied.
+///
+/// # Errors
+/// As for [`deny_userfaultfd`].
+pub fn deny_calls(calls: &[c_long], denial: Denial) -> io::Result<()> {
+    filter(calls, denial.answer(), ALLOW)
+}
+
+/// From now on all of this thread's system calls but those with these numbers are denied.
+///
+/// # Errors
+/// As for [`deny_userfaultfd`].
+pub fn allow_only(calls: &[c_long], denial: Denial) -> io::Result<()> {
+    filter(calls, ALLOW, denial.answer())
+}
+
+/// Answers the system calls with these numbers with `listed`, and all others with `other`.
+fn filter(calls: &[c_long], listed: u32, other: u32) -> io::Result<()> {
+    assert!(calls.len() <= CALLS_MAX, "{} calls", calls.len());
     let instruction = |code, jump_true, value| Instruction { code, jump_true, jump_false: 0, value };
-    let error = denial.errno().raw_os_error().cast_unsigned();
-    let filter = [
-        // The number is the first word of what the filter sees.
-        instruction(LOAD_WORD, 0, 0),
-        instruction(JUMP_IF_EQUAL, 1, raw::__NR_userfaultfd),
-        instruction(RETURN, 0, ALLOW),
-        instruction(RETURN, 0, FAIL_WITH | error),
-    ];
-    let program = Program { length: filter.len() as u16, first: filter.as_ptr() };
+    // On the stack: between fork and exec nothing may be allocated.
+    let mut filter =
+        [const { Instruction { code: RETURN, jump_true: 0, jump_false: 0, value: 0 } }; CALLS_MAX + 3];
+    // The number is the first word of what the filter sees.
+    filter[0] = instruction(LOAD_WORD, 0, 0);
+    for (i, &call) in calls.iter().enumerate() {
+        // Past the other comparisons and the answer to what is not listed.
+        filter[1 + i] = instruction(JUMP_IF_EQUAL, (calls.len() - i) as u8, call as u32);
+    }
+    filter[1 + calls.len()] = instruction(RETURN, 0, other);
+    filter[2 + calls.len()] = instruction(RETURN, 0, listed);
+    let program = Program { length: 3 + calls.len() as u16, first: filter.as_ptr() };
     let at = (&raw const program).expose_provenance();
     // SAFETY: the first call takes numbers only; for the second the kernel reads the program and its instructions,
     // which live until it returns. Neither changes memory.
@@ -76,6 +111,17 @@ pub fn deny_userfaultfd(denial: Denial) -> io::Result<()> {
         syscall3(raw::__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, at)?;
     }
     Ok(())
+}
+
+/// Has `command` start where neither the device of userfaultfd nor its system call is to be had.
+pub fn without_userfaultfd(command: &mut Command, denial: Denial) {
+    // SAFETY: between fork and exec the closure makes system calls, allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(move || {
+            hide_userfaultfd_device()?;
+            deny_userfaultfd(denial)
+        })
+    };
 }
 
 /// Puts `/dev/null` in the place of `/dev/userfaultfd`, in a mount namespace of this thread's own. Where the device

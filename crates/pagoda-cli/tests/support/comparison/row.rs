@@ -1,0 +1,112 @@
+//! What one program's two runs showed, and whether that is as it has to be.
+//!
+//! Nothing is judged by how long it took.
+
+use pagoda_core::size::Bytes;
+
+use super::measure::{Managed, Run};
+
+/// How far a sample may be above the budget.
+const OVERSHOOT_BYTES_MAX: u64 = 64 << 20;
+
+/// The part of its native peak that a program may hold unmanaged.
+const UNMANAGED_PERCENT_MAX: f64 = 5.0;
+
+/// What one program's two runs showed.
+pub struct Row {
+    pub name: &'static str,
+    pub native: Run,
+    pub managed: Managed,
+    /// Whether any of it is worth managing.
+    pub small: bool,
+}
+
+impl Row {
+    fn unmanaged_percent(&self) -> f64 {
+        100.0 * self.managed.unmanaged_bytes() as f64 / self.native.peak_bytes.max(1) as f64
+    }
+
+    /// What the table says about a row that is not judged by all its figures.
+    fn remark(&self) -> &'static str {
+        if self.small { "every process is too small to be worth managing" } else { "" }
+    }
+
+    /// Every way in which the managed run is not what it has to be.
+    pub fn faults(&self) -> Vec<String> {
+        let (native, managed, run) = (&self.native, &self.managed, &self.managed.run);
+        let mut faults = Vec::new();
+        if native.output != run.output {
+            faults.push(format!("its output differs: {} natively, {} managed", native.output, run.output));
+        }
+        if native.status != run.status {
+            faults.push(format!("it ended with {} and natively with {}", run.status, native.status));
+        }
+        if managed.run_status != "managed" {
+            faults.push(format!("it was {} at its end, not managed", managed.run_status));
+        }
+        let percent = self.unmanaged_percent();
+        if percent > UNMANAGED_PERCENT_MAX && !self.small {
+            faults.push(format!(
+                "{percent:.1}% of its native peak were unmanaged: {} in processes without an engine",
+                Bytes::new(run.without_engine_bytes)
+            ));
+        }
+        let limit = managed.budget_bytes + OVERSHOOT_BYTES_MAX + managed.copied_by_a_fork_bytes();
+        if run.peak_bytes > limit {
+            faults.push(format!(
+                "its peak of {} is above the budget of {}, {} for what a fork copied, and {}; {} forks copied {}",
+                Bytes::new(run.peak_bytes),
+                Bytes::new(managed.budget_bytes),
+                Bytes::new(managed.copied_by_a_fork_bytes()),
+                Bytes::new(OVERSHOOT_BYTES_MAX),
+                managed.counter("forks"),
+                Bytes::new(managed.counter("fork_copied_bytes")),
+            ));
+        }
+        faults.extend(run.left.iter().map(|what| format!("it left behind: {what}")));
+        if !faults.is_empty() {
+            faults.push(run.errors.clone());
+        }
+        faults
+    }
+}
+
+/// The table of all of them.
+pub fn print(rows: &[Row]) {
+    println!(
+        "\n{:<16} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>10} {:>10} {:>9} {:>8} {:>8}",
+        "program",
+        "native peak",
+        "budget",
+        "peak",
+        "procs",
+        "faults",
+        "evicted",
+        "spilled",
+        "copied",
+        "unmanaged",
+        "native",
+        "managed"
+    );
+    for row in rows {
+        let (managed, run) = (&row.managed, &row.managed.run);
+        let size = |bytes| Bytes::new(bytes).to_string();
+        println!(
+            "{:<16} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>10} {:>10} {:>8.1}% {:>7.1}s {:>7.1}s {}",
+            row.name,
+            size(row.native.peak_bytes),
+            size(managed.budget_bytes),
+            size(run.peak_bytes),
+            run.processes_peak,
+            managed.counter("faults"),
+            managed.counter("evictions"),
+            size(managed.counter("spilled_peak_bytes")),
+            size(managed.counter("fork_copied_bytes")),
+            row.unmanaged_percent(),
+            row.native.wall.as_secs_f64(),
+            run.wall.as_secs_f64(),
+            row.remark(),
+        );
+    }
+    println!();
+}

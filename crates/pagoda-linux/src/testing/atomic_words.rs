@@ -1,0 +1,55 @@
+//! Memory of words that are only used atomically: by several threads, and if it is shared by several processes.
+//!
+//! This module must never show its memory as anything else.
+
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+/// A mapping of words. It is unmapped on drop.
+#[derive(Debug)]
+pub struct AtomicWords {
+    start: usize,
+    len: usize,
+}
+
+impl AtomicWords {
+    /// Fresh memory of this process alone; a child gets a copy.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn private(len: usize) -> io::Result<Self> {
+        Self::map(len, libc::MAP_PRIVATE)
+    }
+    /// Fresh memory that is shared with all children.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn shared(len: usize) -> io::Result<Self> {
+        Self::map(len, libc::MAP_SHARED)
+    }
+    fn map(len: usize, flags: i32) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = flags | libc::MAP_ANONYMOUS;
+        let bytes = len * size_of::<AtomicU64>();
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { start: at.expose_provenance(), len })
+    }
+    /// All of them.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has this many words, is aligned to a page, and stays mapped while `self` is borrowed; every
+        // bit pattern is a u64, and nobody uses them but atomically.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.start), self.len) }
+    }
+}
+
+impl Drop for AtomicWords {
+    fn drop(&mut self) {
+        let bytes = self.len * size_of::<AtomicU64>();
+        // SAFETY: this value owns the range, and nobody borrows it.
+        unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(self.start), bytes) };
+    }
+}

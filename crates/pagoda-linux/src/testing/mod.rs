@@ -1,0 +1,13 @@
+//! Test support: what tests need of the kernel and of the C library, as safe functions.
+//!
+//! Only with the feature `testing`; no product code may use it. Nothing here may use the engine or know of it: the
+//! programs that are managed in tests are made of this, and have to be ordinary ones.
+
+pub mod atomic_words;
+pub mod disk;
+pub mod growing;
+pub mod heap;
+pub mod mapping;
+pub mod process;
+pub mod sandbox;
+pub mod terminal;
