@@ -17,3 +17,4 @@ pub mod page;
 pub mod shares;
 pub mod size;
 pub mod watermark;
+pub mod zone;

@@ -1,7 +1,8 @@
 //! `pagoda bench`: measures Pagoda against the kernel, side by side in one run, on the machine at hand.
 //!
 //! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
-//! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`). The worker process that is measured is `worker.rs`. Nothing here knows the engine: Pagoda is
+//! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `zones`
+//! compares policies alone (`zones.rs`). The worker process that is measured is `worker.rs`. Nothing here knows the engine: Pagoda is
 //! started as anyone starts it, by `pagoda run`.
 
 mod budget;
@@ -19,6 +20,7 @@ mod scratch;
 mod stats;
 mod tree;
 pub mod worker;
+mod zones;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -46,6 +48,8 @@ enum Bench {
     Budget(BudgetArgs),
     /// Trees of processes: fork, short processes, a server that saves, builds, a JVM and node, beside native runs
     Tree(tree::TreeArgs),
+    /// From which zone frames are taken: the fair policy and its baselines by counts, and what an allocation costs
+    Zones(zones::ZonesArgs),
 }
 
 #[derive(Args, Debug)]
@@ -113,6 +117,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Budget(args) if args.cleanup => clean_up(),
         Bench::Budget(args) => budget(args),
         Bench::Tree(args) => tree::run_all(args),
+        Bench::Zones(args) => zones::run(args),
     };
     match result {
         Ok(code) => Ok(code),

@@ -1,0 +1,332 @@
+//! The zone policies side by side, by counts that no noise can move, and what one allocation costs.
+//!
+//! The counts are those of the four cases in `pagoda_core::zone::cases`. The share error is that of the fair policy
+//! without pressure: as many threads as may serve faults, each with its cache, at two zones of 3:1. Costs are medians
+//! over pairs of runs that take turns, the first pair discarded. No memory is moved here: this module must never be
+//! read as a figure of the engine.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::{Barrier, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use comfy_table::{CellAlignment, Table};
+use indicatif::{ProgressBar, ProgressStyle};
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_core::watermark::{HANDLERS_MAX, Watermarks};
+use pagoda_core::zone::cache::{FrameCache, cache_frames};
+use pagoda_core::zone::cases::{Case, LOCAL_ZONES};
+use pagoda_core::zone::{Counters, Grant, Shortage, Zone, ZonePolicy, Zones};
+use serde::Serialize;
+
+use super::machine::Machine;
+use super::report::round;
+use super::stats::{median, spread};
+
+/// Allocations of which the shares are told.
+const SHARED_ALLOCATIONS: u32 = 100_000;
+/// Frames that a thread keeps before it gives them back: all threads together stay far above the watermarks.
+const KEPT_FRAMES: usize = 64;
+/// The zones: watermarks of these budgets are in proportion to them.
+const BUDGETS: [Bytes; LOCAL_ZONES] = [Bytes::mib(1536), Bytes::mib(512)];
+/// Enough that no allocation of a timed run fails.
+const TIMED_FREE_FRAMES: u64 = 1 << 40;
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub struct ZonesArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A short run: fewer allocations, one pair
+    #[arg(long)]
+    quick: bool,
+    /// Pairs of timed runs that count, after one that is discarded [default: 3, quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pairs: Option<u16>,
+}
+
+/// All that was found out.
+#[derive(Serialize)]
+struct Report {
+    bench: &'static str,
+    /// By the names of case and policy.
+    cases: BTreeMap<&'static str, BTreeMap<&'static str, Counts>>,
+    /// How far the worst zone's part of the allocations is from its ideal, in percent of that.
+    share_error_percent: f64,
+    /// What the threads got of each zone.
+    share_allocations: [u64; LOCAL_ZONES],
+    share_threads: u32,
+    cache_frames: u32,
+    alloc_ns: Costs,
+    pairs: usize,
+    quick: bool,
+    machine: Machine,
+}
+
+/// What happened in one case under one policy.
+#[derive(Serialize)]
+struct Counts {
+    resets: u64,
+    scans: u64,
+    zone_visits: u64,
+    skips: u64,
+    /// Frames by local zone.
+    shares: [u64; LOCAL_ZONES],
+    spills: u64,
+    wake_ups: u64,
+}
+
+/// Nanoseconds of one allocation by one thread, fair, no pressure.
+#[derive(Serialize)]
+struct Costs {
+    /// Through a cache; its refills are included.
+    warm: f64,
+    warm_spread: [f64; 2],
+    /// Without one: a lock and a pass over the zones each.
+    cold: f64,
+    cold_spread: [f64; 2],
+}
+
+/// Runs `pagoda bench zones`.
+pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
+    let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
+    // Drawn on standard error, and there only if that is a terminal.
+    let progress = ProgressBar::new(2 + pairs as u64).with_style(
+        ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
+            .context("the progress bar's template")?,
+    );
+    let allocations = if args.quick { 1 << 20 } else { 1 << 24 };
+    let report = Report::measure(pairs, args.quick, allocations, &progress)?;
+    progress.finish_and_clear();
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", report.table());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every policy's counts in one case.
+fn counts(case: Case) -> BTreeMap<&'static str, Counts> {
+    let of = |policy| {
+        let Counters { allocated_frames, resets, scans, zone_visits, skips, spilled_frames, wake_ups } =
+            case.run(policy);
+        let shares = std::array::from_fn(|zone| allocated_frames[zone]);
+        Counts { resets, scans, zone_visits, skips, shares, spills: spilled_frames, wake_ups }
+    };
+    ZonePolicy::ALL.map(|policy| (policy.name(), of(policy))).into()
+}
+
+fn local_zones() -> anyhow::Result<[Zone; LOCAL_ZONES]> {
+    let base = BasePage::K64;
+    let [first, second] = BUDGETS.map(|budget| Watermarks::new(budget, base, HANDLERS_MAX));
+    Ok([Zone::new(&first?, base), Zone::new(&second?, base)])
+}
+
+/// What threads with caches get of each zone.
+fn shares(local: &[Zone; LOCAL_ZONES], most: u32) -> anyhow::Result<[u64; LOCAL_ZONES]> {
+    let zones = Mutex::new(Zones::new(ZonePolicy::Fair, local, &[]));
+    let start = Barrier::new(HANDLERS_MAX as usize);
+    let one_thread = || -> Result<[u64; LOCAL_ZONES], Shortage> {
+        let (mut cache, mut kept, mut got) = (FrameCache::default(), Vec::new(), [0; LOCAL_ZONES]);
+        start.wait();
+        for _ in 0..SHARED_ALLOCATIONS / HANDLERS_MAX {
+            let zone = cache.allocate(|| lock(&zones).allocate(most))?;
+            got[zone.index()] += 1;
+            kept.push(Grant { zone, frames: 1 });
+            if kept.len() == KEPT_FRAMES {
+                let mut zones = lock(&zones);
+                kept.drain(..).for_each(|grant| zones.give_back(grant));
+            }
+        }
+        Ok(got)
+    };
+    let mut sums = [0; LOCAL_ZONES];
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..HANDLERS_MAX).map(|_| scope.spawn(one_thread)).collect();
+        for thread in threads {
+            let got = thread.join().map_err(|_| anyhow!("a thread of the benchmark panicked"))??;
+            sums.iter_mut().zip(got).for_each(|(sum, got)| *sum += got);
+        }
+        Ok(sums)
+    })
+}
+
+fn lock(zones: &Mutex<Zones>) -> std::sync::MutexGuard<'_, Zones> {
+    zones.lock().expect("whoever panics with it ends the benchmark")
+}
+
+fn share_error_percent(local: &[Zone], got: &[u64]) -> f64 {
+    let batches = || local.iter().map(|zone| (zone.high_frames - zone.low_frames) as f64);
+    let (cycle, total) = (batches().sum::<f64>(), got.iter().sum::<u64>() as f64);
+    let errors = batches().zip(got).map(|(batch, got)| {
+        let ideal = total * batch / cycle;
+        (*got as f64 - ideal).abs() / ideal * 100.0
+    });
+    errors.fold(0.0, f64::max)
+}
+
+/// Times `allocations` with a cache and without, in turns.
+fn costs(
+    local: &[Zone],
+    most: u32,
+    pairs: usize,
+    allocations: u32,
+    progress: &ProgressBar,
+) -> anyhow::Result<Costs> {
+    let (mut warm, mut cold) = (Vec::new(), Vec::new());
+    for pair in 0..=pairs {
+        let mut cache = FrameCache::default();
+        let with = time_ns(local, allocations, |zones| cache.allocate(|| lock(zones).allocate(most)))?;
+        let without = time_ns(local, allocations, |zones| lock(zones).allocate(1))?;
+        if pair > 0 {
+            warm.push(with);
+            cold.push(without);
+        }
+        progress.inc(1);
+    }
+    let none = "no pair was timed";
+    Ok(Costs {
+        warm: median(&warm).map(round).context(none)?,
+        warm_spread: spread(&warm).context(none)?.map(round),
+        cold: median(&cold).map(round).context(none)?,
+        cold_spread: spread(&cold).context(none)?.map(round),
+    })
+}
+
+/// What one of `allocations` takes.
+fn time_ns<T>(
+    local: &[Zone],
+    allocations: u32,
+    mut allocate: impl FnMut(&Mutex<Zones>) -> Result<T, Shortage>,
+) -> Result<f64, Shortage> {
+    let endless: Vec<Zone> =
+        local.iter().map(|zone| Zone { free_frames: TIMED_FREE_FRAMES, ..*zone }).collect();
+    let zones = Mutex::new(Zones::new(ZonePolicy::Fair, &endless, &[]));
+    let start = Instant::now();
+    for _ in 0..allocations {
+        black_box(allocate(black_box(&zones))?);
+    }
+    Ok(start.elapsed().as_nanos() as f64 / f64::from(allocations))
+}
+
+impl Report {
+    fn measure(pairs: usize, quick: bool, allocations: u32, progress: &ProgressBar) -> anyhow::Result<Self> {
+        progress.set_message("shares");
+        let local = local_zones()?;
+        let most = cache_frames(&local, HANDLERS_MAX);
+        let got = shares(&local, most)?;
+        progress.inc(1);
+        progress.set_message("costs");
+        Ok(Self {
+            bench: "zones",
+            cases: Case::ALL.map(|case| (case.name(), counts(case))).into(),
+            share_error_percent: round(share_error_percent(&local, &got)),
+            share_allocations: got,
+            share_threads: HANDLERS_MAX,
+            cache_frames: most,
+            alloc_ns: costs(&local, most, pairs, allocations, progress)?,
+            pairs,
+            quick,
+            machine: Machine::this(),
+        })
+    }
+
+    /// For people.
+    fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+        table.set_header([
+            "case", "policy", "resets", "scans", "visits", "skips", "shares", "spills", "wake-ups",
+        ]);
+        for (case, policies) in &self.cases {
+            for name in ZonePolicy::ALL.map(ZonePolicy::name) {
+                let counts = &policies[name];
+                let [first, second] = counts.shares;
+                table.add_row([
+                    (*case).to_owned(),
+                    name.to_owned(),
+                    counts.resets.to_string(),
+                    counts.scans.to_string(),
+                    counts.zone_visits.to_string(),
+                    counts.skips.to_string(),
+                    format!("{first}:{second}"),
+                    counts.spills.to_string(),
+                    counts.wake_ups.to_string(),
+                ]);
+            }
+        }
+        for column in table.column_iter_mut().skip(2) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let Self { share_error_percent, share_threads, cache_frames, alloc_ns, pairs, .. } = self;
+        let [first, second] = self.share_allocations;
+        let Costs { warm, warm_spread, cold, cold_spread } = alloc_ns;
+        let range = |[least, most]: &[f64; 2]| format!("{least:.1}-{most:.1}");
+        format!(
+            "{}\n\n{table}\n\n\
+             fair, 3:1, {share_threads} threads with caches of {cache_frames} frames: {first}:{second}, \
+             {share_error_percent} % from its share at most\n\
+             an allocation: {warm:.1} ns ({}) with a cache, {cold:.1} ns ({}) without; \
+             median of {pairs} pairs (least-greatest)\n",
+            self.machine,
+            range(warm_spread),
+            range(cold_spread),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report::measure(1, true, 1000, &ProgressBar::hidden()).expect("no pressure")
+    }
+
+    #[test]
+    fn json_has_the_documented_shape_and_the_reference_counts() {
+        let json = serde_json::to_value(report()).expect("json");
+        assert_eq!(json["bench"], "zones");
+        let count = |case: &str, policy: &str, key: &str| json["cases"][case][policy][key].clone();
+        for (policy, resets, scans) in
+            [("fair", 0, 1000), ("reset-on-failure", 1000, 2000), ("first-version", 0, 2000)]
+        {
+            assert_eq!(
+                (count("A", policy, "resets"), count("A", policy, "scans")),
+                (resets.into(), scans.into())
+            );
+        }
+        assert_eq!(count("B", "fair", "scans"), 1010);
+        assert_eq!(count("C", "fair", "shares"), serde_json::json!([6000, 2000]));
+        assert_eq!(count("C", "first-version", "shares"), serde_json::json!([7900, 100]));
+        assert_eq!(count("D", "fair", "resets"), 19);
+        for case in json["cases"].as_object().expect("an object").values() {
+            assert_eq!(case.as_object().expect("an object").len(), ZonePolicy::ALL.len());
+        }
+        assert!(json["alloc_ns"]["warm"].is_f64() && json["alloc_ns"]["cold"].is_f64());
+    }
+
+    #[test]
+    fn shares_are_within_one_percent_and_the_table_tells_them() {
+        let report = report();
+        assert_eq!(report.share_allocations.iter().sum::<u64>(), u64::from(SHARED_ALLOCATIONS));
+        assert!(report.share_error_percent <= 1.0, "{:?}", report.share_allocations);
+        let [first, second] = report.share_allocations;
+        let table = report.table();
+        assert!(table.contains(&format!("{first}:{second}")) && table.contains("7900:100"), "{table}");
+    }
+
+    #[test]
+    fn the_share_error_is_that_of_the_worst_zone() {
+        let zone = |batch: u64| Zone { free_frames: 0, low_frames: 5, high_frames: 5 + batch };
+        assert_eq!(share_error_percent(&[zone(3), zone(1)], &[75, 25]), 0.0);
+        assert_eq!(share_error_percent(&[zone(3), zone(1)], &[70, 30]), 20.0);
+    }
+}

@@ -1,0 +1,296 @@
+//! From which zone the next frame is taken.
+//!
+//! A zone whose frames are used up sooner than another's is reclaimed sooner, and its pages are evicted younger: an
+//! *age inversion*. The fair policy avoids it: each local zone has a *batch*, what it can give from its high watermark
+//! to its low one, and when one's batch is used up it is the next one's turn. Then all of them are refilled. Remote zones
+//! have no part in this: they are a spill for when no local zone has a frame to spare, and come before reclaim.
+//!
+//! An allocation is one pass over the zones or two. The *fair* pass looks at local zones and skips those whose batch is
+//! used up; the *open* pass looks at all, whatever their batches. Both leave each zone its low watermark. When there
+//! is which pass, and when batches are refilled, is the [`policy`].
+//!
+//! **Threads.** [`Zones`] is plain state for one lock, and a [`FrameCache`](cache::FrameCache) for each thread keeps
+//! threads away from it. Not atomics: a decision and the frame it is about have to change together, and the frames
+//! themselves are kept under a lock; a reset concerns several batches at once, and two threads that reset one after the
+//! other would give the first zone more than its share. Under the lock both are exact. It is held for two passes
+//! over at most [`ZONES_MAX`] zones.
+//!
+//! This module must never allocate memory after `new` (it runs on the fault path), wait, or wake anyone: an error is the
+//! request to wake reclaim, and waiting is the caller's.
+
+pub mod cache;
+pub mod cases;
+pub mod policy;
+
+use std::fmt;
+
+use crate::page::BasePage;
+use crate::watermark::Watermarks;
+
+pub use policy::ZonePolicy;
+
+use policy::Unserved;
+
+/// The most zones of one [`Zones`]: a pass over them, a few nanoseconds for each, stays below a microsecond.
+pub const ZONES_MAX: usize = 64;
+
+/// What a zone can give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zone {
+    /// Frames that are free.
+    pub free_frames: u64,
+    /// Frames that allocations leave to it.
+    pub low_frames: u64,
+    /// What reclaim lifts it to: more than `low_frames`. The difference is its batch.
+    pub high_frames: u64,
+}
+
+impl Zone {
+    /// A zone of `base` pages of which nothing is taken.
+    #[must_use]
+    pub fn new(marks: &Watermarks, base: BasePage) -> Self {
+        let base_bytes = base.bytes() as u64;
+        let low_frames = marks.low.get().div_ceil(base_bytes);
+        // At least one frame: `high` is twice `low`, and that is no less than a base page.
+        let batch_frames = marks.high.saturating_sub(marks.low).get() / base_bytes;
+        Self {
+            free_frames: marks.budget().get() / base_bytes,
+            low_frames,
+            high_frames: low_frames + batch_frames,
+        }
+    }
+}
+
+/// One zone of a [`Zones`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ZoneId(usize);
+
+impl ZoneId {
+    /// Its place in order of preference, from 0: local zones, then remote ones.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// Frames of one zone that are the caller's now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Whose frames.
+    pub zone: ZoneId,
+    /// How many.
+    pub frames: u32,
+}
+
+/// No zone has a frame above its low watermark. Whoever gets this wakes reclaim, once, and may wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage;
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no zone, local or remote, has a frame above its low watermark: reclaim has to run")
+    }
+}
+
+impl std::error::Error for Shortage {}
+
+/// What has happened so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames that each zone gave, by [`ZoneId::index`]. Frames in a thread's cache are among them.
+    pub allocated_frames: Vec<u64>,
+    /// Times the local zones' batches were refilled.
+    pub resets: u64,
+    /// Passes over the zones.
+    pub scans: u64,
+    /// Zones that passes looked at.
+    pub zone_visits: u64,
+    /// Local zones that fair passes passed over because their batch was used up.
+    pub skips: u64,
+    /// Frames that remote zones gave.
+    pub spilled_frames: u64,
+    /// Allocations that failed, each of which wakes reclaim.
+    pub wake_ups: u64,
+}
+
+/// A zone's part of the state.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    free: u64,
+    low: u64,
+    /// What is left of its turn. Used up if 0 or less: an open pass takes on below 0.
+    batch: i64,
+    /// What a reset sets `batch` to.
+    full_batch: i64,
+    /// Frames that were given and have not come back.
+    held: u64,
+}
+
+impl State {
+    fn new(zone: &Zone) -> Self {
+        let Zone { free_frames, low_frames, high_frames } = *zone;
+        assert!(low_frames < high_frames, "a zone with low {low_frames} and high {high_frames} has no batch");
+        let full_batch = i64::try_from(high_frames - low_frames).expect("less than 2^63 frames");
+        Self { free: free_frames, low: low_frames, batch: full_batch, full_batch, held: 0 }
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.batch <= 0
+    }
+
+    /// Whether it keeps its low watermark without the next frame.
+    fn has_to_spare(&self) -> bool {
+        self.free > self.low
+    }
+}
+
+/// The zones that one allocator chooses from, and what is left of their turns.
+#[derive(Clone, Debug)]
+pub struct Zones {
+    policy: ZonePolicy,
+    /// Local ones first, in order of preference.
+    zones: Vec<State>,
+    local: usize,
+    counters: Counters,
+}
+
+impl Zones {
+    /// Local and remote zones, each in order of preference, with full batches.
+    ///
+    /// Panics if there is no local zone, if there are more than [`ZONES_MAX`] in all, or if one's high watermark is
+    /// not above its low one.
+    #[must_use]
+    pub fn new(policy: ZonePolicy, local: &[Zone], remote: &[Zone]) -> Self {
+        let count = local.len() + remote.len();
+        assert!(!local.is_empty() && count <= ZONES_MAX, "{count} zones, {} of them local", local.len());
+        Self {
+            policy,
+            zones: local.iter().chain(remote).map(State::new).collect(),
+            local: local.len(),
+            counters: Counters { allocated_frames: vec![0; count], ..Counters::default() },
+        }
+    }
+
+    /// Takes 1 to `most` frames of one zone: fewer than `most` where its batch or its low watermark end before, so that
+    /// taking many at once changes no share.
+    ///
+    /// Panics if `most` is 0.
+    pub fn allocate(&mut self, most: u32) -> Result<Grant, Shortage> {
+        assert!(most > 0, "an allocation of no frames");
+        let Some(index) = self.choose() else {
+            self.counters.wake_ups += 1;
+            return Err(Shortage);
+        };
+        let zone = &mut self.zones[index];
+        let turn = if zone.is_used_up() { u64::MAX } else { zone.batch.unsigned_abs() };
+        let frames = u64::from(most).min(zone.free - zone.low).min(turn);
+        zone.free -= frames;
+        zone.held += frames;
+        zone.batch -= frames as i64;
+        self.counters.allocated_frames[index] += frames;
+        if index >= self.local {
+            self.counters.spilled_frames += frames;
+        }
+        Ok(Grant { zone: ZoneId(index), frames: frames as u32 })
+    }
+
+    /// Frames come back to their zone. What was left of its turn stays as it is: the turn was taken.
+    ///
+    /// Panics, before anything changes, if the zone has not given as many.
+    pub fn give_back(&mut self, grant: Grant) {
+        let zone = &mut self.zones[grant.zone.0];
+        let frames = u64::from(grant.frames);
+        assert!(
+            frames <= zone.held,
+            "{frames} frames come back to a zone that has given {}: given back twice, or to another zone?",
+            zone.held
+        );
+        zone.held -= frames;
+        zone.free += frames;
+    }
+
+    /// How many frames of a zone are free.
+    #[must_use]
+    pub fn free_frames(&self, zone: ZoneId) -> u64 {
+        self.zones[zone.0].free
+    }
+
+    /// Every zone, local ones first, in order of preference.
+    pub fn ids(&self) -> impl Iterator<Item = ZoneId> + use<> {
+        (0..self.zones.len()).map(ZoneId)
+    }
+
+    /// The zone on whose second-chance list the pages in frames of `zone` age: its own, but one for all local zones
+    /// under [`ZonePolicy::GlobalList`].
+    #[must_use]
+    pub fn list_of(&self, zone: ZoneId) -> ZoneId {
+        if self.policy == ZonePolicy::GlobalList && zone.0 < self.local { ZoneId(0) } else { zone }
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The zone that gives the next frame.
+    fn choose(&mut self) -> Option<usize> {
+        if !self.policy.has_turns() {
+            return self.open_pass();
+        }
+        let unserved = match self.fair_pass() {
+            Ok(index) => return Some(index),
+            Err(unserved) => unserved,
+        };
+        if self.policy.resets_after(unserved) {
+            self.reset();
+        } else if self.policy == ZonePolicy::Fair && self.local == self.zones.len() {
+            // Without a reset or a remote zone an open pass would find what this one has found.
+            return None;
+        }
+        self.open_pass()
+    }
+
+    /// The first local zone with a turn left and a frame to spare. The baselines go on past the local zones, to no
+    /// avail: remote zones are only looked at.
+    fn fair_pass(&mut self) -> Result<usize, Unserved> {
+        let Self { policy, zones, local, counters } = self;
+        counters.scans += 1;
+        let end = if *policy == ZonePolicy::Fair { *local } else { zones.len() };
+        let mut unserved = Unserved { skipped: false, any_batch_left: false };
+        for (index, zone) in zones[..end].iter().enumerate() {
+            counters.zone_visits += 1;
+            let is_local = index < *local;
+            if zone.is_used_up() {
+                counters.skips += u64::from(is_local);
+                unserved.skipped |= is_local;
+                continue;
+            }
+            unserved.any_batch_left = true;
+            if is_local && zone.has_to_spare() {
+                return Ok(index);
+            }
+        }
+        Err(unserved)
+    }
+
+    /// The first zone with a frame to spare.
+    fn open_pass(&mut self) -> Option<usize> {
+        self.counters.scans += 1;
+        let found = self.zones.iter().position(State::has_to_spare);
+        self.counters.zone_visits += found.map_or(self.zones.len(), |index| index + 1) as u64;
+        found
+    }
+
+    /// A new turn for every local zone, whatever was left of the last.
+    fn reset(&mut self) {
+        self.counters.resets += 1;
+        for zone in &mut self.zones[..self.local] {
+            zone.batch = zone.full_batch;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "zone/zone_test.rs"]
+mod tests;

@@ -1,0 +1,76 @@
+//! The rules by which zones share allocations: the fair one, and those it is compared with.
+//!
+//! | policy | first pass | refills the batches | second pass |
+//! |---|---|---|---|
+//! | `first-fit` | open | never | none |
+//! | `reset-on-failure` | fair | when the first pass fails | open |
+//! | `first-version` | fair | when it fails and no zone, the remote ones included, has a batch left | open |
+//! | `fair` | fair | when it fails and has skipped a zone | open, if there was a reset or there are remote zones |
+//! | `global-list` | open | never | none |
+//!
+//! `fair` is Linux's from 3.17 to 4.7 ("mm: page_alloc: reduce cost of the fair zone allocation policy"); the flag that Linux
+//! keeps beside each batch says no more than its sign. `reset-on-failure` is that of 3.15-rc5: when zones are short of
+//! frames, not of batches, it resets and scans twice for nothing. `first-version` is the first proposal to mend that, with
+//! its bug: a remote zone's batch holds up the reset, and the first zone gives nearly everything. `global-list` is Linux's
+//! from 4.8 on: zones are filled in order, and their pages age on one list, so that age does not depend on the zone.
+//!
+//! This module must never see a zone: it is told what a pass found.
+
+/// How zones share allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ZonePolicy {
+    /// The first zone that has a frame to spare.
+    FirstFit,
+    /// Batches that are refilled whenever the fair pass fails.
+    ResetOnFailure,
+    /// Batches that are refilled when no zone has one left, remote zones included: a bug, kept to be shown.
+    FirstVersion,
+    /// Batches that are refilled when the fair pass fails and one was used up.
+    #[default]
+    Fair,
+    /// First fit, over local zones whose pages age on one list.
+    GlobalList,
+}
+
+/// What a fair pass found when no zone could give.
+#[derive(Clone, Copy)]
+pub(super) struct Unserved {
+    /// It skipped a local zone, whose batch was used up.
+    pub(super) skipped: bool,
+    /// A zone had a batch left, among all that it looked at.
+    pub(super) any_batch_left: bool,
+}
+
+impl ZonePolicy {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::FirstFit, Self::ResetOnFailure, Self::FirstVersion, Self::Fair, Self::GlobalList];
+
+    /// Its name for people and for JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FirstFit => "first-fit",
+            Self::ResetOnFailure => "reset-on-failure",
+            Self::FirstVersion => "first-version",
+            Self::Fair => "fair",
+            Self::GlobalList => "global-list",
+        }
+    }
+
+    /// Whether zones take turns by their batches.
+    pub(super) const fn has_turns(self) -> bool {
+        !matches!(self, Self::FirstFit | Self::GlobalList)
+    }
+
+    /// Whether all local batches are refilled after a fair pass in vain.
+    pub(super) const fn resets_after(self, unserved: Unserved) -> bool {
+        match self {
+            Self::FirstFit | Self::GlobalList => false,
+            Self::ResetOnFailure => true,
+            Self::FirstVersion => !unserved.any_batch_left,
+            // With nobody skipped the zones are short of frames, and full batches would not help.
+            Self::Fair => unserved.skipped,
+        }
+    }
+}
