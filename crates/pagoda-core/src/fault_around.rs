@@ -1,0 +1,162 @@
+//! How many pages are brought in with the one that faulted.
+//!
+//! A window of base pages that doubles with each fault where the last window ended, up to 2 MiB, and is one page
+//! again after a fault anywhere else. Pages are numbered upwards by address; a reader who goes downwards gets one
+//! at a time. This module must never offer a page outside the mapping, nor one that the caller refuses: what was
+//! discarded would come back from the dead.
+//!
+//! The doubling is that of Linux's readahead (mm/readahead.c) without its marker page: who waits for a fault anyway
+//! needs no second signal.
+
+use std::ops::Range;
+
+use crate::page::BasePage;
+use crate::size::Bytes;
+
+/// The largest window, the page that faulted included: a huge frame's length, over which the cost of a fault is spread
+/// as thin as with huge pages. At 1 GiB/s it takes 2 ms to fill, and the reader waits for all of it.
+pub const WINDOW_MOST: Bytes = Bytes::mib(2);
+
+/// The window of one reader in one range.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultAround {
+    most_pages: u64,
+    /// The length of the last window, whatever came of it.
+    pages: u64,
+    /// Where a reader who goes on faults next; none before the first fault.
+    next: Option<u64>,
+}
+
+impl FaultAround {
+    /// No fault yet.
+    #[must_use]
+    pub fn new(base: BasePage) -> Self {
+        Self { most_pages: WINDOW_MOST.get() / base.bytes() as u64, pages: 1, next: None }
+    }
+
+    /// Takes note of a fault on `page`, and says which pages to bring in: `page` itself, and pages right above it.
+    ///
+    /// `mapping` is the pages that are mapped together with it. `may_fetch` says of another page of it whether it is out
+    /// and worth something: not for what is resident, being moved, or discarded. The first refusal above `page`
+    /// ends the window. It is asked at most twice as often as the largest window has pages. What it said must still
+    /// hold when the pages are brought in: that is the caller's to ensure.
+    ///
+    /// Panics if `page` is not in `mapping`.
+    pub fn fault(
+        &mut self,
+        page: u64,
+        mapping: Range<u64>,
+        mut may_fetch: impl FnMut(u64) -> bool,
+    ) -> Range<u64> {
+        assert!(mapping.contains(&page), "page {page} is not in {mapping:?}");
+        // A reader passes what is resident without a fault. That is no jump, if it isn't more than a window could
+        // be.
+        let goes_on = self.next.is_some_and(|next| {
+            next <= page
+                && page - next <= self.most_pages
+                && !(next..page).any(|page| mapping.contains(&page) && may_fetch(page))
+        });
+        self.pages = if goes_on { (2 * self.pages).min(self.most_pages) } else { 1 };
+        let most = page.saturating_add(self.pages).min(mapping.end);
+        let end = (page + 1..most).find(|&page| !may_fetch(page)).unwrap_or(most);
+        self.next = Some(end);
+        page..end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn base() -> impl Strategy<Value = BasePage> {
+        prop::sample::select(BasePage::ALL.as_slice())
+    }
+
+    /// The windows of a reader who touches all pages of `mapping` upwards.
+    fn read_all(base: BasePage, mapping: Range<u64>) -> Vec<u64> {
+        let mut around = FaultAround::new(base);
+        let (mut at, mut windows) = (mapping.start, Vec::new());
+        while at < mapping.end {
+            let window = around.fault(at, mapping.clone(), |_| true);
+            windows.push(window.end - window.start);
+            at = window.end;
+        }
+        windows
+    }
+
+    #[test]
+    fn a_stream_doubles_up_to_two_mebibytes() {
+        assert_eq!(read_all(BasePage::K64, 100..200), [1, 2, 4, 8, 16, 32, 32, 5]);
+        assert_eq!(read_all(BasePage::M2, 0..3), [1, 1, 1]);
+        assert_eq!(read_all(BasePage::K4, 0..4096).iter().max(), Some(&512));
+    }
+
+    #[test]
+    fn a_jump_begins_anew() {
+        let mut around = FaultAround::new(BasePage::K64);
+        let mut fault = |page| around.fault(page, 0..1000, |_| true);
+        assert_eq!((fault(0), fault(1), fault(3)), (0..1, 1..3, 3..7));
+        // Far away, backwards, and with a gap that nobody filled.
+        assert_eq!((fault(500), fault(501), fault(2)), (500..501, 501..503, 2..3));
+        assert_eq!((fault(4), fault(5)), (4..5, 5..7));
+    }
+
+    #[test]
+    fn what_is_resident_on_the_way_is_no_jump() {
+        let mut around = FaultAround::new(BasePage::K64);
+        let mut fault = |page| around.fault(page, 0..1000, |page| !(3..6).contains(&page));
+        assert_eq!((fault(0), fault(1), fault(6)), (0..1, 1..3, 6..10));
+    }
+
+    proptest! {
+        #[test]
+        fn only_what_is_mapped_and_allowed_and_at_most_two_mebibytes(
+            base in base(),
+            start in prop_oneof![Just(0), 0u64..1 << 40, Just(u64::MAX - 64)],
+            length in 1u64..64,
+            refused in prop::collection::hash_set(0u64..64, 0..16),
+            faults in prop::collection::vec((any::<bool>(), 0u64..64), 1..60),
+        ) {
+            let mut around = FaultAround::new(base);
+            let mapping = start..start + length;
+            let mut end_before = start;
+            for (go_on, offset) in faults {
+                let page = if go_on && mapping.contains(&end_before) { end_before } else { start + offset % length };
+                let mut asked = Vec::new();
+                let window = around.fault(page, mapping.clone(), |page| {
+                    asked.push(page);
+                    !refused.contains(&(page - start))
+                });
+                prop_assert_eq!(window.start, page);
+                prop_assert!(page < window.end && window.end <= mapping.end);
+                prop_assert!((window.end - page) * base.bytes() as u64 <= WINDOW_MOST.get());
+                prop_assert!((page + 1..window.end).all(|ahead| !refused.contains(&(ahead - start))));
+                prop_assert!(asked.iter().all(|page| mapping.contains(page)));
+                end_before = window.end;
+            }
+        }
+
+        /// Pages that nobody asked for: none, for who never goes on.
+        #[test]
+        fn random_faults_bring_in_one_page_each(faults in prop::collection::vec(0u64..1 << 30, 1..60)) {
+            let mut around = FaultAround::new(BasePage::K64);
+            let mut next = None;
+            for page in faults {
+                prop_assume!(next != Some(page));
+                next = Some(page + 1);
+                prop_assert_eq!(around.fault(page, 0..1 << 30, |_| true), page..page + 1);
+            }
+        }
+
+        /// A stream takes at most log2(window) faults more than its length in windows.
+        #[test]
+        fn a_stream_faults_once_for_each_window(base in base(), length in 1u64..5000) {
+            let windows = read_all(base, 0..length);
+            let most = WINDOW_MOST.get() / base.bytes() as u64;
+            prop_assert_eq!(windows.iter().sum::<u64>(), length);
+            prop_assert!(windows.len() as u64 <= length / most + u64::from(most.ilog2()) + 1);
+        }
+    }
+}

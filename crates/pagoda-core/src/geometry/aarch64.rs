@@ -1,0 +1,155 @@
+//! AArch64: page descriptors of the last level, and groups by the Contiguous bit.
+//!
+//! ```text
+//!  63..59   58..55    54   53   52          51   47..p    11  10  9..8  7      6      5   4..2      1..0
+//!  ignored  software  UXN  PXN  Contiguous  DBM  address  nG  AF  SH    AP[2]  AP[1]  NS  AttrIndx  11
+//! ```
+//! p is 12, 14 or 16 by granule. The entries of a group name each its own page, and differ in nothing else: 16
+//! entries at 4 KiB, 128 at 16 KiB, 32 at 64 KiB.
+//!
+//! Dirty is kept by hardware (FEAT_HAFDBS): DBM says that the page may be written, and `AP[2]`, read-only, that it
+//! has not been. A page that was written and then write-protected has no such bits left, and stays dirty by bit 55,
+//! which is software's, as Linux does it.
+//!
+//! Sources: Arm DDI 0487, "VMSAv8-64 translation table format descriptors", "Hardware management of the Access flag
+//! and dirty state", "The Contiguous bit". Stage 1, output addresses of 48 bits. AttrIndx is 0: that must be normal
+//! write-back memory in MAIR_EL1, and inner shareable.
+
+use super::HardwarePage;
+use super::entry::{Format, Malformed, Mapping, Marks, Reach, first_page, page_of};
+
+const PAGE: u64 = 0b11;
+const AP_USER: u64 = 1 << 6;
+const AP_READ_ONLY: u64 = 1 << 7;
+const INNER_SHAREABLE: u64 = 0b11 << 8;
+const AF: u64 = 1 << 10;
+const NOT_GLOBAL: u64 = 1 << 11;
+const DBM: u64 = 1 << 51;
+const CONTIGUOUS: u64 = 1 << 52;
+const PXN: u64 = 1 << 53;
+const UXN: u64 = 1 << 54;
+const SOFTWARE_DIRTY: u64 = 1 << 55;
+/// Bits that hardware ignores and nobody uses here: 63..59 and software's own but the one above.
+const IGNORED: u64 = 0xff << 56;
+
+const ADDRESS_BITS: u32 = 48;
+
+/// Groups of descriptors with the Contiguous bit, for a granule.
+#[derive(Clone, Copy, Debug)]
+pub struct Contiguous(pub HardwarePage);
+
+impl Format for Contiguous {
+    fn entries(&self) -> usize {
+        super::Scheme::AArch64(self.0).group_entries() as usize
+    }
+
+    fn encode(&self, i: usize, mapping: Mapping, reach: Reach) -> u64 {
+        let shift = self.0.shift();
+        let page = page_of(mapping, i, self.entries(), ADDRESS_BITS - shift);
+        let Mapping { write, execute, user, marks, .. } = mapping;
+        let when = |is, bit| if is { bit } else { 0 };
+        page << shift
+            | PAGE
+            | INNER_SHAREABLE
+            | NOT_GLOBAL
+            | when(user, AP_USER)
+            | when(!(write && marks.dirty), AP_READ_ONLY)
+            | when(write, DBM)
+            | when(marks.dirty && !write, SOFTWARE_DIRTY)
+            | when(marks.accessed, AF)
+            // What user mode may execute, the supervisor may not, and the other way round.
+            | when(!(execute && user), UXN)
+            | when(!execute || user, PXN)
+            | when(reach == Reach::Group, CONTIGUOUS)
+    }
+
+    fn decode(&self, i: usize, entry: u64) -> Result<Option<(Mapping, Reach)>, Malformed> {
+        if entry & 1 == 0 {
+            return Ok(None);
+        }
+        let has = |bit| entry & bit != 0;
+        let page = (entry & ((1 << ADDRESS_BITS) - 1)) >> self.0.shift();
+        let user = has(AP_USER);
+        let mapping = Mapping {
+            first_page: first_page(page, i, self.entries())?,
+            write: has(DBM),
+            execute: !has(if user { UXN } else { PXN }),
+            user,
+            marks: self.marks(entry),
+        };
+        let reach = if has(CONTIGUOUS) { Reach::Group } else { Reach::Page };
+        // Whatever is not of our writing comes out differently.
+        let known = self.encode(i, mapping, reach) == entry & !IGNORED;
+        if known { Ok(Some((mapping, reach))) } else { Err(Malformed::Unknown(i)) }
+    }
+
+    fn marks(&self, entry: u64) -> Marks {
+        let valid = entry & 1 == 1;
+        let written = entry & AP_READ_ONLY == 0 || entry & SOFTWARE_DIRTY != 0;
+        Marks { accessed: valid && entry & AF != 0, dirty: valid && written }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K4: Contiguous = Contiguous(HardwarePage::K4);
+
+    const MAPPING: Mapping = Mapping {
+        first_page: 0x40000,
+        write: true,
+        execute: false,
+        user: true,
+        marks: Marks { accessed: true, dirty: true },
+    };
+
+    /// UXN 54, PXN 53, Contiguous 52, DBM 51; nG 11, AF 10, SH 11b at 8, AP[1] 6, type 11b.
+    #[test]
+    fn the_descriptor_of_the_manual() {
+        let bits = 1 << 54 | 1 << 53 | 1 << 52 | 1 << 51 | 0xf43;
+        assert_eq!(bits, 0x0078_0000_0000_0f43);
+        for (i, entry) in K4.encode_group(MAPPING, Reach::Group).enumerate() {
+            assert_eq!(entry, bits | 0x4000_0000 | (i as u64) << 12);
+        }
+    }
+
+    #[test]
+    fn clean_is_read_only_with_dbm_and_hardware_makes_it_dirty_by_clearing_one_bit() {
+        let clean = Mapping { marks: Marks { accessed: true, dirty: false }, ..MAPPING };
+        let entry = K4.encode(1, clean, Reach::Page);
+        assert_eq!(entry, 0x0068_0000_4000_1fc3);
+        assert_eq!(K4.decode(1, entry & !(1 << 7)), Ok(Some((MAPPING, Reach::Page))));
+    }
+
+    #[test]
+    fn write_protection_does_not_forget_that_a_page_is_dirty() {
+        let protected = Mapping { write: false, ..MAPPING };
+        let entry = K4.encode(0, protected, Reach::Group);
+        assert_eq!((entry & DBM, entry & AP_READ_ONLY), (0, AP_READ_ONLY));
+        assert_eq!(K4.decode(0, entry), Ok(Some((protected, Reach::Group))));
+    }
+
+    #[test]
+    fn the_address_starts_at_the_granule() {
+        for (page, last) in [(HardwarePage::K4, 16), (HardwarePage::K16, 128), (HardwarePage::K64, 32)] {
+            let format = Contiguous(page);
+            let mapping = Mapping { first_page: 128, ..MAPPING };
+            let entries: Vec<_> = format.encode_group(mapping, Reach::Group).collect();
+            assert_eq!(entries.len(), last);
+            let address = |entry: u64| entry & 0x0000_ffff_ffff_f000;
+            let of = |page_number: usize| (page_number as u64) << page.shift();
+            assert_eq!((address(entries[0]), address(entries[last - 1])), (of(128), of(127 + last)));
+        }
+    }
+
+    #[test]
+    fn what_hardware_does_not_track_blocks_and_low_address_bits_are_refused() {
+        let good = K4.encode(0, MAPPING, Reach::Group);
+        let low_address = Contiguous(HardwarePage::K64).encode(0, MAPPING, Reach::Group) | 1 << 12;
+        assert_eq!(Contiguous(HardwarePage::K64).decode(0, low_address), Err(Malformed::Unknown(0)));
+        for bad in [good & !DBM, good & !0b10, good & !PXN, good | 1 << 2, good | 1 << 5, good | 1 << 48] {
+            assert_eq!(K4.decode(0, bad), Err(Malformed::Unknown(0)), "{bad:#x}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What a set of ranges takes: base pages, resident bytes, and bytes of tables.
+//!
+//! Ranges are of byte addresses, sorted, and don't overlap; a set of any size is read once and not stored. This
+//! file must never guess: the counts are exact for a page table that has a table exactly where something is mapped.
+
+use std::ops::Range;
+
+use super::Geometry;
+use super::split::ENTRY_BYTES;
+use crate::size::Bytes;
+
+/// Counts the aligned blocks of `2^shift` bytes that sorted ranges touch.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockCount {
+    shift: u32,
+    /// The end of the last range.
+    end: u64,
+    /// The first block that is not counted yet.
+    next: u64,
+    blocks: u64,
+}
+
+impl BlockCount {
+    /// No blocks yet. `shift` is below 64.
+    #[must_use]
+    pub const fn new(shift: u32) -> Self {
+        Self { shift, end: 0, next: 0, blocks: 0 }
+    }
+
+    /// Adds a range of byte addresses. Panics if it begins before the last one ended, or ends before it begins.
+    pub fn add(&mut self, range: &Range<u64>) {
+        assert!(
+            self.end <= range.start && range.start <= range.end,
+            "ranges are not sorted: {range:x?} after one that ends at {:x}",
+            self.end
+        );
+        if range.is_empty() {
+            return;
+        }
+        self.end = range.end;
+        let past = ((range.end - 1) >> self.shift) + 1;
+        self.blocks += past - self.next.max(range.start >> self.shift);
+        self.next = past;
+    }
+
+    /// How many blocks all ranges so far touch.
+    #[must_use]
+    pub const fn blocks(&self) -> u64 {
+        self.blocks
+    }
+}
+
+impl Geometry {
+    /// How many base pages `ranges` touch: so many faults it takes to populate them.
+    ///
+    /// Panics if the ranges are not sorted, or reach beyond the scheme's addresses.
+    #[must_use]
+    pub fn pages(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> u64 {
+        let mut pages = BlockCount::new(self.base().bytes().trailing_zeros());
+        for range in ranges {
+            self.check(&range);
+            pages.add(&range);
+        }
+        pages.blocks()
+    }
+
+    /// The memory that is resident when `ranges` were touched: all of each base page. Panics like
+    /// [`Geometry::pages`].
+    #[must_use]
+    pub fn resident_bytes(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Bytes {
+        Bytes::new(self.pages(ranges) * self.base().bytes() as u64)
+    }
+
+    /// The bytes of the tables that the hardware walks when `ranges` are mapped, the root included. They have an
+    /// entry for every hardware page, whatever the base page is. Panics like [`Geometry::pages`].
+    #[must_use]
+    pub fn table_bytes(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Bytes {
+        self.bytes(ranges, ENTRY_BYTES * u64::from(self.entries_per_page()))
+    }
+
+    /// The same for tables of the software with one entry of 8 bytes for each base page, and the same split of the
+    /// address. Panics like [`Geometry::pages`].
+    #[must_use]
+    pub fn software_table_bytes(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Bytes {
+        self.bytes(ranges, ENTRY_BYTES)
+    }
+
+    fn bytes(&self, ranges: impl IntoIterator<Item = Range<u64>>, entry_bytes: u64) -> Bytes {
+        let span_bits = |level| self.shift(level) + self.index_bits(level);
+        let mut tables: Vec<_> =
+            (1..self.levels()).map(|level| (level, BlockCount::new(span_bits(level)))).collect();
+        for range in ranges {
+            self.check(&range);
+            for (_, tables) in &mut tables {
+                tables.add(&range);
+            }
+        }
+        let size = |level| entry_bytes << self.index_bits(level);
+        let below_root: u64 = tables.iter().map(|(level, tables)| tables.blocks() * size(*level)).sum();
+        Bytes::new(size(0) + below_root)
+    }
+
+    fn check(&self, range: &Range<u64>) {
+        let bits = self.scheme().address_bits();
+        assert!(range.end <= 1 << bits, "{range:x?} is beyond {bits} bits of address");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::iter::once;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::geometry::{HardwarePage, Scheme};
+    use crate::page::BasePage;
+
+    fn geometry(scheme: Scheme, base: BasePage) -> Geometry {
+        Geometry::new(scheme, base).unwrap()
+    }
+
+    fn sv39() -> [Geometry; 2] {
+        [BasePage::K4, BasePage::K64].map(|base| geometry(Scheme::Sv39, base))
+    }
+
+    /// Ranges of whole OS pages below 512 GiB: gaps and lengths of very different sizes.
+    fn ranges() -> impl Strategy<Value = Vec<Range<u64>>> {
+        let pages = || (0u32..21, any::<u32>()).prop_map(|(bits, n)| u64::from(n) & ((1 << bits) - 1));
+        prop::collection::vec((pages(), pages()), 0..40).prop_map(|steps| {
+            let mut at = 0;
+            let step = |(gap, length)| {
+                let start = at + gap;
+                at = start + length;
+                start << 12..at << 12
+            };
+            steps.into_iter().map(step).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn tables_are_those_that_mapping_page_by_page_would_make(
+            starts in prop::collection::vec((0u64..1 << 27, 1u64..40), 0..12),
+        ) {
+            let mut mapped = BTreeSet::new();
+            for (start, length) in starts {
+                mapped.extend((start..start + length).filter(|page| *page < 1 << 27));
+            }
+            let ranges = || mapped.iter().map(|page| page << 12..(page + 1) << 12);
+            for base in [BasePage::K4, BasePage::K16, BasePage::K64] {
+                let geometry = geometry(Scheme::Sv39, base);
+                let mut tables = BTreeSet::from([(0, Vec::new())]);
+                for page in &mapped {
+                    let path: Vec<_> = (0..3).map(|level| geometry.index(page << 12, level)).collect();
+                    tables.extend((1..3).map(|level| (level, path[..level].to_vec())));
+                }
+                let bytes: u64 = tables.iter().map(|(level, _)| geometry.table_size(*level).get()).sum();
+                prop_assert_eq!(geometry.table_bytes(ranges()).get(), bytes);
+            }
+        }
+
+        #[test]
+        fn larger_base_pages_never_take_fewer_bytes_or_more_pages(ranges in ranges()) {
+            let [small, large] = sv39();
+            let ranges = || ranges.iter().cloned();
+            let (few, many) = (large.pages(ranges()), small.pages(ranges()));
+            prop_assert!(few <= many && many <= 16 * few);
+            prop_assert!(large.resident_bytes(ranges()) >= small.resident_bytes(ranges()));
+            prop_assert!(large.table_bytes(ranges()) >= small.table_bytes(ranges()));
+            prop_assert!(large.software_table_bytes(ranges()) <= small.software_table_bytes(ranges()));
+        }
+
+        #[test]
+        fn one_entry_for_64_kib_takes_at_most_a_fourteenth_when_dense(
+            start in 0u64..1 << 20, pages in 1u64 << 18..1 << 24,
+        ) {
+            let [small, large] = sv39();
+            let dense = || once(start << 12..(start + pages) << 12);
+            let (at_4k, at_64k) = (small.software_table_bytes(dense()), large.software_table_bytes(dense()));
+            prop_assert!(at_64k.get() * 14 <= at_4k.get());
+        }
+
+        #[test]
+        fn how_ranges_are_cut_makes_no_difference(ranges in ranges(), at in any::<prop::sample::Index>()) {
+            let [_, large] = sv39();
+            let mut cut = ranges.clone();
+            if !cut.is_empty() {
+                let i = at.index(cut.len());
+                let middle = cut[i].start + (cut[i].end - cut[i].start) / 2;
+                let end = std::mem::replace(&mut cut[i].end, middle);
+                cut.insert(i + 1, middle..end);
+            }
+            prop_assert_eq!(large.table_bytes(cut.iter().cloned()), large.table_bytes(ranges.iter().cloned()));
+            prop_assert_eq!(large.pages(cut), large.pages(ranges));
+        }
+    }
+
+    #[test]
+    fn one_page_takes_one_table_for_each_level_and_nothing_the_root_alone() {
+        let [small, large] = sv39();
+        assert_eq!((small.table_bytes([]), large.table_bytes([])), (Bytes::kib(4), Bytes::kib(4)));
+        let page = || once(0x7000..0x8000);
+        assert_eq!((small.table_bytes(page()), large.table_bytes(page())), (Bytes::kib(12), Bytes::kib(132)));
+    }
+
+    #[test]
+    fn native_64_kib_pages_save_hardware_tables_too_once_there_is_much() {
+        let small = geometry(Scheme::AArch64(HardwarePage::K4), BasePage::K4);
+        let native = geometry(Scheme::AArch64(HardwarePage::K64), BasePage::K64);
+        let ratio = |gib: u64| {
+            let dense = || once(0..gib << 30);
+            small.table_bytes(dense()).get() / native.table_bytes(dense()).get()
+        };
+        assert_eq!((ratio(1), ratio(16)), (10, 15));
+        // A single page costs more than ten times as much.
+        let page = || once(0..4096);
+        assert_eq!((small.table_bytes(page()).get(), native.table_bytes(page()).get()), (16_384, 131_584));
+    }
+
+    #[test]
+    #[should_panic(expected = "not sorted")]
+    fn unsorted_ranges_are_refused() {
+        let _ = sv39()[0].pages([0x2000..0x3000, 0..0x1000]);
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond 39 bits")]
+    fn ranges_beyond_the_scheme_are_refused() {
+        let _ = sv39()[0].pages(once(0..(1 << 39) + 1));
+    }
+}
