@@ -42,6 +42,10 @@ pub(crate) const HANDLERS_MAX: usize = 4;
 /// quarter of the budget is left for what is in use.
 const STORE_SHARE_PERCENT: u64 = 75;
 
+/// What an engine works with at least: the first MiB that the store commits to, as much for what reclaim takes out at once
+/// and keeps ready, and the rest for what is in use.
+const WORKING_LEAST: Bytes = Bytes::mib(4);
+
 /// The least part of a budget that compressed pages may take, as one in so many: what can't be moved may be most of it.
 const STORE_SHARE_LEAST: u64 = 8;
 
@@ -164,10 +168,19 @@ impl Engine {
         (self.stop_hook)(reason)
     }
 
-    /// Sets the budget that holds from now on; one below the least that faults can be served in is taken for that.
+    /// Sets the budget that holds from now on. One that leaves nothing beside what can't be moved and our own tables is taken for
+    /// the least with which faults are served: where many share too little, each goes on, slowly, and what that takes is claimed
+    /// from the others.
     pub(crate) fn set_budget(&self, budget: Bytes) {
-        let least = Watermarks::least_share(self.base, self.handlers);
-        self.ledger.set_budget(budget.max(least).get());
+        let least = Watermarks::least_share(self.base, self.handlers).max(WORKING_LEAST);
+        self.ledger.set_budget(budget.max(least.saturating_add(self.immovable_bytes())).get());
+    }
+
+    /// What no reclaim makes less: our own tables, and what is not managed.
+    fn immovable_bytes(&self) -> Bytes {
+        let [own, unmanaged] =
+            [Counter::OwnBytes, Counter::UnmanagedBytes].map(|counter| self.counters.get(counter));
+        Bytes::new(own.saturating_add(unmanaged))
     }
 
     /// How much is kept free of the budget that holds now.
@@ -184,12 +197,8 @@ impl Engine {
     /// their part and not out of the quarter that is left for what is in use, or a small budget has none of that.
     pub(crate) fn store_memory_limit(&self) -> Bytes {
         let budget = Bytes::new(self.ledger.budget_bytes());
-        let [own, unmanaged] =
-            [Counter::OwnBytes, Counter::UnmanagedBytes].map(|counter| self.counters.get(counter));
-        let beside = self.marks().high.get().saturating_add(own).saturating_add(unmanaged);
-        store_share(budget)
-            .saturating_sub(Bytes::new(beside))
-            .max(Bytes::new(budget.get() / STORE_SHARE_LEAST))
+        let beside = self.marks().high.saturating_add(self.immovable_bytes());
+        store_share(budget).saturating_sub(beside).max(Bytes::new(budget.get() / STORE_SHARE_LEAST))
     }
 
     /// What can be had without reclaim: frames that are ready, and what the kernel may still give.

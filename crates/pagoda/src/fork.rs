@@ -183,8 +183,9 @@ impl Engine {
         }
     }
 
-    /// Makes what was found shared by a fork movable again. It may wait for a fault to be served, so only the reclaimer does
-    /// it, and holds nothing.
+    /// Makes what was found shared by a fork movable again. It may wait for a fault to be served (a part may be out by now), so
+    /// only the reclaimer does it, and holds nothing; and as nobody else makes frames ready meanwhile, such a fault gets one
+    /// whatever the budget says.
     pub(crate) fn make_shared_own(&self) {
         if !self.has_forked.load(Ordering::Acquire) {
             return;
@@ -192,7 +193,9 @@ impl Engine {
         let shared =
             std::mem::take(&mut *self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken)));
         for range in shared {
+            self.bringing_back.fetch_add(1, Ordering::AcqRel);
             self.space.make_own(range);
+            self.bringing_back.fetch_sub(1, Ordering::AcqRel);
             self.counters.add(Counter::MadeOwnBytes, range.len() as u64);
         }
     }

@@ -28,9 +28,8 @@ pub(crate) const fn entry_bytes(base: BasePage) -> usize {
     }
 }
 
-/// Room to grow that a new span's array has: a heap that grows by small steps then stays one span. The words cost
-/// address space only, until they are written.
-const GROWTH_ENTRIES: usize = 4096;
+/// The most room to grow that a new span's array has: 1 MiB of words.
+const GROWTH_ENTRIES_MOST: usize = 1 << 17;
 
 /// The entries of a span, shared by the parts that it was cut into.
 pub(crate) type Entries = Arc<[AtomicU64]>;
@@ -186,10 +185,16 @@ impl Table {
     /// empty until the caller marks what it finds present.
     pub(crate) fn insert(&mut self, range: PageRange) -> &Span {
         let entry_bytes = self.entry_bytes;
-        if let Some((&key, before)) = self.spans.range(..range.start()).next_back() {
+        let mut room = 0;
+        if let Some((&key, before)) = self.spans.range(..range.start()).next_back()
+            && before.range.end() == range.start()
+        {
+            // Twice as much with each new span: a heap that grows by small steps is some spans, and a mapping that does not
+            // grow costs no more than its own entries.
+            room = (2 * before.entries.len()).min(GROWTH_ENTRIES_MOST);
             let fits = before.index_of(range.end() - 1, entry_bytes) < before.entries.len();
             // The array may be shared with a part further up that was cut off: then its entries there are taken.
-            if before.range.end() == range.start() && fits && Arc::strong_count(&before.entries) == 1 {
+            if fits && Arc::strong_count(&before.entries) == 1 {
                 let span = self.spans.get_mut(&key).expect("just found");
                 span.range = PageRange::at(key, range.end() - key);
                 return span;
@@ -197,7 +202,7 @@ impl Table {
         }
         let origin = range.start() - range.start() % entry_bytes;
         let needed = (range.end() - origin).div_ceil(entry_bytes);
-        let entries = zeroed_words(needed + needed / 2 + GROWTH_ENTRIES);
+        let entries = zeroed_words(needed + room);
         let span = Span { range, origin, entries, movable: AtomicBool::new(true) };
         self.spans.entry(range.start()).insert_entry(span).into_mut()
     }
@@ -252,6 +257,21 @@ mod tests {
         table.insert(range(100, 133));
         table.insert(range(133, 140));
         assert_eq!(table.spans().map(|span| span.range()).collect::<Vec<_>>(), [range(100, 140)]);
+    }
+
+    #[test]
+    fn a_heap_that_grows_by_small_steps_is_some_spans_and_what_does_not_grow_has_no_room_for_it() {
+        for base in [BasePage::K4, BasePage::K64] {
+            let mut table = Table::new(base);
+            for step in 0..1000 {
+                table.insert(range(1600 + step * 33, 1633 + step * 33));
+            }
+            assert!(table.spans().count() <= 10, "{} spans", table.spans().count());
+            let words: usize = table.spans().map(|span| span.entries.len()).sum();
+            assert!(words <= 4 * 33_000 / (table.entry_bytes() / PAGE), "{words} words");
+            let alone = table.insert(range(100_000, 100_016));
+            assert_eq!(alone.entries.len(), 16 * PAGE / base.bytes());
+        }
     }
 
     #[test]
