@@ -311,6 +311,9 @@ pub extern "C" fn before_fork() {
     // Either we see the engine here, or whoever started it sees us.
     let Some(engine) = engine() else { return };
     leave_forking();
+    if engine.out_bytes() > FORK_SLACK {
+        wait_for_room();
+    }
     if engine.announce_fork() {
         GIVEN.store(true, Ordering::Release);
     } else {
@@ -318,6 +321,34 @@ pub extern "C" fn before_fork() {
         deactivate();
     }
 }
+
+/// A child holds all that its parent had out until its own engine has evicted it. So that several forks in a row don't add
+/// up, each waits until the tree is back within its budget: not longer than there is progress, and a second at most.
+fn wait_for_room() {
+    let Some(tree) = TREE.get() else { return };
+    let begin = now_ns();
+    let (mut least, mut least_ns) = (Bytes::new(u64::MAX), begin);
+    loop {
+        let (claimed, now) = (tree.claimed(), now_ns());
+        if claimed < least {
+            (least, least_ns) = (claimed, now);
+        }
+        let given_up = now - least_ns > FORK_PROGRESS_NS || now - begin > FORK_PATIENCE_NS;
+        if claimed <= tree.budget().saturating_add(FORK_SLACK) || given_up {
+            return;
+        }
+        sleep_us(1000);
+    }
+}
+
+/// By how much the budget may be exceeded when a process forks, and what is out of one that needs not wait.
+const FORK_SLACK: Bytes = Bytes::mib(16);
+
+/// How long a fork waits while the tree's claims don't fall: some looks of the others.
+const FORK_PROGRESS_NS: u64 = 100_000_000;
+
+/// How long it waits in all.
+const FORK_PATIENCE_NS: u64 = 1_000_000_000;
 
 /// After a fork, in the parent.
 pub extern "C" fn after_fork() {

@@ -145,6 +145,14 @@ impl ProcessEngine {
         self.engine.fork_events
     }
 
+    /// What a child has to be given, and will hold until its own engine has evicted it.
+    #[must_use]
+    pub fn out_bytes(&self) -> Bytes {
+        let stored =
+            self.engine.store.usage().raw_bytes.get().saturating_sub(self.engine.ledger.copied_bytes());
+        Bytes::new(stored + self.engine.ledger.staged_bytes())
+    }
+
     /// The end of what [`announce_fork`](Self::announce_fork) began.
     pub fn end_fork(&self) {
         self.engine.forks_announced.fetch_sub(1, Ordering::SeqCst);

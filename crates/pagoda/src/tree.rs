@@ -306,6 +306,12 @@ impl Tree {
             .filter_map(move |index| Use::from_word(words[USES + index].load(SeqCst)))
     }
 
+    /// What all members claim of the budget: more than that while someone holds what it has yet to evict.
+    #[must_use]
+    pub fn claimed(&self) -> Bytes {
+        self.claims_beside(usize::MAX)
+    }
+
     fn claims_beside(&self, own: usize) -> Bytes {
         let others = (0..self.used()).filter(|&index| index != own && self.identity(index).load(SeqCst) != 0);
         let claims = others.map(|index| self.words[CLAIMS + index].load(SeqCst));
