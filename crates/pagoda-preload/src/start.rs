@@ -35,15 +35,17 @@ use pagoda_linux::touch::touch;
 /// Pagoda's own failures, as for env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
 
-/// From so much on a process has an engine. It is the least share that a member of a tree ever has: with less there
-/// would be nothing to move out, and an engine's threads and tables would cost more than they save.
-const ENGINE_FROM: Bytes = shares::FLOOR;
+/// From so much on a process has an engine: the floor of a share, or an eighth of a small budget, of which several processes
+/// without one would take the whole. Below 4 MiB an engine's threads and tables would cost more than they save.
+fn engine_from(budget: Bytes) -> Bytes {
+    Bytes::new(budget.get() / 8).clamp(Bytes::mib(4), shares::FLOOR)
+}
 
 /// The time between two looks at a process that grows: at 1 GiB/s it takes 2 MiB meanwhile.
 const LOOK_LEAST_US: u32 = 2_000;
 
 /// The longest time between two looks: a process that begins to grow at 1 GiB/s right after one is found with
-/// [`ENGINE_FROM`] and 48 MiB more, so within 64 MiB and what the least budget of all leaves for the engine's start.
+/// [`engine_from`] and 48 MiB more, so within 64 MiB and what the least budget of all leaves for the engine's start.
 /// Twenty looks a second cost a twentieth of a percent of a processor.
 const LOOK_MOST_US: u32 = 48_000;
 
@@ -173,7 +175,8 @@ fn watch(config: &Config, member: Member) {
     let held = if member.is_first() && !IS_CHILD.load(Ordering::Acquire) {
         Bytes::ZERO
     } else {
-        watch_while(&mut count, &member, |anon| anon < ENGINE_FROM)
+        let from = engine_from(member.tree().budget());
+        watch_while(&mut count, &member, |anon| anon < from)
     };
     if let Err(error) = manage(config, member, held) {
         fail(config, &member, error);
