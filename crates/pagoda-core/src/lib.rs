@@ -9,6 +9,7 @@ pub mod adopt;
 mod bitset;
 pub mod blocks;
 pub mod buddy;
+pub mod clear;
 pub mod density;
 pub mod entry;
 pub mod extents;

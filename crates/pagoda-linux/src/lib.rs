@@ -6,8 +6,10 @@
 
 pub mod byte_store;
 pub mod cgroup;
+pub mod clear;
 pub mod direct_file;
 pub mod doorbell;
+pub mod huge_frames;
 pub mod identity;
 pub mod lock;
 pub mod locked;
@@ -15,6 +17,7 @@ pub mod lz4;
 pub mod maps;
 pub mod own_memory;
 pub mod pagemap;
+pub mod perf;
 pub mod probe;
 pub mod process;
 pub mod range;

@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use linux_raw_sys::general::{PAGE_IS_PFNZERO, PAGE_IS_PRESENT, page_region, pm_scan_arg};
+use linux_raw_sys::general::{PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, page_region, pm_scan_arg};
 use pagoda_core::page::OS_PAGE;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -121,11 +121,31 @@ impl PagemapScanner {
         );
         let mut runs = Runs { open: None, f };
         match &mut self.buffer {
-            Buffer::Scan(regions) => scan(&self.file, regions, start..end, &mut runs)?,
+            Buffer::Scan(regions) => scan(&self.file, regions, start..end, PAGE_IS_PRESENT, &mut runs)?,
             Buffer::Entries(bytes) => read_entries(&self.file, bytes, start..end, &mut runs)?,
         }
         runs.finish();
         Ok(())
+    }
+
+    /// How many bytes of `start..end` are mapped by huge pages.
+    ///
+    /// # Errors
+    /// `Unsupported` for the fallback, which can't tell; else what the kernel said.
+    ///
+    /// # Panics
+    /// If an end is not a multiple of [`OS_PAGE`].
+    pub fn huge_bytes(&mut self, start: usize, end: usize) -> io::Result<usize> {
+        assert!(
+            start.is_multiple_of(OS_PAGE) && end.is_multiple_of(OS_PAGE),
+            "whole OS pages: {start:#x}..{end:#x}"
+        );
+        let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
+        let mut bytes = 0;
+        let mut runs = Runs { open: None, f: |run: Range<usize>, _| bytes += run.len() };
+        scan(&self.file, regions, start..end, PAGE_IS_HUGE, &mut runs)?;
+        runs.finish();
+        Ok(bytes)
     }
 }
 
@@ -154,10 +174,12 @@ impl<F: FnMut(Range<usize>, Presence)> Runs<F> {
     }
 }
 
+/// Pushes what is of `category`.
 fn scan<F: FnMut(Range<usize>, Presence)>(
     file: &OwnedFd,
     regions: &mut [page_region],
     range: Range<usize>,
+    category: u32,
     runs: &mut Runs<F>,
 ) -> io::Result<()> {
     let mut from = range.start;
@@ -172,7 +194,7 @@ fn scan<F: FnMut(Range<usize>, Presence)>(
             vec_len: regions.len() as u64,
             max_pages: 0,
             category_inverted: 0,
-            category_mask: u64::from(PAGE_IS_PRESENT),
+            category_mask: u64::from(category),
             category_anyof_mask: 0,
             return_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_PFNZERO),
         };

@@ -134,6 +134,17 @@ fn a_huge_page_is_present_and_cut_to_the_range() {
         for method in methods() {
             assert_eq!(pages.runs(method, 7..100), [(7..100, Presence::Memory)], "{method:?}");
         }
+        let mut scanner = PagemapScanner::new().expect("pagemap");
+        match scanner.huge_bytes(pages.start() + 7 * OS_PAGE, pages.start() + HUGE_FRAME) {
+            // All of it or nothing: the memory can have come as OS pages.
+            Ok(bytes) => assert!(bytes == 0 || bytes == HUGE_FRAME - 7 * OS_PAGE, "{bytes}"),
+            Err(error) => {
+                assert_eq!(
+                    (error.kind(), scanner.method()),
+                    (io::ErrorKind::Unsupported, ScanMethod::Entries)
+                );
+            }
+        }
     } else {
         assert_eq!((runs.len(), runs[0].0.start), (1, 0));
     }

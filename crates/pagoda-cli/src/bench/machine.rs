@@ -1,7 +1,10 @@
 //! What machine the figures are of. Reads, never sets.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 
+use pagoda_core::size::Bytes;
 use serde::Serialize;
 
 /// The parts of a machine that decide about memory figures.
@@ -44,6 +47,37 @@ impl Machine {
     }
 }
 
+/// The last-level cache of all processors together, in bytes. `None` where the kernel does not tell.
+pub fn last_level_cache_bytes() -> Option<u64> {
+    let mut caches = BTreeMap::new();
+    for cpu in numbered("/sys/devices/system/cpu", "cpu")? {
+        for cache in numbered(&format!("{}/cache", cpu.display()), "index")? {
+            let text = |name| fs::read_to_string(cache.join(name)).map(|text| text.trim().to_owned()).ok();
+            let level: u32 = text("level")?.parse().ok()?;
+            caches.insert((level, text("shared_cpu_list")?), text("size")?.parse::<Bytes>().ok()?);
+        }
+    }
+    let last = caches.keys().map(|(level, _)| *level).max()?;
+    Some(caches.iter().filter(|((level, _), _)| *level == last).map(|(_, size)| size.get()).sum())
+}
+
+/// The entries of a directory that are `prefix` and a number.
+fn numbered(directory: &str, prefix: &str) -> Option<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).ok()?.flatten();
+    let is_numbered = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()?.strip_prefix(prefix));
+        name.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    Some(entries.map(|entry| entry.path()).filter(is_numbered).collect())
+}
+
+/// Memory that a program could take without anything being swapped, in bytes; 0 where the kernel does not tell.
+pub fn available_memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".to_owned());
@@ -52,7 +86,7 @@ impl std::fmt::Display for Machine {
             "{}, {} cores, {}, Linux {}, governor {}, THP {}, vm.page-cluster {}, cgroup {}",
             self.cpu,
             self.cores,
-            pagoda_core::size::Bytes::new(self.memory_bytes),
+            Bytes::new(self.memory_bytes),
             self.kernel,
             or_none(&self.governor),
             or_none(&self.transparent_huge_pages),

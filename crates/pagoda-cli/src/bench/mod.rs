@@ -1,12 +1,13 @@
 //! `pagoda bench`: measures Pagoda against the kernel, side by side in one run, on the machine at hand.
 //!
 //! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
-//! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `zones`
-//! compares policies alone (`zones.rs`). The worker process that is measured is `worker.rs`. Nothing here knows the engine: Pagoda is
-//! started as anyone starts it, by `pagoda run`.
+//! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `clear` compares the orders in which
+//! huge frames are cleared (`clear.rs`), and `zones` policies alone (`zones.rs`). The worker process that is measured is
+//! `worker.rs`. Nothing here knows the engine: Pagoda is started as anyone starts it, by `pagoda run`.
 
 mod budget;
 mod churn;
+mod clear;
 mod data;
 mod histogram;
 mod kernel;
@@ -48,6 +49,8 @@ enum Bench {
     Budget(BudgetArgs),
     /// Trees of processes: fork, short processes, a server that saves, builds, a JVM and node, beside native runs
     Tree(tree::TreeArgs),
+    /// Clearing huge frames in different orders, against clearing them from the beginning and against the kernel's huge pages
+    Clear(clear::ClearArgs),
     /// From which zone frames are taken: the fair policy and its baselines by counts, and what an allocation costs
     Zones(zones::ZonesArgs),
 }
@@ -117,6 +120,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Budget(args) if args.cleanup => clean_up(),
         Bench::Budget(args) => budget(args),
         Bench::Tree(args) => tree::run_all(args),
+        Bench::Clear(args) => clear::run(args),
         Bench::Zones(args) => zones::run(args),
     };
     match result {

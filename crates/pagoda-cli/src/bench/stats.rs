@@ -10,6 +10,16 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(sorted[sorted.len() / 2 - 1], upper) })
 }
 
+/// The mean of the middle half of the values: as deaf to outliers as the median, and finer than the clock's own steps.
+/// `None` of nothing.
+pub fn midmean(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let cut = sorted.len() / 4;
+    let middle = &sorted[cut..sorted.len() - cut];
+    (!middle.is_empty()).then(|| middle.iter().sum::<f64>() / middle.len() as f64)
+}
+
 /// The least and the greatest value. `None` of nothing.
 pub fn spread(values: &[f64]) -> Option<[f64; 2]> {
     let least = values.iter().copied().min_by(f64::total_cmp)?;
@@ -42,6 +52,8 @@ mod tests {
         assert_eq!(median(&[]), None);
         assert_eq!(spread(&[3.0, 1.0, 2.0]), Some([1.0, 3.0]));
         assert_eq!(spread(&[]), None);
+        assert_eq!(midmean(&[1000.0, 2.0, 4.0, 0.0]), Some(3.0));
+        assert_eq!((midmean(&[7.0]), midmean(&[])), (Some(7.0), None));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::churn;
+use super::clear::writer;
 use super::data::{FULL_CHECK_EVERY, PAGE_BYTES, PAGE_WORDS, Page, Pages, Random};
 use super::histogram::{Histogram, Percentiles};
 use super::pattern::{Scatter, Zipf};
@@ -50,6 +51,8 @@ enum Work {
         #[arg(long)]
         rounds: u64,
     },
+    /// Writes a huge area again and again, its frames cleared by the kernel or by itself.
+    AnonWriter(writer::WriterArgs),
 }
 
 #[derive(Args, Debug)]
@@ -117,6 +120,7 @@ pub fn run(args: &WorkerArgs) -> anyhow::Result<ExitCode> {
         Work::Patterns(args) => println!("{}", serde_json::to_string(&patterns(args)?)?),
         Work::MallocChurn { rounds } => println!("{}", serde_json::to_string(&churn::malloc(*rounds)?)?),
         Work::ThreadChurn { rounds } => println!("{}", serde_json::to_string(&churn::threads(*rounds)?)?),
+        Work::AnonWriter(args) => println!("{}", serde_json::to_string(&writer::run(args)?)?),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,240 @@
+//! Clearing huge frames in different orders, side by side: what the order does to the first touch of the target, to
+//! writing the frame, and to processes that write a lot of memory at once.
+//!
+//! `orders` and `pressure` clear frames that stay in place (`clear/orders.rs`), without and with thrashers of the cache;
+//! `anon_w_seq` sets processes beside each other and beside the kernel's huge pages (`clear/anon_w_seq.rs`). All memory is
+//! touched before it is measured. This module must never change a setting of the machine: where it gives no transparent huge
+//! pages, that is an error that says so.
+
+mod anon_w_seq;
+mod frame;
+mod orders;
+mod shape;
+mod table;
+mod thrash;
+pub mod writer;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use pagoda_core::clear::{FrameSize, Order};
+use pagoda_core::size::Bytes;
+use pagoda_linux::clear::Clearer;
+use pagoda_linux::huge_frames::HugeFrames;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use super::machine::{Machine, available_memory_bytes, last_level_cache_bytes};
+use super::process::Cancel;
+use anon_w_seq::Row;
+use orders::Orders;
+
+/// Frames are taken in turn from this many times the last-level cache: a sixteenth of what is written could still be there
+/// if the cache did its worst.
+const CYCLED_PER_CACHE: u64 = 16;
+/// Where the kernel does not tell the size of the cache.
+const CACHE_ASSUMED: u64 = 32 << 20;
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub struct ClearArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A short run: few frames, short slots, one round
+    #[arg(long)]
+    quick: bool,
+    /// Rounds that count, after one that is discarded [default: 7, quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+}
+
+/// What all parts of a run share.
+struct Setup {
+    /// The path of this program.
+    program: String,
+    rounds: usize,
+    /// Of each order and place of the target.
+    frames_per_round: usize,
+    /// How long each side of anon-w-seq runs at a time.
+    slot: Duration,
+    /// Of all processors.
+    llc_bytes: u64,
+    /// The frames that are cleared in turn.
+    cycled_bytes: Bytes,
+    /// What reading the clock takes.
+    clock_ns: f64,
+    progress: ProgressBar,
+}
+
+/// All that was found out.
+#[derive(Serialize)]
+struct Clear {
+    bench: &'static str,
+    orders: Orders,
+    /// The same beside threads that thrash the cache.
+    pressure: Orders,
+    anon_w_seq: Vec<Row>,
+    /// Why there are no figures of the processor's counters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    perf_reason: Option<String>,
+    thrashers: usize,
+    llc_bytes: u64,
+    cycled_bytes: u64,
+    clock_ns: f64,
+    cached_kernel: String,
+    streaming_kernel: String,
+    rounds: usize,
+    quick: bool,
+    machine: Machine,
+}
+
+/// Runs `pagoda bench clear`.
+pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let rounds = args.rounds.map_or(if args.quick { 1 } else { 7 }, usize::from);
+    let llc_bytes = last_level_cache_bytes().unwrap_or(CACHE_ASSUMED);
+    let steps = 2 * (rounds + 1) + anon_w_seq::ROWS;
+    let setup = Setup {
+        program: std::env::current_exe().context("finding this program")?.display().to_string(),
+        rounds,
+        frames_per_round: if args.quick { 50 } else { 300 },
+        slot: Duration::from_millis(120),
+        llc_bytes,
+        // No more than a quarter of what is to be had: the thrashers take some, too.
+        cycled_bytes: Bytes::new((llc_bytes * CYCLED_PER_CACHE).min(available_memory_bytes() / 4)),
+        clock_ns: orders::clock_ns(),
+        // Drawn on standard error, and there only if that is a terminal.
+        progress: ProgressBar::new(steps as u64).with_style(
+            ProgressStyle::with_template("{msg} [{bar:30}] step {pos} of {len}, {elapsed} gone, {eta} to go")
+                .context("the progress bar's template")?,
+        ),
+    };
+    let clear = Clear::measure(&setup, cores, args.quick, &Cancel::on_signals()?)?;
+    setup.progress.finish_and_clear();
+    if args.json {
+        println!("{}", serde_json::to_string(&clear)?);
+    } else {
+        print!("{}", clear.table());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As the figures name it.
+const fn name(order: Order) -> &'static str {
+    match order {
+        Order::Ascending => "ascending",
+        Order::Converge => "converge",
+        Order::ReverseInPage => "reverse-in-page",
+        Order::Neighbourhood => "neighbourhood",
+        Order::Streaming => "streaming",
+    }
+}
+
+/// What this thread has taken of a processor, system calls and faults included.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+/// Frames of `bytes` in memory, each a huge page.
+fn huge_frames(bytes: Bytes) -> anyhow::Result<HugeFrames> {
+    let count = (bytes.as_usize() / FrameSize::HUGE.bytes()).max(2);
+    let frames = HugeFrames::new(count).context("mapping huge frames")?;
+    if !frames.are_huge().context("asking the page tables for huge pages")? {
+        bail!(
+            "the kernel gave OS pages for huge ones: /sys/kernel/mm/transparent_hugepage/enabled has to be madvise or \
+             always, and memory not be too fragmented (/proc/sys/vm/compact_memory)"
+        );
+    }
+    Ok(frames)
+}
+
+impl Clear {
+    fn measure(setup: &Setup, cores: usize, quick: bool, cancel: &Cancel) -> anyhow::Result<Self> {
+        let part = |name: &'static str| setup.progress.set_message(name);
+        // One processor is left to the thread that is measured, if there is more than one.
+        let thrashers = (cores - 1).max(1);
+        part("orders");
+        let (orders, perf_reason) = orders::measure(setup, 0, cancel)?;
+        part("pressure");
+        let (pressure, _) = orders::measure(setup, thrashers, cancel)?;
+        part("anon-w-seq");
+        let anon_w_seq = anon_w_seq::measure(setup, cores, cancel)?;
+        let clearer = Clearer::for_this_processor();
+        Ok(Self {
+            bench: "clear",
+            orders,
+            pressure,
+            anon_w_seq,
+            perf_reason,
+            thrashers,
+            llc_bytes: setup.llc_bytes,
+            cycled_bytes: setup.cycled_bytes.get(),
+            clock_ns: super::report::round(setup.clock_ns),
+            cached_kernel: format!("{:?}", clearer.cached()),
+            streaming_kernel: format!("{:?}", clearer.streaming()),
+            rounds: setup.rounds,
+            quick,
+            machine: Machine::this(),
+        })
+    }
+}
+
+#[cfg(test)]
+impl Setup {
+    fn for_tests() -> Self {
+        Self {
+            program: String::new(),
+            rounds: 1,
+            frames_per_round: 2,
+            slot: Duration::from_millis(30),
+            llc_bytes: 1 << 20,
+            cycled_bytes: Bytes::mib(8),
+            clock_ns: 0.0,
+            progress: ProgressBar::hidden(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_of_orders_have_the_documented_shape() {
+        let (orders, perf_reason) = match orders::measure(&Setup::for_tests(), 1, &Cancel::default()) {
+            Ok(measured) => measured,
+            Err(error) => {
+                let no_skips = std::env::var_os("PAGODA_NO_SKIPS").is_some();
+                assert!(!no_skips, "skipping is not allowed here: {error:#}");
+                return eprintln!("SKIPPED clear orders: {error:#}");
+            }
+        };
+        let json = serde_json::to_value(&orders).expect("json");
+        for (name, after, extents) in [
+            ("ascending", 511, 1),
+            ("converge", 0, 512),
+            ("reverse-in-page", 0, 512),
+            ("neighbourhood", 0, 4),
+            ("streaming", 0, 4),
+        ] {
+            let figures = &json[name];
+            let shape = serde_json::json!([after, extents, 2 << 20]);
+            let keys = ["cleared_after_target_max", "extents_max", "bytes_in_fault"];
+            assert_eq!(serde_json::json!(keys.map(|key| &figures[key])), shape, "{name}");
+            for key in ["clear_us", "first_touch_ns", "write_all_us", "user_s"] {
+                assert!(figures[key].is_f64(), "{name}: {key}");
+            }
+            assert!(figures["targets"]["random"]["clear_us"].is_f64(), "{name}");
+            assert!(
+                figures["perf"].is_object() != perf_reason.is_some(),
+                "{name}: counters, or why there are none"
+            );
+        }
+        assert!(table::orders_table(&orders).to_string().contains("reverse-in-page"));
+    }
+}

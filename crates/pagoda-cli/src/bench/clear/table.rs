@@ -1,0 +1,119 @@
+//! The figures for people. Pure.
+
+use comfy_table::{CellAlignment, Table};
+use pagoda_core::size::Bytes;
+
+use super::Clear;
+use super::orders::{Orders, Perf};
+
+impl Clear {
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "{}\nlast-level cache {}; into the cache by {}, past it by {}; medians of {} rounds (least-greatest)\n",
+            self.machine,
+            Bytes::new(self.llc_bytes),
+            self.cached_kernel,
+            self.streaming_kernel,
+            self.rounds
+        );
+        text += &format!(
+            "\nclearing a huge frame, touching its target, writing all of it\n{}\n",
+            orders_table(&self.orders)
+        );
+        text += &format!(
+            "\nthe same beside {} threads that thrash the cache\n{}\n",
+            self.thrashers,
+            orders_table(&self.pressure)
+        );
+        if let Some(reason) = &self.perf_reason {
+            text += &format!("no figures of the processor's counters: {reason}\n");
+        }
+        text += "\nanon-w-seq, GiB/s of all processes by processor time; our orders clear in place, the kernel's side has its fault in it\n";
+        text += &format!("{}\n", self.rows_table());
+        text
+    }
+
+    fn rows_table(&self) -> Table {
+        let mut table = table(&[
+            "processes",
+            "cache each",
+            "kernel THP",
+            "ascending",
+            "converge",
+            "reverse-in-page",
+            "neighbourhood",
+            "streaming",
+            "converge vs ascending",
+            "best vs kernel",
+        ]);
+        for row in &self.anon_w_seq {
+            let gib_s = |rate: f64| format!("{rate:.2}");
+            let ratio =
+                |ratio: f64, [least, greatest]: [f64; 2]| format!("{ratio:.3} ({least:.3}-{greatest:.3})");
+            table.add_row([
+                row.processes.to_string(),
+                Bytes::new(row.llc_bytes_per_process).to_string(),
+                gib_s(row.kernel_thp_gib_s),
+                gib_s(row.ascending_gib_s),
+                gib_s(row.converge_gib_s),
+                gib_s(row.reverse_in_page_gib_s),
+                gib_s(row.neighbourhood_gib_s),
+                gib_s(row.streaming_gib_s),
+                ratio(row.ratio_converge_vs_ascending, row.ratio_converge_vs_ascending_spread),
+                ratio(row.ratio_best_vs_kernel, row.ratio_best_vs_kernel_spread),
+            ]);
+        }
+        align_right(table)
+    }
+}
+
+/// One part of the orders.
+pub fn orders_table(orders: &Orders) -> Table {
+    let mut table = table(&[
+        "order",
+        "cleared after target",
+        "extents",
+        "clear us",
+        "first touch ns",
+        "of ascending",
+        "write all us",
+        "total us",
+        "IPC",
+        "cache misses %",
+    ]);
+    for (name, figures) in orders {
+        let times = &figures.times;
+        let [least, greatest] = times.total_us_spread;
+        let perf = |of: fn(&Perf) -> f64| {
+            figures.perf.as_ref().map_or("-".to_owned(), |perf| format!("{:.2}", of(perf)))
+        };
+        table.add_row([
+            (*name).to_owned(),
+            figures.cleared_after_target_max.to_string(),
+            figures.extents_max.to_string(),
+            format!("{:.1}", times.clear_us),
+            format!("{:.0}", times.first_touch_ns),
+            format!("{:.2}", figures.first_touch_ratio_vs_ascending),
+            format!("{:.1}", times.write_all_us),
+            format!("{:.1} ({least:.1}-{greatest:.1})", times.total_us),
+            perf(|perf| perf.ipc),
+            perf(|perf| perf.cache_miss_percent),
+        ]);
+    }
+    align_right(table)
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header(header);
+    table
+}
+
+fn align_right(mut table: Table) -> Table {
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
