@@ -348,7 +348,7 @@ fn wait_for_room() {
 const FORK_SLACK: Bytes = Bytes::mib(16);
 
 /// How long a fork waits while the tree's claims don't fall: some looks of the others.
-const FORK_PROGRESS_NS: u64 = 100_000_000;
+const FORK_PROGRESS_NS: u64 = 40_000_000;
 
 /// How long it waits in all.
 const FORK_PATIENCE_NS: u64 = 1_000_000_000;
@@ -356,9 +356,6 @@ const FORK_PATIENCE_NS: u64 = 1_000_000_000;
 /// After a fork, in the parent.
 pub extern "C" fn after_fork() {
     leave_forking();
-    if let Some(engine) = engine() {
-        engine.end_fork();
-    }
 }
 
 fn leave_forking() {

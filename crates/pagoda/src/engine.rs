@@ -78,7 +78,8 @@ pub(crate) struct Engine {
     pub(crate) quit_handlers: AtomicBool,
     /// A fault came from registered memory that the table does not know: look at the maps soon.
     pub(crate) look_soon: AtomicBool,
-    /// Threads that are within fork(3): their children start an engine of their own.
+    /// Forks that were announced and have not come: their children start an engine of their own. One that fails leaves its
+    /// announcement to the next child that was not announced, which is then not counted as unmanaged.
     pub(crate) forks_announced: AtomicUsize,
     /// There was a fork, here or on the way here: memory may be shared.
     pub(crate) has_forked: AtomicBool,

@@ -77,7 +77,9 @@ impl Engine {
     /// Gives the child behind `uffd` all that is out of the regions. With the gate held exclusively.
     pub(crate) fn serve_fork(&self, table: &Table, uffd: Uffd, scratch: &mut Scratch) {
         self.counters.add(Counter::Forks, 1);
-        if self.forks_announced.load(Ordering::SeqCst) == 0 {
+        // The thread that announced it may be past its fork by now, so that it is this that takes the announcement back.
+        let announced = |forks: usize| forks.checked_sub(1);
+        if self.forks_announced.fetch_update(Ordering::SeqCst, Ordering::SeqCst, announced).is_err() {
             // By the system call itself: nobody in the child will start an engine there.
             self.counters.add(Counter::ChildrenUnmanaged, 1);
         }

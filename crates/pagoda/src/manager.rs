@@ -137,7 +137,7 @@ impl ProcessEngine {
         Ok((Self { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
     }
 
-    /// A thread is about to fork, or has. False if the kernel does not tell of forks: then everything has to be released
+    /// A thread is about to fork. False if the kernel does not tell of forks: then everything has to be released
     /// before.
     #[must_use]
     pub fn announce_fork(&self) -> bool {
@@ -151,11 +151,6 @@ impl ProcessEngine {
         let stored =
             self.engine.store.usage().raw_bytes.get().saturating_sub(self.engine.ledger.copied_bytes());
         Bytes::new(stored + self.engine.ledger.staged_bytes())
-    }
-
-    /// The end of what [`announce_fork`](Self::announce_fork) began.
-    pub fn end_fork(&self) {
-        self.engine.forks_announced.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Brings everything back, ends the management, and returns when that is done: before a fork.
