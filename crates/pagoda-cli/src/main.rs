@@ -4,6 +4,7 @@
 mod bench;
 mod doctor;
 mod elf;
+mod migrate;
 mod place;
 mod preload;
 mod program;
@@ -19,7 +20,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use refusal::Refusal;
 
@@ -35,6 +36,8 @@ struct Arguments {
 enum Subcommands {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
+    Send(migrate::send::SendArgs),
+    Recv(migrate::recv::RecvArgs),
     /// Measure against the kernel, side by side on this machine.
     Bench(bench::BenchArgs),
     /// The process that a bench measures.
@@ -62,6 +65,8 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Subcommands::Run(args) => run::run(&args),
         Subcommands::Doctor(args) => doctor::run(&args).map_err(own),
+        Subcommands::Send(args) => migrate::send::run(&args),
+        Subcommands::Recv(args) => migrate::recv::run(&args),
         Subcommands::Bench(args) => bench::run(&args).map_err(own),
         Subcommands::BenchWorker(args) => bench::worker::run(&args).map_err(own),
     };
@@ -89,7 +94,10 @@ fn usage(error: clap::Error) -> ExitCode {
             let text = error.render().to_string();
             let first = text.split("\n\n").next().unwrap_or_default();
             let words: Vec<_> = first.trim_start_matches("error: ").split_whitespace().collect();
-            say(format_args!("{}; see `pagoda run --help`", words.join(" ")));
+            let known = |name: &std::ffi::OsString| Arguments::command().find_subcommand(name).is_some();
+            let command = std::env::args_os().nth(1).filter(known);
+            let command = command.as_deref().and_then(std::ffi::OsStr::to_str).unwrap_or("run");
+            say(format_args!("{}; see `pagoda {command} --help`", words.join(" ")));
             Refusal::own("").exit_code()
         }
     }

@@ -16,6 +16,7 @@ pub mod extents;
 pub mod fault_around;
 pub mod geometry;
 pub mod latency;
+pub mod migrate;
 pub mod pace;
 pub mod page;
 pub mod shares;

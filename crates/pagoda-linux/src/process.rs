@@ -218,9 +218,33 @@ pub fn random_u64() -> u64 {
     }
 }
 
+/// Bytes that nobody can guess, for secrets. Blocks until the kernel has some, early after its boot.
+///
+/// # Errors
+/// What getrandom(2) said; on no kernel that has the call, as far as is known.
+pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn random_bytes_differ() {
+        let (first, second): ([u8; 300], [u8; 300]) =
+            (random_bytes().expect("bytes"), random_bytes().expect("bytes"));
+        assert_ne!(first, second);
+    }
 
     #[test]
     fn a_number_that_means_a_group_is_refused() {

@@ -1,0 +1,163 @@
+//! `pagoda send` and `pagoda recv`: a memory image to another process or host.
+//!
+//! What both share: who they are and whom they trust, how they end on a signal, and what they show meanwhile. This
+//! module must never say that an image was moved unless both sides know it.
+
+pub mod recv;
+pub mod send;
+
+use std::fmt;
+use std::fs;
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pagoda_core::size::Bytes;
+use pagoda_migrate::{Counts, Credentials, Error, Progress, Token};
+use rustix::process::Signal;
+use signal_hook::flag::{register, register_conditional_shutdown, register_usize};
+
+use crate::refusal::Refusal;
+
+/// A token file is a line of text; whatever is longer is another file.
+const TOKEN_FILE_MOST: u64 = 64 << 10;
+
+/// Who this side is, and whom it trusts.
+#[derive(clap::Args)]
+struct Trust {
+    /// A file with the token that both sides have: at least 16 bytes, for example of `head -c 32 /dev/urandom | base64`.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// This side's certificate, in PEM; with --key and --ca it turns TLS on.
+    #[arg(long, value_name = "FILE", requires_all = ["key", "ca"])]
+    cert: Option<PathBuf>,
+    /// The private key of that certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires_all = ["cert", "ca"])]
+    key: Option<PathBuf>,
+    /// The authority that signs both sides' certificates, in PEM.
+    #[arg(long, value_name = "FILE", requires_all = ["cert", "key"])]
+    ca: Option<PathBuf>,
+}
+
+impl Trust {
+    fn token(&self) -> Result<Option<Token>, Refusal> {
+        let Some(path) = &self.token_file else { return Ok(None) };
+        let refusal = |what: &dyn fmt::Display| {
+            Refusal::own(format_args!("could not take the token in {}: {what}", path.display()))
+        };
+        let mut bytes = Vec::new();
+        let read =
+            fs::File::open(path).and_then(|file| file.take(TOKEN_FILE_MOST + 1).read_to_end(&mut bytes));
+        read.map_err(|error| refusal(&format_args!("{error}; give a file that this user can read")))?;
+        if bytes.len() as u64 > TOKEN_FILE_MOST {
+            return Err(refusal(&"it is longer than 64 KiB; give a file with a line of text"));
+        }
+        Token::new(&bytes).map(Some).map_err(|error| refusal(&error))
+    }
+
+    fn credentials(&self) -> Option<Credentials<'_>> {
+        let (certificate, key, authority) =
+            (self.cert.as_deref()?, self.key.as_deref()?, self.ca.as_deref()?);
+        Some(Credentials { certificate, key, authority })
+    }
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
+}
+
+/// Set by a signal that asks to end: that there was one, and which.
+struct Cancel(Arc<AtomicBool>, Arc<AtomicUsize>);
+
+impl Cancel {
+    fn on_signals() -> Result<Self, Refusal> {
+        let cancel = Self(Arc::new(AtomicBool::new(false)), Arc::default());
+        let failed =
+            |error| Refusal::own(format_args!("could not watch for signals ({error}); please report this"));
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let number = signal.as_raw();
+            // A second one ends it at once, whatever it waits for: nothing half done has a name.
+            register_conditional_shutdown(number, 128 + number, Arc::clone(&cancel.0)).map_err(failed)?;
+            register(number, Arc::clone(&cancel.0)).map_err(failed)?;
+            register_usize(number, Arc::clone(&cancel.1), number.unsigned_abs() as usize).map_err(failed)?;
+        }
+        Ok(cancel)
+    }
+
+    fn look(&self) -> ControlFlow<()> {
+        if self.0.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// What to end with: as the shell says it of a program that a signal has ended.
+    fn outcome(&self, tried: &dyn fmt::Display, result: Result<String, Error>) -> Result<ExitCode, Refusal> {
+        match result {
+            Ok(done) => {
+                crate::say(done);
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => {
+                let refusal = Refusal::own(format_args!("could not {tried}: {error}"));
+                match self.1.load(Ordering::Relaxed) {
+                    0 => Err(refusal),
+                    signal => {
+                        crate::say(refusal);
+                        Ok(ExitCode::from(128 + signal as u8))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How far it is, on a terminal; nothing elsewhere.
+struct Bar(ProgressBar);
+
+/// A sender knows how far it is.
+const SENDING: &str =
+    "{msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} to go";
+/// A receiver is not told of holes, and so doesn't.
+const RECEIVING: &str = "{msg} {binary_bytes} of an image of {binary_total_bytes}, {binary_bytes_per_sec}";
+
+impl Bar {
+    fn new(template: &str, quiet: bool) -> Self {
+        let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+        // The template is a constant; one that can't be read would leave the bar as it comes.
+        Self(match ProgressStyle::with_template(template) {
+            Ok(style) => bar.with_style(style),
+            Err(_) => bar,
+        })
+    }
+
+    fn show(&self, what: &'static str, progress: &Progress) {
+        self.0.set_length(progress.image().get());
+        self.0.set_position(progress.counts().image_bytes);
+        self.0.set_message(what);
+    }
+
+    fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// What was on the way, in words.
+fn told(counts: &Counts, took: Duration) -> String {
+    let pages = |pages: u64| Bytes::new(pages * pagoda_core::page::OS_PAGE as u64);
+    format!(
+        "{} of content, {} of one word, {} of zeroes, {} on the wire, in {:.1} s",
+        pages(counts.data_pages),
+        pages(counts.filled_pages),
+        pages(counts.zero_pages),
+        Bytes::new(counts.wire_bytes),
+        took.as_secs_f64()
+    )
+}
+
+/// A path in a message: one that says nothing to the terminal.
+fn shown(path: &Path) -> String {
+    path.display().to_string().escape_debug().to_string()
+}

@@ -1,0 +1,88 @@
+//! `pagoda recv`: an image to here.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use pagoda_core::migrate::zero::ZeroPolicy;
+use pagoda_core::size::Bytes;
+use pagoda_migrate::{
+    Endpoint, Error, Event, ImageDestination, Listener, ReceiveOptions, ServerTls, receive,
+};
+
+use super::{Bar, Cancel, RECEIVING, Trust, seconds, shown, told};
+use crate::refusal::Refusal;
+
+/// Receive one memory image from a `pagoda send`.
+///
+/// The image has its name only when all of it has arrived, is what its digests say, and is on disk; until then there is
+/// nothing to see, whatever happens. What is listened on is of this machine alone, unless another address is given, and
+/// then a token or certificates have to be given as well. A running process is not taken over: that is CRIU's trade.
+#[derive(clap::Args)]
+pub struct RecvArgs {
+    /// Where to listen: HOST:PORT, tcp://HOST:PORT or unix:///PATH. Port 0 takes any, which is then shown.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000")]
+    listen: Endpoint,
+    /// The file to make. Nothing may be there.
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// What to do with pages of zeroes: check-then-clear, received-map or drop.
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    zero: ZeroPolicy,
+    /// The largest image to take, as it is shown by ls.
+    #[arg(long, value_name = "SIZE", default_value = "1T")]
+    max_size: Bytes,
+    /// How long to wait for a sender, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400 * 30))]
+    wait: u32,
+    /// How long a channel may stand still, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    timeout: u32,
+    #[command(flatten)]
+    trust: Trust,
+    /// Show no progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Receives it.
+pub fn run(args: &RecvArgs) -> Result<ExitCode, Refusal> {
+    let output = shown(&args.output);
+    let tried = format!("receive {output} on {}", args.listen);
+    let refused = |error: Error| Refusal::own(format_args!("could not {tried}: {error}"));
+    let options = ReceiveOptions {
+        token: args.trust.token()?,
+        tls: args.trust.credentials().map(ServerTls::new).transpose().map_err(refused)?,
+        zero: args.zero,
+        image_most: args.max_size,
+        wait: seconds(args.wait),
+        stall: seconds(args.timeout),
+    };
+    if !args.listen.is_local() && options.token.is_none() && options.tls.is_none() {
+        return Err(Refusal::own(format_args!(
+            "could not {tried}: anyone could send to it; give --token-file, or --cert, --key and --ca, or listen on 127.0.0.1"
+        )));
+    }
+    let mut destination = ImageDestination::new(args.output.clone()).map_err(|_| {
+        Refusal::own(format_args!(
+            "could not {tried}: {output} is there already; remove it, or choose another name"
+        ))
+    })?;
+    let listener = Listener::bind(&args.listen).map_err(|error| refused(Error::Listen(error)))?;
+    let at = listener.endpoint().map_err(|error| refused(Error::Listen(error)))?;
+    let cancel = Cancel::on_signals()?;
+    crate::say(format_args!("listening on {at}"));
+    let bar = Bar::new(RECEIVING, args.quiet);
+    let mut started = Instant::now();
+    let received = receive(listener, &mut destination, &options, &mut |event| {
+        match event {
+            Event::Waiting => started = Instant::now(),
+            Event::Turned(error) => crate::say(format_args!("{error}; still waiting")),
+            Event::Moving(progress) => bar.show("receiving", progress),
+        }
+        cancel.look()
+    });
+    bar.clear();
+    let done = received.map(|counts| format!("received {output}: {}", told(&counts, started.elapsed())));
+    cancel.outcome(&tried, done)
+}

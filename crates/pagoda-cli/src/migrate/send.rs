@@ -1,0 +1,79 @@
+//! `pagoda send`: an image from here.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use pagoda_core::migrate::geometry::CHANNELS_MAX;
+use pagoda_core::migrate::handshake::Codec;
+use pagoda_core::size::Bytes;
+use pagoda_migrate::{ClientTls, Endpoint, Error, ImageSource, SendOptions, send};
+
+use super::{Bar, Cancel, SENDING, Trust, seconds, shown, told};
+use crate::refusal::Refusal;
+
+/// Send a memory image, or any file, to a `pagoda recv`.
+///
+/// Holes are never read and stay holes; pages of zeroes, or of one word again and again, cost some bytes. The image is only
+/// read, and must not be written meanwhile; a write that is noticed makes the transfer fail. Without --cert, --key and --ca nothing is
+/// encrypted. A running process, named by its PID, is not moved: that takes its registers, files and sockets along, which
+/// is CRIU's trade; this moves its memory once it is in a file.
+#[derive(clap::Args)]
+pub struct SendArgs {
+    /// The image: a regular file.
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// Where `pagoda recv` listens: tcp://HOST:PORT or unix:///PATH.
+    #[arg(value_name = "ADDRESS")]
+    to: Endpoint,
+    /// How many connections, each with a thread on either side.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(CHANNELS_MAX)))]
+    channels: u16,
+    /// How content is packed: none, lz4, zlib or zstd.
+    #[arg(long, value_name = "CODEC", default_value_t)]
+    codec: Codec,
+    /// The most that all channels together send in a second, like 100M.
+    #[arg(long, value_name = "SIZE")]
+    bandwidth: Option<Bytes>,
+    /// How long a channel may stand still, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    timeout: u32,
+    #[command(flatten)]
+    trust: Trust,
+    /// Show no progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Sends it.
+pub fn run(args: &SendArgs) -> Result<ExitCode, Refusal> {
+    let image = shown(&args.image);
+    let tried = format!("send {image} to {}", args.to);
+    let refused = |error: Error| Refusal::own(format_args!("could not {tried}: {error}"));
+    let options = SendOptions {
+        channels: args.channels,
+        codec: args.codec,
+        token: args.trust.token()?,
+        tls: args.trust.credentials().map(ClientTls::new).transpose().map_err(refused)?,
+        bandwidth: args.bandwidth,
+        stall: seconds(args.timeout),
+    };
+    let source = ImageSource::open(&args.image).map_err(|error| {
+        let pid = image.parse::<u32>().is_ok();
+        let mend = if pid {
+            "a process is not moved, CRIU does that"
+        } else {
+            "name a regular file that this user can read"
+        };
+        Refusal::own(format_args!("could not open {image} ({error}); {mend}"))
+    })?;
+    let cancel = Cancel::on_signals()?;
+    let (bar, started) = (Bar::new(SENDING, args.quiet), Instant::now());
+    let sent = send(&source, &args.to, &options, &mut |progress| {
+        bar.show("round 1", progress);
+        cancel.look()
+    });
+    bar.clear();
+    let done = sent.map(|counts| format!("sent {image}: {}", told(&counts, started.elapsed())));
+    cancel.outcome(&tried, done)
+}

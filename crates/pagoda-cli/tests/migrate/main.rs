@@ -1,0 +1,111 @@
+//! `pagoda send` and `pagoda recv` as a person runs them: what they say, how they end, and what is there afterwards.
+
+mod kills;
+mod pair;
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use pair::{Place, Side, ended, pagoda};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Runs it to its end: its status and what it said.
+fn say(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_pagoda")).args(arguments).output().expect("run");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn what_can_not_be_done_is_one_line_that_says_what_to_do() {
+    let place = Place::new(1);
+    let (image, missing) = (place.path("image"), place.path("missing"));
+    let short = place.path("short");
+    fs::write(&short, "short").expect("written");
+    let here = "tcp://127.0.0.1:1";
+    for (arguments, words) in [
+        (vec!["send", &missing, here], "name a regular file"),
+        (vec!["send", "4711", here], "CRIU does that"),
+        (vec!["send", "/dev/null", here], "not a regular file"),
+        (vec!["send", &image, here], "start `pagoda recv` there first"),
+        (vec!["send", &image, "nowhere"], "write tcp://HOST:PORT"),
+        (vec!["send", &image, here, "--codec", "gzip"], "write none, lz4, zlib or zstd"),
+        (vec!["send", &image, here, "--channels", "65"], "pagoda send --help"),
+        (vec!["send", &image, here, "--token-file", &short], "at least 16 bytes"),
+        (vec!["send", &image, here, "--token-file", &missing], "a file that this user can read"),
+        (vec!["send", &image, here, "--cert", &short, "--key", &short, "--ca", &short], "TLS failed"),
+        (vec!["send", &image, here, "--cert", &short], "--key"),
+        (vec!["recv", "-o", &image], "is there already"),
+        (vec!["recv", "-o", &missing, "--listen", "0.0.0.0:0"], "give --token-file"),
+        (vec!["recv", "-o", &missing, "--listen", "127.0.0.1:0", "--wait", "1"], "nobody came"),
+        (vec!["recv", "-o", &missing, "--zero", "never"], "write check-then-clear, received-map or drop"),
+    ] {
+        let (status, said) = say(&arguments);
+        let last = said.lines().last().unwrap_or_default();
+        assert_eq!(status, Some(125), "{arguments:?}: {said}");
+        assert!(last.starts_with("pagoda: ") && last.contains(words), "{arguments:?}: {said}");
+    }
+    assert_eq!(place.names(), ["image", "short"]);
+}
+
+#[test]
+fn help_says_that_a_process_is_not_moved() {
+    for command in ["send", "recv"] {
+        let output = pagoda(&[command, "--help"]).output().expect("run");
+        assert!(String::from_utf8(output.stdout).expect("text").contains("CRIU"), "{command}");
+    }
+}
+
+#[test]
+fn an_image_is_moved_over_tcp_and_over_a_unix_socket_with_a_token() {
+    let place = Place::new(2);
+    let token = place.path("token");
+    fs::write(&token, "a token of more than sixteen bytes\n").expect("written");
+    let socket = format!("unix://{}", place.path("socket"));
+    for listen in ["127.0.0.1:0", "0.0.0.0:0", &socket] {
+        let mut receiver = place.receiver(&["--listen", listen, "--token-file", &token]);
+        let to = receiver.address().replace("0.0.0.0", "127.0.0.1");
+        let mut sender = Side::start(&["send", &place.path("image"), &to, "--token-file", &token]);
+        let (sent, received) = (ended(&mut sender), ended(&mut receiver));
+        assert_eq!((sent.0, received.0), (Some(0), Some(0)), "{sent:?} {received:?}");
+        assert!(sent.1.contains("pagoda: sent ") && received.1.contains("pagoda: received "), "{sent:?}");
+        assert!(place.is_equal(), "{listen}");
+        fs::remove_file(place.path("arrived")).expect("removed");
+    }
+    assert_eq!(place.names(), ["image", "token"]);
+}
+
+/// The sender is asked to end while it is held up by its own limit, so that there is enough time to ask.
+#[test]
+fn either_side_can_be_asked_to_end_and_the_other_says_why() {
+    for (signal, at_sender) in [(Signal::INT, true), (Signal::TERM, false)] {
+        let place = Place::new(3);
+        let mut receiver = place.receiver(&[]);
+        let image = place.path("image");
+        let slowly = ["send", &image, &receiver.address(), "--codec", "none", "--bandwidth", "1M"];
+        let mut sender = Side::start(&slowly);
+        std::thread::sleep(Duration::from_millis(300));
+        let asked = if at_sender { &mut sender } else { &mut receiver };
+        let pid = Pid::from_child(&asked.child);
+        kill_process(pid, signal).expect("a signal");
+        let (sent, received) = (ended(&mut sender), ended(&mut receiver));
+        let (asked, other) = if at_sender { (sent, received) } else { (received, sent) };
+        assert_eq!(asked.0, Some(128 + signal.as_raw()), "{asked:?}");
+        assert!(asked.1.contains("ended before it was done"), "{asked:?}");
+        assert_eq!(other.0, Some(125), "{other:?}");
+        let why = if at_sender { "has closed it" } else { "it was asked to end" };
+        assert!(other.1.contains(why), "{other:?}");
+        assert_eq!(place.names(), ["image"]);
+    }
+}
+
+#[test]
+fn a_receiver_that_can_not_write_tells_the_sender() {
+    let place = Place::new(4);
+    let mut receiver = Side::start(&["recv", "--listen", "127.0.0.1:0", "-o", &place.path("no/arrived")]);
+    let mut sender = Side::start(&["send", &place.path("image"), &receiver.address()]);
+    let (sent, received) = (ended(&mut sender), ended(&mut receiver));
+    assert_eq!((sent.0, received.0), (Some(125), Some(125)));
+    assert!(sent.1.contains("the receiver gave up: it could not write the image"), "{sent:?}");
+    assert!(received.1.contains("check the directory and the space there"), "{received:?}");
+}

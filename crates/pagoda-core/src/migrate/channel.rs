@@ -1,0 +1,256 @@
+//! The two ends of a channel as machines: one numbers frames, the other notices whatever is not as it was sent.
+//!
+//! The numbers run through all rounds, so that a frame that is lost, doubled, swapped or from elsewhere shows at the next
+//! one. A channel that stops short shows because its `End` is missing. `Inbound` must never let a frame pass that
+//! writes outside of its channel's stripes.
+
+use super::frame::{Body, Frame};
+use super::geometry::{Extent, Geometry};
+
+/// The sender's end.
+#[derive(Debug, Default)]
+pub struct Outbound {
+    next: u64,
+    round: u32,
+    pages: u64,
+}
+
+impl Outbound {
+    /// The frame of `body`, which is about pages. Panics if it is not.
+    #[must_use]
+    pub fn frame(&mut self, body: Body) -> Frame {
+        let extent = body.extent().expect("rounds end by `sync`, channels by `end`");
+        self.pages += u64::from(extent.count());
+        self.number(body)
+    }
+
+    /// The end of a round, and its number.
+    #[must_use]
+    pub fn sync(&mut self) -> (Frame, u32) {
+        self.round += 1;
+        let pages = std::mem::take(&mut self.pages);
+        (self.number(Body::Sync { round: self.round, pages }), self.round)
+    }
+
+    /// The end of the channel, after the last round's.
+    #[must_use]
+    pub fn end(&mut self) -> Frame {
+        self.number(Body::End { round: self.round })
+    }
+
+    /// The end of the migration, on channel 0, after its own end and every other channel's.
+    #[must_use]
+    pub fn commit(mut self) -> Frame {
+        self.number(Body::Commit)
+    }
+
+    fn number(&mut self, body: Body) -> Frame {
+        let sequence = self.next;
+        self.next += 1;
+        Frame { sequence, body }
+    }
+}
+
+/// What is wrong with a frame where it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// Another frame was due: one was lost, doubled or swapped.
+    OutOfOrder {
+        /// The number that was due.
+        due: u64,
+        /// The number that came.
+        came: u64,
+    },
+    /// It reaches beyond the image, or into another channel's stripes.
+    NotOwned(Extent),
+    /// A round's end has not the number that was due, or counts other pages than arrived.
+    WrongRound,
+    /// The channel's end does not follow a round's, or the migration's does not follow that of channel 0.
+    EarlyEnd,
+    /// There is something after the end.
+    AfterEnd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    InRound,
+    Synced,
+    Ended,
+    Committed,
+}
+
+/// The receiver's end.
+#[derive(Debug)]
+pub struct Inbound {
+    geometry: Geometry,
+    channel: u16,
+    next: u64,
+    round: u32,
+    pages: u64,
+    state: State,
+}
+
+impl Inbound {
+    /// The end of `channel`, before its first frame.
+    #[must_use]
+    pub const fn new(geometry: Geometry, channel: u16) -> Self {
+        Self { geometry, channel, next: 0, round: 0, pages: 0, state: State::InRound }
+    }
+
+    /// Takes the next frame. After an error nothing that follows may be taken.
+    ///
+    /// # Errors
+    /// What is wrong with it here.
+    pub fn accept(&mut self, frame: Frame) -> Result<(), Violation> {
+        let commits = frame.body == Body::Commit;
+        match self.state {
+            State::Ended if commits && self.channel == 0 => {}
+            State::Ended | State::Committed => return Err(Violation::AfterEnd),
+            State::InRound | State::Synced if commits => return Err(Violation::EarlyEnd),
+            State::InRound | State::Synced => {}
+        }
+        if frame.sequence != self.next {
+            return Err(Violation::OutOfOrder { due: self.next, came: frame.sequence });
+        }
+        self.next += 1;
+        self.state = match frame.body {
+            Body::Sync { round, pages } => {
+                if self.round.checked_add(1) != Some(round) || pages != self.pages {
+                    return Err(Violation::WrongRound);
+                }
+                (self.round, self.pages) = (round, 0);
+                State::Synced
+            }
+            Body::End { round } => {
+                if self.state != State::Synced || round != self.round {
+                    return Err(Violation::EarlyEnd);
+                }
+                State::Ended
+            }
+            Body::Commit => State::Committed,
+            Body::Data { extent, .. }
+            | Body::Stored { extent, .. }
+            | Body::Filled { extent, .. }
+            | Body::Zero { extent } => {
+                if !self.geometry.owns(self.channel, extent) {
+                    return Err(Violation::NotOwned(extent));
+                }
+                self.pages += u64::from(extent.count());
+                State::InRound
+            }
+        };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::geometry::STRIPE_PAGES;
+    use super::*;
+    use crate::size::Bytes;
+    use proptest::prelude::*;
+
+    const CHANNELS: u16 = 3;
+
+    fn geometry() -> Geometry {
+        Geometry::new(Bytes::mib(32), CHANNELS).expect("a geometry")
+    }
+
+    /// A whole channel: rounds of some frames each, and the end.
+    fn stream(channel: u16, rounds: &[Vec<(u64, u32, u8)>]) -> Vec<Frame> {
+        let (mut out, mut frames) = (Outbound::default(), Vec::new());
+        for round in rounds {
+            for &(stripe, page, kind) in round {
+                let stripe = (stripe * u64::from(CHANNELS) + u64::from(channel)) % 15;
+                let stripe = stripe - stripe % 3 + u64::from(channel);
+                let first = stripe * u64::from(STRIPE_PAGES) + u64::from(page);
+                let extent = Extent::new(first, 1).expect("a page");
+                frames.push(out.frame(match kind {
+                    0 => Body::Zero { extent },
+                    1 => Body::Filled { extent, word: [7; 8] },
+                    _ => Body::Stored { extent, digest: u64::from(page) },
+                }));
+            }
+            frames.push(out.sync().0);
+        }
+        frames.push(out.end());
+        if channel == 0 {
+            frames.push(out.commit());
+        }
+        frames
+    }
+
+    /// Whether all of it is taken, to its end.
+    fn arrives(channel: u16, frames: &[Frame]) -> bool {
+        let mut inbound = Inbound::new(geometry(), channel);
+        let last = if channel == 0 { State::Committed } else { State::Ended };
+        frames.iter().all(|&frame| inbound.accept(frame).is_ok()) && inbound.state == last
+    }
+
+    fn rounds() -> impl Strategy<Value = Vec<Vec<(u64, u32, u8)>>> {
+        let frame = (0u64..5, 0..STRIPE_PAGES, 0u8..3);
+        prop::collection::vec(prop::collection::vec(frame, 0..12), 1..4)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sent_arrives(rounds in rounds(), channel in 0..CHANNELS) {
+            prop_assert!(arrives(channel, &stream(channel, &rounds)));
+        }
+
+        #[test]
+        fn a_frame_lost_doubled_swapped_cut_off_or_misdirected_is_noticed(
+            rounds in rounds(), channel in 0..CHANNELS, fault in 0u8..5, at: prop::sample::Index, other: prop::sample::Index
+        ) {
+            let sent = stream(channel, &rounds);
+            let (at, other) = (at.index(sent.len()), other.index(sent.len()));
+            let mut arrived = sent.clone();
+            let mut channel = channel;
+            match fault {
+                0 => drop(arrived.remove(at)),
+                1 => arrived.insert(other, sent[at]),
+                2 => arrived.swap(at, other),
+                3 => arrived.truncate(at),
+                // A channel's frames on another one. Between two others, those about no page could be either's.
+                _ if channel > 0 && sent.iter().all(|frame| frame.body.extent().is_none()) => {
+                    arrived.clear();
+                }
+                _ => channel = (channel + 1) % CHANNELS,
+            }
+            let harmless = match fault {
+                2 => at == other,
+                _ => false,
+            };
+            prop_assert_eq!(arrives(channel, &arrived), harmless);
+        }
+
+        #[test]
+        fn rounds_that_lie_are_refused(rounds in rounds(), lie in 0u8..3) {
+            let mut sent = stream(1, &rounds);
+            let last = sent.len() - 1;
+            match (lie, &mut sent[last - 1].body) {
+                (0, Body::Sync { pages, .. }) => *pages += 1,
+                (1, Body::Sync { round, .. }) => *round += 1,
+                _ => sent[last].body = Body::End { round: 0 },
+            }
+            prop_assert!(!arrives(1, &sent));
+        }
+    }
+
+    #[test]
+    fn an_end_without_a_round_is_early_and_nothing_follows_an_end() {
+        let accept = |channel, frames: &[Frame]| {
+            let mut inbound = Inbound::new(geometry(), channel);
+            frames.iter().try_for_each(|&frame| inbound.accept(frame))
+        };
+        assert_eq!(accept(0, &[Outbound::default().end()]), Err(Violation::EarlyEnd));
+        assert_eq!(accept(0, &[Outbound::default().commit()]), Err(Violation::EarlyEnd));
+        let more = |sequence, body| Frame { sequence, body };
+        let mut frames = stream(1, &[vec![]]);
+        frames.push(more(2, Body::Commit));
+        assert_eq!(accept(1, &frames), Err(Violation::AfterEnd), "only channel 0 commits");
+        let mut frames = stream(0, &[vec![]]);
+        frames.push(more(3, Body::End { round: 1 }));
+        assert_eq!(accept(0, &frames), Err(Violation::AfterEnd));
+    }
+}

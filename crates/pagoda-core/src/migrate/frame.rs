@@ -1,0 +1,221 @@
+//! Frames: what a channel carries after the handshake, from the sender to the receiver.
+//!
+//! A header of 48 bytes, then as many bytes of payload as it says: at most a stripe. The digest is of the content as it
+//! was in the sender's memory, so that it covers the codec as well as the wire. It guards against accidents; against
+//! people there is TLS.
+
+use super::fields::{Damaged, Put, Take};
+use super::geometry::{Extent, STRIPE_BYTES};
+
+/// A header's length.
+pub const FRAME_BYTES: usize = 48;
+
+/// The longest payload. What a codec does not make smaller goes as it is.
+pub const PAYLOAD_MOST: usize = STRIPE_BYTES;
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Pages with content, packed by the codec that was agreed on. Their `packed_bytes` follow: fewer than the
+    /// pages have, and at least one.
+    Data {
+        /// Which pages.
+        extent: Extent,
+        /// The length of the payload.
+        packed_bytes: u32,
+        /// xxh3 of what the payload unpacks to.
+        digest: u64,
+    },
+    /// Pages with content, as they are. They follow, whole.
+    Stored {
+        /// Which pages.
+        extent: Extent,
+        /// xxh3 of the payload.
+        digest: u64,
+    },
+    /// Pages that hold one word, other than zero, again and again. Nothing follows.
+    Filled {
+        /// Which pages.
+        extent: Extent,
+        /// The word, as the bytes lie in memory.
+        word: [u8; 8],
+    },
+    /// Pages of zeroes. Nothing follows.
+    Zero {
+        /// Which pages.
+        extent: Extent,
+    },
+    /// The end of a round, counted from 1: all that the sender had to say about this channel's stripes has been said.
+    Sync {
+        /// Which round.
+        round: u32,
+        /// The pages that the channel's frames of this round named.
+        pages: u64,
+    },
+    /// The end of the channel, right after a `Sync`.
+    End {
+        /// The last round.
+        round: u32,
+    },
+    /// The end of the migration, on channel 0 behind its `End`: all channels have ended, and the image may be shown.
+    Commit,
+}
+
+impl Body {
+    /// The pages that it is about, if it is about pages.
+    #[must_use]
+    pub const fn extent(self) -> Option<Extent> {
+        match self {
+            Self::Data { extent, .. }
+            | Self::Stored { extent, .. }
+            | Self::Filled { extent, .. }
+            | Self::Zero { extent } => Some(extent),
+            Self::Sync { .. } | Self::End { .. } | Self::Commit => None,
+        }
+    }
+
+    /// How many bytes follow the header: at most [`PAYLOAD_MOST`].
+    #[must_use]
+    pub const fn payload_bytes(self) -> usize {
+        match self {
+            Self::Data { packed_bytes, .. } => packed_bytes as usize,
+            Self::Stored { extent, .. } => extent.len().as_usize(),
+            _ => 0,
+        }
+    }
+}
+
+/// A header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Its place among the frames of its channel, from 0.
+    pub sequence: u64,
+    /// What it says.
+    pub body: Body,
+}
+
+const DATA: u8 = 1;
+const STORED: u8 = 2;
+const FILLED: u8 = 3;
+const ZERO: u8 = 4;
+const SYNC: u8 = 5;
+const END: u8 = 6;
+const COMMIT: u8 = 7;
+
+impl Frame {
+    /// Its bytes. A `Data` frame must not be longer than its pages, nor may a `Filled` one be of zeroes: no receiver
+    /// would take them.
+    #[must_use]
+    pub fn encode(self) -> [u8; FRAME_BYTES] {
+        let none = [0; 8];
+        // `at` is a page or a round, `what` is what the kind has to say about it.
+        let (kind, count, at, what, digest) = match self.body {
+            Body::Data { extent, packed_bytes, digest } => {
+                (DATA, extent.count(), extent.first(), u64::from(packed_bytes).to_le_bytes(), digest)
+            }
+            Body::Stored { extent, digest } => (STORED, extent.count(), extent.first(), none, digest),
+            Body::Filled { extent, word } => (FILLED, extent.count(), extent.first(), word, 0),
+            Body::Zero { extent } => (ZERO, extent.count(), extent.first(), none, 0),
+            Body::Sync { round, pages } => (SYNC, 0, u64::from(round), pages.to_le_bytes(), 0),
+            Body::End { round } => (END, 0, u64::from(round), none, 0),
+            Body::Commit => (COMMIT, 0, 0, none, 0),
+        };
+        Put::new().u8(kind).bytes([0; 3]).u32(count).u64(self.sequence).u64(at).bytes(what).u64(digest).seal()
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// If no [`encode`](Self::encode) gives these bytes, or they announce more than their pages can hold.
+    pub fn decode(bytes: &[u8; FRAME_BYTES]) -> Result<Self, Damaged> {
+        let mut take = Take::new(bytes);
+        let kind = take.u8();
+        let [_, _, _] = take.bytes();
+        let (count, sequence, at, what, digest) =
+            (take.u32(), take.u64(), take.u64(), take.bytes(), take.u64());
+        let extent = || Extent::new(at, count).ok_or(Damaged);
+        let round = || u32::try_from(at).map_err(|_| Damaged);
+        let body = match kind {
+            DATA => {
+                let extent = extent()?;
+                let packed_bytes = u32::try_from(u64::from_le_bytes(what)).map_err(|_| Damaged)?;
+                if packed_bytes == 0 || u64::from(packed_bytes) >= extent.len().get() {
+                    return Err(Damaged);
+                }
+                Body::Data { extent, packed_bytes, digest }
+            }
+            STORED => Body::Stored { extent: extent()?, digest },
+            FILLED if what != [0; 8] => Body::Filled { extent: extent()?, word: what },
+            ZERO => Body::Zero { extent: extent()? },
+            SYNC => Body::Sync { round: round()?, pages: u64::from_le_bytes(what) },
+            END => Body::End { round: round()? },
+            COMMIT => Body::Commit,
+            _ => return Err(Damaged),
+        };
+        let frame = Self { sequence, body };
+        if frame.encode() == *bytes { Ok(frame) } else { Err(Damaged) }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::geometry::STRIPE_PAGES;
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(in super::super) fn extents() -> impl Strategy<Value = Extent> {
+        (0u64..1 << 30, 1..=STRIPE_PAGES, 0..STRIPE_PAGES).prop_map(|(stripe, count, into)| {
+            let into = into % (STRIPE_PAGES - count + 1);
+            Extent::new(stripe * u64::from(STRIPE_PAGES) + u64::from(into), count).expect("within a stripe")
+        })
+    }
+
+    pub(in super::super) fn bodies() -> impl Strategy<Value = Body> {
+        prop_oneof![
+            (extents(), any::<prop::sample::Index>(), any::<u64>()).prop_map(|(extent, packed, digest)| {
+                let packed_bytes = 1 + packed.index(extent.len().as_usize() - 1) as u32;
+                Body::Data { extent, packed_bytes, digest }
+            }),
+            (extents(), any::<u64>()).prop_map(|(extent, digest)| Body::Stored { extent, digest }),
+            (extents(), 1..=u64::MAX)
+                .prop_map(|(extent, word)| Body::Filled { extent, word: word.to_le_bytes() }),
+            extents().prop_map(|extent| Body::Zero { extent }),
+            (any::<u32>(), any::<u64>()).prop_map(|(round, pages)| Body::Sync { round, pages }),
+            any::<u32>().prop_map(|round| Body::End { round }),
+            Just(Body::Commit),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_frame_comes_back_as_it_was(sequence: u64, body in bodies()) {
+            let frame = Frame { sequence, body };
+            prop_assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+            prop_assert!(frame.body.payload_bytes() <= PAYLOAD_MOST);
+        }
+
+        #[test]
+        fn one_bit_that_flips_is_noticed(sequence: u64, body in bodies(), bit in 0..FRAME_BYTES * 8) {
+            let mut bytes = Frame { sequence, body }.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Frame::decode(&bytes), Err(Damaged));
+        }
+
+        #[test]
+        fn any_bytes_with_a_right_checksum_are_refused_or_mean_themselves(
+            kind in 0u8..9, count: u32, at: u64, what in prop_oneof![Just(0u64), any::<u64>()], digest: u64, odd in 0u8..3
+        ) {
+            let bytes: [u8; FRAME_BYTES] =
+                Put::new().u8(kind).bytes([odd / 2, 0, 0]).u32(count).u64(7).u64(at).u64(what).u64(digest).seal();
+            if let Ok(frame) = Frame::decode(&bytes) {
+                prop_assert_eq!(frame.encode(), bytes);
+                prop_assert!(frame.body.payload_bytes() <= PAYLOAD_MOST);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_refused(bytes: [u8; FRAME_BYTES]) {
+            prop_assert_eq!(Frame::decode(&bytes), Err(Damaged));
+        }
+    }
+}

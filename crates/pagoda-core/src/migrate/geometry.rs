@@ -1,0 +1,169 @@
+//! Which pages an image has, and which channel each belongs to. Both sides compute it from the same three numbers.
+//!
+//! This module must never let an extent reach beyond the image, or a channel write what is another's.
+
+use crate::page::{HUGE_FRAME, OS_PAGE};
+use crate::size::Bytes;
+
+/// What belongs to one channel as a whole: a huge frame, so that no two channels fault the same one.
+pub const STRIPE_BYTES: usize = HUGE_FRAME;
+
+/// Pages of a stripe, and so of the longest extent.
+pub const STRIPE_PAGES: u32 = (STRIPE_BYTES / OS_PAGE) as u32;
+
+/// The most channels of a migration. Each has a thread and two buffers of a stripe on either side: 256 MiB in all.
+pub const CHANNELS_MAX: u16 = 64;
+
+/// The largest image: 2^52 bytes, the physical addresses of today's processors.
+pub const IMAGE_MOST: Bytes = Bytes::gib(1 << 22);
+
+/// Some pages in a row, never none, within one stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    first: u64,
+    count: u32,
+}
+
+impl Extent {
+    /// `count` pages from page `first`. None if that is no page, crosses the end of a stripe, or lies beyond
+    /// [`IMAGE_MOST`].
+    #[must_use]
+    pub const fn new(first: u64, count: u32) -> Option<Self> {
+        let into_stripe = first % STRIPE_PAGES as u64;
+        let fits = count > 0 && into_stripe + count as u64 <= STRIPE_PAGES as u64;
+        if fits && first < IMAGE_MOST.get() / OS_PAGE as u64 { Some(Self { first, count }) } else { None }
+    }
+    /// Its first page.
+    #[must_use]
+    pub const fn first(self) -> u64 {
+        self.first
+    }
+    /// How many pages it has, from 1 to [`STRIPE_PAGES`].
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        self.count
+    }
+    /// One past its last page.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.first + self.count as u64
+    }
+    /// Where it begins in the image.
+    #[must_use]
+    pub const fn offset(self) -> Bytes {
+        Bytes::new(self.first * OS_PAGE as u64)
+    }
+    /// Its length in whole pages. An image's last page may have less: see [`Geometry::part_of_image`].
+    #[must_use]
+    pub const fn len(self) -> Bytes {
+        Bytes::new(self.count as u64 * OS_PAGE as u64)
+    }
+    /// Never.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.count == 0
+    }
+}
+
+/// An image's size and its channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    image: Bytes,
+    channels: u16,
+}
+
+impl Geometry {
+    /// An image of `image` bytes over `channels` channels. None if it is larger than [`IMAGE_MOST`], or the channels
+    /// are not from 1 to [`CHANNELS_MAX`].
+    #[must_use]
+    pub const fn new(image: Bytes, channels: u16) -> Option<Self> {
+        if image.get() <= IMAGE_MOST.get() && channels > 0 && channels <= CHANNELS_MAX {
+            Some(Self { image, channels })
+        } else {
+            None
+        }
+    }
+    /// The size of the image.
+    #[must_use]
+    pub const fn image(self) -> Bytes {
+        self.image
+    }
+    /// How many channels there are.
+    #[must_use]
+    pub const fn channels(self) -> u16 {
+        self.channels
+    }
+    /// The image in pages. The last one may be there in part only; the rest of it is zero.
+    #[must_use]
+    pub const fn pages(self) -> u64 {
+        self.image.get().div_ceil(OS_PAGE as u64)
+    }
+    /// The stripes of `channel`, as numbers of their first pages, lowest first.
+    pub fn stripes_of(self, channel: u16) -> impl Iterator<Item = u64> + use<> {
+        let stripes = self.pages().div_ceil(u64::from(STRIPE_PAGES));
+        (u64::from(channel)..stripes)
+            .step_by(usize::from(self.channels))
+            .map(|stripe| stripe * u64::from(STRIPE_PAGES))
+    }
+    /// Whether `extent` is a part of the image that `channel` may write.
+    #[must_use]
+    pub const fn owns(self, channel: u16, extent: Extent) -> bool {
+        let stripe = extent.first / STRIPE_PAGES as u64;
+        extent.end() <= self.pages() && stripe % self.channels as u64 == channel as u64
+    }
+    /// How much of `extent` is in the image: all of it, but for the last page of an image that ends within a page.
+    #[must_use]
+    pub const fn part_of_image(self, extent: Extent) -> Bytes {
+        let rest = self.image.saturating_sub(extent.offset());
+        if rest.get() < extent.len().get() { rest } else { extent.len() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_no_extent_is_refused() {
+        assert_eq!(Extent::new(0, 0), None);
+        assert_eq!(Extent::new(511, 2), None);
+        assert_eq!(Extent::new(u64::MAX, 1), None);
+        assert_eq!(Extent::new(0, u32::MAX), None);
+        assert_eq!(Extent::new(512, 512).map(Extent::end), Some(1024));
+    }
+
+    #[test]
+    fn what_is_no_geometry_is_refused() {
+        assert_eq!(Geometry::new(Bytes::mib(1), 0), None);
+        assert_eq!(Geometry::new(Bytes::mib(1), CHANNELS_MAX + 1), None);
+        assert_eq!(Geometry::new(IMAGE_MOST.saturating_add(Bytes::new(1)), 1), None);
+    }
+
+    #[test]
+    fn the_last_page_may_be_cut() {
+        let geometry = Geometry::new(Bytes::new(5000), 1).expect("a geometry");
+        assert_eq!(geometry.pages(), 2);
+        assert_eq!(Extent::new(0, 2).map(|both| geometry.part_of_image(both)), Some(Bytes::new(5000)));
+        assert_eq!(Extent::new(1, 1).map(|last| geometry.part_of_image(last)), Some(Bytes::new(904)));
+        assert!(Extent::new(1, 2).is_some_and(|beyond| !geometry.owns(0, beyond)));
+    }
+
+    proptest! {
+        #[test]
+        fn each_page_is_of_exactly_one_channel(image in 0u64..64 << 20, channels in 1..=CHANNELS_MAX) {
+            let geometry = Geometry::new(Bytes::new(image), channels).expect("a geometry");
+            let mut owners = vec![0u32; geometry.pages() as usize];
+            for channel in 0..channels {
+                for stripe in geometry.stripes_of(channel) {
+                    for page in stripe..geometry.pages().min(stripe + u64::from(STRIPE_PAGES)) {
+                        owners[page as usize] += 1;
+                        let page = Extent::new(page, 1).expect("a page");
+                        prop_assert!((0..channels).all(|other| geometry.owns(other, page) == (other == channel)));
+                    }
+                }
+            }
+            prop_assert!(owners.iter().all(|&owners| owners == 1));
+        }
+    }
+}

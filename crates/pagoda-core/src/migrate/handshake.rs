@@ -1,0 +1,260 @@
+//! What both sides say before the first frame, on each channel: who they are, and what exactly is to come.
+//!
+//! The receiver greets with a number used once; the sender says what it brings, and proves that it has the token; the
+//! receiver takes it, with its own proof, or refuses. The proofs are keyed hashes over all that was said, made by whoever
+//! knows the token: the token itself is never sent, and one that was overheard can't be used again. What is said here is
+//! not secret, and content is not protected by it: that takes TLS.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::fields::{Damaged, Put, Take};
+use super::geometry::{Geometry, STRIPE_BYTES};
+use crate::page::OS_PAGE;
+use crate::size::Bytes;
+
+/// The version of all that is under `migrate`. Raised whenever the meaning of a byte changes.
+pub const VERSION: u16 = 1;
+
+/// How a message begins, so that somebody else's protocol is not taken for damage.
+const MAGIC: [u8; 8] = *b"PagodaMv";
+
+/// A number used once, and a proof, in bytes.
+pub const PROOF_BYTES: usize = 32;
+
+/// A [`Greeting`]'s length.
+pub const GREETING_BYTES: usize = 56;
+/// A [`Hello`]'s length.
+pub const HELLO_BYTES: usize = 128;
+/// An [`Answer`]'s length.
+pub const ANSWER_BYTES: usize = 64;
+
+/// How content is packed on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Codec {
+    /// As it is.
+    None,
+    /// LZ4: the fastest.
+    #[default]
+    Lz4,
+    /// Deflate with zlib's frame, level 1.
+    Zlib,
+    /// Zstandard, level 1.
+    Zstd,
+}
+
+impl Codec {
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::None, Self::Lz4, Self::Zlib, Self::Zstd];
+}
+
+impl fmt::Display for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+            Self::Zlib => "zlib",
+            Self::Zstd => "zstd",
+        })
+    }
+}
+
+impl FromStr for Codec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|codec| codec.to_string() == text);
+        found.ok_or_else(|| format!("{text:?} is no codec; write none, lz4, zlib or zstd"))
+    }
+}
+
+/// The receiver's first word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// The version it speaks.
+    pub version: u16,
+    /// Whether it demands a token.
+    pub wants_token: bool,
+    /// A number it has never used before.
+    pub nonce: [u8; PROOF_BYTES],
+}
+
+impl Greeting {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; GREETING_BYTES] {
+        let wants_token = u8::from(self.wants_token);
+        Put::new().bytes(MAGIC).u16(self.version).u8(wants_token).bytes([0; 5]).bytes(self.nonce).seal()
+    }
+
+    /// Reads a greeting. One of another version may have another meaning behind `version`.
+    ///
+    /// # Errors
+    /// If no [`encode`](Self::encode) gives these bytes.
+    pub fn decode(bytes: &[u8; GREETING_BYTES]) -> Result<Self, Damaged> {
+        let mut take = Take::new(bytes);
+        let [_, _, _, _, _, _, _, _] = take.bytes();
+        let (version, wants_token) = (take.u16(), take.u8() == 1);
+        let [_, _, _, _, _] = take.bytes();
+        let greeting = Self { version, wants_token, nonce: take.bytes() };
+        if greeting.encode() == *bytes { Ok(greeting) } else { Err(Damaged) }
+    }
+}
+
+/// What the sender brings on this channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The same on all channels of a migration, and no other's.
+    pub session: [u8; 16],
+    /// The image, and how many channels carry it.
+    pub geometry: Geometry,
+    /// Which of them this is.
+    pub channel: u16,
+    /// How content is packed.
+    pub codec: Codec,
+    /// A number the sender has never used before.
+    pub nonce: [u8; PROOF_BYTES],
+    /// The proof over the greeting and [`unproven`](Self::unproven).
+    pub proof: [u8; PROOF_BYTES],
+}
+
+/// A [`Hello`]'s bytes without its proof.
+pub const UNPROVEN_BYTES: usize = HELLO_BYTES - PROOF_BYTES;
+
+impl Hello {
+    fn fields<const N: usize>(self) -> Put<N> {
+        Put::new()
+            .bytes(MAGIC)
+            .u16(VERSION)
+            .u16(self.channel)
+            .u16(self.geometry.channels())
+            .u16(self.codec as u16)
+            .u32(OS_PAGE as u32)
+            .u32(STRIPE_BYTES as u32)
+            .u64(self.geometry.image().get())
+            .bytes(self.session)
+            .bytes(self.nonce)
+    }
+
+    /// What the proofs are over, beside the greeting: all but the proof itself.
+    #[must_use]
+    pub fn unproven(self) -> [u8; UNPROVEN_BYTES] {
+        self.fields().bytes([0; 8]).seal()
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; HELLO_BYTES] {
+        self.fields().bytes([0; 8]).bytes(self.proof).seal()
+    }
+
+    /// Reads a hello. Whether it may come in is the caller's to say: its proof, its size and its channel are as they are.
+    ///
+    /// # Errors
+    /// Why it is to be refused.
+    pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, Refusal> {
+        let mut take = Take::new(bytes);
+        if take.bytes() != MAGIC {
+            return Err(Refusal::Damaged);
+        }
+        if take.u16() != VERSION {
+            return Err(Refusal::Version);
+        }
+        let (channel, channels, codec) = (take.u16(), take.u16(), take.u16());
+        let (page, stripe, image) = (take.u32(), take.u32(), take.u64());
+        if page as usize != OS_PAGE || stripe as usize != STRIPE_BYTES {
+            return Err(Refusal::Geometry);
+        }
+        let geometry = Geometry::new(Bytes::new(image), channels).ok_or(Refusal::Geometry)?;
+        let codec = Codec::ALL.into_iter().find(|known| *known as u16 == codec).ok_or(Refusal::Codec)?;
+        let (session, nonce) = (take.bytes(), take.bytes());
+        let [_, _, _, _, _, _, _, _] = take.bytes();
+        let hello = Self { session, geometry, channel, codec, nonce, proof: take.bytes() };
+        if hello.encode() != *bytes {
+            return Err(Refusal::Damaged);
+        }
+        if channel < channels { Ok(hello) } else { Err(Refusal::Channel) }
+    }
+}
+
+/// Why a receiver does not take a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It could not make sense of what was said.
+    Damaged,
+    /// It speaks another version.
+    Version,
+    /// The token is wrong.
+    Token,
+    /// The sizes of a page or a stripe differ, or the channels are too many.
+    Geometry,
+    /// The image is larger than the receiver allows.
+    TooLarge,
+    /// It does not know the codec.
+    Codec,
+    /// The channel is there already, or is not what the migration's other channels said.
+    Channel,
+    /// It is busy with another migration.
+    Busy,
+}
+
+impl Refusal {
+    const ALL: [Self; 8] = [
+        Self::Damaged,
+        Self::Version,
+        Self::Token,
+        Self::Geometry,
+        Self::TooLarge,
+        Self::Codec,
+        Self::Channel,
+        Self::Busy,
+    ];
+}
+
+/// The receiver's answer to a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The channel is taken.
+    Taken {
+        /// The receiver's own proof that it has the token, over the same bytes.
+        proof: [u8; PROOF_BYTES],
+    },
+    /// It is not, and the connection is about to be closed.
+    Refused(Refusal),
+}
+
+impl Answer {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; ANSWER_BYTES] {
+        let (status, proof) = match self {
+            Self::Taken { proof } => (0, proof),
+            Self::Refused(refusal) => (1 + refusal as u16, [0; PROOF_BYTES]),
+        };
+        Put::new().bytes(MAGIC).u16(VERSION).u16(status).bytes([0; 12]).bytes(proof).seal()
+    }
+
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// If no [`encode`](Self::encode) gives these bytes.
+    pub fn decode(bytes: &[u8; ANSWER_BYTES]) -> Result<Self, Damaged> {
+        let mut take = Take::new(bytes);
+        let [_, _, _, _, _, _, _, _] = take.bytes();
+        let (_version, status) = (take.u16(), take.u16());
+        let [_, _, _, _, _, _, _, _, _, _, _, _] = take.bytes();
+        let proof = take.bytes();
+        let answer = match status {
+            0 => Self::Taken { proof },
+            status => {
+                let refusal = Refusal::ALL.get(usize::from(status) - 1);
+                Self::Refused(*refusal.ok_or(Damaged)?)
+            }
+        };
+        if answer.encode() == *bytes { Ok(answer) } else { Err(Damaged) }
+    }
+}
+
+#[cfg(test)]
+#[path = "handshake_test.rs"]
+mod tests;

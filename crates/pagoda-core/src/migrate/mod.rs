@@ -1,0 +1,38 @@
+//! How memory moves to another process or host: what is said on the wire, and what is done with what arrives.
+//!
+//! The image is cut into *stripes* of 2 MiB, and each stripe belongs to one channel for good (`geometry`). So no two
+//! channels ever touch the same page or share a huge frame, a page's older content can't overtake its newer, and no
+//! round needs a barrier between channels. What a channel carries is a sequence of frames (`frame`), watched by a
+//! small machine that notices whatever is lost, doubled, swapped or cut off (`channel`). Before that both sides agree
+//! on all of it (`handshake`).
+//!
+//! The destination is fresh, and fresh memory is zero: what is never named stays as it is, and a zero page that
+//! arrives first is not even touched. The received map (`received`) knows which those are, `zero` says what each policy
+//! does with the others.
+//!
+//! ```text
+//!   receiver                     sender, on each channel
+//!   Greeting  ------------------>
+//!             <------------------  Hello
+//!   Answer    ------------------>
+//!             <------------------  Data, Stored, Filled, Zero ... Sync      a round, and maybe more rounds
+//!   Synced    ------------------>
+//!             <------------------  End
+//!
+//!             <------------------  Commit                                    on channel 0, when all have ended
+//!   Working ... Finished ------->
+//! ```
+//!
+//! Every decoder here is total: any bytes give a value or an error, none of them a panic or an allocation. This
+//! module must never trust a length that came from outside.
+
+pub mod channel;
+pub mod convergence;
+mod fields;
+pub mod frame;
+pub mod geometry;
+pub mod handshake;
+pub mod rate;
+pub mod received;
+pub mod reply;
+pub mod zero;

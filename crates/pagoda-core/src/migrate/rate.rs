@@ -1,0 +1,74 @@
+//! A limit on bandwidth that all channels share.
+//!
+//! Each reserves what it is about to send and is told how long to wait first: the line is booked from one reservation to
+//! the next, so that no channel starves and an idle while is not made up for by a burst. This module must never read a
+//! clock.
+
+use crate::size::Bytes;
+
+/// The line of a limited rate.
+#[derive(Debug)]
+pub struct Line {
+    per_s: u64,
+    free_at_ns: u64,
+}
+
+impl Line {
+    /// A line that takes so much in a second, at least one byte.
+    #[must_use]
+    pub const fn new(per_s: Bytes) -> Self {
+        let per_s = if per_s.get() == 0 { 1 } else { per_s.get() };
+        Self { per_s, free_at_ns: 0 }
+    }
+
+    /// Books the line for `bytes` at `now_ns` of any clock. Returns how many ns to wait before sending them: until all
+    /// that was booked before has gone.
+    #[must_use]
+    pub fn book(&mut self, now_ns: u64, bytes: Bytes) -> u64 {
+        let takes_ns = (u128::from(bytes.get()) * 1_000_000_000).div_ceil(u128::from(self.per_s));
+        let from_ns = self.free_at_ns.max(now_ns);
+        self.free_at_ns = from_ns.saturating_add(u64::try_from(takes_ns).unwrap_or(u64::MAX));
+        from_ns - now_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_window_carries_more_than_its_rate_and_one_message(
+            per_s in 1u64..1 << 34, steps in prop::collection::vec((0u64..1 << 30, 0u64..4 << 20), 1..60)
+        ) {
+            let mut line = Line::new(Bytes::new(per_s));
+            let mut now_ns = 0;
+            // What was sent, and when.
+            let mut sent: Vec<(u64, u64)> = Vec::new();
+            for (idle_ns, bytes) in steps {
+                now_ns += idle_ns;
+                let wait_ns = line.book(now_ns, Bytes::new(bytes));
+                sent.push((now_ns + wait_ns, bytes));
+            }
+            for from in 0..sent.len() {
+                let mut bytes = 0u128;
+                for to in from..sent.len() {
+                    // All but the last have gone when the last one starts.
+                    let passed_ns = u128::from(sent[to].0 - sent[from].0);
+                    let may = passed_ns * u128::from(per_s) / 1_000_000_000;
+                    prop_assert!(bytes <= may, "{} bytes in {} ns at {} a second", bytes, passed_ns, per_s);
+                    bytes += u128::from(sent[to].1);
+                }
+            }
+        }
+
+        #[test]
+        fn who_stays_below_the_rate_never_waits(per_s in 1u64..1 << 30, count in 1u64..50) {
+            let mut line = Line::new(Bytes::new(per_s));
+            for second in 0..count {
+                prop_assert_eq!(line.book(second * 1_000_000_000, Bytes::new(per_s)), 0);
+            }
+        }
+    }
+}

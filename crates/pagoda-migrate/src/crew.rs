@@ -1,0 +1,102 @@
+//! The threads of a migration: one for each channel, and the caller's, which looks at them ten times a second.
+//!
+//! When one fails the others are told by their connections, whose ends are closed; none is left behind, and the error that
+//! says most about the cause is the one that is returned. There is no queue but for the results: one for each thread.
+
+use std::net::Shutdown;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::socket::Closer;
+
+/// How often the caller is asked whether to go on.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the threads share.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    stop: AtomicBool,
+    cancelled: AtomicBool,
+}
+
+impl Orders {
+    /// Whether to stop as soon as possible, because another thread has failed or the user wants it.
+    pub(crate) fn stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+    /// Whether that is what the user wants.
+    pub(crate) fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs the tasks, each in a thread of its own, until all have ended. The results are in the order of the tasks.
+///
+/// After a failure the connections' `end` is closed. What a task waits for beside them it must wait for in steps,
+/// looking at its orders.
+pub(crate) fn run<T: Send>(
+    tasks: Vec<impl FnOnce(&Orders) -> Result<T, Error> + Send>,
+    closers: &[Closer],
+    end: Shutdown,
+    watch: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<Vec<T>, Error> {
+    let orders = &Orders::default();
+    let count = tasks.len();
+    let mut results: Vec<Option<T>> = (0..count).map(|_| None).collect();
+    let mut failed: Option<Error> = None;
+    thread::scope(|scope| {
+        let (ended, all_ended) = sync_channel(count);
+        let mut running = 0;
+        for (index, task) in tasks.into_iter().enumerate() {
+            let ended = ended.clone();
+            let body = move || {
+                let _ = ended.send((index, task(orders)));
+            };
+            match thread::Builder::new().name(format!("channel-{index}")).spawn_scoped(scope, body) {
+                Ok(_) => running += 1,
+                Err(error) => {
+                    fail(&mut failed, Error::System(error), orders, closers, end);
+                    break;
+                }
+            }
+        }
+        drop(ended);
+        while running > 0 {
+            match all_ended.recv_timeout(LOOK) {
+                Ok((index, result)) => {
+                    running -= 1;
+                    match result {
+                        Ok(value) => results[index] = Some(value),
+                        Err(error) => fail(&mut failed, error, orders, closers, end),
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if !orders.cancelled() && watch().is_break() {
+                        orders.cancelled.store(true, Ordering::Relaxed);
+                        // A sender that ends by itself says nothing more; a receiver still tells why.
+                        let end = if end == Shutdown::Write { Shutdown::Both } else { end };
+                        fail(&mut failed, Error::Cancelled, orders, closers, end);
+                    }
+                }
+                // A thread has panicked, which the scope passes on.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    });
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(results.into_iter().flatten().collect()),
+    }
+}
+
+fn fail(failed: &mut Option<Error>, error: Error, orders: &Orders, closers: &[Closer], end: Shutdown) {
+    if failed.as_ref().is_none_or(|known| error.tells() > known.tells()) {
+        *failed = Some(error);
+    }
+    orders.stop.store(true, Ordering::Relaxed);
+    closers.iter().for_each(|closer| closer.close(end));
+}

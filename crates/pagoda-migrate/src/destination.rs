@@ -1,0 +1,181 @@
+//! Where an image arrives.
+
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::byte_store::{Backing, ByteStore};
+use pagoda_linux::sparse_file;
+use pagoda_linux::unfinished_file::UnfinishedFile;
+
+/// What receives an image. Between [`prepare`](Self::prepare) and [`finish`](Self::finish) channels write to it at the same
+/// time, each to its own stripes. One that is dropped before `finish` has returned must show nothing of it.
+pub trait Destination: Send + Sync {
+    /// Makes it `size` bytes, all zero, whatever it was before: what is never written stays so.
+    ///
+    /// # Errors
+    /// If there is no room, or no right to it.
+    fn prepare(&mut self, size: Bytes) -> io::Result<()>;
+
+    /// Writes at `offset`, within its size. May block on a disk.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Reads at `offset`, within its size.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Writes zeroes over `range`.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    fn clear(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// Makes whole pages zero by giving back what is behind them.
+    ///
+    /// # Errors
+    /// If it can't be done.
+    fn discard(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// All has arrived: keeps it for good, and shows it. May block for as long as a disk takes.
+    ///
+    /// # Errors
+    /// If it can't be kept.
+    fn finish(&mut self) -> io::Result<()>;
+}
+
+/// A file, which has its name only once all of it is on disk. Holes stay holes.
+#[derive(Debug)]
+pub struct ImageDestination {
+    path: PathBuf,
+    unfinished: Option<UnfinishedFile>,
+}
+
+impl ImageDestination {
+    /// A file that is to be `path`, where nothing may be. Nothing is made until a sender has come.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`].
+    pub fn new(path: PathBuf) -> io::Result<Self> {
+        if path.symlink_metadata().is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        Ok(Self { path, unfinished: None })
+    }
+
+    fn file(&self) -> io::Result<&std::fs::File> {
+        let unprepared = || io::Error::other("the destination was not prepared");
+        self.unfinished.as_ref().map(UnfinishedFile::file).ok_or_else(unprepared)
+    }
+}
+
+impl Destination for ImageDestination {
+    fn prepare(&mut self, size: Bytes) -> io::Result<()> {
+        let unfinished = UnfinishedFile::create(&self.path)?;
+        unfinished.file().set_len(size.get())?;
+        self.unfinished = Some(unfinished);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file()?.write_all_at(bytes, offset)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file()?.read_exact_at(into, offset)
+    }
+
+    fn clear(&self, range: Range<u64>) -> io::Result<()> {
+        sparse_file::write_zeroes(self.file()?, range)
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        sparse_file::make_hole(self.file()?, range)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.file()?;
+        self.unfinished.take().map_or(Ok(()), UnfinishedFile::publish)
+    }
+}
+
+/// Private anonymous memory of our own, in OS pages: a page that was never written has no frame.
+#[derive(Default)]
+pub struct MemoryDestination {
+    memory: Option<ByteStore>,
+    size: Bytes,
+}
+
+impl MemoryDestination {
+    /// Memory of no size yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Its size, once a sender has said it.
+    #[must_use]
+    pub const fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// The addresses that it has, if it has any.
+    #[cfg(test)]
+    pub(crate) fn addresses(&self) -> Option<Range<usize>> {
+        self.memory.as_ref().map(ByteStore::range)
+    }
+
+    fn memory(&self) -> io::Result<&ByteStore> {
+        self.memory.as_ref().ok_or_else(|| io::Error::other("the destination was not prepared"))
+    }
+}
+
+fn as_usize(offset: u64) -> usize {
+    Bytes::new(offset).as_usize()
+}
+
+impl Destination for MemoryDestination {
+    /// What was received before is discarded first: only fresh memory is zero.
+    fn prepare(&mut self, size: Bytes) -> io::Result<()> {
+        match &self.memory {
+            Some(memory) if self.size == size => memory.discard(0..memory.len())?,
+            _ => self.memory = Some(ByteStore::reserve(size.as_usize(), Backing::Small)?),
+        }
+        self.size = size;
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory()?.write_at(as_usize(offset), bytes);
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.memory()?.read_at(as_usize(offset), into);
+        Ok(())
+    }
+
+    fn clear(&self, range: Range<u64>) -> io::Result<()> {
+        const ZEROES: [u8; 4096] = [0; 4096];
+        let memory = self.memory()?;
+        for at in range.clone().step_by(ZEROES.len()) {
+            memory.write_at(as_usize(at), &ZEROES[..ZEROES.len().min(as_usize(range.end - at))]);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let end = as_usize(range.end).next_multiple_of(pagoda_core::page::OS_PAGE);
+        self.memory()?.discard(as_usize(range.start)..end)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.memory().map(drop)
+    }
+}

@@ -1,0 +1,107 @@
+//! The handshake as it is spoken: both sides of it, each within one deadline.
+//!
+//! Until it has succeeded on every channel, no byte of the image is read, and nothing is made to receive it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use pagoda_core::migrate::handshake::{
+    ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, Hello, PROOF_BYTES, Refusal, VERSION,
+};
+use pagoda_linux::process::random_bytes;
+
+use crate::connection::{Connection, lost, tls_error};
+use crate::error::Error;
+use crate::token::{Side, Token};
+
+/// How long a receiver lets a handshake take in all. It is three small messages; whoever needs longer holds others up.
+/// A sender waits for its turn as long as it would for anything.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
+
+fn deadline(connection: &mut Connection, limit: Duration) -> Result<(), Error> {
+    connection.set_deadline(Some(Instant::now() + limit)).map_err(Error::System)
+}
+
+/// What a handshake that breaks off looks like: rather another protocol than a bad network.
+fn broken(channel: u16, limit: Duration, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
+            tls_error(&error).unwrap_or(Error::NotPagoda)
+        }
+        io::ErrorKind::TimedOut => Error::Silent(limit),
+        _ => lost(channel, limit, error),
+    }
+}
+
+/// The sender's side. `hello` needs neither nonce nor proof yet.
+pub(crate) fn introduce(
+    connection: &mut Connection,
+    hello: Hello,
+    token: Option<&Token>,
+    limit: Duration,
+) -> Result<(), Error> {
+    deadline(connection, limit)?;
+    let channel = hello.channel;
+    let broken = |error| broken(channel, limit, error);
+    let said: [u8; GREETING_BYTES] = connection.read_message().map_err(broken)?;
+    let greeting = Greeting::decode(&said).map_err(|_| Error::NotPagoda)?;
+    if greeting.version != VERSION {
+        return Err(Error::OtherVersion(greeting.version));
+    }
+    match (greeting.wants_token, token) {
+        (true, None) => return Err(Error::TokenWanted),
+        (false, Some(_)) => return Err(Error::TokenNotWanted),
+        _ => {}
+    }
+    let token = token.cloned().unwrap_or_else(Token::none);
+    let nonce = random_bytes().map_err(Error::System)?;
+    let hello = Hello { nonce, ..hello };
+    let unproven = hello.unproven();
+    let proof = token.proof(Side::Sender, &said, &unproven).bytes();
+    connection.send(&Hello { proof, ..hello }.encode()).map_err(broken)?;
+    let answer: [u8; ANSWER_BYTES] = connection.read_message().map_err(broken)?;
+    match Answer::decode(&answer) {
+        Ok(Answer::Taken { proof }) if token.proof(Side::Receiver, &said, &unproven).is(proof) => {
+            connection.set_deadline(None).map_err(Error::System)
+        }
+        Ok(Answer::Taken { .. }) => Err(Error::ReceiverUnproven),
+        Ok(Answer::Refused(refusal)) => Err(Error::Refused(refusal)),
+        Err(_) => Err(Error::NotPagoda),
+    }
+}
+
+/// The receiver's side: takes a channel that has the token and that `may_come`, and refuses any other, which is told why.
+pub(crate) fn admit(
+    connection: &mut Connection,
+    token: Option<&Token>,
+    limit: Duration,
+    may_come: impl FnOnce(&Hello) -> Result<(), Refusal>,
+) -> Result<Hello, Error> {
+    deadline(connection, limit)?;
+    let nonce: [u8; PROOF_BYTES] = random_bytes().map_err(Error::System)?;
+    let greeting = Greeting { version: VERSION, wants_token: token.is_some(), nonce }.encode();
+    let broken = |error| broken(0, limit, error);
+    connection.send(&greeting).map_err(broken)?;
+    let said: [u8; HELLO_BYTES] = connection.read_message().map_err(broken)?;
+    let token = token.cloned().unwrap_or_else(Token::none);
+    let judged = Hello::decode(&said).and_then(|hello| {
+        let unproven = hello.unproven();
+        if !token.proof(Side::Sender, &greeting, &unproven).is(hello.proof) {
+            return Err(Refusal::Token);
+        }
+        may_come(&hello)?;
+        Ok((hello, token.proof(Side::Receiver, &greeting, &unproven).bytes()))
+    });
+    match judged {
+        Ok((hello, proof)) => {
+            connection.send(&Answer::Taken { proof }.encode()).map_err(broken)?;
+            connection.set_deadline(None).map_err(Error::System)?;
+            Ok(hello)
+        }
+        Err(refusal) => {
+            // It may be gone already; then there is nobody to tell.
+            let _ = connection.send(&Answer::Refused(refusal).encode());
+            Err(Error::Refusing(refusal))
+        }
+    }
+}

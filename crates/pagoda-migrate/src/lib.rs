@@ -1,0 +1,64 @@
+//! Moves memory images between processes and hosts: many channels, zero pages that cost nothing, content that is checked.
+//!
+//! A [`Source`] is sent by [`send`] to a [`Listener`], where [`receive`] puts it into a [`Destination`]. What is said on
+//! the wire, and every decision about a page, is in [`pagoda_core::migrate`]; this crate connects, reads, packs and
+//! writes. It is a crate of its own so that a program that merely has its memory managed carries neither TLS nor codecs.
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//! use std::path::Path;
+//! use std::time::Duration;
+//!
+//! use pagoda_core::migrate::handshake::Codec;
+//! use pagoda_migrate::{ImageSource, SendOptions, send};
+//!
+//! let image = ImageSource::open(Path::new("mem.img"))?;
+//! let options = SendOptions {
+//!     channels: 2,
+//!     codec: Codec::Lz4,
+//!     token: None,
+//!     tls: None,
+//!     bandwidth: None,
+//!     stall: Duration::from_secs(30),
+//! };
+//! let to = "tcp://127.0.0.1:7000".parse()?;
+//! let counts = send(&image, &to, &options, &mut |_| ControlFlow::Continue(()))?;
+//! println!("{} pages with content, {} bytes on the wire", counts.data_pages, counts.wire_bytes);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is promised
+//! The source is only read. The destination shows nothing until all of it has arrived, is what its digests say, and is on
+//! disk. Whatever fails, on either side or between them, ends in one [`Error`] that says what to do. No wait is without
+//! a limit, and memory does not depend on what the other side says: two stripes of 2 MiB for each channel on either
+//! side, and the received map, one bit for each page.
+#![forbid(unsafe_code)]
+
+mod codec;
+mod connection;
+mod crew;
+mod destination;
+mod endpoint;
+mod error;
+mod handshake;
+mod inlet;
+mod outlet;
+mod progress;
+mod receive;
+mod send;
+mod socket;
+mod source;
+mod stripes;
+mod tls;
+mod token;
+
+pub use destination::{Destination, ImageDestination, MemoryDestination};
+pub use endpoint::Endpoint;
+pub use error::Error;
+pub use progress::{Counts, Progress};
+pub use receive::{Event, ReceiveOptions, receive};
+pub use send::{SendOptions, send};
+pub use socket::Listener;
+pub use source::{ImageSource, Source};
+pub use tls::{ClientTls, Credentials, ServerTls};
+pub use token::{Token, TokenTooShort};

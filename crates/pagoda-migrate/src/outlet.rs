@@ -1,0 +1,198 @@
+//! What leaves on one channel: frames, numbered, held together in a small buffer, within the limit that all share.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use pagoda_core::migrate::channel::Outbound;
+use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame};
+use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
+use pagoda_core::migrate::handshake::Codec;
+use pagoda_core::migrate::rate::Line;
+use pagoda_core::migrate::reply::Reply;
+use pagoda_core::size::Bytes;
+use pagoda_linux::thread::now_ns;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::codec::Packer;
+use crate::connection::{Connection, lost};
+use crate::crew::Orders;
+use crate::error::Error;
+use crate::progress::{Count, Progress};
+use crate::source::Source;
+
+/// Headers and small payloads go together. What is longer than half of this goes by itself, without a copy.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// What is not made smaller than 15/16 goes as it is: unpacking costs the receiver more than that saves.
+const WORTH_SHIFT: u32 = 4;
+
+/// How long a wait for the line is at most before the channel's orders are looked at again.
+const STEP: Duration = Duration::from_millis(100);
+
+/// How long the receiver's reason is waited for when a write has failed: it was sent before the connection was closed.
+const REASON: Duration = Duration::from_secs(1);
+
+/// What all channels of a sender share.
+pub(crate) struct Shared<'a> {
+    pub(crate) source: &'a dyn Source,
+    pub(crate) geometry: Geometry,
+    pub(crate) codec: Codec,
+    pub(crate) stall: Duration,
+    pub(crate) progress: &'a Progress,
+    pub(crate) line: Option<Mutex<Line>>,
+}
+
+/// One channel's way out.
+pub(crate) struct Outlet<'a> {
+    shared: &'a Shared<'a>,
+    channel: u16,
+    connection: Connection,
+    orders: &'a Orders,
+    outbound: Outbound,
+    packer: Packer,
+    packed: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Outlet<'a> {
+    pub(crate) fn new(
+        shared: &'a Shared<'a>,
+        channel: u16,
+        connection: Connection,
+        orders: &'a Orders,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            shared,
+            channel,
+            connection,
+            orders,
+            outbound: Outbound::default(),
+            packer: Packer::new(shared.codec).map_err(Error::System)?,
+            packed: vec![0; STRIPE_BYTES],
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+        })
+    }
+
+    pub(crate) const fn channel(&self) -> u16 {
+        self.channel
+    }
+
+    /// Whether the channel should go on: an error if it should not.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        // What stopped it is known to whoever gave the order.
+        if self.orders.stop() {
+            Err(Error::Lost { channel: self.channel, error: io::ErrorKind::Interrupted.into() })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sends pages that are all zero, or all of one word.
+    pub(crate) fn repeated(&mut self, extent: Extent, word: [u8; 8]) -> Result<(), Error> {
+        let pages = u64::from(extent.count());
+        if word == [0; 8] {
+            self.shared.progress.add(Count::Zero, pages);
+            self.frame(Body::Zero { extent }, &[])
+        } else {
+            self.shared.progress.add(Count::Filled, pages);
+            self.frame(Body::Filled { extent, word }, &[])
+        }
+    }
+
+    /// Sends pages with their content.
+    pub(crate) fn content(&mut self, extent: Extent, content: &[u8]) -> Result<(), Error> {
+        self.shared.progress.add(Count::Data, u64::from(extent.count()));
+        let digest = xxh3_64(content);
+        let worth = content.len() - (content.len() >> WORTH_SHIFT);
+        match self.packer.pack(content, &mut self.packed[..worth]) {
+            Some(len) => {
+                let packed = std::mem::take(&mut self.packed);
+                let body = Body::Data { extent, packed_bytes: len as u32, digest };
+                let outcome = self.frame(body, &packed[..len]);
+                self.packed = packed;
+                outcome
+            }
+            None => self.frame(Body::Stored { extent, digest }, content),
+        }
+    }
+
+    fn frame(&mut self, body: Body, payload: &[u8]) -> Result<(), Error> {
+        let frame = self.outbound.frame(body);
+        self.put(frame, payload)
+    }
+
+    fn put(&mut self, frame: Frame, payload: &[u8]) -> Result<(), Error> {
+        let bytes = (FRAME_BYTES + payload.len()) as u64;
+        self.wait_for_line(bytes)?;
+        self.shared.progress.add(Count::WireBytes, bytes);
+        if self.buffer.len() + FRAME_BYTES + payload.len() > BUFFER_BYTES {
+            self.flush()?;
+        }
+        self.buffer.extend_from_slice(&frame.encode());
+        if payload.len() > BUFFER_BYTES / 2 {
+            self.flush()?;
+            return self.write(payload);
+        }
+        self.buffer.extend_from_slice(payload);
+        Ok(())
+    }
+
+    /// Sends what is held back.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        let buffer = std::mem::take(&mut self.buffer);
+        let outcome = self.write(&buffer);
+        self.buffer = buffer;
+        self.buffer.clear();
+        outcome
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.connection.send(bytes).map_err(|error| self.explain(error))
+    }
+
+    /// What a failed write means: what the receiver says, if it has said something.
+    fn explain(&mut self, error: io::Error) -> Error {
+        if self.connection.set_deadline(Some(Instant::now() + REASON)).is_ok() {
+            // At most one round's end may be there before it.
+            for _ in 0..2 {
+                if let Err(Error::Peer(failure)) = self.connection.reply(self.channel) {
+                    return Error::Peer(failure);
+                }
+            }
+        }
+        lost(self.channel, self.shared.stall, error)
+    }
+
+    fn wait_for_line(&mut self, bytes: u64) -> Result<(), Error> {
+        let Some(line) = &self.shared.line else { return Ok(()) };
+        let wait_ns = line.lock().unwrap_or_else(PoisonError::into_inner).book(now_ns(), Bytes::new(bytes));
+        if wait_ns == 0 {
+            return Ok(());
+        }
+        // What was booked before this wait should be on its way meanwhile.
+        self.flush()?;
+        let until = Instant::now() + Duration::from_nanos(wait_ns);
+        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            self.check()?;
+            sleep(left.min(STEP));
+        }
+        Ok(())
+    }
+
+    /// Ends the only round and the channel, once the receiver has applied all of it.
+    pub(crate) fn end(mut self) -> Result<(Connection, Outbound), Error> {
+        let (sync, round) = self.outbound.sync();
+        self.put(sync, &[])?;
+        self.flush()?;
+        match self.connection.reply(self.channel)? {
+            Reply::Synced { round: synced } if synced == round => {}
+            _ => return Err(Error::StrangeReply { channel: self.channel }),
+        }
+        let end = self.outbound.end();
+        self.put(end, &[])?;
+        self.flush()?;
+        Ok((self.connection, self.outbound))
+    }
+}

@@ -1,0 +1,83 @@
+//! What a migration has done so far: counters that all channels add to, and anyone may read at any time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagoda_core::size::Bytes;
+
+/// The counters at one moment, or at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// How much of the image is done, holes included.
+    pub image_bytes: u64,
+    /// Bytes on the wire from the sender to the receiver, without handshakes and TLS.
+    pub wire_bytes: u64,
+    /// Pages with content that were sent as such.
+    pub data_pages: u64,
+    /// Pages that hold one word again and again.
+    pub filled_pages: u64,
+    /// Pages that were read and found zero. Holes are not among them.
+    pub zero_pages: u64,
+    /// Of the zero pages, at the receiver: those that were left alone, because nothing had arrived for them before.
+    pub zero_left_pages: u64,
+    /// Those that were read to see whether they are zero.
+    pub zero_checked_pages: u64,
+    /// Those over which zeroes were written.
+    pub zero_cleared_pages: u64,
+    /// Those whose frames were given back.
+    pub zero_discarded_pages: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Count {
+    ImageBytes,
+    WireBytes,
+    Data,
+    Filled,
+    Zero,
+    ZeroLeft,
+    ZeroChecked,
+    ZeroCleared,
+    ZeroDiscarded,
+}
+
+const COUNTS: usize = Count::ZeroDiscarded as usize + 1;
+
+/// The counters of a migration that goes on.
+#[derive(Debug)]
+pub struct Progress {
+    image: Bytes,
+    counts: [AtomicU64; COUNTS],
+}
+
+impl Progress {
+    pub(crate) fn new(image: Bytes) -> Self {
+        Self { image, counts: Default::default() }
+    }
+
+    pub(crate) fn add(&self, count: Count, much: u64) {
+        self.counts[count as usize].fetch_add(much, Ordering::Relaxed);
+    }
+
+    /// The size of the image.
+    #[must_use]
+    pub const fn image(&self) -> Bytes {
+        self.image
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let of = |count: Count| self.counts[count as usize].load(Ordering::Relaxed);
+        Counts {
+            image_bytes: of(Count::ImageBytes),
+            wire_bytes: of(Count::WireBytes),
+            data_pages: of(Count::Data),
+            filled_pages: of(Count::Filled),
+            zero_pages: of(Count::Zero),
+            zero_left_pages: of(Count::ZeroLeft),
+            zero_checked_pages: of(Count::ZeroChecked),
+            zero_cleared_pages: of(Count::ZeroCleared),
+            zero_discarded_pages: of(Count::ZeroDiscarded),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The receiver: admits a sender's channels, makes the destination, applies what arrives, and keeps it once the sender
+//! has committed.
+//!
+//! Nothing is made before all channels are admitted, and nothing is shown before all of it has arrived and is on disk.
+//! What arrives is somebody else's: it is bounded and checked before it is used.
+
+use std::net::Shutdown;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagoda_core::migrate::handshake::{Hello, Refusal};
+use pagoda_core::migrate::received::{ReceivedMap, words_for};
+use pagoda_core::migrate::reply::Reply;
+use pagoda_core::migrate::zero::ZeroPolicy;
+use pagoda_core::size::Bytes;
+use pagoda_linux::words::zeroed_words;
+
+use crate::connection::Connection;
+use crate::crew;
+use crate::destination::Destination;
+use crate::error::Error;
+use crate::handshake::{self, HANDSHAKE};
+use crate::inlet::{Inlet, Shared};
+use crate::progress::{Counts, Progress};
+use crate::socket::{Listener, Socket};
+use crate::tls::ServerTls;
+use crate::token::Token;
+
+/// How often the sender hears that the receiver still works: often enough for any stall.
+const WORKING: Duration = Duration::from_secs(1);
+
+/// How long one look for a connection takes before the caller is asked whether to go on.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How to receive.
+#[derive(Clone)]
+pub struct ReceiveOptions {
+    /// What a sender has to have, if anything.
+    pub token: Option<Token>,
+    /// TLS; plain without.
+    pub tls: Option<ServerTls>,
+    /// What is done with zero pages.
+    pub zero: ZeroPolicy,
+    /// The largest image that is taken. The received map takes up to a 32,768th of it.
+    pub image_most: Bytes,
+    /// How long to wait for a sender.
+    pub wait: Duration,
+    /// How long a channel may stand still, and how long after the first channel the last may come.
+    pub stall: Duration,
+}
+
+/// What a receiver tells its caller, about ten times a second and whenever something has happened.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Nobody has come yet, or not on all channels.
+    Waiting,
+    /// Somebody came, and was not taken; the receiver goes on waiting.
+    Turned(&'a Error),
+    /// It goes on.
+    Moving(&'a Progress),
+}
+
+type Watch<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+/// Receives one image. Blocks until it is kept, or something has failed. `watch` ends it by [`ControlFlow::Break`].
+///
+/// # Errors
+/// See [`Error`]. The destination shows nothing then; drop it.
+pub fn receive(
+    listener: Listener,
+    destination: &mut dyn Destination,
+    options: &ReceiveOptions,
+    watch: &mut Watch<'_>,
+) -> Result<Counts, Error> {
+    let (first, mut connections) = admit_all(&listener, options, watch)?;
+    // Whoever comes now is refused by the kernel.
+    drop(listener);
+    let geometry = first.geometry;
+    if let Err(error) = destination.prepare(geometry.image()).map_err(Error::Destination) {
+        for connection in &mut connections {
+            // The error is the destination's, whether or not the sender hears of it.
+            let _ = connection.send(&Reply::Failed(error.as_failure()).encode());
+        }
+        return Err(error);
+    }
+    let progress = Progress::new(geometry.image());
+    let words = zeroed_words(Bytes::new(words_for(geometry.pages())).as_usize());
+    let shared = Shared {
+        destination: &*destination,
+        geometry,
+        codec: first.codec,
+        zero: options.zero,
+        stall: options.stall,
+        received: ReceivedMap::new(words, geometry.pages()),
+        progress: &progress,
+    };
+    let closers: Vec<_> =
+        connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
+    let shared_by_all = &shared;
+    let tasks = (0..).zip(connections).map(|(channel, connection)| {
+        move |orders: &crew::Orders| Inlet::new(shared_by_all, channel, connection, orders)?.run_to_end()
+    });
+    let mut look = || watch(Event::Moving(&progress));
+    let ended = crew::run(tasks.collect(), &closers, Shutdown::Read, &mut look)?;
+    let mut ended = ended.into_iter();
+    let first = ended.next().ok_or(Error::NotPagoda)?;
+    let committed = crew::run(
+        vec![move |_: &crew::Orders| first.await_commit()],
+        &closers[..1],
+        Shutdown::Read,
+        &mut look,
+    )?;
+    let mut connection = committed.into_iter().next().ok_or(Error::NotPagoda)?;
+    finish(destination, &mut connection)?;
+    Ok(progress.counts())
+}
+
+/// Waits for a sender and all its channels.
+fn admit_all(
+    listener: &Listener,
+    options: &ReceiveOptions,
+    watch: &mut Watch<'_>,
+) -> Result<(Hello, Vec<Connection>), Error> {
+    let mut first: Option<Hello> = None;
+    let mut channels: Vec<Option<Connection>> = Vec::new();
+    let mut until = Instant::now() + options.wait;
+    while channels.is_empty() || channels.iter().any(Option::is_none) {
+        if watch(Event::Waiting).is_break() {
+            return Err(Error::Cancelled);
+        }
+        let Some(socket) = listener.accept(LOOK, options.stall).map_err(Error::Listen)? else {
+            if Instant::now() < until {
+                continue;
+            }
+            return Err(match first {
+                None => Error::NobodyCame(options.wait),
+                Some(hello) => Error::ChannelsMissing {
+                    came: channels.iter().flatten().count(),
+                    of: hello.geometry.channels(),
+                    within: options.stall,
+                },
+            });
+        };
+        let may_come = |hello: &Hello| match &first {
+            None if hello.geometry.image() > options.image_most => Err(Refusal::TooLarge),
+            None => Ok(()),
+            Some(first) if first.session != hello.session => Err(Refusal::Busy),
+            Some(first) => {
+                let belongs = first.geometry == hello.geometry && first.codec == hello.codec;
+                let is_new = channels.get(usize::from(hello.channel)).is_some_and(Option::is_none);
+                if belongs && is_new { Ok(()) } else { Err(Refusal::Channel) }
+            }
+        };
+        match admit_one(socket, options, may_come) {
+            Ok((hello, connection)) => {
+                if first.is_none() {
+                    first = Some(hello);
+                    channels.resize_with(usize::from(hello.geometry.channels()), || None);
+                    until = Instant::now() + options.stall;
+                }
+                channels[usize::from(hello.channel)] = Some(connection);
+            }
+            Err(error) => {
+                if watch(Event::Turned(&error)).is_break() {
+                    return Err(Error::Cancelled);
+                }
+            }
+        }
+    }
+    let first = first.ok_or(Error::NotPagoda)?;
+    Ok((first, channels.into_iter().flatten().collect()))
+}
+
+fn admit_one(
+    socket: Socket,
+    options: &ReceiveOptions,
+    may_come: impl FnOnce(&Hello) -> Result<(), Refusal>,
+) -> Result<(Hello, Connection), Error> {
+    let mut connection = match &options.tls {
+        Some(tls) => tls.over(socket)?,
+        None => Connection::Plain(socket),
+    };
+    let limit = options.stall.min(HANDSHAKE);
+    let hello = handshake::admit(&mut connection, options.token.as_ref(), limit, may_come)?;
+    Ok((hello, connection))
+}
+
+/// Keeps what has arrived, and tells the sender, who hears meanwhile that it is worked on.
+fn finish(destination: &mut dyn Destination, connection: &mut Connection) -> Result<(), Error> {
+    let kept = thread::scope(|scope| {
+        let (done, is_done) = sync_channel(1);
+        let keep = move || {
+            let _ = done.send(destination.finish());
+        };
+        let spawned = thread::Builder::new().name("keep".to_owned()).spawn_scoped(scope, keep);
+        if let Err(error) = spawned {
+            return Err(Error::System(error));
+        }
+        loop {
+            match is_done.recv_timeout(WORKING) {
+                Ok(outcome) => return outcome.map_err(Error::Destination),
+                Err(RecvTimeoutError::Timeout) => {
+                    // All is here: whether the sender still listens makes no difference to keeping it.
+                    let _ = connection.send(&Reply::Working.encode());
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::Destination(std::io::Error::other(
+                        "the thread that keeps it has failed",
+                    )));
+                }
+            }
+        }
+    });
+    let reply = match &kept {
+        Ok(()) => Reply::Finished,
+        Err(error) => Reply::Failed(error.as_failure()),
+    };
+    let _ = connection.send(&reply.encode());
+    kept
+}
+
+#[cfg(test)]
+#[path = "malice_test.rs"]
+mod malice_tests;
+#[cfg(test)]
+#[path = "receive_test.rs"]
+mod tests;

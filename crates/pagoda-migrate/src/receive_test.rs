@@ -1,0 +1,207 @@
+//! A sender that is not ours: rounds that ours does not make, and channels that don't belong.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use pagoda_core::migrate::channel::Outbound;
+use pagoda_core::migrate::frame::{Body, Frame};
+use pagoda_core::migrate::geometry::{Extent, Geometry, IMAGE_MOST};
+use pagoda_core::migrate::handshake::{Codec, PROOF_BYTES};
+use pagoda_linux::pagemap::{PagemapScanner, Presence};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::*;
+use crate::destination::{ImageDestination, MemoryDestination};
+use crate::endpoint::Endpoint;
+
+pub(super) const IMAGE: Bytes = Bytes::mib(8);
+pub(super) const PAGE: usize = 4096;
+
+pub(super) fn options() -> ReceiveOptions {
+    ReceiveOptions {
+        token: None,
+        tls: None,
+        zero: ZeroPolicy::default(),
+        image_most: IMAGE,
+        wait: Duration::from_secs(20),
+        stall: Duration::from_secs(20),
+    }
+}
+
+pub(super) fn hello(codec: Codec, channels: u16, channel: u16) -> Hello {
+    let geometry = Geometry::new(IMAGE, channels).expect("a geometry");
+    Hello { session: [7; 16], geometry, channel, codec, nonce: [0; PROOF_BYTES], proof: [0; PROOF_BYTES] }
+}
+
+pub(super) fn connect(to: &Endpoint, hello: Hello) -> Result<Connection, Error> {
+    let stall = Duration::from_secs(20);
+    let mut connection = Connection::Plain(Socket::connect(to, stall).map_err(Error::Connect)?);
+    handshake::introduce(&mut connection, hello, None, stall)?;
+    Ok(connection)
+}
+
+/// Receives from `sender`, who gets the address.
+pub(super) fn receive_from<T: Send>(
+    destination: &mut dyn Destination,
+    options: &ReceiveOptions,
+    sender: impl FnOnce(Endpoint) -> T + Send,
+) -> (Result<Counts, Error>, T) {
+    let listener = Listener::bind(&"127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let to = listener.endpoint().expect("an address");
+    thread::scope(|scope| {
+        let sender = scope.spawn(move || sender(to));
+        let received = receive(listener, destination, options, &mut |_| ControlFlow::Continue(()));
+        (received, sender.join().expect("the sender"))
+    })
+}
+
+pub(super) fn extent(first: u64, count: u32) -> Extent {
+    Extent::new(first, count).expect("an extent")
+}
+
+/// A whole sender of one channel: rounds of runs of pages, each of one byte.
+fn send_rounds(to: &Endpoint, rounds: &[&[(u64, u32, u8)]]) {
+    let mut connection = connect(to, hello(Codec::None, 1, 0)).expect("admitted");
+    let mut outbound = Outbound::default();
+    for round in rounds {
+        for &(first, count, byte) in *round {
+            let (extent, content) = (extent(first, count), vec![byte; count as usize * PAGE]);
+            let body = match byte {
+                0 => Body::Zero { extent },
+                byte if byte % 2 == 0 => Body::Filled { extent, word: [byte; 8] },
+                _ => Body::Stored { extent, digest: xxh3_64(&content) },
+            };
+            connection.send(&outbound.frame(body).encode()).expect("sent");
+            if byte % 2 == 1 {
+                connection.send(&content).expect("sent");
+            }
+        }
+        let (sync, round) = outbound.sync();
+        connection.send(&sync.encode()).expect("sent");
+        assert_eq!(connection.reply(0).expect("a reply"), Reply::Synced { round });
+    }
+    connection.send(&outbound.end().encode()).expect("sent");
+    connection.send(&outbound.commit().encode()).expect("sent");
+    while connection.reply(0).expect("a reply") != Reply::Finished {}
+}
+
+/// Its pages that were touched at all, and those of them that hold memory: a page that was only read is the kernel's zero page.
+fn present_pages(memory: &MemoryDestination) -> (usize, usize) {
+    let range = memory.addresses().expect("prepared");
+    let (mut touched, mut held) = (0, 0);
+    let count = |run: std::ops::Range<usize>, presence| {
+        touched += run.len() / PAGE;
+        held += if presence == Presence::Memory { run.len() / PAGE } else { 0 };
+    };
+    PagemapScanner::new().expect("pagemap").present_runs(range.start, range.end, count).expect("scanned");
+    (touched, held)
+}
+
+/// Pages 0..8: zero, data, zero. 8..16: data, zero, data. 16..24: zero and zero again. 24..32: data. 32..64: zero.
+const ROUNDS: [&[(u64, u32, u8)]; 3] = [
+    &[(0, 8, 0), (8, 8, 3), (16, 8, 0), (24, 4, 5), (28, 4, 6), (32, 32, 0)],
+    &[(0, 8, 7), (8, 8, 0), (16, 8, 0)],
+    &[(0, 8, 0), (8, 8, 9)],
+];
+
+#[test]
+fn zero_data_zero_ends_as_zero_under_each_policy_and_only_drop_gives_the_frames_back() {
+    for (zero, touched, held) in
+        [(ZeroPolicy::CheckThenClear, 64, 24), (ZeroPolicy::ReceivedMap, 32, 32), (ZeroPolicy::Drop, 16, 16)]
+    {
+        let mut memory = MemoryDestination::new();
+        // Whatever was in it before.
+        memory.prepare(IMAGE).expect("memory");
+        memory.write_at(0, &vec![0xee; 64 * PAGE]).expect("written");
+        let (received, ()) =
+            receive_from(&mut memory, &ReceiveOptions { zero, ..options() }, |to| send_rounds(&to, &ROUNDS));
+        let counts = received.expect("received");
+        assert_eq!(present_pages(&memory), (touched, held), "{zero}");
+        let mut content = vec![1; IMAGE.as_usize()];
+        memory.read_at(0, &mut content).expect("read");
+        let expected = [(0..8, 0), (8..16, 9), (16..24, 0), (24..28, 5), (28..32, 6), (32..2048, 0)];
+        for (pages, byte) in expected {
+            assert!(
+                content[pages.start * PAGE..pages.end * PAGE].iter().all(|b| *b == byte),
+                "{zero}: {byte}"
+            );
+        }
+        let first_zero = 16 + 32;
+        let again = 8 + 8 + 8;
+        let (left, checked, discarded) =
+            (counts.zero_left_pages, counts.zero_checked_pages, counts.zero_discarded_pages);
+        match zero {
+            ZeroPolicy::CheckThenClear => {
+                assert_eq!((left, checked, discarded), (0, first_zero + again, 0));
+                assert_eq!(counts.zero_cleared_pages, 16, "those that had content");
+            }
+            ZeroPolicy::ReceivedMap => {
+                assert_eq!((left, checked, discarded), (first_zero, 0, 0));
+                assert_eq!(counts.zero_cleared_pages, again);
+            }
+            ZeroPolicy::Drop => {
+                assert_eq!((left, checked, discarded), (first_zero, 0, again));
+                assert_eq!(counts.zero_cleared_pages, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn zero_data_zero_is_a_hole_again_in_a_file() {
+    use std::os::unix::fs::MetadataExt;
+
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let path = directory.path().join("image");
+    let mut file = ImageDestination::new(path.clone()).expect("nothing is there");
+    let (received, ()) = receive_from(&mut file, &options(), |to| send_rounds(&to, &ROUNDS));
+    received.expect("received");
+    let metadata = path.metadata().expect("metadata");
+    assert_eq!((metadata.len(), metadata.blocks() * 512), (IMAGE.get(), 16 * PAGE as u64));
+}
+
+#[test]
+fn who_does_not_belong_is_refused_and_the_sender_still_gets_in() {
+    let mut memory = MemoryDestination::new();
+    let refused = |outcome: Result<Connection, Error>, refusal| {
+        assert!(matches!(outcome, Err(Error::Refused(was)) if was == refusal), "not {refusal:?}");
+    };
+    let with = |image, channels| Geometry::new(image, channels).expect("a geometry");
+    let (received, ()) = receive_from(&mut memory, &options(), |to| {
+        let own = hello(Codec::None, 2, 0);
+        refused(connect(&to, Hello { geometry: with(IMAGE_MOST, 2), ..own }), Refusal::TooLarge);
+        // Somebody who says nothing is not waited for longer than a handshake may take; who goes, not at all.
+        let Endpoint::Tcp { port, .. } = &to else { unreachable!("TCP") };
+        drop(TcpStream::connect(("127.0.0.1", *port)).expect("connected"));
+        let mut stranger = TcpStream::connect(("127.0.0.1", *port)).expect("connected");
+        let _ = stranger.write_all(&[b'G'; 200]);
+        let mut first = connect(&to, own).expect("admitted");
+        refused(connect(&to, own), Refusal::Channel);
+        let second = Hello { channel: 1, ..own };
+        refused(connect(&to, Hello { session: [8; 16], ..second }), Refusal::Busy);
+        refused(connect(&to, Hello { codec: Codec::Lz4, ..second }), Refusal::Channel);
+        refused(connect(&to, Hello { geometry: with(Bytes::mib(4), 2), ..second }), Refusal::Channel);
+        let mut second = connect(&to, second).expect("admitted");
+        let mut outbounds = [Outbound::default(), Outbound::default()];
+        for (connection, outbound) in [&mut first, &mut second].into_iter().zip(&mut outbounds) {
+            let frames = [outbound.sync().0, outbound.end()].map(Frame::encode).concat();
+            connection.send(&frames).expect("sent");
+        }
+        let [outbound, _] = outbounds;
+        first.send(&outbound.commit().encode()).expect("sent");
+        assert_eq!(first.reply(0).expect("a reply"), Reply::Synced { round: 1 });
+        assert_eq!(first.reply(0).expect("a reply"), Reply::Finished);
+    });
+    received.expect("received");
+}
+
+#[test]
+fn channels_that_do_not_come_are_not_waited_for() {
+    let mut memory = MemoryDestination::new();
+    let options = ReceiveOptions { stall: Duration::from_secs(1), ..options() };
+    let (received, _connection) =
+        receive_from(&mut memory, &options, |to| connect(&to, hello(Codec::None, 3, 2)).expect("admitted"));
+    assert!(matches!(received, Err(Error::ChannelsMissing { came: 1, of: 3, .. })), "{received:?}");
+    assert_eq!(memory.size(), Bytes::ZERO, "nothing was made");
+}

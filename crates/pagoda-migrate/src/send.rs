@@ -1,0 +1,152 @@
+//! The sender: introduces itself on every channel, lets each carry its stripes, and commits when all have arrived.
+//!
+//! It only ever reads the source. It must never commit what was not all sent, or was changed meanwhile.
+
+use std::net::Shutdown;
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use pagoda_core::migrate::channel::Outbound;
+use pagoda_core::migrate::frame::FRAME_BYTES;
+use pagoda_core::migrate::geometry::{Geometry, STRIPE_BYTES};
+use pagoda_core::migrate::handshake::{Codec, Hello, PROOF_BYTES};
+use pagoda_core::migrate::rate::Line;
+use pagoda_core::migrate::reply::Reply;
+use pagoda_core::size::Bytes;
+use pagoda_linux::process::random_bytes;
+
+use crate::connection::{Connection, lost};
+use crate::crew;
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::handshake;
+use crate::outlet::{Outlet, Shared};
+use crate::progress::{Counts, Progress};
+use crate::socket::Socket;
+use crate::source::Source;
+use crate::stripes;
+use crate::tls::ClientTls;
+use crate::token::Token;
+
+/// How to send.
+#[derive(Clone)]
+pub struct SendOptions {
+    /// How many connections, from 1 to [`CHANNELS_MAX`](pagoda_core::migrate::geometry::CHANNELS_MAX).
+    pub channels: u16,
+    /// How content is packed.
+    pub codec: Codec,
+    /// What the receiver demands, if it does.
+    pub token: Option<Token>,
+    /// TLS; plain without.
+    pub tls: Option<ClientTls>,
+    /// How much all channels together may send in a second, if there is a limit.
+    pub bandwidth: Option<Bytes>,
+    /// How long a channel may stand still.
+    pub stall: Duration,
+}
+
+/// Sends an image. Blocks until the receiver has confirmed it, or something has failed; no wait in it is longer than the
+/// stall. `watch` is called about ten times a second, and ends it by [`ControlFlow::Break`].
+///
+/// # Errors
+/// See [`Error`]. The source is as it was.
+pub fn send(
+    source: &dyn Source,
+    to: &Endpoint,
+    options: &SendOptions,
+    watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Counts, Error> {
+    let (size, channels) = (source.size(), options.channels);
+    let geometry = Geometry::new(size, channels).ok_or(Error::Geometry { size, channels })?;
+    check_bandwidth(options)?;
+    let connections = connect(geometry, to, options, watch)?;
+    let progress = Progress::new(source.size());
+    let shared = Shared {
+        source,
+        geometry,
+        codec: options.codec,
+        stall: options.stall,
+        progress: &progress,
+        line: options.bandwidth.map(|per_s| Mutex::new(Line::new(per_s))),
+    };
+    let closers: Vec<_> =
+        connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
+    let shared = &shared;
+    let tasks = (0..).zip(connections).map(|(channel, connection)| {
+        move |orders: &crew::Orders| {
+            let mut outlet = Outlet::new(shared, channel, connection, orders)?;
+            stripes::send_all(shared, &mut outlet)?;
+            outlet.end()
+        }
+    });
+    let mut look = || watch(&progress);
+    let ended = crew::run(tasks.collect(), &closers, Shutdown::Write, &mut look)?;
+    if !source.is_unchanged().map_err(Error::Source)? {
+        return Err(Error::SourceChanged);
+    }
+    // The others stay open until the receiver has what it wants of them.
+    let mut ended = ended.into_iter();
+    let (connection, outbound) = ended.next().ok_or(Error::Unconfirmed)?;
+    let commit = |_: &crew::Orders| commit(connection, outbound, options.stall);
+    crew::run(vec![commit], &closers[..1], Shutdown::Write, &mut look).map_err(|error| match error {
+        // The receiver may keep it all the same.
+        Error::Cancelled => Error::Unconfirmed,
+        error => error,
+    })?;
+    Ok(progress.counts())
+}
+
+/// Each channel books the line for a frame at a time, and may have to wait for one of every other: it must not look
+/// dead to the receiver meanwhile.
+fn check_bandwidth(options: &SendOptions) -> Result<(), Error> {
+    let Some(per_s) = options.bandwidth else { return Ok(()) };
+    let turn = u128::from(options.channels) * (STRIPE_BYTES + FRAME_BYTES) as u128;
+    let carried = u128::from(per_s.get()) * options.stall.as_millis() / 1000;
+    if turn * 2 <= carried { Ok(()) } else { Err(Error::TooSlow { bandwidth: per_s, stall: options.stall }) }
+}
+
+fn connect(
+    geometry: Geometry,
+    to: &Endpoint,
+    options: &SendOptions,
+    watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Vec<Connection>, Error> {
+    let session = random_bytes().map_err(Error::System)?;
+    let nothing_yet = Progress::new(geometry.image());
+    let mut connections = Vec::with_capacity(usize::from(geometry.channels()));
+    for channel in 0..geometry.channels() {
+        if watch(&nothing_yet).is_break() {
+            return Err(Error::Cancelled);
+        }
+        let socket = Socket::connect(to, options.stall).map_err(Error::Connect)?;
+        let mut connection = match &options.tls {
+            Some(tls) => tls.over(socket, to)?,
+            None => Connection::Plain(socket),
+        };
+        let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
+        let hello = Hello { session, geometry, channel, codec: options.codec, nonce, proof };
+        handshake::introduce(&mut connection, hello, options.token.as_ref(), options.stall)?;
+        connections.push(connection);
+    }
+    Ok(connections)
+}
+
+/// Says on channel 0 that all is there, and waits until the receiver has it for good.
+fn commit(mut connection: Connection, outbound: Outbound, stall: Duration) -> Result<(), Error> {
+    connection.send(&outbound.commit().encode()).map_err(|error| lost(0, stall, error))?;
+    loop {
+        match connection.reply(0) {
+            Ok(Reply::Working) => {}
+            Ok(Reply::Finished) => return Ok(()),
+            Ok(_) => return Err(Error::StrangeReply { channel: 0 }),
+            Err(Error::Peer(failure)) => return Err(Error::Peer(failure)),
+            // It may have kept it just before it went away.
+            Err(_) => return Err(Error::Unconfirmed),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "send_test.rs"]
+mod tests;

@@ -1,0 +1,257 @@
+//! Sockets on which nothing is ever waited for without a limit: TCP and Unix, as clients and as listeners.
+//!
+//! A socket has a *stall*: how long one read or write may wait until a byte moves. For the handshake it has a deadline
+//! beside it, so that who sends a byte now and then can't hold anybody up.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::endpoint::Endpoint;
+
+/// How often a listener looks for a connection: short beside the time that a sender takes to connect.
+const ACCEPT_POLL: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connected socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    kind: Kind,
+    stall: Duration,
+    deadline: Option<Instant>,
+}
+
+impl Socket {
+    fn new(kind: Kind, stall: Duration) -> io::Result<Self> {
+        if let Kind::Tcp(stream) = &kind {
+            // Replies are small and waited for.
+            stream.set_nodelay(true)?;
+        }
+        let socket = Self { kind, stall, deadline: None };
+        socket.set_timeouts(stall)?;
+        Ok(socket)
+    }
+
+    /// Connects. Blocks for as long as the stall, for each address that the name has.
+    pub(crate) fn connect(to: &Endpoint, stall: Duration) -> io::Result<Self> {
+        match to {
+            Endpoint::Unix(path) => Self::new(Kind::Unix(UnixStream::connect(path)?), stall),
+            Endpoint::Tcp { host, port } => {
+                let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+                for address in (host.as_str(), *port).to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&address, stall) {
+                        Ok(stream) => return Self::new(Kind::Tcp(stream), stall),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+
+    /// How long one read or write may wait.
+    pub(crate) const fn stall(&self) -> Duration {
+        self.stall
+    }
+
+    /// From now on all must be done by then; `None` lifts it.
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        self.deadline = deadline;
+        self.set_timeouts(self.stall)
+    }
+
+    fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+        match &self.kind {
+            Kind::Tcp(stream) => {
+                stream.set_read_timeout(Some(timeout)).and_then(|()| stream.set_write_timeout(Some(timeout)))
+            }
+            Kind::Unix(stream) => {
+                stream.set_read_timeout(Some(timeout)).and_then(|()| stream.set_write_timeout(Some(timeout)))
+            }
+        }
+    }
+
+    /// Before each wait.
+    fn prepare(&self) -> io::Result<()> {
+        let Some(deadline) = self.deadline else { return Ok(()) };
+        match deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            Some(left) => self.set_timeouts(left.min(self.stall)),
+            None => Err(ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// A second handle to the connection, with which others can end it.
+    pub(crate) fn closer(&self) -> io::Result<Closer> {
+        Ok(Closer(match &self.kind {
+            Kind::Tcp(stream) => Kind::Tcp(stream.try_clone()?),
+            Kind::Unix(stream) => Kind::Unix(stream.try_clone()?),
+        }))
+    }
+}
+
+/// What the kernel says when a timeout has passed.
+fn timed_out(error: io::Error) -> io::Error {
+    if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.prepare()?;
+        match &mut self.kind {
+            Kind::Tcp(stream) => stream.read(into),
+            Kind::Unix(stream) => stream.read(into),
+        }
+        .map_err(timed_out)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.prepare()?;
+        match &mut self.kind {
+            Kind::Tcp(stream) => stream.write(from),
+            Kind::Unix(stream) => stream.write(from),
+        }
+        .map_err(timed_out)
+    }
+
+    /// Nothing is held back here.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Ends a connection that another thread may be waiting on: that thread sees its end at once.
+#[derive(Debug)]
+pub(crate) struct Closer(Kind);
+
+impl Closer {
+    pub(crate) fn close(&self, how: Shutdown) {
+        // One that is closed already can't be closed.
+        let _ = match &self.0 {
+            Kind::Tcp(stream) => stream.shutdown(how),
+            Kind::Unix(stream) => stream.shutdown(how),
+        };
+    }
+}
+
+#[derive(Debug)]
+enum ListenerKind {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// A socket that waits for senders. Dropping it ends that, and removes a Unix socket's file.
+#[derive(Debug)]
+pub struct Listener(ListenerKind);
+
+impl Listener {
+    /// Listens there.
+    ///
+    /// # Errors
+    /// What bind(2) said. A Unix socket's path that exists is in use, whether or not anybody still listens there.
+    pub fn bind(at: &Endpoint) -> io::Result<Self> {
+        match at {
+            Endpoint::Tcp { host, port } => {
+                let listener = TcpListener::bind((host.as_str(), *port))?;
+                listener.set_nonblocking(true)?;
+                Ok(Self(ListenerKind::Tcp(listener)))
+            }
+            Endpoint::Unix(path) => {
+                let listener = UnixListener::bind(path)?;
+                let listener = Self(ListenerKind::Unix(listener, path.clone()));
+                if let ListenerKind::Unix(socket, _) = &listener.0 {
+                    socket.set_nonblocking(true)?;
+                }
+                Ok(listener)
+            }
+        }
+    }
+
+    /// Where it listens: with the port that it got.
+    ///
+    /// # Errors
+    /// What getsockname(2) said.
+    pub fn endpoint(&self) -> io::Result<Endpoint> {
+        match &self.0 {
+            ListenerKind::Tcp(listener) => {
+                let address = listener.local_addr()?;
+                Ok(Endpoint::Tcp { host: address.ip().to_string(), port: address.port() })
+            }
+            ListenerKind::Unix(_, path) => Ok(Endpoint::Unix(path.clone())),
+        }
+    }
+
+    /// The next connection, if one comes within `limit`.
+    pub(crate) fn accept(&self, limit: Duration, stall: Duration) -> io::Result<Option<Socket>> {
+        let until = Instant::now() + limit;
+        loop {
+            let accepted = match &self.0 {
+                ListenerKind::Tcp(listener) => listener.accept().map(|(stream, _)| Kind::Tcp(stream)),
+                ListenerKind::Unix(listener, _) => listener.accept().map(|(stream, _)| Kind::Unix(stream)),
+            };
+            match accepted {
+                Ok(kind) => {
+                    match &kind {
+                        Kind::Tcp(stream) => stream.set_nonblocking(false)?,
+                        Kind::Unix(stream) => stream.set_nonblocking(false)?,
+                    }
+                    return Socket::new(kind, stall).map(Some);
+                }
+                // Others are troubles of one connection that is gone already.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            sleep(ACCEPT_POLL);
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let ListenerKind::Unix(_, path) = &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_says_nothing_or_little_is_not_waited_for() {
+        let any = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
+        let listener = Listener::bind(&any).expect("a port");
+        let stall = Duration::from_millis(50);
+        assert!(listener.accept(Duration::from_millis(1), stall).expect("looked").is_none());
+        let mut client =
+            Socket::connect(&listener.endpoint().expect("an address"), stall).expect("connected");
+        let mut server = listener.accept(Duration::from_secs(5), stall).expect("looked").expect("accepted");
+        let error = server.read(&mut [0]).expect_err("nothing comes");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        server.set_deadline(Some(Instant::now())).expect("set");
+        client.write_all(b"late").expect("written");
+        assert_eq!(server.read(&mut [0]).expect_err("too late").kind(), ErrorKind::TimedOut);
+        server.set_deadline(None).expect("lifted");
+        let mut word = [0; 4];
+        server.read_exact(&mut word).expect("read");
+        assert_eq!(&word, b"late");
+        server.closer().expect("a handle").close(Shutdown::Both);
+        assert_eq!(client.read(&mut word).expect("the end"), 0);
+    }
+}

@@ -1,0 +1,79 @@
+//! Where an image comes from.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::sparse_file;
+
+/// An image that is not written while it is sent. Channels ask it at the same time.
+pub trait Source: Sync {
+    /// Its size.
+    fn size(&self) -> Bytes;
+
+    /// The first range within `range` that may hold something else than zeroes; None if there is none. What lies before it
+    /// is never read.
+    ///
+    /// # Errors
+    /// If it can't be known.
+    fn data_in(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>>;
+
+    /// Reads `into.len()` bytes at `offset`, all of them within its size. May block on a disk.
+    ///
+    /// # Errors
+    /// If they can't be read.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Whether it is still what it was at the start; asked when all has been read.
+    ///
+    /// # Errors
+    /// If it can't be known.
+    fn is_unchanged(&self) -> io::Result<bool>;
+}
+
+/// A memory image or any other file, with holes or without. Its holes are never read, and it is only ever read.
+#[derive(Debug)]
+pub struct ImageSource {
+    file: File,
+    opened: Metadata,
+}
+
+impl ImageSource {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// What open(2) said; [`io::ErrorKind::InvalidInput`] for what is no regular file.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let opened = file.metadata()?;
+        if !opened.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Self { file, opened })
+    }
+}
+
+impl Source for ImageSource {
+    fn size(&self) -> Bytes {
+        Bytes::new(self.opened.len())
+    }
+
+    fn data_in(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        sparse_file::data_in(&self.file, range)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, offset)
+    }
+
+    /// By its size and the time of its last write. Not seen are a write within the kernel's clock tick in which it was
+    /// opened, and some that are made through a mapping: on tmpfs all of them, elsewhere those to pages that were dirty.
+    fn is_unchanged(&self) -> io::Result<bool> {
+        let now = self.file.metadata()?;
+        let state = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
+        Ok(state(&now) == state(&self.opened))
+    }
+}

@@ -1,0 +1,178 @@
+//! What the tests share: random images with holes, and whole transfers between two threads.
+
+#![allow(dead_code, reason = "each of the tests uses its own part")]
+
+pub mod proxy;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use pagoda_core::migrate::handshake::Codec;
+use pagoda_core::migrate::zero::ZeroPolicy;
+use pagoda_core::size::Bytes;
+use pagoda_migrate::{
+    Counts, Destination, Endpoint, Error, ImageDestination, ImageSource, Listener, ReceiveOptions,
+    SendOptions, receive, send,
+};
+use tempfile::TempDir;
+
+/// Long enough for a busy machine where nothing should stall.
+pub const STALL: Duration = Duration::from_secs(20);
+
+/// A stream of random numbers that its seed repeats.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+    /// Bytes of which every third page can't be packed, and the others can.
+    pub fn content(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|i| if i / 4096 % 3 == 0 { self.next() as u8 } else { (i / 11) as u8 }).collect()
+    }
+}
+
+/// A directory with an image in it, and what a test puts beside it.
+pub struct Place {
+    pub directory: TempDir,
+    pub size: u64,
+}
+
+impl Place {
+    /// An image of `size` bytes with extents of data, zeroes and words between holes.
+    pub fn with_image(seed: u64, size: u64) -> Self {
+        // On a disk: not every tmpfs has holes that can be seen.
+        let place = Self { directory: tempfile::tempdir_in("/var/tmp").expect("a directory"), size };
+        let mut random = Random::new(seed);
+        let file = File::create(place.image()).expect("an image");
+        file.set_len(size).expect("a length");
+        for _ in 0..size / (256 << 10) {
+            let at = random.below(size);
+            let len = (1 + random.below(96 << 10)).min(size - at) as usize;
+            // What is dense begins on a page; other data anywhere.
+            let at = if random.below(2) == 0 { at / 4096 * 4096 } else { at };
+            let bytes = match random.below(4) {
+                0 => vec![0; len],
+                1 => {
+                    let word = random.next().to_le_bytes();
+                    word.into_iter().cycle().take(len).collect()
+                }
+                _ => random.content(len),
+            };
+            file.write_all_at(&bytes, at).expect("written");
+        }
+        place
+    }
+
+    pub fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+    pub fn arrived(&self) -> PathBuf {
+        self.directory.path().join("arrived")
+    }
+
+    /// Whether what has arrived is the image.
+    pub fn is_equal(&self) -> bool {
+        fs::read(self.image()).expect("read") == fs::read(self.arrived()).expect("read")
+    }
+
+    /// The names of all files: the image alone if nothing was kept.
+    pub fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.directory.path()).expect("a directory");
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.expect("an entry").file_name().display().to_string()).collect();
+        names.sort();
+        names
+    }
+}
+
+pub fn send_options() -> SendOptions {
+    SendOptions { channels: 2, codec: Codec::Lz4, token: None, tls: None, bandwidth: None, stall: STALL }
+}
+
+pub fn receive_options() -> ReceiveOptions {
+    ReceiveOptions {
+        token: None,
+        tls: None,
+        zero: ZeroPolicy::default(),
+        image_most: Bytes::gib(4),
+        wait: STALL,
+        stall: STALL,
+    }
+}
+
+pub fn any_port() -> Endpoint {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+/// What came of a transfer.
+pub type Outcome = (Result<Counts, Error>, Result<Counts, Error>);
+
+/// Sends an image to a destination, through whatever `route` makes of the listener's address; what the receiver turned away
+/// ends it, with that error.
+pub fn transfer_to(
+    image: &Path,
+    destination: &mut dyn Destination,
+    at: &Endpoint,
+    sending: &SendOptions,
+    receiving: &ReceiveOptions,
+    route: impl FnOnce(Endpoint) -> Endpoint,
+) -> Outcome {
+    let listener = Listener::bind(at).expect("a listener");
+    let to = listener.endpoint().expect("an address");
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let mut turned = None;
+            let received = receive(listener, destination, receiving, &mut |event| match event {
+                pagoda_migrate::Event::Turned(error) => {
+                    turned = Some(error.to_string());
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            });
+            match turned {
+                Some(text) => Err(Error::Tls(text)),
+                None => received,
+            }
+        });
+        let source = ImageSource::open(image).expect("an image");
+        let sent = send(&source, &route(to), sending, &mut |_| ControlFlow::Continue(()));
+        (sent, receiver.join().expect("the receiver"))
+    })
+}
+
+/// The same, to the file beside the image.
+pub fn transfer(place: &Place, sending: &SendOptions, receiving: &ReceiveOptions) -> Outcome {
+    let mut destination = ImageDestination::new(place.arrived()).expect("nothing is there");
+    transfer_to(&place.image(), &mut destination, &any_port(), sending, receiving, |to| to)
+}
+
+/// How many runs a seeded test makes: `PAGODA_RUNS`, or so many. The first one's number is `PAGODA_SEED`, or 0.
+pub fn runs(default: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("PAGODA_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("PAGODA_RUNS").unwrap_or(default),
+    }
+}
+
+/// How often each value occurs.
+pub fn tally<T: Ord>(values: impl IntoIterator<Item = T>) -> BTreeMap<T, usize> {
+    let mut counts = BTreeMap::new();
+    values.into_iter().for_each(|value| *counts.entry(value).or_default() += 1);
+    counts
+}
