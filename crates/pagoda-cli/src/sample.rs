@@ -25,6 +25,7 @@ pub struct Peaks {
     stored_bytes: u64,
     store_memory_bytes: u64,
     spilled_bytes: u64,
+    copied_on_write_bytes: u64,
     /// All gauges at the moment when most was held.
     at_peak: Snapshot,
 }
@@ -35,6 +36,7 @@ impl Peaks {
         self.stored_bytes = self.stored_bytes.max(now.stored_bytes);
         self.store_memory_bytes = self.store_memory_bytes.max(now.store_memory_bytes);
         self.spilled_bytes = self.spilled_bytes.max(now.spilled_bytes);
+        self.copied_on_write_bytes = self.copied_on_write_bytes.max(now.copied_on_write_bytes);
         if now.held_bytes >= self.at_peak.held_bytes {
             self.at_peak = *now;
         }
@@ -47,6 +49,7 @@ impl Peaks {
         totals.stored_peak_bytes = totals.stored_peak_bytes.max(self.stored_bytes);
         totals.store_memory_peak_bytes = totals.store_memory_peak_bytes.max(self.store_memory_bytes);
         totals.spilled_peak_bytes = totals.spilled_peak_bytes.max(self.spilled_bytes);
+        totals.copied_on_write_peak_bytes = totals.copied_on_write_peak_bytes.max(self.copied_on_write_bytes);
         if self.at_peak.held_bytes > totals.held_peak_bytes {
             totals.held_peak_bytes = self.at_peak.held_bytes;
             totals.unmanaged_at_peak_bytes = self.at_peak.unmanaged_bytes;
@@ -112,6 +115,7 @@ mod tests {
             anon_bytes,
             unmanaged_bytes,
             own_bytes: held_bytes / 10,
+            copied_on_write_bytes: held_bytes / 20,
             ..Snapshot::default()
         };
         for look in [held(100, 50, 1), held(300, 60, 2), held(200, 80, 3)] {
@@ -123,6 +127,7 @@ mod tests {
         assert!(at_peak);
         assert_eq!((several.held_peak_bytes, several.unmanaged_at_peak_bytes), (300, 2));
         assert_eq!((several.anon_peak_bytes, several.own_bytes, several.faults), (90, 30, 7));
+        assert_eq!(several.copied_on_write_peak_bytes, 15);
         let (one, at_peak) = peaks.complete(Snapshot { processes: 1, held_peak_bytes: 400, ..own });
         assert!(!at_peak);
         assert_eq!((one.held_peak_bytes, one.own_bytes), (400, 0));

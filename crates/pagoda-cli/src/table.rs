@@ -94,10 +94,13 @@ pub fn render(summary: &Summary) -> String {
         table.row("forked", back, format_args!("forked: everything brought back, managed no further"));
     } else if counters.forks > 0 {
         let copied = bytes(counters.fork_copied_bytes);
+        let written = bytes(counters.copied_on_write_peak_bytes);
         table.row(
             "forks",
             counters.forks.to_string(),
-            format_args!("{copied} that were out copied to the children"),
+            format_args!(
+                "{copied} that were out copied to the children; at most {written} over budget by copy on write"
+            ),
         );
     }
     if counters.children_unmanaged > 0 {
@@ -268,11 +271,12 @@ mod tests {
 
     #[test]
     fn a_fork_that_was_served_is_told_with_what_it_copied() {
-        let table = render_with(Snapshot { forks: 2, fork_copied_bytes: 3 << 20, ..busy() });
-        assert!(
-            row(&table, "forks").is_some_and(|row| row.contains("2  3 MiB that were out copied")),
-            "{table}"
-        );
+        let copied =
+            Snapshot { forks: 2, fork_copied_bytes: 3 << 20, copied_on_write_peak_bytes: 5 << 20, ..busy() };
+        let table = render_with(copied);
+        let says =
+            "2  3 MiB that were out copied to the children; at most 5 MiB over budget by copy on write";
+        assert!(row(&table, "forks").is_some_and(|row| row.contains(says)), "{table}");
         assert_eq!(row(&table, "forked"), None);
     }
 

@@ -103,6 +103,8 @@ pub(crate) struct Watcher {
     idle_looks: u32,
     last_anon: u64,
     last_faults: u64,
+    /// The most that others answered for of what this process has, since it last shared nothing and was within its budget.
+    others_most: u64,
 }
 
 impl Watcher {
@@ -127,6 +129,7 @@ impl Watcher {
             idle_looks: 0,
             last_anon: 0,
             last_faults: 0,
+            others_most: 0,
         })
     }
 
@@ -225,6 +228,18 @@ impl Engine {
         let fetched = Bytes::new(self.ledger.fetched_bytes());
         let share = watcher.keeper.look(now_ns(), Bytes::new(anon as u64), held, fetched);
         self.set_budget(share);
+        self.note_copied_on_write(watcher, anon as u64, others as u64);
+    }
+
+    /// What was shared and is so no more, as far as the budget is exceeded: it was written to, for nothing else that a fork
+    /// leaves takes memory before there is room.
+    fn note_copied_on_write(&self, watcher: &mut Watcher, anon: u64, others: u64) {
+        let excess = anon.saturating_sub(self.ledger.budget_bytes());
+        let over = others == 0 && excess == 0;
+        watcher.others_most = if over { 0 } else { watcher.others_most.max(others) };
+        let copied = (watcher.others_most - others).min(excess);
+        self.counters.set(Counter::CopiedOnWriteBytes, copied);
+        self.counters.raise(Counter::CopiedOnWritePeakBytes, copied);
     }
 
     fn look_at_maps(&self, watcher: &mut Watcher, pressure: bool) {

@@ -51,13 +51,14 @@ impl Row {
                 Bytes::new(run.without_engine_bytes)
             ));
         }
-        let limit = managed.budget_bytes + OVERSHOOT_BYTES_MAX + managed.copied_by_a_fork_bytes();
+        let copied = managed.copied_by_a_fork_bytes() + managed.counter("copied_on_write_peak_bytes");
+        let limit = managed.budget_bytes + OVERSHOOT_BYTES_MAX + copied;
         if run.peak_bytes > limit {
             faults.push(format!(
-                "its peak of {} is above the budget of {}, {} for what a fork copied, and {}; {} forks copied {}",
+                "its peak of {} is above the budget of {}, {} for what a fork and writing after it copied, and {}; {} forks copied {}",
                 Bytes::new(run.peak_bytes),
                 Bytes::new(managed.budget_bytes),
-                Bytes::new(managed.copied_by_a_fork_bytes()),
+                Bytes::new(copied),
                 Bytes::new(OVERSHOOT_BYTES_MAX),
                 managed.counter("forks"),
                 Bytes::new(managed.counter("fork_copied_bytes")),
