@@ -279,42 +279,71 @@ impl BlockPool {
     /// # Panics
     /// If a block of it is free already.
     pub fn release(&mut self, first: u32) -> u32 {
-        let (mut at, mut released) = (first, 0);
-        loop {
-            let segment = at >> self.links.shift;
-            self.unlist(segment);
-            let state = &mut self.segments[segment as usize];
-            // One relisting for each stretch of the chain within one segment. The stretch keeps its order: a chain that
-            // ran upwards is handed out running upwards again (copying one that runs down takes half as long again).
-            let old_head = std::mem::replace(&mut state.free_head, at);
-            let next = loop {
-                let link = self.links.get(at);
-                assert_ne!(link & TAGS, TAG_FREE, "a block is freed once");
-                state.free_blocks += 1;
-                released += 1;
-                let next = (link & TAGS == TAG_NEXT).then_some(link);
-                match next {
-                    Some(next) if next >> self.links.shift == segment => {
-                        self.links.set(at, TAG_FREE | next);
-                        at = next;
-                    }
-                    _ => {
-                        self.links.set(at, TAG_FREE | old_head);
-                        break next;
-                    }
+        self.release_all(std::iter::once(first))
+    }
+
+    /// Frees chains, best in the order in which they were made. Returns how many blocks they had.
+    ///
+    /// # Panics
+    /// If a block of one is free already.
+    pub fn release_all(&mut self, chains: impl IntoIterator<Item = u32>) -> u32 {
+        let links = Arc::clone(&self.links);
+        let in_segment = (1 << links.shift) - 1;
+        // The segment that is taken out of its list, and what it has gained: a stretch of chains within one is relisted once.
+        let (mut open, mut gained) = (NONE, 0);
+        let mut released = 0;
+        for first in chains {
+            let mut at = first;
+            'chain: loop {
+                let segment = at >> links.shift;
+                if segment != open {
+                    self.close_segment(open, gained);
+                    self.unlist(segment);
+                    (open, gained) = (segment, 0);
                 }
-            };
-            if state.free_blocks == self.blocks_per_segment {
-                self.empty_segments += 1;
-            }
-            self.list(segment);
-            match next {
-                Some(next) => at = next,
-                None => break,
+                let words: &[AtomicU32] = links.segments[segment as usize]
+                    .get()
+                    .expect("a block in use lies in a segment that was added");
+                // The stretch keeps its order: a chain that ran upwards is handed out running upwards again (copying
+                // one that runs down takes half as long again).
+                let state = &mut self.segments[segment as usize];
+                let old_head = std::mem::replace(&mut state.free_head, at);
+                loop {
+                    let word = &words[(at & in_segment) as usize];
+                    let link = word.load(Ordering::Relaxed);
+                    assert_ne!(link & TAGS, TAG_FREE, "a block is freed once");
+                    gained += 1;
+                    released += 1;
+                    if link & TAGS == TAG_NEXT && link >> links.shift == segment {
+                        word.store(TAG_FREE | link, Ordering::Relaxed);
+                        at = link;
+                        continue;
+                    }
+                    word.store(TAG_FREE | old_head, Ordering::Relaxed);
+                    if link & TAGS != TAG_NEXT {
+                        break 'chain;
+                    }
+                    at = link;
+                    break;
+                }
             }
         }
+        self.close_segment(open, gained);
         self.free_blocks += u64::from(released);
         released
+    }
+
+    /// Lists a segment again that gained free blocks.
+    fn close_segment(&mut self, segment: u32, gained: u32) {
+        if segment == NONE {
+            return;
+        }
+        let state = &mut self.segments[segment as usize];
+        state.free_blocks += gained;
+        if state.free_blocks == self.blocks_per_segment {
+            self.empty_segments += 1;
+        }
+        self.list(segment);
     }
 
     /// The emptiest segment that is not wholly free, if the free blocks of the others could take what it holds.

@@ -19,6 +19,7 @@ pub mod latency;
 pub mod migrate;
 pub mod pace;
 pub mod page;
+pub mod release;
 pub mod shares;
 pub mod size;
 pub mod watermark;

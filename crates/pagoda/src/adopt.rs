@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use pagoda_core::entry::{Backing, Word};
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::Errno as KernelErrno;
 
 use crate::counters::{Counter, Status};
@@ -86,13 +87,21 @@ impl Engine {
         drop(marked);
     }
 
-    /// Takes a library's range under management; what is present in it, if somebody tells.
+    /// Takes a library's range under management; what is present in it, if somebody tells. Waits, for a fresh range, until
+    /// the event of what was mapped there before is applied.
     pub(crate) fn manage(
         &self,
         range: PageRange,
         present: Option<&mut PagemapScanner>,
     ) -> Result<(), RegionError> {
         let mut table = self.gate_exclusive();
+        // The kernel gives the addresses of a region that is being unmapped away before anybody has read of it. Its entries
+        // would be lost, and the event would be taken for one of the new region.
+        while present.is_none() && !table.is_free(range) {
+            drop(table);
+            yield_now();
+            table = self.gate_exclusive();
+        }
         self.space
             .register(range)
             .map_err(|errno| RegionError::Register { errno: Errno(errno.raw_os_error()) })?;
@@ -106,11 +115,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets a range that is unmapped or unregistered.
-    pub(crate) fn forget(&self, range: PageRange) {
-        let mut table = self.gate_exclusive();
-        self.discard(&table, range, &mut Scratch::new(self.base));
-        table.cut(range);
+    /// Returns when the event of an unmapping that has returned is applied: a handler reads it and applies it within the gate, and
+    /// the unmapping returns when it is read. The range may be another region's by now.
+    pub(crate) fn await_unmapped(&self) {
+        drop(self.gate_exclusive());
     }
 
     /// Brings all of `range` back and ends its management. The budget is not kept meanwhile: what came back would be

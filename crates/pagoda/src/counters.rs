@@ -201,6 +201,10 @@ counters! {
     Gauge StoreMemoryBytes store_memory_bytes,
     /// The most `store_memory_bytes` was seen to be.
     Peak StoreMemoryPeakBytes store_memory_peak_bytes,
+    /// Gauge: uncompressed bytes of what closed owners had in the store and is handed over to be freed; not in `stored_bytes`.
+    Gauge ReleaseQueuedBytes release_queued_bytes,
+    /// The most `release_queued_bytes` was.
+    Peak ReleaseQueuedPeakBytes release_queued_peak_bytes,
     /// Gauge: bytes of the spill file in use.
     Gauge SpilledBytes spilled_bytes,
     /// The most `spilled_bytes` was seen to be.
@@ -291,6 +295,28 @@ counters! {
     Total ChildrenUnmanaged children_unmanaged,
     /// Frames given back to the kernel, in bytes.
     Total ReleasedBytes released_bytes,
+    /// Stored base pages that owners had when they closed and that were handed over to be freed.
+    Total ReleaseQueued release_queued,
+    /// Those that whoever closed freed at once.
+    Total ReleaseInline release_inline,
+    /// Those that are freed: `release_queued` and `release_inline` together, once nothing is queued.
+    Total ReleaseFreed release_freed,
+    /// Of them, those that were freed before the owner's last frame was back.
+    Total ReleaseEarly release_early,
+    /// Of those handed over, those that were freed by who needed the room or waited for it.
+    Total ReleaseHelped release_helped,
+    /// Uncompressed bytes of what was freed.
+    Total ReleaseBytes release_bytes,
+    /// Closes of which something had to be freed at once because the queue was full or its worker stalled.
+    Total ReleaseFallbacks release_fallbacks,
+    /// Workers that were found stalled.
+    Total ReleaseStalls release_stalls,
+    /// Times the store was locked to free what owners had.
+    Total ReleaseLocks release_locks,
+    /// Time spent waiting for that lock, in nanoseconds.
+    Total ReleaseLockWaitNs release_lock_wait_ns,
+    /// Processor time spent on taking handles out of the tables and on freeing them, in nanoseconds, by whichever thread.
+    Total ReleaseCpuNs release_cpu_ns,
     /// When the engine looked at the process last, in nanoseconds of the monotonic clock.
     Own LastLookNs last_look_ns,
     /// Looks at the maps of the process.

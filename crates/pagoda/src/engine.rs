@@ -6,15 +6,14 @@
 //!    around reading events and applying them, and around adoption (register, scan, mark)
 //! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
 //! 3. the reclaim hand and queue
-//! 4. the store's own locks
-//! 5. the zone
+//! 4. the store's own locks; see `store`
+//! 5. the zone; the list of owners
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
 //! must never do the work itself: faults, events, reclaim and adoption each have their own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
@@ -22,6 +21,8 @@ use pagoda_core::watermark::Watermarks;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Space;
 
+use crate::account::Owners;
+use crate::bell::Bell;
 use crate::counters::{Counter, Counters};
 use crate::error::StopReason;
 use crate::handler::Recent;
@@ -61,6 +62,8 @@ pub(crate) struct Engine {
     pub(crate) zone: Zone,
     pub(crate) store: TieredStore,
     pub(crate) ledger: Ledger,
+    /// Whose memory is where, for what is released.
+    pub(crate) owners: Owners,
     pub(crate) counters: Arc<Counters>,
     pub(crate) pins: Pins,
     pub(crate) hand: Mutex<Hand>,
@@ -123,6 +126,7 @@ impl Engine {
             zone: Zone::new(slots),
             store,
             ledger: Ledger::new(budget.get()),
+            owners: Owners::new(Arc::clone(&counters)),
             counters,
             pins: Pins::default(),
             hand: Mutex::new(Hand::default()),
@@ -237,36 +241,5 @@ impl Engine {
     /// Whether nobody is left who waits for a handler: the reclaimer, which may wait for an event to be read, has ended.
     pub(crate) fn handlers_may_end(&self) -> bool {
         self.quit_handlers.load(Ordering::Acquire)
-    }
-}
-
-/// A sleeper's bell: it can be rung before anybody sleeps, and then the next sleep ends at once.
-#[derive(Debug, Default)]
-pub(crate) struct Bell {
-    rung: Mutex<bool>,
-    condition: Condvar,
-    /// Ringing a bell that has not been heard yet costs one load.
-    fast: AtomicBool,
-}
-
-impl Bell {
-    pub(crate) fn ring(&self) {
-        if self.fast.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        *self.rung.lock().expect("nothing panics with this lock held") = true;
-        self.condition.notify_one();
-    }
-
-    /// Sleeps until the bell rings, for `limit_us` at most.
-    pub(crate) fn sleep(&self, limit_us: u32) {
-        let rung = self.rung.lock().expect("nothing panics with this lock held");
-        let limit = Duration::from_micros(u64::from(limit_us));
-        let (mut rung, _) = self
-            .condition
-            .wait_timeout_while(rung, limit, |rung| !*rung)
-            .expect("nothing panics with this lock held");
-        *rung = false;
-        self.fast.store(false, Ordering::Release);
     }
 }

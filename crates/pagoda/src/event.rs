@@ -21,7 +21,8 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::reclaim::{QUEUE_SLACK, Staged};
-use crate::store::{Handle, Scratch, Store};
+use crate::release::Closing;
+use crate::store::{Handle, Scratch};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
 
 impl Engine {
@@ -131,6 +132,21 @@ impl Engine {
 
     /// Makes `range` read as zero: drops what we hold of it, and trusts nothing that is still present there.
     pub(crate) fn discard(&self, table: &Table, range: PageRange, scratch: &mut Scratch) {
+        let mut closing = Closing::new(self, range);
+        self.discard_entries(table, range, &mut closing, scratch);
+        if closing.frames_are_back() {
+            self.discard_entries(table, range, &mut closing, scratch);
+        }
+        closing.finish();
+    }
+
+    fn discard_entries(
+        &self,
+        table: &Table,
+        range: PageRange,
+        closing: &mut Closing<'_>,
+        scratch: &mut Scratch,
+    ) {
         let mut at = range.start();
         while let Some(span) = table.next_from(at) {
             let Some(within) = span.range().intersection(range) else { return };
@@ -138,7 +154,7 @@ impl Engine {
                 // Most of a sparse range was never written: its words cost one load each.
                 if span.entry(index).load(Ordering::Acquire) != 0 {
                     let page = span.page(index, within, table.entry_bytes());
-                    self.discard_page(table, span, &page, scratch);
+                    self.discard_page(table, span, &page, closing, scratch);
                 }
             }
             at = within.end();
@@ -148,12 +164,19 @@ impl Engine {
         }
     }
 
-    fn discard_page(&self, table: &Table, span: &Span, page: &Page, scratch: &mut Scratch) {
+    fn discard_page(
+        &self,
+        table: &Table,
+        span: &Span,
+        page: &Page,
+        closing: &mut Closing<'_>,
+        scratch: &mut Scratch,
+    ) {
         let word = self.take(span.entries(), page.index);
         let whole = self.granules_of_entry(table, span, &table.page_at(span, page_address(span, page)));
         let gone = page.granules;
         let resident = word.resident().without(gone);
-        self.ledger.resident(-(i64::from(word.resident().and(gone).count()) * 4096));
+        closing.granules_are_back(word.resident().and(gone).count());
         let outside = whole.without(word.resident()).without(gone);
         self.ledger.changed(word, word.with_resident(resident));
         let word = word.with_resident(resident);
@@ -162,14 +185,16 @@ impl Engine {
             Backing::Slot(slot) if outside.is_empty() => {
                 self.ledger.staged(-(self.entry_bytes() as i64));
                 self.zone.put_ready(&self.space, self.space.claim_slot(slot));
+                closing.frame_is_back();
                 word.with_backing(Backing::None)
             }
             Backing::Slot(slot) => {
                 self.zero_granules(slot, gone);
                 word
             }
-            Backing::Handle(handle) if outside.is_empty() => {
-                self.store.free(Handle::from_bits(handle));
+            // Without room in the queue it stays until all frames are back; nobody asks for it meanwhile, within the gate.
+            Backing::Handle(handle) if outside.is_empty() && !closing.take(Handle::from_bits(handle)) => word,
+            Backing::Handle(_) if outside.is_empty() => {
                 let after = word.with_backing(Backing::None);
                 self.ledger.changed(word, after);
                 after

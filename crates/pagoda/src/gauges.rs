@@ -26,20 +26,24 @@ impl Engine {
 
     /// Sets every gauge of the engine's own. Returns what the program would hold without it.
     pub(crate) fn publish_gauges(&self) -> Bytes {
+        // Asked for first: what is freed in between is missing from what is stored then, and never counted twice.
+        let queued = self.store.releases().queued_bytes();
         let usage = self.store.usage();
+        let stored_bytes = usage.raw_bytes.get().saturating_sub(queued);
         let counters = &self.counters;
+        counters.set(Counter::ReleaseQueuedBytes, queued);
         counters.set(Counter::ResidentBytes, self.ledger.resident_bytes());
         counters.set(Counter::StagedBytes, self.ledger.staged_bytes());
         counters.set(Counter::ReadyBytes, self.zone.ready_bytes(&self.space));
-        counters.set(Counter::StoredBytes, usage.raw_bytes.get());
-        counters.raise(Counter::StoredPeakBytes, usage.raw_bytes.get());
+        counters.set(Counter::StoredBytes, stored_bytes);
+        counters.raise(Counter::StoredPeakBytes, stored_bytes);
         counters.set(Counter::StoreMemoryBytes, usage.memory_committed_bytes.get());
         counters.raise(Counter::StoreMemoryPeakBytes, usage.memory_committed_bytes.get());
         counters.set(Counter::SpilledBytes, usage.file_bytes.get());
         counters.raise(Counter::SpilledPeakBytes, usage.file_bytes.get());
         let unmanaged = counters.get(Counter::UnmanagedBytes);
         // What is resident and has a stored copy is held once by the program.
-        let stored = usage.raw_bytes.get().saturating_sub(self.ledger.copied_bytes());
+        let stored = stored_bytes.saturating_sub(self.ledger.copied_bytes());
         let held = self.ledger.resident_bytes() + self.ledger.staged_bytes() + stored + unmanaged;
         counters.set(Counter::HeldBytes, held);
         if held > counters.get(Counter::HeldPeakBytes) {

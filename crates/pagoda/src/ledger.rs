@@ -103,7 +103,11 @@ impl Ledger {
             Backing::Handle(_) => i64::from(word.resident().count()) * 4096,
             Backing::Slot(_) | Backing::None => 0,
         };
-        self.copied_bytes.fetch_add(twice(after) - twice(before), Ordering::Relaxed);
+        let more = twice(after) - twice(before);
+        // Most entries of a range that is discarded hold nothing twice.
+        if more != 0 {
+            self.copied_bytes.fetch_add(more, Ordering::Relaxed);
+        }
     }
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied_bytes.load(Ordering::Relaxed).max(0) as u64

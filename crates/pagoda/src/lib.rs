@@ -52,11 +52,14 @@
 
 pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
 pub use pagoda_core::page::BasePage;
+pub use pagoda_core::release::ReleasePolicy;
 pub use pagoda_core::size::Bytes;
 pub use region::{ForeignMemory, Region, RegionBuilder, RegionError};
 
+pub mod account;
 mod adopt;
 mod ahead;
+mod bell;
 pub mod config;
 pub mod counters;
 mod engine;
@@ -69,10 +72,12 @@ mod handler;
 mod ledger;
 pub mod manager;
 mod order;
+mod page_out;
 pub mod pins;
 mod reclaim;
 mod reclaimer;
 pub mod region;
+mod release;
 pub mod store;
 mod table;
 pub mod tree;

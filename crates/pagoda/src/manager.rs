@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use pagoda_core::page::BasePage;
+use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
 use pagoda_linux::space::{Adoption, Space};
@@ -33,6 +34,10 @@ pub(crate) fn handler_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::engine::HANDLERS_MAX)
 }
 
+/// What closed owners had in the store and is not freed yet, before compression, in budgets at most: what the store's share of
+/// the budget holds at 4:1, and some more of what is spilled. It takes no memory beyond the store's own limit.
+const QUEUED_BUDGETS: u64 = 4;
+
 /// The name of the thread that reclaims.
 const RECLAIMER: &str = "pagoda-reclaim";
 
@@ -43,6 +48,7 @@ fn assemble(
     mode: Mode,
     serves_forks: bool,
     adoption: &Adoption,
+    release: ReleasePolicy,
     stop_hook: StopHook,
 ) -> Result<Engine, StartError> {
     let handlers = handler_count() as u32;
@@ -65,7 +71,8 @@ fn assemble(
     let file = (config.file_limit > Bytes::ZERO)
         .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
     let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file })
-        .map_err(|error| store_error(&error))?;
+        .map_err(|error| store_error(&error))?
+        .releasing_by(release, Bytes::new(QUEUED_BUDGETS * config.budget.get()));
     let (budget, base) = (config.budget, config.base_page);
     Ok(Engine::new(space, slots, store, counters, budget, base, handlers, fork_events, stop_hook))
 }
@@ -116,7 +123,15 @@ impl ProcessEngine {
         layout: Option<ThreadLayout>,
         stop_hook: fn(StopReason) -> !,
     ) -> Result<(Self, ProcessWatcher), StartError> {
-        let engine = Arc::new(assemble(config, counters, Mode::Full, true, adoption, stop_hook)?);
+        let engine = Arc::new(assemble(
+            config,
+            counters,
+            Mode::Full,
+            true,
+            adoption,
+            ReleasePolicy::default(),
+            stop_hook,
+        )?);
         engine.set_budget(keeper.share());
         engine.has_forked.store(is_child, Ordering::Release);
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
@@ -133,6 +148,11 @@ impl ProcessEngine {
         let mut scratch = Scratch::new(config.base_page);
         let body = Box::new(move || reclaimer.reclaim(Some(&count), &mut scratch));
         spawn_raw(c"pagoda-reclaim", Files::Shared, body).map_err(thread_error)?;
+        for shard in 0..engine.store.releases().shards() {
+            let engine = Arc::clone(&engine);
+            let body = Box::new(move || engine.work_on_releases(shard));
+            spawn_raw(c"pagoda-release", Files::Shared, body).map_err(thread_error)?;
+        }
         engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
         Ok((Self { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
     }
@@ -192,6 +212,7 @@ impl ProcessWatcher {
 pub struct ManagerBuilder {
     config: Config,
     mode: Mode,
+    release: ReleasePolicy,
 }
 
 impl ManagerBuilder {
@@ -223,6 +244,12 @@ impl ManagerBuilder {
         self.mode = if yes { Mode::UserOnly } else { Mode::Full };
         self
     }
+    /// How what a closed region had in the store is released: by [`ReleasePolicy::Background`] if it is not said.
+    #[must_use]
+    pub fn release(mut self, policy: ReleasePolicy) -> Self {
+        self.release = policy;
+        self
+    }
     /// Makes the manager and starts its threads.
     ///
     /// # Errors
@@ -233,14 +260,24 @@ impl ManagerBuilder {
         let adoption = pagoda_linux::region_memory::own_regions();
         // A library's threads use the program's allocator, whose locks a thread that forks holds while it waits for us: a
         // child gets none of the regions instead.
-        let engine =
-            Arc::new(assemble(&self.config, counters, self.mode, false, &adoption, report_and_abort)?);
+        let engine = Arc::new(assemble(
+            &self.config,
+            counters,
+            self.mode,
+            false,
+            &adoption,
+            self.release,
+            report_and_abort,
+        )?);
         let shared = Arc::new(Shared { engine, threads: Mutex::new(Vec::new()) });
         let base = self.config.base_page;
         for id in 0..handler_count() {
             shared.spawn("pagoda-handler", base, move |engine, scratch| engine.handle(id, scratch))?;
         }
         shared.spawn(RECLAIMER, base, |engine, scratch| engine.reclaim(None, scratch))?;
+        for shard in 0..shared.engine.store.releases().shards() {
+            shared.spawn("pagoda-release", base, move |engine, _| engine.work_on_releases(shard))?;
+        }
         Ok(Manager { shared })
     }
 }
@@ -288,6 +325,7 @@ impl Drop for Shared {
         let is_reclaimer = |thread: &std::thread::JoinHandle<()>| thread.thread().name() == Some(RECLAIMER);
         let reclaimer = threads.iter().position(is_reclaimer).map(|at| threads.swap_remove(at).join());
         self.engine.quit_handlers.store(true, Ordering::Release);
+        self.engine.end_workers();
         drop(reclaimer);
         for thread in threads {
             let _ = thread.join();
@@ -330,7 +368,7 @@ impl Manager {
             file_limit: Bytes::ZERO,
             best_effort: false,
         };
-        ManagerBuilder { config, mode: Mode::Full }
+        ManagerBuilder { config, mode: Mode::Full, release: ReleasePolicy::default() }
     }
 
     /// Begins a region of `len`, rounded up to whole base pages. It reads as zero and takes no memory yet.
@@ -350,6 +388,17 @@ impl Manager {
         memory: crate::region::ForeignMemory,
     ) -> Result<crate::region::Region, crate::region::RegionError> {
         crate::region::Region::adopt(Arc::clone(&self.shared), memory)
+    }
+
+    /// Returns when everything that closed regions had in the store is freed, and frees it itself as far as no worker has
+    /// begun. What is closed meanwhile is waited for, too. Blocks as long as that takes: about a millisecond for 100 MiB.
+    pub fn flush_releases(&self) {
+        self.shared.engine.store.flush_releases();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> Arc<Engine> {
+        Arc::clone(&self.shared.engine)
     }
 
     /// What the manager has done and holds now.

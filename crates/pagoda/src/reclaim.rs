@@ -55,7 +55,7 @@ pub(crate) struct Hand {
 }
 
 /// Granules that were moved out of a region and of which the store may have a copy: an entry whose busy bit is held.
-struct Copied {
+pub(crate) struct Copied {
     entries: Entries,
     index: usize,
     /// As it was before they went.
@@ -111,7 +111,7 @@ impl Engine {
     }
 
     /// Stores the page that has been staged for longest. None if nothing is staged.
-    fn store_oldest(&self, scratch: &mut Scratch) -> Option<Step> {
+    pub(crate) fn store_oldest(&self, scratch: &mut Scratch) -> Option<Step> {
         loop {
             let Staged { entries, index, slot } = self.hand().queue.pop_front()?;
             let entry = &entries[index];
@@ -388,7 +388,13 @@ impl Engine {
     }
 
     /// Stages what can go of one page: its granules that are in the region and not pinned.
-    fn stage_page(&self, table: &Table, span: &Span, index: usize, copied: &mut Vec<Copied>) -> Step {
+    pub(crate) fn stage_page(
+        &self,
+        table: &Table,
+        span: &Span,
+        index: usize,
+        copied: &mut Vec<Copied>,
+    ) -> Step {
         let entry_bytes = table.entry_bytes();
         let page = span.page(index, span.range(), entry_bytes);
         let entry = span.entry(index);
@@ -477,7 +483,7 @@ impl Engine {
 
     /// Finishes what went out of a region and has a stored copy. If that is what went, the frames are all there is to gain.
     /// If not, the copy is out of date: a part is stored anew with the rest of its page, all of a page is staged.
-    fn settle_copied(&self, copied: Copied, scratch: &mut Scratch) -> Step {
+    pub(crate) fn settle_copied(&self, copied: Copied, scratch: &mut Scratch) -> Step {
         let Copied { entries, index, word, handle, slot, out } = copied;
         let entry = &entries[index];
         let stored = Handle::from_bits(handle);

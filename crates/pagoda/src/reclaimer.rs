@@ -59,6 +59,7 @@ impl Engine {
             self.look_at_count(count);
             pressure.adjust(self.marks());
             self.watch_handlers();
+            self.look_after_releases();
             if self.is_released() {
                 self.bell.sleep(SLEEP_US);
                 continue;
@@ -104,7 +105,11 @@ impl Engine {
     /// Spills before the store's memory is full, in the background, so that puts find room.
     fn keep_store_within_limits(&self, trouble: &mut Trouble) {
         let limit = self.store_memory_limit().get();
-        if self.store.usage().memory_used_bytes.get() > limit - limit / 32 {
+        let is_short = || self.store.usage().memory_used_bytes.get() > limit - limit / 32;
+        if is_short() {
+            self.store.help_release();
+        }
+        if is_short() {
             // A file that is full or broken shows again at the next put, which is where it is dealt with.
             let _ = self.store.spill(Bytes::new(limit - limit / 16));
         }

@@ -13,8 +13,10 @@ use pagoda_linux::region_memory::RegionMemory;
 
 pub use pagoda_linux::region_memory::ForeignMemory;
 
+use crate::account::Account;
 use crate::error::Errno;
 use crate::manager::Shared;
+use crate::store::{PutError, Scratch};
 
 /// Why a region could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,7 +103,8 @@ impl RegionBuilder {
             .map_err(|error| RegionError::Map { len: self.len, errno: Errno::from(&error) })?;
         let range = memory.range();
         self.shared.engine.manage(range, None)?;
-        Ok(Region { shared: self.shared, range, memory: Some(memory) })
+        let account = self.shared.engine.owners.enter(range);
+        Ok(Region { shared: self.shared, range, account, memory: Some(memory) })
     }
 }
 
@@ -109,6 +112,7 @@ impl RegionBuilder {
 pub struct Region {
     shared: Arc<Shared>,
     range: PageRange,
+    account: Arc<Account>,
     /// None if the memory is somebody else's.
     memory: Option<RegionMemory>,
 }
@@ -120,7 +124,8 @@ impl Region {
         let range = memory.range();
         check_mapped(range)?;
         shared.engine.manage(range, Some(&mut present))?;
-        Ok(Self { shared, range, memory: None })
+        let account = shared.engine.owners.enter(range);
+        Ok(Self { shared, range, account, memory: None })
     }
 
     /// Its first byte. Valid for reads and writes of [`len`](Self::len) bytes as long as the region lives; an access to a
@@ -167,18 +172,50 @@ impl Region {
         self.memory.as_mut().expect("adopted memory is discarded by its owner").discard(offset, len)
     }
 
-    /// Frees the region and returns when all it held is given back. Dropping does the same.
+    /// Stores the base pages that `offset..offset + len` touches and gives their frames to others, as madvise(2) does with
+    /// `MADV_PAGEOUT`: for what will not be needed for a while. What is locked or shared stays. Blocks for as long as
+    /// compressing takes, and for the disk when the store's memory is at its limit.
+    ///
+    /// # Errors
+    /// See [`PutError`]: what was stored until then stays stored, the rest stays where it is.
+    ///
+    /// # Panics
+    /// If it reaches beyond the end, or is empty.
+    pub fn page_out(&self, offset: usize, len: usize) -> Result<(), PutError> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.range.len());
+        let range = end.and_then(|end| {
+            let os_page = pagoda_core::page::OS_PAGE;
+            let from = self.range.start() + offset / os_page * os_page;
+            PageRange::new(from, self.range.start() + end.next_multiple_of(os_page))
+        });
+        let range = range.expect("a part of the region that is not empty");
+        self.shared.engine.page_out(range, &mut Scratch::new(self.shared.engine.base))
+    }
+
+    /// What releasing its stored pages takes; it goes on counting when the region is closed.
+    #[must_use]
+    pub fn account(&self) -> Arc<Account> {
+        Arc::clone(&self.account)
+    }
+
+    /// Frees the region and returns when all its frames are back; what it has in the store follows in the background, and
+    /// [`flush_releases`](crate::Manager::flush_releases) waits for that. Dropping does the same.
     pub fn close(self) {}
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let engine = &self.shared.engine;
         match self.memory.take() {
             // The kernel tells the handlers by an event, and returns when one has read it.
-            Some(memory) => drop(memory),
-            None => self.shared.engine.bring_back(self.range),
+            Some(memory) => {
+                drop(memory);
+                engine.await_unmapped();
+            }
+            None => engine.bring_back(self.range),
         }
-        self.shared.engine.forget(self.range);
+        engine.owners.leave(&self.account);
+        engine.look_after_releases();
     }
 }
 

@@ -151,8 +151,9 @@ impl Zone {
     /// The frame of `slot` holds nobody's content any more.
     pub(crate) fn put_ready(&self, space: &Space, slot: Slot) {
         let index = space.release_slot(slot);
-        self.hands().ready.push(index);
+        // Counted first: whoever takes it at once counts it out.
         self.ready.fetch_add(1, Ordering::Relaxed);
+        self.hands().ready.push(index);
     }
 
     /// The frame of `slot` has gone elsewhere.

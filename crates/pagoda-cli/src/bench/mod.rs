@@ -2,8 +2,9 @@
 //!
 //! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
 //! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `clear` compares the orders in which
-//! huge frames are cleared (`clear.rs`), and `zones` policies alone (`zones.rs`). The worker process that is measured is
-//! `worker.rs`. Nothing here knows the engine: Pagoda is started as anyone starts it, by `pagoda run`.
+//! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library
+//! (`release/`). The worker process that is measured is `worker.rs`. But for `release`, nothing here knows the engine: Pagoda is
+//! started as anyone starts it, by `pagoda run`.
 
 mod budget;
 mod churn;
@@ -16,6 +17,7 @@ mod no_pressure;
 mod pattern;
 mod process;
 mod programs;
+mod release;
 mod report;
 mod scratch;
 mod stats;
@@ -53,6 +55,8 @@ enum Bench {
     Clear(clear::ClearArgs),
     /// From which zone frames are taken: the fair policy and its baselines by counts, and what an allocation costs
     Zones(zones::ZonesArgs),
+    /// Closing owners with most of their memory stored: how it is released, by policy, beside an owner that starts
+    Release(release::ReleaseArgs),
 }
 
 #[derive(Args, Debug)]
@@ -122,6 +126,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Tree(args) => tree::run_all(args),
         Bench::Clear(args) => clear::run(args),
         Bench::Zones(args) => zones::run(args),
+        Bench::Release(args) => release::run(args),
     };
     match result {
         Ok(code) => Ok(code),

@@ -143,6 +143,12 @@ impl FileTier {
         self.extents.lock().release(units);
     }
 
+    /// The objects in all these units are gone.
+    pub fn release_all(&self, all: &[Units]) {
+        let mut extents = self.extents.lock();
+        all.iter().for_each(|units| extents.release(*units));
+    }
+
     #[cfg(test)]
     pub fn raw_file(&self) -> &DirectFile {
         &self.file

@@ -40,6 +40,19 @@ impl MemoryState {
         self.pool.release(word.first());
         self.numbers.give_back(table, id);
     }
+
+    /// Takes objects in memory, in the order in which they were made, out of existence.
+    pub fn drop_objects(&mut self, table: &ObjectTable, ids: &[u32]) {
+        for id in ids {
+            let word = table.at(*id).word();
+            if word.has(QUEUED) {
+                self.queue(word).remove(table, *id);
+            }
+        }
+        self.pool.release_all(ids.iter().map(|id| table.at(*id).word().first()));
+        // The last first: the number that is given back last is taken first, and runs go upwards again.
+        ids.iter().rev().for_each(|id| self.numbers.give_back(table, *id));
+    }
 }
 
 pub(super) struct MemoryTier {
@@ -94,6 +107,9 @@ impl MemoryTier {
 
     pub fn lock(&self) -> Held<'_, MemoryState> {
         self.state.lock()
+    }
+    pub fn try_lock(&self) -> Option<Held<'_, MemoryState>> {
+        self.state.try_lock()
     }
     /// Addresses of the tier.
     pub fn range(&self) -> Range<usize> {

@@ -11,13 +11,15 @@
 //! ```
 //!
 //! Locks, in order: `spiller` (one mover at a time) → `memory` (pool, ages, object numbers, every change of an
-//! object's place) or `extents`; never both of the latter at once.
+//! object's place) or `extents`; never both of the latter at once. The queues of `release` have a lock each, with which no
+//! other is taken.
 
 mod file;
 mod handle;
 mod memory;
 mod objects;
 mod pack;
+mod release;
 mod scratch;
 mod spill;
 #[cfg(test)]
@@ -32,6 +34,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{DirectFileError, FileError};
 
 pub use handle::Handle;
+pub(crate) use release::Freed;
 pub use scratch::Scratch;
 pub use tiered::TieredStore;
 

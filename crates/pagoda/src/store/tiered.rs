@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::extents::Units;
+use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::lock::Lock;
@@ -17,6 +18,7 @@ use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable};
 use super::pack::{extent, is_packed, pack, repack, unpack};
+use super::release::Releases;
 use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 
@@ -31,6 +33,7 @@ pub struct TieredStore {
     pub(super) file: Option<FileTier>,
     /// Whoever moves objects holds this: one mover at a time.
     pub(super) spiller: Lock<Option<Batch>>,
+    releases: Releases,
     page: usize,
     /// What digests depend on, so that nobody makes two pages of one digest on purpose.
     seed: u64,
@@ -49,9 +52,22 @@ impl TieredStore {
             memory,
             spiller: Lock::new(file.as_ref().map(|_| Batch::new())),
             file,
+            releases: Releases::default(),
             page: piece(config.base),
             seed: pagoda_linux::process::random_u64(),
         })
+    }
+
+    /// The same store, which releases what closed owners had by `policy`, with `queued_max` uncompressed bytes waiting for it
+    /// at most.
+    pub(crate) fn releasing_by(mut self, policy: ReleasePolicy, queued_max: Bytes) -> Self {
+        self.releases = Releases::new(policy, queued_max, self.page);
+        self
+    }
+
+    /// What waits to be released.
+    pub(crate) fn releases(&self) -> &Releases {
+        &self.releases
     }
 
     /// The length of the pages that this store takes: the base page, or 64 KiB for one of 2 MiB.
@@ -106,14 +122,20 @@ impl TieredStore {
 
     /// Stores bytes as an object, spilling older ones if there is no room.
     fn put_object(&self, bytes: &[u8], raw: bool, digest: u64) -> Result<u32, PutError> {
-        for _ in 0..ROUNDS_MAX {
+        let mut rounds = 0;
+        while rounds < ROUNDS_MAX {
             if let Some((id, word)) = self.memory.reserve_object(&self.table, bytes.len(), raw) {
                 self.memory.write(word.first(), bytes);
                 self.table.at(id).digest.store(digest, Ordering::Relaxed);
                 self.table.at(id).written();
                 return Ok(id);
             }
+            // What nobody needs any more goes before anything is written or said to be full; each time there is less of it.
+            if self.help_release() {
+                continue;
+            }
             self.spill_once(Bytes::ZERO)?;
+            rounds += 1;
         }
         Err(PutError::Full)
     }

@@ -1,0 +1,199 @@
+//! One run: owners are filled, most of their pages are paged out, then all close at once while another one starts.
+//!
+//! Every run has a manager of its own, with a budget that everything fits, so that no reclaim is measured.
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, ensure};
+use pagoda::account::{Account, Released};
+use pagoda::{Manager, Region, ReleasePolicy};
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_linux::thread::now_ns;
+
+use super::super::data::{PAGE_BYTES, PAGE_WORDS, Pages, mix};
+
+/// What is compressed to a third is usual for a program's memory.
+const RATIO: f64 = 3.0;
+/// The parts of its memory that the starter writes to start, and then while it works: as one in so many.
+const START_SHARE: usize = 8;
+const WORK_SHARE: usize = 4;
+/// How long everything may take to be back.
+const BACK_LIMIT: Duration = Duration::from_secs(60);
+
+/// What is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Policy(ReleasePolicy),
+    /// The same resident pages, and nothing stored.
+    NeverStored,
+    /// Nobody closes while the other one starts.
+    StarterAlone,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Policy(policy) => policy.name(),
+            Self::NeverStored => "never stored",
+            Self::StarterAlone => "starter alone",
+        }
+    }
+}
+
+/// How large a run is.
+#[derive(Clone, Copy)]
+pub struct Trial {
+    pub owners: usize,
+    pub owner: Bytes,
+    pub base: BasePage,
+    pub stored_percent: f64,
+    pub starter: bool,
+}
+
+/// What one run measured. Times count from when all were told to close.
+pub struct Outcome {
+    /// Of each owner.
+    pub close_ms: Vec<f64>,
+    pub frames_back_ms: f64,
+    pub stored_back_ms: f64,
+    pub starter_start_ms: f64,
+    pub starter_work_ms: f64,
+    pub cpu_ms: f64,
+    pub in_close_ms: f64,
+    pub lock_wait_ms: f64,
+    pub peak_queued_bytes: u64,
+    pub queued: u64,
+    pub inline: u64,
+    pub early: u64,
+    pub locks: u64,
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+impl Trial {
+    /// Runs once.
+    pub fn run(self, kind: Kind) -> anyhow::Result<Outcome> {
+        let policy = if let Kind::Policy(policy) = kind { policy } else { ReleasePolicy::default() };
+        // All owners, the starter, and as much again for what the store takes.
+        let budget = Bytes::new(self.owner.get() * (self.owners as u64 + 2)).max(Bytes::mib(128));
+        let manager = Manager::builder()
+            .budget(budget)
+            .base_page(self.base)
+            .user_mode_only(true)
+            .release(policy)
+            .build()?;
+        let pages = Pages::new(1, RATIO);
+        let mut regions = Vec::new();
+        for owner in 0..self.owners {
+            regions.push(self.filled(&manager, &pages, owner, kind == Kind::NeverStored)?);
+        }
+        let stored = manager.stats().stored_bytes / self.base.bytes() as u64;
+        let accounts: Vec<Arc<Account>> = regions.iter().map(Region::account).collect();
+        let closers = if kind == Kind::StarterAlone { Vec::new() } else { std::mem::take(&mut regions) };
+
+        let barrier = Barrier::new(closers.len() + 1);
+        let (begin_ns, close_ms, starter) = thread::scope(|scope| {
+            let threads: Vec<_> =
+                closers.into_iter().map(|region| scope.spawn(|| close(&barrier, region))).collect();
+            barrier.wait();
+            let begin_ns = now_ns();
+            let starter = if self.starter { self.start_and_work(&manager) } else { Ok((0.0, 0.0)) };
+            let closed =
+                threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a closer panicked")));
+            (begin_ns, closed.collect::<anyhow::Result<Vec<f64>>>(), starter)
+        });
+        let (starter_start_ms, starter_work_ms) = starter?;
+        let waits = if kind == Kind::StarterAlone { 0 } else { stored };
+        let released = all_back(&accounts, waits)?;
+        let since = |at_ns: u64| ms(at_ns.saturating_sub(begin_ns));
+        let latest = |of: fn(&Released) -> u64| released.iter().map(of).max().map_or(0.0, since);
+        let sum = |of: fn(&Released) -> u64| released.iter().map(of).sum::<u64>();
+        let stats = manager.stats();
+        Ok(Outcome {
+            close_ms: close_ms?,
+            frames_back_ms: latest(|released| released.frames_back_ns),
+            stored_back_ms: latest(|released| released.stored_back_ns),
+            starter_start_ms,
+            starter_work_ms,
+            cpu_ms: ms(sum(|released| released.cpu_ns)),
+            in_close_ms: ms(sum(|released| released.close_cpu_ns)),
+            lock_wait_ms: ms(sum(|released| released.lock_wait_ns)),
+            peak_queued_bytes: stats.release_queued_peak_bytes,
+            queued: sum(|released| released.queued),
+            inline: sum(|released| released.inline),
+            early: sum(|released| released.early),
+            locks: stats.release_locks,
+        })
+    }
+
+    /// An owner of which so much is stored: base pages here and there, as a clock's hand leaves them.
+    fn filled(self, manager: &Manager, pages: &Pages, owner: usize, never: bool) -> anyhow::Result<Region> {
+        let mut region = manager.region(self.owner).create()?;
+        let base = self.base.bytes();
+        let count = region.len() / base;
+        let is_stored = |page: usize| (mix(page as u64) % 1000) as f64 / 10.0 < self.stored_percent;
+        let mut content = vec![0; base];
+        let mut words = [0; PAGE_WORDS];
+        for page in (0..count).filter(|page| !never || !is_stored(*page)) {
+            for (i, bytes) in content.chunks_exact_mut(PAGE_BYTES).enumerate() {
+                pages.write(((owner * count + page) * (base / PAGE_BYTES) + i) as u64, 0, &mut words);
+                for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+                    bytes.copy_from_slice(&word.to_le_bytes());
+                }
+            }
+            region.write_at(page * base, &content);
+        }
+        if !never {
+            for page in (0..count).filter(|page| is_stored(*page)) {
+                region.page_out(page * base, base)?;
+            }
+        }
+        Ok(region)
+    }
+
+    /// Another owner starts, and works. Returns how long each took, in milliseconds.
+    fn start_and_work(self, manager: &Manager) -> anyhow::Result<(f64, f64)> {
+        let begin = Instant::now();
+        let mut region = manager.region(self.owner).create()?;
+        let touch = |region: &mut Region, from: usize, to: usize| {
+            (from..to).step_by(PAGE_BYTES).for_each(|at| region.write_at(at, &at.to_le_bytes()));
+        };
+        let (start, work) = (region.len() / START_SHARE, region.len() / WORK_SHARE);
+        touch(&mut region, 0, start);
+        let started = begin.elapsed();
+        touch(&mut region, start, start + work);
+        for at in (0..start + work).step_by(PAGE_BYTES) {
+            let mut word = [0; 8];
+            region.read_at(at, &mut word);
+            ensure!(usize::from_le_bytes(word) == at, "the starter's memory reads wrong at {at}");
+        }
+        let all = begin.elapsed();
+        Ok((started.as_secs_f64() * 1e3, (all - started).as_secs_f64() * 1e3))
+    }
+}
+
+/// Closes an owner when all are told to. Returns how long that took, in milliseconds.
+fn close(barrier: &Barrier, region: Region) -> f64 {
+    barrier.wait();
+    let begin = Instant::now();
+    region.close();
+    begin.elapsed().as_secs_f64() * 1e3
+}
+
+/// Waits, without helping, until the owners' `stored` pages are freed.
+fn all_back(accounts: &[Arc<Account>], stored: u64) -> anyhow::Result<Vec<Released>> {
+    let begin = Instant::now();
+    loop {
+        let released: Vec<Released> = accounts.iter().map(|account| account.released()).collect();
+        if released.iter().map(|released| released.freed).sum::<u64>() >= stored {
+            return Ok(released);
+        }
+        ensure!(begin.elapsed() < BACK_LIMIT, "{stored} stored pages are not back: {released:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,38 @@
+//! A bell for one sleeping thread.
+//!
+//! It allocates nothing and is never held while anything else is done.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+/// A sleeper's bell: it can be rung before anybody sleeps, and then the next sleep ends at once.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Mutex<bool>,
+    condition: Condvar,
+    /// Ringing a bell that has not been heard yet costs one load.
+    fast: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        if self.fast.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        *self.rung.lock().expect("nothing panics with this lock held") = true;
+        self.condition.notify_one();
+    }
+
+    /// Sleeps until the bell rings, for `limit_us` at most.
+    pub(crate) fn sleep(&self, limit_us: u32) {
+        let rung = self.rung.lock().expect("nothing panics with this lock held");
+        let limit = Duration::from_micros(u64::from(limit_us));
+        let (mut rung, _) = self
+            .condition
+            .wait_timeout_while(rung, limit, |rung| !*rung)
+            .expect("nothing panics with this lock held");
+        *rung = false;
+        self.fast.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,59 @@
+//! Paging out what somebody says will not be needed for a while, as madvise(2) does with `MADV_PAGEOUT`.
+//!
+//! It goes the way that reclaim takes: staged, then stored. What can't go stays, and nothing is waited for but the store.
+
+use pagoda_core::entry::{Backing, Word};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::yield_now;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::engine::Engine;
+use crate::reclaim::Step;
+use crate::store::{PutError, Scratch};
+
+impl Engine {
+    /// Stores the base pages that `range` touches, as far as they can go; and what was staged before them.
+    pub(crate) fn page_out(&self, range: PageRange, scratch: &mut Scratch) -> Result<(), PutError> {
+        let mut at = range.start();
+        while at < range.end() {
+            let table = self.gate_shared();
+            if self.is_released() {
+                return Ok(());
+            }
+            let Some(span) = table.find(at) else { return Ok(()) };
+            let page = table.page_at(span, at);
+            let entries = Arc::clone(span.entries());
+            let mut copied = Vec::new();
+            let step = if table.order.deferred() > 0 {
+                Step::Again
+            } else {
+                self.stage_page(&table, span, page.index, &mut copied)
+            };
+            drop(table);
+            for out in copied {
+                self.settle_copied(out, scratch);
+            }
+            if step == Step::Again {
+                // A handler reads the event that is in the way.
+                yield_now();
+                continue;
+            }
+            let staged = || {
+                let word = Word::from_bits(entries[page.index].load(Ordering::Acquire));
+                matches!(word.backing(), Backing::Slot(_)) && !word.is_busy()
+            };
+            while staged() {
+                match self.store_oldest(scratch) {
+                    Some(Step::Full(error)) => return Err(error),
+                    Some(Step::Looking) => yield_now(),
+                    Some(_) => {}
+                    None => break,
+                }
+            }
+            at = (at - page.granule_of(at) as usize * 4096).wrapping_add(self.entry_bytes());
+        }
+        Ok(())
+    }
+}

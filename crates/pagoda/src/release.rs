@@ -1,0 +1,181 @@
+//! Closing an owner: its frames are back first, what it has in the store is handed over or freed afterwards.
+//!
+//! A [`Closing`] goes along when entries are discarded, with the gate held exclusively. What does not fit the queue stays in the
+//! table until the frames are back, and is freed inline by a second walk. The workers hold neither gate nor entry: what
+//! they free is in no table any more. This module must never free what a table still has.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::release::ReleasePolicy;
+use pagoda_core::release::batch::Batch;
+use pagoda_core::release::gather::Gather;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::cpu_ns;
+
+use crate::account::Account;
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::store::{Freed, Handle};
+
+/// One discard of a range.
+pub(crate) struct Closing<'a> {
+    engine: &'a Engine,
+    range: PageRange,
+    /// Granules that were in the region, entered in the ledger at the end of a walk and not one by one.
+    granules: u64,
+    /// Of who has something in the store: most discards meet nothing that is stored.
+    open: Option<Open>,
+}
+
+struct Open {
+    account: Arc<Account>,
+    /// The thread's processor time when the work began.
+    cpu_ns: u64,
+    /// What was freed inline, entered in the account at the end; and how much of it when the last frame came back.
+    freed: Freed,
+    freed_at_frame: u64,
+    how: How,
+}
+
+/// What becomes of a handle.
+enum How {
+    OneAtATime,
+    /// Freed when the batch is full, and at the end.
+    Inline(Batch),
+    Gather(Gather),
+}
+
+impl<'a> Closing<'a> {
+    pub(crate) fn new(engine: &'a Engine, range: PageRange) -> Self {
+        Self { engine, range, granules: 0, open: None }
+    }
+
+    fn open(&mut self) -> &mut Open {
+        let (engine, range) = (self.engine, self.range);
+        self.open.get_or_insert_with(|| {
+            let account = engine.owners.at(range.start());
+            let how = match engine.store.releases().policy() {
+                ReleasePolicy::OneAtATime => How::OneAtATime,
+                ReleasePolicy::Runs => How::Inline(Batch::default()),
+                ReleasePolicy::Background | ReleasePolicy::Workers => How::Gather(Gather::default()),
+            };
+            Open { account, cpu_ns: cpu_ns(), freed: Freed::default(), freed_at_frame: 0, how }
+        })
+    }
+
+    /// Takes a stored page that nobody needs. False: it has to stay where it is until all frames are back.
+    pub(crate) fn take(&mut self, handle: Handle) -> bool {
+        // It takes no room.
+        if handle.is_same_filled() {
+            return true;
+        }
+        let store = &self.engine.store;
+        let Open { freed, how, .. } = self.open();
+        match how {
+            How::OneAtATime => *freed += store.free_one(handle),
+            How::Inline(batch) => {
+                if !batch.push(handle.to_bits()) {
+                    *freed += store.free_batch(batch);
+                    let pushed = batch.push(handle.to_bits());
+                    debug_assert!(pushed, "an empty batch has room");
+                }
+            }
+            How::Gather(gather) => {
+                let releases = store.releases();
+                return gather.push(handle.to_bits(), releases.shards(), |shard| releases.spare(shard));
+            }
+        }
+        true
+    }
+
+    /// So many granules of an entry are not in the region any more.
+    pub(crate) fn granules_are_back(&mut self, granules: u32) {
+        if granules > 0 {
+            self.granules += u64::from(granules);
+            self.frame_is_back();
+        }
+    }
+
+    /// A frame of the owner is free again.
+    pub(crate) fn frame_is_back(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.freed_at_frame = open.freed.entries;
+        }
+    }
+
+    /// All frames are back: what was gathered is handed over. True if something had to stay, and the entries have to be
+    /// walked again.
+    pub(crate) fn frames_are_back(&mut self) -> bool {
+        let store = &self.engine.store;
+        self.engine.ledger.resident(-((std::mem::take(&mut self.granules) * OS_PAGE as u64) as i64));
+        let Some(Open { account, how, freed, freed_at_frame, .. }) = &mut self.open else {
+            return false;
+        };
+        account.frames_are_back();
+        account.is_early(*freed_at_frame);
+        let How::Gather(gather) = how else { return false };
+        let gather = std::mem::take(gather);
+        let left = gather.left();
+        let (worth, batches) = gather.finish();
+        let mut refused = left > 0;
+        for (shard, mut batch) in batches {
+            if worth {
+                match store.releases().hand_over(shard, account, batch) {
+                    Ok(()) => continue,
+                    Err(back) => batch = back,
+                }
+                refused = true;
+            }
+            *freed += store.free_batch(&mut batch);
+            store.releases().put_spare(shard, batch);
+        }
+        if refused {
+            account.fell_back();
+        }
+        *how = How::Inline(Batch::default());
+        left > 0
+    }
+
+    /// Frees what is left and closes the account of this discard.
+    pub(crate) fn finish(self) {
+        let Some(Open { account, cpu_ns: begin, mut freed, how, .. }) = self.open else { return };
+        if let How::Inline(mut batch) = how {
+            freed += self.engine.store.free_batch(&mut batch);
+        }
+        if freed.entries > 0 {
+            account.is_inline(freed.entries);
+            account.is_freed(freed);
+        }
+        account.used_cpu_in_close(cpu_ns() - begin);
+    }
+}
+
+impl Engine {
+    /// Frees what is queued until the engine ends: a worker's life.
+    pub(crate) fn work_on_releases(&self, shard: usize) {
+        pagoda_linux::thread::raise_priority();
+        self.store.release_queued(shard, &self.quit_handlers);
+    }
+
+    /// Looks after the workers: what a stalled one leaves is freed here, and nothing is handed over to it any more. Holds
+    /// nothing.
+    pub(crate) fn look_after_releases(&self) {
+        let stalled = self.store.releases().look();
+        if stalled > 0 {
+            self.counters.add(Counter::ReleaseStalls, stalled);
+            while self.store.help_release() {}
+        }
+    }
+
+    /// Ends the workers, once nothing is handed over any more: those that sleep are woken.
+    pub(crate) fn end_workers(&self) {
+        debug_assert!(self.quit_handlers.load(Ordering::Acquire));
+        self.store.releases().ring();
+    }
+}
+
+#[cfg(test)]
+#[path = "release_test.rs"]
+mod tests;

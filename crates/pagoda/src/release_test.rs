@@ -1,0 +1,227 @@
+//! Closing on real userfaultfd, with an auditor that walks tables and stores.
+
+use std::collections::HashSet;
+
+use pagoda_core::entry::{Backing, Word};
+
+use super::*;
+use crate::counters::Snapshot;
+use crate::{Bytes, Manager, Region};
+
+const BASE: usize = 64 << 10;
+/// Base pages of a region, and how many of five of them are paged out.
+const PAGES: usize = 400;
+const OUT_OF_FIVE: usize = 3;
+
+fn skip() -> bool {
+    let skip = !crate::userfaultfd_allows_managers();
+    if skip {
+        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
+        eprintln!("SKIPPED releases: this machine offers no userfaultfd with UFFDIO_MOVE");
+    }
+    skip
+}
+
+/// Walks all tables and the store: every handle is in one entry, and the store has these pages and those that are queued, and no
+/// other.
+fn audit(engine: &Engine) {
+    let table = engine.gate_exclusive();
+    let mut known = HashSet::new();
+    let mut seen_arrays = HashSet::new();
+    for span in table.spans() {
+        if !seen_arrays.insert(Arc::as_ptr(span.entries()).cast::<u8>()) {
+            continue;
+        }
+        for entry in span.entries().iter() {
+            let word = Word::from_bits(entry.load(Ordering::Acquire));
+            assert!(!word.is_busy(), "nobody moves pages now");
+            if let Backing::Handle(bits) = word.backing()
+                && !Handle::from_bits(bits).is_same_filled()
+            {
+                assert!(known.insert(bits), "two entries have handle {bits}");
+            }
+        }
+    }
+    // What is queued is freed meanwhile: asked for before and after, the truth lies between.
+    let before = engine.store.releases().queued_entries();
+    let objects = engine.store.usage().objects;
+    let after = engine.store.releases().queued_entries();
+    let in_tables = known.len() as u64;
+    assert!(
+        in_tables <= objects && objects <= in_tables + before,
+        "{in_tables} in tables, {before} to {after} queued, {objects} in the store"
+    );
+    engine.store.releases().assert_whole();
+}
+
+fn content(page: usize, byte: usize) -> u8 {
+    if byte.is_multiple_of(4) { (page * 31 + byte / 4 * 17 + (byte >> 12)) as u8 } else { page as u8 }
+}
+
+fn filled(manager: &Manager) -> Region {
+    let mut region = manager.region(Bytes::new((PAGES * BASE) as u64)).create().expect("region");
+    let mut bytes = vec![0; BASE];
+    for page in 0..PAGES {
+        bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = content(page, i));
+        region.write_at(page * BASE, &bytes);
+    }
+    let is_out = |page: &usize| page % 5 < OUT_OF_FIVE;
+    // A page that the kernel has only just made may be busy for a moment, and stays then.
+    for _ in 0..1000 {
+        for page in (0..PAGES).filter(is_out) {
+            region.page_out(page * BASE, BASE).expect("room in the store");
+        }
+        if stored_entries(&manager.engine(), &region) == PAGES / 5 * OUT_OF_FIVE {
+            return region;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("pages stay busy");
+}
+
+/// How many entries of a region are stored and nothing else.
+fn stored_entries(engine: &Engine, region: &Region) -> usize {
+    let table = engine.gate_exclusive();
+    let span = table.find(region.as_ptr().addr()).expect("managed");
+    let range = PageRange::at(region.as_ptr().addr(), region.len());
+    let words =
+        span.indices(range, BASE).map(|index| Word::from_bits(span.entry(index).load(Ordering::Acquire)));
+    words.filter(|word| matches!(word.backing(), Backing::Handle(_)) && word.resident().is_empty()).count()
+}
+
+fn assert_balanced(stats: &Snapshot, freed: usize) {
+    assert_eq!(stats.release_queued + stats.release_inline, stats.release_freed, "{stats:?}");
+    assert_eq!(stats.release_freed, freed as u64, "{stats:?}");
+    assert_eq!(stats.release_bytes, (freed * BASE) as u64);
+    assert_eq!(stats.release_queued_bytes, 0);
+}
+
+#[test]
+fn counters_balance_at_every_exit_and_the_auditor_finds_nothing() {
+    if skip() {
+        return;
+    }
+    let out = PAGES / 5 * OUT_OF_FIVE;
+    for policy in ReleasePolicy::ALL {
+        let manager = Manager::builder().budget(Bytes::mib(256)).user_mode_only(true).release(policy).build();
+        let manager = manager.expect("manager");
+        let engine = manager.engine();
+        let [closed, mut discarded, kept, dropped] = [(); 4].map(|()| filled(&manager));
+        audit(&engine);
+        assert_eq!(manager.stats().stored_bytes, (4 * out * BASE) as u64);
+
+        let account = closed.account();
+        closed.close();
+        audit(&engine);
+        manager.flush_releases();
+        audit(&engine);
+        assert_balanced(&manager.stats(), out);
+        let released = account.released();
+        assert_eq!(released.freed, out as u64);
+        assert!(released.cpu_ns > 0 && released.stored_back_ns > 0, "{released:?}");
+        let background = matches!(policy, ReleasePolicy::Background | ReleasePolicy::Workers);
+        if background {
+            assert_eq!((released.early, released.inline), (0, 0), "{policy:?}: the frames are back first");
+            assert!(released.frames_back_ns <= released.stored_back_ns);
+        }
+        assert_eq!(released.early > 0, policy == ReleasePolicy::OneAtATime, "{released:?}");
+
+        // Half is discarded, and reads zero; the other half is as it was.
+        discarded.discard(0, PAGES / 2 * BASE).expect("discard");
+        let mut byte = [1];
+        discarded.read_at(BASE, &mut byte);
+        assert_eq!(byte, [0]);
+        discarded.read_at((PAGES - 2) * BASE + 4, &mut byte);
+        assert_eq!(byte, [content(PAGES - 2, 4)]);
+        manager.flush_releases();
+        assert_balanced(&manager.stats(), out + out / 2);
+        audit(&engine);
+
+        // The rest ends with the manager, which does not wait to be flushed.
+        drop((discarded, kept, dropped));
+        drop(manager);
+        audit(&engine);
+        engine.publish_library_gauges();
+        let stats = engine.counters.snapshot();
+        assert_balanced(&stats, stats.release_freed as usize);
+        assert_eq!(engine.store.usage().objects, 0, "{policy:?}: nothing is leaked");
+    }
+}
+
+/// What may be held above the budget for a moment, for each thread that stores: a segment by which the store grew, and a batch
+/// that was moved out and is counted twice until it is stored.
+const IN_FLIGHT_BYTES: u64 = (2 << 20) + (8 * BASE as u64);
+/// Handlers, the reclaimer, and whoever calls.
+const STORING_THREADS: u64 = crate::engine::HANDLERS_MAX as u64 + 2;
+
+#[test]
+fn an_equal_owner_opens_at_once_and_holds_no_more_than_the_one_before() {
+    if skip() {
+        return;
+    }
+    for policy in [ReleasePolicy::Background, ReleasePolicy::Workers] {
+        let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).release(policy).build();
+        let manager = manager.expect("manager");
+        let len = Bytes::mib(128);
+        let mut bytes = vec![0; BASE];
+        let mut round = |manager: &Manager| {
+            let mut region = manager.region(len).create().expect("region");
+            let mut peak = 0;
+            for page in 0..region.len() / BASE {
+                bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = content(page, i));
+                region.write_at(page * BASE, &bytes);
+                if page % 16 == 0 {
+                    peak = peak.max(manager.stats().anon_bytes);
+                }
+            }
+            let mut back = [0; 16];
+            for page in 0..region.len() / BASE {
+                region.read_at(page * BASE, &mut back);
+                assert!((0..16).all(|i| back[i] == content(page, i)), "page {page}");
+            }
+            region.close();
+            peak
+        };
+        let before = round(&manager);
+        for _ in 0..3 {
+            let peak = round(&manager);
+            let bound = before.max(64 << 20) + STORING_THREADS * IN_FLIGHT_BYTES;
+            assert!(peak <= bound, "{policy:?}: {peak} at once, {before} before");
+        }
+        manager.flush_releases();
+        let stats = manager.stats();
+        assert_balanced(&stats, stats.release_freed as usize);
+        assert!(stats.release_queued > 0, "{stats:?}");
+        audit(&manager.engine());
+    }
+}
+
+/// Owners close and open from several threads at once, at the addresses that the others left.
+#[test]
+fn owners_that_close_beside_each_other_lose_nothing() {
+    if skip() {
+        return;
+    }
+    let manager = Manager::builder().budget(Bytes::mib(512)).user_mode_only(true).build().expect("manager");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..4 {
+                    let region = filled(&manager);
+                    let mut byte = [0];
+                    for page in (0..PAGES).step_by(7) {
+                        region.read_at(page * BASE + 8, &mut byte);
+                        assert_eq!(byte, [content(page, 8)], "page {page}");
+                    }
+                    region.close();
+                }
+            });
+        }
+    });
+    manager.flush_releases();
+    let engine = manager.engine();
+    audit(&engine);
+    let stats = manager.stats();
+    assert_balanced(&stats, stats.release_freed as usize);
+    assert_eq!((engine.store.usage().objects, stats.resident_bytes, stats.staged_bytes), (0, 0, 0));
+}

@@ -1,0 +1,130 @@
+//! A real store without workers: as good as workers that are never scheduled.
+
+use super::*;
+use crate::counters::{Counter, Counters};
+use crate::store::{Put, PutError, Scratch, Store, StoreConfig};
+use pagoda_core::page::BasePage;
+use pagoda_core::release::gather::Gather;
+use pagoda_core::release::queue::{BATCHES, STALL_US};
+
+struct Fixture {
+    store: TieredStore,
+    counters: Arc<Counters>,
+    account: Arc<Account>,
+    scratch: Scratch,
+}
+
+impl Fixture {
+    fn new(policy: ReleasePolicy, memory: Bytes) -> Self {
+        let base = BasePage::K4;
+        let store = TieredStore::open(StoreConfig { base, memory_limit: memory, file: None }).expect("store");
+        let counters = Arc::new(Counters::private().expect("counters"));
+        Self {
+            store: store.releasing_by(policy, Bytes::gib(1)),
+            account: Arc::new(Account::new(Arc::clone(&counters))),
+            counters,
+            scratch: Scratch::new(base),
+        }
+    }
+
+    /// A page that no other is like.
+    fn put(&mut self, number: u64) -> Result<Handle, PutError> {
+        let words = (0..512u64)
+            .map(|i| if i % 4 == 0 { (number + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { number });
+        let page: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        match self.store.put(&page, &mut self.scratch)? {
+            Put::Stored(handle) => Ok(handle),
+            Put::Zero => unreachable!("it is not all zero"),
+        }
+    }
+
+    /// Hands over what fits, and returns what does not.
+    fn hand_over(&self, handles: &[Handle]) -> usize {
+        let releases = self.store.releases();
+        let mut gather = Gather::default();
+        let take = |handle: &&Handle| {
+            !gather.push(handle.to_bits(), releases.shards(), |shard| releases.spare(shard))
+        };
+        let left = handles.iter().filter(take).count();
+        for (shard, batch) in gather.finish().1 {
+            assert!(releases.hand_over(shard, &self.account, batch).is_ok());
+        }
+        left
+    }
+
+    fn assert_balanced(&self) {
+        let released = self.account.released();
+        assert_eq!(released.queued + released.inline, released.freed);
+        assert_eq!(released.bytes, released.freed * 4096);
+        for (counter, value) in [
+            (Counter::ReleaseQueued, released.queued),
+            (Counter::ReleaseInline, released.inline),
+            (Counter::ReleaseFreed, released.freed),
+            (Counter::ReleaseCpuNs, released.cpu_ns),
+        ] {
+            assert_eq!(self.counters.get(counter), value, "{counter:?}");
+        }
+        assert_eq!(self.store.releases().queued_entries(), 0);
+        self.store.releases().assert_whole();
+    }
+}
+
+#[test]
+fn room_that_only_waits_to_be_freed_is_found_before_the_store_says_that_it_is_full() {
+    let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(1));
+    let mut handles = Vec::new();
+    let full = loop {
+        match fixture.put(handles.len() as u64) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full, PutError::Full);
+    assert_eq!(fixture.hand_over(&handles), 0);
+    for number in 0..handles.len() as u64 {
+        fixture.put(1_000_000 + number).expect("as many fit again");
+    }
+    assert!(fixture.counters.get(Counter::ReleaseHelped) > 0, "whoever needed the room freed it");
+    fixture.store.flush_releases();
+    fixture.assert_balanced();
+    assert_eq!(fixture.store.usage().objects, handles.len() as u64);
+}
+
+#[test]
+fn a_worker_that_never_runs_is_seen_and_nothing_waits_for_it() {
+    let mut fixture = Fixture::new(ReleasePolicy::Workers, Bytes::mib(16));
+    let handles: Vec<Handle> = (0..200).map(|number| fixture.put(number).expect("room")).collect();
+    assert_eq!(fixture.hand_over(&handles), 0);
+    assert_eq!(fixture.store.releases().look(), 0, "it has a second");
+    std::thread::sleep(std::time::Duration::from_micros(STALL_US + 10_000));
+    assert_eq!(fixture.store.releases().look(), 1, "both hundreds are neighbours, in one queue");
+    while fixture.store.help_release() {}
+    fixture.assert_balanced();
+    assert_eq!(fixture.store.usage().objects, 0);
+    let more: Vec<Handle> = (0..50).map(|number| fixture.put(number).expect("room")).collect();
+    assert_eq!(fixture.hand_over(&more), more.len(), "everything is freed inline from then on");
+}
+
+#[test]
+fn what_is_queued_is_bounded_and_the_rest_stays() {
+    let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(64));
+    let handles: Vec<Handle> =
+        (0..2 * 510 * BATCHES as u64 + 200).map(|number| fixture.put(number).expect("room")).collect();
+    // Every other one: no neighbours, a word each.
+    let odd: Vec<Handle> = handles.iter().copied().skip(1).step_by(2).collect();
+    assert_eq!(fixture.hand_over(&odd), odd.len() - 510 * BATCHES);
+    fixture.store.flush_releases();
+    fixture.assert_balanced();
+    assert_eq!(fixture.account.released().freed, 510 * BATCHES as u64);
+}
+
+#[test]
+fn numbers_that_were_freed_together_make_runs_again() {
+    let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(16));
+    let first: Vec<Handle> = (0..1000).map(|number| fixture.put(number).expect("room")).collect();
+    fixture.hand_over(&first);
+    fixture.store.flush_releases();
+    let again: Vec<u64> = (0..1000).map(|number| fixture.put(number).expect("room").to_bits()).collect();
+    let neighbours = again.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+    assert!(neighbours >= 1000 - 1000 / PIECE_ENTRIES as usize - 1, "{neighbours} of 999");
+}

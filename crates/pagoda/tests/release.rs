@@ -1,0 +1,103 @@
+//! Closing while threads of a real-time class have every processor: nothing waits for a worker that does not run.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use pagoda::{Bytes, Manager, ReleasePolicy};
+use rustix::thread::gettid;
+
+const BASE: usize = 64 << 10;
+const PAGES: usize = 64;
+/// More than a queue has batches.
+const OWNERS: usize = 40;
+
+/// Gives a thread of this process a priority in the real-time class. False if that is not permitted.
+fn real_time(thread: i32, priority: u32) -> bool {
+    let status = Command::new("chrt").args(["-f", "-p", &priority.to_string(), &thread.to_string()]).output();
+    status.is_ok_and(|output| output.status.success())
+}
+
+fn own_number() -> i32 {
+    gettid().as_raw_nonzero().get()
+}
+
+/// The threads of this process with this name.
+fn threads_named(name: &str) -> Vec<i32> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc");
+    let named = tasks.filter_map(|task| {
+        let task = task.ok()?;
+        let comm = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        (comm.trim() == name).then(|| task.file_name().to_str()?.parse().ok())?
+    });
+    named.collect()
+}
+
+fn skip(why: &str) {
+    assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
+    eprintln!("SKIPPED closing under real-time load: {why}");
+}
+
+#[test]
+fn closes_return_while_real_time_threads_have_every_processor() {
+    if !pagoda::userfaultfd_allows_managers() {
+        return skip("this machine offers no userfaultfd with UFFDIO_MOVE");
+    }
+    let builder = Manager::builder().budget(Bytes::mib(512)).user_mode_only(true);
+    let manager = builder.release(ReleasePolicy::Background).build().expect("manager");
+    let mut regions = Vec::new();
+    for owner in 0..OWNERS {
+        let mut region = manager.region(Bytes::new((PAGES * BASE) as u64)).create().expect("region");
+        for at in (0..region.len()).step_by(512) {
+            region.write_at(at, &(at * (owner + 3)).to_le_bytes());
+        }
+        region.page_out(0, region.len()).expect("room in the store");
+        regions.push(region);
+    }
+    let stored = manager.stats().stored_bytes / BASE as u64;
+    // A few may have been busy, and stay.
+    assert!(stored as usize > OWNERS * PAGES / 2, "{stored} stored");
+
+    // Whoever closes and the handlers, which read the event, go before the load; the worker and all others behind it.
+    if !real_time(own_number(), 20)
+        || !threads_named("pagoda-handler").into_iter().all(|id| real_time(id, 20))
+    {
+        return skip("this process may not use the real-time class, or there is no chrt");
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let (ready, go, stop) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..processors {
+            // They inherit the class of who makes them, and step back.
+            scope.spawn(|| {
+                let permitted = real_time(own_number(), 10);
+                ready.fetch_add(1, Ordering::SeqCst);
+                while permitted && !stop.load(Ordering::SeqCst) {
+                    if go.load(Ordering::SeqCst) {
+                        std::hint::spin_loop();
+                    } else {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                }
+            });
+        }
+        while ready.load(Ordering::SeqCst) < processors {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        go.store(true, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        regions.into_iter().for_each(pagoda::Region::close);
+        // Only here does the load end: had a close waited for the worker, it would not be reached.
+        stop.store(true, Ordering::SeqCst);
+    });
+    let at_close = manager.stats();
+    eprintln!("under load: {} queued, {} inline", at_close.release_queued, at_close.release_inline);
+    assert_eq!(
+        at_close.release_queued + at_close.release_inline,
+        stored,
+        "every entry went one way or the other"
+    );
+    manager.flush_releases();
+    let stats = manager.stats();
+    assert_eq!(stats.release_queued + stats.release_inline, stats.release_freed);
+    assert_eq!((stats.release_freed, stats.stored_bytes, stats.release_early), (stored, 0, 0));
+}
