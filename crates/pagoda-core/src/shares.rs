@@ -32,6 +32,14 @@ use crate::size::Bytes;
 /// serves faults with at full speed. With less for each, the budget is split evenly.
 pub const FLOOR: Bytes = Bytes::mib(16);
 
+/// From how much on a process of a tree with `budget` has an engine: the floor of a share, or an eighth of a small budget, of
+/// which several processes without one would take the whole. Below 4 MiB an engine's threads and tables would cost more than
+/// they save.
+#[must_use]
+pub fn engine_from(budget: Bytes) -> Bytes {
+    Bytes::new(budget.get() / 8).clamp(Bytes::mib(4), FLOOR)
+}
+
 /// The least slack beyond what a member holds: the first MiB that its store commits to, and as much to begin to grow in.
 /// What is left when all needs fit is far more, and up to its floor it takes what it needs at once.
 const SLACK_LEAST: u64 = 2 << 20;

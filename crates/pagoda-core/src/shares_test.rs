@@ -110,6 +110,12 @@ fn an_idle_member_leaves_its_floor_to_one_that_is_short() {
 }
 
 #[test]
+fn a_small_tree_has_engines_sooner() {
+    let from = [8, 45, 64, 128, 1024].map(|mib| engine_from(Bytes::mib(mib)).get() >> 10);
+    assert_eq!(from, [4 << 10, 45 << 7, 8 << 10, 16 << 10, 16 << 10]);
+}
+
+#[test]
 fn who_suffers_gets_more_of_what_is_short() {
     let member = |pain| Use::Managed { held: Bytes::gib(1), pain };
     let got = targets(Bytes::mib(332), &[member(Pain::None), member(Pain::Much)]);

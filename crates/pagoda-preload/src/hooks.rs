@@ -10,7 +10,9 @@ use pagoda::pins::Pinner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{current_id, exit_process};
 
-use crate::start::{after_fork, before_fork, engine, in_child, pin_mutex, unpin_mutex};
+use crate::fork::{after_fork, before_fork, in_child};
+use crate::mutexes::{pin_mutex, unpin_mutex};
+use crate::start::engine;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type PthreadCreate =

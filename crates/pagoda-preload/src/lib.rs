@@ -7,7 +7,9 @@
 //! It must never use the program's heap, print, or change anything that the program can see.
 
 mod alloc;
+mod fork;
 mod hooks;
+mod mutexes;
 mod start;
 
 #[global_allocator]

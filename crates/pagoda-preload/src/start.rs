@@ -10,42 +10,32 @@
 //! This module must never let a program run on half managed.
 
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pagoda::config::Config;
 use pagoda::counters::{Counter, Counters, Status};
 use pagoda::error::{StartError, StopReason};
 use pagoda::manager::ProcessEngine;
-use pagoda::pins::Pinner;
 use pagoda::tree::{Member, Tree};
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;
-use pagoda_linux::doorbell::Doorbell;
 use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
-use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Adoption;
 use pagoda_linux::statm::AnonReader;
 use pagoda_linux::tcb::ThreadLayout;
-use pagoda_linux::thread::{
-    Files, current_id, disable_huge_pages, exit_process, now_ns, sleep_us, spawn_raw, yield_now,
-};
-use pagoda_linux::touch::touch;
+use pagoda_linux::thread::{Files, disable_huge_pages, exit_process, now_ns, sleep_us, spawn_raw};
+
+use crate::{fork, mutexes};
 
 /// Pagoda's own failures, as for env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
-
-/// From so much on a process has an engine: the floor of a share, or an eighth of a small budget, of which several processes
-/// without one would take the whole. Below 4 MiB an engine's threads and tables would cost more than they save.
-fn engine_from(budget: Bytes) -> Bytes {
-    Bytes::new(budget.get() / 8).clamp(Bytes::mib(4), shares::FLOOR)
-}
 
 /// The time between two looks at a process that grows: at 1 GiB/s it takes 2 MiB meanwhile.
 const LOOK_LEAST_US: u32 = 2_000;
 
 /// The longest time between two looks: a process that begins to grow at 1 GiB/s right after one is found with
-/// [`engine_from`] and 48 MiB more, so within 64 MiB and what the least budget of all leaves for the engine's start.
+/// [`shares::engine_from`] and 48 MiB more, so within 64 MiB and what the least budget of all leaves for the engine's start.
 /// Twenty looks a second cost a twentieth of a percent of a processor.
 const LOOK_MOST_US: u32 = 48_000;
 
@@ -76,9 +66,6 @@ struct ConfigText {
 /// Whether this process was forked, and shares memory with another.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Whether the engine of the thread that forks gives the child what it lacks.
-static GIVEN: AtomicBool = AtomicBool::new(false);
-
 /// The engine, if this process is managed.
 pub fn engine() -> Option<&'static ProcessEngine> {
     let active = ACTIVE.load(Ordering::Acquire);
@@ -89,8 +76,13 @@ pub fn engine() -> Option<&'static ProcessEngine> {
     unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
 }
 
+/// The tree that this process is in, if it is in one.
+pub fn tree() -> Option<&'static Tree> {
+    TREE.get()
+}
+
 /// Ends the use of the engine: everything is back.
-fn deactivate() {
+pub fn deactivate() {
     ACTIVE.store(0, Ordering::Release);
 }
 
@@ -123,7 +115,7 @@ extern "C" fn construct() {
     disable_huge_pages();
     // Handlers that run before a fork do so last one first.
     // SAFETY: all are functions that live as long as the process: this library is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+    unsafe { libc::pthread_atfork(Some(fork::before_fork), Some(fork::after_fork), Some(fork::in_child)) };
     let Some(member) = tree.join() else { return };
     let first = member.is_first();
     begin(config, member);
@@ -175,7 +167,7 @@ fn watch(config: &Config, member: Member) {
     let held = if member.is_first() && !IS_CHILD.load(Ordering::Acquire) {
         Bytes::ZERO
     } else {
-        let from = engine_from(member.tree().budget());
+        let from = shares::engine_from(member.tree().budget());
         watch_while(&mut count, &member, |anon| anon < from)
     };
     if let Err(error) = manage(config, member, held) {
@@ -216,76 +208,13 @@ fn manage(config: &Config, member: Member, held: Bytes) -> Result<(), StartError
         ProcessEngine::start(config, keeper, is_child, counters, &adoption, layout, stop)?;
     ENGINE.store(Box::into_raw(Box::new(engine)), Ordering::Release);
     ACTIVE.store(std::process::id(), Ordering::Release);
-    // Nothing is taken out before every fork that does not know of the engine is over.
-    fence(Ordering::SeqCst);
-    while FORKING.iter().any(|thread| thread.load(Ordering::SeqCst) != 0) {
-        sleep_us(50);
-    }
-    for address in
-        early_mutexes().iter().map(|place| place.load(Ordering::SeqCst)).filter(|address| *address != 0)
-    {
-        if !pin_in_engine(address) {
-            stop(StopReason::EngineBroken);
-        }
+    // Nothing is taken out before.
+    fork::wait_for_forks();
+    if !mutexes::pin_early() {
+        stop(StopReason::EngineBroken);
     }
     watcher.run();
     Ok(())
-}
-
-/// The robust mutexes that were made before there was an engine to pin them: their addresses, 0 for a free place.
-static EARLY_MUTEXES: [AtomicUsize; EARLY_MUTEXES_BOUND] =
-    [const { AtomicUsize::new(0) }; EARLY_MUTEXES_BOUND];
-
-/// A program that makes more before it holds 16 MiB gets an error from pthread_mutex_init(3).
-const EARLY_MUTEXES_BOUND: usize = 1024;
-
-/// One past the highest place that was ever used: most programs make none, and destroy many of other kinds.
-static EARLY_MUTEXES_USED: AtomicUsize = AtomicUsize::new(0);
-
-fn early_mutexes() -> &'static [AtomicUsize] {
-    &EARLY_MUTEXES[..EARLY_MUTEXES_USED.load(Ordering::SeqCst)]
-}
-
-/// Pins the robust mutex at `address`, or remembers it for the engine to come. False if there are too many.
-pub fn pin_mutex(address: usize) -> bool {
-    if TREE.get().is_some() {
-        let known = early_mutexes().iter().any(|place| place.load(Ordering::SeqCst) == address);
-        let enter = |place: &AtomicUsize| {
-            place.compare_exchange(0, address, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        };
-        if !known {
-            match EARLY_MUTEXES.iter().position(enter) {
-                Some(place) => drop(EARLY_MUTEXES_USED.fetch_max(place + 1, Ordering::SeqCst)),
-                // With an engine it is pinned there all the same.
-                None if engine().is_none() => return false,
-                None => {}
-            }
-        }
-        fence(Ordering::SeqCst);
-    }
-    // Either we see the engine here, or whoever started it sees the mutex.
-    pin_in_engine(address)
-}
-
-/// True also where there is no engine.
-fn pin_in_engine(address: usize) -> bool {
-    let Some(engine) = engine() else { return true };
-    let Some(range) = PageRange::covering(address, address + size_of::<libc::pthread_mutex_t>()) else {
-        return true;
-    };
-    let pinned = engine.pins().pin(Pinner::Mutex(address), range);
-    touch(range);
-    pinned
-}
-
-/// The mutex at `address` is destroyed.
-pub fn unpin_mutex(address: usize) {
-    for place in early_mutexes() {
-        let _ = place.compare_exchange(address, 0, Ordering::SeqCst, Ordering::Relaxed);
-    }
-    if let Some(engine) = engine() {
-        engine.pins().unpin(Pinner::Mutex(address));
-    }
 }
 
 /// Fail stop: the reason is in the tree file, where `pagoda run` reads it.
@@ -293,92 +222,18 @@ fn stop(_: StopReason) -> ! {
     exit_process(OWN_FAILURE)
 }
 
-/// The threads that are within fork(2) and found no engine before it.
-static FORKING: [AtomicU32; FORKING_BOUND] = [const { AtomicU32::new(0) }; FORKING_BOUND];
-
-/// More threads than ever fork at once; beyond it one waits.
-const FORKING_BOUND: usize = 64;
-
-/// Before a fork: the engine is told, so that the child gets what it lacks; where the kernel does not tell of forks,
-/// everything is brought back first. A fork that finds no engine keeps one from beginning meanwhile.
-pub extern "C" fn before_fork() {
-    let own = current_id();
-    let enter =
-        |thread: &AtomicU32| thread.compare_exchange(0, own, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-    if engine().is_none() {
-        while !FORKING.iter().any(enter) {
-            yield_now();
-        }
-        fence(Ordering::SeqCst);
-    }
-    // Either we see the engine here, or whoever started it sees us.
-    let Some(engine) = engine() else { return };
-    leave_forking();
-    if engine.out_bytes() > FORK_SLACK {
-        wait_for_room();
-    }
-    if engine.announce_fork() {
-        GIVEN.store(true, Ordering::Release);
-    } else {
-        engine.release();
-        deactivate();
-    }
-}
-
-/// A child holds all that its parent had out until its own engine has evicted it. So that several forks in a row don't add
-/// up, each waits until the tree is back within its budget: not longer than there is progress, and a second at most.
-fn wait_for_room() {
-    let Some(tree) = TREE.get() else { return };
-    let begin = now_ns();
-    let (mut least, mut least_ns) = (Bytes::new(u64::MAX), begin);
-    loop {
-        let (claimed, now) = (tree.claimed(), now_ns());
-        if claimed < least {
-            (least, least_ns) = (claimed, now);
-        }
-        let given_up = now - least_ns > FORK_PROGRESS_NS || now - begin > FORK_PATIENCE_NS;
-        if claimed <= tree.budget().saturating_add(FORK_SLACK) || given_up {
-            return;
-        }
-        sleep_us(1000);
-    }
-}
-
-/// By how much the budget may be exceeded when a process forks, and what is out of one that needs not wait.
-const FORK_SLACK: Bytes = Bytes::mib(16);
-
-/// How long a fork waits while the tree's claims don't fall: some looks of the others.
-const FORK_PROGRESS_NS: u64 = 40_000_000;
-
-/// How long it waits in all.
-const FORK_PATIENCE_NS: u64 = 1_000_000_000;
-
-/// After a fork, in the parent.
-pub extern "C" fn after_fork() {
-    leave_forking();
-}
-
-fn leave_forking() {
-    let own = current_id();
-    if let Some(thread) = FORKING.iter().find(|thread| thread.load(Ordering::SeqCst) == own) {
-        thread.store(0, Ordering::SeqCst);
-    }
-}
-
-/// In a child, on its one thread: waits until it has all its memory, forgets what was its parent's, and begins anew.
-pub extern "C" fn in_child() {
-    for thread in &FORKING {
-        thread.store(0, Ordering::SeqCst);
-    }
+/// Begins anew in a child, which is `ready` as soon as it has all its memory: it forgets what was its parent's, and becomes
+/// a member of its own.
+pub fn begin_in_child(ready: impl FnOnce() -> bool) {
     ACTIVE.store(0, Ordering::Release);
     ENGINE.store(std::ptr::null_mut(), Ordering::Release);
     IS_CHILD.store(true, Ordering::Release);
-    let answered = !GIVEN.swap(false, Ordering::AcqRel) || Doorbell::wait_for_parent();
+    let ready = ready();
     crate::hooks::forget_starts();
     forget_what_parents_have();
     // SAFETY: a child has one thread, and this library uses nothing that it had allocated: the engine is the parent's.
     unsafe { crate::HEAP.forget() };
-    if !answered {
+    if !ready {
         // Its parent died before it had its memory: what is missing would read as zeroes.
         exit_process(OWN_FAILURE);
     }

@@ -279,7 +279,8 @@ counters! {
     Total EventsRemove events_remove,
     /// Events that waited for another thread's.
     Total EventsDeferred events_deferred,
-    /// Gauge: bytes beyond the process's share that writing to what a fork shares has copied and nobody has moved out yet.
+    /// Gauge: at most so many bytes beyond the process's share are copies that writing to what a fork shares has made, and
+    /// that nobody has moved out yet.
     Gauge CopiedOnWriteBytes copied_on_write_bytes,
     /// The most `copied_on_write_bytes` was, of all processes of a tree together.
     Peak CopiedOnWritePeakBytes copied_on_write_peak_bytes,

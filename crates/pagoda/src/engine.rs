@@ -15,6 +15,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use pagoda_core::budget;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
@@ -38,22 +39,6 @@ pub(crate) type StopHook = fn(StopReason) -> !;
 
 /// How many threads serve faults at most.
 pub(crate) const HANDLERS_MAX: usize = 4;
-
-/// The share of the budget that compressed pages may take, in percent: at 3:1 this holds twice the budget and more, and a
-/// quarter of the budget is left for what is in use.
-const STORE_SHARE_PERCENT: u64 = 75;
-
-/// What an engine works with at least: the first MiB that the store commits to, as much for what reclaim takes out at once
-/// and keeps ready, and the rest for what is in use.
-const WORKING_LEAST: Bytes = Bytes::mib(4);
-
-/// The least part of a budget that compressed pages may take, as one in so many: what can't be moved may be most of it.
-const STORE_SHARE_LEAST: u64 = 8;
-
-/// How much of a budget compressed pages may take in memory.
-pub(crate) fn store_share(budget: Bytes) -> Bytes {
-    Bytes::new(budget.get() / 100 * STORE_SHARE_PERCENT)
-}
 
 /// The engine of one manager.
 pub(crate) struct Engine {
@@ -90,6 +75,8 @@ pub(crate) struct Engine {
     /// budget is exceeded, or a process whose share became smaller would stand still until it fits. Never more than there are
     /// handlers.
     pub(crate) earned: AtomicUsize,
+    /// What the reclaimer makes its own just now, from address to address; 0 if nothing. For faults that it waits for itself.
+    pub(crate) making_own: [AtomicUsize; 2],
     /// What could not be moved, perhaps because it is shared.
     pub(crate) shared: Mutex<Vec<PageRange>>,
     /// Someone waits for everything to be brought back; it is being done; it is done.
@@ -141,6 +128,7 @@ impl Engine {
             forks_announced: AtomicUsize::new(0),
             earned: AtomicUsize::new(0),
             has_forked: AtomicBool::new(false),
+            making_own: [const { AtomicUsize::new(0) }; 2],
             shared: Mutex::new(Vec::new()),
             release_requested: AtomicBool::new(false),
             released: AtomicBool::new(false),
@@ -173,12 +161,11 @@ impl Engine {
         (self.stop_hook)(reason)
     }
 
-    /// Sets the budget that holds from now on. One that leaves nothing beside what can't be moved and our own tables is taken for
-    /// the least with which faults are served: where many share too little, each goes on, slowly, and what that takes is claimed
-    /// from the others.
-    pub(crate) fn set_budget(&self, budget: Bytes) {
-        let least = Watermarks::least_share(self.base, self.handlers).max(WORKING_LEAST);
-        self.ledger.set_budget(budget.max(least.saturating_add(self.immovable_bytes())).get());
+    /// Sets the share of the budget that holds from now on.
+    pub(crate) fn set_budget(&self, share: Bytes) {
+        let works =
+            budget::working(share, self.full_budget, self.immovable_bytes(), self.base, self.handlers);
+        self.ledger.set_budget(works.get());
     }
 
     /// What no reclaim makes less: our own tables, and what is not managed.
@@ -198,12 +185,9 @@ impl Engine {
         self.ledger.budget_bytes() < self.full_budget.get()
     }
 
-    /// How much compressed pages may take in memory: what is kept free, what is not managed and our own tables come out of
-    /// their part and not out of the quarter that is left for what is in use, or a small budget has none of that.
+    /// How much compressed pages may take in memory.
     pub(crate) fn store_memory_limit(&self) -> Bytes {
-        let budget = Bytes::new(self.ledger.budget_bytes());
-        let beside = self.marks().high.saturating_add(self.immovable_bytes());
-        store_share(budget).saturating_sub(beside).max(Bytes::new(budget.get() / STORE_SHARE_LEAST))
+        budget::store_limit(&self.marks(), self.immovable_bytes())
     }
 
     /// What can be had without reclaim: frames that are ready, and what the kernel may still give.

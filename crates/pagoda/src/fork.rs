@@ -186,8 +186,7 @@ impl Engine {
     }
 
     /// Makes what was found shared by a fork movable again. It may wait for a fault to be served (a part may be out by now), so
-    /// only the reclaimer does it, and holds nothing; and as nobody else makes frames ready meanwhile, such a fault gets one
-    /// whatever the budget says.
+    /// only the reclaimer does it, and holds nothing.
     pub(crate) fn make_shared_own(&self) {
         if !self.has_forked.load(Ordering::Acquire) {
             return;
@@ -195,10 +194,19 @@ impl Engine {
         let shared =
             std::mem::take(&mut *self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken)));
         for range in shared {
-            self.bringing_back.fetch_add(1, Ordering::AcqRel);
+            let [start, end] = &self.making_own;
+            end.store(range.end(), Ordering::Release);
+            start.store(range.start(), Ordering::Release);
             self.space.make_own(range);
-            self.bringing_back.fetch_sub(1, Ordering::AcqRel);
+            end.store(0, Ordering::Release);
             self.counters.add(Counter::MadeOwnBytes, range.len() as u64);
         }
+    }
+
+    /// Whether the reclaimer may wait for a fault at `address`: it is served whatever the budget says, for nobody else makes
+    /// frames ready meanwhile.
+    pub(crate) fn is_making_own(&self, address: usize) -> bool {
+        let [start, end] = &self.making_own;
+        address < end.load(Ordering::Acquire) && address >= start.load(Ordering::Acquire)
     }
 }

@@ -135,6 +135,12 @@ impl Engine {
                 false
             }
             Served::Busy => false,
+            Served::NoMemory if self.is_making_own(fault.address) => {
+                self.bringing_back.fetch_add(1, Ordering::AcqRel);
+                let served = self.serve(fault.address, fault.write, extent, scratch);
+                self.bringing_back.fetch_sub(1, Ordering::AcqRel);
+                served == Served::Done
+            }
             Served::NoMemory => {
                 self.counters.add(Counter::FaultsThrottled, 1);
                 self.bell.ring();

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use pagoda_core::budget::store_most;
 use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
@@ -21,7 +22,7 @@ use pagoda_linux::uffd::{Mode, feature};
 
 use crate::config::Config;
 use crate::counters::{Counters, Snapshot};
-use crate::engine::{Engine, StopHook, store_share};
+use crate::engine::{Engine, StopHook};
 use crate::error::{Errno, StartError, StopReason};
 use crate::region::RegionBuilder;
 use crate::store::{FileConfig, OpenError, Scratch, StoreConfig, TieredStore};
@@ -67,7 +68,7 @@ fn assemble(
         result => (result, fork != 0),
     };
     let space = space.map_err(|error| space_error(&error))?;
-    let limit = store_share(config.budget);
+    let limit = store_most(config.budget);
     let file = (config.file_limit > Bytes::ZERO)
         .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
     let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file })

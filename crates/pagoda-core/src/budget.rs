@@ -1,0 +1,86 @@
+//! What a process's share of a budget is spent on: compressed pages, what can't be moved, and what is left for use.
+//!
+//! Whoever shrinks a share below what can't be moved stops the process, so that there is a least that each works with; and
+//! compressed pages never take the part of what is in use, or a small budget has none of that. This module must never
+//! measure: it is told what there is.
+
+use crate::page::BasePage;
+use crate::size::Bytes;
+use crate::watermark::Watermarks;
+
+/// The share of the budget that compressed pages may take, in percent: at 3:1 this holds twice the budget and more, and a
+/// quarter of the budget is left for what is in use.
+const STORE_SHARE_PERCENT: u64 = 75;
+
+/// The least part of a budget that compressed pages may take, as one in so many: what can't be moved may be most of it.
+const STORE_SHARE_LEAST: u64 = 8;
+
+/// What an engine works with at least: the first MiB that the store commits to, as much for what reclaim takes out at once
+/// and keeps ready, and the rest for what is in use.
+const WORKING_LEAST: Bytes = Bytes::mib(4);
+
+/// The most that compressed pages may ever take of `budget`.
+#[must_use]
+pub fn store_most(budget: Bytes) -> Bytes {
+    Bytes::new(budget.get() / 100 * STORE_SHARE_PERCENT)
+}
+
+/// What compressed pages may take of a budget now, of which `marks` keep some free and `immovable` bytes (our own tables, and
+/// what is not managed) can't be moved: these come out of the compressed pages' part, and not out of the quarter that is
+/// left for what is in use. Never more than [`store_most`].
+#[must_use]
+pub fn store_limit(marks: &Watermarks, immovable: Bytes) -> Bytes {
+    let beside = marks.high.saturating_add(immovable);
+    let least = Bytes::new(marks.budget().get() / STORE_SHARE_LEAST);
+    store_most(marks.budget()).saturating_sub(beside).max(least)
+}
+
+/// The budget that a process with this `share` of `full` goes by. A share that leaves nothing beside what is `immovable` is
+/// taken for the least with which faults are served: where many share too little each goes on, slowly, and what that takes
+/// is claimed from the others. Never more than `full`.
+#[must_use]
+pub fn working(share: Bytes, full: Bytes, immovable: Bytes, base: BasePage, handlers: u32) -> Bytes {
+    let least = Watermarks::least_share(base, handlers).max(WORKING_LEAST).saturating_add(immovable);
+    share.max(least.min(full))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn compressed_pages_leave_the_rest_its_quarter_as_long_as_there_is_one(
+            budget in 16u64 << 20..1 << 40,
+            immovable in 0u64..1 << 32,
+        ) {
+            let marks = Watermarks::of_share(Bytes::new(budget), BasePage::K64, 2);
+            let (limit, immovable) = (store_limit(&marks, Bytes::new(immovable)), Bytes::new(immovable));
+            prop_assert!(limit <= store_most(Bytes::new(budget)) && limit.get() >= budget / 8);
+            if limit.get() > budget / 8 {
+                let left = budget - limit.get() - marks.high.get() - immovable.get();
+                prop_assert!(left >= budget / 4, "{left} of {budget}");
+            }
+        }
+
+        #[test]
+        fn a_share_is_kept_unless_nothing_can_be_done_with_it_and_no_process_gets_more_than_all(
+            share in 0u64..1 << 34,
+            full in 16u64 << 20..1 << 34,
+            immovable in 0u64..1 << 34,
+        ) {
+            let (share, full) = (share.min(full), Bytes::new(full));
+            let works = working(Bytes::new(share), full, Bytes::new(immovable), BasePage::K64, 2);
+            prop_assert!(works.get() >= share && works <= full);
+            prop_assert!(works.get() == share || works == full || works.get() == immovable + (4 << 20));
+        }
+    }
+
+    #[test]
+    fn a_small_budget_has_some_in_use() {
+        let marks = Watermarks::of_share(Bytes::mib(36), BasePage::K64, 2);
+        assert_eq!(store_limit(&marks, Bytes::mib(3)), Bytes::new((36 << 20) / 100 * 75 - (7 << 20)));
+    }
+}

@@ -1,0 +1,84 @@
+//! What happens around fork(2): before it, and after it in the parent and in the child.
+//!
+//! A child has all the memory of its parent from its first instruction on, or does not run; and an engine begins either
+//! before a fork, which then knows of it, or after it. This module must never let a child run with pages missing.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+
+use pagoda_core::fork_wait::{self, ForkWait};
+use pagoda_linux::doorbell::Doorbell;
+use pagoda_linux::thread::{current_id, now_ns, sleep_us, yield_now};
+
+use crate::start::{begin_in_child, deactivate, engine, tree};
+
+/// The threads that are within fork(2) and found no engine before it.
+static FORKING: [AtomicU32; FORKING_BOUND] = [const { AtomicU32::new(0) }; FORKING_BOUND];
+
+/// More threads than ever fork at once; beyond it one waits.
+const FORKING_BOUND: usize = 64;
+
+/// Whether the engine of the thread that forks gives the child what it lacks.
+static GIVEN: AtomicBool = AtomicBool::new(false);
+
+/// Waits until every fork is over that does not know of the engine. Bounded by what fork(2) takes.
+pub fn wait_for_forks() {
+    fence(Ordering::SeqCst);
+    while FORKING.iter().any(|thread| thread.load(Ordering::SeqCst) != 0) {
+        sleep_us(50);
+    }
+}
+
+/// Before a fork: the engine is told, so that the child gets what it lacks; where the kernel does not tell of forks,
+/// everything is brought back first. A fork that finds no engine keeps one from beginning meanwhile.
+pub extern "C" fn before_fork() {
+    let own = current_id();
+    let enter =
+        |thread: &AtomicU32| thread.compare_exchange(0, own, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+    if engine().is_none() {
+        while !FORKING.iter().any(enter) {
+            yield_now();
+        }
+        fence(Ordering::SeqCst);
+    }
+    // Either we see the engine here, or whoever started it sees us.
+    let Some(engine) = engine() else { return };
+    leave_forking();
+    if engine.out_bytes() > fork_wait::OUT_MOST {
+        wait_for_room();
+    }
+    if engine.announce_fork() {
+        GIVEN.store(true, Ordering::Release);
+    } else {
+        engine.release();
+        deactivate();
+    }
+}
+
+/// Waits as long as core's [`ForkWait`] says.
+fn wait_for_room() {
+    let Some(tree) = tree() else { return };
+    let mut wait = ForkWait::new(tree.budget(), now_ns());
+    while wait.goes_on(tree.claimed(), now_ns()) {
+        sleep_us(1000);
+    }
+}
+
+/// After a fork, in the parent.
+pub extern "C" fn after_fork() {
+    leave_forking();
+}
+
+fn leave_forking() {
+    let own = current_id();
+    if let Some(thread) = FORKING.iter().find(|thread| thread.load(Ordering::SeqCst) == own) {
+        thread.store(0, Ordering::SeqCst);
+    }
+}
+
+/// In a child, on its one thread: waits until it has all its memory, and begins anew.
+pub extern "C" fn in_child() {
+    for thread in &FORKING {
+        thread.store(0, Ordering::SeqCst);
+    }
+    begin_in_child(|| !GIVEN.swap(false, Ordering::AcqRel) || Doorbell::wait_for_parent());
+}
