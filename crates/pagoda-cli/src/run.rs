@@ -132,7 +132,8 @@ impl Run<'_> {
         let (ended, wall) = self.supervise(&mut command, || sampler = Sampler::start(tree))?;
         let peaks = sampler.map_or_else(Peaks::default, Sampler::finish);
         let (counters, gauges_at_peak) = peaks.complete(tree.totals());
-        let mut verdict = verdict(ended, &tree.first().unwrap_or_default(), self.args.best_effort);
+        let first = tree.first().unwrap_or_default();
+        let mut verdict = verdict(ended, &first, peaks.replaced && was_silent(&first), self.args.best_effort);
         if verdict.line.is_none() {
             verdict.line = tree.failure().map(failed_below);
         }
@@ -239,7 +240,8 @@ struct Verdict {
     status: &'static str,
 }
 
-/// Whether the engine stopped looking long before the program ended; it looks fifty times a second.
+/// Whether the engine stopped looking long before the program ended; it looks fifty times a second, but not as long as others
+/// have all processors. A program that joins right after it replaced another is not silent either.
 fn was_silent(counters: &Snapshot) -> bool {
     const SILENCE_NS: u64 = 1_000_000_000;
     counters.last_look_ns != 0
@@ -248,7 +250,7 @@ fn was_silent(counters: &Snapshot) -> bool {
 
 /// A program whose engine ended it, or that ran without a budget nobody allowed it to pass, has not succeeded:
 /// whatever it returned, its status is not what the caller asked for.
-fn verdict(ended: Ended, counters: &Snapshot, best_effort: bool) -> Verdict {
+fn verdict(ended: Ended, counters: &Snapshot, replaced: bool, best_effort: bool) -> Verdict {
     let own = ended.end.status();
     let table = |line, exit_status, status| Verdict { exit_status, table: true, line, status };
     let no_table =
@@ -259,7 +261,7 @@ fn verdict(ended: Ended, counters: &Snapshot, best_effort: bool) -> Verdict {
         }
         (Some(failure @ Failure::Start(_)), _) => no_table(told(&failure), OWN_ERROR, "failed"),
         (Some(failure), _) => table(Some(told(&failure)), OWN_ERROR, "failed"),
-        (None, Status::Managed | Status::Small) if was_silent(counters) => {
+        (None, Status::Managed | Status::Small) if replaced => {
             let line = not_enforced(
                 "the engine looked at the program last more than a second before its end; it was replaced by a program \
                  that can't be managed (exec of a static or setuid one)",
@@ -290,7 +292,7 @@ mod tests {
 
     fn judged(end: End, status: Status, error_code: u64, best_effort: bool) -> Verdict {
         let counters = Snapshot { status: status as u64, error_code, ..Snapshot::default() };
-        verdict(Ended { end, resident_peak_bytes: 0 }, &counters, best_effort)
+        verdict(Ended { end, resident_peak_bytes: 0 }, &counters, false, best_effort)
     }
 
     #[test]

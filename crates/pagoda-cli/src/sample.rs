@@ -3,8 +3,10 @@
 //! Each process keeps its own peaks, but those of several come at different times and have no sum. So a thread of
 //! `pagoda run` adds up what they hold at the moment. What rises and falls between two looks is missed, but for the peak
 //! of a single process, which that one saw itself; a process holds what it has got for longer than that as a rule. The
-//! same thread frees the places of processes that have ended. It must never hold up the end of a run.
+//! same thread frees the places of processes that have ended, and sees whether the program was replaced by one that can't be
+//! managed. It must never hold up the end of a run.
 
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,9 +20,35 @@ const INTERVAL: Duration = Duration::from_millis(25);
 /// Every so many looks it is asked of each process whether it is still there, and what those hold that don't say.
 const LOOKS_BETWEEN_SWEEPS: u32 = 8;
 
+/// What the first process executes, as of when it last became a member of the tree: a program that can't be managed never
+/// does.
+#[derive(Default)]
+struct Executable {
+    execs: u64,
+    joined_as: Option<PathBuf>,
+    now: Option<PathBuf>,
+}
+
+impl Executable {
+    /// Looks at process `pid`, which has joined `execs` times more. One that has ended has none, and the last known holds.
+    fn look(&mut self, pid: u64, execs: u64) {
+        let Ok(now) = std::fs::read_link(format!("/proc/{pid}/exe")) else { return };
+        if self.execs != execs || self.joined_as.is_none() {
+            (self.execs, self.joined_as) = (execs, Some(now.clone()));
+        }
+        self.now = Some(now);
+    }
+
+    fn is_replaced(&self) -> bool {
+        self.now != self.joined_as
+    }
+}
+
 /// The peaks of the tree so far.
 #[derive(Default)]
 pub struct Peaks {
+    /// Whether the first process executed another program, which never said that it is managed, when it was last seen.
+    pub replaced: bool,
     anon_bytes: u64,
     stored_bytes: u64,
     store_memory_bytes: u64,
@@ -79,6 +107,7 @@ impl Sampler {
         let (end, ended) = mpsc::channel();
         let body = move || {
             let mut peaks = Peaks::default();
+            let mut executable = Executable::default();
             let mut looks = 0u32;
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 looks = looks.wrapping_add(1);
@@ -89,7 +118,11 @@ impl Sampler {
                     tree.sweep_quickly();
                 }
                 peaks.look(&tree.totals());
+                if let Some(first) = tree.first() {
+                    executable.look(first.owner_pid, first.execs);
+                }
             }
+            peaks.replaced = executable.is_replaced();
             peaks
         };
         let thread = std::thread::Builder::new().name("pagoda-sample".to_owned()).spawn(body).ok()?;

@@ -44,6 +44,19 @@ pub fn working(share: Bytes, full: Bytes, immovable: Bytes, base: BasePage, hand
     share.max(least.min(full))
 }
 
+/// What is free above the high watermark when the kernel stops serving first touches: two processors that do nothing else
+/// take 4 GiB/s in 4 KiB pages, which is this much in 4 ms. Between two looks is less.
+const FOLLOW_LEAST: Bytes = Bytes::mib(16);
+
+/// Whether memory is only *followed* while `free` bytes are: the kernel serves first touches, faster than anybody who has to be
+/// woken, and we only hear of what is discarded, moved and unmapped. Nothing is evicted then. `follows` says whether it is
+/// so now; it takes twice as much to begin again.
+#[must_use]
+pub fn follows(free: Bytes, marks: &Watermarks, follows: bool) -> bool {
+    let least = marks.high.saturating_add(FOLLOW_LEAST);
+    free >= if follows { least } else { least.saturating_add(least) }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -76,6 +89,17 @@ mod tests {
             prop_assert!(works.get() >= share && works <= full);
             prop_assert!(works.get() == share || works == full || works.get() == immovable + (4 << 20));
         }
+    }
+
+    #[test]
+    fn memory_is_followed_from_twice_what_is_free_when_that_ends() {
+        let marks = Watermarks::of_share(Bytes::mib(256), BasePage::K64, 2);
+        let least = marks.high.saturating_add(Bytes::mib(16));
+        let (less, twice) = (least.saturating_sub(Bytes::new(1)), least.saturating_add(least));
+        assert!(follows(least, &marks, true) && !follows(less, &marks, true));
+        assert!(follows(twice, &marks, false) && !follows(least, &marks, false));
+        // Reclaim never begins while anything is followed.
+        assert!(!follows(marks.high, &marks, true));
     }
 
     #[test]

@@ -85,8 +85,8 @@ impl Space {
         let exit = OwnMapping::reserve(EXIT_BYTES, 2 << 20, false)?;
         // SAFETY: both mappings are ours, just made, and used by nobody but through this value.
         unsafe {
-            uffd.register_arena(arena.range()).map_err(to_io_error)?;
-            exit_uffd.register_arena(exit.range()).map_err(to_io_error)?;
+            uffd.follow(arena.range()).map_err(to_io_error)?;
+            exit_uffd.follow(exit.range()).map_err(to_io_error)?;
         }
         let claimed = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let zeroes = vec![0; slot_bytes.max(OS_PAGE)];
@@ -95,19 +95,35 @@ impl Space {
         Ok(Self { uffd, arena, exit, exit_uffd, exit_taken, slot_bytes, claimed, zeroes, doorbell })
     }
 
-    /// Takes `range` under management: its missing faults and its events arrive here from now on.
+    /// Takes `range` under management: its missing faults and its events arrive here from now on. In a range that was followed
+    /// the kernel fills nothing more, from when this returns.
     ///
     /// # Errors
     /// `EBUSY`: the program registered it with userfaultfd itself. `EINVAL`: memory of a kind that can't be managed.
     /// `ENOMEM`: the limit on mappings is reached. Holes in the range are passed over.
     pub fn register(&self, range: PageRange) -> Result<(), Errno> {
-        // SAFETY: the space's `Adoption` vouches for what is registered; the advice changes no content.
-        unsafe {
-            self.uffd.register(range)?;
-            let at = std::ptr::with_exposed_provenance_mut(range.start());
-            let _ = madvise(at, range.len(), Advice::LinuxNoHugepage);
-        }
+        // SAFETY: the space's `Adoption` vouches for what is registered.
+        unsafe { self.uffd.register(range)? };
+        self.keep_pages_small(range);
         Ok(())
+    }
+
+    /// Follows `range`: its events arrive here from now on, but the kernel fills what is missing.
+    ///
+    /// # Errors
+    /// As for [`register`](Self::register).
+    pub fn follow(&self, range: PageRange) -> Result<(), Errno> {
+        // SAFETY: as for `register`.
+        unsafe { self.uffd.follow(range)? };
+        self.keep_pages_small(range);
+        Ok(())
+    }
+
+    /// Huge pages would have to be split before a part is moved.
+    fn keep_pages_small(&self, range: PageRange) {
+        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        // SAFETY: the advice changes no content.
+        let _ = unsafe { madvise(at, range.len(), Advice::LinuxNoHugepage) };
     }
 
     /// Keeps `range` out of the children of a fork, or lets them have it again. A child without it dies of SIGSEGV instead

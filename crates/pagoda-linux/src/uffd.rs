@@ -216,12 +216,15 @@ impl Uffd {
         self.register_mode(range, REGISTER_MODE_MISSING)
     }
 
-    /// Registers an arena: pages can be moved into it, but its own missing pages are the kernel's business, so that
-    /// whoever fills a slot never faults to itself.
+    /// Asks for the events of `range` alone: its missing pages are the kernel's business. So an arena, into which pages can be
+    /// moved, never faults to whoever fills its slots. [`register`](Self::register) asks for the faults, too, from then on.
+    ///
+    /// # Errors
+    /// As for [`register`](Self::register).
     ///
     /// # Safety
     /// As for [`register`](Self::register).
-    pub unsafe fn register_arena(&self, range: PageRange) -> Result<(), Errno> {
+    pub unsafe fn follow(&self, range: PageRange) -> Result<(), Errno> {
         self.register_mode(range, REGISTER_MODE_WP)
     }
 

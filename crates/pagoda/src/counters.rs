@@ -189,6 +189,10 @@ counters! {
     Peak AnonPeakBytes anon_peak_bytes,
     /// Gauge: bytes that managed regions hold in frames (resident).
     Gauge ResidentBytes resident_bytes,
+    /// Gauge: of those, what was filled by the kernel and is only followed, as long as there is plenty of room.
+    Gauge FollowedBytes followed_bytes,
+    /// The most `followed_bytes` was.
+    Peak FollowedPeakBytes followed_peak_bytes,
     /// Gauge: bytes that are out of the regions with their frames intact (staged).
     Gauge StagedBytes staged_bytes,
     /// Gauge: bytes of frames that are ready to be used and hold nobody's data any more.

@@ -66,6 +66,8 @@ pub(crate) struct Engine {
     pub(crate) quit_handlers: AtomicBool,
     /// A fault came from registered memory that the table does not know: look at the maps soon.
     pub(crate) look_soon: AtomicBool,
+    /// There may be ranges that are only followed.
+    pub(crate) follows: AtomicBool,
     /// Forks that were announced and have not come: their children start an engine of their own. One that fails leaves its
     /// announcement to the next child that was not announced, which is then not counted as unmanaged.
     pub(crate) forks_announced: AtomicUsize,
@@ -125,6 +127,7 @@ impl Engine {
             quit: AtomicBool::new(false),
             quit_handlers: AtomicBool::new(false),
             look_soon: AtomicBool::new(false),
+            follows: AtomicBool::new(false),
             forks_announced: AtomicUsize::new(0),
             earned: AtomicUsize::new(0),
             has_forked: AtomicBool::new(false),

@@ -23,7 +23,7 @@ use crate::error::StopReason;
 use crate::reclaim::{QUEUE_SLACK, Staged};
 use crate::release::Closing;
 use crate::store::{Handle, Scratch};
-use crate::table::{Entries, Page, Span, Table, give, try_take};
+use crate::table::{Entries, Filler, Page, Span, Table, give, try_take};
 
 impl Engine {
     /// Applies one event, and those that waited for it. A fault is none and is given back.
@@ -91,13 +91,16 @@ impl Engine {
             Message::Fault { .. } => {}
             Message::Remove(range) => {
                 self.counters.add(Counter::EventsRemove, 1);
+                self.end_following(table, range);
                 self.discard(table, range, scratch);
                 // What is present in a part that the table does not know yet goes soon: adoption must not take it for
                 // content. So it is known from now on, as empty.
                 let mut gaps = Vec::new();
                 table.gaps(range, |gap| gaps.push(gap));
                 for gap in gaps {
-                    table.insert(gap);
+                    // Without a fault of ours it is filled by the kernel, has no mark, and is never evicted.
+                    let _ = self.space.register(gap);
+                    table.insert(gap, Filler::Engine);
                 }
             }
             Message::Unmap(range) => {

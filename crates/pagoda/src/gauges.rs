@@ -12,7 +12,12 @@ impl Engine {
     pub(crate) fn managed_frames_bytes(&self) -> u64 {
         let frames = self.zone.ready_bytes(&self.space);
         let store = self.store.usage().memory_committed_bytes.get();
-        self.ledger.resident_bytes() + self.ledger.staged_bytes() + frames + store
+        self.in_regions_bytes() + self.ledger.staged_bytes() + frames + store
+    }
+
+    /// What is in the regions: what may be evicted, and what is only followed.
+    fn in_regions_bytes(&self) -> u64 {
+        self.ledger.resident_bytes() + self.ledger.followed_bytes()
     }
 
     /// A library's stats: its own ledger, brought up to date.
@@ -32,7 +37,9 @@ impl Engine {
         let stored_bytes = usage.raw_bytes.get().saturating_sub(queued);
         let counters = &self.counters;
         counters.set(Counter::ReleaseQueuedBytes, queued);
-        counters.set(Counter::ResidentBytes, self.ledger.resident_bytes());
+        counters.set(Counter::ResidentBytes, self.in_regions_bytes());
+        counters.set(Counter::FollowedBytes, self.ledger.followed_bytes());
+        counters.raise(Counter::FollowedPeakBytes, self.ledger.followed_bytes());
         counters.set(Counter::StagedBytes, self.ledger.staged_bytes());
         counters.set(Counter::ReadyBytes, self.zone.ready_bytes(&self.space));
         counters.set(Counter::StoredBytes, stored_bytes);
@@ -44,7 +51,7 @@ impl Engine {
         let unmanaged = counters.get(Counter::UnmanagedBytes);
         // What is resident and has a stored copy is held once by the program.
         let stored = stored_bytes.saturating_sub(self.ledger.copied_bytes());
-        let held = self.ledger.resident_bytes() + self.ledger.staged_bytes() + stored + unmanaged;
+        let held = self.in_regions_bytes() + self.ledger.staged_bytes() + stored + unmanaged;
         counters.set(Counter::HeldBytes, held);
         if held > counters.get(Counter::HeldPeakBytes) {
             counters.set(Counter::HeldPeakBytes, held);

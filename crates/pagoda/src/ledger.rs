@@ -14,6 +14,8 @@ pub(crate) struct Ledger {
     held_bytes: AtomicI64,
     /// Bytes of the managed regions that are resident, by the entries' masks.
     resident_bytes: AtomicI64,
+    /// Bytes that are present in what is only followed, as of the last look.
+    followed_bytes: AtomicU64,
     /// Bytes of frames that back staged entries.
     staged_bytes: AtomicI64,
     /// Bytes that are resident and whose old copy the store keeps.
@@ -32,6 +34,7 @@ impl Ledger {
             budget_bytes: AtomicI64::new(budget_bytes as i64),
             held_bytes: AtomicI64::new(0),
             resident_bytes: AtomicI64::new(0),
+            followed_bytes: AtomicU64::new(0),
             staged_bytes: AtomicI64::new(0),
             copied_bytes: AtomicI64::new(0),
             others_bytes: AtomicU64::new(0),
@@ -84,6 +87,12 @@ impl Ledger {
     }
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.resident_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+    pub(crate) fn set_followed(&self, bytes: u64) {
+        self.followed_bytes.store(bytes, Ordering::Relaxed);
+    }
+    pub(crate) fn followed_bytes(&self) -> u64 {
+        self.followed_bytes.load(Ordering::Relaxed)
     }
     pub(crate) fn staged(&self, bytes: i64) {
         self.staged_bytes.fetch_add(bytes, Ordering::Relaxed);

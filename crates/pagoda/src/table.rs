@@ -34,6 +34,15 @@ const GROWTH_ENTRIES_MOST: usize = 1 << 17;
 /// The entries of a span, shared by the parts that it was cut into.
 pub(crate) type Entries = Arc<[AtomicU64]>;
 
+/// Who fills what is missing in a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filler {
+    /// The engine: each missing page is a fault of ours, so that pages may be out.
+    Engine,
+    /// The kernel: the span is only followed. None of its entries says anything, and nothing is out.
+    Kernel,
+}
+
 /// A managed range.
 #[derive(Debug)]
 pub(crate) struct Span {
@@ -42,6 +51,7 @@ pub(crate) struct Span {
     /// lie below address zero.
     origin: usize,
     entries: Entries,
+    filler: Filler,
     /// Whether its mapping allows pages to be moved out, as far as the last look at the maps tells.
     pub(crate) movable: AtomicBool,
 }
@@ -75,6 +85,9 @@ impl Span {
     }
     pub(crate) fn entries(&self) -> &Entries {
         &self.entries
+    }
+    pub(crate) fn filler(&self) -> Filler {
+        self.filler
     }
     pub(crate) fn entry(&self, index: usize) -> &AtomicU64 {
         &self.entries[index]
@@ -183,11 +196,12 @@ impl Table {
 
     /// Adds `range`, of which nothing is managed yet, and returns the span it became part of. All its granules are
     /// empty until the caller marks what it finds present.
-    pub(crate) fn insert(&mut self, range: PageRange) -> &Span {
+    pub(crate) fn insert(&mut self, range: PageRange, filler: Filler) -> &Span {
         let entry_bytes = self.entry_bytes;
         let mut room = 0;
         if let Some((&key, before)) = self.spans.range(..range.start()).next_back()
             && before.range.end() == range.start()
+            && before.filler == filler
         {
             // Twice as much with each new span: a heap that grows by small steps is some spans, and a mapping that does not
             // grow costs no more than its own entries.
@@ -203,7 +217,7 @@ impl Table {
         let origin = range.start() - range.start() % entry_bytes;
         let needed = (range.end() - origin).div_ceil(entry_bytes);
         let entries = zeroed_words(needed + room);
-        let span = Span { range, origin, entries, movable: AtomicBool::new(true) };
+        let span = Span { range, origin, entries, filler, movable: AtomicBool::new(true) };
         self.spans.entry(range.start()).insert_entry(span).into_mut()
     }
 
@@ -219,6 +233,7 @@ impl Table {
                 range,
                 origin: span.origin,
                 entries: Arc::clone(&span.entries),
+                filler: span.filler,
                 movable: AtomicBool::new(span.movable.load(Ordering::Relaxed)),
             };
             for kept in [(span.range.start(), within.start()), (within.end(), span.range.end())] {
@@ -229,6 +244,21 @@ impl Table {
             cut.push(part(within));
         }
         cut
+    }
+
+    /// What of `range` was only followed is filled by the engine from now on: it is registered for that. What is present there
+    /// has no mark, and is never evicted, until somebody who knows that no discard of it is on its way marks it.
+    pub(crate) fn fill_by_engine(&mut self, range: PageRange) {
+        let mut at = range.start();
+        while let Some(span) = self.next_from(at).filter(|span| span.range.start() < range.end()) {
+            at = span.range.end();
+            let followed = span.range.intersection(range).filter(|_| span.filler == Filler::Kernel);
+            let Some(followed) = followed else { continue };
+            for mut span in self.cut(followed) {
+                span.filler = Filler::Engine;
+                self.spans.insert(span.range.start(), span);
+            }
+        }
     }
 
     /// Puts a span that was cut at `from` back in at `to`, with everything it holds.
@@ -254,8 +284,8 @@ mod tests {
     #[test]
     fn a_heap_that_grows_stays_one_span() {
         let mut table = Table::new(BasePage::K64);
-        table.insert(range(100, 133));
-        table.insert(range(133, 140));
+        table.insert(range(100, 133), Filler::Engine);
+        table.insert(range(133, 140), Filler::Engine);
         assert_eq!(table.spans().map(|span| span.range()).collect::<Vec<_>>(), [range(100, 140)]);
     }
 
@@ -264,12 +294,12 @@ mod tests {
         for base in [BasePage::K4, BasePage::K64] {
             let mut table = Table::new(base);
             for step in 0..1000 {
-                table.insert(range(1600 + step * 33, 1633 + step * 33));
+                table.insert(range(1600 + step * 33, 1633 + step * 33), Filler::Engine);
             }
             assert!(table.spans().count() <= 10, "{} spans", table.spans().count());
             let words: usize = table.spans().map(|span| span.entries.len()).sum();
             assert!(words <= 4 * 33_000 / (table.entry_bytes() / PAGE), "{words} words");
-            let alone = table.insert(range(100_000, 100_016));
+            let alone = table.insert(range(100_000, 100_016), Filler::Engine);
             assert_eq!(alone.entries.len(), 16 * PAGE / base.bytes());
         }
     }
@@ -277,7 +307,7 @@ mod tests {
     #[test]
     fn a_page_cut_in_two_keeps_one_entry_with_granules_for_each_side() {
         let mut table = Table::new(BasePage::K64);
-        table.insert(range(16, 64));
+        table.insert(range(16, 64), Filler::Engine);
         let cut = table.cut(range(20, 22));
         assert_eq!(cut.len(), 1);
         let left = table.find(19 * PAGE).expect("the left part");
@@ -292,7 +322,7 @@ mod tests {
     #[test]
     fn a_moved_span_keeps_its_entries_at_any_address() {
         let mut table = Table::new(BasePage::K64);
-        table.insert(range(1003, 1100));
+        table.insert(range(1003, 1100), Filler::Engine);
         let page = table.page_at(table.find(1050 * PAGE).expect("managed"), 1050 * PAGE);
         let mut cut = table.cut(range(1003, 1100));
         table.put_moved(cut.pop().expect("one"), 1003 * PAGE, 2 * PAGE);
@@ -301,6 +331,24 @@ mod tests {
         assert_eq!((moved.index, moved.granules), (page.index, page.granules));
         assert_eq!(moved.granule_of(49 * PAGE), page.granule_of(1050 * PAGE));
         assert_eq!(span.range(), range(2, 99));
+    }
+
+    #[test]
+    fn a_part_of_a_followed_span_can_be_filled_by_the_engine() {
+        let mut table = Table::new(BasePage::K64);
+        table.insert(range(16, 64), Filler::Kernel);
+        table.insert(range(64, 80), Filler::Engine);
+        table.fill_by_engine(range(20, 70));
+        let spans: Vec<_> = table.spans().map(|span| (span.range(), span.filler())).collect();
+        let expected = [
+            (range(16, 20), Filler::Kernel),
+            (range(20, 64), Filler::Engine),
+            (range(64, 80), Filler::Engine),
+        ];
+        assert_eq!(spans, expected);
+        // A heap that grows beside it is no part of it.
+        table.insert(range(80, 84), Filler::Kernel);
+        assert_eq!(table.find(83 * PAGE).expect("managed").range(), range(80, 84));
     }
 
     proptest! {
@@ -318,7 +366,7 @@ mod tests {
                     0 => {
                         let mut gaps = Vec::new();
                         table.gaps(whole, |gap| gaps.push(gap));
-                        for gap in gaps { table.insert(gap); }
+                        for gap in gaps { table.insert(gap, Filler::Engine); }
                         model[from..from + len].fill(true);
                     }
                     1 => { table.cut(whole); model[from..from + len].fill(false); }

@@ -11,6 +11,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide};
+use pagoda_core::budget;
 use pagoda_core::pace::{watch_interval_of_member_us, watch_interval_us};
 use pagoda_core::size::Bytes;
 use pagoda_linux::locked::LockedReader;
@@ -26,6 +27,7 @@ use crate::counters::Counter;
 use crate::engine::{Engine, HANDLERS_MAX};
 use crate::error::StopReason;
 use crate::pins::Pinner;
+use crate::table::Filler;
 use crate::tree::ShareKeeper;
 
 /// Growth of what is not managed that calls for a look at the maps: less than the watermarks keep free.
@@ -33,6 +35,10 @@ const GROWTH_BYTES: u64 = 1 << 20;
 
 /// The same where next to nothing is free: one base page.
 const GROWTH_LEAST_BYTES: u64 = 64 << 10;
+
+/// The same as shares of what is free and of what is held, where memory is only followed: its growth is not told from that of
+/// what is not managed, and a look counts all that is present.
+const GROWTH_SHARES: [u64; 2] = [8, 32];
 
 /// The longest time between two looks at the maps: protections change without an event.
 const LOOK_NS: u64 = 250_000_000;
@@ -97,6 +103,8 @@ pub(crate) struct Watcher {
     kept: [u64; Reason::ALL.len()],
     /// The same of what the program has registered itself.
     left_registered: u64,
+    /// Populated bytes of what is only followed.
+    followed: u64,
     looked_ns: u64,
     apart_ns: u64,
     threads_ns: u64,
@@ -123,6 +131,7 @@ impl Watcher {
             left: [0; Reason::ALL.len()],
             kept: [0; Reason::ALL.len()],
             left_registered: 0,
+            followed: 0,
             looked_ns: 0,
             apart_ns: 0,
             threads_ns: 0,
@@ -198,14 +207,26 @@ impl Engine {
         self.publish_count(watcher);
         let now = now_ns();
         let free = self.free();
-        let pressure = free < self.marks().high;
+        let marks = self.marks();
+        let pressure = free < marks.high;
+        let follows = self.follows.load(Ordering::Relaxed);
+        if follows && !budget::follows(free, &marks, true) {
+            self.end_all_following(&mut watcher.present);
+            self.look_soon.store(true, Ordering::Relaxed);
+        }
         if pressure && now - watcher.threads_ns > THREADS_NS {
             watcher.threads_ns = now;
             self.pin_threads(watcher);
         }
         let managed = self.managed_frames_bytes();
         let unmanaged = self.ledger.held_bytes().saturating_sub(managed);
-        let grown = unmanaged > watcher.unmanaged + (free.get() / 4).clamp(GROWTH_LEAST_BYTES, GROWTH_BYTES);
+        let growth = if follows {
+            let [of_free, of_held] = GROWTH_SHARES;
+            (free.get() / of_free).min(self.ledger.held_bytes() / of_held).max(GROWTH_BYTES)
+        } else {
+            (free.get() / 4).clamp(GROWTH_LEAST_BYTES, GROWTH_BYTES)
+        };
+        let grown = unmanaged > watcher.unmanaged + growth;
         if grown || self.look_soon.swap(false, Ordering::Relaxed) || now - watcher.looked_ns > LOOK_NS {
             watcher.looked_ns = now;
             self.look_at_maps(watcher, pressure);
@@ -224,7 +245,11 @@ impl Engine {
         self.counters.set(Counter::LastLookNs, now_ns());
         self.counters.set(Counter::AnonBytes, anon as u64);
         self.counters.raise(Counter::AnonPeakBytes, anon as u64);
-        let held = self.publish_gauges();
+        let mut held = self.publish_gauges();
+        if self.follows.load(Ordering::Relaxed) {
+            // What was filled since the last look at the maps is in no account but the kernel's.
+            held = held.max(Bytes::new(anon as u64 - self.counters.get(Counter::OwnBytes).min(anon as u64)));
+        }
         let fetched = Bytes::new(self.ledger.fetched_bytes());
         let share = watcher.keeper.look(now_ns(), Bytes::new(anon as u64), held, fetched);
         self.set_budget(share);
@@ -255,6 +280,7 @@ impl Engine {
         watcher.left = [0; Reason::ALL.len()];
         watcher.kept = [0; Reason::ALL.len()];
         watcher.left_registered = 0;
+        watcher.followed = 0;
         let (known, before) = (&mut watcher.known, &mut watcher.known_before);
         std::mem::swap(known, before);
         known.clear();
@@ -273,6 +299,7 @@ impl Engine {
             // Without the maps nothing new can be adopted; what is managed stays so, and what is left is not known.
             return;
         }
+        self.ledger.set_followed(watcher.followed);
         if apart {
             self.counters.set(Counter::LeftSharedBytes, shared_bytes);
         }
@@ -300,6 +327,7 @@ impl Engine {
     ) {
         let mut gaps: Vec<PageRange> = Vec::new();
         let mut managed: Vec<PageRange> = Vec::new();
+        let mut followed: Vec<PageRange> = Vec::new();
         let locked = watcher.is_locked(range);
         {
             let table = self.gate_shared();
@@ -312,13 +340,19 @@ impl Engine {
                 if whole || movable {
                     span.movable.store(movable, Ordering::Relaxed);
                 }
+                if span.filler() == Filler::Kernel {
+                    followed.extend(range.intersection(span.range()));
+                }
                 if !movable {
                     managed.extend(range.intersection(span.range()));
                 }
                 at = span.range().end();
             }
         }
-        let situation = Situation { pressure, budget: self.marks().budget(), base: self.base };
+        let marks = self.marks();
+        let situation = Situation { pressure, budget: marks.budget(), base: self.base };
+        let follows = budget::follows(self.free(), &marks, self.follows.load(Ordering::Relaxed));
+        let filler = if follows { Filler::Kernel } else { Filler::Engine };
         let facts = |part: PageRange, populated: u64| MappingFacts {
             length: Bytes::new(part.len() as u64),
             populated: Some(Bytes::new(populated)),
@@ -337,11 +371,17 @@ impl Engine {
             let Some(populated) = populated_bytes(&mut watcher.present, gap) else { continue };
             match decide(&facts(gap, populated), &situation) {
                 Decision::Adopt => {
-                    let refused = self.adopt(&mut watcher.present, gap);
+                    let refused = self.adopt(&mut watcher.present, gap, filler);
                     watcher.left_registered += refused.min(populated);
+                    if follows {
+                        watcher.followed += populated - refused.min(populated);
+                    }
                 }
                 Decision::Leave(reason) => watcher.left[reason as usize] += populated,
             }
+        }
+        for part in followed {
+            watcher.followed += populated_bytes(&mut watcher.present, part).unwrap_or(0);
         }
         for part in managed {
             let Some(populated) = populated_bytes(&mut watcher.present, part) else { continue };

@@ -10,7 +10,12 @@ mod discard_in_child;
 mod left_alone;
 mod process_limits;
 mod program;
+#[cfg(target_arch = "x86_64")]
+mod replaced;
 mod run;
+#[cfg(target_arch = "x86_64")]
+#[path = "../support/static_program.rs"]
+mod static_program;
 mod store_trouble;
 
 use std::process::ExitCode;
@@ -25,7 +30,7 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == ROLE) {
         return program::main(&arguments[1..]);
     }
-    let tests: [(&str, Body); 7] = [
+    let tests: &[(&str, Body)] = &[
         ("a_store_that_fills_up_or_fails_ends_the_program_with_a_reason", store_trouble::ends_with_a_reason),
         ("too_few_descriptors_are_named", process_limits::descriptors),
         ("too_few_addresses_are_named", process_limits::addresses),
@@ -33,10 +38,12 @@ fn main() -> ExitCode {
         ("what_is_left_alone_is_counted", left_alone::is_counted),
         ("what_became_unmovable_is_counted", left_alone::later_is_counted),
         ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
+        #[cfg(target_arch = "x86_64")]
+        ("a_program_that_is_replaced_is_told_if_it_is_not_managed_any_more", replaced::is_told),
     ];
-    let test = |(name, run): (&str, Body)| Test {
+    let test = |&(name, run): &(&str, Body)| Test {
         name: name.to_owned(),
         run: Box::new(move || if suite::can_run("limits") { run() } else { Ok("skipped".to_owned()) }),
     };
-    suite::run(&arguments, tests.into_iter().map(test).collect())
+    suite::run(&arguments, tests.iter().map(test).collect())
 }

@@ -4,6 +4,8 @@ mod counters;
 mod manners;
 mod refusals;
 mod signals;
+#[path = "../support/static_program.rs"]
+mod static_program;
 mod terminal;
 
 use std::fs;

@@ -1,11 +1,10 @@
 //! What `pagoda run` refuses: with one clear line, and a status between 125 and 127, before anything has run.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{executable, output, pagoda, set_mode, skip, text, unmanaged};
+use crate::{executable, output, pagoda, set_mode, skip, static_program, text, unmanaged};
 
 /// Checks that the command ends with this status and says this in its one line.
 fn refused(command: &mut Command, status: i32, says: &[&str]) {
@@ -83,34 +82,16 @@ fn a_script_whose_interpreter_is_not_there() {
     refused(&mut unmanaged(&[&script]), 127, &["interpreter"]);
 }
 
-/// A program that returns 42 and has no loader. It needs no compiler.
-fn static_program(directory: &Path) -> String {
-    let mut own = [0; 64];
-    File::open("/proc/self/exe").and_then(|file| file.read_exact_at(&mut own, 0)).expect("own header");
-    #[cfg(target_arch = "x86_64")]
-    let code: &[u8] = &[0xbf, 42, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05];
-    #[cfg(target_arch = "aarch64")]
-    let code: &[u8] = &[0x40, 5, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4];
-    let mut program = own.to_vec();
-    let at = 0x40_0000_u64;
-    let length = (64 + 56 + code.len()) as u64;
-    let mut put = |offset: usize, bytes: &[u8]| program[offset..offset + bytes.len()].copy_from_slice(bytes);
-    put(16, &2u16.to_le_bytes()); // an executable at fixed addresses
-    put(24, &(at + 64 + 56).to_le_bytes()); // its entry
-    put(32, &64u64.to_le_bytes()); // its program headers
-    put(40, &0u64.to_le_bytes()); // no sections
-    put(56, &1u16.to_le_bytes()); // one program header
-    put(58, &[0; 6]);
-    let words: [u64; 7] = [5 << 32 | 1, 0, at, at, length, length, 4096];
-    program.extend(words.into_iter().flat_map(u64::to_le_bytes));
-    program.extend_from_slice(code);
-    executable(directory, "static", &program)
-}
+/// Returns 42.
+#[cfg(target_arch = "x86_64")]
+const STATIC: &[u8] = &[0xbf, 42, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05];
+#[cfg(target_arch = "aarch64")]
+const STATIC: &[u8] = &[0x40, 5, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4];
 
 #[test]
 fn static_programs_also_behind_a_script() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = static_program(directory.path());
+    let program = executable(directory.path(), "static", &static_program::of(STATIC));
     refused(&mut pagoda(&[], &[&program]), 125, &[&program, "static"]);
     let script = executable(directory.path(), "script", format!("#!{program} -x\n").as_bytes());
     refused(&mut pagoda(&[], &[&script]), 125, &[&program, "static"]);

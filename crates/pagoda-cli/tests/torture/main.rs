@@ -22,6 +22,9 @@ use support::suite::{self, Test};
 /// The least that is taken: about a quarter of what the threads hold.
 const BUDGET: &str = "32M";
 
+/// Somewhat less than what the threads hold: at first memory is only followed, and then there is no room for it.
+const BUDGETS_TO_FOLLOW: [&str; 4] = ["60M", "68M", "76M", "84M"];
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == ROLE) {
@@ -32,7 +35,8 @@ fn main() -> ExitCode {
         name: format!("torture_{}", base_page.to_lowercase()),
         run: Box::new(move || torture(base_page)),
     });
-    suite::run(&arguments, tests.into())
+    let followed = Test { name: "torture_followed".to_owned(), run: Box::new(followed) };
+    suite::run(&arguments, tests.into_iter().chain([followed]).collect())
 }
 
 fn from_environment(name: &str) -> Option<u64> {
@@ -42,21 +46,35 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 fn torture(base_page: &str) -> Result<String, String> {
+    let names = ["evictions", "stores", "faults_stored", "events_unmap", "events_remap", "events_remove"];
+    let seconds = from_environment("PAGODA_TORTURE_SECONDS").unwrap_or(7);
+    run(base_page, BUDGET, seconds, &names)
+}
+
+/// Where it ends that memory is only followed, among threads that do everything to it meanwhile.
+fn followed() -> Result<String, String> {
+    let names = ["followed_peak_bytes", "evictions", "events_unmap", "events_remap", "events_remove"];
+    let seconds = from_environment("PAGODA_TORTURE_SECONDS").map_or(2, |seconds| seconds.div_ceil(4));
+    let runs = BUDGETS_TO_FOLLOW.iter().zip(["64K", "4K", "16K", "64K"]);
+    let told: Result<Vec<String>, String> =
+        runs.map(|(budget, base_page)| run(base_page, budget, seconds, &names)).collect();
+    Ok(told?.join("; "))
+}
+
+fn run(base_page: &str, budget: &'static str, seconds: u64, names: &[&str]) -> Result<String, String> {
     if !suite::can_run("torture") {
         return Ok("skipped".to_owned());
     }
-    let seconds = from_environment("PAGODA_TORTURE_SECONDS").unwrap_or(7);
     let seed =
         from_environment("PAGODA_TORTURE_SEED").unwrap_or_else(|| mix(u64::from(std::process::id())) >> 40);
     let run = Run {
         base_page,
-        memory: BUDGET,
+        memory: budget,
         arguments: vec![seed.to_string(), seconds.to_string()],
         limit: Duration::from_secs(seconds * 3 + 120),
     };
-    let told = |error| format!("seed {seed}: {error}");
+    let told = |error| format!("seed {seed}, budget {budget}: {error}");
     let outcome = run.run().map_err(told)?;
-    let names = ["evictions", "stores", "faults_stored", "events_unmap", "events_remap", "events_remove"];
-    let counted = outcome.expect_some(&names).map_err(told)?;
+    let counted = outcome.expect_some(names).map_err(told)?;
     Ok(format!("seed {seed}: {counted}; {}", outcome.said.trim()))
 }
