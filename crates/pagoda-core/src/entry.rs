@@ -35,7 +35,12 @@
 //! | Stored, resident too | Stored | reclaim: moved out with the gate shared, the same as the copy: dropped; no gate needed to finish |
 //! | Stored, resident too | Stored by another handle | reclaim: moved out with the gate shared, a part was written: stored anew; no gate needed to finish |
 //! | Stored, resident too | Staged | reclaim: moved out with the gate shared, written: joined with the rest of the copy, which is freed; no gate needed to finish |
+//! | Empty, all of a huge frame's entries | Resident, huge | fault: one frame for all of them; gate shared throughout |
+//! | Resident, huge, all of a huge frame's entries | Stored each, with no backing if it is all zero; Staged where the store takes no more | reclaim: the frame moved out with the gate shared; no gate needed to finish |
+//! | Resident, huge, all of a huge frame's entries | Empty | closing: the frame kept for another; gate shared throughout |
 //! | any | bits cleared, backing dropped | event (discard, unmap); gate exclusive |
+//!
+//! A *huge* entry is all in the region, in a part of a frame that only moves whole: it is never staged by itself.
 //!
 //! An event handler holds the gate exclusively and waits for busy words. That can't deadlock, because a mover that
 //! needs the gate holds it from before it takes the bit, and one that does not hold it never asks for it before it has
@@ -54,6 +59,7 @@ const SLOT: u64 = 1 << BACKING_SHIFT;
 const HANDLE: u64 = 2 << BACKING_SHIFT;
 const WARMTH_SHIFT: u32 = 3;
 const WARMTH_MASK: u64 = 0b11 << WARMTH_SHIFT;
+const HUGE: u64 = 1 << 5;
 const RESIDENT_SHIFT: u32 = 8;
 const RESIDENT_MASK: u64 = 0xffff << RESIDENT_SHIFT;
 const PAYLOAD_SHIFT: u32 = 24;
@@ -203,7 +209,7 @@ impl Word {
     /// The same word with this backing. Panics if the payload has more than [`PAYLOAD_BITS`] bits.
     #[must_use]
     pub const fn with_backing(self, backing: Backing) -> Self {
-        let rest = self.0 & (BUSY | WARMTH_MASK | RESIDENT_MASK);
+        let rest = self.0 & (BUSY | WARMTH_MASK | HUGE | RESIDENT_MASK);
         Self(
             rest | match backing {
                 Backing::None => 0,
@@ -214,6 +220,16 @@ impl Word {
                 }
             },
         )
+    }
+    /// Whether its frame is a part of a huge one.
+    #[must_use]
+    pub const fn is_huge(self) -> bool {
+        self.0 & HUGE != 0
+    }
+    /// The same word as a part of a huge frame, or not.
+    #[must_use]
+    pub const fn with_huge(self, huge: bool) -> Self {
+        Self(self.0 & !HUGE | if huge { HUGE } else { 0 })
     }
     /// How many rounds of reclaim this page is still spared: 0 to 3.
     #[must_use]
@@ -264,15 +280,15 @@ mod tests {
     proptest! {
         #[test]
         fn each_field_keeps_its_value_whatever_the_others_do(
-            resident: u16, backing in backing(), warmth in 0u8..4, other in backing(), busy: bool
+            resident: u16, backing in backing(), warmth in 0u8..4, other in backing(), busy: bool, huge: bool
         ) {
-            let mut word = Word::EMPTY.with_backing(other).with_resident(Granules(resident)).with_warmth(warmth);
+            let mut word = Word::EMPTY.with_huge(huge).with_backing(other).with_resident(Granules(resident)).with_warmth(warmth);
             if busy { word = word.busy(); }
             word = word.with_backing(backing);
             prop_assert_eq!(word.backing(), backing);
             prop_assert_eq!(word.resident().bits(), resident);
             prop_assert_eq!(word.warmth(), warmth);
-            prop_assert_eq!(word.is_busy(), busy);
+            prop_assert_eq!((word.is_busy(), word.is_huge()), (busy, huge));
             prop_assert_eq!(word.busy().idle(), word.idle());
         }
 

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use crate::doorbell::Doorbell;
+use crate::huge_arena::HugeArena;
 use crate::own_memory::OwnMapping;
 use crate::range::PageRange;
 use crate::uffd::{Message, Mode, Progress, Stop, Uffd, feature, to_io_error};
@@ -62,11 +63,12 @@ const EXIT_BYTES: usize = 2 << 20;
 /// A descriptor, its arena, and the way out for frames.
 #[derive(Debug)]
 pub struct Space {
-    uffd: Uffd,
+    pub(crate) uffd: Uffd,
     arena: OwnMapping,
-    exit: OwnMapping,
+    pub(crate) huge: HugeArena,
+    pub(crate) exit: OwnMapping,
     exit_uffd: Uffd,
-    exit_taken: Mutex<()>,
+    pub(crate) exit_taken: Mutex<()>,
     slot_bytes: usize,
     claimed: Vec<AtomicU64>,
     zeroes: Vec<u8>,
@@ -74,11 +76,19 @@ pub struct Space {
 }
 
 impl Space {
-    /// Opens the descriptors and reserves an arena of `slots` slots of `slot_bytes` each (address space only).
+    /// Opens the descriptors and reserves an arena of `slots` slots of `slot_bytes` each, and one of `huge_slots` huge ones
+    /// (address space only).
     ///
     /// # Errors
     /// Those of userfaultfd(2) (`EPERM`, `ENOSYS`, `EINVAL` for a feature that is missing) and of mmap(2).
-    pub fn open(_: &Adoption, mode: Mode, features: u64, slots: u32, slot_bytes: usize) -> io::Result<Self> {
+    pub fn open(
+        _: &Adoption,
+        mode: Mode,
+        features: u64,
+        slots: u32,
+        slot_bytes: usize,
+        huge_slots: u32,
+    ) -> io::Result<Self> {
         let uffd = Uffd::open(mode, features).map_err(to_io_error)?;
         let exit_uffd = Uffd::open(mode, feature::MOVE).map_err(to_io_error)?;
         let arena = OwnMapping::reserve(slots as usize * slot_bytes, 2 << 20, false)?;
@@ -88,11 +98,12 @@ impl Space {
             uffd.follow(arena.range()).map_err(to_io_error)?;
             exit_uffd.follow(exit.range()).map_err(to_io_error)?;
         }
+        let huge = HugeArena::reserve(&uffd, huge_slots)?;
         let claimed = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let zeroes = vec![0; slot_bytes.max(OS_PAGE)];
         let doorbell = (features & feature::EVENT_FORK != 0).then(|| Doorbell::install(&uffd)).transpose()?;
         let exit_taken = Mutex::new(());
-        Ok(Self { uffd, arena, exit, exit_uffd, exit_taken, slot_bytes, claimed, zeroes, doorbell })
+        Ok(Self { uffd, arena, huge, exit, exit_uffd, exit_taken, slot_bytes, claimed, zeroes, doorbell })
     }
 
     /// Takes `range` under management: its missing faults and its events arrive here from now on. In a range that was followed
@@ -303,7 +314,7 @@ impl Space {
     ///
     /// # Safety
     /// As for [`Uffd::move_pages`], through the second descriptor.
-    unsafe fn move_all(&self, to: usize, from: PageRange) {
+    pub(crate) unsafe fn move_all(&self, to: usize, from: PageRange) {
         let mut done = 0;
         while let Some(rest) = PageRange::new(from.start() + done, from.end()) {
             // SAFETY: passed on to the caller.

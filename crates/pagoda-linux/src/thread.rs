@@ -246,6 +246,23 @@ pub fn cpu_ns() -> u64 {
     used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
 }
 
+/// `SCHED_IDLE` of linux/sched.h.
+const SCHED_IDLE: usize = 5;
+
+/// Lets the calling thread run only when nobody else wants its processor, from now on.
+pub fn run_when_idle() {
+    let priority = 0u32;
+    // SAFETY: the kernel reads a `struct sched_param`, one int, and changes how this thread is scheduled alone.
+    let _ = unsafe {
+        syscall3(
+            raw::__NR_sched_setscheduler,
+            0,
+            SCHED_IDLE,
+            std::ptr::from_ref(&priority).expose_provenance(),
+        )
+    };
+}
+
 /// The nice value of a thread that others wait for: between the usual one and the most urgent.
 const URGENT_NICE: i32 = -10;
 

@@ -13,7 +13,7 @@ use pagoda_linux::uffd::{Message, Mode, feature};
 fn open() -> Option<Space> {
     // SAFETY: nothing is ever registered.
     let adoption = unsafe { Adoption::assume() };
-    match Space::open(&adoption, Mode::Full, feature::PROCESS | feature::EVENT_FORK, 16, 4096) {
+    match Space::open(&adoption, Mode::Full, feature::PROCESS | feature::EVENT_FORK, 16, 4096, 0) {
         Ok(space) => Some(space),
         Err(error) => {
             assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {error}");

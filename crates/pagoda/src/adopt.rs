@@ -45,7 +45,7 @@ impl Engine {
             table.gaps(chunk, |gap| free.push(gap));
             for gap in free {
                 let registered_now = match filler {
-                    Filler::Engine => self.space.register(gap),
+                    Filler::Engine | Filler::EngineHuge => self.space.register(gap),
                     Filler::Kernel => self.space.follow(gap),
                 };
                 match registered_now {
@@ -69,7 +69,7 @@ impl Engine {
                 table.insert(gap, filler);
                 adopted += gap.len();
                 match filler {
-                    Filler::Engine => self.mark_present(&table, present, gap),
+                    Filler::Engine | Filler::EngineHuge => self.mark_present(&table, present, gap),
                     Filler::Kernel => self.follows.store(true, Ordering::Relaxed),
                 }
             }
@@ -167,7 +167,12 @@ impl Engine {
         if !self.fork_events {
             self.space.set_forked(range, false);
         }
-        table.insert(range, Filler::Engine);
+        // What a region's owner does to its mapping is known only of our own.
+        let huge = present.is_none() && self.huge.is_on();
+        if huge {
+            self.space.allow_huge(range);
+        }
+        table.insert(range, if huge { Filler::EngineHuge } else { Filler::Engine });
         if let Some(present) = present {
             self.mark_present(&table, present, range);
         }

@@ -24,7 +24,8 @@ impl Followed {
             eprintln!("SKIPPED following: this machine offers no userfaultfd with UFFDIO_MOVE");
             return None;
         }
-        let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
+        let manager =
+            Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
         let mut memory = RegionMemory::map(PAGES * OS_PAGE).expect("memory");
         let mut present = PagemapScanner::new().expect("pagemap");
         manager.engine().adopt(&mut present, memory.range(), Filler::Kernel);

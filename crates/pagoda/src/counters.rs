@@ -273,6 +273,20 @@ counters! {
     Total StoresSame stores_same,
     /// OS pages that could not be moved out because they were pinned or shared.
     Total EvictBusy evict_busy,
+    /// Faults that got a huge frame.
+    Total FaultsHuge faults_huge,
+    /// Bytes of huge frames that the kernel gave, zeroed.
+    Total KernelZeroedBytes kernel_zeroed_bytes,
+    /// Bytes of huge frames that had held something, and were cleared within a fault.
+    Total ClearedInFaultBytes cleared_in_fault_bytes,
+    /// Bytes of huge frames that had held something, and were cleared before anybody asked.
+    Total ClearedAheadBytes cleared_ahead_bytes,
+    /// Bytes of huge frames that were ready and zero when a fault asked.
+    Total TakenClearedBytes taken_cleared_bytes,
+    /// Processor time of clearing ahead, in nanoseconds.
+    Total ClearingAheadNs clearing_ahead_ns,
+    /// Huge frames that were moved out of their region whole, by reclaim and by closing.
+    Total HugeMovedOut huge_moved_out,
     /// Base pages that could not be moved out because their mapping does not allow it.
     Total EvictRefused evict_refused,
     /// UNMAP events.

@@ -7,7 +7,7 @@
 //! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
-//! 5. the zone; the list of owners
+//! 5. the zone and its huge frames; the scanner of huge pages; the list of owners
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
 //! must never do the work itself: faults, events, reclaim and adoption each have their own.
@@ -19,6 +19,8 @@ use pagoda_core::budget;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
+use pagoda_linux::clear::Clearer;
+use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Space;
 
@@ -27,6 +29,8 @@ use crate::bell::Bell;
 use crate::counters::{Counter, Counters};
 use crate::error::StopReason;
 use crate::handler::Recent;
+use crate::huge::Clearing;
+use crate::huge_pool::HugePool;
 use crate::ledger::Ledger;
 use crate::pins::Pins;
 use crate::reclaim::Hand;
@@ -45,6 +49,14 @@ pub(crate) struct Engine {
     pub(crate) space: Space,
     gate: RwLock<Table>,
     pub(crate) zone: Zone,
+    /// The huge frames of the zone, and how they are cleared.
+    pub(crate) huge: HugePool,
+    pub(crate) clearing: Clearing,
+    pub(crate) clearer: Clearer,
+    /// Rings when a frame that was cleared ahead is taken.
+    pub(crate) clear_bell: Bell,
+    /// Tells whether a range is one huge page; None where the kernel does not say.
+    pub(crate) huge_scan: Mutex<Option<PagemapScanner>>,
     pub(crate) store: TieredStore,
     pub(crate) ledger: Ledger,
     /// Whose memory is where, for what is released.
@@ -99,6 +111,7 @@ impl Engine {
     pub(crate) fn new(
         space: Space,
         slots: u32,
+        (huge_slots, clearing): (u32, Clearing),
         store: TieredStore,
         counters: Arc<Counters>,
         budget: Bytes,
@@ -113,6 +126,11 @@ impl Engine {
             space,
             gate: RwLock::new(Table::new(base)),
             zone: Zone::new(slots),
+            huge: HugePool::new(huge_slots),
+            clearing,
+            clearer: Clearer::for_this_processor(),
+            clear_bell: Bell::default(),
+            huge_scan: Mutex::new((huge_slots > 0).then(PagemapScanner::new).and_then(Result::ok)),
             store,
             ledger: Ledger::new(budget.get()),
             owners: Owners::new(Arc::clone(&counters)),
@@ -195,8 +213,13 @@ impl Engine {
 
     /// What can be had without reclaim: frames that are ready, and what the kernel may still give.
     pub(crate) fn free(&self) -> Bytes {
-        let ready = self.zone.ready_bytes(&self.space);
+        let ready = self.ready_bytes();
         Bytes::new(ready + self.ledger.room_bytes())
+    }
+
+    /// Frames that are ready, small and huge.
+    pub(crate) fn ready_bytes(&self) -> u64 {
+        self.zone.ready_bytes(&self.space) + self.huge.ready_bytes()
     }
 
     pub(crate) fn entry_bytes(&self) -> usize {

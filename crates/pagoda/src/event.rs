@@ -182,7 +182,7 @@ impl Engine {
         closing.granules_are_back(word.resident().and(gone).count());
         let outside = whole.without(word.resident()).without(gone);
         self.ledger.changed(word, word.with_resident(resident));
-        let word = word.with_resident(resident);
+        let word = word.with_resident(resident).with_huge(word.is_huge() && !resident.is_empty());
         let word = match word.backing() {
             Backing::None => word,
             Backing::Slot(slot) if outside.is_empty() => {

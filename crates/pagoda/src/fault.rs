@@ -56,6 +56,9 @@ struct MovedIn {
 impl Engine {
     /// Serves the fault at `address`; of a page that is staged or stored, brings in as much as `extent` says.
     pub(crate) fn serve(&self, address: usize, write: bool, extent: Extent, scratch: &mut Scratch) -> Served {
+        if let Some(served) = self.serve_huge(address) {
+            return served;
+        }
         let mut fetched = false;
         loop {
             let table = self.gate_shared();
@@ -362,7 +365,7 @@ impl Engine {
     }
 
     /// A frame to unpack a page into, ready or fresh; `regardless` of the budget if that is said.
-    fn frame_for_fetch(&self, regardless: bool) -> Option<Slot> {
+    pub(crate) fn frame_for_fetch(&self, regardless: bool) -> Option<Slot> {
         let frame = if regardless { self.zone.take_ready(&self.space) } else { self.take_frame() };
         frame.or_else(|| {
             let fresh = if regardless || self.has_room() { self.zone.take_empty(&self.space) } else { None };

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 impl Engine {
     /// Anonymous memory that Pagoda accounts for: regions, frames, store.
     pub(crate) fn managed_frames_bytes(&self) -> u64 {
-        let frames = self.zone.ready_bytes(&self.space);
+        let frames = self.ready_bytes();
         let store = self.store.usage().memory_committed_bytes.get();
         self.in_regions_bytes() + self.ledger.staged_bytes() + frames + store
     }
@@ -41,7 +41,7 @@ impl Engine {
         counters.set(Counter::FollowedBytes, self.ledger.followed_bytes());
         counters.raise(Counter::FollowedPeakBytes, self.ledger.followed_bytes());
         counters.set(Counter::StagedBytes, self.ledger.staged_bytes());
-        counters.set(Counter::ReadyBytes, self.zone.ready_bytes(&self.space));
+        counters.set(Counter::ReadyBytes, self.ready_bytes());
         counters.set(Counter::StoredBytes, stored_bytes);
         counters.raise(Counter::StoredPeakBytes, stored_bytes);
         counters.set(Counter::StoreMemoryBytes, usage.memory_committed_bytes.get());

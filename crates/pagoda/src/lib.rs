@@ -69,6 +69,8 @@ mod fault;
 mod fork;
 mod gauges;
 mod handler;
+mod huge;
+mod huge_pool;
 mod ledger;
 pub mod manager;
 mod order;

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use pagoda_core::budget::store_most;
+use pagoda_core::clear::Order;
 use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
@@ -24,6 +25,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Snapshot};
 use crate::engine::{Engine, StopHook};
 use crate::error::{Errno, StartError, StopReason};
+use crate::huge::Clearing;
 use crate::region::RegionBuilder;
 use crate::store::{FileConfig, OpenError, Scratch, StoreConfig, TieredStore};
 use crate::table::entry_bytes;
@@ -50,6 +52,7 @@ fn assemble(
     serves_forks: bool,
     adoption: &Adoption,
     release: ReleasePolicy,
+    clearing: Clearing,
     stop_hook: StopHook,
 ) -> Result<Engine, StartError> {
     let handlers = handler_count() as u32;
@@ -61,7 +64,9 @@ fn assemble(
     let slots = (2 * config.budget.as_usize()).next_multiple_of(2 << 20) / slot_bytes;
     let slots = u32::try_from(slots).map_err(|_| StartError::AddressSpace(Errno::NONE))?;
     let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
-    let open = |features| Space::open(adoption, mode, features, slots, slot_bytes);
+    // A program's own huge pages would have to be taken apart: it has none.
+    let huge = if serves_forks { 0 } else { crate::huge::slots(config.budget, config.base_page) };
+    let open = |features| Space::open(adoption, mode, features, slots, slot_bytes, huge);
     // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
     let (space, fork_events) = match open(feature::PROCESS | fork) {
         Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(feature::PROCESS), false),
@@ -75,7 +80,18 @@ fn assemble(
         .map_err(|error| store_error(&error))?
         .releasing_by(release, Bytes::new(QUEUED_BUDGETS * config.budget.get()));
     let (budget, base) = (config.budget, config.base_page);
-    Ok(Engine::new(space, slots, store, counters, budget, base, handlers, fork_events, stop_hook))
+    Ok(Engine::new(
+        space,
+        slots,
+        (huge, clearing),
+        store,
+        counters,
+        budget,
+        base,
+        handlers,
+        fork_events,
+        stop_hook,
+    ))
 }
 
 fn space_error(error: &io::Error) -> StartError {
@@ -131,6 +147,7 @@ impl ProcessEngine {
             true,
             adoption,
             ReleasePolicy::default(),
+            Clearing::default(),
             stop_hook,
         )?);
         engine.set_budget(keeper.share());
@@ -214,6 +231,7 @@ pub struct ManagerBuilder {
     config: Config,
     mode: Mode,
     release: ReleasePolicy,
+    clearing: Clearing,
 }
 
 impl ManagerBuilder {
@@ -251,6 +269,21 @@ impl ManagerBuilder {
         self.release = policy;
         self
     }
+    /// The order in which a huge frame that was used before is cleared within a fault:
+    /// [`Order::Streaming`](pagoda_core::clear::Order::Streaming) if it is not said. It matters with a base page of 2 MiB only.
+    #[must_use]
+    pub fn clear_order(mut self, order: Order) -> Self {
+        self.clearing.order = order;
+        self
+    }
+    /// How much of one processor may be spent to clear huge frames before anybody asks for them, in percent: 10 if it is not
+    /// said, 0 for none. At most an eighth of the budget, and 64 MiB, are kept ready. It matters with a base page of 2 MiB
+    /// only, and nothing is cleared ahead before the first fault that got a huge frame.
+    #[must_use]
+    pub fn clear_ahead(mut self, percent: u32) -> Self {
+        self.clearing.ahead_percent = percent.min(100);
+        self
+    }
     /// Makes the manager and starts its threads.
     ///
     /// # Errors
@@ -268,6 +301,7 @@ impl ManagerBuilder {
             false,
             &adoption,
             self.release,
+            self.clearing,
             report_and_abort,
         )?);
         let shared = Arc::new(Shared { engine, threads: Mutex::new(Vec::new()) });
@@ -278,6 +312,9 @@ impl ManagerBuilder {
         shared.spawn(RECLAIMER, base, |engine, scratch| engine.reclaim(None, scratch))?;
         for shard in 0..shared.engine.store.releases().shards() {
             shared.spawn("pagoda-release", base, move |engine, _| engine.work_on_releases(shard))?;
+        }
+        if shared.engine.huge.is_on() && self.clearing.ahead_percent > 0 {
+            shared.spawn("pagoda-clear", base, |engine, _| engine.clear_ahead())?;
         }
         Ok(Manager { shared })
     }
@@ -319,6 +356,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.engine.quit.store(true, Ordering::Release);
         self.engine.bell.ring();
+        self.engine.clear_bell.ring();
         let mut threads =
             std::mem::take(&mut *self.threads.lock().expect("nothing panics with this lock held"));
         // The reclaimer may wait for a handler, so that those end when it has. A thread that panicked has ended the process
@@ -369,7 +407,12 @@ impl Manager {
             file_limit: Bytes::ZERO,
             best_effort: false,
         };
-        ManagerBuilder { config, mode: Mode::Full, release: ReleasePolicy::default() }
+        ManagerBuilder {
+            config,
+            mode: Mode::Full,
+            release: ReleasePolicy::default(),
+            clearing: Clearing::default(),
+        }
     }
 
     /// Begins a region of `len`, rounded up to whole base pages. It reads as zero and takes no memory yet.

@@ -3,6 +3,7 @@
 //! It goes the way that reclaim takes: staged, then stored. What can't go stays, and nothing is waited for but the store.
 
 use pagoda_core::entry::{Backing, Word};
+use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
 
@@ -23,8 +24,18 @@ impl Engine {
                 return Ok(());
             }
             let Some(span) = table.find(at) else { return Ok(()) };
+            let span_end = span.range().end();
             let page = table.page_at(span, at);
             let entries = Arc::clone(span.entries());
+            if self.leaves_huge(&table, span, at) && table.order.deferred() == 0 {
+                match self.evict_huge(table, at, scratch) {
+                    Step::Full(error) => return Err(error),
+                    Step::Again => yield_now(),
+                    // What of it could not leave stays.
+                    _ => at = (at & !(HUGE_FRAME - 1)).saturating_add(HUGE_FRAME).min(span_end),
+                }
+                continue;
+            }
             let mut copied = Vec::new();
             let step = if table.order.deferred() > 0 {
                 Step::Again

@@ -89,6 +89,11 @@ impl Engine {
 
     /// Does one step towards a ready frame: stores the oldest staged page if enough is staged, else stages more.
     pub(crate) fn reclaim_step(&self, scratch: &mut Scratch) -> Step {
+        // A frame that is ready and too large is room for small ones.
+        let no_small = self.zone.ready_bytes(&self.space) == 0 && !self.has_room();
+        if no_small && self.give_back_a_huge_frame() {
+            return Step::FrameReady;
+        }
         let enough = self.ledger.staged_bytes() >= self.marks().budget().get() / STAGED_SHARE;
         if enough && let Some(step) = self.store_oldest(scratch) {
             return step;
@@ -148,7 +153,7 @@ impl Engine {
         }
     }
 
-    fn count_put(&self, put: &Put) {
+    pub(crate) fn count_put(&self, put: &Put) {
         self.counters.add(Counter::Stores, 1);
         match put {
             Put::Zero => self.counters.add(Counter::StoresZero, 1),
@@ -173,6 +178,10 @@ impl Engine {
             Ok(None) => return Step::Looking,
             Err(()) => return Step::Exhausted,
         };
+        let address = span.page(first, span.range(), table.entry_bytes()).addresses(0, 1).start();
+        if self.leaves_huge(&table, span, address) {
+            return self.evict_huge(table, address, scratch);
+        }
         let mut copied = Vec::new();
         let mut step = None;
         if count > 1 {
@@ -239,9 +248,16 @@ impl Engine {
                 let mut end = index + 1;
                 // Parts of pages go one by one, with the gate open in between: each part is a trip of its own.
                 let all = Granules::range(0, (entry_bytes / 4096) as u32);
-                while word.resident() == all && end < last && end - index < 1 << BATCH_ORDER {
+                while word.resident() == all
+                    && !word.is_huge()
+                    && end < last
+                    && end - index < 1 << BATCH_ORDER
+                {
                     let next = Word::from_bits(span.entry(end).load(Ordering::Acquire));
-                    if next.resident() != word.resident() || !self.may_go(next, span.entry(end)) {
+                    if next.resident() != word.resident()
+                        || next.is_huge()
+                        || !self.may_go(next, span.entry(end))
+                    {
                         break;
                     }
                     end += 1;
@@ -283,7 +299,9 @@ impl Engine {
         let order = count.ilog2();
         let count = 1usize << order;
         let all = Granules::range(0, (entry_bytes / 4096) as u32);
-        let is_whole = |word: Word| word.resident() == all && !matches!(word.backing(), Backing::Slot(_));
+        let is_whole = |word: Word| {
+            word.resident() == all && !word.is_huge() && !matches!(word.backing(), Backing::Slot(_))
+        };
         let mut taken = [Word::EMPTY; 1 << BATCH_ORDER];
         let mut held = 0;
         while held < count {
@@ -368,7 +386,7 @@ impl Engine {
     }
 
     /// Enters a page that is now in `slot` as staged.
-    fn publish_staged(&self, entries: &Entries, index: usize, word: Word, slot: Slot) {
+    pub(crate) fn publish_staged(&self, entries: &Entries, index: usize, word: Word, slot: Slot) {
         let slot = self.space.release_slot(slot);
         self.counters.add(Counter::Evictions, 1);
         self.ledger.staged(self.entry_bytes() as i64);
@@ -399,6 +417,11 @@ impl Engine {
         let page = span.page(index, span.range(), entry_bytes);
         let entry = span.entry(index);
         let Some(word) = try_take(entry) else { return Step::Looking };
+        if word.is_huge() {
+            // A part of a huge frame does not leave by itself; what can't be taken whole is not looked at again at once.
+            give(entry, word.with_warmth(3));
+            return Step::Looking;
+        }
         let slot = match word.backing() {
             Backing::None | Backing::Handle(_) => self.zone.take_empty(&self.space),
             Backing::Slot(slot) => Some(self.space.claim_slot(slot)),
@@ -556,6 +579,7 @@ impl Engine {
 
     /// Gives ready frames back to the kernel until no more than `keep` are left or the budget holds.
     pub(crate) fn give_back_excess(&self, keep: u64) {
+        while self.ledger.excess_bytes() > 0 && self.give_back_a_huge_frame() {}
         let entry_bytes = self.entry_bytes() as u64;
         let excess = self.ledger.excess_bytes().div_ceil(entry_bytes);
         let spare = (self.zone.ready_bytes(&self.space) / entry_bytes).saturating_sub(keep).min(excess);

@@ -169,7 +169,16 @@ impl Region {
     /// # Panics
     /// As [`read_at`](Self::read_at).
     pub fn discard(&mut self, offset: usize, len: usize) -> std::io::Result<()> {
-        self.memory.as_mut().expect("adopted memory is discarded by its owner").discard(offset, len)
+        let memory = self.memory.as_mut().expect("adopted memory is discarded by its owner");
+        if let Some(end) = offset.checked_add(len).filter(|end| *end <= self.range.len())
+            && let Some(range) = PageRange::new(
+                (self.range.start() + offset) & !(pagoda_core::page::OS_PAGE - 1),
+                (self.range.start() + end) & !(pagoda_core::page::OS_PAGE - 1),
+            )
+        {
+            self.shared.engine.take_huge_apart(range);
+        }
+        memory.discard(offset, len)
     }
 
     /// Stores the base pages that `offset..offset + len` touches and gives their frames to others, as madvise(2) does with
@@ -209,6 +218,7 @@ impl Drop for Region {
         match self.memory.take() {
             // The kernel tells the handlers by an event, and returns when one has read it.
             Some(memory) => {
+                engine.keep_huge_frames(self.range);
                 drop(memory);
                 engine.await_unmapped();
             }

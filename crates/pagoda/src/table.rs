@@ -39,6 +39,8 @@ pub(crate) type Entries = Arc<[AtomicU64]>;
 pub(crate) enum Filler {
     /// The engine: each missing page is a fault of ours, so that pages may be out.
     Engine,
+    /// The engine, and in huge frames where one fits.
+    EngineHuge,
     /// The kernel: the span is only followed. None of its entries says anything, and nothing is out.
     Kernel,
 }

@@ -1,0 +1,162 @@
+//! The arena of huge frames: slots of 2 MiB whose frames only ever move whole.
+//!
+//! The kernel moves a part of a huge page by splitting it, and a split gives away what reads as zero: what was moved out of
+//! huge pages in parts came back wrong in our tests. So a huge frame is never taken apart: it moves between its slot and a
+//! region in one piece, or what it holds is copied. This module must never move less than all of one.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagoda_core::page::HUGE_FRAME;
+use rustix::mm::{Advice, madvise};
+
+use crate::own_memory::OwnMapping;
+use crate::range::PageRange;
+use crate::space::Space;
+use crate::uffd::{Progress, Stop, Uffd, to_io_error};
+
+/// A slot of the huge arena, held by one owner: the exclusive right to the 2 MiB at its address. As a
+/// [`Slot`](crate::space::Slot) it is given back as a number, and claimed again.
+#[derive(Debug)]
+#[must_use = "a slot that is forgotten can never be claimed again"]
+pub struct HugeSlot {
+    index: u32,
+}
+
+/// What became of a move of a huge frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HugeMove {
+    /// All of it went.
+    Done,
+    /// Nothing went.
+    Nothing(Stop),
+    /// Only so many bytes went: the kernel took it apart, for what is at one of the ends is no huge page.
+    Part(usize, Stop),
+}
+
+#[derive(Debug)]
+pub(crate) struct HugeArena {
+    mapping: OwnMapping,
+    claimed: Vec<AtomicU64>,
+}
+
+impl HugeArena {
+    /// Reserves `slots` slots (address space only) and has them followed by `uffd`.
+    pub(crate) fn reserve(uffd: &Uffd, slots: u32) -> io::Result<Self> {
+        let mapping = OwnMapping::reserve(slots.max(1) as usize * HUGE_FRAME, HUGE_FRAME, true)?;
+        // SAFETY: the mapping is ours, just made, and used by nobody but through this value.
+        unsafe { uffd.follow(mapping.range()).map_err(to_io_error)? };
+        let claimed = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { mapping, claimed })
+    }
+
+    fn range(&self, index: u32) -> PageRange {
+        PageRange::at(self.mapping.range().start() + index as usize * HUGE_FRAME, HUGE_FRAME)
+    }
+}
+
+impl Space {
+    /// Makes huge slot `index` a right. Panics if somebody holds it, as [`claim_slot`](Self::claim_slot) does.
+    pub fn claim_huge(&self, index: u32) -> HugeSlot {
+        let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
+        let before = self.huge.claimed[word].fetch_or(bit, Ordering::Acquire);
+        assert!(before & bit == 0, "huge slot {index} is claimed twice");
+        HugeSlot { index }
+    }
+
+    /// Gives the right up and leaves the number.
+    pub fn release_huge(&self, slot: HugeSlot) -> u32 {
+        let HugeSlot { index } = slot;
+        self.huge.claimed[index as usize / 64].fetch_and(!(1u64 << (index % 64)), Ordering::Release);
+        index
+    }
+
+    /// The content of a huge slot.
+    #[must_use]
+    pub fn huge_bytes<'a>(&'a self, slot: &'a HugeSlot) -> &'a [u8] {
+        let at = std::ptr::with_exposed_provenance(self.huge.range(slot.index).start());
+        // SAFETY: the slot lies within the arena (it was claimed from its bitmap), which is mapped as long as `self`
+        // lives; holding the `HugeSlot` excludes every writer, and moves out of it need it too. What is missing of it is
+        // the kernel's business and reads as zero.
+        unsafe { std::slice::from_raw_parts(at, HUGE_FRAME) }
+    }
+
+    /// The content of a huge slot, to be written.
+    #[must_use]
+    pub fn huge_bytes_mut<'a>(&'a self, slot: &'a mut HugeSlot) -> &'a mut [u8] {
+        let at = std::ptr::with_exposed_provenance_mut(self.huge.range(slot.index).start());
+        // SAFETY: as for `huge_bytes`, and `&mut HugeSlot` excludes every other reader.
+        unsafe { std::slice::from_raw_parts_mut(at, HUGE_FRAME) }
+    }
+
+    /// Gets a huge frame of zeroes from the kernel for an empty slot: about 180 µs. Where the kernel has no huge page it takes
+    /// small ones.
+    ///
+    /// # Errors
+    /// `ENOMEM`, and whatever else madvise(2) says of memory that can't be had.
+    pub fn populate_huge(&self, slot: &mut HugeSlot) -> io::Result<()> {
+        let range = self.huge.range(slot.index);
+        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        // SAFETY: the slot is the caller's; the advice changes no content.
+        unsafe { madvise(at, range.len(), Advice::LinuxPopulateWrite).map_err(to_io_error) }
+    }
+
+    /// Moves the frame of a slot to `to`, managed memory of one huge frame, aligned to it, and wakes who waits there. Where the
+    /// kernel has a table of OS pages for `to` it is taken apart on the way, into pages of zeroes if it is all zero.
+    ///
+    /// # Panics
+    /// If `to` is no such range.
+    pub fn fill_huge(&self, to: PageRange, slot: &HugeSlot) -> HugeMove {
+        assert!(to.len() == HUGE_FRAME && to.start().is_multiple_of(HUGE_FRAME), "a huge frame has a place");
+        // SAFETY: the source is a slot that the caller holds; the destination is adopted memory, where the kernel fills
+        // only what is missing.
+        let progress = unsafe { self.uffd.move_pages(to.start(), self.huge.range(slot.index)) };
+        HugeMove::of(progress)
+    }
+
+    /// Moves the huge page at `from`, managed memory, into an empty slot.
+    ///
+    /// # Panics
+    /// If `from` is not the place of a huge frame.
+    pub fn evict_huge(&self, from: PageRange, slot: &HugeSlot) -> HugeMove {
+        assert!(
+            from.len() == HUGE_FRAME && from.start().is_multiple_of(HUGE_FRAME),
+            "a huge frame has a place"
+        );
+        // SAFETY: the source is adopted memory; the destination is a slot that the caller holds.
+        let progress = unsafe { self.uffd.move_pages(self.huge.range(slot.index).start(), from) };
+        HugeMove::of(progress)
+    }
+
+    /// Gives the frame of a slot, whose content nobody wants, back to the kernel. It waits for nobody: if another thread is at
+    /// it, it gives nothing back and says false.
+    pub fn give_back_huge(&self, slot: &HugeSlot) -> bool {
+        let Ok(_way_out) = self.exit_taken.try_lock() else { return false };
+        // SAFETY: the source is a slot whose content the caller gave up; the destination is the way out, which is ours and
+        // empty, and what is on the way out is nobody's any more.
+        unsafe {
+            self.move_all(self.exit.range().start(), self.huge.range(slot.index));
+            self.exit.discard(self.exit.range());
+        }
+        true
+    }
+
+    /// Lets the kernel map `range`, managed memory, by huge pages. A fault where there is nothing comes before the kernel has
+    /// made a table of OS pages for it, over which no huge page can be moved. The kernel may also join OS pages that are all
+    /// there to a huge page, at any time.
+    pub fn allow_huge(&self, range: PageRange) {
+        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        // SAFETY: the advice changes no content.
+        let _ = unsafe { madvise(at, range.len(), Advice::LinuxHugepage) };
+    }
+}
+
+impl HugeMove {
+    fn of(progress: Progress) -> Self {
+        match progress {
+            Progress { bytes: HUGE_FRAME, .. } => Self::Done,
+            Progress { bytes: 0, stop } => Self::Nothing(stop.unwrap_or(Stop::Again)),
+            Progress { bytes, stop } => Self::Part(bytes, stop.unwrap_or(Stop::Again)),
+        }
+    }
+}

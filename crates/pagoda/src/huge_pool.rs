@@ -1,0 +1,118 @@
+//! The zone's huge frames: which slots of the huge arena are empty, which hold a frame of zeroes, and which one that still
+//! holds what somebody had.
+//!
+//! A frame goes from hand to hand by its number only. The pool must never look into one, and never hand a used frame to
+//! anybody who does not clear it: there is no way to take it for a cleared one.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagoda_core::page::HUGE_FRAME;
+use pagoda_linux::huge_arena::HugeSlot;
+use pagoda_linux::space::Space;
+
+#[derive(Default)]
+struct Hands {
+    empty: Vec<u32>,
+    zeroed: Vec<u32>,
+    used: Vec<u32>,
+}
+
+/// Ready and empty slots of one zone. Its lock is an innermost one: nothing is called with it held.
+pub(crate) struct HugePool {
+    hands: Mutex<Hands>,
+    slots: u32,
+    /// Frames that are kept ready at most, of each kind.
+    most: usize,
+    ready: AtomicU64,
+}
+
+/// The share of the budget that may lie ready as huge frames of one kind: one part in this.
+const READY_SHARE: usize = 8;
+
+/// The most of them: 64 MiB.
+const READY_MOST: usize = 32;
+
+impl HugePool {
+    /// `slots` empty ones.
+    pub(crate) fn new(slots: u32) -> Self {
+        // Room for all, so that giving a frame back never allocates.
+        let room = || Vec::with_capacity(slots as usize);
+        let hands = Hands { empty: (0..slots).rev().collect(), zeroed: room(), used: room() };
+        let most = (slots as usize / READY_SHARE).clamp(1, READY_MOST);
+        Self { hands: Mutex::new(hands), slots, most, ready: AtomicU64::new(0) }
+    }
+
+    fn hands(&self) -> std::sync::MutexGuard<'_, Hands> {
+        self.hands.lock().expect("the pool's lock is held for moments that can't panic")
+    }
+
+    /// Whether there can be huge frames at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.slots > 0
+    }
+
+    /// Bytes of frames that are ready, cleared or not.
+    pub(crate) fn ready_bytes(&self) -> u64 {
+        self.ready.load(Ordering::Relaxed) * HUGE_FRAME as u64
+    }
+
+    fn taken(&self, space: &Space, index: Option<u32>) -> Option<HugeSlot> {
+        let index = index?;
+        self.ready.fetch_sub(1, Ordering::Relaxed);
+        Some(space.claim_huge(index))
+    }
+
+    /// A frame of zeroes.
+    pub(crate) fn take_zeroed(&self, space: &Space) -> Option<HugeSlot> {
+        let index = self.hands().zeroed.pop();
+        self.taken(space, index)
+    }
+
+    /// A frame that must be cleared before anybody gets it.
+    pub(crate) fn take_used(&self, space: &Space) -> Option<HugeSlot> {
+        let index = self.hands().used.pop();
+        self.taken(space, index)
+    }
+
+    /// A slot without a frame.
+    pub(crate) fn take_empty(&self, space: &Space) -> Option<HugeSlot> {
+        let index = self.hands().empty.pop()?;
+        Some(space.claim_huge(index))
+    }
+
+    /// The frame of `slot` is all zero.
+    pub(crate) fn put_zeroed(&self, space: &Space, slot: HugeSlot) {
+        let index = space.release_huge(slot);
+        self.ready.fetch_add(1, Ordering::Relaxed);
+        self.hands().zeroed.push(index);
+    }
+
+    /// The frame of `slot` holds what nobody wants any more.
+    pub(crate) fn put_used(&self, space: &Space, slot: HugeSlot) {
+        let index = space.release_huge(slot);
+        self.ready.fetch_add(1, Ordering::Relaxed);
+        self.hands().used.push(index);
+    }
+
+    /// The frame of `slot` has gone elsewhere.
+    pub(crate) fn put_empty(&self, space: &Space, slot: HugeSlot) {
+        let index = space.release_huge(slot);
+        self.hands().empty.push(index);
+    }
+
+    /// Whether another used frame is worth keeping.
+    pub(crate) fn may_keep_used(&self) -> bool {
+        self.hands().used.len() < self.most
+    }
+
+    /// Whether another frame is to be cleared ahead.
+    pub(crate) fn wants_zeroed(&self) -> bool {
+        self.is_on() && self.hands().zeroed.len() < self.most
+    }
+
+    /// The most frames that are cleared ahead.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+}

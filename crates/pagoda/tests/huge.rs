@@ -1,0 +1,153 @@
+//! Regions in huge frames, on real userfaultfd: what they hold, what it is made of, and that nobody sees what another had.
+
+use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
+use pagoda_core::clear::Order;
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_linux::pagemap::PagemapScanner;
+
+fn builder(budget: Bytes) -> Option<ManagerBuilder> {
+    if !pagoda::userfaultfd_allows_managers() {
+        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
+        eprintln!("SKIPPED huge frames: this machine offers no userfaultfd with UFFDIO_MOVE");
+        return None;
+    }
+    Some(Manager::builder().budget(budget).base_page(BasePage::M2).user_mode_only(true).clear_ahead(0))
+}
+
+/// How much of a region is mapped by huge pages.
+fn huge_bytes(region: &Region) -> usize {
+    let start = region.as_ptr().addr();
+    let mut scanner = PagemapScanner::new().expect("pagemap");
+    scanner.huge_bytes(start, start + region.len()).expect("PAGEMAP_SCAN")
+}
+
+fn region(manager: &Manager, frames: usize) -> Region {
+    manager.region(Bytes::new((frames * HUGE_FRAME) as u64)).create().expect("a region")
+}
+
+/// The content of an OS page: a quarter of it random, so that it compresses, and never zero.
+fn page(seed: usize, page: usize) -> [u8; OS_PAGE] {
+    let mut state = (seed as u64) << 32 | page as u64 | 1 << 63;
+    std::array::from_fn(|i| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        if i < OS_PAGE / 4 { (state >> 33) as u8 | 1 } else { page as u8 | 1 }
+    })
+}
+
+fn write(region: &mut Region, seed: usize, pages: impl Iterator<Item = usize>) {
+    for at in pages {
+        region.write_at(at * OS_PAGE, &page(seed, at));
+    }
+}
+
+fn expect(region: &Region, seed: usize, pages: impl Iterator<Item = usize>) {
+    let mut is = [0; OS_PAGE];
+    for at in pages {
+        region.read_at(at * OS_PAGE, &mut is);
+        assert!(is == page(seed, at), "page {at} of {seed}");
+    }
+}
+
+fn expect_zero(region: &Region, pages: impl Iterator<Item = usize>) {
+    let mut is = [1; OS_PAGE];
+    for at in pages {
+        region.read_at(at * OS_PAGE, &mut is);
+        assert!(is.iter().all(|&byte| byte == 0), "page {at}");
+    }
+}
+
+const PAGES: usize = HUGE_FRAME / OS_PAGE;
+
+#[test]
+fn one_fault_brings_a_huge_page_and_what_is_out_comes_back() {
+    let Some(builder) = builder(Bytes::mib(96)) else { return };
+    let manager = builder.build().expect("a manager");
+    let mut small = region(&manager, 4);
+    write(&mut small, 1, std::iter::once(700));
+    assert_eq!((huge_bytes(&small), manager.stats().faults_huge), (HUGE_FRAME, 1));
+    expect_zero(&small, (512..1024).filter(|&at| at != 700));
+    assert_eq!(manager.stats().faults, 1);
+    drop(small);
+
+    let frames = 96;
+    let mut large = region(&manager, frames);
+    write(&mut large, 2, 0..frames * PAGES);
+    expect(&large, 2, 0..frames * PAGES);
+    write(&mut large, 3, (0..frames * PAGES).step_by(7));
+    expect(&large, 3, (0..frames * PAGES).step_by(7));
+    expect(&large, 2, (0..frames * PAGES).filter(|at| at % 7 != 0));
+    let stats = manager.stats();
+    assert!(stats.faults_huge > 32 && stats.huge_moved_out > 16 && stats.faults_stored > 0, "{stats:?}");
+    assert!(stats.anon_peak_bytes <= (96 + 16) << 20, "{} held", stats.anon_peak_bytes);
+}
+
+#[test]
+fn a_part_can_be_discarded_and_paged_out() {
+    let Some(builder) = builder(Bytes::mib(64)) else { return };
+    let manager = builder.build().expect("a manager");
+    let mut region = region(&manager, 4);
+    write(&mut region, 5, 0..4 * PAGES);
+    assert_eq!(huge_bytes(&region), 4 * HUGE_FRAME);
+    // From the middle of the first frame to that of the third.
+    region.discard(100 * OS_PAGE, 1100 * OS_PAGE).expect("discarded");
+    expect_zero(&region, 100..1200);
+    expect(&region, 5, (0..100).chain(1200..4 * PAGES));
+    region.page_out(0, 4 * HUGE_FRAME).expect("room");
+    assert_eq!(huge_bytes(&region), 0);
+    expect(&region, 5, (0..100).chain(1200..4 * PAGES));
+    expect_zero(&region, 100..1200);
+}
+
+#[test]
+fn no_owner_sees_what_another_had() {
+    for (order, ahead) in Order::ALL.into_iter().flat_map(|order| [(order, 0), (order, 100)]) {
+        let Some(builder) = builder(Bytes::mib(64)) else { return };
+        let manager = builder.clear_order(order).clear_ahead(ahead).build().expect("a manager");
+        for owner in 0..8 {
+            let mut region = region(&manager, 5);
+            // Touched first at another place each time, and read before it is written.
+            let first = owner * 107 % (5 * PAGES);
+            expect_zero(&region, (first..5 * PAGES).chain(0..first).step_by(3));
+            expect_zero(&region, 0..5 * PAGES);
+            write(&mut region, owner, 0..5 * PAGES);
+            expect(&region, owner, 0..5 * PAGES);
+        }
+        let stats = manager.stats();
+        assert_eq!(stats.faults_huge, 8 * 5);
+        // A frame from the kernel is not cleared again, and each that is handed out was cleared once.
+        let cleared = stats.cleared_in_fault_bytes + stats.cleared_ahead_bytes;
+        let handed_out = stats.faults_huge * HUGE_FRAME as u64;
+        assert!(cleared > handed_out / 2, "{stats:?}");
+        assert!(cleared + stats.kernel_zeroed_bytes >= handed_out, "{stats:?}");
+        assert!(cleared + stats.kernel_zeroed_bytes <= handed_out + (16 << 20), "{stats:?}");
+        assert_eq!(ahead > 0, stats.taken_cleared_bytes > 0, "{stats:?}");
+    }
+}
+
+#[test]
+fn owners_come_and_go_on_several_threads() {
+    let Some(builder) = builder(Bytes::mib(64)) else { return };
+    let manager = builder.clear_ahead(50).build().expect("a manager");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let manager = &manager;
+            scope.spawn(move || {
+                for round in 0..12 {
+                    let frames = 3 + (thread + round) % 11;
+                    let mut region = region(manager, frames);
+                    let step = 1 + round % 3;
+                    expect_zero(&region, (thread..frames * PAGES).step_by(41));
+                    write(&mut region, thread * 100 + round, (0..frames * PAGES).step_by(step));
+                    if round % 4 == 1 {
+                        region.page_out(HUGE_FRAME / 2, HUGE_FRAME).expect("room");
+                    }
+                    expect(&region, thread * 100 + round, (0..frames * PAGES).step_by(step));
+                    let others = (0..frames * PAGES).filter(|at| at % step != 0);
+                    expect_zero(&region, others);
+                }
+            });
+        }
+    });
+    let stats = manager.stats();
+    assert!(stats.faults_huge > 0 && stats.evictions > 0, "{stats:?}");
+}
