@@ -27,10 +27,21 @@ impl HugeFrames {
     /// # Panics
     /// If `count` is 0.
     pub fn new(count: usize) -> io::Result<Self> {
-        let len = count.checked_mul(HUGE_FRAME).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mut frames = Self { mapping: OwnMapping::reserve(len, HUGE_FRAME, true)? };
+        let mut frames = Self::untouched(count, true)?;
         frames.populate()?;
         Ok(frames)
+    }
+
+    /// Maps `count` frames without memory: each touch faults, for a huge page or for an OS page.
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    ///
+    /// # Panics
+    /// If `count` is 0.
+    pub fn untouched(count: usize, huge: bool) -> io::Result<Self> {
+        let len = count.checked_mul(HUGE_FRAME).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { mapping: OwnMapping::reserve(len, HUGE_FRAME, huge)? })
     }
 
     /// How many there are.

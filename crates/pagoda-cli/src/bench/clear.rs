@@ -2,11 +2,12 @@
 //! writing the frame, and to processes that write a lot of memory at once.
 //!
 //! `orders` and `pressure` clear frames that stay in place (`clear/orders.rs`), without and with thrashers of the cache;
-//! `anon_w_seq` sets processes beside each other and beside the kernel's huge pages (`clear/anon_w_seq.rs`). All memory is
-//! touched before it is measured. This module must never change a setting of the machine: where it gives no transparent huge
-//! pages, that is an error that says so.
+//! `fault` takes them from Pagoda's engine and from the kernel (`clear/fault.rs`); `anon_w_seq` sets processes beside each
+//! other and beside the kernel's huge pages (`clear/anon_w_seq.rs`). All memory is touched before it is measured. This module
+//! must never change a setting of the machine: where it gives no transparent huge pages, that is an error that says so.
 
 mod anon_w_seq;
+mod fault;
 mod frame;
 mod orders;
 mod shape;
@@ -70,13 +71,23 @@ struct Setup {
     progress: ProgressBar,
 }
 
+/// The orders, and frames that need none.
+#[derive(Serialize)]
+struct AllOrders {
+    #[serde(flatten)]
+    orders: Orders,
+    prezeroed: fault::Prezeroed,
+}
+
 /// All that was found out.
 #[derive(Serialize)]
 struct Clear {
     bench: &'static str,
-    orders: Orders,
+    orders: AllOrders,
     /// The same beside threads that thrash the cache.
     pressure: Orders,
+    /// From touch to return.
+    fault: fault::Fault,
     anon_w_seq: Vec<Row>,
     /// Why there are no figures of the processor's counters.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +108,7 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 7 }, usize::from);
     let llc_bytes = last_level_cache_bytes().unwrap_or(CACHE_ASSUMED);
-    let steps = 2 * (rounds + 1) + anon_w_seq::ROWS;
+    let steps = 3 * (rounds + 1) + anon_w_seq::ROWS;
     let setup = Setup {
         program: std::env::current_exe().context("finding this program")?.display().to_string(),
         rounds,
@@ -162,13 +173,16 @@ impl Clear {
         let (orders, perf_reason) = orders::measure(setup, 0, cancel)?;
         part("pressure");
         let (pressure, _) = orders::measure(setup, thrashers, cancel)?;
+        part("fault");
+        let (fault, prezeroed) = fault::measure(setup, cancel)?;
         part("anon-w-seq");
         let anon_w_seq = anon_w_seq::measure(setup, cores, cancel)?;
         let clearer = Clearer::for_this_processor();
         Ok(Self {
             bench: "clear",
-            orders,
+            orders: AllOrders { orders, prezeroed },
             pressure,
+            fault,
             anon_w_seq,
             perf_reason,
             thrashers,

@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, Table};
 use pagoda_core::size::Bytes;
 
 use super::Clear;
+use super::fault::{Fault, Prezeroed};
 use super::orders::{Orders, Perf};
 
 impl Clear {
@@ -19,7 +20,7 @@ impl Clear {
         );
         text += &format!(
             "\nclearing a huge frame, touching its target, writing all of it\n{}\n",
-            orders_table(&self.orders)
+            orders_table(&self.orders.orders)
         );
         text += &format!(
             "\nthe same beside {} threads that thrash the cache\n{}\n",
@@ -29,6 +30,7 @@ impl Clear {
         if let Some(reason) = &self.perf_reason {
             text += &format!("no figures of the processor's counters: {reason}\n");
         }
+        text += &format!("\nfrom touch to return\n{}\n", fault_table(&self.fault, &self.orders.prezeroed));
         text += "\nanon-w-seq, GiB/s of all processes by processor time; our orders clear in place, the kernel's side has its fault in it\n";
         text += &format!("{}\n", self.rows_table());
         text
@@ -66,6 +68,23 @@ impl Clear {
         }
         align_right(table)
     }
+}
+
+/// What faults take.
+fn fault_table(fault: &Fault, ready: &Prezeroed) -> Table {
+    let mut table = table(&["fault", "us", "of kernel THP", "writing the frame us"]);
+    let ratio = |us: f64| format!("{:.2}", us / fault.kernel_thp_us);
+    let mut row = |name: String, us: f64, write_us: Option<f64>| {
+        let write = write_us.map_or_else(String::new, |us| format!("{us:.1}"));
+        table.add_row([name, format!("{us:.1}"), ratio(us), write]);
+    };
+    row("kernel, 4 KiB".to_owned(), fault.kernel_4k_us, None);
+    row("kernel, THP".to_owned(), fault.kernel_thp_us, Some(ready.kernel_thp_write_all_us));
+    row("Pagoda, cleared in the fault".to_owned(), fault.pagoda_us, None);
+    let ahead =
+        format!("Pagoda, {:.0}% cleared ahead at {:.0} us", ready.taken_percent, ready.clearing_cpu_us);
+    row(ahead, fault.pagoda_prezeroed_us, Some(ready.write_all_us));
+    align_right(table)
 }
 
 /// One part of the orders.

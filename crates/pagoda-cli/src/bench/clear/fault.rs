@@ -1,0 +1,197 @@
+//! From a touch to its return: what 2 MiB of fresh memory cost by the kernel, by small and by huge pages, and by Pagoda, with a
+//! frame that is cleared within the fault and with one that was cleared ahead.
+//!
+//! Each round has all sides in turn, on memory that was touched just before, and the first round does not count. Pagoda's
+//! frames had been written by the last region; of those that were cleared ahead ten times as many are used as are kept
+//! ready, while the program writes each whole, and the processor time of clearing them is told. This module must never count
+//! a fault that got another kind of page or frame than it stands for.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use pagoda::{BasePage, Manager, Region};
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::huge_frames::HugeFrames;
+use serde::Serialize;
+
+use super::Setup;
+use crate::bench::process::Cancel;
+use crate::bench::report::round;
+use crate::bench::stats::median;
+
+/// Frames of a round: as many as are kept ready at most.
+const FRAMES: usize = 32;
+
+/// An eighth of it may lie ready, which is all that ever does.
+const BUDGET: Bytes = Bytes::mib(1024);
+
+/// Regions of [`FRAMES`] that take frames which were cleared ahead.
+const SUSTAINED: usize = 10;
+
+/// How long the program waits for the first frames that are cleared ahead.
+const AHEAD_MOST: Duration = Duration::from_secs(5);
+
+/// Microseconds from touch to return, medians.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Fault {
+    /// One OS page, without huge pages.
+    pub kernel_4k_us: f64,
+    /// One huge page.
+    pub kernel_thp_us: f64,
+    /// A huge frame, cleared within the fault.
+    pub pagoda_us: f64,
+    /// A huge frame that was ready.
+    pub pagoda_prezeroed_us: f64,
+    pub ratio_vs_thp: f64,
+    pub ratio_prezeroed_vs_thp: f64,
+}
+
+/// Frames that are cleared ahead, sustained.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Prezeroed {
+    /// Cleared within the fault, of each frame.
+    pub bytes_in_fault: u64,
+    /// Frames that were taken, of all that the faults got.
+    pub taken_percent: f64,
+    /// The first write to a frame after its fault.
+    pub first_touch_ns: f64,
+    /// Writing all of a frame, its fault included.
+    pub write_all_us: f64,
+    /// The same of the kernel's huge pages.
+    pub kernel_thp_write_all_us: f64,
+    /// Processor time of clearing ahead, of each frame.
+    pub clearing_cpu_us: f64,
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Times of one side.
+#[derive(Default)]
+struct Times {
+    touch_us: Vec<f64>,
+    write_us: Vec<f64>,
+    again_ns: Vec<f64>,
+}
+
+impl Times {
+    fn touch(&mut self, write: &mut impl FnMut(usize, &[u8]), content: &[u8]) {
+        let begin = Instant::now();
+        write(0, &[1]);
+        let touched = begin.elapsed();
+        let again = Instant::now();
+        write(64, &[1]);
+        self.again_ns.push(again.elapsed().as_secs_f64() * 1e9);
+        let rest = Instant::now();
+        write(0, content);
+        self.touch_us.push(us(touched));
+        self.write_us.push(us(touched + rest.elapsed()));
+    }
+}
+
+/// A region of frames, each touched and written.
+fn region(manager: &Manager, times: &mut Times, content: &[u8]) -> anyhow::Result<Region> {
+    let mut region = manager.region(Bytes::new((FRAMES * HUGE_FRAME) as u64)).create().context("a region")?;
+    for frame in 0..FRAMES {
+        let mut write = |at: usize, bytes: &[u8]| region.write_at(frame * HUGE_FRAME + at, bytes);
+        times.touch(&mut write, content);
+    }
+    Ok(region)
+}
+
+fn kernel(huge: bool, times: &mut Times, content: &[u8]) -> anyhow::Result<()> {
+    let mut frames = HugeFrames::untouched(FRAMES, huge).context("mapping memory")?;
+    for frame in 0..FRAMES {
+        let bytes = frames.frame(frame);
+        let mut write = |at: usize, from: &[u8]| bytes[at..at + from.len()].copy_from_slice(from);
+        if huge {
+            times.touch(&mut write, content);
+        } else {
+            times.touch(&mut write, &content[..OS_PAGE]);
+        }
+    }
+    ensure!(
+        !huge || frames.are_huge().context("asking the page tables")?,
+        "the kernel gave OS pages for huge ones"
+    );
+    Ok(())
+}
+
+fn manager(ahead_percent: u32) -> anyhow::Result<Manager> {
+    let builder = Manager::builder().budget(BUDGET).base_page(BasePage::M2).user_mode_only(true);
+    builder.clear_ahead(ahead_percent).build().context("starting Pagoda")
+}
+
+/// Measures all sides.
+pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Fault, Prezeroed)> {
+    let content: Vec<u8> = (0..HUGE_FRAME).map(|i| (i % 251) as u8 + 1).collect();
+    let [in_fault, ahead] = [manager(0)?, manager(100)?];
+    let [mut small, mut thp, mut cleared, mut ready] = [(); 4].map(|()| Times::default());
+    let mut before = ahead.stats();
+    for number in 0..=setup.rounds {
+        cancel.check()?;
+        setup.progress.inc(1);
+        if number == 1 {
+            // The first round warms all memory, and gives the frames that are used again from then on.
+            [small, thp, cleared, ready] = [(); 4].map(|()| Times::default());
+            before = ahead.stats();
+        }
+        kernel(false, &mut small, &content)?;
+        kernel(true, &mut thp, &content)?;
+        drop(region(&in_fault, &mut cleared, &content)?);
+        await_ready(&ahead)?;
+        for _ in 0..SUSTAINED {
+            drop(region(&ahead, &mut ready, &content)?);
+        }
+    }
+    let faults = (setup.rounds * FRAMES) as u64;
+    let stats = in_fault.stats();
+    ensure!(
+        stats.cleared_in_fault_bytes == faults * HUGE_FRAME as u64,
+        "of {faults} huge frames {} bytes were cleared within a fault",
+        stats.cleared_in_fault_bytes
+    );
+    let after = ahead.stats();
+    let frames = (setup.rounds * SUSTAINED * FRAMES) as f64;
+    let taken = (after.taken_cleared_bytes - before.taken_cleared_bytes) as f64 / HUGE_FRAME as f64;
+    let in_faults = (after.cleared_in_fault_bytes - before.cleared_in_fault_bytes)
+        + (after.kernel_zeroed_bytes - before.kernel_zeroed_bytes);
+    let middle = |times: &[f64]| round(median(times).unwrap_or(f64::NAN));
+    let kernel_thp_us = middle(&thp.touch_us);
+    let [pagoda_us, pagoda_prezeroed_us] = [&cleared, &ready].map(|times| middle(&times.touch_us));
+    let fault = Fault {
+        kernel_4k_us: middle(&small.touch_us),
+        kernel_thp_us,
+        pagoda_us,
+        pagoda_prezeroed_us,
+        ratio_vs_thp: round(pagoda_us / kernel_thp_us),
+        ratio_prezeroed_vs_thp: round(pagoda_prezeroed_us / kernel_thp_us),
+    };
+    let prezeroed = Prezeroed {
+        bytes_in_fault: in_faults / (frames as u64),
+        taken_percent: round(taken / frames * 100.0),
+        first_touch_ns: middle(&ready.again_ns),
+        write_all_us: middle(&ready.write_us),
+        kernel_thp_write_all_us: middle(&thp.write_us),
+        clearing_cpu_us: round((after.clearing_ahead_ns - before.clearing_ahead_ns) as f64 / frames / 1000.0),
+    };
+    Ok((fault, prezeroed))
+}
+
+/// Waits until as many frames are ready as are kept, which the last region left.
+fn await_ready(manager: &Manager) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let used = |stats: &pagoda::counters::Snapshot| stats.cleared_ahead_bytes;
+    let mut cleared = used(&manager.stats());
+    while begin.elapsed() < AHEAD_MOST {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = used(&manager.stats());
+        if now == cleared {
+            return Ok(());
+        }
+        cleared = now;
+    }
+    anyhow::bail!("frames are not cleared ahead: other programs have taken all processors for {AHEAD_MOST:?}")
+}
