@@ -51,7 +51,8 @@ pub struct ReceiveOptions {
     pub stall: Duration,
 }
 
-/// What a receiver tells its caller, about ten times a second and whenever something has happened.
+/// What a receiver tells its caller, about ten times a second and whenever something has happened; not while somebody who
+/// has come introduces himself, for ten seconds at most, nor while the image is kept.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// Nobody has come yet, or not on all channels.
