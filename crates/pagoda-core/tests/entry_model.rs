@@ -5,48 +5,17 @@
 //! that breaks an assertion, deadlocks, or takes more steps than any right one. The real `Word` is between them; the
 //! kernel is a lock around what it keeps. As in `entry_sim`, each rule is also left out once and must be missed.
 
+mod support;
+
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pagoda_core::entry::{Backing, Granules, Word};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shuttle::sync::{Arc, Mutex, RwLock};
 use shuttle::thread::{self, yield_now};
-use shuttle::{Config, MaxSteps, Runner};
+use support::{fails, holds};
 
-/// Interleavings tried by each scheduler.
-const TRIES: usize = 1000;
-/// Steps after which an interleaving is a livelock; right ones take a few hundred.
-const STEPS_MAX: usize = 20_000;
 const PAGE: Granules = Granules::range(0, 1);
-
-fn config() -> Config {
-    let mut config = Config::new();
-    config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
-    config.failure_persistence = shuttle::FailurePersistence::None;
-    config
-}
-
-fn holds(model: fn()) {
-    Runner::new(RandomScheduler::new(TRIES), config()).run(model);
-    Runner::new(PctScheduler::new(3, TRIES), config()).run(model);
-}
-
-/// Some interleaving of `model` fails.
-fn fails(model: fn()) {
-    let run = |pct: bool| {
-        catch_unwind(AssertUnwindSafe(|| {
-            if pct {
-                Runner::new(PctScheduler::new(3, 10 * TRIES), config()).run(model);
-            } else {
-                Runner::new(RandomScheduler::new(10 * TRIES), config()).run(model);
-            }
-        }))
-        .is_err()
-    };
-    assert!(run(false) || run(true), "no interleaving fails");
-}
 
 /// What of the protocol is left out.
 #[derive(Clone, Copy, Default)]

@@ -3,18 +3,17 @@
 //! The threads are shuttle's, the real map is between them, over words whose every access is a point at which shuttle may
 //! let another go on. A map that reads and then writes back is checked, too, and must be caught.
 
+mod support;
+
 use std::convert::Infallible;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pagoda_core::migrate::geometry::Extent;
 use pagoda_core::migrate::received::{Bits, ReceivedMap, words_for};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shuttle::thread;
-use shuttle::{Config, Runner};
+use support::{fails, holds};
 
-const TRIES: usize = 1000;
 /// Pages around the border of two words, so that an extent is marked in two steps.
 const FIRST: u64 = 62;
 const PAGES: u64 = 128;
@@ -42,12 +41,6 @@ impl Bits for Torn {
     fn get(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
-}
-
-fn config() -> Config {
-    let mut config = Config::new();
-    config.failure_persistence = shuttle::FailurePersistence::None;
-    config
 }
 
 fn map<B: Bits>(word: fn(AtomicU64) -> B) -> ReceivedMap<B> {
@@ -108,18 +101,15 @@ fn a_bit_is_seen_after_what_came_before_it() {
 
 #[test]
 fn a_page_is_new_to_exactly_one_receiver() {
-    Runner::new(RandomScheduler::new(TRIES), config()).run(|| each_page_is_new_once(Word));
-    Runner::new(PctScheduler::new(3, TRIES), config()).run(|| each_page_is_new_once(Word));
+    holds(|| each_page_is_new_once(Word));
 }
 
 #[test]
 fn a_bit_that_is_seen_orders_what_came_before() {
-    Runner::new(RandomScheduler::new(TRIES), config()).run(a_bit_is_seen_after_what_came_before_it);
-    Runner::new(PctScheduler::new(3, TRIES), config()).run(a_bit_is_seen_after_what_came_before_it);
+    holds(a_bit_is_seen_after_what_came_before_it);
 }
 
 #[test]
 fn a_map_that_is_not_atomic_is_caught() {
-    let torn = || Runner::new(RandomScheduler::new(10 * TRIES), config()).run(|| each_page_is_new_once(Torn));
-    assert!(catch_unwind(AssertUnwindSafe(torn)).is_err(), "no interleaving fails");
+    fails(|| each_page_is_new_once(Torn));
 }

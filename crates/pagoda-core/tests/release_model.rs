@@ -4,40 +4,16 @@
 //! The threads are shuttle's, as in `entry_model`; the real `Queue` is between them, behind a lock. Rules are also left out and
 //! must be missed.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod support;
 
 use pagoda_core::release::batch::{Batch, Run};
 use pagoda_core::release::queue::{Piece, Queue, STALL_US, Taker};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread::{self, yield_now};
-use shuttle::{Config, MaxSteps, Runner};
+use support::{fails, holds};
 
-/// Interleavings tried by each scheduler.
-const TRIES: usize = 500;
-const STEPS_MAX: usize = 20_000;
 const ENTRIES: u64 = 6;
-
-fn config() -> Config {
-    let mut config = Config::new();
-    config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
-    config.failure_persistence = shuttle::FailurePersistence::None;
-    config
-}
-
-fn holds(model: fn()) {
-    Runner::new(RandomScheduler::new(TRIES), config()).run(model);
-    Runner::new(PctScheduler::new(3, TRIES), config()).run(model);
-}
-
-fn fails(model: fn()) {
-    let random = || Runner::new(RandomScheduler::new(10 * TRIES), config()).run(model);
-    let pct = || Runner::new(PctScheduler::new(3, 10 * TRIES), config()).run(model);
-    let failed =
-        catch_unwind(AssertUnwindSafe(random)).is_err() || catch_unwind(AssertUnwindSafe(pct)).is_err();
-    assert!(failed, "no interleaving fails");
-}
 
 /// What of the protocol is left out.
 #[derive(Clone, Copy, Default)]

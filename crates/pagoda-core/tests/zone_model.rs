@@ -4,17 +4,14 @@
 //! assertion. The real zones and caches are between them. As in `entry_model`, the rule that holds them together is also
 //! left out once, and must be missed: that a decision and what it takes share one hold of the lock.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod support;
 
 use pagoda_core::zone::cache::FrameCache;
 use pagoda_core::zone::{Grant, Shortage, Zone, ZonePolicy, Zones};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
-use shuttle::{Config, FailurePersistence, Runner};
+use support::{fails, holds};
 
-/// Interleavings tried by each scheduler.
-const TRIES: usize = 1000;
 const THREADS: usize = 3;
 /// More than can be had, for all threads together.
 const ALLOCATIONS: usize = 5;
@@ -23,12 +20,6 @@ const REMOTE: [Zone; 1] = [zone(3, 1, 1)];
 
 const fn zone(free_frames: u64, low_frames: u64, batch_frames: u64) -> Zone {
     Zone { free_frames, low_frames, high_frames: low_frames + batch_frames }
-}
-
-fn config() -> Config {
-    let mut config = Config::new();
-    config.failure_persistence = FailurePersistence::None;
-    config
 }
 
 type Allocate = fn(&Mutex<Zones>) -> Result<Grant, Shortage>;
@@ -67,7 +58,11 @@ fn allocate_and_give_back(policy: ZonePolicy, allocate: Allocate) {
                     let mut zones = zones.lock().expect("no panic");
                     given_back.into_iter().for_each(|grant| zones.give_back(grant));
                     let lows = LOCAL.iter().chain(&REMOTE).map(|zone| zone.low_frames);
-                    assert!(free_frames(&zones).into_iter().zip(lows).all(|(free, low)| free >= low));
+                    assert!(
+                        free_frames(&zones).into_iter().zip(lows).all(|(free, low)| free >= low),
+                        "{}",
+                        policy.name()
+                    );
                 }
                 let mut zones = zones.lock().expect("no panic");
                 held.into_iter().chain(cache.drain()).for_each(|grant| zones.give_back(grant));
@@ -78,36 +73,26 @@ fn allocate_and_give_back(policy: ZonePolicy, allocate: Allocate) {
     let failures: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
     let zones = zones.lock().expect("no panic");
     let whole: Vec<u64> = LOCAL.iter().chain(&REMOTE).map(|zone| zone.free_frames).collect();
-    assert_eq!(free_frames(&zones), whole, "no frame is lost, none is had twice");
-    assert_eq!(zones.counters().wake_ups, failures, "a wake-up for each failure");
-}
-
-/// Runs under both schedulers; whether all interleavings held.
-fn holds(policy: ZonePolicy, allocate: Allocate) -> bool {
-    let model = move || allocate_and_give_back(policy, allocate);
-    catch_unwind(AssertUnwindSafe(|| {
-        Runner::new(RandomScheduler::new(TRIES), config()).run(model);
-        Runner::new(PctScheduler::new(3, TRIES), config()).run(model);
-    }))
-    .is_ok()
+    assert_eq!(free_frames(&zones), whole, "{}: no frame is lost, none is had twice", policy.name());
+    assert_eq!(zones.counters().wake_ups, failures, "{}: a wake-up for each failure", policy.name());
 }
 
 #[test]
 fn frames_are_conserved_whatever_the_interleaving() {
     for policy in ZonePolicy::ALL {
-        assert!(holds(policy, in_one_hold), "{}", policy.name());
+        holds(move || allocate_and_give_back(policy, in_one_hold));
     }
 }
 
 #[test]
 fn deciding_in_one_hold_of_the_lock_and_taking_in_another_loses_frames() {
-    assert!(!holds(ZonePolicy::Fair, in_two_holds), "no interleaving fails");
+    fails(|| allocate_and_give_back(ZonePolicy::Fair, in_two_holds));
 }
 
 /// Threads that end their turns together: each turn of each zone ends once.
 #[test]
 fn threads_that_find_the_batches_used_up_reset_them_once() {
-    let model = || {
+    holds(|| {
         let plenty = [zone(1000, 1, 3), zone(1000, 1, 1)];
         let zones = Arc::new(Mutex::new(Zones::new(ZonePolicy::Fair, &plenty, &[])));
         let threads: Vec<_> = (0..THREADS)
@@ -123,7 +108,5 @@ fn threads_that_find_the_batches_used_up_reset_them_once() {
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         let counters = zones.lock().expect("no panic").counters().clone();
         assert_eq!((counters.allocated_frames, counters.resets), (vec![18, 6], 5));
-    };
-    Runner::new(RandomScheduler::new(TRIES), config()).run(model);
-    Runner::new(PctScheduler::new(3, TRIES), config()).run(model);
+    });
 }

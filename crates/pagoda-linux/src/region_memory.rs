@@ -33,6 +33,8 @@ impl ForeignMemory {
     /// - It is one private anonymous mapping, readable and writable, not locked, not executable, without huge pages.
     /// - Nothing of the manager's own lies in it: not its threads' stacks, not the heap that its threads allocate from,
     ///   not the control block of any thread.
+    /// - No thread whose stack lies in it calls the manager or a region, or drops one: it would wait for a page of its own stack
+    ///   with the manager's locks held.
     /// - The process does not fork while a page may be out, or never uses the memory in the child.
     /// - Whoever unmaps it or moves it does so from a thread that holds no lock of the manager.
     #[must_use]

@@ -70,6 +70,8 @@ impl UnfinishedFile {
     /// [`io::ErrorKind::AlreadyExists`] if something has taken the name meanwhile; else what the kernel said.
     pub fn publish(mut self) -> io::Result<()> {
         self.file.sync_all()?;
+        // Before it has its name: without it nobody could say that the name is on disk, too.
+        let directory = File::open(parent(&self.path))?;
         match &self.hidden {
             None => {
                 let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -80,7 +82,7 @@ impl UnfinishedFile {
                 self.hidden = None;
             }
         }
-        File::open(parent(&self.path))?.sync_all()
+        directory.sync_all()
     }
 }
 
@@ -139,6 +141,30 @@ mod tests {
             assert_eq!(fs::read(&path).expect("read"), b"another's");
             assert_eq!(names(directory.path()), ["image"]);
             fs::remove_file(&path).expect("removed");
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_made_sure_of_is_not_shown() {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+
+        use crate::testing::process::{fork, wait};
+
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let path = directory.path().join("image");
+        for create in [UnfinishedFile::create, UnfinishedFile::create_hidden] {
+            let mut unfinished = create(&path).ok();
+            // In a child, because no descriptor can be had there any more: not the directory's, either.
+            let publish = || {
+                let none = Rlimit { current: Some(0), maximum: Some(0) };
+                let limited = setrlimit(Resource::Nofile, none).is_ok();
+                let published = unfinished.take().map(UnfinishedFile::publish);
+                i32::from(!limited || !matches!(published, Some(Err(_))))
+            };
+            let ended = wait(fork(publish).expect("a child")).expect("waited for");
+            assert_eq!(ended.exit_status(), Some(0), "it is an error");
+            drop(unfinished);
+            assert!(names(directory.path()).is_empty(), "and nothing is there");
         }
     }
 }

@@ -7,7 +7,8 @@ use pagoda_core::size::Bytes;
 /// The counters at one moment, or at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How much of the image is done, holes included.
+    /// How much of the image is done: at the sender with its holes, at the receiver without, because it is never told of them,
+    /// and as often as it came.
     pub image_bytes: u64,
     /// Bytes on the wire from the sender to the receiver, without handshakes and TLS.
     pub wire_bytes: u64,

@@ -51,7 +51,8 @@ pub struct ReceiveOptions {
     pub stall: Duration,
 }
 
-/// What a receiver tells its caller, about ten times a second and whenever something has happened.
+/// What a receiver tells its caller, about ten times a second and whenever something has happened; not while somebody who
+/// has come introduces himself, for ten seconds at most, nor while the image is kept.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// Nobody has come yet, or not on all channels.
@@ -130,10 +131,9 @@ fn admit_all(
         if watch(Event::Waiting).is_break() {
             return Err(Error::Cancelled);
         }
-        let Some(socket) = listener.accept(LOOK, options.stall).map_err(Error::Listen)? else {
-            if Instant::now() < until {
-                continue;
-            }
+        let came = listener.accept(LOOK, options.stall).map_err(Error::Listen)?;
+        // Whether or not somebody came: strangers that keep coming must not make it wait for longer.
+        if Instant::now() >= until {
             return Err(match first {
                 None => Error::NobodyCame(options.wait),
                 Some(hello) => Error::ChannelsMissing {
@@ -142,7 +142,8 @@ fn admit_all(
                     within: options.stall,
                 },
             });
-        };
+        }
+        let Some(socket) = came else { continue };
         let may_come = |hello: &Hello| match &first {
             None if hello.geometry.image() > options.image_most => Err(Refusal::TooLarge),
             None => Ok(()),

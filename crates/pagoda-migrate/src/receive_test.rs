@@ -205,3 +205,23 @@ fn channels_that_do_not_come_are_not_waited_for() {
     assert!(matches!(received, Err(Error::ChannelsMissing { came: 1, of: 3, .. })), "{received:?}");
     assert_eq!(memory.size(), Bytes::ZERO, "nothing was made");
 }
+
+#[test]
+fn strangers_that_keep_coming_do_not_make_it_wait_for_longer() {
+    let mut memory = MemoryDestination::new();
+    let options = ReceiveOptions { wait: Duration::from_secs(1), ..options() };
+    let (received, ended) = receive_from(&mut memory, &options, |to| {
+        let Endpoint::Tcp { port, .. } = &to else { unreachable!("TCP") };
+        let until = Instant::now() + Duration::from_secs(20);
+        // Until nobody listens any more.
+        while TcpStream::connect(("127.0.0.1", *port)).is_ok() {
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    });
+    assert!(ended, "it waits for as long as somebody comes");
+    assert!(matches!(received, Err(Error::NobodyCame(_))), "{received:?}");
+}

@@ -47,7 +47,8 @@ pub struct SendOptions {
 }
 
 /// Sends an image. Blocks until the receiver has confirmed it, or something has failed; no wait in it is longer than the
-/// stall. `watch` is called about ten times a second, and ends it by [`ControlFlow::Break`].
+/// stall, but for that of the system's resolver for a name. `watch` ends it by [`ControlFlow::Break`]: it is called before
+/// each channel is connected, and from then on about ten times a second.
 ///
 /// # Errors
 /// See [`Error`]. The source is as it was.

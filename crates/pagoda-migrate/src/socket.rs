@@ -7,9 +7,13 @@ use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use rustix::io::retry_on_intr;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::endpoint::Endpoint;
 
@@ -44,7 +48,7 @@ impl Socket {
     /// Connects. Blocks for as long as the stall, for each address that the name has.
     pub(crate) fn connect(to: &Endpoint, stall: Duration) -> io::Result<Self> {
         match to {
-            Endpoint::Unix(path) => Self::new(Kind::Unix(UnixStream::connect(path)?), stall),
+            Endpoint::Unix(path) => Self::new(Kind::Unix(connect_unix(path, stall)?), stall),
             Endpoint::Tcp { host, port } => {
                 let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
                 for address in (host.as_str(), *port).to_socket_addrs()? {
@@ -96,6 +100,15 @@ impl Socket {
             Kind::Unix(stream) => Kind::Unix(stream.try_clone()?),
         }))
     }
+}
+
+/// Connects. While the listener has as many waiting as it wants, the standard library's way to do it has no limit.
+fn connect_unix(path: &Path, stall: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(stall))?;
+    let address = SocketAddrUnix::new(path)?;
+    retry_on_intr(|| connect(&socket, &address)).map_err(|errno| timed_out(errno.into()))?;
+    Ok(socket.into())
 }
 
 /// What the kernel says when a timeout has passed.
@@ -253,5 +266,24 @@ mod tests {
         assert_eq!(&word, b"late");
         server.closer().expect("a handle").close(Shutdown::Both);
         assert_eq!(client.read(&mut word).expect("the end"), 0);
+    }
+
+    #[test]
+    fn a_listener_that_takes_nobody_is_not_waited_for() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+        bind(&listener, &SocketAddrUnix::new(&path).expect("a short path")).expect("bound");
+        listen(&listener, 0).expect("it listens");
+        let to = Endpoint::Unix(path);
+        let stall = Duration::from_millis(50);
+        let _first = Socket::connect(&to, stall).expect("one has room");
+        // In a thread, because it must not be what it is tested for.
+        let (said, is_said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || said.send(Socket::connect(&to, stall).map(drop)));
+        let second = is_said.recv_timeout(Duration::from_secs(20)).expect("it returns");
+        assert_eq!(second.expect_err("nobody takes it").kind(), ErrorKind::TimedOut);
     }
 }

@@ -146,17 +146,21 @@ impl Engine {
         drop(marked);
     }
 
-    /// Takes a library's range under management; what is present in it, if somebody tells. Waits, for a fresh range, until
-    /// the event of what was mapped there before is applied.
+    /// Takes a library's range under management; what is present in it, if somebody tells. What is managed already is refused:
+    /// its entries would be lost. Waits until the event of what was mapped there before is applied.
     pub(crate) fn manage(
         &self,
         range: PageRange,
         present: Option<&mut PagemapScanner>,
     ) -> Result<(), RegionError> {
         let mut table = self.gate_exclusive();
-        // The kernel gives the addresses of a region that is being unmapped away before anybody has read of it. Its entries
-        // would be lost, and the event would be taken for one of the new region.
-        while present.is_none() && !table.is_free(range) {
+        // The kernel gives the addresses of a region that is being unmapped away before anybody has read of it: that event
+        // would be taken for one of the new region.
+        while !table.is_free(range) {
+            if self.space.is_quiet() && table.order.deferred() == 0 {
+                let errno = Errno(KernelErrno::BUSY.raw_os_error());
+                return Err(RegionError::Register { errno });
+            }
             drop(table);
             yield_now();
             table = self.gate_exclusive();

@@ -134,7 +134,9 @@ impl<'a> Closing<'a> {
         if refused {
             account.fell_back();
         }
-        *how = How::Inline(Batch::default());
+        if left > 0 {
+            *how = How::Inline(Batch::default());
+        }
         left > 0
     }
 

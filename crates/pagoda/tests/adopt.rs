@@ -114,3 +114,27 @@ fn memory_of_another_kind_is_refused() {
         );
     }
 }
+
+#[test]
+fn memory_that_is_managed_already_is_refused_and_stays_managed() {
+    let Some(manager) = manager() else { return };
+    let memory = Memory::map(MapFlags::PRIVATE);
+    for page in 0..PAGES {
+        memory.write(page, page as u8);
+    }
+    let region = memory.adopt(&manager, 16, PAGES - 32).expect("adopted");
+    region.page_out(0, region.len()).expect("room in the store");
+    for (first, pages) in [(16, PAGES - 32), (16, 16), (0, PAGES), (0, 17), (PAGES - 17, 17), (512, 1)] {
+        let refused = memory.adopt(&manager, first, pages).err();
+        assert!(matches!(refused, Some(RegionError::Register { .. })), "{first}: {refused:?}");
+    }
+    for page in 0..PAGES {
+        assert_eq!(memory.read(page), page as u8, "page {page}");
+    }
+    region.close();
+    let again = memory.adopt(&manager, 0, PAGES).expect("adopted");
+    again.close();
+    for page in 0..PAGES {
+        assert_eq!(memory.read(page), page as u8, "page {page}");
+    }
+}

@@ -27,6 +27,19 @@ use crate::refusal::Refusal;
 /// A token file is a line of text; whatever is longer is another file.
 const TOKEN_FILE_MOST: u64 = 64 << 10;
 
+/// What both sides are asked for.
+#[derive(clap::Args)]
+struct Common {
+    /// How long a channel may stand still, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    timeout: u32,
+    #[command(flatten)]
+    trust: Trust,
+    /// Show no progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
 /// Who this side is, and whom it trusts.
 #[derive(clap::Args)]
 struct Trust {

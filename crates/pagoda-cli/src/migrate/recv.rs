@@ -10,7 +10,7 @@ use pagoda_migrate::{
     Endpoint, Error, Event, ImageDestination, Listener, ReceiveOptions, ServerTls, receive,
 };
 
-use super::{Bar, Cancel, RECEIVING, Trust, seconds, shown, told};
+use super::{Bar, Cancel, Common, RECEIVING, seconds, shown, told};
 use crate::refusal::Refusal;
 
 /// Receive one memory image from a `pagoda send`.
@@ -35,14 +35,8 @@ pub struct RecvArgs {
     /// How long to wait for a sender, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400 * 30))]
     wait: u32,
-    /// How long a channel may stand still, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    timeout: u32,
     #[command(flatten)]
-    trust: Trust,
-    /// Show no progress.
-    #[arg(long, short)]
-    quiet: bool,
+    common: Common,
 }
 
 /// Receives it.
@@ -51,12 +45,12 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode, Refusal> {
     let tried = format!("receive {output} on {}", args.listen);
     let refused = |error: Error| Refusal::own(format_args!("could not {tried}: {error}"));
     let options = ReceiveOptions {
-        token: args.trust.token()?,
-        tls: args.trust.credentials().map(ServerTls::new).transpose().map_err(refused)?,
+        token: args.common.trust.token()?,
+        tls: args.common.trust.credentials().map(ServerTls::new).transpose().map_err(refused)?,
         zero: args.zero,
         image_most: args.max_size,
         wait: seconds(args.wait),
-        stall: seconds(args.timeout),
+        stall: seconds(args.common.timeout),
     };
     if !args.listen.is_local() && options.token.is_none() && options.tls.is_none() {
         return Err(Refusal::own(format_args!(
@@ -72,7 +66,7 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode, Refusal> {
     let at = listener.endpoint().map_err(|error| refused(Error::Listen(error)))?;
     let cancel = Cancel::on_signals()?;
     crate::say(format_args!("listening on {at}"));
-    let bar = Bar::new(RECEIVING, args.quiet);
+    let bar = Bar::new(RECEIVING, args.common.quiet);
     let mut started = Instant::now();
     let received = receive(listener, &mut destination, &options, &mut |event| {
         match event {

@@ -9,7 +9,7 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::size::Bytes;
 use pagoda_migrate::{ClientTls, Endpoint, Error, ImageSource, SendOptions, send};
 
-use super::{Bar, Cancel, SENDING, Trust, seconds, shown, told};
+use super::{Bar, Cancel, Common, SENDING, seconds, shown, told};
 use crate::refusal::Refusal;
 
 /// Send a memory image, or any file, to a `pagoda recv`.
@@ -35,14 +35,8 @@ pub struct SendArgs {
     /// The most that all channels together send in a second, like 100M.
     #[arg(long, value_name = "SIZE")]
     bandwidth: Option<Bytes>,
-    /// How long a channel may stand still, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    timeout: u32,
     #[command(flatten)]
-    trust: Trust,
-    /// Show no progress.
-    #[arg(long, short)]
-    quiet: bool,
+    common: Common,
 }
 
 /// Sends it.
@@ -53,10 +47,10 @@ pub fn run(args: &SendArgs) -> Result<ExitCode, Refusal> {
     let options = SendOptions {
         channels: args.channels,
         codec: args.codec,
-        token: args.trust.token()?,
-        tls: args.trust.credentials().map(ClientTls::new).transpose().map_err(refused)?,
+        token: args.common.trust.token()?,
+        tls: args.common.trust.credentials().map(ClientTls::new).transpose().map_err(refused)?,
         bandwidth: args.bandwidth,
-        stall: seconds(args.timeout),
+        stall: seconds(args.common.timeout),
     };
     let source = ImageSource::open(&args.image).map_err(|error| {
         let pid = image.parse::<u32>().is_ok();
@@ -68,7 +62,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode, Refusal> {
         Refusal::own(format_args!("could not open {image} ({error}); {mend}"))
     })?;
     let cancel = Cancel::on_signals()?;
-    let (bar, started) = (Bar::new(SENDING, args.quiet), Instant::now());
+    let (bar, started) = (Bar::new(SENDING, args.common.quiet), Instant::now());
     let sent = send(&source, &args.to, &options, &mut |progress| {
         bar.show("round 1", progress);
         cancel.look()

@@ -116,7 +116,7 @@ impl<T: Clone> Queue<T> {
         if self.stalled || self.entries + batch.entries() > self.entries_max {
             return Err(batch);
         }
-        if self.is_idle() {
+        if !self.worker_has_work() {
             self.progress_us = now_us;
         }
         self.entries += batch.entries();
@@ -158,10 +158,15 @@ impl<T: Clone> Queue<T> {
         }
     }
 
+    /// What is in others' hands is not its own to do.
+    fn worker_has_work(&self) -> bool {
+        !self.queued.is_empty() || self.worker_has > 0
+    }
+
     /// Looks whether the worker is stalled. True if that is news.
     pub fn look(&mut self, now_us: u64) -> bool {
-        let has_work = !self.queued.is_empty() || self.worker_has > 0;
-        let news = !self.stalled && has_work && now_us.saturating_sub(self.progress_us) >= STALL_US;
+        let news =
+            !self.stalled && self.worker_has_work() && now_us.saturating_sub(self.progress_us) >= STALL_US;
         self.stalled |= news;
         news
     }
@@ -175,5 +180,29 @@ impl<T: Clone> Queue<T> {
         assert_eq!(queued + self.taken, self.entries, "every entry is queued or in somebody's hands");
         assert!(self.worker_has <= self.taken && self.entries <= self.entries_max);
         assert_eq!(self.spare.len() + self.queued.len() + open, BATCHES, "no batch is lost");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hand_over(queue: &mut Queue<()>, handle: u64, now_us: u64) {
+        let mut batch = queue.spare().expect("a batch");
+        assert!(batch.push(handle));
+        assert!(queue.hand_over((), batch, now_us).is_ok());
+    }
+
+    #[test]
+    fn a_worker_is_not_stalled_by_what_a_helper_has_in_its_hands() {
+        let mut queue = Queue::new(100);
+        hand_over(&mut queue, 1, 0);
+        // A helper was quicker, and is not scheduled for a while.
+        let piece = queue.take(Taker::Helper, 0).expect("a piece");
+        assert!(!queue.look(2 * STALL_US), "the worker has nothing to do");
+        hand_over(&mut queue, 2, 2 * STALL_US);
+        assert!(!queue.look(2 * STALL_US), "it has something to do only just now");
+        queue.freed(Taker::Helper, &piece, 2 * STALL_US);
+        assert!(queue.look(3 * STALL_US), "it does not get on");
     }
 }

@@ -141,6 +141,32 @@ fn forget_upper_halves() {
     std::arch::x86_64::_mm256_zeroupper();
 }
 
+/// Clears turns with four stores of 32 bytes each, and ends with the given instructions.
+#[cfg(target_arch = "x86_64")]
+macro_rules! clear_turns {
+    ($turns:expr, $store:literal $(, $end:literal)*) => {
+        std::arch::asm!(
+            "vpxor {zero}, {zero}, {zero}",
+            "cmp {at}, {end}",
+            "jae 3f",
+            "2:",
+            concat!($store, " ymmword ptr [{at}], {zero}"),
+            concat!($store, " ymmword ptr [{at} + 32], {zero}"),
+            concat!($store, " ymmword ptr [{at} + 64], {zero}"),
+            concat!($store, " ymmword ptr [{at} + 96], {zero}"),
+            "add {at}, 128",
+            "cmp {at}, {end}",
+            "jb 2b",
+            "3:",
+            $($end,)*
+            at = inout(reg) $turns.start => _,
+            end = in(reg) $turns.end,
+            zero = out(ymm_reg) _,
+            options(nostack)
+        )
+    };
+}
+
 /// # Safety
 /// The processor has AVX2.
 #[cfg(target_arch = "x86_64")]
@@ -149,26 +175,7 @@ unsafe fn avx2(memory: &mut [u8]) {
     let turns = turns(memory).as_mut_ptr_range();
     // SAFETY: each turn of the loop writes the 128 bytes of one `Turn` of an exclusive borrow, which are aligned to more
     // than the 32 that the stores need; with none it does not run. The caller vouches for the instructions.
-    unsafe {
-        std::arch::asm!(
-            "vpxor {zero}, {zero}, {zero}",
-            "cmp {at}, {end}",
-            "jae 3f",
-            "2:",
-            "vmovdqa ymmword ptr [{at}], {zero}",
-            "vmovdqa ymmword ptr [{at} + 32], {zero}",
-            "vmovdqa ymmword ptr [{at} + 64], {zero}",
-            "vmovdqa ymmword ptr [{at} + 96], {zero}",
-            "add {at}, 128",
-            "cmp {at}, {end}",
-            "jb 2b",
-            "3:",
-            at = inout(reg) turns.start => _,
-            end = in(reg) turns.end,
-            zero = out(ymm_reg) _,
-            options(nostack)
-        );
-    }
+    unsafe { clear_turns!(turns, "vmovdqa") };
     forget_upper_halves();
 }
 
@@ -180,27 +187,7 @@ unsafe fn avx2_streaming(memory: &mut [u8]) {
     let turns = turns(memory).as_mut_ptr_range();
     // SAFETY: as for `avx2`. The fence at the end orders these stores, which are not ordered by themselves, before
     // everything that follows, as the compiler and other threads expect of any store.
-    unsafe {
-        std::arch::asm!(
-            "vpxor {zero}, {zero}, {zero}",
-            "cmp {at}, {end}",
-            "jae 3f",
-            "2:",
-            "vmovntdq ymmword ptr [{at}], {zero}",
-            "vmovntdq ymmword ptr [{at} + 32], {zero}",
-            "vmovntdq ymmword ptr [{at} + 64], {zero}",
-            "vmovntdq ymmword ptr [{at} + 96], {zero}",
-            "add {at}, 128",
-            "cmp {at}, {end}",
-            "jb 2b",
-            "3:",
-            "sfence",
-            at = inout(reg) turns.start => _,
-            end = in(reg) turns.end,
-            zero = out(ymm_reg) _,
-            options(nostack)
-        );
-    }
+    unsafe { clear_turns!(turns, "vmovntdq", "sfence") };
     forget_upper_halves();
 }
 

@@ -4,10 +4,15 @@
 //! programs that are managed in tests are made of this, and have to be ordinary ones.
 
 pub mod atomic_words;
+pub mod compiled;
 pub mod disk;
 pub mod growing;
 pub mod heap;
 pub mod mapping;
 pub mod process;
+pub mod robust;
 pub mod sandbox;
+pub mod signals;
 pub mod terminal;
+pub mod threads;
+pub mod userfault;

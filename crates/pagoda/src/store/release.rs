@@ -240,11 +240,12 @@ impl TieredStore {
         if before == 0 {
             return false;
         }
-        let mut cpu = cpu_ns();
-        if (0..self.releases().shards()).any(|shard| self.free_piece(shard, Taker::Helper, &mut cpu)) {
-            return true;
-        }
         for _ in 0..IN_HAND_LOOKS {
+            let mut cpu = cpu_ns();
+            // Also what is queued only now: as long as there is some, nobody has to wait for others.
+            if (0..self.releases().shards()).any(|shard| self.free_piece(shard, Taker::Helper, &mut cpu)) {
+                return true;
+            }
             if entries() < before {
                 return true;
             }

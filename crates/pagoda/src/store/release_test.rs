@@ -128,3 +128,38 @@ fn numbers_that_were_freed_together_make_runs_again() {
     let neighbours = again.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
     assert!(neighbours >= 1000 - 1000 / PIECE_ENTRIES as usize - 1, "{neighbours} of 999");
 }
+
+#[test]
+fn what_is_queued_while_somebody_waits_for_a_piece_in_others_hands_is_freed_by_it() {
+    let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(16));
+    let handles: Vec<Handle> = (0..110).map(|number| fixture.put(number).expect("room")).collect();
+    assert_eq!(fixture.hand_over(&handles[..100]), 0);
+    // A worker that took it, and is not scheduled.
+    let shard = &fixture.store.releases().shards[0];
+    let piece = shard.queue.lock().take(Taker::Worker, now_us()).expect("a piece");
+    let helps = |handle: &Handle| {
+        let waits = AtomicBool::new(false);
+        let helped = std::thread::scope(|scope| {
+            let helper = scope.spawn(|| {
+                waits.store(true, Ordering::Release);
+                fixture.store.help_release()
+            });
+            while !waits.load(Ordering::Acquire) {
+                sleep_us(10);
+            }
+            sleep_us(300);
+            fixture.hand_over(&[*handle]);
+            helper.join().expect("it does not panic")
+        });
+        while fixture.store.free_piece(0, Taker::Helper, &mut cpu_ns()) {}
+        helped
+    };
+    // Now and then this thread is too late: then the other one has rightly given up.
+    let helped = handles[100..110].iter().any(helps);
+    assert!(helped);
+    fixture.account.is_freed(fixture.store.free_runs(piece.runs()));
+    fixture.store.releases().entries.fetch_sub(piece.entries(), Ordering::AcqRel);
+    shard.queue.lock().freed(Taker::Worker, &piece, now_us());
+    fixture.store.flush_releases();
+    fixture.assert_balanced();
+}
