@@ -94,7 +94,7 @@ impl Engine {
         for range in followed {
             let mut table = self.gate_exclusive();
             // It may have been cut or moved since: what is there now is found the next time.
-            if !table.find(range.start()).is_some_and(|span| span.range() == range) {
+            if table.find(range.start()).is_none_or(|span| span.range() != range) {
                 left = true;
                 continue;
             }

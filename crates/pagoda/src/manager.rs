@@ -44,6 +44,13 @@ const QUEUED_BUDGETS: u64 = 4;
 /// The name of the thread that reclaims.
 const RECLAIMER: &str = "pagoda-reclaim";
 
+/// What a library's user may choose, and a process has as it is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Policies {
+    release: ReleasePolicy,
+    clearing: Clearing,
+}
+
 /// The parts that both kinds of engine share.
 fn assemble(
     config: &Config,
@@ -51,8 +58,7 @@ fn assemble(
     mode: Mode,
     serves_forks: bool,
     adoption: &Adoption,
-    release: ReleasePolicy,
-    clearing: Clearing,
+    policies: Policies,
     stop_hook: StopHook,
 ) -> Result<Engine, StartError> {
     let handlers = handler_count() as u32;
@@ -78,12 +84,12 @@ fn assemble(
         .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
     let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file })
         .map_err(|error| store_error(&error))?
-        .releasing_by(release, Bytes::new(QUEUED_BUDGETS * config.budget.get()));
+        .releasing_by(policies.release, Bytes::new(QUEUED_BUDGETS * config.budget.get()));
     let (budget, base) = (config.budget, config.base_page);
     Ok(Engine::new(
         space,
         slots,
-        (huge, clearing),
+        (huge, policies.clearing),
         store,
         counters,
         budget,
@@ -140,16 +146,8 @@ impl ProcessEngine {
         layout: Option<ThreadLayout>,
         stop_hook: fn(StopReason) -> !,
     ) -> Result<(Self, ProcessWatcher), StartError> {
-        let engine = Arc::new(assemble(
-            config,
-            counters,
-            Mode::Full,
-            true,
-            adoption,
-            ReleasePolicy::default(),
-            Clearing::default(),
-            stop_hook,
-        )?);
+        let engine =
+            Arc::new(assemble(config, counters, Mode::Full, true, adoption, Policies::default(), stop_hook)?);
         engine.set_budget(keeper.share());
         engine.has_forked.store(is_child, Ordering::Release);
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
@@ -230,8 +228,7 @@ impl ProcessWatcher {
 pub struct ManagerBuilder {
     config: Config,
     mode: Mode,
-    release: ReleasePolicy,
-    clearing: Clearing,
+    policies: Policies,
 }
 
 impl ManagerBuilder {
@@ -266,14 +263,14 @@ impl ManagerBuilder {
     /// How what a closed region had in the store is released: by [`ReleasePolicy::Background`] if it is not said.
     #[must_use]
     pub fn release(mut self, policy: ReleasePolicy) -> Self {
-        self.release = policy;
+        self.policies.release = policy;
         self
     }
     /// The order in which a huge frame that was used before is cleared within a fault:
     /// [`Order::Streaming`](pagoda_core::clear::Order::Streaming) if it is not said. It matters with a base page of 2 MiB only.
     #[must_use]
     pub fn clear_order(mut self, order: Order) -> Self {
-        self.clearing.order = order;
+        self.policies.clearing.order = order;
         self
     }
     /// How much of one processor may be spent to clear huge frames before anybody asks for them, in percent: 10 if it is not
@@ -281,7 +278,7 @@ impl ManagerBuilder {
     /// only, and nothing is cleared ahead before the first fault that got a huge frame.
     #[must_use]
     pub fn clear_ahead(mut self, percent: u32) -> Self {
-        self.clearing.ahead_percent = percent.min(100);
+        self.policies.clearing.ahead_percent = percent.min(100);
         self
     }
     /// Makes the manager and starts its threads.
@@ -300,8 +297,7 @@ impl ManagerBuilder {
             self.mode,
             false,
             &adoption,
-            self.release,
-            self.clearing,
+            self.policies,
             report_and_abort,
         )?);
         let shared = Arc::new(Shared { engine, threads: Mutex::new(Vec::new()) });
@@ -313,7 +309,7 @@ impl ManagerBuilder {
         for shard in 0..shared.engine.store.releases().shards() {
             shared.spawn("pagoda-release", base, move |engine, _| engine.work_on_releases(shard))?;
         }
-        if shared.engine.huge.is_on() && self.clearing.ahead_percent > 0 {
+        if shared.engine.huge.is_on() && self.policies.clearing.ahead_percent > 0 {
             shared.spawn("pagoda-clear", base, |engine, _| engine.clear_ahead())?;
         }
         Ok(Manager { shared })
@@ -407,12 +403,7 @@ impl Manager {
             file_limit: Bytes::ZERO,
             best_effort: false,
         };
-        ManagerBuilder {
-            config,
-            mode: Mode::Full,
-            release: ReleasePolicy::default(),
-            clearing: Clearing::default(),
-        }
+        ManagerBuilder { config, mode: Mode::Full, policies: Policies::default() }
     }
 
     /// Begins a region of `len`, rounded up to whole base pages. It reads as zero and takes no memory yet.
