@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -220,10 +220,8 @@ impl Listener {
                     }
                     return Socket::new(kind, stall).map(Some);
                 }
-                // Others are troubles of one connection that is gone already.
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => return Err(error),
             }
             if Instant::now() >= until {
@@ -232,6 +230,22 @@ impl Listener {
             sleep(ACCEPT_POLL);
         }
     }
+}
+
+/// Whether this is the trouble of one connection that is gone already: accept(2) tells of it, and the next may be well.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    let errnos = [
+        Errno::CONNABORTED,
+        Errno::PROTO,
+        Errno::NOPROTOOPT,
+        Errno::OPNOTSUPP,
+        Errno::NETDOWN,
+        Errno::NETUNREACH,
+        Errno::HOSTDOWN,
+        Errno::HOSTUNREACH,
+        Errno::NONET,
+    ];
+    errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 impl Drop for Listener {
@@ -266,6 +280,21 @@ mod tests {
         assert_eq!(&word, b"late");
         server.closer().expect("a handle").close(Shutdown::Both);
         assert_eq!(client.read(&mut word).expect("the end"), 0);
+    }
+
+    #[test]
+    fn trouble_of_one_connection_does_not_end_a_listener() {
+        let error = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        assert!(
+            is_of_one_connection(&error(Errno::PROTO)) && is_of_one_connection(&error(Errno::HOSTUNREACH))
+        );
+        // Too few descriptors, and a listener that is none, are its own.
+        assert!(
+            ![Errno::MFILE, Errno::NFILE, Errno::BADF]
+                .into_iter()
+                .map(error)
+                .any(|e| is_of_one_connection(&e))
+        );
     }
 
     #[test]

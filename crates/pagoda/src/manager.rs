@@ -417,7 +417,7 @@ impl Manager {
     /// and says what its owner vouches for.
     ///
     /// # Errors
-    /// See [`RegionError`](crate::region::RegionError).
+    /// See [`RegionError`](crate::region::RegionError): memory of which anything is managed already is refused.
     pub fn adopt(
         &self,
         memory: crate::region::ForeignMemory,

@@ -36,7 +36,8 @@ pub enum RegionError {
     },
     /// The kernel does not let this memory be managed.
     #[error(
-        "could not take the memory under management ({errno}); it must be private anonymous memory that no other userfaultfd has"
+        "could not take the memory under management ({errno}); it must be private anonymous memory that no other userfaultfd has \
+         and nobody manages yet"
     )]
     Register {
         /// What the kernel said.
