@@ -14,6 +14,7 @@ mod sample;
 mod stats;
 mod supervise;
 mod table;
+mod top;
 
 use std::fmt;
 use std::io::Write;
@@ -36,6 +37,7 @@ struct Arguments {
 enum Subcommands {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
+    Top(top::TopArgs),
     Send(migrate::send::SendArgs),
     Recv(migrate::recv::RecvArgs),
     /// Measure against the kernel, side by side on this machine.
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Subcommands::Run(args) => run::run(&args),
         Subcommands::Doctor(args) => doctor::run(&args).map_err(own),
+        Subcommands::Top(args) => top::run(&args),
         Subcommands::Send(args) => migrate::send::run(&args),
         Subcommands::Recv(args) => migrate::recv::run(&args),
         Subcommands::Bench(args) => bench::run(&args).map_err(own),
