@@ -4,6 +4,7 @@
 mod bench;
 mod doctor;
 mod elf;
+mod manual;
 mod migrate;
 mod place;
 mod preload;
@@ -42,6 +43,8 @@ enum Subcommands {
     Recv(migrate::recv::RecvArgs),
     /// Measure against the kernel, side by side on this machine.
     Bench(bench::BenchArgs),
+    Completions(manual::CompletionsArgs),
+    Man(manual::ManArgs),
     /// The process that a bench measures.
     #[command(hide = true)]
     BenchWorker(bench::worker::WorkerArgs),
@@ -71,6 +74,8 @@ fn main() -> ExitCode {
         Subcommands::Send(args) => migrate::send::run(&args),
         Subcommands::Recv(args) => migrate::recv::run(&args),
         Subcommands::Bench(args) => bench::run(&args).map_err(own),
+        Subcommands::Completions(args) => Ok(manual::completions(&args)),
+        Subcommands::Man(args) => manual::man(&args),
         Subcommands::BenchWorker(args) => bench::worker::run(&args).map_err(own),
     };
     outcome.unwrap_or_else(|refusal| {
