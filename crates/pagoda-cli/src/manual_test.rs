@@ -74,3 +74,39 @@ fn bash_takes_its_completions_and_completes_by_them() {
     let output = bash.wait_with_output().expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "all");
 }
+
+/// The page of the documentation that has every command's help.
+const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
+
+fn reference() -> String {
+    fn enter(command: &mut clap::Command, name: &str, page: &mut String) {
+        let help = command.render_long_help().to_string();
+        let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+        page.push_str(&format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n").trim_end()));
+        for below in command.get_subcommands_mut() {
+            if !below.is_hide_set() && below.get_name() != "help" {
+                let name = format!("{name} {}", below.get_name());
+                enter(below, &name, page);
+            }
+        }
+    }
+    let mut page = "# Reference: the command line\n\n\
+                    What `--help` says of each command. `pagoda bench` without a name prints:\n\n```text\n"
+        .to_owned();
+    page.push_str(&crate::bench::list());
+    page.push_str("```\n");
+    let mut command = crate::Arguments::command();
+    command.build();
+    enter(&mut command, "pagoda", &mut page);
+    page
+}
+
+/// With `PAGODA_WRITE_REFERENCE=1` it writes the page.
+#[test]
+fn the_reference_says_what_help_says() {
+    if std::env::var_os("PAGODA_WRITE_REFERENCE").is_some() {
+        fs::write(REFERENCE, reference()).expect("written");
+    }
+    let page = fs::read_to_string(REFERENCE).expect("the page");
+    assert!(page == reference(), "docs/reference.md is old: run this test with PAGODA_WRITE_REFERENCE=1");
+}

@@ -123,10 +123,15 @@ impl Plan {
 /// Pairs of the programs: their times differ by a few percent from run to run, and what is looked for is smaller.
 const PROGRAM_PAIRS: usize = 7;
 
+/// What there is, as `pagoda bench` without a name prints it.
+pub fn list() -> String {
+    list::text()
+}
+
 /// Runs a benchmark. Exit status 1 if Pagoda's side failed anywhere, 128 + n after a signal.
 pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let Some(bench) = &args.bench else {
-        print!("{}", list::text());
+        print!("{}", list());
         return Ok(ExitCode::SUCCESS);
     };
     let result = match bench {

@@ -87,3 +87,19 @@ fn a_tree_of_the_same_maker_and_another_program_is_another_tree() {
     assert_eq!(groups[0].tree.rates, None);
     assert_eq!(groups[0].tree.name, "(its program has ended)");
 }
+
+#[test]
+fn every_key_of_the_json_is_in_the_documentation() {
+    let page = include_str!("../../../../docs/top.md");
+    let us = Some(Percentiles::default());
+    let rates = Some(Rates { round_us: us, ..Rates::default() });
+    let group = Group { tree: Row { rates, ..Row::default() }, claimed_bytes: 0, members: Vec::new() };
+    let json = serde_json::to_value(&group).expect("JSON");
+    let keys = |path: &str| {
+        let object = json.pointer(path).and_then(serde_json::Value::as_object).expect("an object");
+        object.keys().cloned().collect::<Vec<_>>()
+    };
+    for key in [keys(""), keys("/rates"), keys("/rates/round_us")].concat() {
+        assert!(page.contains(&format!("`{key}`")), "{key}");
+    }
+}
