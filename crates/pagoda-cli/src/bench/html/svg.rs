@@ -61,11 +61,11 @@ pub struct Chart {
     pub bars: Vec<Bar>,
 }
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 800.0;
 /// Where the bars begin; about forty letters fit before.
 const LEFT: f64 = 290.0;
 /// Of the longest bar or spread; the number stands behind it.
-const LONGEST: f64 = 360.0;
+const LONGEST: f64 = 350.0;
 const STEP: f64 = 22.0;
 const BAR: f64 = 14.0;
 
@@ -139,9 +139,9 @@ mod tests {
         let bars = vec![bar(5.0, None), bar(8.0, Some([6.0, 10.0])), bar(0.0, None), bar(-1.0, None)];
         let svg = Chart { title: "t".to_owned(), unit: "s", bars }.svg();
         for part in [
-            "width=\"180.0\"",
-            "width=\"288.0\"",
-            "M506.0 37.0H650.0",
+            "width=\"175.0\"",
+            "width=\"280.0\"",
+            "M500.0 37.0H640.0",
             "width=\"0.0\"",
             "8.00 (6.00 to 10.0)",
         ] {
