@@ -62,7 +62,7 @@ fn what_looks_like_a_command_is_marked_as_one() {
             let commands = lines.iter().filter(|line| line.starts_with("$ ")).count();
             match language.as_str() {
                 "console" => {
-                    assert_eq!(commands, lines.len(), "{name}: output has a block of its own: {lines:?}")
+                    assert_eq!(commands, lines.len(), "{name}: output has a block of its own: {lines:?}");
                 }
                 _ => assert_eq!(commands, 0, "{name}: {lines:?}"),
             }

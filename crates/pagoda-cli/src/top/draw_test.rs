@@ -1,7 +1,7 @@
+use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
-use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
 use super::super::rows::{Percentiles, Rates};
 use super::*;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crossterm::event::{self, Event};
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event};
 
 use super::draw::{Picture, draw};
 use super::find::{Finder, Look};

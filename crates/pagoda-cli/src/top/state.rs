@@ -2,7 +2,7 @@
 //!
 //! This module must never look at a tree: it arranges what it is given.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::columns::COLUMNS;
 use super::rows::{Group, Row};

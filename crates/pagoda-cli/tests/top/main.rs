@@ -104,10 +104,9 @@ fn a_user_sees_a_tree_changes_the_picture_and_gets_the_terminal_back() {
     shown.wait_for(&managed.run.id().to_string());
     shown.press("f");
     shown.resize(7, 30);
-    shown.wait_for("PID");
-    while shown.text().contains("served in us") || shown.text().contains("ANON ") {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    shown.wait_until("a small picture", |text| {
+        text.contains("PID") && !text.contains("served in us") && !text.contains("ANON ")
+    });
     shown.resize(24, 220);
     shown.wait_for("p99.9 us");
     shown.press("q");
@@ -123,6 +122,19 @@ fn a_tree_that_ends_is_gone_from_the_picture() {
     shown.wait_for("no program runs");
     shown.press("\u{3}");
     assert_eq!(shown.end().0.code(), Some(0), "Control-C is a key there");
+}
+
+#[test]
+fn a_key_that_comes_with_a_change_of_size_is_not_lost() {
+    let mut shown = Shown::start(top(&["-i", "10"]), 10, 60);
+    shown.wait_for("by ANON down");
+    for turn in 0..20 {
+        shown.resize(10, 61 + turn);
+        shown.press("r");
+        shown.wait_for(if turn % 2 == 0 { "by ANON up" } else { "by ANON down" });
+    }
+    shown.press("q");
+    assert_eq!(shown.end().0.code(), Some(0));
 }
 
 #[test]
@@ -146,7 +158,8 @@ fn scripts_get_a_table_or_json_of_the_same() {
     let member = &tree["members"][0];
     assert_eq!(member["status"], "managed");
     let number = |key: &str| member[key].as_u64().unwrap_or_else(|| panic!("{key}: {member}"));
-    assert!(number("held_bytes") >= (HELD_MIB as u64) << 20, "{member}");
+    // Pages that repeat one word take nothing, and are not in it.
+    assert!(number("held_bytes") > BUDGET_MIB << 20, "{member}");
     assert!(number("resident_bytes") > 0 && number("stored_bytes") > 0, "{member}");
     assert!(number("free_low_bytes") < number("free_high_bytes"), "{member}");
     let rates = &member["rates"];

@@ -62,9 +62,14 @@ impl Shown {
     }
 
     pub fn wait_for(&self, what: &str) {
+        self.wait_until(what, |text| text.contains(what));
+    }
+
+    /// `what` says what is waited for.
+    pub fn wait_until(&self, what: &str, is_so: impl Fn(&str) -> bool) {
         let begun = Instant::now();
-        while !self.text().contains(what) {
-            assert!(begun.elapsed() < PATIENCE, "{what} is not shown:\n{}", self.text());
+        while !is_so(&self.text()) {
+            assert!(begun.elapsed() < PATIENCE, "not shown: {what}\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
