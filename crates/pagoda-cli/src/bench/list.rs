@@ -15,8 +15,9 @@ pub struct Entry {
     pub name: &'static str,
     /// What it shows, in a sentence without its full stop.
     pub shows: &'static str,
-    /// About how long it takes on two processors, in minutes, and with `--quick` in seconds.
+    /// About how long it takes on two processors that do nothing else, in minutes; on busy ones it takes several times that.
     takes_min: u32,
+    /// The same with `--quick`, in seconds: all of them in the time that `all --quick` has.
     takes_quick_s: u32,
     /// Its JSON as plots.
     pub charts: fn(&Value) -> Vec<Chart>,
@@ -34,30 +35,30 @@ pub static BENCHES: [Entry; 5] = [
     Entry {
         name: "clear",
         shows: "Clearing huge frames in different orders, against clearing from the beginning and the kernel's huge pages",
-        takes_min: 3,
-        takes_quick_s: 30,
+        takes_min: 2,
+        takes_quick_s: 15,
         charts: charts::clear,
     },
     Entry {
         name: "release",
         shows: "Closing owners with most of their memory stored, by policy, beside an owner that starts",
-        takes_min: 5,
-        takes_quick_s: 10,
+        takes_min: 10,
+        takes_quick_s: 15,
         charts: charts::release,
     },
     Entry {
         name: "budget",
         shows: "Running over a memory budget against the kernel's zram and swap with the same total memory, and what Pagoda \
                 costs where memory suffices",
-        takes_min: 20,
-        takes_quick_s: 60,
+        takes_min: 15,
+        takes_quick_s: 90,
         charts: charts::budget,
     },
     Entry {
         name: "tree",
         shows: "Trees of processes: fork, short processes, a server that saves, a build, a JVM and node, beside native runs",
-        takes_min: 20,
-        takes_quick_s: 60,
+        takes_min: 15,
+        takes_quick_s: 120,
         charts: charts::tree,
     },
 ];
@@ -71,7 +72,7 @@ pub fn text() -> String {
         let _ = writeln!(text, "{:8} about {takes_min} min, with --quick {takes_quick_s} s", "");
     }
     text + "\nall      all of them, as one HTML page: pagoda bench all [--quick] --html report.html\n\
-            \nA bench has its own options: pagoda bench NAME --help. Figures of a machine that does other things are none.\n"
+            \nA bench has its own options: pagoda bench NAME --help. On a machine that does\nother things it takes longer, and its figures are none.\n"
 }
 
 #[cfg(test)]
