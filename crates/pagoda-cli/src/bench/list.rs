@@ -42,7 +42,7 @@ pub static BENCHES: [Entry; 5] = [
     Entry {
         name: "release",
         shows: "Closing owners with most of their memory stored, by policy, beside an owner that starts",
-        takes_min: 10,
+        takes_min: 15,
         takes_quick_s: 15,
         charts: charts::release,
     },

@@ -12,7 +12,7 @@ use pagoda::tree::View;
 
 use crate::place::{maker_of, tree_directories};
 
-/// Trees that are shown at most: more than anyone reads, and a look at so many takes some tens of milliseconds.
+/// Trees that are shown at most: more than anyone reads.
 const TREES_MAX: usize = 64;
 
 /// Of a process's name: what the kernel keeps of it.

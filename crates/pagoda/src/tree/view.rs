@@ -59,7 +59,8 @@ pub struct MemberView {
 }
 
 impl View {
-    /// Looks at the file of a tree. Some hundred microseconds, and a `/proc` file for each member.
+    /// Looks at the file of a tree. It reads 4.7 KiB for each place that was ever used, 25 KiB besides, and a `/proc` file for each
+    /// member; it waits for nobody.
     ///
     /// # Errors
     /// See [`ViewError`].
