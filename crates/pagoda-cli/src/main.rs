@@ -4,6 +4,7 @@
 mod bench;
 mod doctor;
 mod elf;
+mod manual;
 mod migrate;
 mod place;
 mod preload;
@@ -14,6 +15,7 @@ mod sample;
 mod stats;
 mod supervise;
 mod table;
+mod top;
 
 use std::fmt;
 use std::io::Write;
@@ -36,10 +38,13 @@ struct Arguments {
 enum Subcommands {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
+    Top(top::TopArgs),
     Send(migrate::send::SendArgs),
     Recv(migrate::recv::RecvArgs),
     /// Measure against the kernel, side by side on this machine.
     Bench(bench::BenchArgs),
+    Completions(manual::CompletionsArgs),
+    Man(manual::ManArgs),
     /// The process that a bench measures.
     #[command(hide = true)]
     BenchWorker(bench::worker::WorkerArgs),
@@ -65,9 +70,12 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Subcommands::Run(args) => run::run(&args),
         Subcommands::Doctor(args) => doctor::run(&args).map_err(own),
+        Subcommands::Top(args) => top::run(&args),
         Subcommands::Send(args) => migrate::send::run(&args),
         Subcommands::Recv(args) => migrate::recv::run(&args),
         Subcommands::Bench(args) => bench::run(&args).map_err(own),
+        Subcommands::Completions(args) => Ok(manual::completions(&args)),
+        Subcommands::Man(args) => manual::man(&args),
         Subcommands::BenchWorker(args) => bench::worker::run(&args).map_err(own),
     };
     outcome.unwrap_or_else(|refusal| {

@@ -54,6 +54,12 @@ pub fn default_file_limit(directory: &Path) -> Result<Bytes, Refusal> {
     Ok(Bytes::new(free - free / 10))
 }
 
+/// Where tree files are: whichever takes it first of `$XDG_RUNTIME_DIR`, `/dev/shm` and the directory for temporary files.
+pub fn tree_directories(runtime_directory: Option<OsString>) -> impl Iterator<Item = PathBuf> {
+    let runtime_directory = runtime_directory.map(PathBuf::from).filter(|path| path.is_absolute());
+    runtime_directory.into_iter().chain(["/dev/shm".into(), std::env::temp_dir()])
+}
+
 /// The tree of the program to start, in a file that is removed with this value.
 pub struct TreeFile {
     tree: Tree,
@@ -67,10 +73,8 @@ impl TreeFile {
         budget: Bytes,
         base_page: BasePage,
     ) -> Result<Self, Refusal> {
-        let runtime_directory = runtime_directory.map(PathBuf::from).filter(|path| path.is_absolute());
-        let directories = runtime_directory.into_iter().chain(["/dev/shm".into(), std::env::temp_dir()]);
         let mut failures = Vec::new();
-        for directory in directories {
+        for directory in tree_directories(runtime_directory) {
             for attempt in 0..NAMES_MAX {
                 let path = directory.join(unique_name(attempt));
                 match Tree::create(&path, budget, base_page) {
@@ -113,6 +117,15 @@ fn unique_name(attempt: u32) -> String {
     format!("pagoda-{}-{now:x}-{attempt}", std::process::id())
 }
 
+/// The process number of the `pagoda run` that gave a file this name; `None` if none did.
+pub fn maker_of(name: &str) -> Option<u32> {
+    let mut parts = name.strip_prefix("pagoda-")?.split('-');
+    let (pid, now, attempt) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let whole = parts.next().is_none() && is_hex(now) && attempt.parse::<u32>().is_ok();
+    pid.parse().ok().filter(|_| whole)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -129,6 +142,16 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         drop(file);
         assert_eq!(fs::read_dir(directory.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn a_tree_files_name_tells_who_made_it() {
+        assert_eq!(maker_of(&unique_name(3)), Some(std::process::id()));
+        for name in
+            ["pagoda-7-ff-0-1", "pagoda-7-ff", "pagoda-x-ff-0", "pagoda-7-xx-0", "pagoda-7--0", "other"]
+        {
+            assert_eq!(maker_of(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! A file of words that several processes share: what one writes there another reads, also after the writer was killed.
 //!
 //! The mapping is shared and holds nothing but atomic words, so that no lock is ever needed and a reader can attach
-//! at any time. It must never hold a pointer: the other side of the file is another process.
+//! at any time. It must never hold a pointer: the other side of the file is another process. Who only looks, and does not
+//! trust the writer, reads words by [`WordFile`] and maps nothing: a mapped file that is cut short kills its reader.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
+use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// A fixed number of atomic words in a shared mapping. Dropping it unmaps; the file stays.
@@ -91,6 +93,50 @@ impl Drop for SharedWords {
     }
 }
 
+/// A file of words that is only looked at, as it is at each read.
+pub struct WordFile {
+    file: File,
+}
+
+impl WordFile {
+    /// Opens a file that [`SharedWords::create`] made for this user; root may look at those of all. Never blocks.
+    ///
+    /// # Errors
+    /// It can't be opened, is a link or no plain file, belongs to someone else, is open to others, or has another length:
+    /// the last four are [`InvalidData`](io::ErrorKind::InvalidData).
+    pub fn open(path: &Path, words: usize) -> io::Result<Self> {
+        // A pipe of that name must not hold us up.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let about = file.metadata()?;
+        let own = rustix::process::geteuid();
+        let wrong = if !about.is_file() {
+            "it is no plain file"
+        } else if !own.is_root() && about.uid() != own.as_raw() {
+            "it belongs to another user"
+        } else if about.mode() & 0o077 != 0 {
+            "others than its user may open it"
+        } else if about.len() != SharedWords::bytes(words) as u64 {
+            "it has another length than this version's"
+        } else {
+            return Ok(Self { file });
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidData, wrong))
+    }
+
+    /// Reads `count` words from the word at `from` on.
+    ///
+    /// # Errors
+    /// The file has become shorter, or can't be read.
+    pub fn read(&self, from: usize, count: usize) -> io::Result<Vec<u64>> {
+        const BYTES: usize = size_of::<u64>();
+        let mut bytes = vec![0; count * BYTES];
+        self.file.read_exact_at(&mut bytes, (from * BYTES) as u64)?;
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("chunks of eight"));
+        Ok(bytes.chunks_exact(BYTES).map(word).collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,5 +154,34 @@ mod tests {
         assert!(SharedWords::create(&path, 2).is_err(), "an existing file is never taken over");
         std::fs::write(&path, b"short").expect("write");
         assert!(SharedWords::open(&path, 2).is_err());
+    }
+
+    #[test]
+    fn a_look_sees_what_was_written_and_takes_no_other_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("counters");
+        let writer = SharedWords::create(&path, 600).expect("create");
+        writer[511].store(9, Ordering::Relaxed);
+        let look = WordFile::open(&path, 600).expect("open");
+        assert_eq!(look.read(510, 3).expect("read"), [0, 9, 0]);
+        let why = |path: &Path, words| WordFile::open(path, words).err().expect("refused").to_string();
+        assert!(why(&path, 1200).contains("another length"));
+        let (link, pipe, open) = (dir.path().join("link"), dir.path().join("pipe"), dir.path().join("open"));
+        std::os::unix::fs::symlink(&path, &link).expect("linked");
+        assert!(WordFile::open(&link, 600).is_err());
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .expect("a pipe");
+        assert!(why(&pipe, 600).contains("no plain file"));
+        std::fs::write(&open, vec![0; 8192]).expect("written");
+        std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("mode");
+        assert!(why(&open, 600).contains("others than its user"));
+        std::fs::OpenOptions::new().write(true).open(&path).expect("open").set_len(100).expect("cut");
+        assert!(look.read(510, 3).is_err(), "cut short under the reader");
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! Plain atomics in a shared mapping, so that counting never locks, and so that the counters of a program that was
 //! killed can still be read. Those of a member of a process tree lie in its place of the [tree](crate::tree)'s file;
-//! a library's lie in a mapping of their own. Nothing here may ever decide anything: the engine never reads a counter
-//! back to act on it (it has its own ledger).
+//! a library's lie in a mapping of their own. Beside them lies a histogram of the rounds in which handlers serve faults: a
+//! round is the time from having read some faults, one as a rule, to having served what could be served of them. Nothing
+//! here may ever decide anything: the engine never reads a counter back to act on it (it has its own ledger).
 
 use std::io;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pagoda_core::latency::{self, BUCKETS};
 use pagoda_linux::shared_file::SharedWords;
 
 /// How a process stands; the value of [`Counter::Status`].
@@ -114,19 +115,25 @@ macro_rules! counters {
     };
 }
 
-/// Where counters lie.
+/// Where counters lie: [`COUNT`] words, and [`BUCKETS`] of the histogram.
 enum Words {
+    /// One behind the other.
     Private(SharedWords),
-    /// [`COUNT`] words of a tree file.
-    Member(&'static [AtomicU64]),
+    /// In a tree file.
+    Member { counters: &'static [AtomicU64], rounds: &'static [AtomicU64] },
 }
 
-impl Deref for Words {
-    type Target = [AtomicU64];
-    fn deref(&self) -> &[AtomicU64] {
+impl Words {
+    fn counters(&self) -> &[AtomicU64] {
         match self {
-            Self::Private(words) => words,
-            Self::Member(words) => words,
+            Self::Private(words) => &words[..COUNT],
+            Self::Member { counters, .. } => counters,
+        }
+    }
+    fn rounds(&self) -> &[AtomicU64] {
+        match self {
+            Self::Private(words) => &words[COUNT..],
+            Self::Member { rounds, .. } => rounds,
         }
     }
 }
@@ -139,12 +146,12 @@ pub struct Counters {
 impl Counters {
     /// Counters that only this process sees.
     pub fn private() -> io::Result<Self> {
-        Ok(Self { words: Words::Private(SharedWords::anonymous(COUNT)?) })
+        Ok(Self { words: Words::Private(SharedWords::anonymous(COUNT + BUCKETS)?) })
     }
-    /// The counters of a member of a tree. Panics if these are not [`COUNT`] words.
-    pub(crate) fn of_member(words: &'static [AtomicU64]) -> Self {
-        assert_eq!(words.len(), COUNT);
-        Self { words: Words::Member(words) }
+    /// The counters of a member of a tree. Panics if these are not [`COUNT`] and [`BUCKETS`] words.
+    pub(crate) fn of_member(counters: &'static [AtomicU64], rounds: &'static [AtomicU64]) -> Self {
+        assert_eq!((counters.len(), rounds.len()), (COUNT, BUCKETS));
+        Self { words: Words::Member { counters, rounds } }
     }
     /// Reads every counter once.
     #[must_use]
@@ -154,19 +161,29 @@ impl Counters {
     /// One counter's value. In a tree, what only grows goes on from the members that had the place before.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
-        self.words[counter as usize].load(Ordering::Relaxed)
+        self.words.counters()[counter as usize].load(Ordering::Relaxed)
     }
-    /// Counts `n` more.
+    /// Counts `n` more. Of [`Counter::FaultServiceNs`] each addition is one round, and counted as such, too.
+    #[inline]
     pub fn add(&self, counter: Counter, n: u64) {
-        self.words[counter as usize].fetch_add(n, Ordering::Relaxed);
+        self.words.counters()[counter as usize].fetch_add(n, Ordering::Relaxed);
+        // The counter is a constant wherever this is called, so that no other one pays for the question.
+        if counter == Counter::FaultServiceNs {
+            self.words.rounds()[latency::index_of(n)].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    /// Reads the histogram of rounds once: buckets of [`pagoda_core::latency`].
+    #[must_use]
+    pub fn rounds(&self) -> Vec<u64> {
+        self.words.rounds().iter().map(|count| count.load(Ordering::Relaxed)).collect()
     }
     /// Sets a gauge.
     pub fn set(&self, counter: Counter, n: u64) {
-        self.words[counter as usize].store(n, Ordering::Relaxed);
+        self.words.counters()[counter as usize].store(n, Ordering::Relaxed);
     }
     /// Raises a peak.
     pub fn raise(&self, counter: Counter, n: u64) {
-        self.words[counter as usize].fetch_max(n, Ordering::Relaxed);
+        self.words.counters()[counter as usize].fetch_max(n, Ordering::Relaxed);
     }
 }
 
@@ -197,6 +214,14 @@ counters! {
     Gauge StagedBytes staged_bytes,
     /// Gauge: bytes of frames that are ready to be used and hold nobody's data any more.
     Gauge ReadyBytes ready_bytes,
+    /// Gauge: what may be used at once, in bytes: ready frames, and what the budget still allows to take.
+    Gauge FreeBytes free_bytes,
+    /// Gauge: below so many free bytes only a fault that is being served gets a frame.
+    Gauge FreeMinBytes free_min_bytes,
+    /// Gauge: below so many free bytes reclaim starts.
+    Gauge FreeLowBytes free_low_bytes,
+    /// Gauge: at so many free bytes reclaim stops.
+    Gauge FreeHighBytes free_high_bytes,
     /// Gauge: uncompressed bytes of what the store holds.
     Gauge StoredBytes stored_bytes,
     /// The most `stored_bytes` was seen to be.

@@ -42,6 +42,11 @@ impl Engine {
         counters.raise(Counter::FollowedPeakBytes, self.ledger.followed_bytes());
         counters.set(Counter::StagedBytes, self.ledger.staged_bytes());
         counters.set(Counter::ReadyBytes, self.ready_bytes());
+        let marks = self.marks();
+        counters.set(Counter::FreeBytes, self.free().get());
+        counters.set(Counter::FreeMinBytes, marks.min.get());
+        counters.set(Counter::FreeLowBytes, marks.low.get());
+        counters.set(Counter::FreeHighBytes, marks.high.get());
         counters.set(Counter::StoredBytes, stored_bytes);
         counters.raise(Counter::StoredPeakBytes, stored_bytes);
         counters.set(Counter::StoreMemoryBytes, usage.memory_committed_bytes.get());

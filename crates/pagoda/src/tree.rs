@@ -1,7 +1,7 @@
 //! The tree file: what the processes below one `pagoda run` know of each other, and all that they share.
 //!
 //! ```text
-//!   header | identities | uses | claims | places: the counters of one process each
+//!   header | identities | uses | claims | places: the counters of one process each | rounds: a histogram of each
 //! ```
 //! A process is a *member* while its identity (its number and its start, in one word) stands at an index of
 //! `identities`; what stands at that index elsewhere is its own to write. There is no lock that a killed process could
@@ -15,17 +15,22 @@
 //! Shares of the budget are computed by [`pagoda_core::shares`] from `uses` and `claims`; that module says why they can't
 //! exceed it. All accesses to the three arrays are sequentially consistent, which its argument relies on.
 //!
-//! This module must never wait for another process.
+//! This module must never wait for another process. Whoever is no member looks at the file by a [`View`].
+
+mod view;
 
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use pagoda_core::latency::BUCKETS;
 use pagoda_core::page::BasePage;
 use pagoda_core::shares::{self, FetchRate, Look, Pain, Use};
 use pagoda_core::size::Bytes;
 use pagoda_linux::identity::{self, Identity};
 use pagoda_linux::shared_file::SharedWords;
+
+pub use view::{MemberView, View, ViewError};
 
 use crate::counters::{COUNT, Counter, Counters, Kind, Snapshot, Status};
 
@@ -34,7 +39,7 @@ use crate::counters::{COUNT, Counter, Counters, Kind, Snapshot, Status};
 pub const MEMBERS_MAX: usize = 1024;
 
 /// Of this layout; a process that finds another number leaves the file alone.
-const MAGIC: u64 = u64::from_le_bytes(*b"pagoda04");
+const MAGIC: u64 = u64::from_le_bytes(*b"pagoda05");
 
 /// Words of the header.
 #[derive(Clone, Copy)]
@@ -69,8 +74,11 @@ const WAS_MANAGED: usize = COUNT + 1;
 /// Whole cache lines.
 const PLACE_WORDS: usize = (COUNT + 2).next_multiple_of(8);
 
-/// About 700 KiB of address space, of which a page for every seven members is ever touched.
-const WORDS: usize = PLACES + MEMBERS_MAX * PLACE_WORDS;
+/// Behind all places, so that processes without an engine, which are the most, touch nothing of theirs.
+const ROUNDS: usize = PLACES + MEMBERS_MAX * PLACE_WORDS;
+
+/// About 5 MiB of address space, of which a page for every six members is ever touched, and one or two for each engine.
+const WORDS: usize = ROUNDS + MEMBERS_MAX * BUCKETS;
 
 /// How often a member whose share is too small looks for places of the dead: their claims are in its way.
 const HUNGRY_LOOKS: u32 = 32;
@@ -123,7 +131,7 @@ impl Tree {
         &self.words[PLACES + index * PLACE_WORDS..][..PLACE_WORDS]
     }
     fn counters(&self, index: usize) -> Counters {
-        Counters::of_member(&self.place(index)[..COUNT])
+        Counters::of_member(&self.place(index)[..COUNT], &self.words[ROUNDS + index * BUCKETS..][..BUCKETS])
     }
     fn used(&self) -> usize {
         (self.header(Header::Used).load(SeqCst) as usize).min(MEMBERS_MAX)
@@ -271,32 +279,19 @@ impl Tree {
     /// largest of peaks, and of the rest what the first member has.
     #[must_use]
     pub fn totals(&self) -> Snapshot {
-        let mut values = [0u64; COUNT];
-        let mut unmanaged = 0;
+        let mut sums = Sums::default();
         for index in 0..self.used() {
-            let (place, ready) = (self.counters(index), self.ready(index).is_some());
-            for counter in Counter::ALL {
-                let (sum, value) = (&mut values[counter as usize], place.get(counter));
-                match counter.kind() {
-                    Kind::Total => *sum = sum.saturating_add(value),
-                    Kind::Gauge if ready => *sum = sum.saturating_add(value),
-                    Kind::Peak => *sum = (*sum).max(value),
-                    Kind::Gauge | Kind::Own => {}
-                }
-            }
-            unmanaged += u64::from(ready && place.get(Counter::Status) == Status::Unmanaged as u64);
+            let place = self.counters(index);
+            sums.add(self.ready(index).is_some(), |counter| place.get(counter));
         }
-        let first = self.first().unwrap_or_default().fields();
-        let mut totals = Snapshot::of(|counter| match counter {
-            Counter::BudgetBytes => self.budget().get(),
-            Counter::BasePageBytes => self.header(Header::BasePageBytes).load(SeqCst),
-            own if own.kind() == Kind::Own => first[own as usize].1,
-            counter => values[counter as usize],
-        });
-        totals.children_unmanaged += self.header(Header::TurnedAway).load(SeqCst)
-            + self.header(Header::UnmanagedEnded).load(SeqCst)
-            + unmanaged;
-        totals
+        let turned_away = self.header(Header::TurnedAway).load(SeqCst);
+        let unmanaged_ended = self.header(Header::UnmanagedEnded).load(SeqCst);
+        sums.of_tree(
+            &self.first().unwrap_or_default(),
+            self.budget(),
+            self.header(Header::BasePageBytes).load(SeqCst),
+            turned_away.saturating_add(unmanaged_ended),
+        )
     }
 
     fn uses(&self) -> impl Iterator<Item = Use> + Clone + use<> {
@@ -316,6 +311,54 @@ impl Tree {
         let others = (0..self.used()).filter(|&index| index != own && self.identity(index).load(SeqCst) != 0);
         let claims = others.map(|index| self.words[CLAIMS + index].load(SeqCst));
         Bytes::new(claims.fold(0, u64::saturating_add))
+    }
+}
+
+/// The sums of [`Tree::totals`], place by place.
+struct Sums {
+    values: [u64; COUNT],
+    unmanaged: u64,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self { values: [0; COUNT], unmanaged: 0 }
+    }
+}
+
+impl Sums {
+    /// One place more; `ready`: it has an owner, who has cleared what it found there.
+    fn add(&mut self, ready: bool, value: impl Fn(Counter) -> u64) {
+        for counter in Counter::ALL {
+            let (sum, value) = (&mut self.values[counter as usize], value(counter));
+            match counter.kind() {
+                Kind::Total => *sum = sum.saturating_add(value),
+                Kind::Gauge if ready => *sum = sum.saturating_add(value),
+                Kind::Peak => *sum = (*sum).max(value),
+                Kind::Gauge | Kind::Own => {}
+            }
+        }
+        self.unmanaged += u64::from(ready && value(Counter::Status) == Status::Unmanaged as u64);
+    }
+
+    /// With what only the header knows, `unmanaged_before` of which have ended or never joined.
+    fn of_tree(
+        self,
+        first: &Snapshot,
+        budget: Bytes,
+        base_page_bytes: u64,
+        unmanaged_before: u64,
+    ) -> Snapshot {
+        let first = first.fields();
+        let mut totals = Snapshot::of(|counter| match counter {
+            Counter::BudgetBytes => budget.get(),
+            Counter::BasePageBytes => base_page_bytes,
+            own if own.kind() == Kind::Own => first[own as usize].1,
+            counter => self.values[counter as usize],
+        });
+        let unmanaged = unmanaged_before.saturating_add(self.unmanaged);
+        totals.children_unmanaged = totals.children_unmanaged.saturating_add(unmanaged);
+        totals
     }
 }
 

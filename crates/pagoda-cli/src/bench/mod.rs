@@ -3,15 +3,18 @@
 //! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
 //! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `clear` compares the orders in which
 //! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library
-//! (`release/`). The worker process that is measured is `worker.rs`. But for `release`, nothing here knows the engine: Pagoda is
+//! (`release/`). `list.rs` says what there is, and `all.rs` runs all of it for one page (`html/`). The worker process that is measured is `worker.rs`. But for `release`, nothing here knows the engine: Pagoda is
 //! started as anyone starts it, by `pagoda run`.
 
+mod all;
 mod budget;
 mod churn;
 mod clear;
 mod data;
 mod histogram;
+mod html;
 mod kernel;
+mod list;
 mod machine;
 mod no_pressure;
 mod pattern;
@@ -42,7 +45,7 @@ use report::{Report, Setting};
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     #[command(subcommand)]
-    bench: Bench,
+    bench: Option<Bench>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -57,6 +60,8 @@ enum Bench {
     Zones(zones::ZonesArgs),
     /// Closing owners with most of their memory stored: how it is released, by policy, beside an owner that starts
     Release(release::ReleaseArgs),
+    /// Every bench, and one HTML page of all their figures
+    All(all::AllArgs),
 }
 
 #[derive(Args, Debug)]
@@ -118,15 +123,25 @@ impl Plan {
 /// Pairs of the programs: their times differ by a few percent from run to run, and what is looked for is smaller.
 const PROGRAM_PAIRS: usize = 7;
 
+/// What there is, as `pagoda bench` without a name prints it.
+pub fn list() -> String {
+    list::text()
+}
+
 /// Runs a benchmark. Exit status 1 if Pagoda's side failed anywhere, 128 + n after a signal.
 pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
-    let result = match &args.bench {
+    let Some(bench) = &args.bench else {
+        print!("{}", list());
+        return Ok(ExitCode::SUCCESS);
+    };
+    let result = match bench {
         Bench::Budget(args) if args.cleanup => clean_up(),
         Bench::Budget(args) => budget(args),
         Bench::Tree(args) => tree::run_all(args),
         Bench::Clear(args) => clear::run(args),
         Bench::Zones(args) => zones::run(args),
         Bench::Release(args) => release::run(args),
+        Bench::All(args) => all::run(args),
     };
     match result {
         Ok(code) => Ok(code),

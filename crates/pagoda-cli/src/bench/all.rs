@@ -1,0 +1,244 @@
+//! `pagoda bench all`: every bench as a process of its own, one after the other, and one page of what they printed.
+//!
+//! A bench that fails is told with what it said, and the rest go on. Asked to end, the bench that runs is asked to end and
+//! waited for, so that it undoes what it set up, and no page is written. This module must never measure anything itself.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::html::{About, Outcome, page};
+use super::list::{BENCHES, Entry};
+use super::machine::Machine;
+use super::process::Cancel;
+
+/// All quick ones together: five minutes are promised, and the last one may take [`GRACE`] to end. What doesn't fit is ended
+/// and told so.
+const QUICK: Duration = Duration::from_secs(265);
+/// One full bench: several times what the slowest takes on a quiet machine.
+const FULL: Duration = Duration::from_secs(7200);
+/// How long a bench that was asked to end may take to undo what it set up.
+const GRACE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+/// What is kept of what a bench prints and says; their JSON has some ten KiB.
+const OUTPUT_BYTES_MAX: u64 = 4 << 20;
+
+/// What to run.
+#[derive(Args, Debug)]
+pub struct AllArgs {
+    /// Short runs: five minutes at most, for a first look
+    #[arg(long)]
+    quick: bool,
+    /// The page to write
+    #[arg(long, value_name = "FILE")]
+    html: PathBuf,
+}
+
+/// Runs `pagoda bench all`. Exit status 1 if a bench failed.
+pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let is_new = !args.html.exists();
+    // Before anything is measured for nothing. What it holds stays until there is something to write.
+    let writable = OpenOptions::new().write(true).create(true).truncate(false).open(&args.html);
+    let mut file = writable.with_context(|| format!("opening {}", args.html.display()))?;
+    let outcomes = match run_all(&program, args.quick) {
+        Ok(outcomes) => outcomes,
+        Err(error) => {
+            if is_new {
+                // Whoever removed it before has done our work.
+                let _ = std::fs::remove_file(&args.html);
+            }
+            return Err(error);
+        }
+    };
+    let about = About {
+        machine: Machine::this().to_string(),
+        version: env!("CARGO_PKG_VERSION"),
+        when: utc(SystemTime::now()),
+        quick: args.quick,
+    };
+    let html = page(&about, &outcomes);
+    file.set_len(0)
+        .and_then(|()| file.write_all(html.as_bytes()))
+        .with_context(|| args.html.display().to_string())?;
+    for Outcome { entry, failure, seconds, .. } in &outcomes {
+        let first = failure.as_deref().and_then(|why| why.lines().next()).unwrap_or("measured");
+        println!("{:<8} {seconds:>5.0} s  {first}", entry.name);
+    }
+    let failed = outcomes.iter().any(|outcome| outcome.failure.is_some());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn run_all(program: &Path, quick: bool) -> anyhow::Result<Vec<Outcome>> {
+    let cancel = Cancel::on_signals()?;
+    let progress = progress()?;
+    let deadline = Instant::now() + QUICK;
+    let mut outcomes = Vec::new();
+    for entry in &BENCHES {
+        progress.set_message(entry.name);
+        let limit = if quick { deadline.saturating_duration_since(Instant::now()) } else { FULL };
+        let mut command = Command::new(program);
+        command.args(["bench", entry.name, "--json"]).args(quick.then_some("--quick"));
+        outcomes.push(outcome(command, entry, limit, &cancel)?);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok(outcomes)
+}
+
+fn progress() -> anyhow::Result<ProgressBar> {
+    // Drawn on standard error, and there only if that is a terminal.
+    let style = ProgressStyle::with_template("{msg} {spinner} bench {pos} of {len} done, {elapsed} gone")
+        .context("the progress bar's template")?;
+    let progress = ProgressBar::new(BENCHES.len() as u64).with_style(style);
+    progress.enable_steady_tick(Duration::from_secs(1));
+    Ok(progress)
+}
+
+/// Runs one bench to its end.
+fn outcome(
+    command: Command,
+    entry: &'static Entry,
+    limit: Duration,
+    cancel: &Cancel,
+) -> anyhow::Result<Outcome> {
+    let begun = Instant::now();
+    let (json, failure) = match finish(command, limit, cancel)? {
+        Ok(Ended { status, output, errors }) => {
+            let json = serde_json::from_str::<Value>(&output);
+            let failure = match &json {
+                Ok(_) if status.success() => None,
+                Ok(_) => {
+                    Some(format!("a side of it failed ({status}): the figures below say which\n{errors}"))
+                }
+                Err(error) if status.success() => Some(format!("it printed no JSON: {error}")),
+                Err(_) => Some(format!("{}\n{status}", errors.trim())),
+            };
+            (json.ok(), failure)
+        }
+        Err(late) => (None, Some(late)),
+    };
+    Ok(Outcome { entry, json, failure, seconds: begun.elapsed().as_secs_f64() })
+}
+
+/// How a bench ended by itself.
+struct Ended {
+    status: ExitStatus,
+    output: String,
+    errors: String,
+}
+
+/// Waits for it. The inner error says why it was ended.
+fn finish(mut command: Command, limit: Duration, cancel: &Cancel) -> anyhow::Result<Result<Ended, String>> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let begun = Instant::now();
+    let mut child = command.spawn().context("starting a bench")?;
+    let output = child.stdout.take().map(reader);
+    let errors = child.stderr.take().map(reader);
+    let mut asked: Option<Instant> = None;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let is_late = begun.elapsed() > limit;
+        match asked {
+            None if is_late || cancel.check().is_err() => {
+                kill_process(Pid::from_child(&child), Signal::TERM).context("asking a bench to end")?;
+                asked = Some(Instant::now());
+            }
+            Some(since) if since.elapsed() > GRACE => {
+                child.kill().context("ending a bench")?;
+                break child.wait()?;
+            }
+            _ => {}
+        }
+        thread::sleep(POLL);
+    };
+    cancel.check()?;
+    if asked.is_some() {
+        return Ok(Err(format!("it did not end within {} s and was ended", limit.as_secs())));
+    }
+    let text = |reader: Option<thread::JoinHandle<String>>| {
+        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+    };
+    Ok(Ok(Ended { status, output: text(output), errors: text(errors) }))
+}
+
+fn reader(pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let mut pipe = pipe.take(OUTPUT_BYTES_MAX);
+        let _ = pipe.read_to_end(&mut bytes);
+        // Whoever prints more goes on unread, and must not block on it.
+        let _ = std::io::copy(&mut pipe.into_inner(), &mut std::io::sink());
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Day and minute.
+fn utc(now: SystemTime) -> String {
+    let now = time::OffsetDateTime::from(now);
+    let (date, hour, minute) = (now.date(), now.hour(), now.minute());
+    format!("{date} {hour:02}:{minute:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_bench_that_takes_too_long_is_asked_to_end_and_waited_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let undone = directory.path().join("undone");
+        let script = format!("trap 'touch {}; exit 1' TERM; while :; do sleep 0.02; done", undone.display());
+        let why = finish(shell(&script), Duration::from_millis(300), &Cancel::default()).expect("run").err();
+        assert!(why.is_some_and(|why| why.contains("did not end")));
+        assert!(undone.exists());
+    }
+
+    #[test]
+    fn what_is_printed_is_bounded_and_what_is_more_blocks_nobody() {
+        let script = format!("head -c {} /dev/zero; echo why >&2; exit 3", 2 * OUTPUT_BYTES_MAX);
+        let ended = finish(shell(&script), Duration::from_secs(60), &Cancel::default()).expect("run");
+        let ended = ended.expect("it ended by itself");
+        assert_eq!((ended.output.len() as u64, ended.errors.as_str()), (OUTPUT_BYTES_MAX, "why\n"));
+        assert_eq!(ended.status.code(), Some(3));
+    }
+
+    #[test]
+    fn a_bench_that_fails_is_an_outcome_with_its_message() {
+        for (script, has_json, says) in [
+            ("echo '{\"bench\":\"budget\"}'", true, None),
+            ("echo '{}'; exit 1", true, Some("a side of it failed")),
+            ("echo no; echo 'pagoda: no userfaultfd' >&2; exit 125", false, Some("pagoda: no userfaultfd")),
+            ("echo no", false, Some("it printed no JSON")),
+        ] {
+            let outcome = outcome(shell(script), &BENCHES[0], Duration::from_secs(60), &Cancel::default());
+            let outcome = outcome.expect("an outcome");
+            assert_eq!(outcome.json.is_some(), has_json, "{script}");
+            assert_eq!(outcome.failure.is_some(), says.is_some(), "{script}");
+            assert!(says.is_none_or(|says| outcome.failure.expect("a message").contains(says)), "{script}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_written_as_people_do() {
+        let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        assert_eq!(utc(moment), "2023-11-14 22:13 UTC");
+    }
+}

@@ -1,0 +1,100 @@
+//! The benches: what each shows, how long it takes, and how its figures are drawn.
+//!
+//! `pagoda bench` without a name prints this list, `pagoda bench all` works through it. A bench that is added has its line
+//! here; a test compares with the command line.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::html::{Chart, charts};
+
+/// One bench.
+pub struct Entry {
+    /// Its subcommand.
+    pub name: &'static str,
+    /// What it shows, in a sentence without its full stop.
+    pub shows: &'static str,
+    /// About how long it takes on two processors that do nothing else, in minutes; on busy ones it takes several times that.
+    takes_min: u32,
+    /// The same with `--quick`, in seconds: all of them in the time that `all --quick` has.
+    takes_quick_s: u32,
+    /// Its JSON as plots.
+    pub charts: fn(&Value) -> Vec<Chart>,
+}
+
+/// All of them, in the order in which `all` runs them: the longest last, so that where time runs out only they lack it.
+pub static BENCHES: [Entry; 5] = [
+    Entry {
+        name: "zones",
+        shows: "From which zone frames are taken: the fair policy and its baselines by counts, and what an allocation costs",
+        takes_min: 1,
+        takes_quick_s: 1,
+        charts: charts::zones,
+    },
+    Entry {
+        name: "clear",
+        shows: "Clearing huge frames in different orders, against clearing from the beginning and the kernel's huge pages",
+        takes_min: 2,
+        takes_quick_s: 15,
+        charts: charts::clear,
+    },
+    Entry {
+        name: "release",
+        shows: "Closing owners with most of their memory stored, by policy, beside an owner that starts",
+        takes_min: 15,
+        takes_quick_s: 15,
+        charts: charts::release,
+    },
+    Entry {
+        name: "budget",
+        shows: "Running over a memory budget against the kernel's zram and swap with the same total memory, and what Pagoda \
+                costs where memory suffices",
+        takes_min: 15,
+        takes_quick_s: 90,
+        charts: charts::budget,
+    },
+    Entry {
+        name: "tree",
+        shows: "Trees of processes: fork, short processes, a server that saves, a build, a JVM and node, beside native runs",
+        takes_min: 15,
+        takes_quick_s: 120,
+        charts: charts::tree,
+    },
+];
+
+/// For people.
+pub fn text() -> String {
+    let mut text = String::new();
+    for Entry { name, shows, takes_min, takes_quick_s, .. } in &BENCHES {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name:<8} {shows}");
+        let _ = writeln!(text, "{:8} about {takes_min} min, with --quick {takes_quick_s} s", "");
+    }
+    text + "\nall      all of them, as one HTML page: pagoda bench all [--quick] --html report.html\n\
+            \nA bench has its own options: pagoda bench NAME --help. On a machine that does\nother things it takes longer, and its figures are none.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_bench_of_the_command_line_has_its_line_and_no_other() {
+        let mut command = crate::Arguments::command();
+        command.build();
+        let bench = command.find_subcommand("bench").expect("the command");
+        let mut named: Vec<_> = bench.get_subcommands().map(clap::Command::get_name).collect();
+        named.retain(|name| !["all", "help"].contains(name));
+        let mut listed: Vec<_> = BENCHES.iter().map(|entry| entry.name).collect();
+        named.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(named, listed);
+        let text = text();
+        for entry in &BENCHES {
+            assert!(text.contains(entry.shows) && !entry.shows.ends_with('.'), "{}", entry.name);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! One picture: a line on top, the table, what is selected in words, the keys. It fits any terminal, however small.
+//!
+//! This module must never look at anything but what it is given.
+
+use std::time::Duration;
+
+use pagoda_core::size::Bytes;
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line as TextLine, Span, Text};
+use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
+
+use super::columns::{COLUMNS, Column, fitting};
+use super::rows::{Group, Row};
+use super::state::{Line, State};
+
+/// Lines below the table.
+const DETAIL_LINES: u16 = 8;
+/// A table of so few lines is worth more than what is below it.
+const TABLE_LINES_LEAST: u16 = 6;
+
+const KEYS: &str = "q quit  s/S order  r reverse  / filter  f freeze  arrows select";
+
+/// What is drawn.
+pub struct Picture<'a> {
+    pub groups: &'a [Group],
+    pub rejected: &'a [String],
+    pub interval: Duration,
+}
+
+/// Draws it.
+pub fn draw(frame: &mut Frame, picture: &Picture, state: &State) {
+    let lines = state.arrange(picture.groups);
+    let selected = state.selected(&lines);
+    let area = frame.area();
+    let room = area.height > DETAIL_LINES + TABLE_LINES_LEAST;
+    let below = if room && !lines.is_empty() { DETAIL_LINES } else { 0 };
+    let parts = [Constraint::Length(1), Constraint::Min(1), Constraint::Length(below), Constraint::Length(1)];
+    let [top, middle, details, bottom] = Layout::vertical(parts).areas(area);
+    frame.render_widget(Paragraph::new(heading(picture, state)).style(bold()), top);
+    if lines.is_empty() {
+        frame.render_widget(Paragraph::new(nothing(picture, state)), middle);
+    } else {
+        draw_table(frame, middle, &lines, selected, state);
+        frame.render_widget(Paragraph::new(in_words(&lines[selected])), details);
+    }
+    frame.render_widget(Paragraph::new(keys(picture, state)), bottom);
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+fn heading(picture: &Picture, state: &State) -> String {
+    let processes: usize = picture.groups.iter().map(|group| group.members.len()).sum();
+    let (trees, seconds) = (picture.groups.len(), picture.interval.as_secs_f64());
+    let arrow = if state.descending { "down" } else { "up" };
+    let mut text = format!(
+        "pagoda top  {trees} trees, {processes} processes  every {seconds} s  by {} {arrow}",
+        COLUMNS[state.sort].title
+    );
+    if !state.filter.is_empty() || state.typing {
+        let cursor = if state.typing { "_" } else { "" };
+        text += &format!("  filter: {}{cursor}", state.filter);
+    }
+    if state.frozen {
+        text += "  FROZEN";
+    }
+    text
+}
+
+fn nothing(picture: &Picture, state: &State) -> String {
+    if state.filter.is_empty() {
+        "no program runs under `pagoda run` of this user".to_owned()
+    } else {
+        format!("none of {} trees has a process that the filter lets pass", picture.groups.len())
+    }
+}
+
+fn keys(picture: &Picture, state: &State) -> TextLine<'static> {
+    if state.typing {
+        return TextLine::from(
+            "type a part of a name, or how a number begins; Enter keeps it, Escape clears it",
+        );
+    }
+    // A file that was refused is told first: nobody else says so.
+    let refused = picture.rejected.first().map(|why| Span::styled(format!("{why}  "), bold()));
+    TextLine::from_iter(refused.into_iter().chain([Span::from(KEYS)]))
+}
+
+fn draw_table(frame: &mut Frame, area: Rect, lines: &[Line], selected: usize, state: &State) {
+    let columns = fitting(area.width);
+    let cell = |column: &Column, text: String| {
+        let side = if column.is_text() { Alignment::Left } else { Alignment::Right };
+        Cell::from(Text::from(text).alignment(side))
+    };
+    let titles = columns.iter().map(|column| {
+        let is_order = std::ptr::eq(*column, &COLUMNS[state.sort]);
+        let style = if is_order { Modifier::REVERSED } else { Modifier::UNDERLINED };
+        cell(column, column.title.to_owned()).style(Style::new().add_modifier(style))
+    });
+    let rows = lines.iter().map(|line| {
+        let cells = columns.iter().map(|column| {
+            let text = (column.value)(line.row).to_string();
+            let indent = if line.is_tree || column.title != "NAME" { "" } else { "  " };
+            cell(column, format!("{indent}{text}"))
+        });
+        TableRow::new(cells).style(if line.is_tree { bold() } else { Style::new() })
+    });
+    let widths = columns.iter().map(|column| Constraint::Length(column.width));
+    let table = Table::new(rows, widths)
+        .header(TableRow::new(titles))
+        .column_spacing(1)
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    let mut table_state = TableState::new().with_selected(Some(selected));
+    frame.render_stateful_widget(table, area, &mut table_state);
+}
+
+/// The selected line: what has no column, or none that there was room for. Eighty characters hold a line as a rule.
+fn in_words(line: &Line) -> Vec<TextLine<'static>> {
+    let row = line.row;
+    let bytes = |count: u64| Bytes::new(count).to_string();
+    let (whose, claimed) = if line.is_tree {
+        ("budget", format!(", claimed {}", bytes(line.group.claimed_bytes)))
+    } else {
+        ("share", String::new())
+    };
+    let held = format!(
+        "{} {}: {whose} {}{claimed}, anonymous {}, without Pagoda {}",
+        row.pid,
+        row.name,
+        bytes(row.share_bytes),
+        bytes(row.anon_bytes),
+        bytes(row.held_bytes),
+    );
+    let resident = format!(
+        "resident {}, staged {}, unmanaged {}, own {}, base page {}",
+        bytes(row.resident_bytes),
+        bytes(row.staged_bytes),
+        bytes(row.unmanaged_bytes),
+        bytes(row.own_bytes),
+        bytes(row.base_page_bytes),
+    );
+    let ratio = row.compression.map_or_else(String::new, |ratio| format!(", {ratio:.1}:1"));
+    let stored = format!(
+        "stored {} in {} of memory and {} of file{ratio}; to release {}",
+        bytes(row.stored_bytes),
+        bytes(row.store_memory_bytes),
+        bytes(row.spilled_bytes),
+        bytes(row.release_queued_bytes),
+    );
+    let free = format!(
+        "free {}, ready frames {}; min {}, low {}, high {}{}",
+        bytes(row.free_bytes),
+        bytes(row.ready_bytes),
+        bytes(row.free_min_bytes),
+        bytes(row.free_low_bytes),
+        bytes(row.free_high_bytes),
+        reclaim(row),
+    );
+    let lines = [String::new(), held, resident, stored, free].into_iter().chain(rates(row));
+    lines.map(TextLine::from).collect()
+}
+
+/// Where what is free stands among the watermarks: reclaim starts below low and runs until high.
+fn reclaim(row: &Row) -> &'static str {
+    if row.free_high_bytes == 0 {
+        ""
+    } else if row.free_bytes < row.free_low_bytes {
+        ": below low"
+    } else if row.free_bytes < row.free_high_bytes {
+        ": below high"
+    } else {
+        ": above high"
+    }
+}
+
+fn rates(row: &Row) -> Vec<String> {
+    let Some(rates) = &row.rates else { return vec!["no rates yet".to_owned()] };
+    let faults = format!(
+        "faults/s {:.0}: zero {:.0}, staged {:.0}, stored {:.0}, there already {:.0}; waited {:.0}",
+        rates.faults_s,
+        rates.faults_zero_s,
+        rates.faults_staged_s,
+        rates.faults_stored_s,
+        rates.faults_spurious_s,
+        rates.faults_throttled_s,
+    );
+    let rounds = rates.round_us.map_or_else(
+        || "no fault was served".to_owned(),
+        |us| format!("served in us: p50 {:.1}, p99 {:.1}, p99.9 {:.1}", us.p50, us.p99, us.p999),
+    );
+    let evictions = format!(
+        "evictions/s {:.0}, clean {:.0}; to the store {:.0}; fetched ahead {:.0}",
+        rates.evictions_s, rates.evictions_clean_s, rates.stores_s, rates.fetched_ahead_s,
+    );
+    vec![faults, rounds, evictions]
+}
+
+#[cfg(test)]
+#[path = "draw_test.rs"]
+mod tests;

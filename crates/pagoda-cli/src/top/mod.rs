@@ -1,0 +1,116 @@
+//! `pagoda top`: where the memory of managed programs is, and what that costs, while they run.
+//!
+//! It reads the files that the processes below each `pagoda run` share (`pagoda::tree::View`), twice or once a second, and
+//! writes nothing: no process notices. This module must never ask a process for anything.
+
+mod columns;
+mod draw;
+mod find;
+mod plain;
+mod rows;
+mod screen;
+mod state;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::refusal::Refusal;
+use find::{Finder, Look};
+use rows::{Group, groups};
+use screen::Ended;
+
+/// Show managed programs while they run.
+///
+/// One line for each `pagoda run` of this user, and one for each process below it: share of the budget, anonymous memory
+/// by the kernel's count, what is held in all, resident, staged and stored (before compression), the store's memory and
+/// file, faults a second by kind, and how long handlers take to serve what they read at once, one fault as a rule.
+/// The programs don't notice. Regions of a library publish nothing: ask `Manager::stats`.
+///
+/// Keys: q quits, s and S choose the column that orders, r reverses, / filters by name or number, f freezes, the arrows
+/// select the line that is told in words below the table.
+#[derive(clap::Args, Debug)]
+pub struct TopArgs {
+    /// Only the tree that has this process, or that this `pagoda run` made.
+    pid: Option<u32>,
+    /// Print a table once, after one interval, and end.
+    #[arg(long)]
+    once: bool,
+    /// The same as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Seconds between two looks.
+    #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    version: &'static str,
+    interval_s: f64,
+    trees: &'a [Group],
+    /// Files that have a tree file's name and are none, each with its reason.
+    rejected: &'a [String],
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it is not a number".to_owned())?;
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("it is not between 0.1 and 3600".to_owned())
+    }
+}
+
+/// Runs it. Exit status 125 if a process was named that nobody manages, 128 + n after a signal.
+pub fn run(args: &TopArgs) -> Result<ExitCode, Refusal> {
+    let finder = Finder::new(std::env::var_os("XDG_RUNTIME_DIR"), args.pid);
+    if let Some(pid) = args.pid {
+        let look = finder.look();
+        if look.trees.is_empty() {
+            return Err(nobody(pid, &look));
+        }
+    }
+    if args.once || args.json {
+        let (before, now) = screen::look_twice(&finder, args.interval);
+        return print(args, &before, &now);
+    }
+    if !std::io::stdout().is_terminal() {
+        return Err(Refusal::own("standard output is no terminal; add --once or --json"));
+    }
+    let ended = screen::show(&finder, args.interval).map_err(|error| {
+        Refusal::own(format!("the terminal can't be used ({error}); add --once or --json"))
+    })?;
+    Ok(match ended {
+        Ended::Quit => ExitCode::SUCCESS,
+        Ended::Signal(number) => ExitCode::from(128 + number),
+    })
+}
+
+fn nobody(pid: u32, look: &Look) -> Refusal {
+    let refused = look.rejected.iter().map(|why| format!("; {why}")).collect::<String>();
+    Refusal::own(format!(
+        "no process {pid} runs under `pagoda run` of this user{refused}; `pagoda top --once` lists those that do"
+    ))
+}
+
+fn print(args: &TopArgs, before: &Look, now: &Look) -> Result<ExitCode, Refusal> {
+    let trees = groups(Some(before), now);
+    let text = if args.json {
+        let seconds = now.at.duration_since(before.at).as_secs_f64();
+        let version = env!("CARGO_PKG_VERSION");
+        let report = Report { version, interval_s: seconds, trees: &trees, rejected: &now.rejected };
+        serde_json::to_string(&report).map_err(Refusal::own)? + "\n"
+    } else {
+        for why in &now.rejected {
+            crate::say(why);
+        }
+        plain::table(&trees)
+    };
+    // To a closed standard output nothing can be said.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,105 @@
+use std::time::Instant;
+
+use pagoda::tree::{MemberView, View};
+use pagoda_core::size::Bytes;
+use pagoda_linux::identity::Identity;
+
+use super::*;
+
+fn rounds(ns: &[u64]) -> Vec<u64> {
+    let mut counts = vec![0; latency::BUCKETS];
+    for ns in ns {
+        counts[latency::index_of(*ns)] += 1;
+    }
+    counts
+}
+
+fn member(pid: u32, counters: Snapshot, ns: &[u64]) -> MemberView {
+    let identity = Identity::new(pid, 1).expect("fits");
+    MemberView { identity, is_first: pid == 100, counters, rounds: rounds(ns) }
+}
+
+fn look(at: Instant, faults: u64, ns: &[u64], pids: &[u32]) -> Look {
+    let counters = Snapshot { faults, faults_stored: faults / 2, status: Status::Managed as u64, ..busy() };
+    let members = pids.iter().map(|pid| member(*pid, counters, ns)).collect::<Vec<_>>();
+    let names = pids.iter().map(|pid| format!("name{pid}")).collect();
+    let view = View { totals: counters, rounds: rounds(ns), claimed: Bytes::mib(60), members };
+    Look {
+        at,
+        trees: vec![Tree { path: "/run/pagoda-99-1-0".into(), maker: 99, view, names }],
+        rejected: Vec::new(),
+    }
+}
+
+fn busy() -> Snapshot {
+    Snapshot {
+        budget_bytes: 64 << 20,
+        share_bytes: 32 << 20,
+        stored_bytes: 600 << 20,
+        store_memory_bytes: 100 << 20,
+        spilled_bytes: 100 << 20,
+        ..Snapshot::default()
+    }
+}
+
+#[test]
+fn rates_are_what_was_added_between_two_looks() {
+    let begun = Instant::now();
+    let before = look(begun, 1000, &[7], &[100]);
+    let now = look(begun + Duration::from_secs(2), 1400, &[7, 40_000, 40_000, 1_000_000], &[100, 101]);
+    let groups = groups(Some(&before), &now);
+    let [group] = &groups[..] else { panic!("one tree: {groups:?}") };
+    let rates = group.tree.rates.expect("known before");
+    assert_eq!((rates.faults_s, rates.faults_stored_s, rates.evictions_s), (200.0, 100.0, 0.0));
+    let us = rates.round_us.expect("three rounds");
+    assert!(
+        (40.0..45.0).contains(&us.p50) && us.p999 >= 1000.0,
+        "the round before is not among them: {us:?}"
+    );
+    assert_eq!(group.members[0].rates, Some(rates));
+    assert_eq!(group.members[1].rates, None, "not there before: its place counted for others");
+    assert_eq!((group.tree.pid, group.tree.name.as_str(), group.tree.share_bytes), (99, "name100", 64 << 20));
+    assert_eq!((group.claimed_bytes, group.members[0].share_bytes), (60 << 20, 32 << 20));
+    assert_eq!(group.tree.compression, Some(3.0));
+}
+
+#[test]
+fn without_an_earlier_look_or_rounds_there_is_no_rate_and_nothing_stored_has_no_ratio() {
+    let now = look(Instant::now(), 5, &[], &[100]);
+    assert_eq!(groups(None, &now)[0].tree.rates, None);
+    assert_eq!(groups(Some(&now), &now)[0].tree.rates, None, "no time has passed");
+    let later = Look { at: now.at + Duration::from_secs(1), ..now.clone() };
+    let rates = groups(Some(&now), &later)[0].tree.rates.expect("a second");
+    assert_eq!((rates.faults_s, rates.round_us), (0.0, None));
+    assert_eq!(
+        Row::of(1, "", "", &Snapshot { store_memory_bytes: 5, ..Snapshot::default() }).compression,
+        None
+    );
+}
+
+#[test]
+fn a_tree_of_the_same_maker_and_another_program_is_another_tree() {
+    let begun = Instant::now();
+    let before = look(begun, 1000, &[], &[100]);
+    let mut now = look(begun + Duration::from_secs(1), 1400, &[], &[101]);
+    now.trees[0].path = "/run/pagoda-99-2-0".into();
+    let groups = groups(Some(&before), &now);
+    assert_eq!(groups[0].tree.rates, None);
+    assert_eq!(groups[0].tree.name, "(its program has ended)");
+}
+
+#[test]
+fn every_key_of_the_json_is_in_the_documentation() {
+    let page = include_str!("../../../../docs/top.md");
+    let us = Some(Percentiles::default());
+    let rates = Some(Rates { round_us: us, ..Rates::default() });
+    let group = Group { tree: Row { rates, ..Row::default() }, claimed_bytes: 0, members: Vec::new() };
+    let json = serde_json::to_value(&group).expect("JSON");
+    let keys = |path: &str| {
+        let object = json.pointer(path).and_then(serde_json::Value::as_object).expect("an object");
+        object.keys().cloned().collect::<Vec<_>>()
+    };
+    for key in [keys(""), keys("/rates"), keys("/rates/round_us")].concat() {
+        assert!(page.contains(&format!("`{key}`")), "{key}");
+    }
+}

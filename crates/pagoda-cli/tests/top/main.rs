@@ -1,0 +1,205 @@
+//! `pagoda top` from the outside: on a real terminal and for scripts, with a real `pagoda run` beneath.
+
+mod terminal;
+
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use terminal::Shown;
+
+const ROLE: &str = "PAGODA_TEST_TOUCH";
+const BUDGET_MIB: u64 = 48;
+const HELD_MIB: usize = 96;
+
+/// The program: holds twice its budget, touches all of it again and again, and ends with its standard input.
+#[test]
+fn toucher() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let mut memory = vec![7u8; HELD_MIB << 20];
+    println!("ready");
+    std::thread::spawn(move || {
+        loop {
+            for page in memory.chunks_mut(4096) {
+                page[0] = page[0].wrapping_add(1);
+            }
+        }
+    });
+    let mut nothing = String::new();
+    std::io::stdin().read_line(&mut nothing).expect("read");
+}
+
+/// A managed toucher; it ends when this is dropped.
+struct Managed {
+    run: Child,
+    input: Option<ChildStdin>,
+    runtime: tempfile::TempDir,
+}
+
+impl Managed {
+    /// `None` where no program can be managed.
+    fn start() -> Option<Self> {
+        let runtime = tempfile::tempdir().expect("a directory");
+        let mut run = Command::new(env!("CARGO_BIN_EXE_pagoda"))
+            .args(["run", "--quiet", "--memory", &format!("{BUDGET_MIB}M"), "--"])
+            .arg(std::env::current_exe().expect("a path"))
+            .args(["--exact", "toucher", "--nocapture"])
+            .env(ROLE, "1")
+            .env("XDG_RUNTIME_DIR", runtime.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("pagoda starts");
+        let input = run.stdin.take();
+        let says = BufReader::new(run.stdout.take().expect("piped"));
+        if !says.lines().map_while(Result::ok).any(|line| line.contains("ready")) {
+            let why = String::from_utf8_lossy(&run.wait_with_output().expect("it ends").stderr).into_owned();
+            assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {why}");
+            eprintln!("SKIPPED pagoda top of a managed program: {why}");
+            return None;
+        }
+        Some(Self { run, input, runtime })
+    }
+
+    /// Looks at this tree, and where it is.
+    fn top(&self, options: &[&str]) -> Command {
+        let mut command = top(options);
+        command.arg(self.run.id().to_string()).env("XDG_RUNTIME_DIR", self.runtime.path());
+        command
+    }
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.run.wait();
+    }
+}
+
+fn top(options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+    command.arg("top").args(options);
+    command
+}
+
+#[test]
+fn a_user_sees_a_tree_changes_the_picture_and_gets_the_terminal_back() {
+    let Some(managed) = Managed::start() else { return };
+    let mut shown = Shown::start(managed.top(&["--interval", "0.2"]), 24, 100);
+    for what in ["1 trees, 1 processes", "48MiB", "pagoda top", "served in us: p50", "arrows select"] {
+        shown.wait_for(what);
+    }
+    shown.press("f");
+    shown.wait_for("FROZEN");
+    shown.press("/nobody\r");
+    shown.wait_for("none of 1 trees");
+    shown.press("/\u{1b}");
+    shown.wait_for(&managed.run.id().to_string());
+    shown.press("f");
+    shown.resize(7, 30);
+    shown.wait_until("a small picture", |text| {
+        text.contains("PID") && !text.contains("served in us") && !text.contains("ANON ")
+    });
+    shown.resize(24, 220);
+    shown.wait_for("p99.9 us");
+    shown.press("q");
+    assert_eq!(shown.end().0.code(), Some(0));
+}
+
+#[test]
+fn a_tree_that_ends_is_gone_from_the_picture() {
+    let Some(managed) = Managed::start() else { return };
+    let mut shown = Shown::start(managed.top(&["-i", "0.1"]), 24, 80);
+    shown.wait_for("1 processes");
+    drop(managed);
+    shown.wait_for("no program runs");
+    shown.press("\u{3}");
+    assert_eq!(shown.end().0.code(), Some(0), "Control-C is a key there");
+}
+
+#[test]
+fn a_key_that_comes_with_a_change_of_size_is_not_lost() {
+    let mut shown = Shown::start(top(&["-i", "10"]), 10, 60);
+    shown.wait_for("by ANON down");
+    for turn in 0..20 {
+        shown.resize(10, 61 + turn);
+        shown.press("r");
+        shown.wait_for(if turn % 2 == 0 { "by ANON up" } else { "by ANON down" });
+    }
+    shown.press("q");
+    assert_eq!(shown.end().0.code(), Some(0));
+}
+
+#[test]
+fn signals_that_end_it_give_the_terminal_back() {
+    for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let shown = Shown::start(top(&[]), 10, 60);
+        shown.wait_for("q quit");
+        kill_process(Pid::from_child(&shown.child), signal).expect("sent");
+        assert_eq!(shown.end().0.code(), Some(status));
+    }
+}
+
+#[test]
+fn scripts_get_a_table_or_json_of_the_same() {
+    let Some(managed) = Managed::start() else { return };
+    let output = |format: &str| managed.top(&[format, "-i", "0.5"]).output().expect("it runs");
+    let json: Value = serde_json::from_slice(&output("--json").stdout).expect("JSON");
+    let tree = &json["trees"][0];
+    assert_eq!((&tree["pid"], &tree["status"]), (&managed.run.id().into(), &"tree".into()));
+    assert_eq!(tree["share_bytes"], BUDGET_MIB << 20);
+    let member = &tree["members"][0];
+    assert_eq!(member["status"], "managed");
+    let number = |key: &str| member[key].as_u64().unwrap_or_else(|| panic!("{key}: {member}"));
+    // Pages that repeat one word take nothing, and are not in it.
+    assert!(number("held_bytes") > BUDGET_MIB << 20, "{member}");
+    assert!(number("resident_bytes") > 0 && number("stored_bytes") > 0, "{member}");
+    assert!(number("free_low_bytes") < number("free_high_bytes"), "{member}");
+    let rates = &member["rates"];
+    assert!(
+        rates["faults_s"].as_f64() > Some(0.0) && rates["faults_stored_s"].as_f64() > Some(0.0),
+        "{rates}"
+    );
+    let us = |key: &str| rates["round_us"][key].as_f64().expect("faults were served");
+    assert!(us("p50") > 0.0 && us("p50") <= us("p99") && us("p99") <= us("p999"), "{rates}");
+    let table = output("--once");
+    let table = String::from_utf8(table.stdout).expect("text");
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 3, "{table}");
+    assert!(lines[0].contains("PID") && lines[0].contains("p99.9 us"), "{table}");
+    assert!(lines[1].contains(" tree ") && lines[2].contains(" managed "), "{table}");
+}
+
+#[test]
+fn a_file_that_others_may_open_is_refused_and_that_is_said() {
+    let Some(managed) = Managed::start() else { return };
+    let files = std::fs::read_dir(managed.runtime.path()).expect("read").flatten().collect::<Vec<_>>();
+    let [file] = &files[..] else { panic!("one tree file: {files:?}") };
+    std::fs::set_permissions(file.path(), Permissions::from_mode(0o644)).expect("mode");
+    let output = managed.top(&["--once"]).output().expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0), "{errors}");
+    assert!(errors.contains("others than its user may open it") && errors.lines().count() == 1, "{errors}");
+}
+
+#[test]
+fn what_can_not_be_shown_is_one_line_and_125() {
+    for (options, says) in [
+        (&["4194304"][..], "no process 4194304 runs under"),
+        (&[], "standard output is no terminal; add --once or --json"),
+        (&["--interval", "0"], "between 0.1 and 3600"),
+        (&["--interval", "NaN"], "between 0.1 and 3600"),
+    ] {
+        let output = top(options).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0), "{errors}");
+        assert!(errors.contains(says) && errors.lines().count() == 1, "{errors}");
+    }
+}

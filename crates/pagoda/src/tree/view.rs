@@ -1,0 +1,126 @@
+//! A tree from outside: one look at its file by who is no member, and does not trust it.
+//!
+//! Nothing is mapped and nothing written, so that looking costs the tree's processes nothing and can't harm them, and a
+//! file that is cut short or full of nonsense can't harm who looks. A look reads a few MiB at most, whatever the file says.
+//! This module must never believe a number that an index or a size is made of before it is checked.
+
+use std::io;
+use std::path::Path;
+
+use pagoda_core::latency::BUCKETS;
+use pagoda_core::size::Bytes;
+use pagoda_linux::identity::{self, Identity};
+use pagoda_linux::shared_file::WordFile;
+
+use super::{
+    CLAIMS, HEADER_WORDS, Header, IDENTITIES, MAGIC, MEMBERS_MAX, PLACE_WORDS, PLACES, READY, ROUNDS, Sums,
+    WORDS,
+};
+use crate::counters::{COUNT, Counter, Snapshot};
+
+/// Why a file has nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewError {
+    /// It is not there, or this user may not read it.
+    #[error("it can't be read ({0})")]
+    Unreadable(#[source] io::Error),
+    /// It was not made by this version of `pagoda run` for this user.
+    #[error("it is not a tree file of this version and user: {0}")]
+    Foreign(String),
+    /// It has been made just now, or has been written to by something else.
+    #[error("it is not whole: {0}")]
+    Torn(&'static str),
+}
+
+/// A tree as it was at one moment: each number is right, two of them may be a moment apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// All that [`Tree::totals`](super::Tree::totals) tells.
+    pub totals: Snapshot,
+    /// The rounds of all members that ever were, in buckets of [`pagoda_core::latency`].
+    pub rounds: Vec<u64>,
+    /// What all members claim of the budget.
+    pub claimed: Bytes,
+    /// The living, in no order. A member that starts just now may be missing.
+    pub members: Vec<MemberView>,
+}
+
+/// A member at that moment. What only grows goes on from the members that had its place before: differences tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberView {
+    /// Who it is.
+    pub identity: Identity,
+    /// Whether it is the program that was asked for.
+    pub is_first: bool,
+    /// Its counters.
+    pub counters: Snapshot,
+    /// Its rounds, in buckets of [`pagoda_core::latency`].
+    pub rounds: Vec<u64>,
+}
+
+impl View {
+    /// Looks at the file of a tree. It reads 4.7 KiB for each place that was ever used, 25 KiB besides, and a `/proc` file for each
+    /// member; it waits for nobody.
+    ///
+    /// # Errors
+    /// See [`ViewError`].
+    pub fn read(path: &Path) -> Result<Self, ViewError> {
+        let file = WordFile::open(path, WORDS).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => ViewError::Foreign(error.to_string()),
+            _ => ViewError::Unreadable(error),
+        })?;
+        let read = |from, count| file.read(from, count).map_err(ViewError::Unreadable);
+        let head = read(0, PLACES)?;
+        let header = |word: Header| head[word as usize];
+        match header(Header::Magic) {
+            MAGIC => {}
+            0 => return Err(ViewError::Torn("it has no header yet")),
+            _ => return Err(ViewError::Foreign("it has another version's header".to_owned())),
+        }
+        let used = header(Header::Used) as usize;
+        if used > MEMBERS_MAX {
+            return Err(ViewError::Torn("it tells of more members than there is room for"));
+        }
+        let base_page_bytes = header(Header::BasePageBytes);
+        if !base_page_bytes.is_power_of_two() || !(4096..=2 << 20).contains(&base_page_bytes) {
+            return Err(ViewError::Torn("its base page is none"));
+        }
+        let places = read(PLACES, used * PLACE_WORDS)?;
+        let all_rounds = read(ROUNDS, used * BUCKETS)?;
+        // Whose namespaces differ from ours has numbers that say nothing here.
+        let comparable = identity::namespaces().is_ok_and(|own| own == header(Header::Namespaces));
+        let (mut sums, mut rounds) = (Sums::default(), vec![0u64; BUCKETS]);
+        let (mut members, mut first, mut claimed) = (Vec::new(), Snapshot::default(), 0u64);
+        for index in 0..used {
+            let place = &places[index * PLACE_WORDS..][..PLACE_WORDS];
+            let of_member = &all_rounds[index * BUCKETS..][..BUCKETS];
+            let word = head[IDENTITIES + index];
+            let owner = Identity::from_word(word).filter(|_| place[READY] == word);
+            let alive = owner.filter(|owner| !comparable || owner.is_alive());
+            let value = |counter: Counter| place[..COUNT][counter as usize];
+            sums.add(alive.is_some(), value);
+            for (sum, count) in rounds.iter_mut().zip(of_member) {
+                *sum = sum.saturating_add(*count);
+            }
+            let is_first = word != 0 && word == header(Header::First);
+            if is_first {
+                first = Snapshot::of(value);
+            }
+            if let Some(identity) = alive {
+                claimed = claimed.saturating_add(head[CLAIMS + index]);
+                let counters = Snapshot::of(value);
+                members.push(MemberView { identity, is_first, counters, rounds: of_member.to_vec() });
+            }
+        }
+        let before = header(Header::TurnedAway).saturating_add(header(Header::UnmanagedEnded));
+        let budget = Bytes::new(header(Header::BudgetBytes));
+        let totals = sums.of_tree(&first, budget, base_page_bytes, before);
+        Ok(Self { totals, rounds, claimed: Bytes::new(claimed), members })
+    }
+}
+
+const _: () = assert!(HEADER_WORDS <= PLACES && IDENTITIES < CLAIMS, "the header is read with the arrays");
+
+#[cfg(test)]
+#[path = "view_test.rs"]
+mod tests;
