@@ -29,6 +29,7 @@ pub mod sparse_file;
 pub mod statm;
 pub mod swapfile;
 pub mod tcb;
+pub mod tcp;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod thread;

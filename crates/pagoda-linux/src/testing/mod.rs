@@ -9,5 +9,6 @@ pub mod growing;
 pub mod heap;
 pub mod mapping;
 pub mod process;
+pub mod redis;
 pub mod sandbox;
 pub mod terminal;

@@ -19,7 +19,7 @@ pub(super) struct FileTier {
 }
 
 /// Says which bytes belong at a place: those of an older object there have another sum even if they are intact.
-fn checksum(id: u32, first_unit: u32, bytes: &[u8]) -> u64 {
+pub(super) fn checksum(id: u32, first_unit: u32, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, u64::from(id) << 32 | u64::from(first_unit))
 }
 

@@ -23,6 +23,8 @@ pub(super) struct MemoryState {
     pub raw: Queue,
     /// All other objects in memory.
     pub packed: Queue,
+    /// Objects that are to be deleted at the remote store.
+    pub gone: Queue,
 }
 
 impl MemoryState {
@@ -39,6 +41,13 @@ impl MemoryState {
         }
         self.pool.release(word.first());
         self.numbers.give_back(table, id);
+    }
+
+    /// An object at the remote store is nobody's any more: it is deleted there later.
+    pub fn forget_remote(&mut self, table: &ObjectTable, id: u32) {
+        let word = table.at(id).word();
+        table.at(id).publish(word.moved_to(Kind::Gone, word.first()));
+        self.gone.push_youngest(table, id);
     }
 
     /// Takes objects in memory, in the order in which they were made, out of existence.
@@ -101,7 +110,13 @@ impl MemoryTier {
             .map_err(|source| OpenError::Reserve { bytes: Bytes::new(len as u64), source })?;
         let pool = BlockPool::new(segments, blocks);
         let (links, numbers) = (pool.links(), Numbers::new());
-        let state = Lock::new(MemoryState { pool, numbers, raw: Queue::new(), packed: Queue::new() });
+        let state = Lock::new(MemoryState {
+            pool,
+            numbers,
+            raw: Queue::new(),
+            packed: Queue::new(),
+            gone: Queue::new(),
+        });
         Ok(Self { bytes, links, state, growing: Lock::new(()), block, segment })
     }
 

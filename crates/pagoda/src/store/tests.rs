@@ -11,28 +11,29 @@ use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, DirectFileError};
 use super::file::{Batch, FileTier};
 use super::objects::Kind;
 use super::pack::pack;
+use super::spill::Written;
 use super::*;
 
 /// A small generator, seeded, so that a failure can be run again.
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
-    fn bytes(&mut self, into: &mut [u8]) {
+    pub fn bytes(&mut self, into: &mut [u8]) {
         into.iter_mut().for_each(|byte| *byte = (self.next() >> 24) as u8);
     }
 }
 
 /// A page of which this share of chunks is new and the rest repeats one of the last 32: 43 compresses 2:1, 25 3:1.
-fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
+pub(super) fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut page, mut recent) = (Vec::with_capacity(len + 64), Vec::<Vec<u8>>::new());
     while page.len() < len {
@@ -53,24 +54,24 @@ fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
 }
 
 /// A directory on a disk: where the tests are built.
-fn disk() -> tempfile::TempDir {
+pub(super) fn disk() -> tempfile::TempDir {
     let executable = std::env::current_exe().expect("a path");
     tempfile::tempdir_in(executable.parent().expect("a directory")).expect("a directory")
 }
 
-fn config(base: BasePage, memory: Bytes, file: Option<(&Path, Bytes)>) -> StoreConfig {
+pub(super) fn config(base: BasePage, memory: Bytes, file: Option<(&Path, Bytes)>) -> StoreConfig {
     let file = file.map(|(directory, limit)| FileConfig { directory: directory.to_owned(), limit });
-    StoreConfig { base, memory_limit: memory, file }
+    StoreConfig { base, memory_limit: memory, file, remote: None }
 }
 
-fn stored(put: Result<Put, PutError>) -> Handle {
+pub(super) fn stored(put: Result<Put, PutError>) -> Handle {
     match put {
         Ok(Put::Stored(handle)) => handle,
         other => panic!("{other:?}"),
     }
 }
 
-fn assert_holds(store: &TieredStore, scratch: &mut Scratch, handle: Handle, page: &[u8]) {
+pub(super) fn assert_holds(store: &TieredStore, scratch: &mut Scratch, handle: Handle, page: &[u8]) {
     let mut back = vec![0xee; page.len()];
     store.get(handle, 0, &mut back, scratch).expect("stored");
     assert!(back == page, "another page came back for {handle:?}");
@@ -337,7 +338,7 @@ fn a_free_or_a_reader_during_a_spill_is_right() {
     assert!(read.enter(read.word()));
     assert_eq!(file.write(&mut batch), Ok(3));
     assert_holds(&store, &mut scratch, handles[2], &pages[2]);
-    assert!(store.settle(file, &batch, 3) > 0);
+    assert!(store.settle(Some(Written::File(file)), &batch, 3) > 0);
     read.leave();
     let kinds: Vec<Kind> = batch.items.iter().map(|item| store.table.at(item.id).word().kind()).collect();
     assert_eq!(kinds, [Kind::Free, Kind::Memory, Kind::File]);
@@ -373,7 +374,7 @@ fn sparse_segments_are_emptied_and_given_back() {
 }
 
 /// A seeded walk over everything one can do, against a shadow map.
-fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
+pub(super) fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
     let base_len = store.page_bytes();
     let mut scratch = Scratch::new(match base_len {
         4096 => BasePage::K4,

@@ -1,4 +1,4 @@
-//! The store that people use: memory first, the file behind it.
+//! The store that people use: memory first, the file and the remote store behind it.
 //!
 //! Putting, fetching and freeing is here; moving between tiers is in `spill`. It never returns a page that it can't
 //! vouch for, and forgets nothing when it is full.
@@ -19,6 +19,7 @@ use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable};
 use super::pack::{extent, is_packed, pack, repack, unpack};
 use super::release::Releases;
+use super::remote::RemoteTier;
 use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 
@@ -26,11 +27,12 @@ use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreCon
 /// threads took the room, or were reading all that could leave.
 const ROUNDS_MAX: usize = 8;
 
-/// Compressed memory that spills to a file.
+/// Compressed memory that spills to a file, and to a remote store.
 pub struct TieredStore {
     pub(super) table: ObjectTable,
     pub(super) memory: MemoryTier,
     pub(super) file: Option<FileTier>,
+    pub(super) remote: Option<RemoteTier>,
     /// Whoever moves objects holds this: one mover at a time.
     pub(super) spiller: Lock<Option<Batch>>,
     releases: Releases,
@@ -40,18 +42,20 @@ pub struct TieredStore {
 }
 
 impl TieredStore {
-    /// Opens an empty store. With a file, blocks for one write to it.
+    /// Opens an empty store. Blocks for one write to its file, and until its remote store has answered, if there are any.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(config: StoreConfig) -> Result<Self, OpenError> {
         let memory = MemoryTier::open(config.base, config.memory_limit)?;
         let file = config.file.as_ref().map(FileTier::open).transpose()?;
+        let remote = config.remote.map(RemoteTier::open).transpose()?;
         Ok(Self {
             table: ObjectTable::new(),
             memory,
-            spiller: Lock::new(file.as_ref().map(|_| Batch::new())),
+            spiller: Lock::new((file.is_some() || remote.is_some()).then(Batch::new)),
             file,
+            remote,
             releases: Releases::default(),
             page: piece(config.base),
             seed: pagoda_linux::process::random_u64(),
@@ -97,19 +101,24 @@ impl TieredStore {
     #[must_use]
     pub fn usage(&self) -> StoreUsage {
         let (file, file_table) =
-            self.file.as_ref().map_or((0, 0), |file| (file.used_bytes(), file.table_bytes() + BATCH as u64));
+            self.file.as_ref().map_or((0, 0), |file| (file.used_bytes(), file.table_bytes()));
+        let buffer = if self.file.is_some() || self.remote.is_some() { BATCH as u64 } else { 0 };
+        let (remote, failures) =
+            self.remote.as_ref().map_or((0, 0), |remote| (remote.used_bytes(), remote.failures()));
         let state = self.memory.lock();
-        let objects = u64::from(state.numbers.used);
+        let objects = u64::from(state.numbers.used - state.gone.objects);
         let segments = u64::from(state.pool.present_segments()) * self.memory.segment_bytes() as u64;
         let links = state.pool.linked_segments() as usize * self.memory.segment_bytes()
             / self.memory.block_bytes()
             * 4;
-        let tables = links as u64 + self.table.bytes(state.numbers.high) + file_table;
+        let tables = links as u64 + self.table.bytes(state.numbers.high) + file_table + buffer;
         StoreUsage {
             raw_bytes: Bytes::new(objects * self.page as u64),
             memory_used_bytes: Bytes::new(state.pool.used_blocks() * self.memory.block_bytes() as u64),
             memory_committed_bytes: Bytes::new(segments + tables),
             file_bytes: Bytes::new(file),
+            remote_bytes: Bytes::new(remote),
+            remote_failures: failures,
             objects,
         }
     }
@@ -159,7 +168,7 @@ impl TieredStore {
                 return Err(GetError::Corrupt);
             }
             match word.kind() {
-                Kind::Free | Kind::Reserved => return Err(GetError::Corrupt),
+                Kind::Free | Kind::Reserved | Kind::Gone => return Err(GetError::Corrupt),
                 // A reader or a mover came between: look again. Each retry means that another got on.
                 Kind::Memory if !object.enter(word) => {}
                 Kind::Memory => {
@@ -185,6 +194,12 @@ impl TieredStore {
                     let checksum = object.checksum.load(Ordering::Relaxed);
                     let bytes = file.read(id, units, len, checksum, slots)?;
                     return Ok((bytes, word.raw()));
+                }
+                Kind::Remote => {
+                    let remote = self.remote.as_ref().ok_or(GetError::Corrupt)?;
+                    let bytes = &mut packed[..len];
+                    remote.read(id, word.first(), object.checksum.load(Ordering::Relaxed), bytes)?;
+                    return Ok((&packed[..len], word.raw()));
                 }
             }
         }
@@ -290,10 +305,11 @@ impl Store for TieredStore {
         let mut state = self.memory.lock();
         let word = object.word();
         match word.kind() {
-            Kind::Free | Kind::Reserved => {}
+            Kind::Free | Kind::Reserved | Kind::Gone => {}
             // The mover sees it when it is done.
             Kind::Memory if word.has(MOVING) => object.flag(FREED, 0),
             Kind::Memory => state.drop_object(&self.table, id),
+            Kind::Remote => state.forget_remote(&self.table, id),
             Kind::File => {
                 state.numbers.give_back(&self.table, id);
                 drop(state);
