@@ -16,6 +16,8 @@ pub(super) const BATCH: usize = 1 << 20;
 pub(super) struct FileTier {
     file: DirectFile,
     extents: Lock<Extents>,
+    #[cfg(test)]
+    pub faults: super::faults::Faults,
 }
 
 /// Says which bytes belong at a place: those of an older object there have another sum even if they are intact.
@@ -81,7 +83,12 @@ impl FileTier {
     /// A tier in this file. Of a limit beyond 1 TiB (what the unit numbers reach) the rest is left unused.
     pub fn over(file: DirectFile, limit_bytes: u64) -> Self {
         let slots = (limit_bytes / SLOT as u64).min(u64::from(u32::MAX)) as u32;
-        Self { file, extents: Lock::new(Extents::new(slots)) }
+        Self {
+            file,
+            extents: Lock::new(Extents::new(slots)),
+            #[cfg(test)]
+            faults: super::faults::Faults::default(),
+        }
     }
 
     pub fn used_bytes(&self) -> u64 {
@@ -106,7 +113,7 @@ impl FileTier {
             batch.items[index] = item;
         }
         let bytes = end(&batch.items[written - 1]) as usize * SLOT;
-        let outcome = self.file.write_at(u64::from(run.first) * SLOT as u64, &batch.buffer[..bytes]);
+        let outcome = self.write_at(u64::from(run.first) * SLOT as u64, &batch.buffer[..bytes]);
         let mut extents = self.extents.lock();
         if outcome.is_ok() {
             for item in &mut batch.items[..written] {
@@ -129,13 +136,30 @@ impl FileTier {
     ) -> Result<&'a [u8], GetError> {
         let Run { first, slots: count } = units.slots();
         let into = &mut slots[..count as usize * SLOT];
-        match self.file.read_at(u64::from(first) * SLOT as u64, into) {
+        match self.read_at(u64::from(first) * SLOT as u64, into) {
             Ok(()) => {}
             Err(FileError::Short) => return Err(GetError::Corrupt),
             Err(source) => return Err(GetError::Io { source }),
         }
         let bytes = &into[units.offset_in_slots()..][..len];
         if checksum(id, units.first, bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
+    }
+
+    #[cfg(not(test))]
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
+        self.file.write_at(offset, from)
+    }
+    #[cfg(test)]
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
+        self.faults.write(&self.file, offset, from)
+    }
+    #[cfg(not(test))]
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        self.file.read_at(offset, into)
+    }
+    #[cfg(test)]
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        self.faults.read(&self.file, offset, into)
     }
 
     /// The object in these units is gone.

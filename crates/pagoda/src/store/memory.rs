@@ -72,6 +72,8 @@ pub(super) struct MemoryTier {
     growing: Lock<()>,
     block: usize,
     segment: usize,
+    #[cfg(test)]
+    pub faults: super::faults::Faults,
 }
 
 /// A page of 64 KiB at 2:1 wastes under 1% in half a block of 512 bytes and 1% in links; one of 4 KiB 3% in 128 bytes
@@ -117,7 +119,16 @@ impl MemoryTier {
             packed: Queue::new(),
             gone: Queue::new(),
         });
-        Ok(Self { bytes, links, state, growing: Lock::new(()), block, segment })
+        Ok(Self {
+            bytes,
+            links,
+            state,
+            growing: Lock::new(()),
+            block,
+            segment,
+            #[cfg(test)]
+            faults: super::faults::Faults::default(),
+        })
     }
 
     pub fn lock(&self) -> Held<'_, MemoryState> {
@@ -168,6 +179,8 @@ impl MemoryTier {
         drop(state);
         let at = segment as usize * self.segment;
         let populated = self.bytes.populate(at..at + self.segment);
+        #[cfg(test)]
+        let populated = populated.and_then(|()| self.memory_fault());
         let mut state = self.lock();
         if populated.is_err() {
             // No memory to be had now: as good as a limit. What was populated of it is given back.
@@ -180,6 +193,11 @@ impl MemoryTier {
         Some(())
     }
 
+    #[cfg(test)]
+    fn memory_fault(&self) -> std::io::Result<()> {
+        self.faults.draw().map_or(Ok(()), |_| Err(std::io::ErrorKind::OutOfMemory.into()))
+    }
+
     /// Gives wholly empty segments back, all but a small reserve (none for a store that holds nothing in memory).
     pub fn give_back_empty_segments(&self) -> Bytes {
         let mut given = Bytes::ZERO;
@@ -190,6 +208,8 @@ impl MemoryTier {
             drop(state);
             let at = segment as usize * self.segment;
             let discarded = self.bytes.discard(at..at + self.segment);
+            #[cfg(test)]
+            let discarded = discarded.and_then(|()| self.memory_fault());
             let mut state = self.lock();
             if discarded.is_err() {
                 // Locked by mlockall, say: it is still ours to use.

@@ -17,6 +17,10 @@
 //! taken with the writer's is none of these, and no other lock is taken with a reader's. The queues of `release` have a lock each, with which no
 //! other is taken.
 
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod faults_test;
 mod file;
 mod handle;
 mod memory;

@@ -26,7 +26,7 @@ use super::{GetError, RemoteConfig};
 pub use address::{AddressError, RemoteAddress};
 use keep::Keeper;
 pub use link::RemoteError;
-use link::{Link, SMALL_ANSWER, packed};
+use link::{Link, SMALL_ANSWER, pack_into, packed};
 
 /// How long one request may take, connecting included: a MiB over a slow line, and a server that forks or rewrites a file.
 const REQUEST_NS: u64 = 3_000_000_000;
@@ -41,6 +41,9 @@ const RETRY_US: u32 = 20_000;
 /// meanwhile is told so at once.
 const PAUSE_LEAST_NS: u64 = 500_000_000;
 const PAUSE_MOST_NS: u64 = 8_000_000_000;
+
+/// What a batch of middling objects takes as a request. One of many small ones takes more, once.
+const REQUEST_BYTES: usize = BATCH + (64 << 10);
 
 /// Connections for fetching, as many as there are threads that serve faults.
 const READERS: usize = crate::engine::HANDLERS_MAX;
@@ -88,13 +91,18 @@ struct Writer {
     strays: Vec<Stray>,
     /// Nothing is written before this moment, for this reason.
     pause: Option<(u64, RemoteError)>,
+    /// How long the next pause is.
     pause_ns: u64,
+    /// One request at a time, made here.
+    request: Vec<u8>,
 }
 
 pub(super) struct RemoteTier {
     names: Names,
     limit: u64,
     expiry_ms: u64,
+    /// How long it pauses after a failure at most.
+    pause_most_ns: u64,
     used: AtomicU64,
     failures: AtomicU64,
     writer: Lock<Writer>,
@@ -143,6 +151,7 @@ impl RemoteTier {
             names: Names { owner: u128::from(random()) << 64 | u128::from(random()) },
             limit: config.limit.get(),
             expiry_ms: config.expiry.as_millis() as u64,
+            pause_most_ns: PAUSE_MOST_NS,
             used: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             writer: Lock::new(Writer {
@@ -151,6 +160,7 @@ impl RemoteTier {
                 strays,
                 pause: None,
                 pause_ns: PAUSE_LEAST_NS,
+                request: Vec::with_capacity(REQUEST_BYTES),
             }),
             readers: std::array::from_fn(|_| Lock::new(link())),
             keeper: Lock::new(Keeper::new(link(), config.expiry)),
@@ -193,8 +203,9 @@ impl RemoteTier {
                 self.used.fetch_add(bytes_of(batch), Ordering::Relaxed);
             }
             Err(error) => {
-                writer.pause = Some((now_ns() + writer.pause_ns, error));
-                writer.pause_ns = (writer.pause_ns * 2).min(PAUSE_MOST_NS);
+                let pause_ns = writer.pause_ns.min(self.pause_most_ns);
+                writer.pause = Some((now_ns() + pause_ns, error));
+                writer.pause_ns = (2 * pause_ns).max(PAUSE_LEAST_NS);
             }
         }
         outcome
@@ -205,18 +216,21 @@ impl RemoteTier {
         let number = writer.next;
         writer.next = writer.next.wrapping_add(1);
         let key = self.names.key(number);
-        let mut store = redis::Cmd::with_capacity(2 + 2 * batch.items.len(), batch.buffer.len());
+        let mut store = redis::Cmd::with_capacity(2 + 2 * batch.items.len(), BATCH + 16 * batch.items.len());
         store.arg("HSET").arg(&key);
         for index in 0..batch.items.len() {
             let mut item = batch.items[index];
             let bytes = batch.bytes_of(&item);
             item.checksum = self.names.checksum(item.id, number, bytes);
+            #[cfg(test)]
+            writer.link.faults.sent(bytes);
             store.arg(&Names::field(item.id, number)).arg(&*bytes);
             batch.items[index] = item;
         }
         let expire = redis::cmd("PEXPIRE").arg(&key).arg(self.expiry_ms).clone();
-        let request = packed(&[redis::cmd("MULTI"), store, expire, redis::cmd("EXEC")]);
-        let answers = writer.link.ask(&request, 4, 4 * SMALL_ANSWER, deadline_ns());
+        writer.request.clear();
+        pack_into(&mut writer.request, &[redis::cmd("MULTI"), store, expire, redis::cmd("EXEC")]);
+        let answers = writer.link.ask(&writer.request, 4, 4 * SMALL_ANSWER, deadline_ns());
         let stored = batch.items.len() as i64;
         match answers.as_ref().map(|answers| answers.last()) {
             Ok(Some(Value::Array(done))) if *done == [Value::Int(stored), Value::Int(1)] => Ok(number),
@@ -317,6 +331,31 @@ fn check_server(link: &mut Link) -> Result<(), RemoteOpenError> {
         return Err(RemoteOpenError::Evicts);
     }
     Ok(())
+}
+
+#[cfg(test)]
+impl RemoteTier {
+    /// Lets every connection fail by a plan, and pauses be short.
+    pub fn inject(&mut self, faults: &super::faults::Faults) {
+        let mut writer = self.writer.lock();
+        writer.link.faults = faults.clone();
+        drop(writer);
+        self.readers.iter().for_each(|reader| reader.lock().faults = faults.clone());
+        self.keeper.lock().inject(faults);
+        self.pause_most_ns = 2_000_000;
+    }
+    /// Deletes what is nobody's without waiting for the next batch.
+    pub fn delete_strays_now(&self) -> Result<(), RemoteError> {
+        self.delete_strays(&mut self.writer.lock())
+    }
+    /// Fields that this owner has at the server.
+    pub fn fields(&self) -> i64 {
+        let lengths: Vec<_> =
+            (0..SHARDS).map(|shard| redis::cmd("HLEN").arg(self.names.key_of_shard(shard)).clone()).collect();
+        let answers = self.writer.lock().link.ask(&packed(&lengths), lengths.len(), 1 << 20, deadline_ns());
+        let count = |value| if let Value::Int(count) = value { count } else { -1 };
+        answers.expect("it works").into_iter().map(count).sum()
+    }
 }
 
 #[cfg(test)]

@@ -45,6 +45,13 @@ impl Keeper {
     }
 }
 
+#[cfg(test)]
+impl Keeper {
+    pub fn inject(&mut self, faults: &super::super::faults::Faults) {
+        self.link.faults = faults.clone();
+    }
+}
+
 impl RemoteTier {
     /// Renews this owner's keys, if it is time.
     fn renew(&self) {

@@ -80,6 +80,8 @@ fn refusal(value: &Value) -> Option<RemoteError> {
 pub(super) struct Link {
     address: RemoteAddress,
     open: Option<Open>,
+    #[cfg(test)]
+    pub faults: super::super::faults::Faults,
 }
 
 struct Open {
@@ -152,13 +154,23 @@ pub(super) const SMALL_ANSWER: usize = 4 << 10;
 /// Requests as they are sent, one behind the other.
 pub(super) fn packed(requests: &[Cmd]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    requests.iter().for_each(|request| request.write_packed_command(&mut bytes));
+    pack_into(&mut bytes, requests);
     bytes
+}
+
+/// Adds requests as they are sent.
+pub(super) fn pack_into(bytes: &mut Vec<u8>, requests: &[Cmd]) {
+    requests.iter().for_each(|request| request.write_packed_command(bytes));
 }
 
 impl Link {
     pub fn new(address: RemoteAddress) -> Self {
-        Self { address, open: None }
+        Self {
+            address,
+            open: None,
+            #[cfg(test)]
+            faults: super::super::faults::Faults::default(),
+        }
     }
 
     /// Sends requests and returns their answers, `answers` of them and `bytes_max` in all, by `deadline_ns`. An answer that
@@ -178,11 +190,49 @@ impl Link {
             None => Open::connect(&self.address, deadline_ns)?,
         };
         open.connection.set_deadline_ns(deadline_ns);
+        #[cfg(test)]
+        let fault = self.faults.draw();
+        #[cfg(test)]
+        open.fail_before(request, fault)?;
         let values = open.ask(request, answers, bytes_max)?;
+        #[cfg(test)]
+        let values = fail_after(values, fault)?;
         self.open = Some(open);
         match values.iter().find_map(refusal) {
             Some(error) => Err(error),
             None => Ok(values),
         }
     }
+}
+
+#[cfg(test)]
+use super::super::faults::Fault;
+
+#[cfg(test)]
+impl Open {
+    fn fail_before(&mut self, request: &[u8], fault: Option<Fault>) -> Result<(), RemoteError> {
+        match fault {
+            Some(Fault::Error) => Err(RemoteError::CutOff(CLOSED)),
+            Some(Fault::Short) => {
+                self.connection.write_all(&request[..request.len() / 2])?;
+                Err(RemoteError::CutOff(CLOSED))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The server has done it, and that is not known, or not believed.
+#[cfg(test)]
+fn fail_after(mut values: Vec<Value>, fault: Option<Fault>) -> Result<Vec<Value>, RemoteError> {
+    match fault {
+        Some(Fault::Disconnect) => return Err(RemoteError::TimedOut),
+        Some(Fault::Corrupt) => match values.last_mut() {
+            Some(Value::BulkString(bytes)) => bytes.iter_mut().for_each(|byte| *byte ^= 0x10),
+            Some(other) => *other = Value::Int(-7),
+            None => {}
+        },
+        _ => {}
+    }
+    Ok(values)
 }
