@@ -39,3 +39,4 @@ pub mod unfinished_file;
 pub mod words;
 pub mod zero_scan;
 pub mod zram;
+pub mod zstd;

@@ -170,11 +170,9 @@ impl ProcessEngine {
             let body = Box::new(move || engine.work_on_releases(shard));
             spawn_raw(c"pagoda-release", Files::Shared, body).map_err(thread_error)?;
         }
-        if engine.store.needs_keeping() {
-            let engine = Arc::clone(&engine);
-            let body = Box::new(move || engine.store.keep(&engine.quit_handlers));
-            spawn_raw(c"pagoda-keep", Files::Shared, body).map_err(thread_error)?;
-        }
+        let keeper = Arc::clone(&engine);
+        let body = Box::new(move || keeper.store.keep(&keeper.quit_handlers));
+        spawn_raw(c"pagoda-keep", Files::Shared, body).map_err(thread_error)?;
         engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
         Ok((Self { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
     }
@@ -312,9 +310,7 @@ impl ManagerBuilder {
         for shard in 0..shared.engine.store.releases().shards() {
             shared.spawn("pagoda-release", base, move |engine, _| engine.work_on_releases(shard))?;
         }
-        if shared.engine.store.needs_keeping() {
-            shared.spawn("pagoda-keep", base, |engine, _| engine.store.keep(&engine.quit_handlers))?;
-        }
+        shared.spawn("pagoda-keep", base, |engine, _| engine.store.keep(&engine.quit_handlers))?;
         Ok(Manager { shared })
     }
 }

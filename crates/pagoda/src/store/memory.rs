@@ -13,7 +13,7 @@ use pagoda_linux::byte_store::{Backing, ByteStore};
 use pagoda_linux::lock::{Held, Lock};
 
 use super::OpenError;
-use super::objects::{Kind, Numbers, ObjectTable, QUEUED, Queue, Word};
+use super::objects::{DENSE, Kind, Numbers, ObjectTable, QUEUED, Queue, Word};
 
 /// What is only changed one thread at a time.
 pub(super) struct MemoryState {
@@ -21,8 +21,12 @@ pub(super) struct MemoryState {
     pub numbers: Numbers,
     /// Objects in memory as long as their page: they gain nothing there, so they leave first.
     pub raw: Queue,
+    /// Objects in memory that are cold, and as small as they get: they leave next.
+    pub dense: Queue,
     /// All other objects in memory.
     pub packed: Queue,
+    /// How many objects were ever put.
+    pub puts: u64,
     /// Objects that are to be deleted at the remote store.
     pub gone: Queue,
 }
@@ -30,7 +34,13 @@ pub(super) struct MemoryState {
 impl MemoryState {
     /// The queue that an object of this word belongs to.
     pub fn queue(&mut self, word: Word) -> &mut Queue {
-        if word.raw() { &mut self.raw } else { &mut self.packed }
+        if word.raw() {
+            &mut self.raw
+        } else if word.has(DENSE) {
+            &mut self.dense
+        } else {
+            &mut self.packed
+        }
     }
 
     /// Takes an object in memory out of existence: queue, blocks and number.
@@ -112,13 +122,17 @@ impl MemoryTier {
             .map_err(|source| OpenError::Reserve { bytes: Bytes::new(len as u64), source })?;
         let pool = BlockPool::new(segments, blocks);
         let (links, numbers) = (pool.links(), Numbers::new());
-        let state = Lock::new(MemoryState {
+        let queue = Queue::new;
+        let state = MemoryState {
             pool,
             numbers,
-            raw: Queue::new(),
-            packed: Queue::new(),
-            gone: Queue::new(),
-        });
+            raw: queue(),
+            dense: queue(),
+            packed: queue(),
+            puts: 0,
+            gone: queue(),
+        };
+        let state = Lock::new(state);
         Ok(Self {
             bytes,
             links,
@@ -161,11 +175,19 @@ impl MemoryTier {
                 let word = Word::new(Kind::Reserved, first, len, raw);
                 table.at(id).publish(word);
                 state.queue(word).push_youngest(table, id);
+                state.puts += 1;
                 return Some((id, word));
             }
             drop(state);
             self.grow(len)?;
         }
+    }
+
+    /// Blocks for `len` bytes of an object that has others, if that many are free.
+    pub fn reserve_blocks(&self, len: usize, id: u32) -> Option<u32> {
+        let mut state = self.lock();
+        let blocks = self.blocks_for(len);
+        (state.pool.free_blocks() >= u64::from(blocks)).then(|| state.pool.allocate(blocks, id)).flatten()
     }
 
     /// Brings one more segment, unless someone just did.

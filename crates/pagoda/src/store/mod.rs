@@ -17,12 +17,14 @@
 //! taken with the writer's is none of these, and no other lock is taken with a reader's. The queues of `release` have a lock each, with which no
 //! other is taken.
 
+mod dense;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod faults_test;
 mod file;
 mod handle;
+mod keep;
 mod memory;
 mod objects;
 mod pack;
@@ -194,7 +196,7 @@ pub trait Store: Send + Sync {
     ) -> Result<bool, GetError>;
 
     /// Stores a page anew that differs from a stored one in the runs `changed`, which are those of `content`; of the rest of
-    /// `content` nothing is read. The old handle stays valid. None if that is not possible (it is on the disk, or does not
+    /// `content` nothing is read. The old handle stays valid. None if that is not possible (it is on the disk, is dense, or does not
     /// compress, or there is no room): then the whole page has to be put.
     ///
     /// # Errors
@@ -255,6 +257,10 @@ pub struct StoreUsage {
     pub raw_bytes: Bytes,
     /// Bytes of blocks in use, their inner waste included.
     pub memory_used_bytes: Bytes,
+    /// Bytes of the objects in those blocks, without the waste. One that is being moved is left out.
+    pub memory_packed_bytes: Bytes,
+    /// Of them, bytes of objects that were tried to be made smaller because they are cold.
+    pub memory_dense_bytes: Bytes,
     /// Bytes that stand behind the store: segments, tables and the spill buffer.
     pub memory_committed_bytes: Bytes,
     /// Bytes of the file in use.
@@ -265,4 +271,14 @@ pub struct StoreUsage {
     pub remote_failures: u64,
     /// Objects: stored pages that are not same-filled.
     pub objects: u64,
+}
+
+impl StoreUsage {
+    /// What blocks in memory take beyond the objects in them, in percent of these; 0 if there are none.
+    #[must_use]
+    pub fn waste_percent(&self) -> f64 {
+        let [used, packed] =
+            [self.memory_used_bytes, self.memory_packed_bytes].map(|bytes| bytes.get() as f64);
+        if packed == 0.0 { 0.0 } else { (used - packed) / packed * 100.0 }
+    }
 }

@@ -39,7 +39,8 @@ pub(super) struct Object {
 /// What an object's word says.
 ///
 /// ```text
-/// 0..32 first block or unit, or batch · 32..49 length · 49 raw · 50..53 kind · 53 moving · 54 freed · 55 queued · 56..64 readers
+/// 0..32 first block or unit, or batch · 32..48 length less one · 48 raw · 49 dense · 50..53 kind · 53 moving · 54 freed ·
+/// 55 queued · 56..64 readers
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(u64);
@@ -57,7 +58,9 @@ pub(super) enum Kind {
     Gone = 5,
 }
 
-const RAW: u64 = 1 << 49;
+const RAW: u64 = 1 << 48;
+/// It was tried to be made smaller for the time that nobody wants it; whether it was is in its bytes.
+pub(super) const DENSE: u64 = 1 << 49;
 const KIND: u64 = 7 << 50;
 pub(super) const MOVING: u64 = 1 << 53;
 pub(super) const FREED: u64 = 1 << 54;
@@ -70,8 +73,8 @@ impl Word {
     pub const FREE: Self = Self(0);
 
     pub fn new(kind: Kind, first: u32, len: usize, raw: bool) -> Self {
-        debug_assert!(len < 1 << 17);
-        Self(u64::from(first) | (len as u64) << 32 | if raw { RAW } else { 0 } | (kind as u64) << 50)
+        debug_assert!((1..=1 << 16).contains(&len));
+        Self(u64::from(first) | (len as u64 - 1) << 32 | if raw { RAW } else { 0 } | (kind as u64) << 50)
     }
     pub fn kind(self) -> Kind {
         match (self.0 & KIND) >> 50 {
@@ -87,7 +90,7 @@ impl Word {
         self.0 as u32
     }
     pub fn len(self) -> usize {
-        (self.0 >> 32) as usize & ((1 << 17) - 1)
+        ((self.0 >> 32) as usize & ((1 << 16) - 1)) + 1
     }
     pub fn raw(self) -> bool {
         self.0 & RAW != 0
@@ -98,9 +101,13 @@ impl Word {
     pub fn readers(self) -> u64 {
         self.0 / READER
     }
-    /// The same object at another place, with none of its flags.
+    /// The same object at another place, with none of the flags of moving.
     pub fn moved_to(self, kind: Kind, first: u32) -> Self {
-        Self::new(kind, first, self.len(), self.raw())
+        Self::new(kind, first, self.len(), self.raw()).with(self.0 & DENSE)
+    }
+    /// The same object in other blocks of memory, where it has another length.
+    pub fn resized(self, first: u32, len: usize) -> Self {
+        Self::new(Kind::Memory, first, len, self.raw())
     }
     pub fn with(self, flag: u64) -> Self {
         Self(self.0 | flag)

@@ -112,9 +112,10 @@ impl TieredStore {
     fn spill_batch(&self, batch: &mut Batch, only_raw: bool) -> Result<u64, PutError> {
         batch.clear();
         let mut state = self.memory.lock();
-        self.gather(&mut state, true, batch);
+        self.gather(&mut state, |state| &mut state.raw, batch);
         if !only_raw {
-            self.gather(&mut state, false, batch);
+            self.gather(&mut state, |state| &mut state.dense, batch);
+            self.gather(&mut state, |state| &mut state.packed, batch);
         }
         drop(state);
         for index in 0..batch.items.len() {
@@ -150,8 +151,13 @@ impl TieredStore {
     }
 
     /// Takes objects from the old end of a queue into the batch, and marks them as moving.
-    pub(super) fn gather(&self, state: &mut MemoryState, raw: bool, batch: &mut Batch) {
-        let queue = if raw { &mut state.raw } else { &mut state.packed };
+    pub(super) fn gather(
+        &self,
+        state: &mut MemoryState,
+        queue: impl Fn(&mut MemoryState) -> &mut Queue,
+        batch: &mut Batch,
+    ) {
+        let queue = queue(state);
         let mut at = queue.oldest();
         while let Some(id) = at {
             at = Queue::after(&self.table, id);

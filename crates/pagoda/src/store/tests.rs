@@ -149,8 +149,56 @@ fn inner_waste_stays_below_15_percent() {
             let percent =
                 (usage.memory_used_bytes.get() + tables + links) as f64 / packed as f64 * 100.0 - 100.0;
             println!("{base}: {packed} bytes of {puts} pages, waste with tables {percent:.1}%");
+            assert_eq!(usage.memory_packed_bytes, Bytes::new(packed));
+            assert!(usage.waste_percent() < percent, "{usage:?}");
             assert!(percent <= 15.0, "{base}: {percent}%");
         }
+    }
+}
+
+/// A page of words, as text is: better packed as a whole.
+fn text_of(len: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut words = || format!("word{} ", random.below(300)).into_bytes();
+    std::iter::repeat_with(&mut words).flatten().take(len).collect()
+}
+
+#[test]
+fn what_is_cold_becomes_smaller_and_comes_back_from_every_tier() {
+    let directory = disk();
+    for base in BasePage::ALL {
+        let file = Some((directory.path(), Bytes::mib(64)));
+        let store = TieredStore::open(config(base, Bytes::mib(32), file)).expect("a disk");
+        let (mut scratch, mut condenser) = (Scratch::new(base), store.condenser());
+        let page = |i: u64| match i % 3 {
+            0 => page_of(store.page_bytes(), 80, i),
+            _ => text_of(store.page_bytes(), i),
+        };
+        let held: Vec<_> =
+            (0..60).map(page).map(|page| (stored(store.put(&page, &mut scratch)), page)).collect();
+        let before = store.usage();
+        let mut saved = 0;
+        // The last ten are too young.
+        while let Some(bytes) = store.condense_oldest(&mut condenser, 10) {
+            saved += bytes.get();
+        }
+        let usage = store.usage();
+        assert!(saved > before.memory_packed_bytes.get() / 10, "{base}: {saved} of {before:?}");
+        assert_eq!(usage.memory_packed_bytes.get() + saved, before.memory_packed_bytes.get());
+        assert!(usage.memory_used_bytes < before.memory_used_bytes && usage.waste_percent() < 15.0);
+        assert!(usage.memory_dense_bytes > Bytes::ZERO);
+        let check = |scratch: &mut Scratch| {
+            held.iter().for_each(|(handle, page)| assert_holds(&store, scratch, *handle, page));
+        };
+        check(&mut scratch);
+        store.trim();
+        check(&mut scratch);
+        store.spill(Bytes::new(usage.memory_used_bytes.get() / 2)).expect("room");
+        check(&mut scratch);
+        store.spill(Bytes::ZERO).expect("room");
+        check(&mut scratch);
+        held.iter().for_each(|(handle, _)| store.free(*handle));
+        assert_empty(&store);
     }
 }
 
@@ -327,7 +375,7 @@ fn a_free_or_a_reader_during_a_spill_is_right() {
     let handles: Vec<_> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
     let file = store.file.as_ref().expect("a file");
     let mut batch = Batch::new();
-    store.gather(&mut store.memory.lock(), false, &mut batch);
+    store.gather(&mut store.memory.lock(), |state| &mut state.packed, &mut batch);
     assert_eq!(batch.items.len(), 3);
     for item in batch.items.clone() {
         let (first, bytes) = (store.table.at(item.id).word().first(), batch.bytes_of(&item));
@@ -383,12 +431,19 @@ pub(super) fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
     });
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut shadow: HashMap<u64, (Handle, Vec<u8>)> = HashMap::new();
+    let mut condenser = store.condenser();
     for step in 0..steps {
         let key = random.below(150);
         match (random.below(100), shadow.get_mut(&key)) {
             (0..2, _) if movers => {
                 let _ = store.spill(Bytes::kib(random.below(2000)));
                 store.trim();
+            }
+            (2..5, _) if movers => {
+                let some = random.below(40);
+                for _ in 0..some {
+                    store.condense_oldest(&mut condenser, 0);
+                }
             }
             (_, None) => {
                 let percent = [2, 25, 43, 80, 100][random.below(5) as usize];
@@ -458,10 +513,13 @@ fn threads_that_put_get_free_spill_and_trim_at_once_agree_with_their_shadows() {
         std::thread::scope(|scope| {
             let movers = [(); 2].map(|()| {
                 scope.spawn(|| {
-                    let mut random = Random(77);
+                    let (mut random, mut condenser) = (Random(77), store.condenser());
                     while !over.load(Ordering::Relaxed) {
                         let _ = store.spill(Bytes::kib(random.below(1500)));
                         store.trim();
+                        for _ in 0..20 {
+                            store.condense_oldest(&mut condenser, 0);
+                        }
                     }
                 })
             });

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::extents::Units;
+use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::AlignedBuffer;
@@ -17,7 +18,7 @@ use super::file::{BATCH, Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable};
-use super::pack::{extent, is_packed, pack, repack, unpack};
+use super::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
 use super::release::Releases;
 use super::remote::RemoteTier;
 use super::scratch::piece;
@@ -36,6 +37,7 @@ pub struct TieredStore {
     /// Whoever moves objects holds this: one mover at a time.
     pub(super) spiller: Lock<Option<Batch>>,
     releases: Releases,
+    pub(super) base: BasePage,
     page: usize,
     /// What digests depend on, so that nobody makes two pages of one digest on purpose.
     seed: u64,
@@ -57,6 +59,7 @@ impl TieredStore {
             file,
             remote,
             releases: Releases::default(),
+            base: config.base,
             page: piece(config.base),
             seed: pagoda_linux::process::random_u64(),
         })
@@ -115,6 +118,8 @@ impl TieredStore {
         StoreUsage {
             raw_bytes: Bytes::new(objects * self.page as u64),
             memory_used_bytes: Bytes::new(state.pool.used_blocks() * self.memory.block_bytes() as u64),
+            memory_packed_bytes: Bytes::new(state.raw.bytes + state.dense.bytes + state.packed.bytes),
+            memory_dense_bytes: Bytes::new(state.dense.bytes),
             memory_committed_bytes: Bytes::new(segments + tables),
             file_bytes: Bytes::new(file),
             remote_bytes: Bytes::new(remote),
@@ -178,8 +183,12 @@ impl TieredStore {
                     } else {
                         // The header lies in the first block.
                         self.memory.read(word.first(), 0..1, bytes);
-                        extent(bytes, self.page, wanted.start, wanted.len())
-                            .filter(|extent| extent.end <= len)
+                        if is_dense(bytes) {
+                            Some(0..len)
+                        } else {
+                            extent(bytes, self.page, wanted.start, wanted.len())
+                                .filter(|extent| extent.end <= len)
+                        }
                     };
                     if let Some(extent) = &extent {
                         self.memory.read(word.first(), extent.clone(), bytes);
@@ -239,10 +248,19 @@ impl Store for TieredStore {
             }
             Meaning::Object(id) => id,
         };
-        let Scratch { packed, slots, block, .. } = scratch;
-        let (bytes, raw) = self.load(id, offset..offset + into.len(), packed, slots)?;
+        let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
+        let wanted = offset..offset + into.len();
+        let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
         if raw {
-            into.copy_from_slice(&bytes[offset..offset + into.len()]);
+            into.copy_from_slice(&bytes[wanted]);
+            return Ok(());
+        }
+        if is_dense(bytes) {
+            if into.len() == self.page {
+                return unpack_dense(bytes, into, zstd).ok_or(GetError::Corrupt);
+            }
+            unpack_dense(bytes, repacked, zstd).ok_or(GetError::Corrupt)?;
+            into.copy_from_slice(&repacked[wanted]);
             return Ok(());
         }
         unpack(bytes, self.page, offset, into, block).ok_or(GetError::Corrupt)
@@ -268,10 +286,14 @@ impl Store for TieredStore {
         if !self.is_in_memory(handle) {
             return Ok(false);
         }
-        let Scratch { packed, slots, block, .. } = scratch;
+        let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
         let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
         if raw {
             return Ok(bytes[wanted] == *content);
+        }
+        if is_dense(bytes) {
+            unpack_dense(bytes, repacked, zstd).ok_or(GetError::Corrupt)?;
+            return Ok(repacked[wanted] == *content);
         }
         is_packed(bytes, self.page, offset, content, block).ok_or(GetError::Corrupt)
     }
@@ -288,9 +310,9 @@ impl Store for TieredStore {
         if !self.is_in_memory(handle) {
             return Ok(None);
         }
-        let Scratch { lz4, packed, repacked, block, slots } = scratch;
+        let Scratch { lz4, packed, repacked, block, slots, .. } = scratch;
         let (bytes, raw) = self.load(id, 0..self.page, packed, slots)?;
-        if raw {
+        if raw || is_dense(bytes) {
             return Ok(None);
         }
         let room = &mut repacked[..self.page / 8 * 7];

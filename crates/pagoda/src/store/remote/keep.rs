@@ -2,7 +2,7 @@
 //!
 //! One thread's work, without a lock that anybody who stores or fetches waits for. It never deletes what is somebody's.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pagoda_linux::thread::now_ns;
@@ -14,9 +14,6 @@ use super::{PAUSE_LEAST_NS, RemoteTier, SHARDS, deadline_ns};
 
 /// Objects that are deleted by one pipeline of requests.
 const DELETED_AT_ONCE: usize = 512;
-
-/// How long the keeper sleeps between two looks, in microseconds.
-const SLEEP_US: u32 = 100_000;
 
 /// How often content is renewed within the time after which it would expire.
 const RENEWALS: u64 = 4;
@@ -89,20 +86,17 @@ impl RemoteTier {
 }
 
 impl TieredStore {
-    /// Whether there is anything to do for [`keep`](Self::keep).
-    pub(crate) fn needs_keeping(&self) -> bool {
-        self.remote.is_some()
-    }
-
-    /// Renews and deletes until `quit`, and deletes everything then: a thread's life.
-    pub(crate) fn keep(&self, quit: &AtomicBool) {
-        let Some(remote) = &self.remote else { return };
-        while !quit.load(Ordering::Acquire) {
+    /// Renews what is at the remote store, and deletes there what was freed.
+    pub(in crate::store) fn keep_remote(&self) {
+        if let Some(remote) = &self.remote {
             remote.renew();
             while self.delete_gone() {}
-            pagoda_linux::thread::sleep_us(SLEEP_US);
         }
-        remote.delete_all();
+    }
+
+    /// Deletes everything at the remote store.
+    pub(in crate::store) fn leave_remote(&self) {
+        self.remote.iter().for_each(RemoteTier::delete_all);
     }
 
     /// Deletes at the remote store some of what was freed. False if there is nothing, or that was not possible.
