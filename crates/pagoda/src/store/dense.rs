@@ -41,6 +41,13 @@ pub(super) struct Condenser {
     busy_ns: u64,
 }
 
+impl Condenser {
+    /// Whether nothing was put for a while, as it was seen last.
+    pub fn is_idle(&self) -> bool {
+        now_ns() - self.busy_ns >= IDLE_NS
+    }
+}
+
 impl TieredStore {
     pub(super) fn condenser(&self) -> Condenser {
         Condenser {

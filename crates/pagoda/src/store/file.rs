@@ -13,6 +13,11 @@ use super::{FileConfig, GetError, OpenError};
 /// One write: large enough that the disk streams, small enough to wait for.
 pub(super) const BATCH: usize = 1 << 20;
 
+/// Slots that are given back to the disk at once: fewer are not worth a change of the file system's tables, and of more a
+/// write that waits for them would notice.
+const DISCARD_LEAST: u32 = 16;
+const DISCARD_MOST: u32 = (4 * BATCH / SLOT) as u32;
+
 pub(super) struct FileTier {
     file: DirectFile,
     extents: Lock<Extents>,
@@ -143,6 +148,15 @@ impl FileTier {
         }
         let bytes = &into[units.offset_in_slots()..][..len];
         if checksum(id, units.first, bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
+    }
+
+    /// Gives the place of a freed run back to the disk. False if there is none, or the file system can't do that.
+    pub fn discard_unused(&self) -> bool {
+        let Some(run) = self.extents.lock().take_unused(DISCARD_LEAST, DISCARD_MOST) else { return false };
+        let bytes = |slots| u64::from(slots) * SLOT as u64;
+        let outcome = self.file.discard(bytes(run.first), bytes(run.slots));
+        self.extents.lock().settle(run);
+        outcome.is_ok()
     }
 
     #[cfg(not(test))]

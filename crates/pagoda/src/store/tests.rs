@@ -288,6 +288,31 @@ fn store_over(path: &str, read: bool, write: bool) -> TieredStore {
 }
 
 #[test]
+fn what_the_file_does_not_need_any_more_goes_back_to_the_disk() {
+    let directory = disk();
+    let file = Some((directory.path(), Bytes::mib(64)));
+    let store = TieredStore::open(config(BasePage::K64, Bytes::mib(32), file)).expect("a disk");
+    let mut scratch = Scratch::new(BasePage::K64);
+    let pages: Vec<_> = (0..200).map(|i| page_of(64 << 10, 43, i)).collect();
+    let mut put =
+        || -> Vec<Handle> { pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect() };
+    let old = put();
+    store.spill(Bytes::ZERO).expect("room");
+    let file = store.file.as_ref().expect("a file");
+    let before = file.raw_file().disk_bytes().expect("a file");
+    assert!(!file.discard_unused(), "all of it is needed");
+    old[..150].iter().for_each(|handle| store.free(*handle));
+    while file.discard_unused() {}
+    let after = file.raw_file().disk_bytes().expect("a file");
+    assert!(after < before / 2, "{before} bytes before, {after} after");
+    let new = put();
+    store.spill(Bytes::ZERO).expect("room");
+    for (handle, page) in new.iter().zip(&pages).chain(old[150..].iter().zip(&pages[150..])) {
+        assert_holds(&store, &mut scratch, *handle, page);
+    }
+}
+
+#[test]
 fn a_failing_disk_is_told_from_a_full_one_and_loses_nothing() {
     for (read, expected) in [(true, "Full"), (false, "Io")] {
         // Written to, it is full; opened for reading only, writing fails.
@@ -569,6 +594,15 @@ fn store_figures() {
             let start = std::time::Instant::now();
             handles.iter().for_each(|handle| store.get(*handle, 0, &mut into, &mut scratch).expect("stored"));
             let get = us(start);
+            let mut condenser = store.condenser();
+            let (start, mut saved) = (std::time::Instant::now(), 0);
+            while let Some(bytes) = store.condense_oldest(&mut condenser, 0) {
+                saved += bytes.get();
+            }
+            let condense = us(start);
+            let start = std::time::Instant::now();
+            handles.iter().for_each(|handle| store.get(*handle, 0, &mut into, &mut scratch).expect("stored"));
+            println!("condense {condense:.1} us, saves {}, then get {:.1} us", Bytes::new(saved), us(start));
             let usage = store.usage();
             // The first half to the file, then the other half while the first is fetched.
             store.spill(Bytes::new(usage.memory_used_bytes.get() / 2)).expect("room");
