@@ -1,7 +1,7 @@
 //! Making what is cold smaller: pages that nobody has wanted for long are compressed again, as a whole and better.
 //!
 //! It happens while nothing is stored, on one thread and within a bound of processor time, and only what gains by it is
-//! kept. A page of it costs more to fetch, some 100 us for 64 KiB. It never waits for a reader, and never takes memory
+//! kept. Such a page costs more to fetch, because all of it is unpacked whatever is wanted. It never waits for a reader, and never takes memory
 //! beyond what it gives back at once.
 
 use std::collections::VecDeque;

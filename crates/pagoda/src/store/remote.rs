@@ -3,7 +3,9 @@
 //! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that hash's expiry with
 //! them. So there is never content there without an expiry, and a live owner renews few keys however much it holds; one
 //! that is gone leaves nothing behind. Bytes that come back are checked before anyone sees them. Every request ends by a
-//! deadline, and nothing is given up here before the server has said that it has it.
+//! deadline, and nothing is given up here before the server has said that it has it. What it may have done without saying so
+//! is deleted before the next batch; should it come to that later still, it is a field that nobody asks for, until its hash
+//! expires.
 //!
 //! ```text
 //! pagoda:OWNER:SHARD ─► { object number, batch number: bytes, … }     shard = batch number % 16

@@ -142,6 +142,8 @@ impl TieredStore {
             Some((_, Err(source))) => PutError::Io { source },
         };
         let Some(remote) = &self.remote else { return Err(from_file) };
+        // What is only waiting to be deleted there is no reason to say that it is full.
+        while !remote.has_room(batch) && self.delete_gone() {}
         match (remote.write(batch), from_file) {
             (Ok(number), _) => Ok((Written::Remote(remote, number), batch.items.len())),
             (Err(RemoteError::Full), error) => Err(error),

@@ -15,6 +15,9 @@ use super::{PAUSE_LEAST_NS, RemoteTier, SHARDS, deadline_ns};
 /// Objects that are deleted by one pipeline of requests.
 const DELETED_AT_ONCE: usize = 512;
 
+/// So many pipelines follow each other before it is looked again whether it is time to renew.
+const DELETIONS: u32 = 64;
+
 /// How often content is renewed within the time after which it would expire.
 const RENEWALS: u64 = 4;
 
@@ -90,7 +93,7 @@ impl TieredStore {
     pub(in crate::store) fn keep_remote(&self) {
         if let Some(remote) = &self.remote {
             remote.renew();
-            while self.delete_gone() {}
+            (0..DELETIONS).take_while(|_| self.delete_gone()).for_each(drop);
         }
     }
 
