@@ -39,6 +39,8 @@ pub(super) struct Condenser {
     history: VecDeque<(u64, u64)>,
     /// The last moment at which another put was seen.
     busy_ns: u64,
+    /// What was saved and not given back to the kernel yet.
+    saved: Bytes,
 }
 
 impl Condenser {
@@ -57,6 +59,7 @@ impl TieredStore {
             dense: vec![0; self.page_bytes()].into_boxed_slice(),
             history: VecDeque::with_capacity(64),
             busy_ns: now_ns(),
+            saved: Bytes::ZERO,
         }
     }
 
@@ -65,8 +68,15 @@ impl TieredStore {
         let end = now_ns() + for_ns;
         while let Some(young) = self.young_if_idle(condenser) {
             let before = cpu_ns();
-            if now_ns() >= end || self.condense_oldest(condenser, young).is_none() {
+            if now_ns() >= end {
                 return;
+            }
+            let Some(saved) = self.condense_oldest(condenser, young) else { return };
+            condenser.saved = condenser.saved.saturating_add(saved);
+            // What has become free lies between what has not: it is the kernel's again only when whole segments are.
+            if condenser.saved.as_usize() >= self.memory.segment_bytes() {
+                condenser.saved = Bytes::ZERO;
+                self.trim();
             }
             let spent_us = (cpu_ns() - before) / 1000;
             sleep_us(u32::try_from(spent_us * (CPU_SHARE - 1)).unwrap_or(u32::MAX));
@@ -142,5 +152,48 @@ impl TieredStore {
         }
         state.dense.push_youngest(&self.table, id);
         Some(Bytes::new(if moved { saved } else { 0 }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda_core::page::BasePage;
+
+    use super::*;
+    use crate::store::tests::{assert_holds, config, page_of, stored};
+    use crate::store::{Handle, Store};
+
+    #[test]
+    fn only_what_is_cold_is_touched_and_only_while_nothing_is_put() {
+        let store = TieredStore::open(config(BasePage::K16, Bytes::mib(16), None)).expect("memory");
+        let mut scratch = Scratch::new(BasePage::K16);
+        let pages: Vec<_> = (0..600).map(|i| page_of(16 << 10, 25, i)).collect();
+        let handles: Vec<Handle> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
+        let mut condenser = store.condenser();
+        store.condense_while_idle(&mut condenser, 50_000_000);
+        assert_eq!(store.memory.lock().dense.objects, 0, "all were put just now");
+        // 100 of them, that is, and the others half a minute ago.
+        let now = now_ns();
+        condenser.history = VecDeque::from([(now.saturating_sub(COLD_NS), 500), (now, 600)]);
+        store.condense_while_idle(&mut condenser, 50_000_000);
+        assert_eq!(store.memory.lock().dense.objects, 0, "something was put within the last second");
+        let before = store.usage();
+        condenser.busy_ns = now.saturating_sub(IDLE_NS);
+        store.condense_while_idle(&mut condenser, 300_000_000_000);
+        let state = store.memory.lock();
+        assert_eq!((state.dense.objects, state.packed.objects), (500, 100));
+        drop(state);
+        let after = store.usage();
+        assert!(after.memory_used_bytes < before.memory_used_bytes);
+        assert!(after.memory_committed_bytes < before.memory_committed_bytes, "{before:?} {after:?}");
+        let again = page_of(16 << 10, 25, 1000);
+        let one = stored(store.put(&again, &mut scratch));
+        condenser.busy_ns = 0;
+        assert_eq!(store.young_if_idle(&mut condenser), None, "a put is seen at once");
+        handles
+            .iter()
+            .zip(&pages)
+            .for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+        assert_holds(&store, &mut scratch, one, &again);
     }
 }
