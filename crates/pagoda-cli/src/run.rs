@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use pagoda::config::{self, Config, MINIMUM_BUDGET};
 use pagoda::counters::{Snapshot, Status};
 use pagoda::error::{Errno, Failure, StartError, StopReason};
+use pagoda::store::RemoteAddress;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::{self, Inherited};
@@ -44,6 +45,13 @@ pub struct RunArgs {
     /// How large that file may grow [default: nine tenths of what is free there]; 0 for none.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     file_limit: Option<Bytes>,
+    /// A Redis or Valkey server for what the file does not take: redis://[[USER]:PASSWORD@]ADDRESS:PORT[/DATABASE], the
+    /// address a literal one. It must not evict; what is there expires two minutes after its program has ended.
+    #[arg(long, value_name = "URL")]
+    remote_store: Option<RemoteAddress>,
+    /// How much each process may hold there [default: no limit but the server's].
+    #[arg(long, value_name = "SIZE", requires = "remote_store", allow_negative_numbers = true)]
+    remote_limit: Option<Bytes>,
     /// Print no table at the end. Errors, and a budget that was not enforced, are still said.
     #[arg(long, short)]
     quiet: bool,
@@ -102,6 +110,8 @@ fn prepare(args: &RunArgs, path: &Path) -> Result<Managed, Refusal> {
         store_directory,
         file_limit,
         best_effort: args.best_effort,
+        remote: args.remote_store.clone(),
+        remote_limit: args.remote_limit.unwrap_or(Bytes::new(u64::MAX)),
     };
     Ok(Managed { preload, tree, config })
 }
@@ -219,6 +229,9 @@ fn told(failure: &Failure) -> String {
         Failure::Start(StartError::BudgetBelowMinimum) => " (--memory)",
         Failure::Start(StartError::StoreDirectory(_)) => " (--store-dir, --file-limit)",
         Failure::Start(StartError::StoreDirectoryInMemory | StartError::StoreDirectIo(_)) => " (--store-dir)",
+        Failure::Start(StartError::RemoteStore(_) | StartError::RemoteStoreUnfit) => {
+            " (--remote-store, --remote-limit)"
+        }
         Failure::Stop(StopReason::StoreFull) => " (--memory, --file-limit)",
         Failure::Stop(StopReason::NothingEvictable) => " (--memory)",
         Failure::Stop(StopReason::StoreWrite(_) | StopReason::ContentUnreadable(_)) => " (--store-dir)",

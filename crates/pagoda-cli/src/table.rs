@@ -85,6 +85,14 @@ pub fn render(summary: &Summary) -> String {
             format_args!("in the store directory's file"),
         );
     }
+    if counters.remote_peak_bytes > 0 {
+        let failures = counters.remote_failures;
+        table.row(
+            "remote peak",
+            bytes(counters.remote_peak_bytes),
+            format_args!("at the remote store, which failed to do what it was asked {failures} times"),
+        );
+    }
     table.row("own", bytes(counters.own_bytes), format_args!("Pagoda's tables, stacks and heap"));
     if several {
         table.row("processes", counters.processes.to_string(), format_args!("{}", processes(counters)));
@@ -173,7 +181,8 @@ fn processes(counters: &Snapshot) -> String {
 
 fn stored(summary: &Summary) -> String {
     let counters = &summary.counters;
-    let takes = counters.store_memory_bytes.saturating_add(counters.spilled_bytes);
+    let spilled = counters.spilled_bytes.saturating_add(counters.remote_bytes);
+    let takes = counters.store_memory_bytes.saturating_add(spilled);
     if counters.stored_bytes == 0 || takes == 0 {
         return "before compression".to_owned();
     }

@@ -57,11 +57,13 @@ impl Run {
     }
 }
 
-/// The allocator. Its tables grow with the highest slot ever used: one byte and one bit for each.
+/// The allocator. Its tables grow with the highest slot ever used: one byte and two bits for each.
 pub struct Extents {
     slots_max: u32,
     /// One bit a slot: taken.
     taken: Vec<u64>,
+    /// One bit a slot: it was taken since its place on the disk was given back last.
+    backed: Vec<u64>,
     /// Objects in each slot.
     sharers: Vec<u8>,
     free_below_high: u32,
@@ -73,7 +75,14 @@ impl Extents {
     #[must_use]
     pub fn new(slots_max: u32) -> Self {
         let slots_max = slots_max.min(u32::MAX / UNITS_PER_SLOT);
-        Self { slots_max, taken: Vec::new(), sharers: Vec::new(), free_below_high: 0, cursor: 0 }
+        Self {
+            slots_max,
+            taken: Vec::new(),
+            backed: Vec::new(),
+            sharers: Vec::new(),
+            free_below_high: 0,
+            cursor: 0,
+        }
     }
 
     /// Slots that are taken.
@@ -91,7 +100,7 @@ impl Extents {
     /// Bytes of the tables.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
-        (self.taken.capacity() * 8 + self.sharers.capacity()) as u64
+        ((self.taken.capacity() + self.backed.capacity()) * 8 + self.sharers.capacity()) as u64
     }
 
     /// Takes a run of `most` slots, or the longest there is down to `least`. It belongs to nobody yet:
@@ -112,12 +121,40 @@ impl Extents {
                 }
             }
         };
-        for slot in run.first..run.first + run.slots {
-            self.taken[slot as usize / 64] |= 1 << (slot % 64);
-        }
-        self.free_below_high -= run.slots;
+        self.mark_taken(run);
         self.cursor = run.first + run.slots;
         Some(run)
+    }
+
+    fn mark_taken(&mut self, run: Run) {
+        for slot in run.first..run.first + run.slots {
+            self.taken[slot as usize / 64] |= 1 << (slot % 64);
+            self.backed[slot as usize / 64] |= 1 << (slot % 64);
+        }
+        self.free_below_high -= run.slots;
+    }
+
+    /// Takes a run of slots, `least` to `most` of them, that nothing lies in and whose place on the disk can be given back;
+    /// [`settle`](Self::settle) it then. Nobody writes there meanwhile. One pass over the bits.
+    pub fn take_unused(&mut self, least: u32, most: u32) -> Option<Run> {
+        let unused = |slot: u32| {
+            let bit = 1 << (slot % 64);
+            self.taken[slot as usize / 64] & bit == 0 && self.backed[slot as usize / 64] & bit != 0
+        };
+        let (mut at, high) = (0, self.high());
+        while let Some(first) = self.next(at, high, false) {
+            let end = (first..high.min(first.saturating_add(most))).find(|slot| !unused(*slot));
+            let run = Run { first, slots: end.unwrap_or(high.min(first.saturating_add(most))) - first };
+            if run.slots >= least {
+                self.mark_taken(run);
+                for slot in run.first..run.first + run.slots {
+                    self.backed[slot as usize / 64] &= !(1 << (slot % 64));
+                }
+                return Some(run);
+            }
+            at = first + run.slots.max(1);
+        }
+        None
     }
 
     fn extend(&mut self, slots: u32) -> Run {
@@ -125,6 +162,7 @@ impl Extents {
         let high = (first + slots) as usize;
         self.sharers.resize(high, 0);
         self.taken.resize(high.div_ceil(64), 0);
+        self.backed.resize(high.div_ceil(64), 0);
         self.free_below_high += slots;
         Run { first, slots }
     }
@@ -236,6 +274,26 @@ mod tests {
         assert_eq!(extents.take(1, 4), Some(Run { first: 2, slots: 2 }));
         extents.release(b);
         assert_eq!(extents.take(1, 4), Some(Run { first: 0, slots: 2 }));
+    }
+
+    #[test]
+    fn what_is_free_is_given_back_once_and_can_be_taken_again() {
+        let mut extents = Extents::new(100);
+        let whole = extents.take(100, 100).expect("room");
+        let kept = Units::of_bytes(40 * UNITS_PER_SLOT, 2 * SLOT);
+        extents.place(kept);
+        extents.settle(whole);
+        assert_eq!(extents.take_unused(41, 99), Some(Run { first: 42, slots: 58 }));
+        assert_eq!(extents.take(41, 41), None, "it is not free meanwhile");
+        extents.settle(Run { first: 42, slots: 58 });
+        assert_eq!(extents.take_unused(8, 30), Some(Run { first: 0, slots: 30 }));
+        extents.settle(Run { first: 0, slots: 30 });
+        assert_eq!(extents.take_unused(8, 30), Some(Run { first: 30, slots: 10 }));
+        extents.settle(Run { first: 30, slots: 10 });
+        assert_eq!((extents.take_unused(1, 100), extents.taken_slots()), (None, 2));
+        assert_eq!(extents.take(58, 58), Some(Run { first: 42, slots: 58 }));
+        extents.settle(Run { first: 42, slots: 58 });
+        assert_eq!(extents.take_unused(1, 100), Some(Run { first: 42, slots: 58 }), "it was written again");
     }
 
     proptest! {

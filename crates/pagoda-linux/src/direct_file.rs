@@ -242,6 +242,24 @@ impl DirectFile {
         }
         Ok(())
     }
+
+    /// Gives the place of `len` bytes on the disk back; they read as zero. Blocks for the file system.
+    ///
+    /// # Errors
+    /// Where the file system can't do that.
+    pub fn discard(&self, offset: u64, len: u64) -> Result<(), FileError> {
+        let how = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
+        fs::fallocate(&self.fd, how, offset, len).map_err(|error| FileError::Os(FileErrno(error)))
+    }
+
+    /// Bytes that the file takes on its disk.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn disk_bytes(&self) -> Result<u64, FileError> {
+        let stat = fs::fstat(&self.fd).map_err(|error| FileError::Os(FileErrno(error)))?;
+        Ok(stat.st_blocks as u64 * 512)
+    }
 }
 
 /// Whether the page of the file at `offset` is in the page cache. Asked of a mapping that nobody touches: a read that must

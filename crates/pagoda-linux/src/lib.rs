@@ -30,6 +30,7 @@ pub mod sparse_file;
 pub mod statm;
 pub mod swapfile;
 pub mod tcb;
+pub mod tcp;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod thread;
@@ -39,3 +40,4 @@ pub mod unfinished_file;
 pub mod words;
 pub mod zero_scan;
 pub mod zram;
+pub mod zstd;

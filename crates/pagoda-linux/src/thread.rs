@@ -17,8 +17,9 @@ use linux_raw_sys::general as raw;
 use crate::own_memory::OwnMapping;
 use crate::raw_syscall::{syscall3, syscall6};
 
-/// A stack: LZ4's table (16 KiB), a batch of messages (2 KiB) and the deepest call are well below a quarter of it.
-const STACK_BYTES: usize = 256 << 10;
+/// A stack: LZ4's table (16 KiB), a batch of messages (2 KiB) and the deepest call are well below an eighth of it; parsing the
+/// deepest reply that a remote store can make up takes less than half.
+const STACK_BYTES: usize = 512 << 10;
 /// Room for static thread-local storage below the control block beyond the C library's `errno`, all zero. The standard
 /// library's locks make system calls through the C library, which writes `errno` there.
 const TLS_SLACK_BYTES: usize = 16 << 10;
@@ -40,7 +41,7 @@ pub enum Files {
 /// What a thread runs. It must not return or unwind: there is nobody to return to.
 type Body = Box<dyn FnOnce() + Send>;
 
-/// Starts a raw thread with all signals blocked. It ends when `body` returns; its stack (256 KiB of address space,
+/// Starts a raw thread with all signals blocked. It ends when `body` returns; its stack (512 KiB of address space,
 /// the touched part of it memory) is kept for good, because nobody can tell when its last instruction has run.
 ///
 /// # Errors

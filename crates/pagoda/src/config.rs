@@ -1,7 +1,8 @@
 //! The configuration of one managed process, and the one string that carries it through `PAGODA_CONFIG`.
 //!
-//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0`. A path may hold any byte but
-//! NUL: `%`, `;` and NUL are written as `%` and two hexadecimal digits. Reading must never guess: a field that is
+//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;remote=ADDRESS;remote-limit=BYTES`,
+//! the last two only if there is a remote store. A path may hold any byte but NUL: `%`, `;` and NUL are written as `%` and
+//! two hexadecimal digits. Reading must never guess: a field that is
 //! unknown, missing or given twice is an error, for then the two sides are of different versions.
 
 use std::ffi::{OsStr, OsString};
@@ -11,6 +12,8 @@ use std::path::PathBuf;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+
+use crate::store::RemoteAddress;
 
 /// The environment variable that carries a [`Config`] to the preload library.
 pub const ENV: &str = "PAGODA_CONFIG";
@@ -42,6 +45,10 @@ pub struct Config {
     pub file_limit: Bytes,
     /// Where the engine can't start, let the program run unmanaged instead of ending it.
     pub best_effort: bool,
+    /// The remote store, if there is one. Whoever can read the process's environment can read its password.
+    pub remote: Option<RemoteAddress>,
+    /// The most that may be held there; nothing without one.
+    pub remote_limit: Bytes,
 }
 
 /// Why a configuration string could not be read.
@@ -90,9 +97,11 @@ const COUNTERS: &str = "counters";
 const STORE: &str = "store";
 const FILE: &str = "file";
 const BEST_EFFORT: &str = "best-effort";
+const REMOTE: &str = "remote";
+const REMOTE_LIMIT: &str = "remote-limit";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 6] = [BUDGET, BASE, COUNTERS, STORE, FILE, BEST_EFFORT];
+const FIELDS: [&str; 8] = [BUDGET, BASE, COUNTERS, STORE, FILE, BEST_EFFORT, REMOTE, REMOTE_LIMIT];
 
 impl Config {
     /// The value of [`ENV`] that says this.
@@ -107,6 +116,10 @@ impl Config {
         escape(self.store_directory.as_os_str(), &mut text);
         let rest = format!(";{FILE}={};{BEST_EFFORT}={}", self.file_limit.get(), u8::from(self.best_effort));
         text.extend_from_slice(rest.as_bytes());
+        if let Some(remote) = &self.remote {
+            let rest = format!(";{REMOTE}={remote};{REMOTE_LIMIT}={}", self.remote_limit.get());
+            text.extend_from_slice(rest.as_bytes());
+        }
         OsString::from_vec(text)
     }
 
@@ -124,7 +137,7 @@ impl Config {
             }
             at_byte += field.len() + 1;
         }
-        let [budget, base, counters, store, file, best_effort] = values;
+        let [budget, base, counters, store, file, best_effort, remote, remote_limit] = values;
         Ok(Self {
             budget: parse(BUDGET, budget)?,
             base_page: parse(BASE, base)?,
@@ -135,6 +148,11 @@ impl Config {
                 b"0" => false,
                 b"1" => true,
                 _ => return Err(ConfigError::BadValue(BEST_EFFORT)),
+            },
+            remote: remote.map(|value| parse(REMOTE, Some(value))).transpose()?,
+            remote_limit: match remote {
+                Some(_) => parse(REMOTE_LIMIT, remote_limit)?,
+                None => Bytes::ZERO,
             },
         })
     }
@@ -200,6 +218,8 @@ mod tests {
             store_directory: path(store),
             file_limit: Bytes::new(file),
             best_effort,
+            remote: None,
+            remote_limit: Bytes::ZERO,
         }
     }
 
@@ -208,9 +228,15 @@ mod tests {
         fn any_path_comes_back_as_it_went(
             counters in proptest::option::of(proptest::collection::vec(1u8.., 1..40)),
             store in proptest::collection::vec(1u8.., 1..40),
-            budget: u64, file: u64, best_effort: bool,
+            budget: u64, file: u64, best_effort: bool, remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
         ) {
-            let config = config(counters, store, budget, file, best_effort);
+            let mut config = config(counters, store, budget, file, best_effort);
+            if let Some(password) = remote {
+                let mut address: RemoteAddress = "redis://127.0.0.1:6379".parse().expect("an address");
+                address.password = Some(password);
+                config.remote = Some(address);
+                config.remote_limit = Bytes::new(remote_limit);
+            }
             prop_assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(config));
         }
 
@@ -237,6 +263,11 @@ mod tests {
             ("budget=1;base=64K;store=/%+1;file=2;best-effort=0", ConfigError::BadValue(STORE)),
             ("budget=1;base=64K;store=/%00;file=2;best-effort=0", ConfigError::BadValue(STORE)),
             ("budget=1;base=64K;store=/s;file=2;best-effort=2", ConfigError::BadValue(BEST_EFFORT)),
+            ("budget=1;base=64K;store=/s;file=2;best-effort=0;remote=x", ConfigError::BadValue(REMOTE)),
+            (
+                "budget=1;base=64K;store=/s;file=2;best-effort=0;remote=redis://[::1]:1",
+                ConfigError::Missing(REMOTE_LIMIT),
+            ),
         ];
         for (text, error) in cases {
             assert_eq!(Config::from_env(text.as_bytes()), Err(error), "{text}");

@@ -371,4 +371,10 @@ counters! {
     Total ProcessesManaged processes_managed,
     /// Times a process of the tree replaced its program by exec.
     Total Execs execs,
+    /// Gauge: bytes of pages, as they are stored, at the remote store.
+    Gauge RemoteBytes remote_bytes,
+    /// The most `remote_bytes` was seen to be.
+    Peak RemotePeakBytes remote_peak_bytes,
+    /// Times the remote store did not do what it was asked: no answer, cut off, full, refused, or lost.
+    Total RemoteFailures remote_failures,
 }

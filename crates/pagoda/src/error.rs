@@ -54,7 +54,14 @@ impl fmt::Display for Errno {
             28 => "ENOSPC: no space left",
             30 => "EROFS: read-only file system",
             38 => "ENOSYS: not implemented",
+            32 => "EPIPE: closed by the other side",
+            61 => "ENODATA: not there any more",
+            71 => "EPROTO: not what was asked for",
             95 => "EOPNOTSUPP: not supported",
+            104 => "ECONNRESET: connection broken",
+            110 => "ETIMEDOUT: no answer in time",
+            111 => "ECONNREFUSED: nobody listens there",
+            113 => "EHOSTUNREACH: host not reached",
             122 => "EDQUOT: quota exceeded",
             other => return write!(f, "error {other}"),
         })
@@ -97,6 +104,10 @@ pub enum StartError {
     Proc(Errno),
     /// A function of the C library that the preload stands in for was not found.
     LibrarySymbol,
+    /// The remote store could not be reached, or did not answer as it should.
+    RemoteStore(Errno),
+    /// The remote store would not keep what it is given: it evicts, or is a node of a cluster.
+    RemoteStoreUnfit,
 }
 
 impl StartError {
@@ -120,6 +131,8 @@ impl StartError {
             Self::Threads(_) => 14,
             Self::Proc(_) => 15,
             Self::LibrarySymbol => 16,
+            Self::RemoteStore(_) => 17,
+            Self::RemoteStoreUnfit => 18,
         }
     }
 
@@ -136,13 +149,15 @@ impl StartError {
             | Self::StoreDirectIo(errno)
             | Self::CountersFile(errno)
             | Self::Threads(errno)
-            | Self::Proc(errno) => errno,
+            | Self::Proc(errno)
+            | Self::RemoteStore(errno) => errno,
             Self::UserModeOnly
             | Self::MoveMissing
             | Self::BudgetBelowMinimum
             | Self::StoreDirectoryInMemory
             | Self::Configuration
-            | Self::LibrarySymbol => Errno::NONE,
+            | Self::LibrarySymbol
+            | Self::RemoteStoreUnfit => Errno::NONE,
         }
     }
 
@@ -166,6 +181,8 @@ impl StartError {
             14 => Self::Threads(errno),
             15 => Self::Proc(errno),
             16 => Self::LibrarySymbol,
+            17 => Self::RemoteStore(errno),
+            18 => Self::RemoteStoreUnfit,
             _ => return None,
         })
     }
@@ -260,6 +277,15 @@ impl fmt::Display for StartError {
                 "a function of the C library was not found where the preload library looks for it; only programs that \
                  use glibc can be managed",
             ),
+            Self::RemoteStore(errno) => write!(
+                f,
+                "the remote store can't be used ({errno}); check its address, user and password, and that it is running \
+                 and reached from here"
+            ),
+            Self::RemoteStoreUnfit => f.write_str(
+                "the remote store would not keep what it is given: it evicts, or is a node of a cluster; name a single \
+                 server whose maxmemory-policy is noeviction",
+            ),
         }
     }
 }
@@ -272,7 +298,7 @@ impl std::error::Error for StartError {}
 pub enum StopReason {
     /// Memory was needed, the store had reached its limit, and nothing could be evicted within the bounded wait.
     StoreFull,
-    /// Memory was needed and the store's file could not be written: its disk is full, or failed.
+    /// Memory was needed and the store's file or remote store could not be written: it is full, failed, or cut off.
     StoreWrite(Errno),
     /// Memory was needed, and all of it was locked, pinned or otherwise not to be evicted, within the bounded wait.
     NothingEvictable,
@@ -358,8 +384,8 @@ impl fmt::Display for StopReason {
             ),
             Self::StoreWrite(errno) => write!(
                 f,
-                "memory was needed and the store's file could not be written ({errno}), so the process was ended; make \
-                 room in the store directory, check its disk, or name another directory"
+                "memory was needed and the store could not be written ({errno}), so the process was ended; make room in \
+                 the store directory, check its disk, or name another directory, and check the remote store if there is one"
             ),
             Self::NothingEvictable => f.write_str(
                 "memory was needed and all that there is is locked, pinned or shared, so the process was ended; raise \
@@ -376,7 +402,7 @@ impl fmt::Display for StopReason {
             Self::ContentUnreadable(errno) => write!(
                 f,
                 "memory could not be read back from the store ({errno}), so the process was ended rather than given \
-                 wrong data; check the store directory's disk"
+                 wrong data; check the store directory's disk, and the remote store if there is one"
             ),
             Self::FillRefused(errno) => write!(
                 f,
@@ -458,7 +484,7 @@ mod tests {
             (1..100).filter_map(|code| Some((code, StartError::from_code(code, errno)?))).collect();
         let stops: Vec<_> =
             (101..200).filter_map(|code| Some((code, StopReason::from_code(code, errno)?))).collect();
-        assert_eq!((starts.len(), stops.len()), (16, 10));
+        assert_eq!((starts.len(), stops.len()), (18, 10));
         for (code, error) in starts {
             assert_eq!(error.code(), code);
             assert!(error.errno() == errno || error.errno() == Errno::NONE);

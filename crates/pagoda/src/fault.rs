@@ -492,6 +492,6 @@ impl Engine {
 pub(crate) fn unreadable(error: GetError) -> StopReason {
     match error {
         GetError::Corrupt => StopReason::ContentCorrupt,
-        GetError::Io { source } => StopReason::ContentUnreadable(Errno(source.raw_errno())),
+        error => StopReason::ContentUnreadable(Errno(error.errno())),
     }
 }

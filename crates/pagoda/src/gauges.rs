@@ -53,6 +53,9 @@ impl Engine {
         counters.raise(Counter::StoreMemoryPeakBytes, usage.memory_committed_bytes.get());
         counters.set(Counter::SpilledBytes, usage.file_bytes.get());
         counters.raise(Counter::SpilledPeakBytes, usage.file_bytes.get());
+        counters.set(Counter::RemoteBytes, usage.remote_bytes.get());
+        counters.raise(Counter::RemotePeakBytes, usage.remote_bytes.get());
+        counters.set(Counter::RemoteFailures, usage.remote_failures);
         let unmanaged = counters.get(Counter::UnmanagedBytes);
         // What is resident and has a stored copy is held once by the program.
         let stored = stored_bytes.saturating_sub(self.ledger.copied_bytes());

@@ -8,6 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pagoda_core::budget::store_most;
 use pagoda_core::clear::Order;
@@ -27,7 +28,9 @@ use crate::engine::{Engine, StopHook};
 use crate::error::{Errno, StartError, StopReason};
 use crate::huge::Clearing;
 use crate::region::RegionBuilder;
-use crate::store::{FileConfig, OpenError, Scratch, StoreConfig, TieredStore};
+use crate::store::{
+    FileConfig, OpenError, RemoteAddress, RemoteConfig, RemoteOpenError, Scratch, StoreConfig, TieredStore,
+};
 use crate::table::entry_bytes;
 use crate::tree::ShareKeeper;
 use crate::watch::Watcher;
@@ -40,6 +43,9 @@ pub(crate) fn handler_count() -> usize {
 /// What closed owners had in the store and is not freed yet, before compression, in budgets at most: what the store's share of
 /// the budget holds at 4:1, and some more of what is spilled. It takes no memory beyond the store's own limit.
 const QUEUED_BUDGETS: u64 = 4;
+
+/// How long a remote store keeps what nobody renews: a host that is cut off for so long has lost what it had there.
+const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
 
 /// The name of the thread that reclaims.
 const RECLAIMER: &str = "pagoda-reclaim";
@@ -82,7 +88,12 @@ fn assemble(
     let limit = store_most(config.budget);
     let file = (config.file_limit > Bytes::ZERO)
         .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
-    let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file })
+    let remote = config.remote.clone().map(|address| RemoteConfig {
+        address,
+        limit: config.remote_limit,
+        expiry: REMOTE_EXPIRY,
+    });
+    let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file, remote })
         .map_err(|error| store_error(&error))?
         .releasing_by(policies.release, Bytes::new(QUEUED_BUDGETS * config.budget.get()));
     let (budget, base) = (config.budget, config.base_page);
@@ -121,6 +132,11 @@ fn store_error(error: &OpenError) -> StartError {
         }
         OpenError::File(DirectFileError::InMemory { .. }) => StartError::StoreDirectoryInMemory,
         OpenError::File(DirectFileError::NoDirectIo { .. }) => StartError::StoreDirectIo(Errno(22)),
+        OpenError::Remote(RemoteOpenError::Unusable(source)) => {
+            StartError::RemoteStore(Errno(source.raw_errno()))
+        }
+        OpenError::Remote(RemoteOpenError::Limit { .. }) => StartError::RemoteStore(Errno(27)),
+        OpenError::Remote(RemoteOpenError::Evicts | RemoteOpenError::Cluster) => StartError::RemoteStoreUnfit,
     }
 }
 
@@ -169,6 +185,9 @@ impl ProcessEngine {
             let body = Box::new(move || engine.work_on_releases(shard));
             spawn_raw(c"pagoda-release", Files::Shared, body).map_err(thread_error)?;
         }
+        let keeper = Arc::clone(&engine);
+        let body = Box::new(move || keeper.store.keep(&keeper.quit_handlers));
+        spawn_raw(c"pagoda-keep", Files::Shared, body).map_err(thread_error)?;
         engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
         Ok((Self { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
     }
@@ -252,6 +271,18 @@ impl ManagerBuilder {
         self.config.file_limit = limit;
         self
     }
+    /// Keeps what neither memory nor the file takes at a Redis or Valkey server, at most `limit` bytes of it (the server
+    /// adds some 100 bytes to every page). It has to keep what it is given: without a memory limit, or with the policy
+    /// `noeviction`. What a manager that ended without order had there expires after two minutes.
+    ///
+    /// A page that only the server has and that can't be fetched within 10 s ends the process, as does one that the server
+    /// has lost, or that comes back other than it was stored.
+    #[must_use]
+    pub fn remote_store(mut self, address: RemoteAddress, limit: Bytes) -> Self {
+        self.config.remote = Some(address);
+        self.config.remote_limit = limit;
+        self
+    }
     /// Serves faults of the program only, which needs no privilege on stock kernels. The consequence: **a system call
     /// that is handed an address in a region whose page is not present fails with `EFAULT`**. Touch a buffer before a
     /// `read` into it, or copy through [`Region::read_at`](crate::region::Region::read_at), which does.
@@ -312,6 +343,7 @@ impl ManagerBuilder {
         if shared.engine.huge.is_on() && self.policies.clearing.ahead_percent > 0 {
             shared.spawn("pagoda-clear", base, |engine, _| engine.clear_ahead())?;
         }
+        shared.spawn("pagoda-keep", base, |engine, _| engine.store.keep(&engine.quit_handlers))?;
         Ok(Manager { shared })
     }
 }
@@ -402,6 +434,8 @@ impl Manager {
             store_directory: PathBuf::new(),
             file_limit: Bytes::ZERO,
             best_effort: false,
+            remote: None,
+            remote_limit: Bytes::ZERO,
         };
         ManagerBuilder { config, mode: Mode::Full, policies: Policies::default() }
     }

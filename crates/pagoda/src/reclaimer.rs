@@ -154,6 +154,9 @@ impl Engine {
                     (Err(PutError::Io { source }), _) | (_, PutError::Io { source }) => {
                         StopReason::StoreWrite(Errno(source.raw_errno()))
                     }
+                    (Err(PutError::Remote { source }), _) | (_, PutError::Remote { source }) => {
+                        StopReason::StoreWrite(Errno(source.raw_errno()))
+                    }
                     _ => StopReason::StoreFull,
                 }
             }

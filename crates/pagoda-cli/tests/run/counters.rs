@@ -99,6 +99,8 @@ fn the_program_is_told_its_configuration() {
         store_directory: odd,
         file_limit: Bytes::gib(3),
         best_effort: true,
+        remote: None,
+        remote_limit: Bytes::ZERO,
     };
     assert_eq!(config, expected);
     assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(expected));

@@ -10,6 +10,7 @@ pub mod growing;
 pub mod heap;
 pub mod mapping;
 pub mod process;
+pub mod redis;
 pub mod robust;
 pub mod sandbox;
 pub mod signals;

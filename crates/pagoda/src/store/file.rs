@@ -13,13 +13,20 @@ use super::{FileConfig, GetError, OpenError};
 /// One write: large enough that the disk streams, small enough to wait for.
 pub(super) const BATCH: usize = 1 << 20;
 
+/// Slots that are given back to the disk at once: fewer are not worth a change of the file system's tables, and of more a
+/// write that waits for them would notice.
+const DISCARD_LEAST: u32 = 16;
+const DISCARD_MOST: u32 = (4 * BATCH / SLOT) as u32;
+
 pub(super) struct FileTier {
     file: DirectFile,
     extents: Lock<Extents>,
+    #[cfg(test)]
+    pub faults: super::faults::Faults,
 }
 
 /// Says which bytes belong at a place: those of an older object there have another sum even if they are intact.
-fn checksum(id: u32, first_unit: u32, bytes: &[u8]) -> u64 {
+pub(super) fn checksum(id: u32, first_unit: u32, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, u64::from(id) << 32 | u64::from(first_unit))
 }
 
@@ -81,7 +88,12 @@ impl FileTier {
     /// A tier in this file. Of a limit beyond 1 TiB (what the unit numbers reach) the rest is left unused.
     pub fn over(file: DirectFile, limit_bytes: u64) -> Self {
         let slots = (limit_bytes / SLOT as u64).min(u64::from(u32::MAX)) as u32;
-        Self { file, extents: Lock::new(Extents::new(slots)) }
+        Self {
+            file,
+            extents: Lock::new(Extents::new(slots)),
+            #[cfg(test)]
+            faults: super::faults::Faults::default(),
+        }
     }
 
     pub fn used_bytes(&self) -> u64 {
@@ -106,7 +118,7 @@ impl FileTier {
             batch.items[index] = item;
         }
         let bytes = end(&batch.items[written - 1]) as usize * SLOT;
-        let outcome = self.file.write_at(u64::from(run.first) * SLOT as u64, &batch.buffer[..bytes]);
+        let outcome = self.write_at(u64::from(run.first) * SLOT as u64, &batch.buffer[..bytes]);
         let mut extents = self.extents.lock();
         if outcome.is_ok() {
             for item in &mut batch.items[..written] {
@@ -129,13 +141,39 @@ impl FileTier {
     ) -> Result<&'a [u8], GetError> {
         let Run { first, slots: count } = units.slots();
         let into = &mut slots[..count as usize * SLOT];
-        match self.file.read_at(u64::from(first) * SLOT as u64, into) {
+        match self.read_at(u64::from(first) * SLOT as u64, into) {
             Ok(()) => {}
             Err(FileError::Short) => return Err(GetError::Corrupt),
             Err(source) => return Err(GetError::Io { source }),
         }
         let bytes = &into[units.offset_in_slots()..][..len];
         if checksum(id, units.first, bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
+    }
+
+    /// Gives the place of a freed run back to the disk. False if there is none, or the file system can't do that.
+    pub fn discard_unused(&self) -> bool {
+        let Some(run) = self.extents.lock().take_unused(DISCARD_LEAST, DISCARD_MOST) else { return false };
+        let bytes = |slots| u64::from(slots) * SLOT as u64;
+        let outcome = self.file.discard(bytes(run.first), bytes(run.slots));
+        self.extents.lock().settle(run);
+        outcome.is_ok()
+    }
+
+    #[cfg(not(test))]
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
+        self.file.write_at(offset, from)
+    }
+    #[cfg(test)]
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
+        self.faults.write(&self.file, offset, from)
+    }
+    #[cfg(not(test))]
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        self.file.read_at(offset, into)
+    }
+    #[cfg(test)]
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        self.faults.read(&self.file, offset, into)
     }
 
     /// The object in these units is gone.

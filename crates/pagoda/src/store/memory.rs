@@ -13,7 +13,7 @@ use pagoda_linux::byte_store::{Backing, ByteStore};
 use pagoda_linux::lock::{Held, Lock};
 
 use super::OpenError;
-use super::objects::{Kind, Numbers, ObjectTable, QUEUED, Queue, Word};
+use super::objects::{DENSE, Kind, Numbers, ObjectTable, QUEUED, Queue, Word};
 
 /// What is only changed one thread at a time.
 pub(super) struct MemoryState {
@@ -21,14 +21,26 @@ pub(super) struct MemoryState {
     pub numbers: Numbers,
     /// Objects in memory as long as their page: they gain nothing there, so they leave first.
     pub raw: Queue,
+    /// Objects in memory that are cold, and as small as they get: they leave next.
+    pub dense: Queue,
     /// All other objects in memory.
     pub packed: Queue,
+    /// How many objects were ever put.
+    pub puts: u64,
+    /// Objects that are to be deleted at the remote store.
+    pub gone: Queue,
 }
 
 impl MemoryState {
     /// The queue that an object of this word belongs to.
     pub fn queue(&mut self, word: Word) -> &mut Queue {
-        if word.raw() { &mut self.raw } else { &mut self.packed }
+        if word.raw() {
+            &mut self.raw
+        } else if word.has(DENSE) {
+            &mut self.dense
+        } else {
+            &mut self.packed
+        }
     }
 
     /// Takes an object in memory out of existence: queue, blocks and number.
@@ -39,6 +51,13 @@ impl MemoryState {
         }
         self.pool.release(word.first());
         self.numbers.give_back(table, id);
+    }
+
+    /// An object at the remote store is nobody's any more: it is deleted there later.
+    pub fn forget_remote(&mut self, table: &ObjectTable, id: u32) {
+        let word = table.at(id).word();
+        table.at(id).publish(word.moved_to(Kind::Gone, word.first()));
+        self.gone.push_youngest(table, id);
     }
 
     /// Takes objects in memory, in the order in which they were made, out of existence.
@@ -63,6 +82,8 @@ pub(super) struct MemoryTier {
     growing: Lock<()>,
     block: usize,
     segment: usize,
+    #[cfg(test)]
+    pub faults: super::faults::Faults,
 }
 
 /// A page of 64 KiB at 2:1 wastes under 1% in half a block of 512 bytes and 1% in links; one of 4 KiB 3% in 128 bytes
@@ -101,8 +122,27 @@ impl MemoryTier {
             .map_err(|source| OpenError::Reserve { bytes: Bytes::new(len as u64), source })?;
         let pool = BlockPool::new(segments, blocks);
         let (links, numbers) = (pool.links(), Numbers::new());
-        let state = Lock::new(MemoryState { pool, numbers, raw: Queue::new(), packed: Queue::new() });
-        Ok(Self { bytes, links, state, growing: Lock::new(()), block, segment })
+        let queue = Queue::new;
+        let state = MemoryState {
+            pool,
+            numbers,
+            raw: queue(),
+            dense: queue(),
+            packed: queue(),
+            puts: 0,
+            gone: queue(),
+        };
+        let state = Lock::new(state);
+        Ok(Self {
+            bytes,
+            links,
+            state,
+            growing: Lock::new(()),
+            block,
+            segment,
+            #[cfg(test)]
+            faults: super::faults::Faults::default(),
+        })
     }
 
     pub fn lock(&self) -> Held<'_, MemoryState> {
@@ -135,11 +175,19 @@ impl MemoryTier {
                 let word = Word::new(Kind::Reserved, first, len, raw);
                 table.at(id).publish(word);
                 state.queue(word).push_youngest(table, id);
+                state.puts += 1;
                 return Some((id, word));
             }
             drop(state);
             self.grow(len)?;
         }
+    }
+
+    /// Blocks for `len` bytes of an object that has others, if that many are free.
+    pub fn reserve_blocks(&self, len: usize, id: u32) -> Option<u32> {
+        let mut state = self.lock();
+        let blocks = self.blocks_for(len);
+        (state.pool.free_blocks() >= u64::from(blocks)).then(|| state.pool.allocate(blocks, id)).flatten()
     }
 
     /// Brings one more segment, unless someone just did.
@@ -153,6 +201,8 @@ impl MemoryTier {
         drop(state);
         let at = segment as usize * self.segment;
         let populated = self.bytes.populate(at..at + self.segment);
+        #[cfg(test)]
+        let populated = populated.and_then(|()| self.memory_fault());
         let mut state = self.lock();
         if populated.is_err() {
             // No memory to be had now: as good as a limit. What was populated of it is given back.
@@ -165,6 +215,11 @@ impl MemoryTier {
         Some(())
     }
 
+    #[cfg(test)]
+    fn memory_fault(&self) -> std::io::Result<()> {
+        self.faults.draw().map_or(Ok(()), |_| Err(std::io::ErrorKind::OutOfMemory.into()))
+    }
+
     /// Gives wholly empty segments back, all but a small reserve (none for a store that holds nothing in memory).
     pub fn give_back_empty_segments(&self) -> Bytes {
         let mut given = Bytes::ZERO;
@@ -175,6 +230,8 @@ impl MemoryTier {
             drop(state);
             let at = segment as usize * self.segment;
             let discarded = self.bytes.discard(at..at + self.segment);
+            #[cfg(test)]
+            let discarded = discarded.and_then(|()| self.memory_fault());
             let mut state = self.lock();
             if discarded.is_err() {
                 // Locked by mlockall, say: it is still ours to use.

@@ -1,4 +1,5 @@
-//! Where content lives that has no frame: compressed memory first, then an unlinked file.
+//! Where content lives that has no frame: compressed memory first, then an unlinked file, then a server that several
+//! machines share.
 //!
 //! One page in, one handle out; the store moves objects between its tiers on its own, and a handle stays valid
 //! through that. All-zero pages are not stored, same-filled ones live in the handle itself. A store never decides what
@@ -7,19 +8,28 @@
 //!
 //! ```text
 //! put ─► handle (same-filled)
-//!     └► objects ─► memory: blocks of a byte store ── spill, oldest first ──► file: units of a direct file
+//!     └► objects ─► memory: blocks of a byte store ── spill, oldest first ─┬► file: units of a direct file
+//!                                                                          └► remote, if the file takes no more
 //! ```
 //!
 //! Locks, in order: `spiller` (one mover at a time) → `memory` (pool, ages, object numbers, every change of an
-//! object's place) or `extents`; never both of the latter at once. The queues of `release` have a lock each, with which no
+//! object's place) or `extents`; never both of the latter at once. A connection of the remote store has a lock each; what is
+//! taken with the writer's is none of these, and no other lock is taken with a reader's. The queues of `release` have a lock each, with which no
 //! other is taken.
 
+mod dense;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod faults_test;
 mod file;
 mod handle;
+mod keep;
 mod memory;
 mod objects;
 mod pack;
 mod release;
+mod remote;
 mod scratch;
 mod spill;
 #[cfg(test)]
@@ -28,6 +38,7 @@ mod tiered;
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
@@ -35,6 +46,7 @@ use pagoda_linux::direct_file::{DirectFileError, FileError};
 
 pub use handle::Handle;
 pub(crate) use release::Freed;
+pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError};
 pub use scratch::Scratch;
 pub use tiered::TieredStore;
 
@@ -50,14 +62,22 @@ pub enum Put {
 /// Why a page could not be put, or nothing spilled. Nothing is lost: what was stored still is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
-    /// Memory and file are at their limits, or the file system is full.
-    #[error("the store is full: memory is at its limit, and there is no file, or it or its disk is full")]
+    /// Memory, file and remote store are at their limits, or the file system is full.
+    #[error(
+        "the store is full: memory is at its limit, and there is no file or remote store, or it or its disk is full"
+    )]
     Full,
     /// The file could not be written.
     #[error("the store could not spill: {source}")]
     Io {
         /// How it failed.
         source: FileError,
+    },
+    /// The remote store did not take it.
+    #[error("the store could not spill: {source}")]
+    Remote {
+        /// How it failed.
+        source: RemoteError,
     },
 }
 
@@ -73,6 +93,12 @@ pub enum GetError {
         /// How it failed.
         source: FileError,
     },
+    /// The remote store did not give it within 10 s.
+    #[error("a stored page could not be fetched: {source}")]
+    Remote {
+        /// How it failed.
+        source: RemoteError,
+    },
 }
 
 impl GetError {
@@ -82,6 +108,7 @@ impl GetError {
         match self {
             Self::Corrupt => 0,
             Self::Io { source } => source.raw_errno(),
+            Self::Remote { source } => source.raw_errno(),
         }
     }
 }
@@ -116,13 +143,17 @@ pub enum OpenError {
     /// The spill file could not be created.
     #[error(transparent)]
     File(#[from] DirectFileError),
+    /// The remote store can't be used.
+    #[error(transparent)]
+    Remote(#[from] RemoteOpenError),
 }
 
 /// A place for pages. All calls may come from many threads at once, each with a [`Scratch`] of its own.
 ///
 /// The caller owes that a handle is freed once, and neither fetched nor freed by others from then on.
 pub trait Store: Send + Sync {
-    /// Stores a page of [`TieredStore::page_bytes`]. May block for the disk when memory is at its limit.
+    /// Stores a page of [`TieredStore::page_bytes`]. May block for the disk when memory is at its limit,
+    /// and for the remote store, a few seconds at most.
     ///
     /// # Errors
     /// See [`PutError`]; the page is not stored then.
@@ -131,8 +162,9 @@ pub trait Store: Send + Sync {
     /// If the page has another length.
     fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError>;
 
-    /// Fetches `into.len()` bytes of a page from `offset` on; the handle stays valid. Allocates nothing, waits for no lock; blocks for the disk if the page is
-    /// there.
+    /// Fetches `into.len()` bytes of a page from `offset` on; the handle stays valid. Allocates nothing, waits for no lock; blocks
+    /// for the disk if the page is there. Only one that is at the remote store allocates its reply, and waits for a connection
+    /// and the server, 10 s at most.
     ///
     /// # Errors
     /// See [`GetError`]; `into` may hold anything then.
@@ -164,7 +196,7 @@ pub trait Store: Send + Sync {
     ) -> Result<bool, GetError>;
 
     /// Stores a page anew that differs from a stored one in the runs `changed`, which are those of `content`; of the rest of
-    /// `content` nothing is read. The old handle stays valid. None if that is not possible (it is on the disk, or does not
+    /// `content` nothing is read. The old handle stays valid. None if that is not possible (it is on the disk, is dense, or does not
     /// compress, or there is no room): then the whole page has to be put.
     ///
     /// # Errors
@@ -193,6 +225,8 @@ pub struct StoreConfig {
     pub memory_limit: Bytes,
     /// The file tier, if there shall be one.
     pub file: Option<FileConfig>,
+    /// The remote tier, if there shall be one.
+    pub remote: Option<RemoteConfig>,
 }
 
 /// The file tier of a store.
@@ -204,6 +238,18 @@ pub struct FileConfig {
     pub limit: Bytes,
 }
 
+/// The remote tier of a store: a Redis or Valkey server.
+#[derive(Clone, Debug)]
+pub struct RemoteConfig {
+    /// Where it is.
+    pub address: RemoteAddress,
+    /// The most that this store may hold there, in bytes of its objects; the server adds some 100 bytes to each.
+    pub limit: Bytes,
+    /// What the server forgets this store's content after, when nobody has renewed it for so long. A live store renews it four
+    /// times as often.
+    pub expiry: Duration,
+}
+
 /// What a store holds now. Each number is right, two of them may be a moment apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {
@@ -211,10 +257,28 @@ pub struct StoreUsage {
     pub raw_bytes: Bytes,
     /// Bytes of blocks in use, their inner waste included.
     pub memory_used_bytes: Bytes,
+    /// Bytes of the objects in those blocks, without the waste. One that is being moved is left out.
+    pub memory_packed_bytes: Bytes,
+    /// Of them, bytes of objects that were tried to be made smaller because they are cold.
+    pub memory_dense_bytes: Bytes,
     /// Bytes that stand behind the store: segments, tables and the spill buffer.
     pub memory_committed_bytes: Bytes,
     /// Bytes of the file in use.
     pub file_bytes: Bytes,
+    /// Bytes of objects at the remote store, those included that are still to be deleted there.
+    pub remote_bytes: Bytes,
+    /// How often the remote store did not do what it was asked.
+    pub remote_failures: u64,
     /// Objects: stored pages that are not same-filled.
     pub objects: u64,
+}
+
+impl StoreUsage {
+    /// What blocks in memory take beyond the objects in them, in percent of these; 0 if there are none.
+    #[must_use]
+    pub fn waste_percent(&self) -> f64 {
+        let [used, packed] =
+            [self.memory_used_bytes, self.memory_packed_bytes].map(|bytes| bytes.get() as f64);
+        if packed == 0.0 { 0.0 } else { (used - packed) / packed * 100.0 }
+    }
 }

@@ -6,8 +6,9 @@
 //! - A mover sets `MOVING`, copies without the lock, and may change the place only in a compare-and-swap that sees no
 //!   reader; with a reader there it gives up.
 //! - Who frees an object that is moving sets `FREED`; the mover does the rest.
-//! - What is in the file never moves, so a reader of it needs no count: only `free` ends its place, and that the
-//!   caller doesn't call while others read.
+//! - What is in the file or at the remote store never moves, so a reader of it needs no count: only `free` ends its place,
+//!   and that the caller doesn't call while others read.
+//! - What is freed at the remote store keeps its number, as `Gone`, until the server has said that it is deleted there.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -26,7 +27,7 @@ const ROOT: u32 = NUMBERS / LEAF / BRANCH;
 /// One stored page.
 pub(super) struct Object {
     word: AtomicU64,
-    /// Of the bytes in the file; nothing while it is in memory.
+    /// Of the bytes in the file or at the remote store; nothing while it is in memory.
     pub checksum: AtomicU64,
     /// Of the page as it was put, wherever it is now; 0 if nobody made one.
     pub digest: AtomicU64,
@@ -38,7 +39,8 @@ pub(super) struct Object {
 /// What an object's word says.
 ///
 /// ```text
-/// 0..32 first block or unit · 32..49 length · 49 raw · 50..52 kind · 52 moving · 53 freed · 54 queued · 55..64 readers
+/// 0..32 first block or unit, or batch · 32..48 length less one · 48 raw · 49 dense · 50..53 kind · 53 moving · 54 freed ·
+/// 55 queued · 56..64 readers
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(u64);
@@ -51,29 +53,36 @@ pub(super) enum Kind {
     Reserved = 1,
     Memory = 2,
     File = 3,
+    Remote = 4,
+    /// Nobody's any more, and still to be deleted at the remote store.
+    Gone = 5,
 }
 
-const RAW: u64 = 1 << 49;
-const KIND: u64 = 3 << 50;
-pub(super) const MOVING: u64 = 1 << 52;
-pub(super) const FREED: u64 = 1 << 53;
-pub(super) const QUEUED: u64 = 1 << 54;
-const READER: u64 = 1 << 55;
+const RAW: u64 = 1 << 48;
+/// It was tried to be made smaller for the time that nobody wants it; whether it was is in its bytes.
+pub(super) const DENSE: u64 = 1 << 49;
+const KIND: u64 = 7 << 50;
+pub(super) const MOVING: u64 = 1 << 53;
+pub(super) const FREED: u64 = 1 << 54;
+pub(super) const QUEUED: u64 = 1 << 55;
+const READER: u64 = 1 << 56;
 /// Readers are threads in the middle of a copy out of memory: far fewer than this.
-const READERS_MAX: u64 = (1 << 9) - 1;
+const READERS_MAX: u64 = (1 << 8) - 1;
 
 impl Word {
     pub const FREE: Self = Self(0);
 
     pub fn new(kind: Kind, first: u32, len: usize, raw: bool) -> Self {
-        debug_assert!(len < 1 << 17);
-        Self(u64::from(first) | (len as u64) << 32 | if raw { RAW } else { 0 } | (kind as u64) << 50)
+        debug_assert!((1..=1 << 16).contains(&len));
+        Self(u64::from(first) | (len as u64 - 1) << 32 | if raw { RAW } else { 0 } | (kind as u64) << 50)
     }
     pub fn kind(self) -> Kind {
         match (self.0 & KIND) >> 50 {
             1 => Kind::Reserved,
             2 => Kind::Memory,
             3 => Kind::File,
+            4 => Kind::Remote,
+            5 => Kind::Gone,
             _ => Kind::Free,
         }
     }
@@ -81,7 +90,7 @@ impl Word {
         self.0 as u32
     }
     pub fn len(self) -> usize {
-        (self.0 >> 32) as usize & ((1 << 17) - 1)
+        ((self.0 >> 32) as usize & ((1 << 16) - 1)) + 1
     }
     pub fn raw(self) -> bool {
         self.0 & RAW != 0
@@ -92,9 +101,13 @@ impl Word {
     pub fn readers(self) -> u64 {
         self.0 / READER
     }
-    /// The same object at another place, with none of its flags.
+    /// The same object at another place, with none of the flags of moving.
     pub fn moved_to(self, kind: Kind, first: u32) -> Self {
-        Self::new(kind, first, self.len(), self.raw())
+        Self::new(kind, first, self.len(), self.raw()).with(self.0 & DENSE)
+    }
+    /// The same object in other blocks of memory, where it has another length.
+    pub fn resized(self, first: u32, len: usize) -> Self {
+        Self::new(Kind::Memory, first, len, self.raw())
     }
     pub fn with(self, flag: u64) -> Self {
         Self(self.0 | flag)
@@ -229,11 +242,13 @@ pub(super) struct Queue {
     youngest: u32,
     /// Bytes of the objects in it.
     pub bytes: u64,
+    /// How many objects are in it.
+    pub objects: u32,
 }
 
 impl Queue {
     pub fn new() -> Self {
-        Self { oldest: NOBODY, youngest: NOBODY, bytes: 0 }
+        Self { oldest: NOBODY, youngest: NOBODY, bytes: 0, objects: 0 }
     }
     pub fn oldest(&self) -> Option<u32> {
         (self.oldest != NOBODY).then_some(self.oldest)
@@ -259,11 +274,13 @@ impl Queue {
         self.link(table, object.before.load(Ordering::Relaxed), object.after.load(Ordering::Relaxed));
         object.flag(0, QUEUED);
         self.bytes -= object.word().len() as u64;
+        self.objects -= 1;
     }
     fn queued(&mut self, table: &ObjectTable, id: u32) {
         let object = table.at(id);
         object.flag(QUEUED, 0);
         self.bytes += object.word().len() as u64;
+        self.objects += 1;
     }
     /// Makes two objects neighbours; an end of the queue is the neighbour of nobody.
     fn link(&mut self, table: &ObjectTable, before: u32, after: u32) {

@@ -1,12 +1,14 @@
 //! A page as it is packed: blocks of 4 KiB, each compressed on its own, behind their lengths.
 //!
 //! A part of a page can be had, compared or replaced without unpacking all of it: what a fault that wants one OS page of a
-//! 64 KiB base page pays for is that OS page. The ratio is that of zram, which packs OS pages, too. Packed bytes come from this
+//! 64 KiB base page pays for is that OS page. The ratio is that of zram, which packs OS pages, too. A page that is cold can be
+//! packed as a whole instead, with a mark in place of the lengths. Packed bytes come from this
 //! process only; unpacking checks them all the same and never reads or writes out of bounds.
 
 use std::ops::Range;
 
 use pagoda_linux::lz4::{self, Lz4};
+use pagoda_linux::zstd::{Compressor, Decompressor};
 
 /// What is compressed at once.
 pub(super) const BLOCK: usize = 4 << 10;
@@ -25,6 +27,26 @@ pub(super) fn pack(page: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize>
         packer.add(block, lz4)?;
     }
     Some(packer.at)
+}
+
+/// What a dense page begins with: no length of a block.
+const DENSE: [u8; 2] = [0xff; 2];
+
+/// Packs `page` as a whole into the front of `into`: smaller, and only to be had as a whole. None if it takes more.
+pub(super) fn pack_dense(page: &[u8], into: &mut [u8], compressor: &mut Compressor) -> Option<usize> {
+    let (mark, room) = into.split_at_mut_checked(DENSE.len())?;
+    mark.copy_from_slice(&DENSE);
+    Some(DENSE.len() + compressor.compress(page, room)?)
+}
+
+/// Whether these bytes are of a page that was packed as a whole.
+pub(super) fn is_dense(packed: &[u8]) -> bool {
+    packed.starts_with(&DENSE)
+}
+
+/// Unpacks all of a page that was packed as a whole. None if the bytes are not what [`pack_dense`] made.
+pub(super) fn unpack_dense(packed: &[u8], page: &mut [u8], decompressor: &mut Decompressor) -> Option<()> {
+    decompressor.decompress(packed.strip_prefix(&DENSE)?, page)
 }
 
 /// Packs a page anew, of which `changed` runs are those of `content`, and all else is as it was `packed`: only blocks with

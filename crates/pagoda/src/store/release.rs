@@ -157,13 +157,14 @@ impl TieredStore {
             let Some(object) = self.table.get(id) else { continue };
             let word = object.word();
             match word.kind() {
-                Kind::Free | Kind::Reserved => {}
+                Kind::Free | Kind::Reserved | Kind::Gone => {}
                 // The mover sees it when it is done.
                 Kind::Memory if word.has(MOVING) => object.flag(FREED, 0),
                 Kind::Memory => {
                     ids[in_memory] = id;
                     in_memory += 1;
                 }
+                Kind::Remote => state.forget_remote(&self.table, id),
                 Kind::File => {
                     state.numbers.give_back(&self.table, id);
                     in_file.push(Units::of_bytes(word.first(), word.len()));

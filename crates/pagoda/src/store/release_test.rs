@@ -17,7 +17,8 @@ struct Fixture {
 impl Fixture {
     fn new(policy: ReleasePolicy, memory: Bytes) -> Self {
         let base = BasePage::K4;
-        let store = TieredStore::open(StoreConfig { base, memory_limit: memory, file: None }).expect("store");
+        let store = TieredStore::open(StoreConfig { base, memory_limit: memory, file: None, remote: None })
+            .expect("store");
         let counters = Arc::new(Counters::private().expect("counters"));
         Self {
             store: store.releasing_by(policy, Bytes::gib(1)),

@@ -6,16 +6,18 @@ use pagoda_core::extents::SLOT;
 use pagoda_core::page::BasePage;
 use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::lz4::Lz4;
+use pagoda_linux::zstd::Decompressor;
 
 /// The longest page that is stored at once: larger base pages are put in pieces of it.
 pub(super) const PIECE_MAX: usize = 64 << 10;
 
-/// Working memory of one thread: about three pages and 32 KiB.
+/// Working memory of one thread: about three pages and 130 KiB.
 pub struct Scratch {
     pub(super) lz4: Lz4,
+    pub(super) zstd: Decompressor,
     /// Compressed bytes, on their way in or out of memory.
     pub(super) packed: Box<[u8]>,
-    /// Compressed bytes that are made of others.
+    /// Compressed bytes that are made of others, or a page of which a part is wanted.
     pub(super) repacked: Box<[u8]>,
     /// One block, where a part of it is wanted.
     pub(super) block: Box<[u8]>,
@@ -30,6 +32,7 @@ impl Scratch {
         let page = piece(base);
         Self {
             lz4: Lz4::new(),
+            zstd: Decompressor::new(),
             packed: vec![0; page].into_boxed_slice(),
             repacked: vec![0; page].into_boxed_slice(),
             block: vec![0; super::pack::BLOCK].into_boxed_slice(),

@@ -1,4 +1,5 @@
-//! Moving objects: from memory to the file, oldest first, and out of sparse segments so that these can be given back.
+//! Moving objects: from memory to the file or the remote store, oldest first, and out of sparse segments so that these can
+//! be given back.
 //!
 //! One mover at a time, by the `spiller` lock. It never waits for a reader: an object that is being read stays where it
 //! is and counts as young. It never lets go of the old place before the new one is written and published.
@@ -8,14 +9,39 @@ use std::sync::atomic::Ordering;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::FileError;
 
-use super::file::{BATCH, Batch, FileTier};
+use super::file::{BATCH, Batch, FileTier, Item};
 use super::memory::MemoryState;
 use super::objects::{FREED, Kind, MOVING, QUEUED, Queue};
+use super::remote::{RemoteError, RemoteTier};
 use super::{PutError, TieredStore};
 
 /// A segment is emptied by moving its objects only if the blocks in use would fit into this share of the segments that
 /// hold any: below that it is cheaper than writing to the file, above it gains too little.
 const FULLNESS_PERCENT_MAX: u64 = 75;
+
+/// Where a batch was written.
+#[derive(Clone, Copy)]
+pub(super) enum Written<'a> {
+    File(&'a FileTier),
+    /// By this number of the batch.
+    Remote(&'a RemoteTier, u32),
+}
+
+impl Written<'_> {
+    fn place(self, item: &Item) -> (Kind, u32) {
+        match self {
+            Self::File(_) => (Kind::File, item.units.first),
+            Self::Remote(_, number) => (Kind::Remote, number),
+        }
+    }
+    /// Nobody needs this one there after all.
+    fn abandon(self, item: &Item) {
+        match self {
+            Self::File(file) => file.release(item.units),
+            Self::Remote(remote, number) => remote.abandon(item.id, number, item.len),
+        }
+    }
+}
 
 impl TieredStore {
     /// Spills the oldest objects, in sequential writes of about 1 MiB, until the segments that hold any take
@@ -23,8 +49,8 @@ impl TieredStore {
     /// the emptied segments to the kernel.
     ///
     /// # Errors
-    /// [`PutError::Full`] if that could not be reached because there is no file or it is full; [`PutError::Io`] if it
-    /// could not be written. Either way nothing is lost.
+    /// [`PutError::Full`] if that could not be reached because there is nowhere to spill to or it is full; [`PutError::Io`] if
+    /// the file and [`PutError::Remote`] if the remote store could not be written. Either way nothing is lost.
     pub fn spill(&self, target_memory: Bytes) -> Result<Bytes, PutError> {
         let mut freed = 0;
         loop {
@@ -59,15 +85,11 @@ impl TieredStore {
         if used * 100 <= occupied * FULLNESS_PERCENT_MAX && self.empty_one_segment() {
             return Ok(self.memory.segment_bytes() as u64);
         }
-        match (&self.file, spiller.as_mut()) {
-            (Some(file), Some(batch)) => self.spill_batch(file, batch, false),
-            _ => Err(PutError::Full),
-        }
+        spiller.as_mut().map_or(Err(PutError::Full), |batch| self.spill_batch(batch, false))
     }
 
-    /// Raw objects gain nothing in memory: a batch of them goes to the file as soon as there is one.
+    /// Raw objects gain nothing in memory: a batch of them leaves it as soon as there is one.
     pub(super) fn spill_raw_if_many(&self) {
-        let Some(file) = &self.file else { return };
         if self.memory.lock().raw.bytes < BATCH as u64 {
             return;
         }
@@ -75,7 +97,7 @@ impl TieredStore {
         let Some(mut spiller) = self.spiller.try_lock() else { return };
         if let Some(batch) = spiller.as_mut() {
             // The page is stored, in memory; that the file is full or failing is for the next who needs room.
-            let _ = self.spill_batch(file, batch, true);
+            let _ = self.spill_batch(batch, true);
         }
     }
 
@@ -87,12 +109,13 @@ impl TieredStore {
         (u64::from(segments) * self.memory.segment_bytes() as u64, used)
     }
 
-    fn spill_batch(&self, file: &FileTier, batch: &mut Batch, only_raw: bool) -> Result<u64, PutError> {
+    fn spill_batch(&self, batch: &mut Batch, only_raw: bool) -> Result<u64, PutError> {
         batch.clear();
         let mut state = self.memory.lock();
-        self.gather(&mut state, true, batch);
+        self.gather(&mut state, |state| &mut state.raw, batch);
         if !only_raw {
-            self.gather(&mut state, false, batch);
+            self.gather(&mut state, |state| &mut state.dense, batch);
+            self.gather(&mut state, |state| &mut state.packed, batch);
         }
         drop(state);
         for index in 0..batch.items.len() {
@@ -102,19 +125,41 @@ impl TieredStore {
             let bytes = batch.bytes_of(&item);
             self.memory.read(first, 0..bytes.len(), bytes);
         }
-        let outcome = file.write(batch);
-        let written = *outcome.as_ref().unwrap_or(&0);
-        let freed = self.settle(file, batch, written);
-        match outcome {
-            Ok(_) => Ok(freed),
-            Err(FileError::Full) => Err(PutError::Full),
-            Err(source) => Err(PutError::Io { source }),
+        let outcome = self.write_batch(batch);
+        let freed = match outcome {
+            Ok((written, count)) => self.settle(Some(written), batch, count),
+            Err(_) => self.settle(None, batch, 0),
+        };
+        outcome.map(|_| freed)
+    }
+
+    /// Writes the front of a batch to the file, or, if that takes nothing, all of it to the remote store. Returns where, and
+    /// how many objects.
+    fn write_batch(&self, batch: &mut Batch) -> Result<(Written<'_>, usize), PutError> {
+        let from_file = match self.file.as_ref().map(|file| (file, file.write(batch))) {
+            Some((file, Ok(count))) => return Ok((Written::File(file), count)),
+            Some((_, Err(FileError::Full))) | None => PutError::Full,
+            Some((_, Err(source))) => PutError::Io { source },
+        };
+        let Some(remote) = &self.remote else { return Err(from_file) };
+        // What is only waiting to be deleted there is no reason to say that it is full.
+        while !remote.has_room(batch) && self.delete_gone() {}
+        match (remote.write(batch), from_file) {
+            (Ok(number), _) => Ok((Written::Remote(remote, number), batch.items.len())),
+            (Err(RemoteError::Full), error) => Err(error),
+            (Err(source), PutError::Full) => Err(PutError::Remote { source }),
+            (Err(_), error) => Err(error),
         }
     }
 
     /// Takes objects from the old end of a queue into the batch, and marks them as moving.
-    pub(super) fn gather(&self, state: &mut MemoryState, raw: bool, batch: &mut Batch) {
-        let queue = if raw { &mut state.raw } else { &mut state.packed };
+    pub(super) fn gather(
+        &self,
+        state: &mut MemoryState,
+        queue: impl Fn(&mut MemoryState) -> &mut Queue,
+        batch: &mut Batch,
+    ) {
+        let queue = queue(state);
         let mut at = queue.oldest();
         while let Some(id) = at {
             at = Queue::after(&self.table, id);
@@ -131,29 +176,30 @@ impl TieredStore {
         }
     }
 
-    /// Ends the moves of a batch whose first `written` objects are in the file. Returns the bytes freed in memory.
-    pub(super) fn settle(&self, file: &FileTier, batch: &Batch, written: usize) -> u64 {
-        let (moved, left) = batch.items.split_at(written);
+    /// Ends the moves of a batch whose first `count` objects are written. Returns the bytes freed in memory.
+    pub(super) fn settle(&self, written: Option<Written<'_>>, batch: &Batch, count: usize) -> u64 {
+        let (moved, left) = batch.items.split_at(count);
         let mut freed_blocks = 0;
         let mut abandoned = Vec::new();
         let mut state = self.memory.lock();
-        for item in moved {
+        for (item, written) in moved.iter().zip(std::iter::repeat(written).flatten()) {
             let object = self.table.at(item.id);
             let word = object.word();
+            let (kind, first) = written.place(item);
             if word.has(FREED) {
                 freed_blocks += u64::from(state.pool.release(word.first()));
                 state.numbers.give_back(&self.table, item.id);
-                abandoned.push(item.units);
+                abandoned.push(*item);
                 continue;
             }
             object.checksum.store(item.checksum, Ordering::Relaxed);
-            if object.replace(word, word.moved_to(Kind::File, item.units.first)) {
+            if object.replace(word, word.moved_to(kind, first)) {
                 freed_blocks += u64::from(state.pool.release(word.first()));
             } else {
                 // It is being read: it stays, as a young one.
                 object.flag(0, MOVING);
                 state.queue(word).push_youngest(&self.table, item.id);
-                abandoned.push(item.units);
+                abandoned.push(*item);
             }
         }
         for item in left.iter().rev() {
@@ -168,8 +214,8 @@ impl TieredStore {
             }
         }
         drop(state);
-        for units in abandoned {
-            file.release(units);
+        for item in abandoned {
+            written.iter().for_each(|written| written.abandon(&item));
         }
         freed_blocks * self.memory.block_bytes() as u64
     }

@@ -11,28 +11,29 @@ use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, DirectFileError};
 use super::file::{Batch, FileTier};
 use super::objects::Kind;
 use super::pack::pack;
+use super::spill::Written;
 use super::*;
 
 /// A small generator, seeded, so that a failure can be run again.
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
-    fn bytes(&mut self, into: &mut [u8]) {
+    pub fn bytes(&mut self, into: &mut [u8]) {
         into.iter_mut().for_each(|byte| *byte = (self.next() >> 24) as u8);
     }
 }
 
 /// A page of which this share of chunks is new and the rest repeats one of the last 32: 43 compresses 2:1, 25 3:1.
-fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
+pub(super) fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut page, mut recent) = (Vec::with_capacity(len + 64), Vec::<Vec<u8>>::new());
     while page.len() < len {
@@ -53,24 +54,24 @@ fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
 }
 
 /// A directory on a disk: where the tests are built.
-fn disk() -> tempfile::TempDir {
+pub(super) fn disk() -> tempfile::TempDir {
     let executable = std::env::current_exe().expect("a path");
     tempfile::tempdir_in(executable.parent().expect("a directory")).expect("a directory")
 }
 
-fn config(base: BasePage, memory: Bytes, file: Option<(&Path, Bytes)>) -> StoreConfig {
+pub(super) fn config(base: BasePage, memory: Bytes, file: Option<(&Path, Bytes)>) -> StoreConfig {
     let file = file.map(|(directory, limit)| FileConfig { directory: directory.to_owned(), limit });
-    StoreConfig { base, memory_limit: memory, file }
+    StoreConfig { base, memory_limit: memory, file, remote: None }
 }
 
-fn stored(put: Result<Put, PutError>) -> Handle {
+pub(super) fn stored(put: Result<Put, PutError>) -> Handle {
     match put {
         Ok(Put::Stored(handle)) => handle,
         other => panic!("{other:?}"),
     }
 }
 
-fn assert_holds(store: &TieredStore, scratch: &mut Scratch, handle: Handle, page: &[u8]) {
+pub(super) fn assert_holds(store: &TieredStore, scratch: &mut Scratch, handle: Handle, page: &[u8]) {
     let mut back = vec![0xee; page.len()];
     store.get(handle, 0, &mut back, scratch).expect("stored");
     assert!(back == page, "another page came back for {handle:?}");
@@ -148,8 +149,56 @@ fn inner_waste_stays_below_15_percent() {
             let percent =
                 (usage.memory_used_bytes.get() + tables + links) as f64 / packed as f64 * 100.0 - 100.0;
             println!("{base}: {packed} bytes of {puts} pages, waste with tables {percent:.1}%");
+            assert_eq!(usage.memory_packed_bytes, Bytes::new(packed));
+            assert!(usage.waste_percent() < percent, "{usage:?}");
             assert!(percent <= 15.0, "{base}: {percent}%");
         }
+    }
+}
+
+/// A page of words, as text is: better packed as a whole.
+fn text_of(len: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut words = || format!("word{} ", random.below(300)).into_bytes();
+    std::iter::repeat_with(&mut words).flatten().take(len).collect()
+}
+
+#[test]
+fn what_is_cold_becomes_smaller_and_comes_back_from_every_tier() {
+    let directory = disk();
+    for base in BasePage::ALL {
+        let file = Some((directory.path(), Bytes::mib(64)));
+        let store = TieredStore::open(config(base, Bytes::mib(32), file)).expect("a disk");
+        let (mut scratch, mut condenser) = (Scratch::new(base), store.condenser());
+        let page = |i: u64| match i % 3 {
+            0 => page_of(store.page_bytes(), 80, i),
+            _ => text_of(store.page_bytes(), i),
+        };
+        let held: Vec<_> =
+            (0..60).map(page).map(|page| (stored(store.put(&page, &mut scratch)), page)).collect();
+        let before = store.usage();
+        let mut saved = 0;
+        // The last ten are too young.
+        while let Some(bytes) = store.condense_oldest(&mut condenser, 10) {
+            saved += bytes.get();
+        }
+        let usage = store.usage();
+        assert!(saved > before.memory_packed_bytes.get() / 10, "{base}: {saved} of {before:?}");
+        assert_eq!(usage.memory_packed_bytes.get() + saved, before.memory_packed_bytes.get());
+        assert!(usage.memory_used_bytes < before.memory_used_bytes && usage.waste_percent() < 15.0);
+        assert!(usage.memory_dense_bytes > Bytes::ZERO);
+        let check = |scratch: &mut Scratch| {
+            held.iter().for_each(|(handle, page)| assert_holds(&store, scratch, *handle, page));
+        };
+        check(&mut scratch);
+        store.trim();
+        check(&mut scratch);
+        store.spill(Bytes::new(usage.memory_used_bytes.get() / 2)).expect("room");
+        check(&mut scratch);
+        store.spill(Bytes::ZERO).expect("room");
+        check(&mut scratch);
+        held.iter().for_each(|(handle, _)| store.free(*handle));
+        assert_empty(&store);
     }
 }
 
@@ -236,6 +285,31 @@ fn store_over(path: &str, read: bool, write: bool) -> TieredStore {
     store.file = Some(FileTier::over(DirectFile::from(OwnedFd::from(file)), 64 << 20));
     *store.spiller.lock() = Some(Batch::new());
     store
+}
+
+#[test]
+fn what_the_file_does_not_need_any_more_goes_back_to_the_disk() {
+    let directory = disk();
+    let file = Some((directory.path(), Bytes::mib(64)));
+    let store = TieredStore::open(config(BasePage::K64, Bytes::mib(32), file)).expect("a disk");
+    let mut scratch = Scratch::new(BasePage::K64);
+    let pages: Vec<_> = (0..200).map(|i| page_of(64 << 10, 43, i)).collect();
+    let mut put =
+        || -> Vec<Handle> { pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect() };
+    let old = put();
+    store.spill(Bytes::ZERO).expect("room");
+    let file = store.file.as_ref().expect("a file");
+    let before = file.raw_file().disk_bytes().expect("a file");
+    assert!(!file.discard_unused(), "all of it is needed");
+    old[..150].iter().for_each(|handle| store.free(*handle));
+    while file.discard_unused() {}
+    let after = file.raw_file().disk_bytes().expect("a file");
+    assert!(after < before / 2, "{before} bytes before, {after} after");
+    let new = put();
+    store.spill(Bytes::ZERO).expect("room");
+    for (handle, page) in new.iter().zip(&pages).chain(old[150..].iter().zip(&pages[150..])) {
+        assert_holds(&store, &mut scratch, *handle, page);
+    }
 }
 
 #[test]
@@ -326,7 +400,7 @@ fn a_free_or_a_reader_during_a_spill_is_right() {
     let handles: Vec<_> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
     let file = store.file.as_ref().expect("a file");
     let mut batch = Batch::new();
-    store.gather(&mut store.memory.lock(), false, &mut batch);
+    store.gather(&mut store.memory.lock(), |state| &mut state.packed, &mut batch);
     assert_eq!(batch.items.len(), 3);
     for item in batch.items.clone() {
         let (first, bytes) = (store.table.at(item.id).word().first(), batch.bytes_of(&item));
@@ -337,7 +411,7 @@ fn a_free_or_a_reader_during_a_spill_is_right() {
     assert!(read.enter(read.word()));
     assert_eq!(file.write(&mut batch), Ok(3));
     assert_holds(&store, &mut scratch, handles[2], &pages[2]);
-    assert!(store.settle(file, &batch, 3) > 0);
+    assert!(store.settle(Some(Written::File(file)), &batch, 3) > 0);
     read.leave();
     let kinds: Vec<Kind> = batch.items.iter().map(|item| store.table.at(item.id).word().kind()).collect();
     assert_eq!(kinds, [Kind::Free, Kind::Memory, Kind::File]);
@@ -373,7 +447,7 @@ fn sparse_segments_are_emptied_and_given_back() {
 }
 
 /// A seeded walk over everything one can do, against a shadow map.
-fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
+pub(super) fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
     let base_len = store.page_bytes();
     let mut scratch = Scratch::new(match base_len {
         4096 => BasePage::K4,
@@ -382,12 +456,19 @@ fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
     });
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut shadow: HashMap<u64, (Handle, Vec<u8>)> = HashMap::new();
+    let mut condenser = store.condenser();
     for step in 0..steps {
         let key = random.below(150);
         match (random.below(100), shadow.get_mut(&key)) {
             (0..2, _) if movers => {
                 let _ = store.spill(Bytes::kib(random.below(2000)));
                 store.trim();
+            }
+            (2..5, _) if movers => {
+                let some = random.below(40);
+                for _ in 0..some {
+                    store.condense_oldest(&mut condenser, 0);
+                }
             }
             (_, None) => {
                 let percent = [2, 25, 43, 80, 100][random.below(5) as usize];
@@ -457,10 +538,13 @@ fn threads_that_put_get_free_spill_and_trim_at_once_agree_with_their_shadows() {
         std::thread::scope(|scope| {
             let movers = [(); 2].map(|()| {
                 scope.spawn(|| {
-                    let mut random = Random(77);
+                    let (mut random, mut condenser) = (Random(77), store.condenser());
                     while !over.load(Ordering::Relaxed) {
                         let _ = store.spill(Bytes::kib(random.below(1500)));
                         store.trim();
+                        for _ in 0..20 {
+                            store.condense_oldest(&mut condenser, 0);
+                        }
                     }
                 })
             });
@@ -510,6 +594,15 @@ fn store_figures() {
             let start = std::time::Instant::now();
             handles.iter().for_each(|handle| store.get(*handle, 0, &mut into, &mut scratch).expect("stored"));
             let get = us(start);
+            let mut condenser = store.condenser();
+            let (start, mut saved) = (std::time::Instant::now(), 0);
+            while let Some(bytes) = store.condense_oldest(&mut condenser, 0) {
+                saved += bytes.get();
+            }
+            let condense = us(start);
+            let start = std::time::Instant::now();
+            handles.iter().for_each(|handle| store.get(*handle, 0, &mut into, &mut scratch).expect("stored"));
+            println!("condense {condense:.1} us, saves {}, then get {:.1} us", Bytes::new(saved), us(start));
             let usage = store.usage();
             // The first half to the file, then the other half while the first is fetched.
             store.spill(Bytes::new(usage.memory_used_bytes.get() / 2)).expect("room");

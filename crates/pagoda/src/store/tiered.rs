@@ -1,4 +1,4 @@
-//! The store that people use: memory first, the file behind it.
+//! The store that people use: memory first, the file and the remote store behind it.
 //!
 //! Putting, fetching and freeing is here; moving between tiers is in `spill`. It never returns a page that it can't
 //! vouch for, and forgets nothing when it is full.
@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::extents::Units;
+use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::AlignedBuffer;
@@ -17,8 +18,9 @@ use super::file::{BATCH, Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable};
-use super::pack::{extent, is_packed, pack, repack, unpack};
+use super::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
 use super::release::Releases;
+use super::remote::RemoteTier;
 use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 
@@ -26,33 +28,38 @@ use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreCon
 /// threads took the room, or were reading all that could leave.
 const ROUNDS_MAX: usize = 8;
 
-/// Compressed memory that spills to a file.
+/// Compressed memory that spills to a file, and to a remote store.
 pub struct TieredStore {
     pub(super) table: ObjectTable,
     pub(super) memory: MemoryTier,
     pub(super) file: Option<FileTier>,
+    pub(super) remote: Option<RemoteTier>,
     /// Whoever moves objects holds this: one mover at a time.
     pub(super) spiller: Lock<Option<Batch>>,
     releases: Releases,
+    pub(super) base: BasePage,
     page: usize,
     /// What digests depend on, so that nobody makes two pages of one digest on purpose.
     seed: u64,
 }
 
 impl TieredStore {
-    /// Opens an empty store. With a file, blocks for one write to it.
+    /// Opens an empty store. Blocks for one write to its file, and until its remote store has answered, if there are any.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(config: StoreConfig) -> Result<Self, OpenError> {
         let memory = MemoryTier::open(config.base, config.memory_limit)?;
         let file = config.file.as_ref().map(FileTier::open).transpose()?;
+        let remote = config.remote.map(RemoteTier::open).transpose()?;
         Ok(Self {
             table: ObjectTable::new(),
             memory,
-            spiller: Lock::new(file.as_ref().map(|_| Batch::new())),
+            spiller: Lock::new((file.is_some() || remote.is_some()).then(Batch::new)),
             file,
+            remote,
             releases: Releases::default(),
+            base: config.base,
             page: piece(config.base),
             seed: pagoda_linux::process::random_u64(),
         })
@@ -97,19 +104,26 @@ impl TieredStore {
     #[must_use]
     pub fn usage(&self) -> StoreUsage {
         let (file, file_table) =
-            self.file.as_ref().map_or((0, 0), |file| (file.used_bytes(), file.table_bytes() + BATCH as u64));
+            self.file.as_ref().map_or((0, 0), |file| (file.used_bytes(), file.table_bytes()));
+        let buffer = if self.file.is_some() || self.remote.is_some() { BATCH as u64 } else { 0 };
+        let (remote, failures) =
+            self.remote.as_ref().map_or((0, 0), |remote| (remote.used_bytes(), remote.failures()));
         let state = self.memory.lock();
-        let objects = u64::from(state.numbers.used);
+        let objects = u64::from(state.numbers.used - state.gone.objects);
         let segments = u64::from(state.pool.present_segments()) * self.memory.segment_bytes() as u64;
         let links = state.pool.linked_segments() as usize * self.memory.segment_bytes()
             / self.memory.block_bytes()
             * 4;
-        let tables = links as u64 + self.table.bytes(state.numbers.high) + file_table;
+        let tables = links as u64 + self.table.bytes(state.numbers.high) + file_table + buffer;
         StoreUsage {
             raw_bytes: Bytes::new(objects * self.page as u64),
             memory_used_bytes: Bytes::new(state.pool.used_blocks() * self.memory.block_bytes() as u64),
+            memory_packed_bytes: Bytes::new(state.raw.bytes + state.dense.bytes + state.packed.bytes),
+            memory_dense_bytes: Bytes::new(state.dense.bytes),
             memory_committed_bytes: Bytes::new(segments + tables),
             file_bytes: Bytes::new(file),
+            remote_bytes: Bytes::new(remote),
+            remote_failures: failures,
             objects,
         }
     }
@@ -159,7 +173,7 @@ impl TieredStore {
                 return Err(GetError::Corrupt);
             }
             match word.kind() {
-                Kind::Free | Kind::Reserved => return Err(GetError::Corrupt),
+                Kind::Free | Kind::Reserved | Kind::Gone => return Err(GetError::Corrupt),
                 // A reader or a mover came between: look again. Each retry means that another got on.
                 Kind::Memory if !object.enter(word) => {}
                 Kind::Memory => {
@@ -169,8 +183,12 @@ impl TieredStore {
                     } else {
                         // The header lies in the first block.
                         self.memory.read(word.first(), 0..1, bytes);
-                        extent(bytes, self.page, wanted.start, wanted.len())
-                            .filter(|extent| extent.end <= len)
+                        if is_dense(bytes) {
+                            Some(0..len)
+                        } else {
+                            extent(bytes, self.page, wanted.start, wanted.len())
+                                .filter(|extent| extent.end <= len)
+                        }
                     };
                     if let Some(extent) = &extent {
                         self.memory.read(word.first(), extent.clone(), bytes);
@@ -185,6 +203,12 @@ impl TieredStore {
                     let checksum = object.checksum.load(Ordering::Relaxed);
                     let bytes = file.read(id, units, len, checksum, slots)?;
                     return Ok((bytes, word.raw()));
+                }
+                Kind::Remote => {
+                    let remote = self.remote.as_ref().ok_or(GetError::Corrupt)?;
+                    let bytes = &mut packed[..len];
+                    remote.read(id, word.first(), object.checksum.load(Ordering::Relaxed), bytes)?;
+                    return Ok((&packed[..len], word.raw()));
                 }
             }
         }
@@ -224,10 +248,19 @@ impl Store for TieredStore {
             }
             Meaning::Object(id) => id,
         };
-        let Scratch { packed, slots, block, .. } = scratch;
-        let (bytes, raw) = self.load(id, offset..offset + into.len(), packed, slots)?;
+        let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
+        let wanted = offset..offset + into.len();
+        let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
         if raw {
-            into.copy_from_slice(&bytes[offset..offset + into.len()]);
+            into.copy_from_slice(&bytes[wanted]);
+            return Ok(());
+        }
+        if is_dense(bytes) {
+            if into.len() == self.page {
+                return unpack_dense(bytes, into, zstd).ok_or(GetError::Corrupt);
+            }
+            unpack_dense(bytes, repacked, zstd).ok_or(GetError::Corrupt)?;
+            into.copy_from_slice(&repacked[wanted]);
             return Ok(());
         }
         unpack(bytes, self.page, offset, into, block).ok_or(GetError::Corrupt)
@@ -253,10 +286,14 @@ impl Store for TieredStore {
         if !self.is_in_memory(handle) {
             return Ok(false);
         }
-        let Scratch { packed, slots, block, .. } = scratch;
+        let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
         let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
         if raw {
             return Ok(bytes[wanted] == *content);
+        }
+        if is_dense(bytes) {
+            unpack_dense(bytes, repacked, zstd).ok_or(GetError::Corrupt)?;
+            return Ok(repacked[wanted] == *content);
         }
         is_packed(bytes, self.page, offset, content, block).ok_or(GetError::Corrupt)
     }
@@ -273,9 +310,9 @@ impl Store for TieredStore {
         if !self.is_in_memory(handle) {
             return Ok(None);
         }
-        let Scratch { lz4, packed, repacked, block, slots } = scratch;
+        let Scratch { lz4, packed, repacked, block, slots, .. } = scratch;
         let (bytes, raw) = self.load(id, 0..self.page, packed, slots)?;
-        if raw {
+        if raw || is_dense(bytes) {
             return Ok(None);
         }
         let room = &mut repacked[..self.page / 8 * 7];
@@ -290,10 +327,11 @@ impl Store for TieredStore {
         let mut state = self.memory.lock();
         let word = object.word();
         match word.kind() {
-            Kind::Free | Kind::Reserved => {}
+            Kind::Free | Kind::Reserved | Kind::Gone => {}
             // The mover sees it when it is done.
             Kind::Memory if word.has(MOVING) => object.flag(FREED, 0),
             Kind::Memory => state.drop_object(&self.table, id),
+            Kind::Remote => state.forget_remote(&self.table, id),
             Kind::File => {
                 state.numbers.give_back(&self.table, id);
                 drop(state);

@@ -1,0 +1,130 @@
+//! Faults on purpose, at every call that a store makes of what it lies on: memory, file, server. Only in tests.
+//!
+//! Drawn from a seed, so that a run that failed can be had again as far as its threads allow. A fault is what the real thing
+//! can do: an error, half of a write, a delay, a connection that breaks before or after the server has done its work, and
+//! other bytes than were written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, FileError};
+use pagoda_linux::lock::Lock;
+use pagoda_linux::thread::sleep_us;
+
+use super::tests::Random;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Error,
+    Short,
+    Delay,
+    Disconnect,
+    Corrupt,
+}
+
+const ALL: [Fault; 5] = [Fault::Error, Fault::Short, Fault::Delay, Fault::Disconnect, Fault::Corrupt];
+
+pub(super) struct Plan {
+    random: Lock<Random>,
+    per_mille: AtomicU32,
+    happened: [AtomicU64; ALL.len()],
+    /// Bytes that were written other than they were given: what is lost for good.
+    pub spoilt: AtomicU64,
+}
+
+impl Plan {
+    pub fn new(seed: u64, per_mille: u32) -> Arc<Self> {
+        Arc::new(Self {
+            random: Lock::new(Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)),
+            per_mille: AtomicU32::new(per_mille),
+            happened: Default::default(),
+            spoilt: AtomicU64::new(0),
+        })
+    }
+
+    /// From now on everything works.
+    pub fn end(&self) {
+        self.per_mille.store(0, Ordering::Relaxed);
+    }
+    pub fn happened(&self) -> [u64; ALL.len()] {
+        self.happened.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    fn draw(&self) -> Option<Fault> {
+        let mut random = self.random.lock();
+        if random.below(1000) >= u64::from(self.per_mille.load(Ordering::Relaxed)) {
+            return None;
+        }
+        let at = random.below(ALL.len() as u64) as usize;
+        self.happened[at].fetch_add(1, Ordering::Relaxed);
+        Some(ALL[at])
+    }
+}
+
+/// What a tier has of a plan; nothing at first.
+#[derive(Clone, Default)]
+pub(super) struct Faults(pub Option<Arc<Plan>>);
+
+impl Faults {
+    /// The fault to happen now. Delays have happened already.
+    pub fn draw(&self) -> Option<Fault> {
+        let fault = self.0.as_ref()?.draw();
+        if fault == Some(Fault::Delay) {
+            sleep_us(500);
+            return None;
+        }
+        fault
+    }
+
+    fn spoil(&self) {
+        if let Some(plan) = &self.0 {
+            plan.spoilt.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn write(&self, file: &DirectFile, offset: u64, from: &[u8]) -> Result<(), FileError> {
+        match self.draw() {
+            Some(Fault::Error) => Err(FileError::Full),
+            Some(Fault::Short) => {
+                file.write_at(offset, &from[..from.len() / 2 / 4096 * 4096])?;
+                Err(FileError::Full)
+            }
+            Some(Fault::Disconnect) => Err(broken(file)),
+            Some(Fault::Corrupt) => {
+                self.spoil();
+                let mut other = AlignedBuffer::new(from.len());
+                other.copy_from_slice(from);
+                other[from.len() / 2] ^= 0x10;
+                file.write_at(offset, &other)
+            }
+            Some(Fault::Delay) | None => file.write_at(offset, from),
+        }
+    }
+
+    pub fn read(&self, file: &DirectFile, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        match self.draw() {
+            Some(Fault::Error | Fault::Disconnect) => Err(broken(file)),
+            Some(Fault::Short) => Err(FileError::Short),
+            Some(Fault::Corrupt) => {
+                file.read_at(offset, into)?;
+                into.iter_mut().for_each(|byte| *byte ^= 0x10);
+                Ok(())
+            }
+            Some(Fault::Delay) | None => file.read_at(offset, into),
+        }
+    }
+
+    /// What is sent to be stored, perhaps with another byte in it.
+    pub fn sent(&self, bytes: &mut [u8]) {
+        if self.draw() == Some(Fault::Corrupt) {
+            self.spoil();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 0x10;
+        }
+    }
+}
+
+/// A real error of the kernel: direct I/O refuses what is not aligned.
+fn broken(file: &DirectFile) -> FileError {
+    file.read_at(1, &mut [0]).expect_err("it is not aligned")
+}

@@ -1,0 +1,182 @@
+//! Everything one can do with a store while everything below it fails: right content or a typed error, and nothing leaked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_linux::testing::redis::RedisServer;
+
+use super::faults::{Faults, Plan};
+use super::tests::{Random, disk, page_of, stored};
+use super::*;
+
+/// Steps of one run. Longer runs find what many restarts of the generator don't, and the other way round.
+const STEPS: u32 = 2500;
+
+/// How often a call fails: often enough for two faults in a row, seldom enough that much is spilled in between.
+const PER_MILLE: u32 = 60;
+
+fn open(
+    memory: Bytes,
+    file: Option<FileConfig>,
+    remote: Option<&RedisServer>,
+    plan: &Arc<Plan>,
+) -> TieredStore {
+    let remote = remote.map(|server| RemoteConfig {
+        address: RemoteAddress { socket: server.address(), user: None, password: None, database: 0 },
+        limit: Bytes::mib(3),
+        expiry: Duration::from_secs(60),
+    });
+    let config = StoreConfig { base: BasePage::K16, memory_limit: memory, file, remote };
+    let mut store = TieredStore::open(config).expect("nothing fails yet");
+    let faults = Faults(Some(Arc::clone(plan)));
+    store.memory.faults = faults.clone();
+    store.file.iter_mut().for_each(|file| file.faults = faults.clone());
+    store.remote.iter_mut().for_each(|remote| remote.inject(&faults));
+    store
+}
+
+/// What a fetch came to. Nothing else may come of it than the page or an error that says what is wrong.
+fn is_right(store: &TieredStore, handle: Handle, page: &[u8], scratch: &mut Scratch) -> bool {
+    let mut back = vec![0xee; page.len()];
+    match store.get(handle, 0, &mut back, scratch) {
+        Ok(()) => {
+            assert!(back == page, "other content was served for {handle:?}");
+            true
+        }
+        Err(GetError::Corrupt | GetError::Io { .. } | GetError::Remote { .. }) => false,
+    }
+}
+
+fn walk(store: &TieredStore, seed: u64) -> Vec<(Handle, Vec<u8>)> {
+    let (page, mut scratch) = (store.page_bytes(), Scratch::new(BasePage::K16));
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut shadow: HashMap<u64, (Handle, Vec<u8>)> = HashMap::new();
+    let mut condenser = store.condenser();
+    for _ in 0..STEPS {
+        let key = random.below(500);
+        match (random.below(100), shadow.get_mut(&key)) {
+            (0..2, _) => {
+                let _ = store.spill(Bytes::kib(random.below(1500)));
+                store.trim();
+            }
+            (2..6, _) => {
+                store.delete_gone();
+                for _ in 0..10 {
+                    store.condense_oldest(&mut condenser, 100);
+                }
+            }
+            (_, None) => {
+                let percent = [2, 25, 43, 80, 100][random.below(5) as usize];
+                let content = page_of(page, percent, random.next());
+                match store.put(&content, &mut scratch) {
+                    Ok(put) => drop(shadow.insert(key, (stored(Ok(put)), content))),
+                    Err(PutError::Full | PutError::Io { .. } | PutError::Remote { .. }) => {}
+                }
+            }
+            (6..50, Some((handle, content))) => drop(is_right(store, *handle, content, &mut scratch)),
+            (50..60, Some((handle, content))) => {
+                let mut other = content.clone();
+                other[4096..8192].copy_from_slice(&page_of(4096, 43, random.next()));
+                let changed = 4096..8192;
+                let anew = store.put_changed(*handle, std::slice::from_ref(&changed), &other, &mut scratch);
+                if let Ok(Some(anew)) = anew {
+                    store.free(*handle);
+                    (*handle, *content) = (anew, other);
+                }
+            }
+            (60..65, Some((handle, content))) => {
+                // It may not be sure that it has this page, but it never has another one.
+                let _ = store.holds(*handle, 0, content, &mut scratch);
+                let mut other = content.clone();
+                other[random.below(page as u64) as usize] ^= 1;
+                assert_ne!(store.holds(*handle, 0, &other, &mut scratch), Ok(true));
+            }
+            (_, Some((handle, _))) => {
+                store.free(*handle);
+                shadow.remove(&key);
+            }
+        }
+    }
+    shadow.into_values().collect()
+}
+
+/// Ends the faults: what was not spoilt is all there, and when it is freed nothing is left, here or at the server.
+fn settle(store: &TieredStore, plan: &Plan, held: Vec<(Handle, Vec<u8>)>) {
+    plan.end();
+    let mut scratch = Scratch::new(BasePage::K16);
+    let lost =
+        held.iter().filter(|(handle, page)| !is_right(store, *handle, page, &mut scratch)).count() as u64;
+    let spoilt = plan.spoilt.load(Ordering::Relaxed);
+    println!(
+        "{} held, {lost} of them lost by {spoilt} spoilt writes; faults {:?}",
+        held.len(),
+        plan.happened()
+    );
+    assert!(lost <= spoilt, "{lost} pages lost by {spoilt} spoilt writes");
+    assert!(plan.happened().iter().all(|count| *count > 0), "every kind of fault happened");
+    held.into_iter().for_each(|(handle, _)| store.free(handle));
+    let start = Instant::now();
+    while store.usage().remote_bytes > Bytes::ZERO {
+        store.delete_gone();
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", store.usage());
+    }
+    store.trim();
+    let StoreUsage { memory_used_bytes, file_bytes, objects, .. } = store.usage();
+    assert_eq!((memory_used_bytes, file_bytes, objects), (Bytes::ZERO, Bytes::ZERO, 0));
+    let state = store.memory.lock();
+    assert_eq!(
+        (state.numbers.used, state.raw.bytes + state.dense.bytes + state.packed.bytes + state.gone.bytes),
+        (0, 0)
+    );
+    assert_eq!(state.pool.present_segments(), 0);
+}
+
+#[test]
+fn memory_and_file_that_fail_give_right_content_or_an_error() {
+    let directory = disk();
+    for seed in 0..6 {
+        let plan = Plan::new(seed, PER_MILLE);
+        let file = FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(3) };
+        let store = open(Bytes::kib(800), Some(file), None, &plan);
+        let held = walk(&store, seed);
+        settle(&store, &plan, held);
+    }
+}
+
+#[test]
+fn a_server_that_fails_gives_right_content_or_an_error() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &["--appendonly", "no"]) else { return };
+    for (seed, has_file) in [(10, false), (11, false), (12, true), (13, true)] {
+        let plan = Plan::new(seed, PER_MILLE);
+        let file =
+            has_file.then(|| FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(1) });
+        let store = open(Bytes::kib(800), file, Some(&server), &plan);
+        let held = walk(&store, seed);
+        assert!(store.usage().remote_failures > 0);
+        settle(&store, &plan, held);
+        let remote = store.remote.as_ref().expect("a server");
+        remote.delete_strays_now().expect("it works again");
+        assert_eq!(remote.fields(), 0, "what it did and was not believed is undone");
+    }
+}
+
+/// Threads that work against each other, while everything fails.
+#[test]
+fn threads_over_a_failing_store_give_right_content_or_an_error() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &["--appendonly", "no"]) else { return };
+    let plan = Plan::new(20, PER_MILLE);
+    let file = FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(2) };
+    let store = open(Bytes::mib(1), Some(file), Some(&server), &plan);
+    let store_ref = &store;
+    let held = std::thread::scope(|scope| {
+        let walkers = [21, 22, 23].map(|seed| scope.spawn(move || walk(store_ref, seed)));
+        walkers.map(|walker| walker.join().expect("no walker failed"))
+    });
+    settle(&store, &plan, held.into_iter().flatten().collect());
+}

@@ -1,0 +1,34 @@
+//! What a store does in the background, all on one thread: its remote store is kept, what is cold made smaller, and what the
+//! file does not need any more given back to the disk.
+//!
+//! Nobody waits for it, and it holds nothing that others wait for while it waits itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pagoda_linux::thread::sleep_us;
+
+use super::TieredStore;
+use super::file::FileTier;
+
+/// How long it sleeps between two looks, in microseconds; also how long it works on what is cold before it looks again.
+const SLEEP_US: u32 = 100_000;
+
+/// Runs of the file that are given back to the disk between two looks, 4 MiB each at most.
+const DISCARDS: u32 = 16;
+
+impl TieredStore {
+    /// Keeps the store until `quit`; what it has at its remote store is deleted then. A thread's life.
+    pub(crate) fn keep(&self, quit: &AtomicBool) {
+        let mut condenser = self.condenser();
+        while !quit.load(Ordering::Acquire) {
+            self.keep_remote();
+            self.condense_while_idle(&mut condenser, u64::from(SLEEP_US) * 1000);
+            if condenser.is_idle() {
+                let discard = |_: &u32| self.file.as_ref().is_some_and(FileTier::discard_unused);
+                (0..DISCARDS).take_while(discard).for_each(drop);
+            }
+            sleep_us(SLEEP_US);
+        }
+        self.leave_remote();
+    }
+}

@@ -1,0 +1,386 @@
+//! A real server: killed, started anew, hung, full, and lied to by its content.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use pagoda_core::page::BasePage;
+use pagoda_linux::testing::redis::RedisServer;
+
+use super::*;
+use crate::store::tests::{assert_holds, disk, page_of, stored, walk};
+use crate::store::{
+    FileConfig, Handle, OpenError, PutError, Scratch, Store, StoreConfig, StoreUsage, TieredStore,
+};
+
+const EXPIRY: Duration = Duration::from_secs(60);
+
+fn address_of(server: &RedisServer) -> RemoteAddress {
+    RemoteAddress { socket: server.address(), user: None, password: None, database: 0 }
+}
+
+fn config(address: RemoteAddress, memory: Bytes, limit: Bytes, expiry: Duration) -> StoreConfig {
+    let remote = Some(RemoteConfig { address, limit, expiry });
+    StoreConfig { base: BasePage::K64, memory_limit: memory, file: None, remote }
+}
+
+fn open(server: &RedisServer, memory: Bytes) -> TieredStore {
+    TieredStore::open(config(address_of(server), memory, Bytes::mib(64), EXPIRY)).expect("a server")
+}
+
+/// Pages of all kinds, each with its handle.
+fn fill(store: &TieredStore, scratch: &mut Scratch, count: u64) -> Vec<(Handle, Vec<u8>)> {
+    let kinds = [3, 25, 43, 90, 100];
+    (0..count)
+        .map(|i| page_of(store.page_bytes(), kinds[i as usize % 5], i))
+        .map(|page| (stored(store.put(&page, scratch)), page))
+        .collect()
+}
+
+fn assert_all(store: &TieredStore, scratch: &mut Scratch, held: &[(Handle, Vec<u8>)]) {
+    held.iter().for_each(|(handle, page)| assert_holds(store, scratch, *handle, page));
+}
+
+/// What the server answers to one request.
+fn ask(server: &RedisServer, request: Cmd) -> Value {
+    let mut link = Link::new(address_of(server));
+    link.ask(&packed(&[request]), 1, 64 << 20, deadline_ns()).expect("an answer").remove(0)
+}
+
+use redis::Cmd;
+
+fn keys(server: &RedisServer) -> Vec<String> {
+    let Value::Array(keys) = ask(server, redis::cmd("KEYS").arg("*").clone()) else { panic!("an array") };
+    let text = |key| match key {
+        Value::BulkString(bytes) => String::from_utf8(bytes).expect("text"),
+        other => panic!("{other:?}"),
+    };
+    keys.into_iter().map(text).collect()
+}
+
+/// Fields at the server, of all owners.
+fn fields(server: &RedisServer) -> i64 {
+    let count = |key| match ask(server, redis::cmd("HLEN").arg(key).clone()) {
+        Value::Int(count) => count,
+        other => panic!("{other:?}"),
+    };
+    keys(server).iter().map(count).sum()
+}
+
+fn delete_all_gone(store: &TieredStore) {
+    while store.delete_gone() {}
+}
+
+/// Tries until it works, for longer than a pause may take.
+fn in_the_end<T, E: std::fmt::Debug>(mut work: impl FnMut() -> Result<T, E>) -> T {
+    let start = Instant::now();
+    loop {
+        match work() {
+            Ok(done) => return done,
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(60), "{error:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn pages_of_every_kind_come_back_and_leave_nothing() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let store = open(&server, Bytes::mib(16));
+    let mut scratch = Scratch::new(BasePage::K64);
+    let held = fill(&store, &mut scratch, 60);
+    assert!(store.spill(Bytes::ZERO).expect("room") > Bytes::ZERO);
+    let usage = store.usage();
+    assert_eq!((usage.memory_used_bytes, usage.objects, usage.remote_failures), (Bytes::ZERO, 60, 0));
+    assert!(usage.remote_bytes > Bytes::mib(1) && !store.is_in_memory(held[0].0));
+    assert_eq!(fields(&server), 60);
+    assert_all(&store, &mut scratch, &held);
+    held.iter().for_each(|(handle, _)| store.free(*handle));
+    assert_eq!(store.usage().objects, 0);
+    let error = store.get(held[0].0, 0, &mut [0; 4096], &mut scratch).expect_err("it is free");
+    assert_eq!(error, GetError::Corrupt);
+    delete_all_gone(&store);
+    assert_eq!((store.usage().remote_bytes, fields(&server)), (Bytes::ZERO, 0));
+    assert_eq!(store.memory.lock().numbers.used, 0);
+}
+
+#[test]
+fn what_the_file_does_not_take_goes_to_the_server() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let mut config = config(address_of(&server), Bytes::mib(1), Bytes::mib(64), EXPIRY);
+    config.file = Some(FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(2) });
+    let store = TieredStore::open(config).expect("opened");
+    let mut scratch = Scratch::new(BasePage::K64);
+    let held = fill(&store, &mut scratch, 200);
+    let StoreUsage { file_bytes, remote_bytes, objects, .. } = store.usage();
+    assert!(file_bytes > Bytes::kib(1500) && remote_bytes > Bytes::mib(1), "{:?}", store.usage());
+    assert_eq!(objects, 200);
+    assert_all(&store, &mut scratch, &held);
+    held.into_iter().for_each(|(handle, _)| store.free(handle));
+    walk(&store, 7, 2000, true);
+    delete_all_gone(&store);
+    assert_eq!((store.usage().objects, store.usage().remote_bytes), (0, Bytes::ZERO));
+}
+
+#[test]
+fn a_server_that_is_killed_and_started_anew_in_the_middle_loses_nothing() {
+    let directory = disk();
+    let kept = ["--appendonly", "yes"];
+    let Some(mut server) = RedisServer::start(directory.path(), &kept) else { return };
+    let store = open(&server, Bytes::mib(16));
+    let mut scratch = Scratch::new(BasePage::K64);
+    let mut held = fill(&store, &mut scratch, 40);
+    store.spill(Bytes::ZERO).expect("room");
+    server.kill();
+    held.extend(fill(&store, &mut scratch, 40));
+    let error = store.spill(Bytes::ZERO).expect_err("nobody there");
+    assert!(matches!(error, PutError::Remote { source: RemoteError::CutOff(_) }), "{error}");
+    assert!(store.usage().remote_failures > 0);
+    assert_all(&store, &mut scratch, &held[40..]);
+    std::thread::scope(|scope| {
+        // Who wants a page meanwhile gets it when the server is back.
+        let waiter = scope.spawn(|| assert_all(&store, &mut Scratch::new(BasePage::K64), &held[..40]));
+        std::thread::sleep(Duration::from_millis(300));
+        server.restart(&kept);
+        waiter.join().expect("all came back");
+    });
+    assert!(in_the_end(|| store.spill(Bytes::ZERO)) > Bytes::ZERO);
+    assert_all(&store, &mut scratch, &held);
+    held.into_iter().for_each(|(handle, _)| store.free(handle));
+    in_the_end(|| if store.delete_gone() || fields(&server) > 0 { Err(fields(&server)) } else { Ok(()) });
+}
+
+#[test]
+fn a_server_that_has_lost_its_content_is_an_error_at_once() {
+    let directory = disk();
+    let Some(mut server) = RedisServer::start(directory.path(), &[]) else { return };
+    let store = open(&server, Bytes::mib(16));
+    let mut scratch = Scratch::new(BasePage::K64);
+    let held = fill(&store, &mut scratch, 5);
+    store.spill(Bytes::ZERO).expect("room");
+    server.kill();
+    server.restart(&[]);
+    for (handle, page) in &held {
+        let error = store.get(*handle, 0, &mut vec![0; page.len()], &mut scratch).expect_err("lost");
+        assert_eq!(error, GetError::Remote { source: RemoteError::Gone });
+    }
+}
+
+#[test]
+fn a_server_that_hangs_is_given_up_and_nothing_is_lost() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let store = open(&server, Bytes::mib(16));
+    let mut scratch = Scratch::new(BasePage::K64);
+    let old = fill(&store, &mut scratch, 3);
+    store.spill(Bytes::ZERO).expect("room");
+    // Fewer that do not shrink than would go to the server by themselves.
+    let held = fill(&store, &mut scratch, 20);
+    server.pause();
+    let error = store.spill(Bytes::ZERO).expect_err("no answer");
+    assert_eq!(error, PutError::Remote { source: RemoteError::TimedOut });
+    // In the pause after a failure it is said at once, and what is in memory is still served.
+    assert_eq!(store.spill(Bytes::ZERO), Err(error));
+    assert_all(&store, &mut scratch, &held);
+    let error = store.get(old[0].0, 0, &mut vec![0; 64 << 10], &mut scratch).expect_err("no answer");
+    assert_eq!(error, GetError::Remote { source: RemoteError::TimedOut });
+    server.go_on();
+    assert!(in_the_end(|| store.spill(Bytes::ZERO)) > Bytes::ZERO);
+    assert_all(&store, &mut scratch, &held);
+    // What it did with the batch that was given up is undone.
+    assert_eq!(fields(&server), 23);
+}
+
+#[test]
+fn what_comes_back_otherwise_is_never_served() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let store = open(&server, Bytes::mib(16));
+    let mut scratch = Scratch::new(BasePage::K64);
+    let held = fill(&store, &mut scratch, 10);
+    store.spill(Bytes::ZERO).expect("room");
+    let key = keys(&server).remove(0);
+    let Value::Array(content) = ask(&server, redis::cmd("HGETALL").arg(&key).clone()) else { panic!() };
+    let bytes = |value: &Value| match value {
+        Value::BulkString(bytes) => bytes.clone(),
+        other => panic!("{other:?}"),
+    };
+    let pairs: Vec<_> = content.chunks(2).map(|pair| (bytes(&pair[0]), bytes(&pair[1]))).collect();
+    assert_eq!(pairs.len(), 10);
+    let set = |field: &[u8], value: &[u8]| {
+        ask(&server, redis::cmd("HSET").arg(&key).arg(field).arg(value).clone());
+    };
+    for (at, (field, good)) in pairs.iter().enumerate() {
+        let mut flipped = good.clone();
+        flipped[good.len() / 2] ^= 1;
+        // One bit; cut off; longer; that of another page; nothing.
+        let others = [
+            flipped,
+            good[..good.len() - 1].to_vec(),
+            [good, &[0][..]].concat(),
+            pairs[(at + 5) % 10].1.clone(),
+            Vec::new(),
+        ];
+        for other in others {
+            set(field, &other);
+            let refused = held.iter().filter(|(handle, page)| {
+                let mut back = vec![0; page.len()];
+                match store.get(*handle, 0, &mut back, &mut scratch) {
+                    Ok(()) => assert!(back == *page, "other content was served"),
+                    Err(error) => assert_eq!(error, GetError::Corrupt),
+                }
+                back != *page
+            });
+            assert!(refused.count() >= 1);
+        }
+        set(field, good);
+    }
+    assert_all(&store, &mut scratch, &held);
+}
+
+#[test]
+fn a_full_server_and_a_limit_are_said_and_lose_nothing() {
+    let directory = disk();
+    let full = ["--maxmemory", "6mb", "--maxmemory-policy", "noeviction"];
+    for (options, limit) in [(&full[..], Bytes::mib(64)), (&[], Bytes::mib(1))] {
+        let Some(server) = RedisServer::start(directory.path(), options) else { return };
+        let config = config(address_of(&server), Bytes::mib(4), limit, EXPIRY);
+        let store = TieredStore::open(config).expect("a server");
+        let mut scratch = Scratch::new(BasePage::K64);
+        let mut held = Vec::new();
+        let error = loop {
+            match store.put(&page_of(64 << 10, 43, held.len() as u64), &mut scratch) {
+                Ok(put) => held.push((stored(Ok(put)), page_of(64 << 10, 43, held.len() as u64))),
+                Err(error) => break error,
+            }
+            assert!(held.len() < 1000, "ten MiB don't hold 60");
+        };
+        assert_eq!(error, PutError::Full);
+        assert!(store.usage().remote_bytes > Bytes::ZERO);
+        assert_all(&store, &mut scratch, &held);
+        held.drain(..).for_each(|(handle, _)| store.free(handle));
+        if limit > Bytes::mib(1) {
+            // Its own limit a store keeps by itself, the server's memory is somebody else's to count.
+            delete_all_gone(&store);
+        }
+        held = fill(&store, &mut scratch, 20);
+        in_the_end(|| store.spill(Bytes::ZERO));
+        assert_all(&store, &mut scratch, &held);
+    }
+}
+
+#[test]
+fn a_server_that_can_not_be_used_is_refused_when_it_is_opened() {
+    let directory = disk();
+    let options = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru", "--requirepass", "x y@"];
+    let Some(mut server) = RedisServer::start(directory.path(), &options) else { return };
+    let refused = |password: Option<&str>, limit| {
+        let mut address = address_of(&server);
+        address.password = password.map(str::to_owned);
+        let error = TieredStore::open(config(address, Bytes::mib(1), limit, EXPIRY)).map(|_| ());
+        match error.expect_err("refused") {
+            OpenError::Remote(error) => error,
+            other => panic!("{other}"),
+        }
+    };
+    let unusable = RemoteOpenError::Unusable(RemoteError::Refused);
+    assert_eq!(refused(None, Bytes::mib(8)), unusable);
+    assert_eq!(refused(Some("wrong"), Bytes::mib(8)), unusable);
+    assert_eq!(refused(Some("x y@"), Bytes::mib(8)), RemoteOpenError::Evicts);
+    let least = Bytes::mib(1);
+    assert_eq!(refused(None, Bytes::kib(8)), RemoteOpenError::Limit { limit: Bytes::kib(8), least });
+    server.kill();
+    let address = address_of(&server);
+    let error = TieredStore::open(config(address, Bytes::mib(1), Bytes::mib(8), EXPIRY)).map(|_| ());
+    let Err(OpenError::Remote(RemoteOpenError::Unusable(RemoteError::CutOff(_)))) = error else {
+        panic!("{error:?}");
+    };
+    server.restart(&["--cluster-enabled", "yes"]);
+    let error = TieredStore::open(config(address_of(&server), Bytes::mib(1), Bytes::mib(8), EXPIRY));
+    assert!(matches!(error, Err(OpenError::Remote(RemoteOpenError::Cluster))));
+}
+
+/// The least that an expiry can be told apart by on a machine that has much else to do.
+const SHORT: Duration = Duration::from_millis(1500);
+
+/// Ends a thread also when what it is there for fails.
+struct Quits<'a>(&'a AtomicBool);
+
+impl Drop for Quits<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// How many owners have anything at the server.
+fn owners(server: &RedisServer) -> usize {
+    let owner = |key: String| key.rsplit_once(':').expect("a shard").0.to_owned();
+    keys(server).into_iter().map(owner).collect::<std::collections::HashSet<_>>().len()
+}
+
+const SECOND: &str = "PAGODA_TEST_SECOND_OWNER";
+
+/// A second owner on another host: a process of its own, which is killed.
+#[test]
+fn an_owner_that_dies_leaves_nothing_and_one_that_lives_keeps_everything() {
+    if let Some(address) = std::env::var_os(SECOND) {
+        return be_second_owner(address.to_str().expect("text").parse().expect("an address"));
+    }
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let own = config(address_of(&server), Bytes::mib(4), Bytes::mib(64), SHORT);
+    let store = TieredStore::open(own).expect("a server");
+    let mut scratch = Scratch::new(BasePage::K64);
+    let held = fill(&store, &mut scratch, 30);
+    store.spill(Bytes::ZERO).expect("room");
+    let quit = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| store.keep(&quit));
+        let _quits = Quits(&quit);
+        let mut second = Command::new(std::env::current_exe().expect("a path"))
+            .args(["--exact", "--nocapture"])
+            .arg(
+                "store::remote::tests::an_owner_that_dies_leaves_nothing_and_one_that_lives_keeps_everything",
+            )
+            .env(SECOND, address_of(&server).to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let lines = BufReader::new(second.stdout.take().expect("piped")).lines();
+        let told = lines.map_while(Result::ok).any(|line| line.ends_with("stored"));
+        assert!(told, "the second owner stored its pages");
+        assert_eq!((owners(&server), fields(&server)), (2, 60));
+        // Longer than either would last if nobody renewed.
+        std::thread::sleep(2 * SHORT);
+        assert_eq!((owners(&server), fields(&server)), (2, 60));
+        second.kill().expect("a child");
+        second.wait().expect("a child");
+        in_the_end(|| if owners(&server) == 1 { Ok(()) } else { Err(keys(&server)) });
+        assert_eq!(fields(&server), 30);
+        assert_all(&store, &mut scratch, &held);
+    });
+    assert!(keys(&server).is_empty(), "one that ends in order leaves nothing at once");
+}
+
+fn be_second_owner(address: RemoteAddress) {
+    let own = config(address, Bytes::mib(4), Bytes::mib(64), SHORT);
+    let store = TieredStore::open(own).expect("a server");
+    fill(&store, &mut Scratch::new(BasePage::K64), 30);
+    store.spill(Bytes::ZERO).expect("room");
+    println!("stored");
+    store.keep(&AtomicBool::new(false));
+}
+
+/// A reply can nest as deep as the parser follows, a hundred times: threads of the engine have 512 KiB of stack.
+#[test]
+fn the_deepest_reply_fits_a_thread_of_the_engine() {
+    let parse = || {
+        let reply = [b"*1\r\n".repeat(200), b":1\r\n".to_vec()].concat();
+        redis::Parser::new().parse_value(&reply[..]).is_err()
+    };
+    let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(parse).expect("started");
+    assert!(thread.join().expect("it did not overflow"), "deeper than the parser follows");
+}
