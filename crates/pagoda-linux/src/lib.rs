@@ -16,6 +16,7 @@ pub mod locked;
 pub mod lz4;
 pub mod maps;
 pub mod own_memory;
+pub mod pack;
 pub mod pagemap;
 pub mod perf;
 pub mod probe;

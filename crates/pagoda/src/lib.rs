@@ -71,6 +71,8 @@ mod gauges;
 mod handler;
 mod ledger;
 pub mod manager;
+#[cfg(feature = "migrate")]
+pub mod migrate;
 mod order;
 mod page_out;
 pub mod pins;

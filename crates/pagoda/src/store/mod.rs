@@ -18,7 +18,8 @@ mod file;
 mod handle;
 mod memory;
 mod objects;
-mod pack;
+#[cfg(feature = "migrate")]
+mod packed;
 mod release;
 mod scratch;
 mod spill;

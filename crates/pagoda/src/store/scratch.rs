@@ -32,7 +32,7 @@ impl Scratch {
             lz4: Lz4::new(),
             packed: vec![0; page].into_boxed_slice(),
             repacked: vec![0; page].into_boxed_slice(),
-            block: vec![0; super::pack::BLOCK].into_boxed_slice(),
+            block: vec![0; pagoda_linux::pack::BLOCK].into_boxed_slice(),
             slots: AlignedBuffer::new(page + SLOT),
         }
     }

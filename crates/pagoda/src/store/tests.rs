@@ -10,8 +10,8 @@ use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, DirectFileError};
 
 use super::file::{Batch, FileTier};
 use super::objects::Kind;
-use super::pack::pack;
 use super::*;
+use pagoda_linux::pack::pack;
 
 /// A small generator, seeded, so that a failure can be run again.
 struct Random(u64);
