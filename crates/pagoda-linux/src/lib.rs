@@ -36,6 +36,7 @@ pub mod thread;
 pub mod touch;
 pub mod uffd;
 pub mod unfinished_file;
+pub mod usage;
 pub mod words;
 pub mod zero_scan;
 pub mod zram;

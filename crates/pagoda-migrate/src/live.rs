@@ -94,8 +94,8 @@ pub struct Pace {
 pub struct Moved {
     /// The counters at its end.
     pub counts: Counts,
-    /// Rounds while the writer went on.
-    pub rounds: u32,
+    /// How it went until the writer was stopped.
+    pub pace: Pace,
     /// How long the writer stood still: from when it was asked to until the receiver had confirmed all.
     pub downtime: Duration,
 }
@@ -185,7 +185,7 @@ pub fn send_live(
     let tasks = lanes.into_iter().map(|lane| || end(lane)).collect();
     let ended = crew::run(&orders, tasks, &closers, Shutdown::Write, &mut look)?;
     commit_all(ended, &orders, &closers, options.send.stall, &mut look)?;
-    Ok(Moved { counts: progress.counts(), rounds: pace.rounds, downtime: stopped.elapsed() })
+    Ok(Moved { counts: progress.counts(), pace, downtime: stopped.elapsed() })
 }
 
 impl<'a> Rounds<'a> {

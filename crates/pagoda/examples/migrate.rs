@@ -119,7 +119,7 @@ fn source() -> Result<(), Box<dyn Error>> {
         Ok::<_, Box<dyn Error>>((versions, moved?))
     })?;
     println!("{} of {} written {versions} times", REGION, Bytes::new(RECORD_BYTES as u64));
-    println!("  rounds while it was written  {}", moved.rounds);
+    println!("  rounds while it was written  {}", moved.pace.rounds);
     println!("  the writer stood still for   {:?}", moved.downtime);
     println!("  sent with content            {} pages", moved.counts.data_pages);
     println!("  sent as they were stored     {} pages", moved.counts.packed_pages);

@@ -3,7 +3,7 @@
 //! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
 //! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `clear` compares the orders in which
 //! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library
-//! (`release/`). The worker process that is measured is `worker.rs`. But for `release`, nothing here knows the engine: Pagoda is
+//! (`release/`), `migrate` moves them to another process (`migrate/`). The worker process that is measured is `worker.rs`. But for these two, nothing here knows the engine: Pagoda is
 //! started as anyone starts it, by `pagoda run`.
 
 mod budget;
@@ -13,6 +13,7 @@ mod data;
 mod histogram;
 mod kernel;
 mod machine;
+mod migrate;
 mod no_pressure;
 mod pattern;
 mod process;
@@ -57,6 +58,8 @@ enum Bench {
     Zones(zones::ZonesArgs),
     /// Closing owners with most of their memory stored: how it is released, by policy, beside an owner that starts
     Release(release::ReleaseArgs),
+    /// Moving a live region: what zero pages cost at the destination, codecs, a writer that goes on, stored pages
+    Migrate(migrate::MigrateArgs),
 }
 
 #[derive(Args, Debug)]
@@ -127,6 +130,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Clear(args) => clear::run(args),
         Bench::Zones(args) => zones::run(args),
         Bench::Release(args) => release::run(args),
+        Bench::Migrate(args) => migrate::run(args),
     };
     match result {
         Ok(code) => Ok(code),

@@ -1,5 +1,6 @@
 //! `pagoda send` and `pagoda recv` as a person runs them: what they say, how they end, and what is there afterwards.
 
+mod bench;
 mod kills;
 mod line;
 mod pair;

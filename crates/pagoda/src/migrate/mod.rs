@@ -37,7 +37,7 @@
 //! };
 //! let to = "tcp://127.0.0.1:7000".parse()?;
 //! let moved = region.migrate_to(&to, &options, &mut Guest, &mut |_, _| ControlFlow::Continue(()))?;
-//! println!("stood still for {:?} after {} rounds", moved.downtime, moved.rounds);
+//! println!("stood still for {:?} after {} rounds", moved.downtime, moved.pace.rounds);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
