@@ -51,6 +51,18 @@ impl Other {
     }
 }
 
+/// Takes the base page of `address` out of the region, and no further.
+fn stage(engine: &Engine, address: usize) {
+    let table = engine.gate_shared();
+    let span = table.find(address).expect("managed");
+    let mut copied = Vec::new();
+    let _ = engine.stage_page(&table, span, table.page_at(span, address).index, &mut copied);
+    drop(table);
+    for out in copied {
+        engine.settle_copied(out, &mut crate::store::Scratch::new(engine.base));
+    }
+}
+
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
@@ -106,6 +118,7 @@ fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
                             region.read_at(bytes.start, &mut content);
                             assert!(content == shadow[bytes], "seed {seed}: page {page} at the source");
                         }
+                        6 => stage(source.engine, region.as_ptr().addr() + bytes.start),
                         _ => {
                             let len = (1 + random(&mut state) as usize % 60) * OS_PAGE;
                             let len = len.min(shadow.len() - bytes.start);
