@@ -118,7 +118,7 @@ fn source() -> Result<(), Box<dyn Error>> {
         let versions = writer.join().map_err(|_| "the writer failed")?;
         Ok::<_, Box<dyn Error>>((versions, moved?))
     })?;
-    println!("{} of {} written {versions} times", REGION, Bytes::new(RECORD_BYTES as u64));
+    println!("{REGION} in records of {}, written {versions} times", Bytes::new(RECORD_BYTES as u64));
     println!("  rounds while it was written  {}", moved.pace.rounds);
     println!("  the writer stood still for   {:?}", moved.downtime);
     println!("  sent with content            {} pages", moved.counts.data_pages);
