@@ -42,6 +42,9 @@
 //!
 //! A *huge* entry is all in the region, in a part of a frame that only moves whole: it is never staged by itself.
 //!
+//! A migration marks what is out as *sent* once it has read it. The mark goes as soon as a granule leaves the region or the
+//! backing is another, so that what is marked need not be read again.
+//!
 //! An event handler holds the gate exclusively and waits for busy words. That can't deadlock, because a mover that
 //! needs the gate holds it from before it takes the bit, and one that does not hold it never asks for it before it has
 //! given the bit back. This module must never know an address or a lock.
@@ -60,6 +63,7 @@ const HANDLE: u64 = 2 << BACKING_SHIFT;
 const WARMTH_SHIFT: u32 = 3;
 const WARMTH_MASK: u64 = 0b11 << WARMTH_SHIFT;
 const HUGE: u64 = 1 << 5;
+const SENT: u64 = 1 << 6;
 const RESIDENT_SHIFT: u32 = 8;
 const RESIDENT_MASK: u64 = 0xffff << RESIDENT_SHIFT;
 const PAYLOAD_SHIFT: u32 = 24;
@@ -191,10 +195,28 @@ impl Word {
     pub const fn resident(self) -> Granules {
         Granules(((self.0 & RESIDENT_MASK) >> RESIDENT_SHIFT) as u16)
     }
-    /// The same word with this resident mask.
+    /// The same word with this resident mask. If a granule leaves the region by that, what is out is not as it was
+    /// [sent](Self::is_sent).
     #[must_use]
     pub const fn with_resident(self, granules: Granules) -> Self {
-        Self(self.0 & !RESIDENT_MASK | (granules.0 as u64) << RESIDENT_SHIFT)
+        let leaves = !self.resident().without(granules).is_empty();
+        let word = if leaves { self.without_sent() } else { self };
+        Self(word.0 & !RESIDENT_MASK | (granules.0 as u64) << RESIDENT_SHIFT)
+    }
+    /// Whether a migration has sent the content of all granules that are not in the region, as it is.
+    #[must_use]
+    pub const fn is_sent(self) -> bool {
+        self.0 & SENT != 0
+    }
+    /// The same word, with what is not in the region sent.
+    #[must_use]
+    pub const fn with_sent(self) -> Self {
+        Self(self.0 | SENT)
+    }
+    /// The same word, with what is not in the region not sent, or not as it is.
+    #[must_use]
+    pub const fn without_sent(self) -> Self {
+        Self(self.0 & !SENT)
     }
     /// Where the other granules' content is.
     #[must_use]
@@ -206,7 +228,8 @@ impl Word {
             _ => Backing::None,
         }
     }
-    /// The same word with this backing. Panics if the payload has more than [`PAYLOAD_BITS`] bits.
+    /// The same word with this backing, which is [not sent](Self::is_sent). Panics if the payload has more than
+    /// [`PAYLOAD_BITS`] bits.
     #[must_use]
     pub const fn with_backing(self, backing: Backing) -> Self {
         let rest = self.0 & (BUSY | WARMTH_MASK | HUGE | RESIDENT_MASK);
@@ -290,6 +313,15 @@ mod tests {
             prop_assert_eq!(word.warmth(), warmth);
             prop_assert_eq!((word.is_busy(), word.is_huge()), (busy, huge));
             prop_assert_eq!(word.busy().idle(), word.idle());
+            prop_assert_eq!(word.with_sent().without_sent(), word);
+        }
+
+        #[test]
+        fn what_is_out_stays_sent_until_it_changes(resident: u16, then: u16, backing in backing(), warmth in 0u8..4) {
+            let word = Word::EMPTY.with_backing(backing).with_resident(Granules(resident)).with_sent();
+            prop_assert!(word.busy().with_warmth(warmth).idle().is_sent());
+            prop_assert_eq!(word.with_resident(Granules(then)).is_sent(), resident & !then == 0);
+            prop_assert!(!word.with_backing(backing).is_sent());
         }
 
         #[test]

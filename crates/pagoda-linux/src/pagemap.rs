@@ -11,7 +11,10 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use linux_raw_sys::general::{PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, page_region, pm_scan_arg};
+use linux_raw_sys::general::{
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC,
+    PM_SCAN_WP_MATCHING, page_region, pm_scan_arg,
+};
 use pagoda_core::page::OS_PAGE;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -121,9 +124,46 @@ impl PagemapScanner {
         );
         let mut runs = Runs { open: None, f };
         match &mut self.buffer {
-            Buffer::Scan(regions) => scan(&self.file, regions, start..end, PAGE_IS_PRESENT, &mut runs)?,
+            Buffer::Scan(regions) => {
+                scan(&self.file, regions, start..end, What::is(PAGE_IS_PRESENT), &mut runs)?;
+            }
             Buffer::Entries(bytes) => read_entries(&self.file, bytes, start..end, &mut runs)?,
         }
+        runs.finish();
+        Ok(())
+    }
+
+    /// Calls `f` with each maximal run of present OS pages in `start..end` that were written since this was asked last,
+    /// lowest address first, and protects them in the same step: the next write to one shows again. A page that was never
+    /// protected counts as written: all that is present the first time, and what came by a fill or a move since. What isn't
+    /// present is passed over, and not protected either: protection is a mark in a page table, and where it lies nothing can
+    /// be filled.
+    ///
+    /// Blocks as [`present_runs`](Self::present_runs) does.
+    ///
+    /// # Errors
+    /// `EPERM` if a part of the range is not registered to be tracked; `Unsupported` for the fallback, which can't; else
+    /// what the kernel said. Runs before it were passed to `f`.
+    ///
+    /// # Panics
+    /// If an end is not a multiple of [`OS_PAGE`].
+    pub fn take_written(
+        &mut self,
+        start: usize,
+        end: usize,
+        f: impl FnMut(Range<usize>, Presence),
+    ) -> io::Result<()> {
+        assert!(
+            start.is_multiple_of(OS_PAGE) && end.is_multiple_of(OS_PAGE),
+            "whole OS pages: {start:#x}..{end:#x}"
+        );
+        let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
+        let mut runs = Runs { open: None, f };
+        let what = What {
+            flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
+            categories: PAGE_IS_PRESENT | PAGE_IS_WRITTEN,
+        };
+        scan(&self.file, regions, start..end, what, &mut runs)?;
         runs.finish();
         Ok(())
     }
@@ -143,7 +183,7 @@ impl PagemapScanner {
         let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut bytes = 0;
         let mut runs = Runs { open: None, f: |run: Range<usize>, _| bytes += run.len() };
-        scan(&self.file, regions, start..end, PAGE_IS_HUGE, &mut runs)?;
+        scan(&self.file, regions, start..end, What::is(PAGE_IS_HUGE), &mut runs)?;
         runs.finish();
         Ok(bytes)
     }
@@ -174,19 +214,33 @@ impl<F: FnMut(Range<usize>, Presence)> Runs<F> {
     }
 }
 
-/// Pushes what is of `category`.
+/// What a scan looks for, all of it, and what it does with what it finds.
+#[derive(Clone, Copy)]
+struct What {
+    flags: u32,
+    categories: u32,
+}
+
+impl What {
+    /// Only looks.
+    const fn is(categories: u32) -> Self {
+        Self { flags: 0, categories }
+    }
+}
+
+/// Pushes what is found.
 fn scan<F: FnMut(Range<usize>, Presence)>(
     file: &OwnedFd,
     regions: &mut [page_region],
     range: Range<usize>,
-    category: u32,
+    what: What,
     runs: &mut Runs<F>,
 ) -> io::Result<()> {
     let mut from = range.start;
     while from < range.end {
         let mut argument = pm_scan_arg {
             size: size_of::<pm_scan_arg>() as u64,
-            flags: 0,
+            flags: u64::from(what.flags),
             start: from as u64,
             end: range.end as u64,
             walk_end: 0,
@@ -194,12 +248,12 @@ fn scan<F: FnMut(Range<usize>, Presence)>(
             vec_len: regions.len() as u64,
             max_pages: 0,
             category_inverted: 0,
-            category_mask: u64::from(category),
+            category_mask: u64::from(what.categories),
             category_anyof_mask: 0,
             return_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_PFNZERO),
         };
         // SAFETY: the opcode is that of `pm_scan_arg`; the kernel writes the argument and at most `vec_len` regions
-        // at `vec`, which is borrowed for the call; without write-protect flags it changes nothing else.
+        // at `vec`, which is borrowed for the call; its write-protect flags change who is told of writes, and no content.
         let found = match unsafe { pagemap_scan(file, &mut argument) } {
             Err(Errno::INTR) => continue,
             found => found?,
@@ -220,7 +274,7 @@ fn scan<F: FnMut(Range<usize>, Presence)>(
 }
 
 /// # Safety
-/// `argument.vec` must be valid for writes of `argument.vec_len` regions, and `argument.flags` must be 0.
+/// `argument.vec` must be valid for writes of `argument.vec_len` regions.
 unsafe fn pagemap_scan(file: &OwnedFd, argument: &mut pm_scan_arg) -> Result<usize, Errno> {
     use std::os::fd::AsRawFd;
     // By hand: `rustix`'s typed ioctls drop the return value, which is the number of regions.

@@ -4,6 +4,7 @@
 //! Children of a fork don't get it (they would read zeroes where a page is out; so they fault instead).
 
 use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use pagoda_core::page::HUGE_FRAME;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -100,27 +101,70 @@ impl RegionMemory {
         std::ptr::with_exposed_provenance_mut(self.range.start() + offset)
     }
 
-    /// Copies from the region. Waits for pages that are out. Panics if it reaches beyond the end.
+    /// Copies from the region. Waits for pages that are out. Others may write meanwhile: of each word of 8 bytes it is what was
+    /// there at one moment. Panics if it reaches beyond the end.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) {
         let from = self.check(offset, into.len());
-        // SAFETY: the source lies in this mapping, readable as long as `self` lives; `into` is somebody's exclusive
-        // memory and so not part of it. Another thread may write the same bytes through the region's address, which
-        // is its unsafe user's business; copies through `&self` from several threads race only with `write_at`, and
-        // see some mixture of bytes, all of them valid u8.
-        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+        let head = offset.next_multiple_of(8).min(offset + into.len()) - offset;
+        let (head, rest) = into.split_at_mut(head);
+        let (words, tail) = rest.as_chunks_mut::<8>();
+        let bytes = |at: usize, into: &mut [u8]| {
+            // SAFETY: `check` saw that all lies in this mapping, readable and writable as long as `self` lives. Those who
+            // write through `&self` do so atomically, `write_at` excludes this call, and for access through the region's
+            // address its unsafe user vouches.
+            let from = unsafe { std::slice::from_raw_parts(from.add(at).cast::<AtomicU8>(), into.len()) };
+            into.iter_mut().zip(from).for_each(|(into, from)| *into = from.load(Ordering::Relaxed));
+        };
+        bytes(0, head);
+        // Without a whole word there need not be an aligned address.
+        if !words.is_empty() {
+            // SAFETY: as above; the mapping begins at a page, so that the first whole word is aligned.
+            let from =
+                unsafe { std::slice::from_raw_parts(from.add(head.len()).cast::<AtomicU64>(), words.len()) };
+            for (into, from) in words.iter_mut().zip(from) {
+                *into = from.load(Ordering::Relaxed).to_ne_bytes();
+            }
+        }
+        bytes(head.len() + words.len() * 8, tail);
     }
 
     /// Copies into the region. Waits for pages that are out. Panics if it reaches beyond the end.
     pub fn write_at(&mut self, offset: usize, from: &[u8]) {
         let to = self.check(offset, from.len());
-        // SAFETY: as for `read_at`, with the sides exchanged, and `&mut self` excludes other safe access.
+        // SAFETY: the target lies in this mapping, writable as long as `self` lives; `from` is borrowed from somebody else and
+        // so not part of it, and `&mut self` excludes other safe access.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
     /// Discards `offset..offset + len`, whole OS pages: it reads zero afterwards. Panics if it reaches beyond the end.
     pub fn discard(&mut self, offset: usize, len: usize) -> io::Result<()> {
+        self.discard_shared(offset, len)
+    }
+
+    /// Copies whole words into the region, each in one step, so that threads may do it at the same time. Waits for pages that
+    /// are out. Panics if it reaches beyond the end, or `offset` or the length is no multiple of 8 bytes.
+    pub fn write_words(&self, offset: usize, from: &[u8]) {
+        let (words, rest) = from.as_chunks::<8>();
+        assert!(
+            offset.is_multiple_of(8) && rest.is_empty(),
+            "{} bytes at {offset} are not whole words",
+            from.len()
+        );
+        let to = self.check(offset, from.len()).cast::<AtomicU64>();
+        // SAFETY: the target lies in this mapping, readable and writable as long as `self` lives, and the mapping begins at
+        // a page, so that the words are aligned. Others that write here at the same time by this call do so by atomic
+        // words; for access through the region's address its unsafe user vouches.
+        let to = unsafe { std::slice::from_raw_parts(to, words.len()) };
+        for (to, from) in to.iter().zip(words) {
+            to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+        }
+    }
+
+    /// As [`discard`](Self::discard), with others at work in the region: what they write to the range meanwhile may be gone
+    /// or not.
+    pub fn discard_shared(&self, offset: usize, len: usize) -> io::Result<()> {
         let at = self.check(offset, len);
-        // SAFETY: the range lies in this mapping, and `&mut self` says that nobody relies on its content.
+        // SAFETY: the range lies in this mapping. A discard is to others like zeroes that are written, page by page.
         unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed)? };
         Ok(())
     }
@@ -131,5 +175,34 @@ impl Drop for RegionMemory {
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
         // SAFETY: this value owns the mapping; whoever uses its address vouched to stop before.
         let _ = unsafe { munmap(at, self.range.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_part_is_read_as_it_was_written() {
+        let mut memory = RegionMemory::map(8192).expect("address space");
+        let content: Vec<u8> = (0..64u8).collect();
+        memory.write_at(4096 - 32, &content);
+        for from in 0..20 {
+            for to in from..=64 {
+                let mut part = vec![0xff; to - from];
+                memory.read_at(4096 - 32 + from, &mut part);
+                assert_eq!(part, content[from..to]);
+            }
+        }
+        memory.write_words(8, &content[..16]);
+        let mut part = [0; 18];
+        memory.read_at(7, &mut part);
+        assert_eq!((part[0], &part[1..17], part[17]), (0, &content[..16], 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "are not whole words")]
+    fn parts_of_words_are_not_written_by_several() {
+        RegionMemory::map(4096).expect("address space").write_words(4, &[0; 8]);
     }
 }

@@ -73,6 +73,7 @@ pub struct Space {
     claimed: Vec<AtomicU64>,
     zeroes: Vec<u8>,
     doorbell: Option<Doorbell>,
+    can_track: bool,
 }
 
 impl Space {
@@ -103,7 +104,20 @@ impl Space {
         let zeroes = vec![0; slot_bytes.max(OS_PAGE)];
         let doorbell = (features & feature::EVENT_FORK != 0).then(|| Doorbell::install(&uffd)).transpose()?;
         let exit_taken = Mutex::new(());
-        Ok(Self { uffd, arena, huge, exit, exit_uffd, exit_taken, slot_bytes, claimed, zeroes, doorbell })
+        let can_track = features & feature::WP_ASYNC != 0;
+        Ok(Self {
+            uffd,
+            arena,
+            huge,
+            exit,
+            exit_uffd,
+            exit_taken,
+            slot_bytes,
+            claimed,
+            zeroes,
+            doorbell,
+            can_track,
+        })
     }
 
     /// Takes `range` under management: its missing faults and its events arrive here from now on. In a range that was followed
@@ -144,6 +158,27 @@ impl Space {
         let at = std::ptr::with_exposed_provenance_mut(range.start());
         // SAFETY: it changes what a child inherits, and no content. A range that was unmapped meanwhile has no children.
         let _ = unsafe { madvise(at, range.len(), advice) };
+    }
+
+    /// Lets [`PagemapScanner::take_written`](crate::pagemap::PagemapScanner::take_written) see who writes to `range`, which is
+    /// managed. It stays so as long as it is managed, and costs nothing until it is scanned.
+    ///
+    /// # Errors
+    /// `ENOSYS`: the space was opened without [`feature::WP_ASYNC`]. Else those of [`register`](Self::register).
+    pub fn track_writes(&self, range: PageRange) -> Result<(), Errno> {
+        if !self.can_track {
+            return Err(Errno::NOSYS);
+        }
+        // SAFETY: as for `register`; it was registered before.
+        unsafe { self.uffd.register_tracked(range) }
+    }
+
+    /// Ends what scans for writes have left in the page tables: no write to `range` is seen any more, nor costs anything.
+    ///
+    /// # Errors
+    /// See [`Uffd::unprotect`].
+    pub fn forget_writes(&self, range: PageRange) -> Result<(), Errno> {
+        self.uffd.unprotect(range)
     }
 
     /// Ends the management of `range`. Everything must be back in it.

@@ -33,6 +33,9 @@ pub mod feature {
     pub const EVENT_FORK: u64 = 1 << 1;
     /// `UFFDIO_MOVE` (Linux 6.8).
     pub const MOVE: u64 = 1 << 16;
+    /// A write to a protected page is let through at once and shows in the page table (Linux 6.7, where write protection
+    /// exists at all): what tracking writes takes.
+    pub const WP_ASYNC: u64 = 1 << 15;
     /// What managing a whole process takes.
     pub const PROCESS: u64 = MOVE | EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP;
 }
@@ -68,6 +71,11 @@ struct ZeroCall {
     mode: u64,
     zeroed: i64,
 }
+#[repr(C)]
+struct ProtectCall {
+    range: RangeCall,
+    mode: u64,
+}
 
 const UFFDIO_API: Opcode = ioctl::opcode::read_write::<ApiCall>(GROUP, 0x3F);
 const UFFDIO_REGISTER: Opcode = ioctl::opcode::read_write::<RegisterCall>(GROUP, 0);
@@ -75,6 +83,7 @@ const UFFDIO_UNREGISTER: Opcode = ioctl::opcode::read::<RangeCall>(GROUP, 1);
 const UFFDIO_WAKE: Opcode = ioctl::opcode::read::<RangeCall>(GROUP, 2);
 const UFFDIO_COPY: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 3);
 const UFFDIO_ZEROPAGE: Opcode = ioctl::opcode::read_write::<ZeroCall>(GROUP, 4);
+const UFFDIO_WRITEPROTECT: Opcode = ioctl::opcode::read_write::<ProtectCall>(GROUP, 6);
 /// `struct uffdio_move` has the layout of `struct uffdio_copy`.
 const UFFDIO_MOVE: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 5);
 const USERFAULTFD_IOC_NEW: Opcode = ioctl::opcode::none(GROUP, 0);
@@ -226,6 +235,29 @@ impl Uffd {
     /// As for [`register`](Self::register).
     pub unsafe fn follow(&self, range: PageRange) -> Result<(), Errno> {
         self.register_mode(range, REGISTER_MODE_WP)
+    }
+
+    /// As [`register`](Self::register), and lets the page tables of `range` be protected to see who writes. It may have been
+    /// registered before.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register); `EINVAL` also without [`feature::WP_ASYNC`].
+    ///
+    /// # Safety
+    /// As for [`register`](Self::register).
+    pub unsafe fn register_tracked(&self, range: PageRange) -> Result<(), Errno> {
+        self.register_mode(range, REGISTER_MODE_MISSING | REGISTER_MODE_WP)
+    }
+
+    /// Takes the protection off all pages of `range`, which was registered to be tracked: writes cost nothing more.
+    ///
+    /// # Errors
+    /// `EAGAIN`: a mapping is being changed or an event is unread. `ENOENT`: it is not registered any more.
+    pub fn unprotect(&self, range: PageRange) -> Result<(), Errno> {
+        let mut call = ProtectCall { range: raw(range), mode: 0 };
+        // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is a `struct uffdio_writeprotect`, laid out as
+        // ProtectCall. Without its protecting mode it changes who is told of writes, and no content.
+        unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_WRITEPROTECT, ProtectCall>::new(&mut call)) }
     }
 
     fn register_mode(&self, range: PageRange, mode: u64) -> Result<(), Errno> {

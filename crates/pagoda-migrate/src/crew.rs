@@ -16,7 +16,7 @@ use crate::socket::Closer;
 /// How often the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What the threads share.
+/// What the threads share, of all crews of a migration.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     stop: AtomicBool,
@@ -36,15 +36,15 @@ impl Orders {
 
 /// Runs the tasks, each in a thread of its own, until all have ended. The results are in the order of the tasks.
 ///
-/// After a failure the connections' `end` is closed. What a task waits for beside them it must wait for in steps,
+/// After a failure the connections' `end` is closed, and no further crew of these orders gets far. What a task waits for beside them it must wait for in steps,
 /// looking at its orders.
 pub(crate) fn run<T: Send>(
-    tasks: Vec<impl FnOnce(&Orders) -> Result<T, Error> + Send>,
+    orders: &Orders,
+    tasks: Vec<impl FnOnce() -> Result<T, Error> + Send>,
     closers: &[Closer],
     end: Shutdown,
     watch: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Vec<T>, Error> {
-    let orders = &Orders::default();
     let count = tasks.len();
     let mut results: Vec<Option<T>> = (0..count).map(|_| None).collect();
     let mut failed: Option<Error> = None;
@@ -54,7 +54,7 @@ pub(crate) fn run<T: Send>(
         for (index, task) in tasks.into_iter().enumerate() {
             let ended = ended.clone();
             let body = move || {
-                let _ = ended.send((index, task(orders)));
+                let _ = ended.send((index, task()));
             };
             match thread::Builder::new().name(format!("channel-{index}")).spawn_scoped(scope, body) {
                 Ok(_) => running += 1,

@@ -25,6 +25,15 @@ pub trait Destination: Send + Sync {
     /// If it can't be written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// Writes one base page at `offset`, which a store elsewhere had packed ([`pagoda_linux::pack`]): it unpacks to `content`.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<()> {
+        let _ = packed;
+        self.write_at(offset, content)
+    }
+
     /// Reads at `offset`, within its size.
     ///
     /// # Errors

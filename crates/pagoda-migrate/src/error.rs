@@ -128,6 +128,20 @@ pub enum Error {
     /// The source was written meanwhile.
     #[error("the image was changed while it was sent; stop whoever writes to it, or send a copy")]
     SourceChanged,
+    /// Rounds were used up, and more is written than can be sent.
+    #[error(
+        "{left} were written while as much was sent; allow more downtime, use a faster line or less of a codec, or slow the writer down"
+    )]
+    TooMuchWritten {
+        /// What was left after the last round.
+        left: Bytes,
+    },
+    /// There is still something to send long after the writer was stopped.
+    #[error("the memory was still written after its writer had been stopped; stop all that write to it")]
+    NotStopped,
+    /// The memory is being sent already.
+    #[error("the memory is being sent already; wait for that, or cancel it")]
+    SentAlready,
     /// The destination can't be made or written.
     #[error("could not write the image ({0}); check the directory and the space there")]
     Destination(#[source] io::Error),

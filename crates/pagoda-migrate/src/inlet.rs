@@ -15,6 +15,8 @@ use pagoda_core::migrate::received::ReceivedMap;
 use pagoda_core::migrate::reply::{Failure, Reply};
 use pagoda_core::migrate::zero::{ZeroAction, ZeroPolicy};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::pack;
 use pagoda_linux::zero_scan::is_zero;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -49,6 +51,8 @@ pub(crate) struct Inlet<'a> {
     unpacker: Unpacker,
     payload: Vec<u8>,
     content: Vec<u8>,
+    /// One block of what a store had packed.
+    block: [u8; pack::BLOCK],
 }
 
 /// A channel that has ended.
@@ -75,6 +79,7 @@ impl<'a> Inlet<'a> {
             unpacker: Unpacker::new(shared.codec).map_err(Error::System)?,
             payload: vec![0; PAYLOAD_MOST],
             content: vec![0; STRIPE_BYTES],
+            block: [0; pack::BLOCK],
         })
     }
 
@@ -111,6 +116,9 @@ impl<'a> Inlet<'a> {
                     read?;
                     self.keep(extent, digest)?;
                 }
+                Body::Packed { extent, packed_bytes, digest } => {
+                    self.packed(extent, packed_bytes as usize, digest)?;
+                }
                 Body::Filled { extent, word } => {
                     let content = &mut self.content[..extent.len().as_usize()];
                     content.as_chunks_mut().0.fill(word);
@@ -142,24 +150,55 @@ impl<'a> Inlet<'a> {
         self.write(extent)
     }
 
+    /// Takes a base page as the sender's store had packed it, if it can be unpacked.
+    fn packed(&mut self, extent: Extent, packed_bytes: usize, digest: u64) -> Result<(), Error> {
+        self.read_payload(packed_bytes)?;
+        let damaged = Error::Damaged { channel: self.channel };
+        let packed = &self.payload[..packed_bytes];
+        let content = &mut self.content[..extent.len().as_usize()];
+        let is_right = self.shared.codec != Codec::None
+            && xxh3_64(packed) == digest
+            && pack::unpack(packed, content.len(), 0, content, &mut self.block).is_some();
+        if !is_right {
+            return Err(damaged);
+        }
+        self.shared.progress.add(Count::Packed, u64::from(extent.count()));
+        let part = self.mark(extent)?;
+        let (destination, offset) = (self.shared.destination, extent.offset().get());
+        let (packed, content) = (&self.payload[..packed_bytes], &self.content[..extent.len().as_usize()]);
+        if part == extent.len() {
+            destination.write_packed(offset, packed, content)
+        } else {
+            destination.write_at(offset, &content[..part.as_usize()])
+        }
+        .map_err(Error::Destination)
+    }
+
     fn write(&mut self, extent: Extent) -> Result<(), Error> {
-        self.shared.received.mark(extent, |_, _| Ok::<_, Error>(()))?;
-        let part = self.shared.geometry.part_of_image(extent);
-        self.arrived(part.get());
+        let part = self.mark(extent)?;
         self.shared
             .destination
             .write_at(extent.offset().get(), &self.content[..part.as_usize()])
             .map_err(Error::Destination)
     }
 
-    fn arrived(&self, bytes: u64) {
-        self.shared.progress.add(Count::ImageBytes, bytes);
+    /// Marks pages as received, and returns how much of them belongs to the image.
+    fn mark(&self, extent: Extent) -> Result<Bytes, Error> {
+        let Shared { received, geometry, progress, .. } = self.shared;
+        let page = OS_PAGE as u64;
+        received.mark(extent, |pages, again| {
+            if !again {
+                let end = geometry.image().get().min(pages.end * page);
+                progress.add(Count::ImageBytes, end - pages.start * page);
+            }
+            Ok::<_, Error>(())
+        })?;
+        Ok(geometry.part_of_image(extent))
     }
 
     fn zero(&mut self, extent: Extent) -> Result<(), Error> {
         let Self { shared, content, .. } = self;
         shared.progress.add(Count::Zero, u64::from(extent.count()));
-        shared.progress.add(Count::ImageBytes, shared.geometry.part_of_image(extent).get());
         let image = shared.geometry.image().get();
         shared
             .received
@@ -167,6 +206,9 @@ impl<'a> Inlet<'a> {
                 let page = OS_PAGE as u64;
                 let bytes = pages.start * page..image.min(pages.end * page);
                 let count = pages.end - pages.start;
+                if !again {
+                    shared.progress.add(Count::ImageBytes, bytes.end - bytes.start);
+                }
                 match shared.zero.action(again) {
                     ZeroAction::Leave => shared.progress.add(Count::ZeroLeft, count),
                     ZeroAction::Check => check(shared, bytes, content)?,

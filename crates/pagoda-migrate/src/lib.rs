@@ -1,6 +1,7 @@
 //! Moves memory images between processes and hosts: many channels, zero pages that cost nothing, content that is checked.
 //!
-//! A [`Source`] is sent by [`send`] to a [`Listener`], where [`receive`] puts it into a [`Destination`]. What is said on
+//! A [`Source`] is sent by [`send`], or a [`LiveSource`] by [`send_live`] while it is written, to a [`Listener`], where
+//! [`receive`] puts it into a [`Destination`]. What is said on
 //! the wire, and every decision about a page, is in [`pagoda_core::migrate`]; this crate connects, reads, packs and
 //! writes. It is a crate of its own so that a program that merely has its memory managed carries neither TLS nor codecs.
 //!
@@ -28,7 +29,7 @@
 //! ```
 //!
 //! # What is promised
-//! The source is only read. The destination shows nothing until all of it has arrived, is what its digests say, and is on
+//! The source is only read, and goes on whatever happens. The destination shows nothing until all of it has arrived, is what its digests say, and is on
 //! disk. Whatever fails, on either side or between them, ends in one [`Error`] that says what to do. No wait is without
 //! a limit, and memory does not depend on what the other side says: two stripes of 2 MiB for each channel on either
 //! side, and the received map, one bit for each page.
@@ -42,6 +43,8 @@ mod endpoint;
 mod error;
 mod handshake;
 mod inlet;
+mod live;
+mod live_source;
 mod outlet;
 mod progress;
 mod receive;
@@ -55,6 +58,8 @@ mod token;
 pub use destination::{Destination, ImageDestination, MemoryDestination};
 pub use endpoint::Endpoint;
 pub use error::Error;
+pub use live::{LiveOptions, Moved, Otherwise, Pace, Writer, send_live};
+pub use live_source::{LiveReader, LiveSource, Room, TakePacked};
 pub use progress::{Counts, Progress};
 pub use receive::{Event, ReceiveOptions, receive};
 pub use send::{SendOptions, send};

@@ -20,7 +20,6 @@ use crate::connection::{Connection, lost};
 use crate::crew::Orders;
 use crate::error::Error;
 use crate::progress::{Count, Progress};
-use crate::source::Source;
 
 /// Headers and small payloads go together. What is longer than half of this goes by itself, without a copy.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -36,7 +35,6 @@ const REASON: Duration = Duration::from_secs(1);
 
 /// What all channels of a sender share.
 pub(crate) struct Shared<'a> {
-    pub(crate) source: &'a dyn Source,
     pub(crate) geometry: Geometry,
     pub(crate) codec: Codec,
     pub(crate) stall: Duration,
@@ -78,6 +76,13 @@ impl<'a> Outlet<'a> {
     pub(crate) const fn channel(&self) -> u16 {
         self.channel
     }
+    pub(crate) const fn geometry(&self) -> Geometry {
+        self.shared.geometry
+    }
+    /// Counts a part of the image as done.
+    pub(crate) fn done(&self, part: Bytes) {
+        self.shared.progress.add(Count::ImageBytes, part.get());
+    }
 
     /// Whether the channel should go on: an error if it should not.
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -116,6 +121,13 @@ impl<'a> Outlet<'a> {
             }
             None => self.frame(Body::Stored { extent, digest }, content),
         }
+    }
+
+    /// Sends a base page as a store has packed it.
+    pub(crate) fn packed(&mut self, extent: Extent, packed: &[u8]) -> Result<(), Error> {
+        self.shared.progress.add(Count::Packed, u64::from(extent.count()));
+        let body = Body::Packed { extent, packed_bytes: packed.len() as u32, digest: xxh3_64(packed) };
+        self.frame(body, packed)
     }
 
     fn frame(&mut self, body: Body, payload: &[u8]) -> Result<(), Error> {
@@ -181,15 +193,19 @@ impl<'a> Outlet<'a> {
         Ok(())
     }
 
-    /// Ends the only round and the channel, once the receiver has applied all of it.
-    pub(crate) fn end(mut self) -> Result<(Connection, Outbound), Error> {
+    /// Ends a round, once the receiver has applied all of it.
+    pub(crate) fn sync(&mut self) -> Result<(), Error> {
         let (sync, round) = self.outbound.sync();
         self.put(sync, &[])?;
         self.flush()?;
         match self.connection.reply(self.channel)? {
-            Reply::Synced { round: synced } if synced == round => {}
-            _ => return Err(Error::StrangeReply { channel: self.channel }),
+            Reply::Synced { round: synced } if synced == round => Ok(()),
+            _ => Err(Error::StrangeReply { channel: self.channel }),
         }
+    }
+
+    /// Ends the channel, right after a round.
+    pub(crate) fn end(mut self) -> Result<(Connection, Outbound), Error> {
         let end = self.outbound.end();
         self.put(end, &[])?;
         self.flush()?;

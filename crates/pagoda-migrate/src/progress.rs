@@ -14,6 +14,8 @@ pub struct Counts {
     pub wire_bytes: u64,
     /// Pages with content that were sent as such.
     pub data_pages: u64,
+    /// Pages with content that were sent as a store had packed them.
+    pub packed_pages: u64,
     /// Pages that hold one word again and again.
     pub filled_pages: u64,
     /// Pages that were read and found zero. Holes are not among them.
@@ -33,6 +35,7 @@ pub(crate) enum Count {
     ImageBytes,
     WireBytes,
     Data,
+    Packed,
     Filled,
     Zero,
     ZeroLeft,
@@ -73,6 +76,7 @@ impl Progress {
             image_bytes: of(Count::ImageBytes),
             wire_bytes: of(Count::WireBytes),
             data_pages: of(Count::Data),
+            packed_pages: of(Count::Packed),
             filled_pages: of(Count::Filled),
             zero_pages: of(Count::Zero),
             zero_left_pages: of(Count::ZeroLeft),

@@ -99,20 +99,16 @@ pub fn receive(
     };
     let closers: Vec<_> =
         connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
-    let shared_by_all = &shared;
+    let (shared_by_all, orders) = (&shared, &crew::Orders::default());
     let tasks = (0..).zip(connections).map(|(channel, connection)| {
-        move |orders: &crew::Orders| Inlet::new(shared_by_all, channel, connection, orders)?.run_to_end()
+        move || Inlet::new(shared_by_all, channel, connection, orders)?.run_to_end()
     });
     let mut look = || watch(Event::Moving(&progress));
-    let ended = crew::run(tasks.collect(), &closers, Shutdown::Read, &mut look)?;
+    let ended = crew::run(orders, tasks.collect(), &closers, Shutdown::Read, &mut look)?;
     let mut ended = ended.into_iter();
     let first = ended.next().ok_or(Error::NotPagoda)?;
-    let committed = crew::run(
-        vec![move |_: &crew::Orders| first.await_commit()],
-        &closers[..1],
-        Shutdown::Read,
-        &mut look,
-    )?;
+    let await_commit = vec![move || first.await_commit()];
+    let committed = crew::run(orders, await_commit, &closers[..1], Shutdown::Read, &mut look)?;
     let mut connection = committed.into_iter().next().ok_or(Error::NotPagoda)?;
     finish(destination, &mut connection)?;
     Ok(progress.counts())

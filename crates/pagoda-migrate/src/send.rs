@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::handshake;
 use crate::outlet::{Outlet, Shared};
 use crate::progress::{Counts, Progress};
-use crate::socket::Socket;
+use crate::socket::{Closer, Socket};
 use crate::source::Source;
 use crate::stripes;
 use crate::tls::ClientTls;
@@ -64,7 +64,6 @@ pub fn send(
     let connections = connect(geometry, to, options, watch)?;
     let progress = Progress::new(source.size());
     let shared = Shared {
-        source,
         geometry,
         codec: options.codec,
         stall: options.stall,
@@ -73,41 +72,54 @@ pub fn send(
     };
     let closers: Vec<_> =
         connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
-    let shared = &shared;
+    let (shared, orders) = (&shared, &crew::Orders::default());
     let tasks = (0..).zip(connections).map(|(channel, connection)| {
-        move |orders: &crew::Orders| {
+        move || {
             let mut outlet = Outlet::new(shared, channel, connection, orders)?;
-            stripes::send_all(shared, &mut outlet)?;
+            stripes::send_all(source, &mut outlet)?;
+            outlet.sync()?;
             outlet.end()
         }
     });
     let mut look = || watch(&progress);
-    let ended = crew::run(tasks.collect(), &closers, Shutdown::Write, &mut look)?;
+    let ended = crew::run(orders, tasks.collect(), &closers, Shutdown::Write, &mut look)?;
     if !source.is_unchanged().map_err(Error::Source)? {
         return Err(Error::SourceChanged);
     }
     // The others stay open until the receiver has what it wants of them.
+    commit_all(ended, orders, &closers, options.stall, &mut look)?;
+    Ok(progress.counts())
+}
+
+/// Commits what all channels, which have ended, have brought. Whoever cancels meanwhile can't know whether it is kept.
+pub(crate) fn commit_all(
+    ended: Vec<(Connection, Outbound)>,
+    orders: &crew::Orders,
+    closers: &[Closer],
+    stall: Duration,
+    look: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<(), Error> {
     let mut ended = ended.into_iter();
     let (connection, outbound) = ended.next().ok_or(Error::Unconfirmed)?;
-    let commit = |_: &crew::Orders| commit(connection, outbound, options.stall);
-    crew::run(vec![commit], &closers[..1], Shutdown::Write, &mut look).map_err(|error| match error {
+    let commit = || commit(connection, outbound, stall);
+    crew::run(orders, vec![commit], &closers[..1], Shutdown::Write, look).map_err(|error| match error {
         // The receiver may keep it all the same.
         Error::Cancelled => Error::Unconfirmed,
         error => error,
     })?;
-    Ok(progress.counts())
+    Ok(())
 }
 
 /// Each channel books the line for a frame at a time, and may have to wait for one of every other: it must not look
 /// dead to the receiver meanwhile.
-fn check_bandwidth(options: &SendOptions) -> Result<(), Error> {
+pub(crate) fn check_bandwidth(options: &SendOptions) -> Result<(), Error> {
     let Some(per_s) = options.bandwidth else { return Ok(()) };
     let turn = u128::from(options.channels) * (STRIPE_BYTES + FRAME_BYTES) as u128;
     let carried = u128::from(per_s.get()) * options.stall.as_millis() / 1000;
     if turn * 2 <= carried { Ok(()) } else { Err(Error::TooSlow { bandwidth: per_s, stall: options.stall }) }
 }
 
-fn connect(
+pub(crate) fn connect(
     geometry: Geometry,
     to: &Endpoint,
     options: &SendOptions,

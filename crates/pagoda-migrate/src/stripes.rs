@@ -7,27 +7,29 @@ use std::ops::Range;
 
 use pagoda_core::migrate::geometry::{Extent, STRIPE_BYTES};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
 use pagoda_linux::zero_scan::repeated_word;
 
 use crate::error::Error;
-use crate::outlet::{Outlet, Shared};
-use crate::progress::Count;
+use crate::outlet::Outlet;
+use crate::source::Source;
 
 const PAGE: u64 = OS_PAGE as u64;
 
 /// Sends all stripes of the outlet's channel.
-pub(crate) fn send_all(shared: &Shared<'_>, outlet: &mut Outlet<'_>) -> Result<(), Error> {
-    let size = shared.geometry.image().get();
+pub(crate) fn send_all(source: &dyn Source, outlet: &mut Outlet<'_>) -> Result<(), Error> {
+    let geometry = outlet.geometry();
+    let size = geometry.image().get();
     let mut room = vec![0; STRIPE_BYTES];
     // The first data that was not passed yet; it may begin in another channel's stripe.
     let mut data = 0..0;
-    for first_page in shared.geometry.stripes_of(outlet.channel()) {
+    for first_page in geometry.stripes_of(outlet.channel()) {
         outlet.check()?;
         let stripe = first_page * PAGE..size.min(first_page * PAGE + STRIPE_BYTES as u64);
         let mut at = stripe.start;
         while at < stripe.end {
             if data.end <= at {
-                let found = shared.source.data_in(at..size).map_err(Error::Source)?;
+                let found = source.data_in(at..size).map_err(Error::Source)?;
                 // Without any there is nothing up to the end: no need to ask again.
                 data = found.unwrap_or(u64::MAX..u64::MAX);
             }
@@ -36,10 +38,10 @@ pub(crate) fn send_all(shared: &Shared<'_>, outlet: &mut Outlet<'_>) -> Result<(
                 break;
             }
             let to = data.end.min(stripe.end).next_multiple_of(PAGE);
-            piece(shared, outlet, from..to, &mut room)?;
+            piece(source, outlet, from..to, &mut room)?;
             at = to;
         }
-        shared.progress.add(Count::ImageBytes, stripe.end - stripe.start);
+        outlet.done(Bytes::new(stripe.end - stripe.start));
         // So that the receiver sees life however little there is to say.
         outlet.flush()?;
     }
@@ -48,26 +50,31 @@ pub(crate) fn send_all(shared: &Shared<'_>, outlet: &mut Outlet<'_>) -> Result<(
 
 /// Sends pages of one stripe, all of which may have content.
 fn piece(
-    shared: &Shared<'_>,
+    source: &dyn Source,
     outlet: &mut Outlet<'_>,
     bytes: Range<u64>,
     room: &mut [u8],
 ) -> Result<(), Error> {
     let len = (bytes.end - bytes.start) as usize;
-    let in_image = (bytes.end.min(shared.geometry.image().get()) - bytes.start) as usize;
-    shared.source.read_at(bytes.start, &mut room[..in_image]).map_err(|error| match error.kind() {
+    let in_image = (bytes.end.min(outlet.geometry().image().get()) - bytes.start) as usize;
+    source.read_at(bytes.start, &mut room[..in_image]).map_err(|error| match error.kind() {
         // It was cut off.
         ErrorKind::UnexpectedEof => Error::SourceChanged,
         _ => Error::Source(error),
     })?;
     room[in_image..len].fill(0);
-    let pages: Vec<Option<[u8; 8]>> = room[..len].chunks(OS_PAGE).map(repeated_word).collect();
+    send_pages(outlet, bytes.start / PAGE, &room[..len])
+}
+
+/// Sends pages of one stripe, from `first` on, each as what it turns out to be.
+pub(crate) fn send_pages(outlet: &mut Outlet<'_>, first: u64, content: &[u8]) -> Result<(), Error> {
+    let pages: Vec<Option<[u8; 8]>> = content.chunks(OS_PAGE).map(repeated_word).collect();
     let mut from = 0;
     for run in pages.chunk_by(|one, next| one == next) {
-        let Some(extent) = Extent::new(bytes.start / PAGE + from as u64, run.len() as u32) else { break };
+        let Some(extent) = Extent::new(first + from as u64, run.len() as u32) else { break };
         match run[0] {
             Some(word) => outlet.repeated(extent, word)?,
-            None => outlet.content(extent, &room[from * OS_PAGE..(from + run.len()) * OS_PAGE])?,
+            None => outlet.content(extent, &content[from * OS_PAGE..(from + run.len()) * OS_PAGE])?,
         }
         from += run.len();
     }

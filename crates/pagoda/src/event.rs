@@ -175,7 +175,8 @@ impl Engine {
         closing: &mut Closing<'_>,
         scratch: &mut Scratch,
     ) {
-        let word = self.take(span.entries(), page.index);
+        // What a part of it becomes in its slot does not show in the word.
+        let word = self.take(span.entries(), page.index).without_sent();
         let whole = self.granules_of_entry(table, span, &table.page_at(span, page_address(span, page)));
         let gone = page.granules;
         let resident = word.resident().without(gone);

@@ -73,6 +73,8 @@ mod huge;
 mod huge_pool;
 mod ledger;
 pub mod manager;
+#[cfg(feature = "migrate")]
+pub mod migrate;
 mod order;
 mod page_out;
 pub mod pins;

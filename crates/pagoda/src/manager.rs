@@ -79,9 +79,12 @@ fn assemble(
     // A program's own huge pages would have to be taken apart: it has none.
     let huge = if serves_forks { 0 } else { crate::huge::slots(config.budget, config.base_page) };
     let open = |features| Space::open(adoption, mode, features, slots, slot_bytes, huge);
+    // A library's regions can be sent elsewhere, which takes seeing who writes; it does without where that is not to be had.
+    let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
     // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
-    let (space, fork_events) = match open(feature::PROCESS | fork) {
+    let (space, fork_events) = match open(feature::PROCESS | fork | tracks) {
         Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(feature::PROCESS), false),
+        Err(error) if tracks != 0 && error.raw_os_error() == Some(22) => (open(feature::PROCESS), false),
         result => (result, fork != 0),
     };
     let space = space.map_err(|error| space_error(&error))?;

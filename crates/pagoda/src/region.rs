@@ -4,6 +4,8 @@
 //! only the user knows who else writes there.
 
 use std::sync::Arc;
+#[cfg(feature = "migrate")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda_core::size::Bytes;
 use pagoda_linux::maps::MapsReader;
@@ -14,6 +16,8 @@ use pagoda_linux::region_memory::RegionMemory;
 pub use pagoda_linux::region_memory::ForeignMemory;
 
 use crate::account::Account;
+#[cfg(feature = "migrate")]
+use crate::engine::Engine;
 use crate::error::Errno;
 use crate::manager::Shared;
 use crate::store::{PutError, Scratch};
@@ -105,7 +109,14 @@ impl RegionBuilder {
         let range = memory.range();
         self.shared.engine.manage(range, None)?;
         let account = self.shared.engine.owners.enter(range);
-        Ok(Region { shared: self.shared, range, account, memory: Some(memory) })
+        Ok(Region {
+            shared: self.shared,
+            range,
+            account,
+            memory: Some(memory),
+            #[cfg(feature = "migrate")]
+            sending: AtomicBool::new(false),
+        })
     }
 }
 
@@ -116,6 +127,35 @@ pub struct Region {
     account: Arc<Account>,
     /// None if the memory is somebody else's.
     memory: Option<RegionMemory>,
+    /// It is being sent elsewhere.
+    #[cfg(feature = "migrate")]
+    sending: AtomicBool,
+}
+
+/// The right to send a region, one at a time; given back on drop.
+#[cfg(feature = "migrate")]
+pub(crate) struct Sending<'a>(&'a AtomicBool);
+
+#[cfg(feature = "migrate")]
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(feature = "migrate")]
+impl Region {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+    /// Its own mapping. None if the memory is somebody else's.
+    pub(crate) fn memory(&self) -> Option<&RegionMemory> {
+        self.memory.as_ref()
+    }
+    /// The right to send it. None if somebody has it.
+    pub(crate) fn sending(&self) -> Option<Sending<'_>> {
+        (!self.sending.swap(true, Ordering::AcqRel)).then(|| Sending(&self.sending))
+    }
 }
 
 impl Region {
@@ -126,7 +166,14 @@ impl Region {
         check_mapped(range)?;
         shared.engine.manage(range, Some(&mut present))?;
         let account = shared.engine.owners.enter(range);
-        Ok(Self { shared, range, account, memory: None })
+        Ok(Self {
+            shared,
+            range,
+            account,
+            memory: None,
+            #[cfg(feature = "migrate")]
+            sending: AtomicBool::new(false),
+        })
     }
 
     /// Its first byte. Valid for reads and writes of [`len`](Self::len) bytes as long as the region lives; an access to a
@@ -160,6 +207,18 @@ impl Region {
             .as_mut()
             .expect("adopted memory is written through its own address")
             .write_at(offset, from);
+    }
+
+    /// Copies whole words into the region, bringing in what is out. Any number of threads may do so at the same time, also while
+    /// it is read or sent: each word of 8 bytes is written in one step.
+    ///
+    /// # Panics
+    /// As [`read_at`](Self::read_at), and if `offset` or the length is no multiple of 8 bytes.
+    pub fn write_words(&self, offset: usize, from: &[u8]) {
+        self.memory
+            .as_ref()
+            .expect("adopted memory is written through its own address")
+            .write_words(offset, from);
     }
 
     /// Discards whole OS pages: they read zero afterwards and hold nothing.

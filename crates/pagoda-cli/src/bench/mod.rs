@@ -3,7 +3,8 @@
 //! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
 //! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `clear` compares the orders in which
 //! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library
-//! (`release/`). `list.rs` says what there is, and `all.rs` runs all of it for one page (`html/`). The worker process that is measured is `worker.rs`. But for `release`, nothing here knows the engine: Pagoda is
+//! (`release/`), `migrate` moves them to another process (`migrate/`). `list.rs` says what there is, and `all.rs` runs all
+//! of it for one page (`html/`). The worker process that is measured is `worker.rs`. But for these two, nothing here knows the engine: Pagoda is
 //! started as anyone starts it, by `pagoda run`.
 
 mod all;
@@ -16,6 +17,7 @@ mod html;
 mod kernel;
 mod list;
 mod machine;
+mod migrate;
 mod no_pressure;
 mod pattern;
 mod process;
@@ -60,6 +62,8 @@ enum Bench {
     Zones(zones::ZonesArgs),
     /// Closing owners with most of their memory stored: how it is released, by policy, beside an owner that starts
     Release(release::ReleaseArgs),
+    /// Moving a live region: what zero pages cost at the destination, codecs, a writer that goes on, stored pages
+    Migrate(migrate::MigrateArgs),
     /// Every bench, and one HTML page of all their figures
     All(all::AllArgs),
 }
@@ -141,6 +145,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Clear(args) => clear::run(args),
         Bench::Zones(args) => zones::run(args),
         Bench::Release(args) => release::run(args),
+        Bench::Migrate(args) => migrate::run(args),
         Bench::All(args) => all::run(args),
     };
     match result {

@@ -162,7 +162,7 @@ fn told(counts: &Counts, took: Duration) -> String {
     let pages = |pages: u64| Bytes::new(pages * pagoda_core::page::OS_PAGE as u64);
     format!(
         "{} of content, {} of one word, {} of zeroes, {} on the wire, in {:.1} s",
-        pages(counts.data_pages),
+        pages(counts.data_pages + counts.packed_pages),
         pages(counts.filled_pages),
         pages(counts.zero_pages),
         Bytes::new(counts.wire_bytes),

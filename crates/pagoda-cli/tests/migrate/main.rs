@@ -1,6 +1,8 @@
 //! `pagoda send` and `pagoda recv` as a person runs them: what they say, how they end, and what is there afterwards.
 
+mod bench;
 mod kills;
+mod line;
 mod pair;
 
 use std::fs;

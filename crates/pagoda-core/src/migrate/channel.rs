@@ -130,6 +130,7 @@ impl Inbound {
             Body::Commit => State::Committed,
             Body::Data { extent, .. }
             | Body::Stored { extent, .. }
+            | Body::Packed { extent, .. }
             | Body::Filled { extent, .. }
             | Body::Zero { extent } => {
                 if !self.geometry.owns(self.channel, extent) {

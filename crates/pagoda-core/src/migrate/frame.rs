@@ -1,8 +1,8 @@
 //! Frames: what a channel carries after the handshake, from the sender to the receiver.
 //!
 //! A header of 48 bytes, then as many bytes of payload as it says: at most a stripe. The digest is of the content as it
-//! was in the sender's memory, so that it covers the codec as well as the wire. It guards against accidents; against
-//! people there is TLS.
+//! was in the sender's memory, so that it covers the codec as well as the wire. Only what goes as the
+//! sender's store has packed it is digested as such. It guards against accidents; against people there is TLS.
 
 use super::fields::{Damaged, Put, Take};
 use super::geometry::{Extent, STRIPE_BYTES};
@@ -31,6 +31,16 @@ pub enum Body {
         /// Which pages.
         extent: Extent,
         /// xxh3 of the payload.
+        digest: u64,
+    },
+    /// A base page as the sender's store had packed it, block by block; never with [`Codec::None`](super::handshake::Codec).
+    /// Its `packed_bytes` follow: fewer than the pages have, and at least one.
+    Packed {
+        /// Which pages: all of one base page.
+        extent: Extent,
+        /// The length of the payload.
+        packed_bytes: u32,
+        /// xxh3 of the payload: what it unpacks to the sender has not looked at.
         digest: u64,
     },
     /// Pages that hold one word, other than zero, again and again. Nothing follows.
@@ -68,6 +78,7 @@ impl Body {
         match self {
             Self::Data { extent, .. }
             | Self::Stored { extent, .. }
+            | Self::Packed { extent, .. }
             | Self::Filled { extent, .. }
             | Self::Zero { extent } => Some(extent),
             Self::Sync { .. } | Self::End { .. } | Self::Commit => None,
@@ -78,7 +89,7 @@ impl Body {
     #[must_use]
     pub const fn payload_bytes(self) -> usize {
         match self {
-            Self::Data { packed_bytes, .. } => packed_bytes as usize,
+            Self::Data { packed_bytes, .. } | Self::Packed { packed_bytes, .. } => packed_bytes as usize,
             Self::Stored { extent, .. } => extent.len().as_usize(),
             _ => 0,
         }
@@ -101,9 +112,10 @@ const ZERO: u8 = 4;
 const SYNC: u8 = 5;
 const END: u8 = 6;
 const COMMIT: u8 = 7;
+const PACKED: u8 = 8;
 
 impl Frame {
-    /// Its bytes. A `Data` frame must not be longer than its pages, nor may a `Filled` one be of zeroes: no receiver
+    /// Its bytes. A `Data` or `Packed` frame must not be longer than its pages, nor may a `Filled` one be of zeroes: no receiver
     /// would take them.
     #[must_use]
     pub fn encode(self) -> [u8; FRAME_BYTES] {
@@ -112,6 +124,9 @@ impl Frame {
         let (kind, count, at, what, digest) = match self.body {
             Body::Data { extent, packed_bytes, digest } => {
                 (DATA, extent.count(), extent.first(), u64::from(packed_bytes).to_le_bytes(), digest)
+            }
+            Body::Packed { extent, packed_bytes, digest } => {
+                (PACKED, extent.count(), extent.first(), u64::from(packed_bytes).to_le_bytes(), digest)
             }
             Body::Stored { extent, digest } => (STORED, extent.count(), extent.first(), none, digest),
             Body::Filled { extent, word } => (FILLED, extent.count(), extent.first(), word, 0),
@@ -136,13 +151,17 @@ impl Frame {
         let extent = || Extent::new(at, count).ok_or(Damaged);
         let round = || u32::try_from(at).map_err(|_| Damaged);
         let body = match kind {
-            DATA => {
+            DATA | PACKED => {
                 let extent = extent()?;
                 let packed_bytes = u32::try_from(u64::from_le_bytes(what)).map_err(|_| Damaged)?;
                 if packed_bytes == 0 || u64::from(packed_bytes) >= extent.len().get() {
                     return Err(Damaged);
                 }
-                Body::Data { extent, packed_bytes, digest }
+                if kind == DATA {
+                    Body::Data { extent, packed_bytes, digest }
+                } else {
+                    Body::Packed { extent, packed_bytes, digest }
+                }
             }
             STORED => Body::Stored { extent: extent()?, digest },
             FILLED if what != [0; 8] => Body::Filled { extent: extent()?, word: what },
@@ -176,6 +195,10 @@ pub(super) mod tests {
                 let packed_bytes = 1 + packed.index(extent.len().as_usize() - 1) as u32;
                 Body::Data { extent, packed_bytes, digest }
             }),
+            (extents(), any::<prop::sample::Index>(), any::<u64>()).prop_map(|(extent, packed, digest)| {
+                let packed_bytes = 1 + packed.index(extent.len().as_usize() - 1) as u32;
+                Body::Packed { extent, packed_bytes, digest }
+            }),
             (extents(), any::<u64>()).prop_map(|(extent, digest)| Body::Stored { extent, digest }),
             (extents(), 1..=u64::MAX)
                 .prop_map(|(extent, word)| Body::Filled { extent, word: word.to_le_bytes() }),
@@ -203,7 +226,7 @@ pub(super) mod tests {
 
         #[test]
         fn any_bytes_with_a_right_checksum_are_refused_or_mean_themselves(
-            kind in 0u8..9, count: u32, at: u64, what in prop_oneof![Just(0u64), any::<u64>()], digest: u64, odd in 0u8..3
+            kind in 0u8..10, count: u32, at: u64, what in prop_oneof![Just(0u64), any::<u64>()], digest: u64, odd in 0u8..3
         ) {
             let bytes: [u8; FRAME_BYTES] =
                 Put::new().u8(kind).bytes([odd / 2, 0, 0]).u32(count).u64(7).u64(at).u64(what).u64(digest).seal();

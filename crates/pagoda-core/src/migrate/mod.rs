@@ -15,7 +15,7 @@
 //!   Greeting  ------------------>
 //!             <------------------  Hello
 //!   Answer    ------------------>
-//!             <------------------  Data, Stored, Filled, Zero ... Sync      a round, and maybe more rounds
+//!             <------------------  Data, Stored, Packed, Filled, Zero ... Sync   a round, and maybe more rounds
 //!   Synced    ------------------>
 //!             <------------------  End
 //!
@@ -32,6 +32,7 @@ mod fields;
 pub mod frame;
 pub mod geometry;
 pub mod handshake;
+pub mod pages;
 pub mod rate;
 pub mod received;
 pub mod reply;

@@ -27,7 +27,8 @@ mod handle;
 mod keep;
 mod memory;
 mod objects;
-mod pack;
+#[cfg(feature = "migrate")]
+mod packed;
 mod release;
 mod remote;
 mod scratch;

@@ -35,7 +35,7 @@ impl Scratch {
             zstd: Decompressor::new(),
             packed: vec![0; page].into_boxed_slice(),
             repacked: vec![0; page].into_boxed_slice(),
-            block: vec![0; super::pack::BLOCK].into_boxed_slice(),
+            block: vec![0; pagoda_linux::pack::BLOCK].into_boxed_slice(),
             slots: AlignedBuffer::new(page + SLOT),
         }
     }

@@ -10,9 +10,9 @@ use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, DirectFileError};
 
 use super::file::{Batch, FileTier};
 use super::objects::Kind;
-use super::pack::pack;
 use super::spill::Written;
 use super::*;
+use pagoda_linux::pack::pack;
 
 /// A small generator, seeded, so that a failure can be run again.
 pub(super) struct Random(pub u64);

@@ -18,11 +18,11 @@ use super::file::{BATCH, Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable};
-use super::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
 use super::release::Releases;
 use super::remote::RemoteTier;
 use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
+use pagoda_linux::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
 
 /// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one means that other
 /// threads took the room, or were reading all that could leave.
@@ -130,12 +130,12 @@ impl TieredStore {
 
     /// What tells a page that was written from one that was not: two different ones have the same digest once in 2^64, less
     /// often than memory errs. Never 0.
-    fn digest(&self, page: &[u8]) -> u64 {
+    pub(super) fn digest(&self, page: &[u8]) -> u64 {
         xxh3_64_with_seed(page, self.seed).max(1)
     }
 
     /// Stores bytes as an object, spilling older ones if there is no room.
-    fn put_object(&self, bytes: &[u8], raw: bool, digest: u64) -> Result<u32, PutError> {
+    pub(super) fn put_object(&self, bytes: &[u8], raw: bool, digest: u64) -> Result<u32, PutError> {
         let mut rounds = 0;
         while rounds < ROUNDS_MAX {
             if let Some((id, word)) = self.memory.reserve_object(&self.table, bytes.len(), raw) {
@@ -158,7 +158,7 @@ impl TieredStore {
 impl TieredStore {
     /// An object's bytes as they are stored (those that `wanted` bytes of its page need, in their places), and whether they
     /// are the page itself.
-    fn load<'a>(
+    pub(super) fn load<'a>(
         &self,
         id: u32,
         wanted: Range<usize>,

@@ -1,17 +1,17 @@
-//! A page as it is packed: blocks of 4 KiB, each compressed on its own, behind their lengths.
+//! A base page as a store packs it: blocks of 4 KiB, each compressed on its own, behind their lengths.
 //!
 //! A part of a page can be had, compared or replaced without unpacking all of it: what a fault that wants one OS page of a
 //! 64 KiB base page pays for is that OS page. The ratio is that of zram, which packs OS pages, too. A page that is cold can be
-//! packed as a whole instead, with a mark in place of the lengths. Packed bytes come from this
-//! process only; unpacking checks them all the same and never reads or writes out of bounds.
+//! packed as a whole instead, with a mark in place of the lengths. Packed bytes may come from another host; unpacking never
+//! reads or writes out of bounds, and gives exactly what is asked for or nothing.
 
 use std::ops::Range;
 
-use pagoda_linux::lz4::{self, Lz4};
-use pagoda_linux::zstd::{Compressor, Decompressor};
+use crate::lz4::{self, Lz4};
+use crate::zstd::{Compressor, Decompressor};
 
-/// What is compressed at once.
-pub(super) const BLOCK: usize = 4 << 10;
+/// What is compressed at once, in bytes.
+pub const BLOCK: usize = 4 << 10;
 
 /// A block's length in the header: 0 for one of zeroes, [`BLOCK`] for one that is kept as it is.
 const LENGTH_BYTES: usize = 2;
@@ -21,7 +21,8 @@ fn header_bytes(page: usize) -> usize {
 }
 
 /// Packs `page` into the front of `into`. None if that takes more than all of it.
-pub(super) fn pack(page: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize> {
+#[must_use]
+pub fn pack(page: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize> {
     let mut packer = Packer::new(page.len(), into);
     for block in page.chunks(BLOCK) {
         packer.add(block, lz4)?;
@@ -33,25 +34,26 @@ pub(super) fn pack(page: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize>
 const DENSE: [u8; 2] = [0xff; 2];
 
 /// Packs `page` as a whole into the front of `into`: smaller, and only to be had as a whole. None if it takes more.
-pub(super) fn pack_dense(page: &[u8], into: &mut [u8], compressor: &mut Compressor) -> Option<usize> {
+pub fn pack_dense(page: &[u8], into: &mut [u8], compressor: &mut Compressor) -> Option<usize> {
     let (mark, room) = into.split_at_mut_checked(DENSE.len())?;
     mark.copy_from_slice(&DENSE);
     Some(DENSE.len() + compressor.compress(page, room)?)
 }
 
 /// Whether these bytes are of a page that was packed as a whole.
-pub(super) fn is_dense(packed: &[u8]) -> bool {
+pub fn is_dense(packed: &[u8]) -> bool {
     packed.starts_with(&DENSE)
 }
 
 /// Unpacks all of a page that was packed as a whole. None if the bytes are not what [`pack_dense`] made.
-pub(super) fn unpack_dense(packed: &[u8], page: &mut [u8], decompressor: &mut Decompressor) -> Option<()> {
+pub fn unpack_dense(packed: &[u8], page: &mut [u8], decompressor: &mut Decompressor) -> Option<()> {
     decompressor.decompress(packed.strip_prefix(&DENSE)?, page)
 }
 
 /// Packs a page anew, of which `changed` runs are those of `content`, and all else is as it was `packed`: only blocks with
 /// a change are unpacked and packed again. None if it takes more than all of `into`, or `packed` is not what [`pack`] made.
-pub(super) fn repack(
+#[must_use]
+pub fn repack(
     packed: &[u8],
     changed: &[Range<usize>],
     content: &[u8],
@@ -148,7 +150,8 @@ impl Block<'_> {
 
 /// Where the blocks that hold bytes `offset..offset + len` of a page lie in its packed bytes, of which the header is enough.
 /// None if that is no header.
-pub(super) fn extent(packed: &[u8], page: usize, offset: usize, len: usize) -> Option<Range<usize>> {
+#[must_use]
+pub fn extent(packed: &[u8], page: usize, offset: usize, len: usize) -> Option<Range<usize>> {
     let mut at = header_bytes(page);
     let mut from = at;
     for (i, start) in (0..page).step_by(BLOCK).enumerate() {
@@ -183,13 +186,8 @@ fn blocks(packed: &[u8], page: usize, offset: usize, len: usize) -> impl Iterato
 
 /// Unpacks bytes `offset..offset + into.len()` of a page of `page` bytes. `room` is for one block. None if the
 /// bytes are not what [`pack`] made.
-pub(super) fn unpack(
-    packed: &[u8],
-    page: usize,
-    offset: usize,
-    into: &mut [u8],
-    room: &mut [u8],
-) -> Option<()> {
+#[must_use]
+pub fn unpack(packed: &[u8], page: usize, offset: usize, into: &mut [u8], room: &mut [u8]) -> Option<()> {
     for block in blocks(packed, page, offset, into.len()) {
         let block = block?;
         let (from, to) = overlap(&block, offset, into.len());
@@ -207,13 +205,8 @@ pub(super) fn unpack(
 
 /// Whether bytes `offset..offset + content.len()` of a page of `page` bytes are `content`. Looks no further than the first
 /// block that differs. None if the bytes are not what [`pack`] made.
-pub(super) fn is_packed(
-    packed: &[u8],
-    page: usize,
-    offset: usize,
-    content: &[u8],
-    room: &mut [u8],
-) -> Option<bool> {
+#[must_use]
+pub fn is_packed(packed: &[u8], page: usize, offset: usize, content: &[u8], room: &mut [u8]) -> Option<bool> {
     for block in blocks(packed, page, offset, content.len()) {
         let block = block?;
         let (from, to) = overlap(&block, offset, content.len());

@@ -1,0 +1,204 @@
+//! What moving a live region costs: by what is in it, by what is done with zero pages, by codec, and while it is written.
+//!
+//! The policies take turns, each into a fresh process, and the first round is discarded. `check-then-clear` and
+//! `received-map` receive into plain memory, where every page is faulted in as it is touched: that is what others do, and
+//! what the figures of the series are of. `drop` receives into a region, where pages are put in place. What arrives is
+//! compared in every run; one that differs ends the bench.
+
+mod cases;
+pub mod destination;
+mod live;
+mod report;
+mod trial;
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use pagoda::migrate::{Codec, ZeroPolicy};
+use pagoda::{Manager, Region};
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_linux::zero_scan::is_zero;
+
+use super::data::{PAGE_BYTES, Pages};
+use super::machine::{Machine, last_level_cache_bytes};
+use cases::{Case, USUAL, write_page};
+use destination::Into;
+use report::{ByPolicy, Measured, Report, Scan, Setting};
+use trial::{Idle, Outcome};
+
+/// What a scan from the cache goes over.
+const CACHED_BYTES: usize = 256 << 10;
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub struct MigrateArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A short run: little memory, one round
+    #[arg(long)]
+    quick: bool,
+    /// The region that is moved [default: 1G, quick: 64M]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+    /// Rounds that count, after one that is discarded [default: 5, quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+}
+
+/// Runs `pagoda bench migrate`.
+pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
+    if !pagoda::userfaultfd_allows_managers() {
+        bail!("this machine offers no userfaultfd with UFFDIO_MOVE; `pagoda doctor` says why");
+    }
+    let memory = args.memory.unwrap_or(if args.quick { Bytes::mib(64) } else { Bytes::gib(1) });
+    let memory = memory.max(Bytes::mib(64));
+    let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
+    let runs = (rounds + 1) * (Case::ALL.len() * (ZeroPolicy::ALL.len() + 1) + Codec::ALL.len() + 2);
+    // Drawn on standard error, and there only if that is a terminal.
+    let progress = ProgressBar::new(runs as u64).with_style(
+        ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
+            .context("the progress bar's template")?,
+    );
+    let bench = Bench { memory, rounds, progress };
+    let mut cases = Vec::new();
+    let mut limits = Vec::new();
+    for case in Case::ALL {
+        cases.push((case, bench.case(case, &mut limits)?));
+    }
+    let (codecs, live, stored) = (bench.codecs()?, bench.live()?, bench.stored()?);
+    bench.progress.finish_and_clear();
+    let measured = Measured { cases, codecs, live, stored, limits, scan: scan(memory) };
+    let setting = Setting { memory, rounds, quick: args.quick };
+    let report = Report::new(&setting, &measured, Machine::this()).context("no round was measured")?;
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", report.table());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Bench {
+    memory: Bytes,
+    rounds: usize,
+    progress: ProgressBar,
+}
+
+impl Bench {
+    /// A manager with room for `memory`, resident and stored.
+    fn manager(memory: Bytes) -> anyhow::Result<Manager> {
+        let budget = Bytes::new(memory.get() * 3 / 2).max(Bytes::mib(128));
+        Ok(Manager::builder().budget(budget).base_page(BasePage::K64).user_mode_only(true).build()?)
+    }
+
+    /// A round of each of `kinds` in turn, again and again; the outcomes of those that count.
+    fn rounds<K: Copy>(
+        &self,
+        kinds: &[K],
+        mut one: impl FnMut(K, bool) -> anyhow::Result<Outcome>,
+    ) -> anyhow::Result<Vec<(K, Vec<Outcome>)>> {
+        let mut outcomes: Vec<_> = kinds.iter().map(|kind| (*kind, Vec::new())).collect();
+        for round in 0..=self.rounds {
+            for (kind, outcomes) in &mut outcomes {
+                let outcome = one(*kind, round > 0)?;
+                if round > 0 {
+                    outcomes.push(outcome);
+                }
+                self.progress.inc(1);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn case(&self, case: Case, limits: &mut Vec<f64>) -> anyhow::Result<ByPolicy> {
+        self.progress.set_message(case.name());
+        let manager = Self::manager(self.memory)?;
+        let mut region = manager.region(self.memory).create()?;
+        case.fill(&mut region);
+        self.rounds(&ZeroPolicy::ALL, |zero, counts| {
+            // Beside what it is compared with.
+            if case == Case::Full && zero == ZeroPolicy::Drop {
+                let limit = trial::loopback_limit_gib_s(self.memory)?;
+                limits.extend(counts.then_some(limit));
+            }
+            // What the last run gave back to the kernel is warm for this one.
+            super::warm(self.memory);
+            let into = if zero == ZeroPolicy::Drop { Into::Region } else { Into::Memory };
+            trial::run(&region, zero, into, Codec::None, &mut Idle)
+        })
+    }
+
+    /// A region of content that compresses as usual.
+    fn usual(manager: &Manager, memory: Bytes) -> anyhow::Result<Region> {
+        let region = manager.region(memory).create()?;
+        let pages = Pages::new(1, USUAL);
+        (0..region.len() / PAGE_BYTES).for_each(|page| write_page(&region, &pages, page, 0));
+        Ok(region)
+    }
+
+    fn codecs(&self) -> anyhow::Result<Vec<(Codec, Vec<Outcome>)>> {
+        self.progress.set_message("codecs");
+        let memory = Bytes::new(self.memory.get() / 4).max(Bytes::mib(64));
+        let manager = Self::manager(memory)?;
+        let region = Self::usual(&manager, memory)?;
+        self.rounds(&Codec::ALL, |codec, _| {
+            super::warm(memory);
+            trial::run(&region, ZeroPolicy::default(), Into::Region, codec, &mut Idle)
+        })
+    }
+
+    fn live(&self) -> anyhow::Result<Vec<Outcome>> {
+        self.progress.set_message("live");
+        let manager = Self::manager(self.memory)?;
+        let region = Self::usual(&manager, self.memory)?;
+        let measured = self.rounds(&[()], |(), _| {
+            super::warm(self.memory);
+            live::measure(&region)
+        })?;
+        Ok(measured.into_iter().flat_map(|(_, outcomes)| outcomes).collect())
+    }
+
+    /// All of it in the store, at both ends with the same base page.
+    fn stored(&self) -> anyhow::Result<Vec<Outcome>> {
+        self.progress.set_message("stored");
+        let memory = Bytes::new(self.memory.get() / 4).max(Bytes::mib(64));
+        let manager = Self::manager(memory)?;
+        let region = Self::usual(&manager, memory)?;
+        let measured = self.rounds(&[()], |(), _| {
+            // Comparing brings it back.
+            region.page_out(0, region.len())?;
+            trial::run(&region, ZeroPolicy::default(), Into::LargeRegion, Codec::Lz4, &mut Idle)
+        })?;
+        Ok(measured.into_iter().flat_map(|(_, outcomes)| outcomes).collect())
+    }
+}
+
+/// How fast pages are found to be zero.
+fn scan(memory: Bytes) -> Scan {
+    let beyond = last_level_cache_bytes().map_or(0, |bytes| 4 * bytes as usize).max(memory.as_usize() / 4);
+    let gib_s = |len: usize| {
+        let zeroes = vec![0u8; len];
+        // Of our own, not of the kernel's one page of zeroes.
+        let mut zeroes = black_box(zeroes);
+        zeroes.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = black_box(0));
+        let passes = (1usize << 31) / len + 1;
+        let mut best = 0.0f64;
+        for _ in 0..3 {
+            let started = Instant::now();
+            let mut found = 0;
+            for _ in 0..passes {
+                found += black_box(&zeroes).chunks(PAGE_BYTES).filter(|page| is_zero(page)).count();
+            }
+            black_box(found);
+            best = best.max((passes * len) as f64 / started.elapsed().as_secs_f64() / f64::from(1 << 30));
+        }
+        best
+    };
+    Scan { cached_gib_s: gib_s(CACHED_BYTES), memory_gib_s: gib_s(beyond.min(1 << 30)) }
+}

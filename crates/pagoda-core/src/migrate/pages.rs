@@ -1,0 +1,187 @@
+//! Sets of pages: of an image, which several threads fill and empty at once, and of one stripe.
+//!
+//! A live source keeps two of an image: what is to be sent, and what the other side holds. This module must never know what
+//! a page holds.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::geometry::STRIPE_PAGES;
+
+const WORD_BITS: u64 = u64::BITS as u64;
+
+/// Words of a stripe's pages.
+const STRIPE_WORDS: usize = STRIPE_PAGES as usize / u64::BITS as usize;
+
+/// Some pages of one stripe, numbered from its first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StripePages([u64; STRIPE_WORDS]);
+
+impl StripePages {
+    /// Adds `pages`. Panics if they reach beyond the stripe's end.
+    pub fn add(&mut self, pages: Range<u32>) {
+        assert!(pages.end <= STRIPE_PAGES, "page {} of a stripe", pages.end);
+        for page in pages {
+            self.0[page as usize / 64] |= 1 << (page % 64);
+        }
+    }
+    /// Takes `page` out. Panics if there is no such page.
+    pub fn remove(&mut self, page: u32) {
+        self.0[page as usize / 64] &= !(1 << (page % 64));
+    }
+    /// Whether `page` is in it. Panics if there is no such page.
+    #[must_use]
+    pub const fn has(&self, page: u32) -> bool {
+        self.0[page as usize / 64] >> (page % 64) & 1 == 1
+    }
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; STRIPE_WORDS]
+    }
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+    /// The longest runs of pages in it, lowest first.
+    pub fn runs(&self) -> impl Iterator<Item = Range<u32>> + use<> {
+        let set = *self;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let from = (at..STRIPE_PAGES).find(|page| set.has(*page))?;
+            let to = (from..STRIPE_PAGES).find(|page| !set.has(*page)).unwrap_or(STRIPE_PAGES);
+            at = to;
+            Some(from..to)
+        })
+    }
+}
+
+/// Some pages of an image. Any number of threads may use it; no change is lost.
+#[derive(Debug)]
+pub struct PageSet {
+    words: Arc<[AtomicU64]>,
+}
+
+impl PageSet {
+    /// How many words a set of so many pages has: those of whole stripes.
+    #[must_use]
+    pub const fn words_for(pages: u64) -> u64 {
+        pages.div_ceil(STRIPE_PAGES as u64) * STRIPE_WORDS as u64
+    }
+
+    /// The set in these words, as many as [`words_for`](Self::words_for) says, of what is set in them.
+    #[must_use]
+    pub const fn new(words: Arc<[AtomicU64]>) -> Self {
+        Self { words }
+    }
+
+    /// Adds `pages`. Panics if they reach beyond the last stripe.
+    pub fn add(&self, pages: Range<u64>) {
+        for (word, mask) in self.parts(pages) {
+            word.fetch_or(mask, Ordering::AcqRel);
+        }
+    }
+    /// Takes `pages` out. Panics if they reach beyond the last stripe.
+    pub fn remove(&self, pages: Range<u64>) {
+        for (word, mask) in self.parts(pages) {
+            word.fetch_and(!mask, Ordering::AcqRel);
+        }
+    }
+
+    /// The words that have `pages`, and which bits of them.
+    fn parts(&self, pages: Range<u64>) -> impl Iterator<Item = (&AtomicU64, u64)> {
+        let mut from = pages.start;
+        std::iter::from_fn(move || {
+            let to = pages.end.min((from / WORD_BITS + 1) * WORD_BITS);
+            let len = to.checked_sub(from).filter(|len| *len > 0)?;
+            let mask = (u64::MAX >> (WORD_BITS - len)) << (from % WORD_BITS);
+            let word = &self.words[(from / WORD_BITS) as usize];
+            from = to;
+            Some((word, mask))
+        })
+    }
+
+    /// Whether `page` is in it. Panics if it lies beyond the last stripe.
+    #[must_use]
+    pub fn has(&self, page: u64) -> bool {
+        self.words[(page / WORD_BITS) as usize].load(Ordering::Acquire) >> (page % WORD_BITS) & 1 == 1
+    }
+
+    /// Whether any of `pages` is in it. Panics if they reach beyond the last stripe.
+    #[must_use]
+    pub fn has_any(&self, pages: Range<u64>) -> bool {
+        self.parts(pages).any(|(word, mask)| word.load(Ordering::Acquire) & mask != 0)
+    }
+
+    /// Takes those of the stripe whose first page is `first` out, and returns them. Panics if there is no such stripe.
+    #[must_use]
+    pub fn take_stripe(&self, first: u64) -> StripePages {
+        let at = (first / WORD_BITS) as usize;
+        let mut pages = StripePages::default();
+        for (taken, word) in pages.0.iter_mut().zip(&self.words[at..at + STRIPE_WORDS]) {
+            // Most of a large image is not in it.
+            if word.load(Ordering::Acquire) != 0 {
+                *taken = word.swap(0, Ordering::AcqRel);
+            }
+        }
+        pages
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.words.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STRIPES: u64 = 3;
+    const PAGES: u64 = STRIPES * STRIPE_PAGES as u64;
+
+    proptest! {
+        #[test]
+        fn a_set_says_what_a_plain_one_says(
+            steps in prop::collection::vec((0u8..4, 0..PAGES, 0..PAGES), 1..40)
+        ) {
+            let words = (0..PageSet::words_for(PAGES - 5)).map(|_| AtomicU64::new(0)).collect();
+            let set = PageSet::new(words);
+            let mut model = vec![false; PAGES as usize];
+            for (kind, one, other) in steps {
+                let (from, to) = (one.min(other), one.max(other));
+                let range = from as usize..to as usize;
+                match kind {
+                    0 | 1 => { set.add(from..to); model[range].fill(true); }
+                    2 => { set.remove(from..to); model[range].fill(false); }
+                    _ => {
+                        let first = from / 512 * 512;
+                        let taken = set.take_stripe(first);
+                        let was = &mut model[first as usize..first as usize + 512];
+                        prop_assert!((0..512).all(|page| taken.has(page) == was[page as usize]));
+                        prop_assert_eq!(taken.count() as usize, was.iter().filter(|is| **is).count());
+                        prop_assert_eq!(taken.is_empty(), taken.count() == 0);
+                        let mut again = StripePages::default();
+                        let mut end = None;
+                        for run in taken.runs() {
+                            prop_assert!(run.start < run.end && end.is_none_or(|end| end < run.start));
+                            end = Some(run.end);
+                            again.add(run);
+                        }
+                        prop_assert_eq!(again, taken);
+                        taken.runs().flatten().for_each(|page| again.remove(page));
+                        prop_assert!(again.is_empty());
+                        was.fill(false);
+                    }
+                }
+                prop_assert_eq!(set.count() as usize, model.iter().filter(|is| **is).count());
+                prop_assert_eq!(set.has_any(from..to), model[from as usize..to as usize].contains(&true));
+                prop_assert_eq!(set.has(from), model[from as usize]);
+            }
+        }
+    }
+}

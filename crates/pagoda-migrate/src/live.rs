@@ -1,0 +1,353 @@
+//! The sender of memory that is written while it is sent: rounds over what was written meanwhile, until little enough is left
+//! to stop the writer for it.
+//!
+//! In a round each channel carries the pages of its own stripes that are to be sent, and waits for the others. What was
+//! written meanwhile is then collected, and [`Convergence`] says what to do next. Once the writer is stopped rounds go on
+//! until nothing is left, and only then is anything committed. This module must never commit before, nor go on after a
+//! source has failed: what it has taken from the source as sent would be lost.
+
+use std::net::Shutdown;
+use std::ops::ControlFlow;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pagoda_core::migrate::convergence::{Convergence, LastResort, Limits, Round, Verdict};
+use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
+use pagoda_core::migrate::handshake::Codec;
+use pagoda_core::migrate::pages::{PageSet, StripePages};
+use pagoda_core::migrate::rate::Line;
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::words::zeroed_words;
+
+use crate::connection::Connection;
+use crate::crew::{self, Orders};
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::live_source::{LiveReader, LiveSource, Room};
+use crate::outlet::{Outlet, Shared};
+use crate::progress::{Counts, Progress};
+use crate::send::{SendOptions, check_bandwidth, commit_all, connect};
+use crate::socket::Closer;
+use crate::stripes::send_pages;
+
+/// How often a channel that has nothing more to say in a round is heard all the same, while others have: often enough for any
+/// stall.
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// How long a wait for the other channels is at most before the orders are looked at again.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Rounds with the writer stopped. The first has what was written, the second what was moved about meanwhile; if there is
+/// still something after so many, somebody writes who should not.
+const STOPPED_ROUNDS_MOST: u32 = 100;
+
+/// How to send live memory.
+#[derive(Clone)]
+pub struct LiveOptions {
+    /// The connection.
+    pub send: SendOptions,
+    /// How long the writer may stand still at the end, as far as it can be foretold.
+    pub downtime: Duration,
+    /// After so many rounds what is left is not waited for any more; at least 1.
+    pub rounds: u32,
+    /// What happens then.
+    pub otherwise: Otherwise,
+}
+
+/// What happens when rounds don't bring what is left within the downtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Otherwise {
+    /// The writer is stopped for longer.
+    StopForLonger,
+    /// It ends with [`Error::TooMuchWritten`], and the writer goes on as if nothing had been.
+    GiveUp,
+}
+
+/// Who writes to the memory that is sent.
+pub trait Writer {
+    /// Asks to be slowed down by so many percent of its time: it writes faster than is sent. It may be passed over.
+    fn throttle(&mut self, percent: u8);
+
+    /// Stops it: when this returns nobody writes to the memory, discards or unmaps any of it, until the migration has returned. It
+    /// may go on then unless the migration succeeded or ended in [`Error::Unconfirmed`]. Must return well within the stall.
+    fn stop(&mut self);
+}
+
+/// How a live migration goes, as of its last round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// Rounds that are done.
+    pub rounds: u32,
+    /// What was left after the last.
+    pub left: Bytes,
+    /// How much is written in a second, counting whole pages, each once a round.
+    pub written_per_s: Bytes,
+    /// How much is sent in a second, before it is packed.
+    pub sent_per_s: Bytes,
+    /// How long the writer would have to stand still for what is left.
+    pub downtime: Duration,
+}
+
+/// What a live migration took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The counters at its end.
+    pub counts: Counts,
+    /// How it went until the writer was stopped.
+    pub pace: Pace,
+    /// How long the writer stood still: from when it was asked to until the receiver had confirmed all.
+    pub downtime: Duration,
+}
+
+/// One channel between its rounds.
+struct Lane<'a> {
+    outlet: Outlet<'a>,
+    reader: Box<dyn LiveReader + 'a>,
+    room: Room,
+}
+
+/// Those who have not said all they have to say in a round.
+struct Busy {
+    lanes: Mutex<usize>,
+    none: Condvar,
+}
+
+/// What the rounds of a migration have in common.
+struct Rounds<'a> {
+    source: &'a dyn LiveSource,
+    geometry: Geometry,
+    orders: &'a Orders,
+    closers: &'a [Closer],
+    progress: &'a Progress,
+    /// What is to be sent, and what of the other side is to become zero.
+    data: PageSet,
+    zero: PageSet,
+    first: bool,
+    pace: Pace,
+}
+
+/// Sends live memory. Blocks until the receiver has confirmed all of it, or something has failed; no wait in it is longer
+/// than the stall, but for those that `writer` makes. `watch` is called about ten times a second, and ends it by
+/// [`ControlFlow::Break`].
+///
+/// # Errors
+/// See [`Error`]. Unless it is [`Error::Unconfirmed`] the other side shows nothing, and the writer may go on.
+pub fn send_live(
+    source: &dyn LiveSource,
+    to: &Endpoint,
+    options: &LiveOptions,
+    writer: &mut dyn Writer,
+    watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
+) -> Result<Moved, Error> {
+    let (size, channels) = (source.size(), options.send.channels);
+    let geometry = Geometry::new(size, channels).ok_or(Error::Geometry { size, channels })?;
+    check_bandwidth(&options.send)?;
+    let connections =
+        connect(geometry, to, &options.send, &mut |progress| watch(progress, &Pace::default()))?;
+    let (progress, orders) = (Progress::new(size), Orders::default());
+    let shared = Shared {
+        geometry,
+        codec: options.send.codec,
+        stall: options.send.stall,
+        progress: &progress,
+        line: options.send.bandwidth.map(|per_s| Mutex::new(Line::new(per_s))),
+    };
+    let closers: Vec<_> =
+        connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
+    let set = || PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(geometry.pages())).as_usize()));
+    let mut rounds = Rounds {
+        source,
+        geometry,
+        orders: &orders,
+        closers: &closers,
+        progress: &progress,
+        data: set(),
+        zero: set(),
+        first: true,
+        pace: Pace::default(),
+    };
+    let mut lanes = Vec::with_capacity(connections.len());
+    for (channel, connection) in (0..).zip(connections) {
+        lanes.push(Lane {
+            outlet: Outlet::new(&shared, channel, connection, &orders)?,
+            reader: source.reader(options.send.codec != Codec::None).map_err(Error::Source)?,
+            room: Room::default(),
+        });
+    }
+    lanes = rounds.while_it_is_written(lanes, options, writer, watch)?;
+    let stopped = Instant::now();
+    writer.stop();
+    lanes = rounds.until_nothing_is_left(lanes, watch)?;
+    let pace = rounds.pace;
+    let mut look = || watch(&progress, &pace);
+    let end = |lane: Lane<'_>| lane.outlet.end();
+    let tasks = lanes.into_iter().map(|lane| || end(lane)).collect();
+    let ended = crew::run(&orders, tasks, &closers, Shutdown::Write, &mut look)?;
+    commit_all(ended, &orders, &closers, options.send.stall, &mut look)?;
+    Ok(Moved { counts: progress.counts(), pace, downtime: stopped.elapsed() })
+}
+
+impl<'a> Rounds<'a> {
+    /// Rounds until it is time to stop the writer.
+    fn while_it_is_written(
+        &mut self,
+        mut lanes: Vec<Lane<'a>>,
+        options: &LiveOptions,
+        writer: &mut dyn Writer,
+        watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
+    ) -> Result<Vec<Lane<'a>>, Error> {
+        let mut convergence = Convergence::new(Limits {
+            downtime_ms: u32::try_from(options.downtime.as_millis()).unwrap_or(u32::MAX),
+            rounds: options.rounds,
+            last_resort: match options.otherwise {
+                Otherwise::StopForLonger => LastResort::StopAndCopy,
+                Otherwise::GiveUp => LastResort::GiveUp,
+            },
+        });
+        self.collect()?;
+        loop {
+            let (started, before) = (Instant::now(), content_bytes(self.progress));
+            lanes = self.round(lanes, watch)?;
+            let took = started.elapsed();
+            let left = self.collect()?;
+            let sent = content_bytes(self.progress).saturating_sub(before);
+            self.pace = Pace {
+                rounds: self.pace.rounds + 1,
+                left,
+                written_per_s: per_s(left, took),
+                sent_per_s: per_s(sent, took),
+                downtime: took.mul_f64(left.get() as f64 / sent.get().max(1) as f64),
+            };
+            match convergence.judge(Round { sent, took_ms: took.as_millis() as u64, left }) {
+                Verdict::Again => {}
+                Verdict::Throttle(percent) => writer.throttle(percent),
+                Verdict::StopAndCopy => return Ok(lanes),
+                Verdict::GiveUp | Verdict::PostCopy => return Err(Error::TooMuchWritten { left }),
+            }
+        }
+    }
+
+    /// Rounds after the writer was stopped.
+    fn until_nothing_is_left(
+        &mut self,
+        mut lanes: Vec<Lane<'a>>,
+        watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
+    ) -> Result<Vec<Lane<'a>>, Error> {
+        for _ in 0..STOPPED_ROUNDS_MOST {
+            if self.collect()? == Bytes::ZERO {
+                return Ok(lanes);
+            }
+            lanes = self.round(lanes, watch)?;
+        }
+        Err(Error::NotStopped)
+    }
+
+    /// Adds what has changed to what is to be sent, and returns how much that is now.
+    fn collect(&self) -> Result<Bytes, Error> {
+        self.source.collect(&self.data, &self.zero).map_err(Error::Source)?;
+        Ok(Bytes::new((self.data.count() + self.zero.count()) * OS_PAGE as u64))
+    }
+
+    /// Lets each channel send what is to be sent of its stripes.
+    fn round(
+        &mut self,
+        lanes: Vec<Lane<'a>>,
+        watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
+    ) -> Result<Vec<Lane<'a>>, Error> {
+        let busy = Busy { lanes: Mutex::new(lanes.len()), none: Condvar::new() };
+        let tasks = lanes.into_iter().map(|mut lane| {
+            let (this, busy) = (&*self, &busy);
+            move || {
+                lane.send(this)?;
+                lane.await_others(busy)?;
+                Ok(lane)
+            }
+        });
+        let mut look = || watch(self.progress, &self.pace);
+        let lanes = crew::run(self.orders, tasks.collect(), self.closers, Shutdown::Write, &mut look)?;
+        self.first = false;
+        Ok(lanes)
+    }
+}
+
+impl Lane<'_> {
+    /// Sends all that is to be sent of this channel's stripes.
+    fn send(&mut self, rounds: &Rounds<'_>) -> Result<(), Error> {
+        for first in rounds.geometry.stripes_of(self.outlet.channel()) {
+            self.outlet.check()?;
+            let (data, zero) = (rounds.data.take_stripe(first), rounds.zero.take_stripe(first));
+            if !(data.is_empty() && zero.is_empty()) {
+                self.send_stripe(first, data, zero)?;
+            }
+            if rounds.first {
+                let rest = rounds.geometry.image().get() - first * OS_PAGE as u64;
+                self.outlet.done(Bytes::new(rest.min(STRIPE_BYTES as u64)));
+            }
+            // So that the receiver sees life however little there is to say.
+            self.outlet.flush()?;
+        }
+        self.outlet.sync()
+    }
+
+    fn send_stripe(&mut self, first: u64, data: StripePages, zero: StripePages) -> Result<(), Error> {
+        let Self { outlet, reader, room } = self;
+        room.begin(data, zero);
+        let mut failed = None;
+        let read = reader.read(first, room, &mut |pages, packed| {
+            let sent =
+                extent(first, pages.start, pages.end).map_or(Ok(()), |extent| outlet.packed(extent, packed));
+            sent.map_err(|error| failed = Some(error)).is_ok()
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        read.map_err(Error::Source)?;
+        for pages in room.zero().runs() {
+            if let Some(extent) = extent(first, pages.start, pages.end) {
+                outlet.repeated(extent, [0; 8])?;
+            }
+        }
+        for pages in room.content().runs() {
+            let bytes = pages.start as usize * OS_PAGE..pages.end as usize * OS_PAGE;
+            send_pages(outlet, first + u64::from(pages.start), &room.bytes()[bytes])?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all channels have sent theirs, and shows the receiver meanwhile that it is there.
+    fn await_others(&mut self, busy: &Busy) -> Result<(), Error> {
+        let mut lanes = busy.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        *lanes -= 1;
+        if *lanes == 0 {
+            busy.none.notify_all();
+        }
+        let mut said = Instant::now();
+        while *lanes > 0 {
+            lanes = busy.none.wait_timeout(lanes, STEP).unwrap_or_else(PoisonError::into_inner).0;
+            self.outlet.check()?;
+            if said.elapsed() > ALIVE {
+                drop(lanes);
+                self.outlet.sync()?;
+                said = Instant::now();
+                lanes = busy.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pages `from..to` of the stripe whose first page is `first`.
+const fn extent(first: u64, from: u32, to: u32) -> Option<Extent> {
+    Extent::new(first + from as u64, to - from)
+}
+
+/// What took time to send.
+fn content_bytes(progress: &Progress) -> Bytes {
+    let counts = progress.counts();
+    Bytes::new((counts.data_pages + counts.packed_pages + counts.filled_pages) * OS_PAGE as u64)
+}
+
+fn per_s(bytes: Bytes, took: Duration) -> Bytes {
+    Bytes::new((bytes.get() as f64 / took.as_secs_f64().max(1e-6)) as u64)
+}

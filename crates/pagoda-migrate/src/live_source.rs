@@ -1,0 +1,94 @@
+//! Where live memory comes from: who knows what was written, and reads it wherever it is.
+
+use std::io;
+use std::ops::Range;
+
+use pagoda_core::migrate::geometry::STRIPE_BYTES;
+use pagoda_core::migrate::pages::{PageSet, StripePages};
+use pagoda_core::size::Bytes;
+
+/// Memory that is written while it is sent. The one to whom it has to be true is the receiver: each page's content as it is
+/// after the last [`collect`](Self::collect) has to be handed out by a reader after that, if it is another than it was when a
+/// reader handed the page out before. A page that was never handed out is zero.
+pub trait LiveSource: Sync {
+    /// Its size. It stays the same.
+    fn size(&self) -> Bytes;
+
+    /// Adds the pages whose content may have changed since they were handed out to `data`, or to `zero` those that are known to
+    /// be zero now. Never called while a reader is at work.
+    ///
+    /// # Errors
+    /// If it can't be known.
+    fn collect(&self, data: &PageSet, zero: &PageSet) -> io::Result<()>;
+
+    /// One channel's reader. `packs`: pages may be handed out as a store has packed them.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    fn reader<'a>(&'a self, packs: bool) -> io::Result<Box<dyn LiveReader + 'a>>;
+}
+
+/// Takes a base page as a store has packed it ([`pagoda_linux::pack`]), with its pages' numbers in the stripe. False if it could
+/// not be sent: then nothing more is to be read.
+pub type TakePacked<'a> = dyn FnMut(Range<u32>, &[u8]) -> bool + 'a;
+
+/// Reads stripes for one channel.
+pub trait LiveReader: Send {
+    /// Reads the pages of the stripe whose first page is `first` that `room` asks for into it, as they are now; or gives them to
+    /// `packed`. It may read others of the stripe with them, or find out that some are zero.
+    ///
+    /// # Errors
+    /// If they can't be read. What was asked for then counts as never handed out.
+    fn read(&mut self, first: u64, room: &mut Room, packed: &mut TakePacked<'_>) -> io::Result<()>;
+}
+
+/// A stripe's pages: which are wanted, and then which are there.
+#[derive(Debug)]
+pub struct Room {
+    content: StripePages,
+    zero: StripePages,
+    bytes: Vec<u8>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { content: StripePages::default(), zero: StripePages::default(), bytes: vec![0; STRIPE_BYTES] }
+    }
+}
+
+impl Room {
+    /// Begins a stripe: `content` is wanted, and `zero` is known to be zero.
+    pub fn begin(&mut self, content: StripePages, zero: StripePages) {
+        (self.content, self.zero) = (content, zero);
+    }
+    /// The pages whose content is wanted, and in the end those whose content is there.
+    #[must_use]
+    pub const fn content(&self) -> StripePages {
+        self.content
+    }
+    /// The pages that are zero.
+    #[must_use]
+    pub const fn zero(&self) -> StripePages {
+        self.zero
+    }
+    /// The bytes of the stripe; only those of pages with content mean anything.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+    /// The bytes of `pages`, whose content this is from now on. Panics if they reach beyond the stripe.
+    pub fn put(&mut self, pages: Range<u32>) -> &mut [u8] {
+        const PAGE: usize = pagoda_core::page::OS_PAGE;
+        self.content.add(pages.clone());
+        self.remove_zero(pages.clone());
+        &mut self.bytes[pages.start as usize * PAGE..pages.end as usize * PAGE]
+    }
+    /// `pages` are elsewhere, and not wanted any more.
+    pub fn leave_out(&mut self, pages: Range<u32>) {
+        self.remove_zero(pages.clone());
+        pages.for_each(|page| self.content.remove(page));
+    }
+    fn remove_zero(&mut self, pages: Range<u32>) {
+        pages.for_each(|page| self.zero.remove(page));
+    }
+}

@@ -1,0 +1,121 @@
+//! A region into which a migration is received: nobody has it until all has arrived.
+
+use std::io;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::region_memory::RegionMemory;
+use pagoda_migrate::Destination;
+
+use crate::manager::Manager;
+use crate::region::Region;
+use crate::store::Scratch;
+
+/// The region to be, once a sender has said how large: what [`Region::receive`] receives into.
+pub struct RegionDestination {
+    manager: Manager,
+    region: Option<Region>,
+    /// One for each channel that is at work just now, kept for the next.
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+impl RegionDestination {
+    /// Nothing yet; the region will be one of `manager`.
+    #[must_use]
+    pub fn new(manager: Manager) -> Self {
+        Self { manager, region: None, scratch: Mutex::new(Vec::new()) }
+    }
+
+    /// The region, after all has arrived: after [`pagoda_migrate::receive`] has returned without an error.
+    ///
+    /// # Errors
+    /// If nobody has come.
+    pub fn into_region(self) -> io::Result<Region> {
+        self.region.ok_or_else(unprepared)
+    }
+
+    fn region(&self) -> io::Result<(&Region, &RegionMemory)> {
+        let region = self.region.as_ref().ok_or_else(unprepared)?;
+        Ok((region, region.memory().ok_or_else(unprepared)?))
+    }
+
+    fn with_scratch<T>(&self, region: &Region, use_it: impl FnOnce(&mut Scratch) -> T) -> T {
+        let known = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut scratch = known.unwrap_or_else(|| Scratch::new(region.engine().base));
+        let result = use_it(&mut scratch);
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        result
+    }
+}
+
+fn unprepared() -> io::Error {
+    io::Error::other("the destination was not prepared")
+}
+
+/// The addresses of `bytes`, whole pages of the region.
+fn addresses(memory: &RegionMemory, offset: u64, len: usize) -> PageRange {
+    PageRange::at(memory.range().start() + Bytes::new(offset).as_usize(), len)
+}
+
+impl Destination for RegionDestination {
+    /// A fresh region, whatever was there: what was received in part before is gone.
+    fn prepare(&mut self, size: Bytes) -> io::Result<()> {
+        self.region = None;
+        self.region = Some(self.manager.region(size).create().map_err(io::Error::other)?);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let (region, memory) = self.region()?;
+        let (whole, part) = bytes.split_at(bytes.len() / OS_PAGE * OS_PAGE);
+        self.with_scratch(region, |scratch| {
+            if !whole.is_empty() {
+                let range = addresses(memory, offset, whole.len());
+                region.engine().receive(range, whole, memory, scratch)?;
+            }
+            if !part.is_empty() {
+                // The end of an image that ends within a page.
+                let mut page = [0; OS_PAGE];
+                page[..part.len()].copy_from_slice(part);
+                let range = addresses(memory, offset + whole.len() as u64, OS_PAGE);
+                region.engine().receive(range, &page, memory, scratch)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<()> {
+        let (region, memory) = self.region()?;
+        let at = addresses(memory, offset, content.len());
+        if region.engine().receive_packed(at, packed, content) {
+            return Ok(());
+        }
+        self.write_at(offset, content)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.region()?.1.read_at(Bytes::new(offset).as_usize(), into);
+        Ok(())
+    }
+
+    fn clear(&self, range: Range<u64>) -> io::Result<()> {
+        const ZEROES: [u8; OS_PAGE] = [0; OS_PAGE];
+        let memory = self.region()?.1;
+        for at in range.step_by(OS_PAGE) {
+            memory.write_words(Bytes::new(at).as_usize(), &ZEROES);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let len = Bytes::new(range.end - range.start).as_usize().next_multiple_of(OS_PAGE);
+        self.region()?.1.discard_shared(Bytes::new(range.start).as_usize(), len)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.region().map(drop)
+    }
+}

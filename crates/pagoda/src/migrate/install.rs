@@ -1,0 +1,231 @@
+//! Putting pages that arrive into a region that nobody uses yet.
+//!
+//! A page for which there is nothing yet is put in place by the kernel, so that nobody faults for it: moved out of a ready
+//! frame if there is one, else copied into fresh memory, which is then not cleared first. Any other is written through the
+//! region's address; if it was evicted meanwhile, that brings it back. Both keep the budget, by the same reclaim as a fault.
+
+use std::io;
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::migrate::geometry::STRIPE_BYTES;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::space::Slot;
+use pagoda_linux::thread::{sleep_us, yield_now};
+use pagoda_linux::uffd::{Progress, Stop};
+
+use crate::engine::Engine;
+use crate::reclaim::Step;
+use crate::store::{Handle, Scratch, Store};
+use crate::table::{Page, Span, Table, give, try_take};
+
+/// Steps of reclaim before it is tried again.
+const STEPS: u32 = 9;
+
+/// What came of putting pages in place, from the first on.
+enum Placed {
+    /// So many bytes are there.
+    Filled(usize),
+    /// So many bytes of the region hold something already, here or out.
+    Known(usize),
+    /// Someone else has the entry, or an event is unread: again in a moment.
+    Again,
+    /// There is no frame.
+    NoMemory,
+}
+
+impl Engine {
+    /// Makes `range` of a region, which `memory` is of, what `content` is. Any number of threads may do so, each for pages of its
+    /// own.
+    pub(super) fn receive(
+        &self,
+        range: PageRange,
+        content: &[u8],
+        memory: &RegionMemory,
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
+        let mut done = 0;
+        while let Some(rest) = PageRange::new(range.start() + done, range.end()) {
+            match self.place(rest, &content[done..])? {
+                Placed::Filled(bytes) => done += bytes,
+                Placed::Known(bytes) => {
+                    memory.write_words(rest.start() - memory.range().start(), &content[done..done + bytes]);
+                    done += bytes;
+                }
+                Placed::Again => yield_now(),
+                Placed::NoMemory => self.make_room(scratch)?,
+            }
+        }
+        self.note_use();
+        Ok(())
+    }
+
+    /// Stores what arrives packed for a base page that holds nothing but what is stored. False if it is to be written.
+    pub(super) fn receive_packed(&self, range: PageRange, packed: &[u8], content: &[u8]) -> bool {
+        let table = self.gate_shared();
+        let Some(span) = table.find(range.start()) else { return false };
+        let page = table.page_at(span, range.start());
+        let is_whole = page.addresses(0, 1).start() == range.start()
+            && page.granules.count() as usize * 4096 == self.entry_bytes()
+            && content.len() == self.entry_bytes();
+        let Some(word) = is_whole.then(|| try_take(span.entry(page.index))).flatten() else { return false };
+        let entries = span.entries().clone();
+        drop(table);
+        let entry = &entries[page.index];
+        let is_out = word.resident().is_empty() && !matches!(word.backing(), Backing::Slot(_));
+        let put = if is_out { self.store.put_packed(packed, content) } else { Ok(None) };
+        // A full store says so when it has to take what is written.
+        let Ok(Some(handle)) = put else {
+            give(entry, word);
+            return false;
+        };
+        if let Backing::Handle(before) = word.backing() {
+            self.store.free(Handle::from_bits(before));
+        }
+        self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+        give(entry, word.with_backing(Backing::Handle(handle.to_bits())));
+        true
+    }
+
+    /// Puts the first pages of `range` in place, as many as go together.
+    fn place(&self, range: PageRange, content: &[u8]) -> io::Result<Placed> {
+        let table = self.gate_shared();
+        if table.order.deferred() > 0 {
+            return Ok(Placed::Again);
+        }
+        let gone = || io::Error::new(io::ErrorKind::NotFound, "a part of the region was unmapped");
+        let span = table.find(range.start()).ok_or_else(gone)?;
+        let within = span.range().intersection(range).ok_or_else(gone)?;
+        let first = span.page(table.page_at(span, range.start()).index, within, table.entry_bytes());
+        let Some(word) = try_take(span.entry(first.index)) else { return Ok(Placed::Again) };
+        let fresh = match word.backing() {
+            Backing::None => first.granules.without(word.resident()),
+            Backing::Slot(_) | Backing::Handle(_) => Granules::NONE,
+        };
+        let granule = first.granule_of(range.start());
+        if !fresh.has(granule) {
+            give(span.entry(first.index), word);
+            let known = first.granules.without(fresh).run_around(granule);
+            return Ok(Placed::Known(known.count() as usize * 4096));
+        }
+        let run = fresh.run_around(granule);
+        let whole = run.count() as usize * 4096 == self.entry_bytes();
+        if whole
+            && self.may_use_frames()
+            && let Some(moved) = self.move_ready(&first, content)
+        {
+            return self.placed(span, &[(first.index, word, run)], moved);
+        }
+        let mut taken = vec![(first.index, word, run)];
+        if whole {
+            self.take_more(&table, span, within, &mut taken);
+        }
+        let bytes = taken.iter().map(|(_, _, run)| run.count() as usize * 4096).sum::<usize>();
+        if self.ledger.room_bytes() < bytes as u64 && !self.is_released() {
+            taken.drain(1..).for_each(|(index, word, _)| give(span.entry(index), word));
+            let page = first.addresses(granule, granule + 1);
+            let fill = |slot: &Slot, offset| {
+                let progress = self.space.fill(page, slot, offset);
+                (progress.stop.is_none(), progress)
+            };
+            let moved = self.zone.place_page(&self.space, &content[..4096], self.may_use_frames(), fill);
+            let Some(moved) = moved else {
+                give(span.entry(first.index), word);
+                return Ok(Placed::NoMemory);
+            };
+            return self.placed(span, &taken, moved);
+        }
+        let copied = self.space.fill_with(PageRange::at(range.start(), bytes), &content[..bytes]);
+        self.ledger.took(copied.bytes as i64);
+        self.placed(span, &taken, copied)
+    }
+
+    /// Takes entries behind the one in `taken` that are empty and lie wholly in `within`.
+    fn take_more(
+        &self,
+        table: &Table,
+        span: &Span,
+        within: PageRange,
+        taken: &mut Vec<(usize, Word, Granules)>,
+    ) {
+        let entry_bytes = table.entry_bytes();
+        let last = span.indices(within, entry_bytes).end;
+        let all = Granules::range(0, (entry_bytes / 4096) as u32);
+        // Within the budget, too.
+        let fits = (self.ledger.room_bytes().min(STRIPE_BYTES as u64) / entry_bytes as u64) as usize;
+        for index in taken[0].0 + 1..last {
+            if taken.len() >= fits || span.page(index, within, entry_bytes).granules != all {
+                return;
+            }
+            let Some(word) = try_take(span.entry(index)) else { return };
+            if word.backing() != Backing::None || !word.resident().is_empty() {
+                return give(span.entry(index), word);
+            }
+            taken.push((index, word, all));
+        }
+    }
+
+    /// Fills a ready frame with the first base page of `content` and moves it in. None if there is no ready frame.
+    fn move_ready(&self, page: &Page, content: &[u8]) -> Option<Progress> {
+        let mut slot = self.zone.take_whole_ready(&self.space)?;
+        let len = self.entry_bytes();
+        self.space.bytes_mut(&mut slot).copy_from_slice(&content[..len]);
+        let granules = (len / 4096) as u32;
+        let mut done = 0;
+        let stop = loop {
+            let progress = self.space.fill(page.addresses(done, granules), &slot, done as usize * 4096);
+            done += (progress.bytes / 4096) as u32;
+            if done == granules || progress.stop.is_some() {
+                break progress.stop;
+            }
+        };
+        self.zone.put_pieces(&self.space, slot, Granules::range(done, granules));
+        Some(Progress { bytes: done as usize * 4096, stop })
+    }
+
+    /// Enters what is in place now in the entries that were taken for it.
+    fn placed(
+        &self,
+        span: &Span,
+        taken: &[(usize, Word, Granules)],
+        progress: Progress,
+    ) -> io::Result<Placed> {
+        let mut rest = progress.bytes / 4096;
+        for (index, word, run) in taken {
+            let (from, _) = run.runs().next().unwrap_or((0, 0));
+            let here = rest.min(run.count() as usize) as u32;
+            rest -= here as usize;
+            let now = Granules::range(from, from + here);
+            give(span.entry(*index), word.with_resident(word.resident().or(now)));
+        }
+        self.ledger.resident(progress.bytes as i64);
+        Ok(match progress.stop {
+            _ if progress.bytes > 0 => Placed::Filled(progress.bytes),
+            None | Some(Stop::Again) => Placed::Again,
+            // Present and not ours: the rest of a discard that is being carried out.
+            Some(Stop::Exists) => Placed::Known(4096),
+            Some(Stop::NoMemory) => Placed::NoMemory,
+            Some(stop @ (Stop::Busy | Stop::Missing | Stop::Refused | Stop::Gone)) => {
+                return Err(io::Error::other(format!(
+                    "the kernel did not take a page of the region ({stop:?})"
+                )));
+            }
+        })
+    }
+
+    /// Reclaims for what can't be placed, as a handler does for a fault.
+    fn make_room(&self, scratch: &mut Scratch) -> io::Result<()> {
+        self.bell.ring();
+        for _ in 0..STEPS {
+            match self.reclaim_step(scratch) {
+                Step::FrameReady => break,
+                Step::Staged | Step::Looking => {}
+                Step::Again => yield_now(),
+                Step::Exhausted => sleep_us(1000),
+                Step::Full(error) => return Err(io::Error::other(error)),
+            }
+        }
+        self.keep_budget();
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! Moving a live region to another process or host, and receiving one.
+//!
+//! What is said on the wire and when is `pagoda_migrate`'s; here is what only the engine can do. A region that is sent tells
+//! what was written, and hands pages out from wherever they are: what is staged or stored is read there, and not brought in
+//! (`source`, `reader`). A region that is received has what arrives moved into it, so that nobody faults for it
+//! (`destination`, `install`).
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//! use std::time::Duration;
+//!
+//! use pagoda::migrate::{Codec, LiveOptions, Otherwise, SendOptions, Writer};
+//! use pagoda::{Bytes, Manager};
+//!
+//! /// Whoever writes to the region.
+//! struct Guest;
+//!
+//! impl Writer for Guest {
+//!     fn throttle(&mut self, _percent: u8) {}
+//!     fn stop(&mut self) { /* and wait until it has stopped */ }
+//! }
+//!
+//! let manager = Manager::builder().budget(Bytes::mib(64)).build()?;
+//! let region = manager.region(Bytes::gib(1)).create()?;
+//! let options = LiveOptions {
+//!     send: SendOptions {
+//!         channels: 2,
+//!         codec: Codec::Lz4,
+//!         token: None,
+//!         tls: None,
+//!         bandwidth: None,
+//!         stall: Duration::from_secs(30),
+//!     },
+//!     downtime: Duration::from_millis(300),
+//!     rounds: 30,
+//!     otherwise: Otherwise::StopForLonger,
+//! };
+//! let to = "tcp://127.0.0.1:7000".parse()?;
+//! let moved = region.migrate_to(&to, &options, &mut Guest, &mut |_, _| ControlFlow::Continue(()))?;
+//! println!("stood still for {:?} after {} rounds", moved.downtime, moved.pace.rounds);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod destination;
+mod install;
+mod reader;
+mod source;
+
+use std::ops::ControlFlow;
+
+pub use destination::RegionDestination;
+pub use pagoda_core::migrate::handshake::Codec;
+pub use pagoda_core::migrate::zero::ZeroPolicy;
+pub use pagoda_migrate::{
+    ClientTls, Counts, Credentials, Endpoint, Error, Event, Listener, LiveOptions, Moved, Otherwise, Pace,
+    Progress, ReceiveOptions, SendOptions, ServerTls, Token, Writer,
+};
+
+use crate::manager::Manager;
+use crate::region::Region;
+use source::RegionSource;
+
+impl Region {
+    /// Moves the region's content to whoever receives it at `to`, while it is written through its address or [`write_words`](Self::write_words): in rounds over what
+    /// was written meanwhile, and in the end, with `writer` stopped, the rest. What was never touched is neither looked at nor
+    /// sent. What is staged or stored is read where it is; with another codec than [`Codec::None`] stored pages travel as
+    /// the store has packed them.
+    ///
+    /// The region itself stays as it is. Once this has succeeded it is a copy of what lives on elsewhere, to be closed.
+    ///
+    /// Blocks until the receiver has confirmed all of it; `watch` is called about ten times a second, and ends it by
+    /// [`ControlFlow::Break`]. A first write to a page after each round costs about 2 µs more meanwhile, and scanning for
+    /// those holds faults up for some 100 µs for each 64 MiB.
+    ///
+    /// # Errors
+    /// See [`Error`]. Unless it is [`Error::Unconfirmed`] the other side shows nothing and the writer may go on.
+    /// [`Error::Source`] also where the kernel can't track writes, and for adopted memory.
+    pub fn migrate_to(
+        &self,
+        to: &Endpoint,
+        options: &LiveOptions,
+        writer: &mut dyn Writer,
+        watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
+    ) -> Result<Moved, Error> {
+        let source = RegionSource::begin(self)?;
+        pagoda_migrate::send_live(&source, to, options, writer, watch)
+    }
+
+    /// Receives a region, of whatever length is sent, rounded up to base pages of `manager`. It is shown only when all of it has
+    /// arrived and the sender has committed. What arrives for a page that nothing has arrived for is moved in, from a ready
+    /// frame or fresh memory, and what was stored there and is packed for the same base page is stored here; within
+    /// the manager's budget, as anything else.
+    ///
+    /// Blocks until then. `watch` is called about ten times a second, and ends it by [`ControlFlow::Break`].
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing is left of what has arrived.
+    pub fn receive(
+        manager: &Manager,
+        listener: Listener,
+        options: &ReceiveOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<(Self, Counts), Error> {
+        let mut destination = RegionDestination::new(manager.clone());
+        let counts = pagoda_migrate::receive(listener, &mut destination, options, watch)?;
+        let region = destination.into_region().map_err(Error::Destination)?;
+        Ok((region, counts))
+    }
+}

@@ -1,0 +1,148 @@
+//! Reading the pages of a live region from where they are: in the region, in a slot, or in the store.
+//!
+//! What is out is read with its entry's busy bit held, all of it, and its entry then says so: it need not be read again until
+//! it changes. What is in the region is copied holding nothing, for the copy may fault: a page that leaves just before is
+//! brought back by that. Whatever is written meanwhile shows at the next look. This module must never touch the region with an
+//! entry taken: the handler that serves the fault may wait for that entry.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::migrate::geometry::STRIPE_PAGES;
+use pagoda_core::migrate::pages::StripePages;
+use pagoda_core::page::OS_PAGE;
+use pagoda_linux::thread::yield_now;
+use pagoda_migrate::{LiveReader, Room, TakePacked};
+
+use super::source::RegionSource;
+use crate::store::{GetError, Handle, Scratch, Store};
+use crate::table::{give, try_take};
+
+/// One channel's reader.
+pub(super) struct RegionReader<'a> {
+    source: &'a RegionSource<'a>,
+    packs: bool,
+    scratch: Scratch,
+}
+
+impl<'a> RegionReader<'a> {
+    pub(super) fn new(source: &'a RegionSource<'a>, packs: bool) -> Self {
+        Self { source, packs, scratch: Scratch::new(source.engine.base) }
+    }
+
+    /// Reads what is out of the base page of page `base`, all of it unless it was read before. What is wanted and in the region is
+    /// added to `inside`.
+    fn read_base_page(
+        &mut self,
+        first: u64,
+        base: Range<u32>,
+        room: &mut Room,
+        inside: &mut StripePages,
+        packed: &mut TakePacked<'_>,
+    ) -> io::Result<()> {
+        let RegionSource { engine, range, told, .. } = self.source;
+        let address = range.start() + (first + u64::from(base.start)) as usize * OS_PAGE;
+        let wanted = room.content();
+        let mut want_inside = |out: Granules| {
+            for page in base.clone().filter(|page| wanted.has(*page) && !out.has(page - base.start)) {
+                inside.add(page..page + 1);
+            }
+        };
+        loop {
+            let table = engine.gate_shared();
+            let gone = || io::Error::new(io::ErrorKind::NotFound, "a part of the region was unmapped");
+            let span = table.find(address).ok_or_else(gone)?;
+            let page = table.page_at(span, address);
+            let entries = Arc::clone(span.entries());
+            let entry = &entries[page.index];
+            if Word::from_bits(entry.load(Ordering::Acquire)).backing() == Backing::None {
+                want_inside(Granules::NONE);
+                return Ok(());
+            }
+            let Some(word) = try_take(entry) else {
+                drop(table);
+                yield_now();
+                continue;
+            };
+            drop(table);
+            let out = match word.backing() {
+                Backing::None => Granules::NONE,
+                Backing::Slot(_) | Backing::Handle(_) => page.granules.without(word.resident()),
+            };
+            want_inside(out);
+            let pages = |(from, to): (u32, u32)| base.start + from..base.start + to;
+            let bytes = |(from, to): (u32, u32)| from as usize * OS_PAGE..to as usize * OS_PAGE;
+            if word.is_sent() {
+                give(entry, word);
+                out.runs().for_each(|run| room.leave_out(pages(run)));
+                return Ok(());
+            }
+            match word.backing() {
+                Backing::None => give(entry, word),
+                Backing::Slot(slot) => {
+                    let slot = engine.space.claim_slot(slot);
+                    for run in out.runs() {
+                        room.put(pages(run)).copy_from_slice(&engine.space.bytes(&slot)[bytes(run)]);
+                    }
+                    engine.space.release_slot(slot);
+                    give(entry, word.with_sent());
+                }
+                Backing::Handle(handle) => {
+                    let handle = Handle::from_bits(handle);
+                    let all = out.count() as usize * OS_PAGE == engine.entry_bytes();
+                    let as_packed = if self.packs && all {
+                        engine.store.get_packed(handle, &mut self.scratch)
+                    } else {
+                        Ok(None)
+                    };
+                    let read = match as_packed {
+                        Err(error) => Err(error),
+                        Ok(Some(content)) => {
+                            give(entry, word.with_sent());
+                            told.add(first + u64::from(base.start)..first + u64::from(base.end));
+                            room.leave_out(base.clone());
+                            let sent = packed(base.clone(), content);
+                            return if sent { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) };
+                        }
+                        Ok(None) => out.runs().try_for_each(|run| {
+                            let into = room.put(pages(run));
+                            engine.store.get(handle, bytes(run).start, into, &mut self.scratch)
+                        }),
+                    };
+                    give(entry, if read.is_ok() { word.with_sent() } else { word });
+                    read.map_err(unreadable)?;
+                }
+            }
+            return Ok(());
+        }
+    }
+}
+
+fn unreadable(error: GetError) -> io::Error {
+    io::Error::other(error)
+}
+
+impl LiveReader for RegionReader<'_> {
+    fn read(&mut self, first: u64, room: &mut Room, packed: &mut TakePacked<'_>) -> io::Result<()> {
+        let pages_of_base = (self.source.engine.entry_bytes() / OS_PAGE) as u32;
+        let wanted = room.content();
+        let mut inside = StripePages::default();
+        for from in (0..STRIPE_PAGES).step_by(pages_of_base as usize) {
+            let base = from..from + pages_of_base;
+            if base.clone().any(|page| wanted.has(page)) {
+                self.read_base_page(first, base, room, &mut inside, packed)?;
+            }
+        }
+        for run in inside.runs() {
+            let offset = (first + u64::from(run.start)) as usize * OS_PAGE;
+            self.source.memory.read_at(offset, room.put(run));
+        }
+        let told = |run: Range<u32>| first + u64::from(run.start)..first + u64::from(run.end);
+        room.content().runs().for_each(|run| self.source.told.add(told(run)));
+        room.zero().runs().for_each(|run| self.source.told.remove(told(run)));
+        Ok(())
+    }
+}

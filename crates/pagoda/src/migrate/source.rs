@@ -1,0 +1,217 @@
+//! What of a live region has to be sent: who was written, by the page table, and what is out, by the entries.
+//!
+//! | page | has to be sent |
+//! |---|---|
+//! | present | if it was written since it was protected last; a page that came in by a fill or a move was never |
+//! | out: staged or stored | unless its entry says that what is out was sent as it is |
+//! | neither | as zero, if the other side holds something else |
+//!
+//! Both are looked at with the gate held exclusively, so that no page comes or goes between one look and the other. What
+//! the program discards the kernel drops when it likes; that shows at the next look. This module must never change what the
+//! region holds.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
+use pagoda_core::migrate::pages::{PageSet, StripePages};
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::pagemap::{PagemapScanner, Presence};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::thread::yield_now;
+use pagoda_linux::words::zeroed_words;
+use pagoda_migrate::{Error, LiveReader, LiveSource};
+
+use super::reader::RegionReader;
+use crate::engine::Engine;
+use crate::region::{Region, Sending};
+use crate::table::{Span, Table, give};
+
+/// How much is looked at with the gate closed: about 100 µs for the two scans of 64 MiB.
+const LOOK_BYTES: usize = 32 * STRIPE_BYTES;
+
+/// How often taking the protection off is tried while events are unread. If it does not come to that, each page costs its next
+/// writer 2 µs once.
+const FORGET_TRIES: u32 = 1000;
+
+/// A region that is being sent.
+pub(super) struct RegionSource<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) memory: &'a RegionMemory,
+    pub(super) range: PageRange,
+    /// What the other side may hold something else of than zero.
+    pub(super) told: PageSet,
+    scanner: Mutex<PagemapScanner>,
+    _sending: Sending<'a>,
+}
+
+impl<'a> RegionSource<'a> {
+    /// Begins to track what is written to the region.
+    pub(super) fn begin(region: &'a Region) -> Result<Self, Error> {
+        let adopted = || {
+            io::Error::new(io::ErrorKind::Unsupported, "adopted memory can't be sent, only a region's own")
+        };
+        let memory = region.memory().ok_or_else(|| Error::Source(adopted()))?;
+        let sending = region.sending().ok_or(Error::SentAlready)?;
+        let (engine, range) = (region.engine(), memory.range());
+        let scanner = PagemapScanner::new().map_err(Error::Source)?;
+        engine.space.track_writes(range).map_err(|errno| Error::Source(errno.into()))?;
+        let words = PageSet::words_for((range.len() / OS_PAGE) as u64);
+        let source = Self {
+            engine,
+            memory,
+            range,
+            told: PageSet::new(zeroed_words(Bytes::new(words).as_usize())),
+            scanner: Mutex::new(scanner),
+            _sending: sending,
+        };
+        source.each_entry(range, |span, index, _| {
+            // What another migration has sent.
+            if Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_sent() {
+                let word = engine.take(span.entries(), index);
+                give(span.entry(index), word.without_sent());
+            }
+        });
+        Ok(source)
+    }
+
+    /// The number of the page at `address`.
+    fn page_number(&self, address: usize) -> u64 {
+        ((address - self.range.start()) / OS_PAGE) as u64
+    }
+
+    /// Calls `each` for the entries of `range`, with the part of it that its gate is closed for.
+    fn each_entry(&self, range: PageRange, mut each: impl FnMut(&Span, usize, PageRange)) {
+        for look in looks(range) {
+            let table = self.engine.gate_exclusive();
+            in_table(&table, look, &mut each);
+        }
+    }
+
+    /// Looks at one part, with the gate closed.
+    fn look(
+        &self,
+        scanner: &mut PagemapScanner,
+        look: PageRange,
+        data: &PageSet,
+        zero: &PageSet,
+    ) -> io::Result<()> {
+        let table = self.engine.gate_exclusive();
+        let mut present = vec![StripePages::default(); look.len().div_ceil(STRIPE_BYTES)];
+        scanner.present_runs(look.start(), look.end(), |run, _| {
+            for address in run.step_by(OS_PAGE) {
+                let page = ((address - look.start()) / OS_PAGE) as u32;
+                present[(page / STRIPE_PAGES) as usize].add(page % STRIPE_PAGES..page % STRIPE_PAGES + 1);
+            }
+        })?;
+        scanner.take_written(look.start(), look.end(), |run, presence| {
+            let pages = self.page_number(run.start)..self.page_number(run.end);
+            match presence {
+                Presence::Memory => data.add(pages),
+                Presence::ZeroPage => self.add_told(pages, zero),
+            }
+        })?;
+        let entry_bytes = self.engine.entry_bytes();
+        let mut managed = 0;
+        in_table(&table, look, |span, index, within| {
+            let page = span.page(index, within, entry_bytes);
+            let at = |granule: u32| page.addresses(granule, granule + 1).start();
+            managed += page.granules.count() as usize * OS_PAGE;
+            let mut word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+            if word.is_busy() {
+                // Who has it may have moved pages out and not said so yet.
+                word = self.engine.take(span.entries(), index);
+                give(span.entry(index), word);
+            }
+            let out = match word.backing() {
+                Backing::None => Granules::NONE,
+                Backing::Slot(_) | Backing::Handle(_) => page.granules.without(word.resident()),
+            };
+            if !word.is_sent() {
+                for (from, to) in out.runs() {
+                    let first = self.page_number(at(from));
+                    data.add(first..first + u64::from(to - from));
+                }
+            }
+            for (from, to) in page.granules.without(out).runs() {
+                let first = self.page_number(at(from));
+                let pages = first..first + u64::from(to - from);
+                if self.told.has_any(pages.clone()) {
+                    let is_present = |page: &u64| {
+                        let page = (page - self.page_number(look.start())) as u32;
+                        present[(page / STRIPE_PAGES) as usize].has(page % STRIPE_PAGES)
+                    };
+                    pages
+                        .filter(|page| !is_present(page))
+                        .for_each(|page| self.add_told(page..page + 1, zero));
+                }
+            }
+        });
+        if managed == look.len() {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::NotFound, "a part of the region was unmapped"))
+        }
+    }
+
+    /// Adds those of `pages`, which are zero, of which the other side holds something.
+    fn add_told(&self, pages: std::ops::Range<u64>, zero: &PageSet) {
+        pages.filter(|page| self.told.has(*page)).for_each(|page| zero.add(page..page + 1));
+    }
+}
+
+/// The parts of `range` for which the gate is closed at once.
+fn looks(range: PageRange) -> impl Iterator<Item = PageRange> {
+    (range.start()..range.end())
+        .step_by(LOOK_BYTES)
+        .map(move |start| PageRange::at(start, LOOK_BYTES.min(range.end() - start)))
+}
+
+/// Calls `each` for the entries of `look` that are managed.
+fn in_table(table: &Table, look: PageRange, mut each: impl FnMut(&Span, usize, PageRange)) {
+    let mut at = look.start();
+    while let Some(span) = table.next_from(at) {
+        let Some(within) = span.range().intersection(look) else { return };
+        for index in span.indices(within, table.entry_bytes()) {
+            each(span, index, within);
+        }
+        at = within.end();
+        if at >= look.end() {
+            return;
+        }
+    }
+}
+
+impl LiveSource for RegionSource<'_> {
+    fn size(&self) -> Bytes {
+        Bytes::new(self.range.len() as u64)
+    }
+
+    fn collect(&self, data: &PageSet, zero: &PageSet) -> io::Result<()> {
+        let mut scanner = self.scanner.lock().unwrap_or_else(PoisonError::into_inner);
+        looks(self.range).try_for_each(|look| self.look(&mut scanner, look, data, zero))
+    }
+
+    fn reader<'a>(&'a self, packs: bool) -> io::Result<Box<dyn LiveReader + 'a>> {
+        Ok(Box::new(RegionReader::new(self, packs)))
+    }
+}
+
+impl Drop for RegionSource<'_> {
+    fn drop(&mut self) {
+        for _ in 0..FORGET_TRIES {
+            match self.engine.space.forget_writes(self.range) {
+                Err(pagoda_linux::uffd::Errno::AGAIN) => yield_now(),
+                _ => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "source_test.rs"]
+mod tests;

@@ -1,0 +1,200 @@
+//! The source alone, against an other side that only believes what it is told.
+
+use std::ops::Range;
+
+use pagoda_core::migrate::pages::PageSet;
+use pagoda_core::page::BasePage;
+use pagoda_linux::pack;
+use pagoda_migrate::Room;
+
+use super::*;
+use crate::manager::Manager;
+
+/// What arrives at the other side, and how it is asked for.
+struct Other {
+    image: Vec<u8>,
+    data: PageSet,
+    zero: PageSet,
+}
+
+impl Other {
+    fn new(region: &Region) -> Self {
+        let set = || PageSet::new(zeroed_words(PageSet::words_for((region.len() / OS_PAGE) as u64) as usize));
+        Self { image: vec![0; region.len()], data: set(), zero: set() }
+    }
+
+    /// A round: what has changed is read and believed. How many pages that were.
+    fn round(&mut self, source: &RegionSource<'_>, reader: &mut dyn LiveReader) -> u64 {
+        source.collect(&self.data, &self.zero).expect("collected");
+        let count = self.data.count() + self.zero.count();
+        let mut room = Room::default();
+        for first in (0..self.image.len() / OS_PAGE).step_by(STRIPE_PAGES as usize) {
+            room.begin(self.data.take_stripe(first as u64), self.zero.take_stripe(first as u64));
+            let at = |pages: Range<u32>| {
+                (first + pages.start as usize) * OS_PAGE..(first + pages.end as usize) * OS_PAGE
+            };
+            let mut take = |pages: Range<u32>, packed: &[u8]| {
+                let into = &mut self.image[at(pages)];
+                pack::unpack(packed, into.len(), 0, into, &mut [0; pack::BLOCK]).expect("packed");
+                true
+            };
+            reader.read(first as u64, &mut room, &mut take).expect("read");
+            for pages in room.zero().runs() {
+                self.image[at(pages)].fill(0);
+            }
+            for pages in room.content().runs() {
+                let bytes = pages.start as usize * OS_PAGE..pages.end as usize * OS_PAGE;
+                self.image[at(pages)].copy_from_slice(&room.bytes()[bytes]);
+            }
+        }
+        count
+    }
+}
+
+/// Takes the base page of `address` out of the region, and no further.
+fn stage(engine: &Engine, address: usize) {
+    let table = engine.gate_shared();
+    let span = table.find(address).expect("managed");
+    let mut copied = Vec::new();
+    let _ = engine.stage_page(&table, span, table.page_at(span, address).index, &mut copied);
+    drop(table);
+    for out in copied {
+        engine.settle_copied(out, &mut crate::store::Scratch::new(engine.base));
+    }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+#[test]
+fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
+    if !crate::manager::userfaultfd_allows_managers() {
+        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
+        eprintln!("SKIPPED a live source: this machine offers no userfaultfd with UFFDIO_MOVE");
+        return;
+    }
+    for seed in 0..24u64 {
+        let base = [BasePage::K64, BasePage::K4, BasePage::K16][seed as usize % 3];
+        let builder = Manager::builder().budget(Bytes::mib(24)).base_page(base).user_mode_only(true);
+        let manager = builder.build().expect("a manager");
+        let mut region = manager.region(Bytes::mib(5)).create().expect("a region");
+        let mut shadow = vec![0u8; region.len()];
+        let mut other = Other::new(&region);
+        let mut state = seed + 1;
+        let mut told = 0;
+        for migration in 0..2 {
+            let source = RegionSource::begin(&region).expect("tracked");
+            let mut reader = source.reader(seed % 2 == 0).expect("a reader");
+            for _ in 0..12 {
+                for _ in 0..random(&mut state) % if seed % 4 < 2 { 200 } else { 20 } {
+                    let page = (random(&mut state) % (5 << 8)) as usize;
+                    let bytes = page * OS_PAGE..(page + 1) * OS_PAGE;
+                    match random(&mut state) % 8 {
+                        0..3 => {
+                            let content: Vec<u8> = (0..OS_PAGE)
+                                .map(|i| if i % 3 == 0 { random(&mut state) as u8 } else { page as u8 })
+                                .collect();
+                            region.memory().expect("its own").write_words(bytes.start, &content);
+                            shadow[bytes].copy_from_slice(&content);
+                        }
+                        3 => {
+                            region.memory().expect("its own").write_words(bytes.start, &[0; OS_PAGE]);
+                            shadow[bytes].fill(0);
+                        }
+                        4 => {
+                            let len = OS_PAGE * (1 + random(&mut state) as usize % 20);
+                            let len = len.min(shadow.len() - bytes.start);
+                            region
+                                .memory()
+                                .expect("its own")
+                                .discard_shared(bytes.start, len)
+                                .expect("discarded");
+                            shadow[bytes.start..bytes.start + len].fill(0);
+                        }
+                        5 => {
+                            let mut content = [1; OS_PAGE];
+                            region.read_at(bytes.start, &mut content);
+                            assert!(content == shadow[bytes], "seed {seed}: page {page} at the source");
+                        }
+                        // Storing one stores all that were staged before it: seldom, or nothing stays staged.
+                        6..8 if !random(&mut state).is_multiple_of(16) => {
+                            stage(source.engine, region.as_ptr().addr() + bytes.start);
+                        }
+                        _ => {
+                            let len = (1 + random(&mut state) as usize % 60) * OS_PAGE;
+                            let len = len.min(shadow.len() - bytes.start);
+                            region.page_out(bytes.start, len).expect("stored");
+                        }
+                    }
+                }
+                told += other.round(&source, &mut *reader);
+            }
+            let rest = (0..10).map(|_| other.round(&source, &mut *reader)).position(|count| count == 0);
+            assert!(rest.is_some_and(|rounds| rounds < 3), "seed {seed}: {rest:?} rounds for nothing");
+            for (page, (here, there)) in shadow.chunks(OS_PAGE).zip(other.image.chunks(OS_PAGE)).enumerate() {
+                assert!(here == there, "seed {seed}, migration {migration}: page {page} of {base:?} differs");
+            }
+            drop(reader);
+            drop(source);
+            // The next one starts from nothing.
+            other = Other::new(&region);
+        }
+        assert!(told > 0);
+        region.discard(0, region.len()).expect("discarded");
+        let source = RegionSource::begin(&region).expect("tracked");
+        let mut reader = source.reader(true).expect("a reader");
+        assert_eq!(other.round(&source, &mut *reader), 0, "what holds nothing is not sent");
+    }
+}
+
+#[test]
+fn what_stays_out_is_read_once() {
+    if !crate::manager::userfaultfd_allows_managers() {
+        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
+        eprintln!("SKIPPED a live source: this machine offers no userfaultfd with UFFDIO_MOVE");
+        return;
+    }
+    let manager = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).build().expect("a manager");
+    let mut region = manager.region(Bytes::mib(4)).create().expect("a region");
+    for offset in (0..1 << 20).step_by(OS_PAGE) {
+        region.write_at(offset, &[offset as u8 | 1, 2, 3]);
+    }
+    // A page may be busy for a moment when it has just come, and stays then.
+    let engine = manager.engine();
+    let is_out = |index| {
+        let table = engine.gate_exclusive();
+        let span = table.find(region.as_ptr().addr()).expect("managed");
+        let word = engine.take(span.entries(), index);
+        give(span.entry(index), word);
+        matches!(word.backing(), Backing::Handle(_)) && word.resident().is_empty()
+    };
+    let page_out = || {
+        while !(0..16).all(is_out) {
+            region.page_out(0, 1 << 20).expect("stored");
+        }
+    };
+    page_out();
+    let faults = manager.stats().faults_stored;
+    let source = RegionSource::begin(&region).expect("tracked");
+    let mut reader = source.reader(false).expect("a reader");
+    let mut other = Other::new(&region);
+    assert_eq!(other.round(&source, &mut *reader), 256);
+    assert_eq!(other.round(&source, &mut *reader), 0);
+    // One page comes in: it counts as written, and nothing else does.
+    let mut byte = [0];
+    region.read_at(5 * OS_PAGE, &mut byte);
+    // The handler may fetch ahead when the reader runs on already; it counts the fault after that.
+    while manager.stats().faults < 17 {
+        yield_now();
+    }
+    let came = other.round(&source, &mut *reader);
+    assert!((1..=5 * 16).contains(&came), "{came} pages");
+    assert_eq!(other.round(&source, &mut *reader), 0);
+    // And goes again: what is out now was not sent as it is.
+    page_out();
+    assert_eq!(other.round(&source, &mut *reader), came.next_multiple_of(16));
+    assert_eq!(manager.stats().faults_stored, faults + 1, "nothing was brought in to be read");
+    assert!((0..1 << 20).step_by(OS_PAGE).all(|offset| other.image[offset] == offset as u8 | 1));
+}

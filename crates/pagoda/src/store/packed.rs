@@ -1,0 +1,36 @@
+//! Pages that come and go as they are packed: what a migration takes and brings, without unpacking.
+
+use pagoda_linux::pack::is_dense;
+
+use super::handle::Meaning;
+use super::{GetError, Handle, PutError, Scratch, TieredStore};
+
+impl TieredStore {
+    /// A page as it is packed ([`pagoda_linux::pack`]) block by block, wherever it is. None if it is not: one word over and over,
+    /// kept as it is, or packed as a whole, which only this store understands.
+    ///
+    /// # Errors
+    /// See [`GetError`].
+    pub(crate) fn get_packed<'a>(
+        &self,
+        handle: Handle,
+        scratch: &'a mut Scratch,
+    ) -> Result<Option<&'a [u8]>, GetError> {
+        let Meaning::Object(id) = handle.meaning() else { return Ok(None) };
+        let Scratch { packed, slots, .. } = scratch;
+        let (bytes, raw) = self.load(id, 0..self.page_bytes(), packed, slots)?;
+        Ok((!raw && !is_dense(bytes)).then_some(bytes))
+    }
+
+    /// Stores a page that is packed already, and unpacks to `content`. None if it takes more room than a page that this store
+    /// would have packed.
+    ///
+    /// # Errors
+    /// See [`PutError`].
+    pub(crate) fn put_packed(&self, packed: &[u8], content: &[u8]) -> Result<Option<Handle>, PutError> {
+        if content.len() != self.page_bytes() || packed.len() > content.len() / 8 * 7 {
+            return Ok(None);
+        }
+        self.put_object(packed, false, self.digest(content)).map(|id| Some(Handle::object(id)))
+    }
+}

@@ -1,0 +1,57 @@
+//! What is sent arrives, whatever the program does meanwhile.
+
+use pagoda::migrate::{Codec, ZeroPolicy};
+use pagoda::{BasePage, Bytes};
+
+use crate::support::{Program, live_options, manager, migrate, receive_options, runs, skip};
+
+/// More than the budget, so that a part of it is out at any time.
+const REGION: Bytes = Bytes::mib(32);
+const BUDGET: Bytes = Bytes::mib(16);
+
+#[test]
+fn a_region_arrives_as_it_was_when_its_writer_was_stopped() {
+    if skip("live migration") {
+        return;
+    }
+    for seed in runs(1) {
+        let mut case = 0;
+        for base in [BasePage::K64, BasePage::K4] {
+            for codec in Codec::ALL {
+                for zero in ZeroPolicy::ALL {
+                    for channels in [1, 2, 4] {
+                        case += 1;
+                        one(seed * 1000 + case, base, codec, zero, channels);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn one(seed: u64, base: BasePage, codec: Codec, zero: ZeroPolicy, channels: u16) {
+    let context = format!("seed {seed}: {base:?}, {codec}, {zero}, {channels} channels");
+    let from = manager(BUDGET, base);
+    // Here and there, within the budget or not, and with the same base page or another.
+    let (budget, to_base) = match seed % 4 {
+        0 => (Bytes::mib(64), base),
+        1 => (BUDGET, base),
+        2 => (Bytes::mib(64), BasePage::K16),
+        _ => (BUDGET, BasePage::K64),
+    };
+    let to = manager(budget, to_base);
+    let region = from.region(REGION).create().expect("a region");
+    let mut program = Program::new(&region, seed);
+    program.fill();
+    region.page_out(0, region.len() / 3).expect("stored");
+    let receiving = receive_options(zero);
+    let (sent, received) =
+        migrate(&region, &mut program, &to, &live_options(codec, channels), &receiving, |to| to);
+    let moved = sent.unwrap_or_else(|error| panic!("{context}: {error}"));
+    let (arrived, _) = received.unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert_eq!(program.differs(&arrived), None, "{context}: a page differs; {moved:?}");
+    assert_eq!(program.differs(&region), None, "{context}: a page of the source differs");
+    if codec != Codec::None {
+        assert!(moved.counts.packed_pages > 0, "{context}: stored pages travel packed");
+    }
+}

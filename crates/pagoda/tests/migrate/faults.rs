@@ -1,0 +1,205 @@
+//! What fails on the way, what is asked for and can't be had, and zero pages that come and go.
+
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::Duration;
+
+use pagoda::migrate::{Codec, Error, LiveOptions, Otherwise, Writer, ZeroPolicy};
+use pagoda::{BasePage, Bytes, Region};
+
+use crate::proxy::{FAULTS, Plan, line};
+use crate::support::{
+    Brake, PAGE, Program, Random, any_port, live_options, manager, migrate, receive_options, runs, skip,
+};
+
+/// Short, so that silence is noticed soon, and long enough for a busy machine.
+const STALL: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
+    if skip("live migration over bad lines") {
+        return;
+    }
+    let mut failed = 0;
+    for seed in runs(24) {
+        let mut random = Random::new(seed);
+        let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
+        let region = from.region(Bytes::mib(8)).create().expect("a region");
+        let mut program = Program::new(&region, seed);
+        program.fill();
+        region.page_out(0, region.len() / 2).expect("stored");
+        let channels = 1 + random.below(3) as u16;
+        let plan = Plan {
+            fault: FAULTS[seed as usize % FAULTS.len()],
+            channel: random.below(usize::from(channels)),
+            at: random.below(300_000),
+        };
+        let mut options = live_options(Codec::ALL[random.below(4)], channels);
+        options.send.stall = STALL;
+        let mut receiving = receive_options(ZeroPolicy::default());
+        (receiving.wait, receiving.stall) = (STALL, STALL);
+        let (sent, received) =
+            migrate(&region, &mut program, &to, &options, &receiving, |to| line(&to, plan));
+        let context = format!("PAGODA_SEED={seed}, {plan:?}: {sent:?}, {:?}", received.as_ref().map(|_| ()));
+        match (&sent, &received) {
+            // The fault lay behind the last byte, or was none; or only the last word was lost, and the sender says so.
+            (Ok(_) | Err(Error::Unconfirmed), Ok((arrived, _))) => {
+                assert_eq!(program.differs(arrived), None, "{context}");
+            }
+            (Err(sender), Err(receiver)) => {
+                failed += 1;
+                for error in [sender.to_string(), receiver.to_string()] {
+                    assert!(!error.contains('\n') && error.contains(';'), "{error}");
+                }
+            }
+            _ => panic!("{context}"),
+        }
+        (0..2000).for_each(|_| program.step());
+        assert_eq!(program.differs(&region), None, "{context}: the source");
+        // And it can be sent again, whole.
+        drop(received);
+        let good = live_options(Codec::Lz4, 2);
+        let receiving = receive_options(ZeroPolicy::default());
+        let (sent, received) = migrate(&region, &mut program, &to, &good, &receiving, |to| to);
+        sent.unwrap_or_else(|error| panic!("{context}, then {error}"));
+        let (arrived, _) = received.unwrap_or_else(|error| panic!("{context}, then {error}"));
+        assert_eq!(program.differs(&arrived), None, "{context}, and then once more");
+    }
+    if std::env::var_os("PAGODA_SEED").is_none() {
+        assert!(failed > 0, "no fault was one");
+    }
+}
+
+/// Nobody writes.
+struct Idle;
+
+impl Writer for Idle {
+    fn throttle(&mut self, _percent: u8) {}
+    fn stop(&mut self) {}
+}
+
+#[test]
+fn only_a_region_of_its_own_is_sent_and_once_at_a_time() {
+    if skip("what can't be sent") {
+        return;
+    }
+    let from = manager(Bytes::mib(32), BasePage::K64);
+    let region = from.region(Bytes::mib(4)).create().expect("a region");
+    let options = live_options(Codec::Lz4, 1);
+    // Whoever listens there takes nothing.
+    let listener = any_port();
+    let at = listener.endpoint().expect("an address");
+    let migrate = |region: &Region, options: &LiveOptions| {
+        region.migrate_to(&at, options, &mut Idle, &mut |_, _| ControlFlow::Continue(()))
+    };
+    let mut slow = options.clone();
+    slow.send.stall = Duration::from_secs(1);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| migrate(&region, &slow));
+        let mut second = migrate(&region, &slow);
+        while !matches!(second, Err(Error::SentAlready)) && !first.is_finished() {
+            second = migrate(&region, &slow);
+        }
+        let first = first.join().expect("no panic");
+        assert!(matches!(first, Err(Error::SentAlready | Error::Silent(_))), "{first:?}");
+        assert!(
+            matches!(second, Err(Error::SentAlready)) || matches!(first, Err(Error::SentAlready)),
+            "{second:?}"
+        );
+    });
+    let mapping = pagoda_linux::testing::mapping::Mapping::new(16).expect("memory");
+    let start = std::ptr::with_exposed_provenance_mut(mapping.start());
+    // SAFETY: fresh private anonymous memory of whole pages, which nothing else uses, and which lives longer.
+    let memory = unsafe { pagoda::ForeignMemory::new(start, 16 * PAGE) }.expect("whole pages");
+    let adopted = from.adopt(memory).expect("adopted");
+    let sent = migrate(&adopted, &options);
+    assert!(matches!(sent, Err(Error::Source(_))), "{sent:?}");
+}
+
+#[test]
+fn whoever_gives_up_or_cancels_leaves_the_source_as_it_is() {
+    if skip("a live migration that is given up") {
+        return;
+    }
+    let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
+    let region = from.region(Bytes::mib(24)).create().expect("a region");
+    let mut program = Program::new(&region, 7);
+    program.fill();
+    // More is written than sent.
+    let mut options = LiveOptions {
+        downtime: Duration::ZERO,
+        rounds: 2,
+        otherwise: Otherwise::GiveUp,
+        ..live_options(Codec::None, 2)
+    };
+    options.send.bandwidth = Some(Bytes::mib(64));
+    let receiving = receive_options(ZeroPolicy::default());
+    let (sent, received) = migrate(&region, &mut program, &to, &options, &receiving, |to| to);
+    assert!(matches!(sent, Err(Error::TooMuchWritten { .. })), "{sent:?}");
+    assert!(received.is_err());
+    assert_eq!(program.differs(&region), None);
+    // At any moment: at once, or in some round.
+    for at in [0, 3, 9] {
+        let listener = any_port();
+        let endpoint = listener.endpoint().expect("an address");
+        let mut options = LiveOptions { rounds: 100, otherwise: Otherwise::GiveUp, ..options.clone() };
+        options.send.bandwidth = Some(Bytes::mib(32));
+        let brake = Brake::default();
+        let (sent, received) = thread::scope(|scope| {
+            let receiver = scope
+                .spawn(|| Region::receive(&to, listener, &receiving, &mut |_| ControlFlow::Continue(())));
+            let writer = scope.spawn(|| brake.run(&mut program));
+            let mut looks = 0;
+            let sent = region.migrate_to(&endpoint, &options, &mut &brake, &mut |_, _| {
+                looks += 1;
+                if looks > at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            brake.stop();
+            writer.join().expect("the program");
+            if at == 0 {
+                // Nobody has come.
+                drop(std::net::TcpStream::connect(endpoint.to_string().trim_start_matches("tcp://")));
+            }
+            (sent, receiver.join().expect("the receiver"))
+        });
+        assert!(matches!(sent, Err(Error::Cancelled)), "{sent:?}");
+        assert!(received.is_err());
+        assert_eq!(program.differs(&region), None);
+    }
+}
+
+/// Says that it has stopped, and has not.
+struct Liar;
+
+impl Writer for Liar {
+    fn throttle(&mut self, _percent: u8) {}
+    fn stop(&mut self) {}
+}
+
+#[test]
+fn a_writer_that_does_not_stop_is_noticed() {
+    if skip("a writer that does not stop") {
+        return;
+    }
+    let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
+    let region = from.region(Bytes::mib(8)).create().expect("a region");
+    let mut program = Program::new(&region, 3);
+    program.fill();
+    let listener = any_port();
+    let at = listener.endpoint().expect("an address");
+    let brake = Brake::default();
+    let receiving = receive_options(ZeroPolicy::default());
+    let (sent, received) = thread::scope(|scope| {
+        let receiver =
+            scope.spawn(|| Region::receive(&to, listener, &receiving, &mut |_| ControlFlow::Continue(())));
+        let writer = scope.spawn(|| brake.run(&mut program));
+        let options = live_options(Codec::Lz4, 2);
+        let sent = region.migrate_to(&at, &options, &mut Liar, &mut |_, _| ControlFlow::Continue(()));
+        brake.stop();
+        writer.join().expect("the program");
+        (sent, receiver.join().expect("the receiver"))
+    });
+    assert!(matches!(sent, Err(Error::NotStopped)), "{sent:?}");
+    assert!(received.is_err());
+    assert_eq!(program.differs(&region), None);
+}

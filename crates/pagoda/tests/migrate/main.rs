@@ -1,0 +1,15 @@
+//! Regions that are written while they move: every byte of what arrives against a shadow, for every way to send it, whatever
+//! fails on the way and whoever is killed.
+//!
+//! `PAGODA_RUNS` says how many runs a seeded test makes, `PAGODA_SEED` repeats one of them.
+
+mod content;
+mod example;
+mod faults;
+mod kills;
+#[path = "../../../pagoda-cli/tests/migrate/line.rs"]
+mod line;
+#[allow(dead_code, reason = "each of the tests uses its own part")]
+#[path = "../../../pagoda-migrate/tests/support/proxy.rs"]
+mod proxy;
+mod support;
