@@ -24,7 +24,7 @@ pub struct Entry {
 }
 
 /// All of them, in the order in which `all` runs them: the longest last, so that where time runs out only they lack it.
-pub static BENCHES: [Entry; 5] = [
+pub static BENCHES: [Entry; 6] = [
     Entry {
         name: "zones",
         shows: "From which zone frames are taken: the fair policy and its baselines by counts, and what an allocation costs",
@@ -45,6 +45,13 @@ pub static BENCHES: [Entry; 5] = [
         takes_min: 15,
         takes_quick_s: 15,
         charts: charts::release,
+    },
+    Entry {
+        name: "migrate",
+        shows: "Moving a live region: what zero pages cost at the destination by policy, codecs, a writer that goes on, stored pages",
+        takes_min: 5,
+        takes_quick_s: 20,
+        charts: charts::migrate,
     },
     Entry {
         name: "budget",

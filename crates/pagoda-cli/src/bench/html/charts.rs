@@ -160,6 +160,47 @@ pub fn clear(json: &Value) -> Vec<Chart> {
             "microseconds, less is better",
         ));
     }
+    charts.push(
+        Bars::of(json)
+            .figure(Side::Kernel, "the kernel's huge page", "/fault/kernel_thp_us")
+            .figure(Side::Pagoda, "a huge frame, cleared in the fault", "/fault/pagoda_us")
+            .figure(Side::Pagoda, "a huge frame, cleared ahead", "/fault/pagoda_prezeroed_us")
+            .chart("From a touch to its return, 2 MiB", "microseconds, less is better"),
+    );
+    charts
+}
+
+/// Of `pagoda bench migrate`.
+pub fn migrate(json: &Value) -> Vec<Chart> {
+    const CASES: [&str; 4] = ["resident-zeros", "idle", "full", "sparse"];
+    const POLICIES: [(&str, Side); 3] =
+        [("check-then-clear", Side::Baseline), ("received-map", Side::Pagoda), ("drop", Side::Pagoda)];
+    let of = |case: &str, key: &str| {
+        POLICIES.iter().fold(Bars::of(json), |bars, (policy, side)| {
+            bars.figure(*side, *policy, &format!("/cases/{case}/{policy}/{key}"))
+        })
+    };
+    let published = |case: &str| match case {
+        "idle" => vec![("check first, published", 121_357.0), ("received map, published", 2716.0)],
+        "full" => vec![("check first, published", 2_672_677.0), ("received map, published", 52_967.0)],
+        _ => Vec::new(),
+    };
+    let mut charts = Vec::new();
+    for case in CASES {
+        let faults = published(case).into_iter().fold(of(case, "dest_faults"), |bars, (label, faults)| {
+            bars.known(Side::Published, label, faults)
+        });
+        charts.push(faults.chart(format!("{case}: faults of the destination"), "faults, less is better"));
+        charts
+            .push(of(case, "total_ms").chart(format!("{case}: until it has arrived"), "ms, less is better"));
+    }
+    charts.push(
+        Bars::of(json)
+            .figure(Side::Baseline, "the loopback, sending and discarding", "/loopback_limit_gib_s")
+            .figure(Side::Pagoda, "a full region", "/cases/full/drop/gib_s")
+            .figure(Side::Pagoda, "stored pages, as they are", "/stored/gib_s")
+            .chart("Content on its way", GIB_S),
+    );
     charts
 }
 

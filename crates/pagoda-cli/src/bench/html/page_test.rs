@@ -15,6 +15,7 @@ fn canned(name: &str) -> Value {
         "tree" => include_str!("canned/tree.json"),
         "clear" => include_str!("canned/clear.json"),
         "release" => include_str!("canned/release.json"),
+        "migrate" => include_str!("canned/migrate.json"),
         "zones" => include_str!("canned/zones.json"),
         other => panic!("the bench {other} has no canned figures"),
     };
