@@ -203,6 +203,11 @@ impl Engine {
         }
     }
 
+    /// Whether the reclaimer makes any memory our own just now.
+    pub(crate) fn is_making_any_own(&self) -> bool {
+        self.making_own[1].load(Ordering::Acquire) != 0
+    }
+
     /// Whether the reclaimer may wait for a fault at `address`: it is served whatever the budget says, for nobody else makes
     /// frames ready meanwhile.
     pub(crate) fn is_making_own(&self, address: usize) -> bool {

@@ -98,9 +98,13 @@ impl Arena {
                 let content = ballast.page_mut(page);
                 if let Some(i) = (0..content.len()).find(|&i| content[i] != *expected) {
                     self.end();
+                    let (is, wrong) = (content[i], content.iter().filter(|&word| word != expected).count());
+                    // Lost, or only seen wrongly for a moment: that tells one cause from another.
+                    std::thread::sleep(Duration::from_millis(20));
+                    let later = std::hint::black_box(&mut *content)[i];
                     return Err(format!(
-                        "ballast page {page}: word {i} is {:#x} instead of {expected:#x}",
-                        content[i]
+                        "ballast page {page}: word {i} is {is:#x} instead of {expected:#x}, as are {wrong} words of the page; \
+                         a moment later it is {later:#x}"
                     ));
                 }
                 content.fill(word);
