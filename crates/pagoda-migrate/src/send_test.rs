@@ -102,7 +102,7 @@ fn who_is_no_receiver_is_told_nothing() {
     let sent = send_to(None, |mut connection| connection.send(&[b'x'; GREETING_BYTES]).expect("sent"));
     assert!(matches!(sent, Err(Error::NotPagoda)), "{sent:?}");
     let sent = send_to(None, |mut connection| connection.send(&greeting(VERSION + 1, false)).expect("sent"));
-    assert!(matches!(sent, Err(Error::OtherVersion(2))), "{sent:?}");
+    assert!(matches!(sent, Err(Error::OtherVersion(version)) if version == VERSION + 1), "{sent:?}");
     let sent = send_to(None, |_connection| thread::sleep(2 * STALL));
     assert!(matches!(sent, Err(Error::Silent(STALL))), "{sent:?}");
     // It says that it has the token, and has not.
