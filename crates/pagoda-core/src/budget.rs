@@ -4,7 +4,7 @@
 //! compressed pages never take the part of what is in use, or a small budget has none of that. This module must never
 //! measure: it is told what there is.
 
-use crate::page::BasePage;
+use crate::page::{BasePage, HUGE_FRAME};
 use crate::size::Bytes;
 use crate::watermark::Watermarks;
 
@@ -57,6 +57,19 @@ pub fn follows(free: Bytes, marks: &Watermarks, follows: bool) -> bool {
     free >= if follows { least } else { least.saturating_add(least) }
 }
 
+/// Whether a fault may take a huge frame while `free` bytes are: as long as reclaim does not run for it.
+#[must_use]
+pub fn takes_huge(free: Bytes, marks: &Watermarks) -> bool {
+    free >= marks.high.saturating_add(Bytes::new(HUGE_FRAME as u64))
+}
+
+/// Whether a huge frame may be taken from the kernel for nobody yet, with `room` left in the budget, where `most` of them are kept:
+/// as long as so much stays free beside it that reclaim never runs for what nobody asked for.
+#[must_use]
+pub fn takes_huge_ahead(room: Bytes, most: usize, marks: &Watermarks) -> bool {
+    room >= marks.high.saturating_add(Bytes::new((most * HUGE_FRAME) as u64))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -100,6 +113,16 @@ mod tests {
         assert!(follows(twice, &marks, false) && !follows(least, &marks, false));
         // Reclaim never begins while anything is followed.
         assert!(!follows(marks.high, &marks, true));
+    }
+
+    #[test]
+    fn huge_frames_never_make_reclaim_run() {
+        let marks = Watermarks::of_share(Bytes::mib(256), BasePage::M2, 2);
+        let (one, one_less) = (Bytes::mib(2), Bytes::new((2 << 20) - 1));
+        assert!(takes_huge(marks.high.saturating_add(one), &marks));
+        assert!(!takes_huge(marks.high.saturating_add(one_less), &marks));
+        assert!(takes_huge_ahead(marks.high.saturating_add(Bytes::mib(16)), 8, &marks));
+        assert!(!takes_huge_ahead(marks.high.saturating_add(Bytes::mib(15)), 8, &marks));
     }
 
     #[test]

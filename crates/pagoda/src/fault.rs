@@ -131,23 +131,26 @@ impl Engine {
     fn serve_unknown(&self, address: usize, write: bool) -> Served {
         self.look_soon.store(true, Ordering::Relaxed);
         self.counters.add(Counter::FaultsZero, 1);
-        self.fill_one(PageRange::page(address), write)
+        self.fill_one(PageRange::page(address), write).1
     }
 
     /// A missing page that is the region's own by the table: a fault that was served meanwhile, or a hole in what
     /// was adopted or moved, which reads as zero.
     fn fill_hole(&self, page: &Page, granule: u32, write: bool) -> Served {
         self.counters.add(Counter::FaultsSpurious, 1);
-        self.fill_one(page.addresses(granule, granule + 1), write)
+        let (filled, served) = self.fill_one(page.addresses(granule, granule + 1), write);
+        self.counters.add(Counter::HolesFilled, u64::from(filled));
+        served
     }
 
-    fn fill_one(&self, at: PageRange, write: bool) -> Served {
+    /// Fills an OS page if it is missing, and says whether it was.
+    fn fill_one(&self, at: PageRange, write: bool) -> (bool, Served) {
         let progress =
             if write { self.space.fill_with_zeroes(at) } else { self.space.fill_with_zero_page(at) };
         if progress.stop.is_none() {
             self.ledger.took(progress.bytes as i64);
         }
-        self.settle(progress.stop, at)
+        (progress.stop.is_none(), self.settle(progress.stop, at))
     }
 
     /// Turns the stop of a fill into what becomes of the fault at `at`.

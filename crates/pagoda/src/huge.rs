@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::RwLockReadGuard;
 use std::sync::atomic::Ordering;
 
+use pagoda_core::budget;
 use pagoda_core::clear::{FrameSize, Order, Target};
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME};
@@ -136,7 +137,7 @@ impl Engine {
             self.huge.put_zeroed(&self.space, slot);
             return deferred.then_some(Served::Again);
         };
-        let span = table.find(address)?;
+        let span = table.find(address).expect("it was found just now, within the gate");
         let moved = self.space.fill_huge(block.range, &slot);
         let word = Word::EMPTY.with_resident(ALL).with_warmth(1);
         match moved {
@@ -173,8 +174,7 @@ impl Engine {
 
     /// Whether a huge frame fits around `address`, as far as one sees without taking anything.
     fn is_place_for_huge(&self, address: usize) -> bool {
-        let marks = self.marks();
-        if self.is_released() || self.free() < marks.high.saturating_add(Bytes::new(HUGE_FRAME as u64)) {
+        if self.is_released() || !budget::takes_huge(self.free(), &self.marks()) {
             return false;
         }
         let table = self.gate_shared();
@@ -188,6 +188,7 @@ impl Engine {
 
     /// A frame of zeroes: one that is ready, one that was used and is cleared now, or one from the kernel.
     fn cleared_frame(&self, address: usize) -> Option<HugeSlot> {
+        self.huge.note_asked();
         if let Some(slot) = self.huge.take_zeroed(&self.space) {
             self.counters.add(Counter::TakenClearedBytes, HUGE_FRAME as u64);
             self.clear_bell.ring();
@@ -416,10 +417,8 @@ impl Engine {
             self.huge.put_zeroed(&self.space, slot);
             return true;
         }
-        // As much as may be ready stays free beside it, so that reclaim never runs for what nobody asked for.
-        let beside = Bytes::new((self.huge.most() * HUGE_FRAME) as u64);
         let room = Bytes::new(self.ledger.room_bytes());
-        if room < self.marks().high.saturating_add(beside) || self.counters.get(Counter::FaultsHuge) == 0 {
+        if !self.huge.was_asked() || !budget::takes_huge_ahead(room, self.huge.most(), &self.marks()) {
             return false;
         }
         self.frame_from_kernel().map(|slot| self.huge.put_zeroed(&self.space, slot)).is_some()

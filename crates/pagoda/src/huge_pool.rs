@@ -5,7 +5,7 @@
 //! anybody who does not clear it: there is no way to take it for a cleared one.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::huge_arena::HugeSlot;
@@ -25,6 +25,8 @@ pub(crate) struct HugePool {
     /// Frames that are kept ready at most, of each kind.
     most: usize,
     ready: AtomicU64,
+    /// Whether any fault wanted a frame yet: before that none is got ready.
+    asked: AtomicBool,
 }
 
 /// The share of the budget that may lie ready as huge frames of one kind: one part in this.
@@ -40,7 +42,13 @@ impl HugePool {
         let room = || Vec::with_capacity(slots as usize);
         let hands = Hands { empty: (0..slots).rev().collect(), zeroed: room(), used: room() };
         let most = (slots as usize / READY_SHARE).clamp(1, READY_MOST);
-        Self { hands: Mutex::new(hands), slots, most, ready: AtomicU64::new(0) }
+        Self {
+            hands: Mutex::new(hands),
+            slots,
+            most,
+            ready: AtomicU64::new(0),
+            asked: AtomicBool::new(false),
+        }
     }
 
     fn hands(&self) -> std::sync::MutexGuard<'_, Hands> {
@@ -50,6 +58,18 @@ impl HugePool {
     /// Whether there can be huge frames at all.
     pub(crate) fn is_on(&self) -> bool {
         self.slots > 0
+    }
+
+    /// A fault wants a frame.
+    pub(crate) fn note_asked(&self) {
+        // Most find it noted, and leave the line to all who read it.
+        if !self.was_asked() {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn was_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// Bytes of frames that are ready, cleared or not.
