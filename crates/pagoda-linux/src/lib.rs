@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod clear;
 pub mod direct_file;
 pub mod doorbell;
+pub mod fault_signal;
 pub mod huge_arena;
 pub mod huge_frames;
 pub mod identity;

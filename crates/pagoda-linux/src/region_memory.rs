@@ -141,6 +141,15 @@ impl RegionMemory {
         self.discard_shared(offset, len)
     }
 
+    /// All of it as words.
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
+        // SAFETY: the mapping is readable and writable, begins at a page, and lives as long as `self`, which is borrowed
+        // exclusively: no other safe access is possible meanwhile, and whoever uses the address vouches for that. Every bit
+        // pattern is a u64. A page that is moved out and in again has the same content for whoever looks.
+        unsafe { std::slice::from_raw_parts_mut(at, self.range.len() / size_of::<u64>()) }
+    }
+
     /// Copies whole words into the region, each in one step, so that threads may do it at the same time. Waits for pages that
     /// are out. Panics if it reaches beyond the end, or `offset` or the length is no multiple of 8 bytes.
     pub fn write_words(&self, offset: usize, from: &[u8]) {

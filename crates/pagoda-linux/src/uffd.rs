@@ -36,6 +36,9 @@ pub mod feature {
     /// A write to a protected page is let through at once and shows in the page table (Linux 6.7, where write protection
     /// exists at all): what tracking writes takes.
     pub const WP_ASYNC: u64 = 1 << 15;
+    /// A fault is a SIGBUS to its thread in place of a message; see [`crate::fault_signal`]. A system call that touches a
+    /// missing page fails with `EFAULT`.
+    pub const SIGBUS: u64 = 1 << 7;
     /// What managing a whole process takes.
     pub const PROCESS: u64 = MOVE | EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP;
 }

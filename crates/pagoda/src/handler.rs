@@ -30,10 +30,11 @@ const EARNED_BY: u32 = 2;
 
 /// A fault that waits. A thread waits for one page at a time, so that there are never more than threads.
 #[derive(Clone, Copy)]
-struct Fault {
-    address: usize,
-    write: bool,
-    since_ns: u64,
+pub(crate) struct Fault {
+    /// Its OS page.
+    pub(crate) address: usize,
+    pub(crate) write: bool,
+    pub(crate) since_ns: u64,
 }
 
 /// The pages that were served last, by any handler: what tells a reader who goes on from one who jumps about. A guess by
@@ -120,7 +121,7 @@ impl Engine {
     }
 
     /// Serves one fault. False if it has to wait.
-    fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
+    pub(crate) fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
         let page = fault.address / self.entry_bytes();
         let extent = self.recent.extent(page);
         match self.serve(fault.address, fault.write, extent, scratch) {

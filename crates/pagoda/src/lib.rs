@@ -71,6 +71,7 @@ mod gauges;
 mod handler;
 mod huge;
 mod huge_pool;
+mod in_thread;
 mod ledger;
 pub mod manager;
 #[cfg(feature = "migrate")]

@@ -16,6 +16,7 @@ use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
+use pagoda_linux::fault_signal::Registration;
 use pagoda_linux::space::{Adoption, Space};
 use pagoda_linux::statm::StatmReader;
 use pagoda_linux::tcb::ThreadLayout;
@@ -27,6 +28,7 @@ use crate::counters::{Counters, Snapshot};
 use crate::engine::{Engine, StopHook};
 use crate::error::{Errno, StartError, StopReason};
 use crate::huge::Clearing;
+use crate::in_thread::InThread;
 use crate::region::RegionBuilder;
 use crate::store::{
     FileConfig, OpenError, RemoteAddress, RemoteConfig, RemoteOpenError, Scratch, StoreConfig, TieredStore,
@@ -55,6 +57,8 @@ const RECLAIMER: &str = "pagoda-reclaim";
 struct Policies {
     release: ReleasePolicy,
     clearing: Clearing,
+    /// Faults are served in the thread that has them.
+    in_thread: bool,
 }
 
 /// The parts that both kinds of engine share.
@@ -81,10 +85,11 @@ fn assemble(
     let open = |features| Space::open(adoption, mode, features, slots, slot_bytes, huge);
     // A library's regions can be sent elsewhere, which takes seeing who writes; it does without where that is not to be had.
     let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
+    let always = feature::PROCESS | if policies.in_thread { feature::SIGBUS } else { 0 };
     // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
-    let (space, fork_events) = match open(feature::PROCESS | fork | tracks) {
-        Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(feature::PROCESS), false),
-        Err(error) if tracks != 0 && error.raw_os_error() == Some(22) => (open(feature::PROCESS), false),
+    let (space, fork_events) = match open(always | fork | tracks) {
+        Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(always), false),
+        Err(error) if tracks != 0 && error.raw_os_error() == Some(22) => (open(always), false),
         result => (result, fork != 0),
     };
     let space = space.map_err(|error| space_error(&error))?;
@@ -294,6 +299,21 @@ impl ManagerBuilder {
         self.mode = if yes { Mode::UserOnly } else { Mode::Full };
         self
     }
+    /// Serves each fault in the thread that has it, in a handler of SIGBUS, and not by a thread of the manager: nobody is woken, and
+    /// a page from the compressed store is there in a fraction of the time. For buffer pools, heaps and sandboxes whose owner knows
+    /// who touches them. Faults of system calls are not served, as with [`user_mode_only`](Self::user_mode_only), which needs no
+    /// privilege either. What the program owes:
+    ///
+    /// - SIGBUS is the library's from now on. A handler that was there before is called for what is not managed; one that is
+    ///   installed later has to call the one it replaced. No thread that touches a region blocks SIGBUS.
+    /// - Each thread that touches a region has 64 KiB of its stack left, and its stack is not in a region. Nor does the program's
+    ///   allocator hand out regions' memory.
+    /// - No handler of a signal touches a region.
+    #[must_use]
+    pub fn serve_in_thread(mut self, yes: bool) -> Self {
+        self.policies.in_thread = yes;
+        self
+    }
     /// How what a closed region had in the store is released: by [`ReleasePolicy::Background`] if it is not said.
     #[must_use]
     pub fn release(mut self, policy: ReleasePolicy) -> Self {
@@ -325,18 +345,27 @@ impl ManagerBuilder {
         let adoption = pagoda_linux::region_memory::own_regions();
         // A library's threads use the program's allocator, whose locks a thread that forks holds while it waits for us: a
         // child gets none of the regions instead.
+        let mode = if self.policies.in_thread { Mode::UserOnly } else { self.mode };
         let engine = Arc::new(assemble(
             &self.config,
             counters,
-            self.mode,
+            mode,
             false,
             &adoption,
             self.policies,
             report_and_abort,
         )?);
-        let shared = Arc::new(Shared { engine, threads: Mutex::new(Vec::new()) });
+        let registration = self.policies.in_thread.then(|| {
+            Registration::new(Arc::new(InThread::new(Arc::clone(&engine))))
+                .map_err(|error| StartError::Threads(Errno::from(&error)))
+        });
+        let registration = registration.transpose()?;
+        let shared =
+            Arc::new(Shared { engine, threads: Mutex::new(Vec::new()), _registration: registration });
         let base = self.config.base_page;
-        for id in 0..handler_count() {
+        // Without faults there are only events, whose order is one anyway.
+        let handlers = if self.policies.in_thread { 1 } else { handler_count() };
+        for id in 0..handlers {
             shared.spawn("pagoda-handler", base, move |engine, scratch| engine.handle(id, scratch))?;
         }
         shared.spawn(RECLAIMER, base, |engine, scratch| engine.reclaim(None, scratch))?;
@@ -360,6 +389,8 @@ fn report_and_abort(reason: StopReason) -> ! {
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    /// Where faults are served in their own threads.
+    _registration: Option<Registration>,
 }
 
 impl Shared {

@@ -209,6 +209,14 @@ impl Region {
             .write_at(offset, from);
     }
 
+    /// All of the region as words, for one thread's use: an access to what is out blocks until it is back.
+    ///
+    /// # Panics
+    /// As [`read_at`](Self::read_at).
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        self.memory.as_mut().expect("adopted memory is used through its own address").words_mut()
+    }
+
     /// Copies whole words into the region, bringing in what is out. Any number of threads may do so at the same time, also while
     /// it is read or sent: each word of 8 bytes is written in one step.
     ///

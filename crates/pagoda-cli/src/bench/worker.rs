@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use pagoda::{Bytes, Manager, Region};
 use serde::{Deserialize, Serialize};
 
 use super::churn;
@@ -80,6 +81,12 @@ struct PatternArgs {
     /// A `cgroup.procs` file to join first.
     #[arg(long)]
     join: Option<PathBuf>,
+    /// Take the memory from a library's manager with a budget of so many bytes, which serves faults in the worker's own thread.
+    #[arg(long)]
+    library: Option<u64>,
+    /// Where that manager spills.
+    #[arg(long, default_value = "/var/tmp")]
+    spill: PathBuf,
 }
 
 /// The access patterns, in the order in which they run.
@@ -141,9 +148,16 @@ fn patterns(args: &PatternArgs) -> anyhow::Result<Vec<Phase>> {
     let pages = Pages::new(args.seed, args.ratio);
     // One page more than needed, to start on a page boundary: the allocator puts its header before the memory.
     // Zeroed memory of this size comes straight from mmap, untouched.
-    let mut memory = vec![0u64; (count as usize + 1) * PAGE_WORDS];
-    let skip = memory.as_ptr().align_offset(PAGE_BYTES);
-    let (data, _) = memory[skip..].as_chunks_mut::<PAGE_WORDS>();
+    let mut region = args.library.map(|budget| managed(args, Bytes::new(budget))).transpose()?;
+    let mut memory = vec![0u64; if region.is_some() { 0 } else { (count as usize + 1) * PAGE_WORDS }];
+    let words = match &mut region {
+        Some(region) => region.words_mut(),
+        None => {
+            let skip = memory.as_ptr().align_offset(PAGE_BYTES);
+            &mut memory[skip..]
+        }
+    };
+    let (data, _) = words.as_chunks_mut::<PAGE_WORDS>();
     let mut touch = Touch { pages, versions: vec![0; count as usize], data, meter: Meter::new() };
 
     let mut phases = Vec::new();
@@ -164,6 +178,13 @@ fn patterns(args: &PatternArgs) -> anyhow::Result<Vec<Phase>> {
     touch.drawn(args.random, args.seed ^ 2, |random| random.below(count))?;
     phases.push(touch.finish(Pattern::Random));
     Ok(phases)
+}
+
+/// The memory of a library's manager, one region for all data.
+fn managed(args: &PatternArgs, budget: Bytes) -> anyhow::Result<Region> {
+    let manager = Manager::builder().budget(budget).serve_in_thread(true);
+    let manager = manager.spill_to(&args.spill, Bytes::new(2 * args.data)).build()?;
+    Ok(manager.region(Bytes::new(args.data)).create()?)
 }
 
 /// The memory under test, and what is measured of touching it.
@@ -280,7 +301,17 @@ mod tests {
     use super::*;
 
     fn small() -> PatternArgs {
-        PatternArgs { data: 1 << 20, ratio: 3.0, seed: 4, passes: 2, zipf: 5000, random: 300, join: None }
+        PatternArgs {
+            data: 1 << 20,
+            ratio: 3.0,
+            seed: 4,
+            passes: 2,
+            zipf: 5000,
+            random: 300,
+            join: None,
+            library: None,
+            spill: PathBuf::new(),
+        }
     }
 
     #[test]

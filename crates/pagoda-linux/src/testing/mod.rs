@@ -4,6 +4,7 @@
 //! programs that are managed in tests are made of this, and have to be ordinary ones.
 
 pub mod atomic_words;
+pub mod bus;
 pub mod compiled;
 pub mod disk;
 pub mod growing;

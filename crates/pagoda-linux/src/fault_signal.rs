@@ -1,0 +1,192 @@
+//! Faults as signals: a thread that touches a missing page of memory registered with `UFFD_FEATURE_SIGBUS` gets SIGBUS, and serves
+//! the page itself, within the signal's handler. It waits for no other thread and wakes none.
+//!
+//! One handler for the process asks each *server* in turn whether the page is its own. What is nobody's goes to the handler
+//! that was there before. All signals are blocked within it, so that nothing runs in the middle of a server's work in the
+//! same thread. This module must never allocate, lock or wait in the handler; what a server does there is the server's
+//! matter, see [`FaultServer`].
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Serves faults in the thread that has them.
+pub trait FaultServer: Send + Sync {
+    /// Brings the page at `address` in, or returns false if that is not its memory. It runs in a signal handler that interrupted
+    /// an access to the page, on the stack of the thread: it may take any lock that nobody holds while it touches the
+    /// memory served.
+    fn serve(&self, address: usize, write: bool) -> bool;
+}
+
+/// A place for a server. Places are never freed, so that a handler may walk the list at any moment; one that is left is taken
+/// again, so that there are as many as there were servers at a time.
+struct Place {
+    /// Handlers that may use the server.
+    users: AtomicUsize,
+    /// A leaked `Arc<dyn FaultServer>`; null if the place is free.
+    server: AtomicPtr<Arc<dyn FaultServer>>,
+    next: Option<&'static Place>,
+}
+
+static FIRST: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
+/// Held by who adds a server.
+static ADDING: Mutex<()> = Mutex::new(());
+/// What handled SIGBUS before; set once, before our handler is there.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+impl Place {
+    fn first() -> Option<&'static Self> {
+        // SAFETY: what is stored there is a leaked `Place`, or null.
+        unsafe { FIRST.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Lets this place's server look at a fault.
+    fn serve(&self, address: usize, write: bool) -> bool {
+        // Who passes by a free place leaves no mark: the next owner need not wait for it.
+        if self.server.load(Ordering::Relaxed).is_null() {
+            return false;
+        }
+        self.users.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: a server that is there after this thread was counted is only dropped when it is counted no longer:
+        // `Registration::drop` takes the pointer away first and then waits for the users, both in the one order of
+        // sequentially consistent operations.
+        let server = unsafe { self.server.load(Ordering::SeqCst).as_ref() };
+        let served = server.is_some_and(|server| server.serve(address, write));
+        self.users.fetch_sub(1, Ordering::Release);
+        served
+    }
+}
+
+/// A server that is asked until this is dropped.
+pub struct Registration(&'static Place);
+
+impl Registration {
+    /// From now on `server` is asked about each SIGBUS of this process. The first call installs the handler, for good: a program
+    /// that installs its own afterwards has to pass on what it does not know.
+    ///
+    /// # Errors
+    /// What sigaction(2) said.
+    pub fn new(server: Arc<dyn FaultServer>) -> io::Result<Self> {
+        let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+        if BEFORE.get().is_none() {
+            install()?;
+        }
+        let server = Box::into_raw(Box::new(server));
+        let mut known = Place::first();
+        while let Some(place) = known {
+            let null = std::ptr::null_mut();
+            if place.server.compare_exchange(null, server, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                return Ok(Self(place));
+            }
+            known = place.next;
+        }
+        let place = Box::leak(Box::new(Place {
+            users: AtomicUsize::new(0),
+            server: AtomicPtr::new(server),
+            next: Place::first(),
+        }));
+        FIRST.store(std::ptr::from_mut(place), Ordering::Release);
+        Ok(Self(place))
+    }
+}
+
+impl Drop for Registration {
+    /// Waits for handlers that are serving.
+    fn drop(&mut self) {
+        let server = self.0.server.swap(std::ptr::null_mut(), Ordering::SeqCst);
+        while self.0.users.load(Ordering::SeqCst) > 0 {
+            crate::thread::yield_now();
+        }
+        // SAFETY: it came from `Box::into_raw` in `new`, it was taken out of the only place that it was in, and nobody who
+        // saw it there is counted any more.
+        drop(unsafe { Box::from_raw(server) });
+    }
+}
+
+fn install() -> io::Result<()> {
+    // SAFETY: sigaction is plain data, for which all zeroes are a value.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes the present action to `before`, which is there.
+    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Nobody else sets it: the caller holds `ADDING`.
+    let _ = BEFORE.set(before);
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_fault as extern "C" fn(_, _, _) as usize;
+    // Not on an alternate stack: those are made for a few lines, and serving takes some KiB.
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: the mask is there to be written.
+    unsafe { libc::sigfillset(&raw mut action.sa_mask) };
+    // SAFETY: the kernel reads `action`, which is there. The handler uses atomics, and what servers promise.
+    match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: it is the calling thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    // SAFETY: the kernel calls this handler with its info, valid until it returns; SIGBUS's info has an address if it is
+    // for an access, which the code says.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    let write = was_writing(context);
+    let mut place = if code == libc::BUS_ADRERR { Place::first() } else { None };
+    while let Some(one) = place {
+        if one.serve(address, write) {
+            // SAFETY: as above.
+            unsafe { *errno = before };
+            return;
+        }
+        place = one.next;
+    }
+    pass_on(signal, info, context);
+}
+
+/// Whether the access that was interrupted would have written. Where that is not known: yes, for a page that can be
+/// written is right for a reader, too.
+fn was_writing(context: *mut c_void) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        const WRITE: i64 = 1 << 1;
+        // SAFETY: the kernel calls a handler with SA_SIGINFO with a ucontext of the interrupted thread.
+        let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+        context.uc_mcontext.gregs[libc::REG_ERR as usize] & WRITE != 0
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = context;
+        true
+    }
+}
+
+/// Does what would have been done without us.
+fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let Some(before) = BEFORE.get() else { return };
+    let handler = before.sa_sigaction;
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        // A fault is not ignored: with the default action in place the access faults again, and ends the process as it
+        // would have. A signal that somebody sent is raised again by hand.
+        // SAFETY: `before` is there, and it is what the kernel said the action was. raise(3) may be called in a handler.
+        unsafe {
+            libc::sigaction(signal, before, std::ptr::null_mut());
+            if (*info).si_code <= 0 {
+                libc::raise(signal);
+            }
+        }
+    } else if before.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the kernel said that this is a handler of three arguments.
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+            unsafe { std::mem::transmute(handler) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: the kernel said that this is a handler of one argument.
+        let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
+        handler(signal);
+    }
+}

@@ -1,0 +1,93 @@
+//! Serving a fault in the thread that has it, in its handler of SIGBUS: no thread is woken and none waits.
+//!
+//! It is what a handler thread does for one fault, tried again until it is served. Events still arrive by the descriptor, and
+//! a handler thread reads them. The interrupted thread holds no lock of the engine, because nothing of the engine touches
+//! managed memory; all signals are blocked, so that no other work of the same thread gets between. What runs here must never
+//! touch managed memory either, and never waits for the thread that it interrupted.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use pagoda_linux::fault_signal::FaultServer;
+use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::error::StopReason;
+use crate::handler::Fault;
+use crate::store::Scratch;
+
+/// Tries that only yield in between; afterwards each is followed by a short sleep. What is waited for takes as long as a
+/// move or a compression.
+const YIELDS: u32 = 8;
+
+/// How long a thread sleeps between two tries.
+const SLEEP_US: u32 = 20;
+
+/// Serves the faults of one engine's memory in their own threads.
+pub(crate) struct InThread {
+    engine: Arc<Engine>,
+    /// As many faults are served at the same time. More would only take turns on the processors.
+    scratches: Box<[Mutex<Scratch>]>,
+    next: AtomicUsize,
+}
+
+impl InThread {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        // Twice as many as run, for those that wait for a disk.
+        let count = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+        let scratches = (0..count).map(|_| Mutex::new(Scratch::new(engine.base))).collect();
+        Self { engine, scratches, next: AtomicUsize::new(0) }
+    }
+
+    /// Working memory that nobody uses just now.
+    fn scratch(&self) -> MutexGuard<'_, Scratch> {
+        loop {
+            let at = self.next.fetch_add(1, Ordering::Relaxed) % self.scratches.len();
+            match self.scratches[at].try_lock() {
+                Ok(scratch) => return scratch,
+                Err(TryLockError::WouldBlock) => yield_now(),
+                Err(TryLockError::Poisoned(_)) => self.engine.stop(StopReason::EngineBroken),
+            }
+        }
+    }
+
+    /// Whether this is managed memory.
+    fn is_managed(&self, address: usize) -> bool {
+        let mut settled = false;
+        loop {
+            let table = self.engine.gate_shared();
+            if table.find(address).is_some() {
+                return true;
+            }
+            if settled && table.order.deferred() == 0 {
+                return false;
+            }
+            drop(table);
+            // What moved here a moment ago is in the table when its event was read.
+            settled = self.engine.space.is_quiet();
+            if !settled {
+                sleep_us(SLEEP_US);
+            }
+        }
+    }
+}
+
+impl FaultServer for InThread {
+    fn serve(&self, address: usize, write: bool) -> bool {
+        let (engine, since_ns) = (&*self.engine, now_ns());
+        if !self.is_managed(address) {
+            return false;
+        }
+        let fault = Fault { address: address & !4095, write, since_ns };
+        let mut tries = 0;
+        // Between two tries others may have the working memory.
+        while !engine.serve_or_keep(fault, &mut self.scratch()) {
+            tries += 1;
+            if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
+        }
+        engine.counters.add(Counter::Faults, 1);
+        engine.counters.add(Counter::FaultServiceNs, now_ns() - since_ns);
+        true
+    }
+}

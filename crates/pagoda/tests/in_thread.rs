@@ -1,0 +1,144 @@
+//! Faults that are served in the thread that has them: every byte against a shadow, and SIGBUS of other causes left to others.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::thread;
+
+use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda_linux::testing::bus::{BUS_ERROR, end_on_bus_error, touch_beyond_a_file};
+
+const PAGE_WORDS: usize = 512;
+const REGION: Bytes = Bytes::mib(48);
+const THREADS: u64 = 3;
+
+/// A small seeded generator, so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+fn skip(what: &str) -> bool {
+    let skip = !pagoda::userfaultfd_allows_managers();
+    if skip {
+        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
+        eprintln!("SKIPPED {what}: this machine offers no userfaultfd with UFFDIO_MOVE");
+    }
+    skip
+}
+
+fn manager(base: BasePage) -> Manager {
+    let builder = Manager::builder().budget(Bytes::mib(64)).base_page(base).serve_in_thread(true);
+    builder.spill_to("/var/tmp", Bytes::gib(1)).build().expect("manager")
+}
+
+/// Writes, reads, discards and pages out for so many steps, and looks at all of it in the end.
+fn work(mut region: Region, seed: u64, steps: usize) {
+    let mut random = Random(seed | 1);
+    let pages = region.len() / 4096;
+    // Of each page the word that it was filled with; each other word follows from it.
+    let mut shadow = vec![0u64; pages];
+    let word = |seed: u64, index: usize| if seed == 0 { 0 } else { seed.rotate_left(index as u32 / 8) };
+    for step in 0..steps {
+        let page = random.below(pages);
+        match random.below(100) {
+            0 => {
+                let count = (1 + random.below(40)).min(pages - page);
+                region.discard(page * 4096, count * 4096).expect("discarded");
+                shadow[page..page + count].fill(0);
+            }
+            1 => region.page_out(page * 4096, 4096 * (pages - page).min(64)).expect("room in the store"),
+            2..50 => {
+                let seed = random.next();
+                shadow[page] = seed;
+                let words = &mut region.words_mut()[page * PAGE_WORDS..][..PAGE_WORDS];
+                words.iter_mut().enumerate().for_each(|(index, to)| *to = word(seed, index));
+            }
+            _ => {
+                let index = random.below(PAGE_WORDS);
+                let found = region.words_mut()[page * PAGE_WORDS + index];
+                assert_eq!(found, word(shadow[page], index), "step {step}, page {page}, word {index}");
+            }
+        }
+    }
+    for (page, words) in region.words_mut().chunks(PAGE_WORDS).enumerate() {
+        for (index, found) in words.iter().enumerate() {
+            assert_eq!(*found, word(shadow[page], index), "page {page}, word {index}");
+        }
+    }
+}
+
+#[test]
+fn what_threads_wrote_is_read_at_each_base_page() {
+    if skip("faults in their own threads") {
+        return;
+    }
+    for base in BasePage::ALL {
+        let manager = manager(base);
+        thread::scope(|scope| {
+            for id in 0..THREADS {
+                let region = manager.region(REGION).create().expect("region");
+                scope.spawn(move || work(region, 0x9e37_79b9 * (id + 1) + base.bytes() as u64, 20_000));
+            }
+        });
+        let stats = manager.stats();
+        assert!(stats.stores > 0 && stats.faults_stored > 0, "it ran over its budget: {stats:?}");
+        assert!(stats.anon_peak_bytes <= (64 + 16) << 20, "{} is over budget", stats.anon_peak_bytes);
+    }
+}
+
+#[test]
+fn managers_come_and_go_while_others_serve() {
+    if skip("managers with faults in their own threads") {
+        return;
+    }
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let region = manager(BasePage::K64).region(Bytes::mib(4)).create().expect("region");
+                    work(region, 77 * (id + 1) + round, 300);
+                }
+            });
+        }
+    });
+}
+
+const ROLE: &str = "PAGODA_TEST_ROLE";
+
+/// Not a test: what the other processes do.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    if role == "handled" {
+        end_on_bus_error().expect("a handler");
+    }
+    let mut region = manager(BasePage::K64).region(Bytes::mib(4)).create().expect("region");
+    region.words_mut().fill(7);
+    assert!(region.words_mut().iter().all(|word| *word == 7));
+    let read = touch_beyond_a_file();
+    unreachable!("a byte that is not there: {read:?}");
+}
+
+fn run(role: &str) -> ExitStatus {
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command.output().expect("run").status
+}
+
+#[test]
+fn a_bus_error_that_is_nobodys_goes_where_it_went_before() {
+    if skip("bus errors of other causes") {
+        return;
+    }
+    assert_eq!(run("handled").code(), Some(BUS_ERROR));
+    assert_eq!(run("unhandled").signal(), Some(7));
+}
