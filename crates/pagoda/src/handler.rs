@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// Reads what there is and applies the events, both within the gate.
-    fn read_messages(&self, faults: &mut Vec<Fault>, scratch: &mut Scratch) {
+    pub(crate) fn read_messages(&self, faults: &mut Vec<Fault>, scratch: &mut Scratch) {
         let mut table = self.gate_exclusive();
         // Asked before the read: afterwards an unmapping may be in the batch.
         if self.space.is_quiet() {

@@ -1,7 +1,7 @@
 //! Serving a fault in the thread that has it, in its handler of SIGBUS: no thread is woken and none waits.
 //!
 //! It is what a handler thread does for one fault, tried again until it is served. Events still arrive by the descriptor, and
-//! a handler thread reads them. The interrupted thread holds no lock of the engine, because nothing of the engine touches
+//! a handler thread reads them, or who waits for one. The interrupted thread holds no lock of the engine, because nothing of the engine touches
 //! managed memory; all signals are blocked, so that no other work of the same thread gets between. What runs here must never
 //! touch managed memory either, and never waits for the thread that it interrupted.
 
@@ -83,6 +83,8 @@ impl FaultServer for InThread {
         let mut tries = 0;
         // Between two tries others may have the working memory.
         while !engine.serve_or_keep(fault, &mut self.scratch()) {
+            // An event that nobody has read keeps the kernel from filling: the handler may be asleep on another processor.
+            engine.read_messages(&mut Vec::new(), &mut self.scratch());
             tries += 1;
             if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
         }

@@ -60,6 +60,9 @@ pub fn measure(
         if details.pagoda_reason.is_none() {
             pair.pagoda = bench.pagoda(number, &mut details)?;
         }
+        if details.in_thread_reason.is_none() {
+            pair.in_thread = bench.in_thread(number, &mut details)?;
+        }
         if !kernel_first {
             pair.kernel = bench.kernel(&mut split, number, &mut details, kernel_reason)?;
         }
@@ -199,6 +202,25 @@ impl Bench<'_> {
             }
             Err(error) => {
                 details.pagoda_reason = Some(reason(error)?);
+                Ok(None)
+            }
+        }
+    }
+
+    /// In a region of the library, by the same worker and with the same budget. A failure is noted, and then it is not tried
+    /// again.
+    fn in_thread(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<Vec<Phase>>> {
+        let scratch = Scratch::new()?;
+        let mut command = self.worker(number);
+        command.extend(["--library".to_owned(), self.plan.budget.get().to_string()]);
+        command.extend(["--spill".to_owned(), scratch.path().display().to_string()]);
+        self.warm();
+        let finished = run(&command, RUN_LIMIT, self.cancel, || ());
+        self.plan.step();
+        match finished.and_then(|finished| phases(&finished.output)) {
+            Ok(phases) => Ok(Some(phases)),
+            Err(error) => {
+                details.in_thread_reason = Some(reason(error)?);
                 Ok(None)
             }
         }

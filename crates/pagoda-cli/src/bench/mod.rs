@@ -176,8 +176,8 @@ fn budget(args: &BudgetArgs) -> anyhow::Result<ExitCode> {
         progress: ProgressBar::hidden(),
     };
     let runs = |part, runs: usize| if wanted(part) { runs as u64 } else { 0 };
-    let total = runs(Part::Compressed, 3 + 3 * plan.pairs)
-        + runs(Part::Spilled, 3 + 3 * plan.pairs)
+    let total = runs(Part::Compressed, 4 + 4 * plan.pairs)
+        + runs(Part::Spilled, 4 + 4 * plan.pairs)
         + runs(Part::NoPressure, 5 * (1 + 2 * (1 + plan.program_pairs)));
     // Drawn on standard error, and there only if that is a terminal.
     plan.progress = ProgressBar::new(total).with_style(
@@ -219,7 +219,9 @@ fn budget(args: &BudgetArgs) -> anyhow::Result<ExitCode> {
         print!("{}", report::table(&report));
     }
     let settings = [&report.compressed, &report.spilled].into_iter().flatten();
-    let failed = settings.into_iter().any(|setting| setting.setting.pagoda_reason.is_some())
+    let failed = settings
+        .into_iter()
+        .any(|setting| setting.setting.pagoda_reason.is_some() || setting.setting.in_thread_reason.is_some())
         || report.no_pressure.as_ref().is_some_and(NoPressure::failed);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -64,6 +64,8 @@ pub struct Details {
     pub pagoda_stats: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pagoda_reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_thread_reason: Option<String>,
 }
 
 /// A division of the budget that was tried, and what it reached over the four patterns.
@@ -97,6 +99,13 @@ pub struct Figures {
     pub kernel_uncharged_gib_s_spread: Option<[f64; 2]>,
     pub kernel_uncharged_ratio: Option<f64>,
     pub kernel_uncharged_fault_us: Option<Percentiles>,
+    /// The same memory as a library's region whose faults are served in the thread that has them: no handler is woken.
+    pub in_thread_gib_s: Option<f64>,
+    pub in_thread_gib_s_spread: Option<[f64; 2]>,
+    /// That rate over the kernel's with the same total memory, by pairs.
+    pub in_thread_ratio: Option<f64>,
+    pub in_thread_ratio_spread: Option<[f64; 2]>,
+    pub in_thread_fault_us: Option<Percentiles>,
 }
 
 /// What one pair of runs measured, a side that did not run left out.
@@ -105,6 +114,7 @@ pub struct Pair {
     pub pagoda: Option<Vec<Phase>>,
     pub kernel: Option<Vec<Phase>>,
     pub uncharged: Option<Vec<Phase>>,
+    pub in_thread: Option<Vec<Phase>>,
 }
 
 type Side = fn(&Pair) -> &Option<Vec<Phase>>;
@@ -115,8 +125,8 @@ impl Figures {
         let phase_of =
             |pair: &Pair, side: Side| side(pair).as_ref()?.iter().find(|p| p.pattern == pattern).cloned();
         let phases = |side: Side| pairs.iter().filter_map(|pair| phase_of(pair, side)).collect::<Vec<_>>();
-        let ratios = |over: Side| {
-            let ratio = |pair| Some(phase_of(pair, |p| &p.pagoda)?.gib_s / phase_of(pair, over)?.gib_s);
+        let ratios = |of: Side, over: Side| {
+            let ratio = |pair| Some(phase_of(pair, of)?.gib_s / phase_of(pair, over)?.gib_s);
             pairs.iter().filter_map(ratio).collect::<Vec<f64>>()
         };
         let rates = |phases: &[Phase]| phases.iter().map(|phase| phase.gib_s).collect::<Vec<_>>();
@@ -126,7 +136,9 @@ impl Figures {
         };
         let (pagoda, kernel, uncharged) =
             (phases(|p| &p.pagoda), phases(|p| &p.kernel), phases(|p| &p.uncharged));
-        let over_kernel = ratios(|p| &p.kernel);
+        let in_thread = phases(|p| &p.in_thread);
+        let over_kernel = ratios(|p| &p.pagoda, |p| &p.kernel);
+        let in_thread_over_kernel = ratios(|p| &p.in_thread, |p| &p.kernel);
         let round = |value: Option<f64>| value.map(round);
         let round_both = |both: Option<[f64; 2]>| both.map(|both| both.map(self::round));
         Self {
@@ -145,8 +157,13 @@ impl Figures {
             kernel_faults: median(&counts(&kernel)),
             kernel_uncharged_gib_s: round(median(&rates(&uncharged))),
             kernel_uncharged_gib_s_spread: round_both(spread(&rates(&uncharged))),
-            kernel_uncharged_ratio: round(median(&ratios(|p| &p.uncharged))),
+            kernel_uncharged_ratio: round(median(&ratios(|p| &p.pagoda, |p| &p.uncharged))),
             kernel_uncharged_fault_us: of(&uncharged, |p| p.fault_us),
+            in_thread_gib_s: round(median(&rates(&in_thread))),
+            in_thread_gib_s_spread: round_both(spread(&rates(&in_thread))),
+            in_thread_ratio: round(median(&in_thread_over_kernel)),
+            in_thread_ratio_spread: round_both(spread(&in_thread_over_kernel)),
+            in_thread_fault_us: of(&in_thread, |p| p.fault_us),
         }
     }
 }
@@ -173,7 +190,11 @@ pub fn table(report: &Report) -> String {
         );
         text += &patterns_table(setting).to_string();
         text += "\n";
-        let reasons = [("pagoda", &details.pagoda_reason), ("kernel", &details.kernel_reason)];
+        let reasons = [
+            ("pagoda", &details.pagoda_reason),
+            ("kernel", &details.kernel_reason),
+            ("in thread", &details.in_thread_reason),
+        ];
         for (side, reason) in reasons.into_iter().filter_map(|(side, reason)| Some((side, reason.as_ref()?)))
         {
             text += &format!("{side} did not run: {reason}\n");
@@ -205,8 +226,11 @@ fn patterns_table(setting: &Setting) -> Table {
         "kernel GiB/s",
         "ratio",
         "zram uncharged GiB/s",
+        "in thread GiB/s",
+        "its ratio",
         "pagoda fault us 50/99/99.9%",
         "kernel fault us 50/99/99.9%",
+        "in thread fault us 50/99/99.9%",
     ]);
     for (pattern, figures) in &setting.patterns {
         table.add_row([
@@ -215,8 +239,11 @@ fn patterns_table(setting: &Setting) -> Table {
             rate(figures.kernel_gib_s, figures.kernel_gib_s_spread),
             rate(figures.ratio, figures.ratio_spread),
             rate(figures.kernel_uncharged_gib_s, figures.kernel_uncharged_gib_s_spread),
+            rate(figures.in_thread_gib_s, figures.in_thread_gib_s_spread),
+            rate(figures.in_thread_ratio, figures.in_thread_ratio_spread),
             fault(figures.pagoda_fault_us),
             fault(figures.kernel_fault_us),
+            fault(figures.in_thread_fault_us),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {
@@ -248,6 +275,7 @@ mod tests {
             pagoda: Some(phases(pagoda)),
             kernel: kernel.map(|rate| phases(rate * scale)),
             uncharged: None,
+            in_thread: Some(phases(2.0 * pagoda)),
         };
         let pairs = [pair(2.0, 1.0), pair(4.0, 1.0), pair(3.0, 0.5)];
         let patterns = phases(1.0).iter().map(|p| (p.pattern, Figures::of(&pairs, p.pattern))).collect();
@@ -274,7 +302,11 @@ mod tests {
             assert_eq!((&figures["pagoda_gib_s"], &figures["kernel_gib_s"]), (&3.0.into(), &1.0.into()));
             assert_eq!(figures["ratio"], 4.0, "the median of 2, 4 and 6, not the ratio of medians");
             assert_eq!(figures["ratio_spread"], serde_json::json!([2.0, 6.0]));
-            for key in ["pagoda_fault_us", "kernel_fault_us"] {
+            assert_eq!(
+                (&figures["in_thread_gib_s"], &figures["in_thread_ratio"]),
+                (&6.0.into(), &8.0.into())
+            );
+            for key in ["pagoda_fault_us", "kernel_fault_us", "in_thread_fault_us"] {
                 assert!(figures[key]["p50"].is_f64() && figures[key]["p999"].is_f64(), "{key}");
             }
         }

@@ -21,6 +21,11 @@ impl Scratch {
         Ok(Self(path))
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// A path in it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)

@@ -70,10 +70,12 @@ pub fn budget(json: &Value) -> Vec<Chart> {
             let at = |key: &str| format!("/{setting}/{pattern}/{key}");
             rates = rates
                 .figure(Side::Kernel, format!("{pattern}, zram and swap"), &at("kernel_gib_s"))
-                .figure(Side::Pagoda, format!("{pattern}, Pagoda"), &at("pagoda_gib_s"));
+                .figure(Side::Pagoda, format!("{pattern}, Pagoda"), &at("pagoda_gib_s"))
+                .figure(Side::Pagoda, format!("{pattern}, faults in thread"), &at("in_thread_gib_s"));
             faults = faults
                 .figure(Side::Kernel, format!("{pattern}, zram and swap"), &at("kernel_fault_us/p99"))
-                .figure(Side::Pagoda, format!("{pattern}, Pagoda"), &at("pagoda_fault_us/p99"));
+                .figure(Side::Pagoda, format!("{pattern}, Pagoda"), &at("pagoda_fault_us/p99"))
+                .figure(Side::Pagoda, format!("{pattern}, faults in thread"), &at("in_thread_fault_us/p99"));
         }
         charts.push(rates.chart(title, GIB_S));
         charts.push(faults.chart(format!("{title}: faults, p99"), "microseconds, less is better"));
