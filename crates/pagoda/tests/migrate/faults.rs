@@ -1,5 +1,6 @@
 //! What fails on the way, what is asked for and can't be had, and zero pages that come and go.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
@@ -168,12 +169,26 @@ fn whoever_gives_up_or_cancels_leaves_the_source_as_it_is() {
     }
 }
 
-/// Says that it has stopped, and has not.
-struct Liar;
+/// Says that it has stopped, and goes on: a word in each round.
+struct Liar<'a> {
+    region: &'a Region,
+    /// How many words it has written since it was stopped. None before.
+    words: Cell<Option<u64>>,
+}
 
-impl Writer for Liar {
+impl Liar<'_> {
+    /// Writes how many these are now to the region's last word.
+    fn write(&self, words: u64) {
+        self.region.write_words(self.region.len() - 8, &words.to_ne_bytes());
+        self.words.set(Some(words));
+    }
+}
+
+impl Writer for &Liar<'_> {
     fn throttle(&mut self, _percent: u8) {}
-    fn stop(&mut self) {}
+    fn stop(&mut self) {
+        self.write(1);
+    }
 }
 
 #[test]
@@ -183,18 +198,26 @@ fn a_writer_that_does_not_stop_is_noticed() {
     }
     let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
     let region = from.region(Bytes::mib(8)).create().expect("a region");
-    let mut program = Program::new(&region, 3);
+    // The last page is the liar's.
+    let mut program = Program::of_part(&region, region.len() - PAGE, 3);
     program.fill();
     let listener = any_port();
     let at = listener.endpoint().expect("an address");
     let brake = Brake::default();
     let receiving = receive_options(ZeroPolicy::default());
+    let liar = Liar { region: &region, words: Cell::new(None) };
     let (sent, received) = thread::scope(|scope| {
         let receiver =
             scope.spawn(|| Region::receive(&to, listener, &receiving, &mut |_| ControlFlow::Continue(())));
         let writer = scope.spawn(|| brake.run(&mut program));
         let options = live_options(Codec::Lz4, 2);
-        let sent = region.migrate_to(&at, &options, &mut Liar, &mut |_, _| ControlFlow::Continue(()));
+        // Called at the start of each round: something is left after it, whenever the other threads run.
+        let sent = region.migrate_to(&at, &options, &mut &liar, &mut |_, _| {
+            if let Some(words) = liar.words.get() {
+                liar.write(words + 1);
+            }
+            ControlFlow::Continue(())
+        });
         brake.stop();
         writer.join().expect("the program");
         (sent, receiver.join().expect("the receiver"))
@@ -202,4 +225,7 @@ fn a_writer_that_does_not_stop_is_noticed() {
     assert!(matches!(sent, Err(Error::NotStopped)), "{sent:?}");
     assert!(received.is_err());
     assert_eq!(program.differs(&region), None);
+    let mut words = [0; 8];
+    region.read_at(region.len() - 8, &mut words);
+    assert_eq!(Some(u64::from_ne_bytes(words)), liar.words.get());
 }

@@ -70,7 +70,13 @@ const WORDS: usize = PAGE / 8;
 
 impl Program {
     pub fn new(region: &Region, seed: u64) -> Self {
-        Self { at: region.as_ptr().addr(), random: Random::new(seed), shadow: vec![0; region.len() / 8] }
+        Self::of_part(region, region.len(), seed)
+    }
+
+    /// A program that leaves what is beyond the first `len` bytes, whole pages, to others.
+    pub fn of_part(region: &Region, len: usize, seed: u64) -> Self {
+        assert!(len <= region.len());
+        Self { at: region.as_ptr().addr(), random: Random::new(seed), shadow: vec![0; len / 8] }
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
