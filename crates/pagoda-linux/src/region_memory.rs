@@ -136,11 +136,6 @@ impl RegionMemory {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
-    /// Discards `offset..offset + len`, whole OS pages: it reads zero afterwards. Panics if it reaches beyond the end.
-    pub fn discard(&mut self, offset: usize, len: usize) -> io::Result<()> {
-        self.discard_shared(offset, len)
-    }
-
     /// Copies whole words into the region, each in one step, so that threads may do it at the same time. Waits for pages that
     /// are out. Panics if it reaches beyond the end, or `offset` or the length is no multiple of 8 bytes.
     pub fn write_words(&self, offset: usize, from: &[u8]) {
@@ -160,9 +155,9 @@ impl RegionMemory {
         }
     }
 
-    /// As [`discard`](Self::discard), with others at work in the region: what they write to the range meanwhile may be gone
-    /// or not.
-    pub fn discard_shared(&self, offset: usize, len: usize) -> io::Result<()> {
+    /// Discards `offset..offset + len`, whole OS pages: it reads zero afterwards. Others may be at work in the region: what they
+    /// write to the range meanwhile may be gone or not. Panics if it reaches beyond the end.
+    pub fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
         let at = self.check(offset, len);
         // SAFETY: the range lies in this mapping. A discard is to others like zeroes that are written, page by page.
         unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed)? };

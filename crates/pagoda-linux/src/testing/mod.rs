@@ -6,6 +6,7 @@
 pub mod atomic_words;
 pub mod compiled;
 pub mod disk;
+pub mod foreign;
 pub mod growing;
 pub mod heap;
 pub mod mapping;

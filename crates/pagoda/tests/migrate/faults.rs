@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pagoda::migrate::{Codec, Error, LiveOptions, Otherwise, Writer, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Region};
+use pagoda_linux::testing::foreign::Foreign;
 
 use crate::proxy::{FAULTS, Plan, line};
 use crate::support::{
@@ -108,11 +109,8 @@ fn only_a_region_of_its_own_is_sent_and_once_at_a_time() {
             "{second:?}"
         );
     });
-    let mapping = pagoda_linux::testing::mapping::Mapping::new(16).expect("memory");
-    let start = std::ptr::with_exposed_provenance_mut(mapping.start());
-    // SAFETY: fresh private anonymous memory of whole pages, which nothing else uses, and which lives longer.
-    let memory = unsafe { pagoda::ForeignMemory::new(start, 16 * PAGE) }.expect("whole pages");
-    let adopted = from.adopt(memory).expect("adopted");
+    let memory = Foreign::private(16).expect("memory");
+    let adopted = from.adopt(memory.give(0..16)).expect("adopted");
     let sent = migrate(&adopted, &options);
     assert!(matches!(sent, Err(Error::Source(_))), "{sent:?}");
 }
