@@ -8,11 +8,10 @@ use std::time::Duration;
 use pagoda::migrate::{Codec, Error, LiveOptions, Otherwise, Writer, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Region};
 use pagoda_linux::testing::foreign::Foreign;
+use pagoda_linux::testing::random::{Random, runs};
 
 use crate::proxy::{FAULTS, Plan, line};
-use crate::support::{
-    Brake, PAGE, Program, Random, any_port, live_options, manager, migrate, receive_options, runs, skip,
-};
+use crate::support::{Brake, PAGE, Program, any_port, live_options, manager, migrate, receive_options, skip};
 
 /// Short, so that silence is noticed soon, and long enough for a busy machine.
 const STALL: Duration = Duration::from_secs(2);
@@ -24,7 +23,7 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
     }
     let mut failed = 0;
     for seed in runs(24) {
-        let mut random = Random::new(seed);
+        let mut random = Random::new(seed, 0);
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
         let region = from.region(Bytes::mib(8)).create().expect("a region");
         let mut program = Program::new(&region, seed);

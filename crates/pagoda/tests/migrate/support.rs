@@ -10,6 +10,7 @@ use pagoda::migrate::{
     SendOptions, Writer, ZeroPolicy,
 };
 use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda_linux::testing::random::Random;
 
 pub const PAGE: usize = 4096;
 
@@ -24,33 +25,6 @@ pub fn skip(what: &str) -> bool {
         eprintln!("SKIPPED {what}: this machine offers no userfaultfd with UFFDIO_MOVE");
     }
     skip
-}
-
-/// A stream of random numbers that its seed repeats.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
-
-/// How many runs a seeded test makes: `PAGODA_RUNS`, or so many. The only one's number is `PAGODA_SEED`, if that is set.
-pub fn runs(default: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    match number("PAGODA_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("PAGODA_RUNS").unwrap_or(default),
-    }
 }
 
 pub fn manager(budget: Bytes, base: BasePage) -> Manager {
@@ -75,7 +49,7 @@ impl<'a> Program<'a> {
     /// A program that leaves what is beyond the first `len` bytes, whole pages, to others.
     pub fn of_part(region: &'a Region, len: usize, seed: u64) -> Self {
         assert!(len <= region.len());
-        Self { region, random: Random::new(seed), shadow: vec![0; len / 8] }
+        Self { region, random: Random::new(seed, 1), shadow: vec![0; len / 8] }
     }
 
     fn write(&mut self, index: usize, word: u64) {
