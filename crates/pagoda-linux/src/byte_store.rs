@@ -66,7 +66,7 @@ impl ByteStore {
             Backing::Small => Advice::LinuxNoHugepage,
         };
         for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, pages] {
-            // SAFETY: these advices change no content, and the whole range is our own mapping.
+            // SAFETY: these calls change no content, and the whole range is our own mapping.
             match unsafe { madvise(mapped, mapped_len, advice) } {
                 // A kernel without huge pages says EINVAL: small ones do.
                 Err(Errno::INVAL) if advice == pages => {}

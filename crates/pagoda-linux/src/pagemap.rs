@@ -118,10 +118,7 @@ impl PagemapScanner {
         end: usize,
         f: impl FnMut(Range<usize>, Presence),
     ) -> io::Result<()> {
-        assert!(
-            start.is_multiple_of(OS_PAGE) && end.is_multiple_of(OS_PAGE),
-            "whole OS pages: {start:#x}..{end:#x}"
-        );
+        assert_whole_pages(start, end);
         let mut runs = Runs { open: None, f };
         match &mut self.buffer {
             Buffer::Scan(regions) => {
@@ -153,10 +150,7 @@ impl PagemapScanner {
         end: usize,
         f: impl FnMut(Range<usize>, Presence),
     ) -> io::Result<()> {
-        assert!(
-            start.is_multiple_of(OS_PAGE) && end.is_multiple_of(OS_PAGE),
-            "whole OS pages: {start:#x}..{end:#x}"
-        );
+        assert_whole_pages(start, end);
         let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut runs = Runs { open: None, f };
         let what = What {
@@ -176,10 +170,7 @@ impl PagemapScanner {
     /// # Panics
     /// If an end is not a multiple of [`OS_PAGE`].
     pub fn huge_bytes(&mut self, start: usize, end: usize) -> io::Result<usize> {
-        assert!(
-            start.is_multiple_of(OS_PAGE) && end.is_multiple_of(OS_PAGE),
-            "whole OS pages: {start:#x}..{end:#x}"
-        );
+        assert_whole_pages(start, end);
         let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut bytes = 0;
         let mut runs = Runs { open: None, f: |run: Range<usize>, _| bytes += run.len() };
@@ -187,6 +178,13 @@ impl PagemapScanner {
         runs.finish();
         Ok(bytes)
     }
+}
+
+fn assert_whole_pages(start: usize, end: usize) {
+    assert!(
+        start.is_multiple_of(OS_PAGE) && end.is_multiple_of(OS_PAGE),
+        "whole OS pages: {start:#x}..{end:#x}"
+    );
 }
 
 /// Joins pieces that touch, so that a run never ends where a buffer did.

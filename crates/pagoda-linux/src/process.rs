@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::zombie_processes, reason = "it is waited for, by poll_child")]
-    fn a_childs_end_is_reported_with_its_signal() {
+    fn the_end_of_a_child_is_reported_with_its_signal() {
         let child = Command::new("sh").args(["-c", "kill -TERM $$"]).spawn().expect("sh starts");
         let report = loop {
             if let Some(report) = poll_child(child.id()).expect("it is our child") {

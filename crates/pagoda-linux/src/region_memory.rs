@@ -136,11 +136,6 @@ impl RegionMemory {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
-    /// Discards `offset..offset + len`, whole OS pages: it reads zero afterwards. Panics if it reaches beyond the end.
-    pub fn discard(&mut self, offset: usize, len: usize) -> io::Result<()> {
-        self.discard_shared(offset, len)
-    }
-
     /// All of it as words.
     pub fn words_mut(&mut self) -> &mut [u64] {
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
@@ -169,9 +164,9 @@ impl RegionMemory {
         }
     }
 
-    /// As [`discard`](Self::discard), with others at work in the region: what they write to the range meanwhile may be gone
-    /// or not.
-    pub fn discard_shared(&self, offset: usize, len: usize) -> io::Result<()> {
+    /// Discards `offset..offset + len`, whole OS pages: it reads zero afterwards. Others may be at work in the region: what they
+    /// write to the range meanwhile may be gone or not. Panics if it reaches beyond the end.
+    pub fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
         let at = self.check(offset, len);
         // SAFETY: the range lies in this mapping. A discard is to others like zeroes that are written, page by page.
         unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed)? };

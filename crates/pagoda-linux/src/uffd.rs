@@ -447,7 +447,7 @@ mod tests {
             eprintln!("SKIPPED events: no userfaultfd with UFFDIO_MOVE");
             return;
         };
-        let mut memory = crate::region_memory::RegionMemory::map(1 << 20).expect("map");
+        let memory = crate::region_memory::RegionMemory::map(1 << 20).expect("map");
         // SAFETY: the test's own mapping, which nothing else uses.
         unsafe { uffd.register(memory.range()).expect("register") };
         assert!(uffd.is_quiet());

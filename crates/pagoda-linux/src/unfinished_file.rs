@@ -100,14 +100,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-
-    fn names(directory: &Path) -> Vec<String> {
-        let name = |entry: io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
-        let mut names: Vec<_> =
-            fs::read_dir(directory).expect("a directory").map(|e| name(e).display().to_string()).collect();
-        names.sort();
-        names
-    }
+    use crate::testing::directory::names;
 
     #[test]
     fn a_file_has_its_name_when_it_is_finished_and_not_before() {

@@ -128,8 +128,8 @@ struct Rounds<'a> {
 }
 
 /// Sends live memory. Blocks until the receiver has confirmed all of it, or something has failed; no wait in it is longer
-/// than the stall, but for those that `writer` makes. `watch` is called about ten times a second, and ends it by
-/// [`ControlFlow::Break`].
+/// than the stall, but for those that `writer` makes. `watch` is called about ten times a second and at the start of each
+/// round, those with the writer stopped among them, and ends it by [`ControlFlow::Break`].
 ///
 /// # Errors
 /// See [`Error`]. Unless it is [`Error::Unconfirmed`] the other side shows nothing, and the writer may go on.
@@ -255,6 +255,10 @@ impl<'a> Rounds<'a> {
         lanes: Vec<Lane<'a>>,
         watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
     ) -> Result<Vec<Lane<'a>>, Error> {
+        let mut look = || watch(self.progress, &self.pace);
+        if look().is_break() {
+            return Err(Error::Cancelled);
+        }
         let busy = Busy { lanes: Mutex::new(lanes.len()), none: Condvar::new() };
         let tasks = lanes.into_iter().map(|mut lane| {
             let (this, busy) = (&*self, &busy);
@@ -264,7 +268,6 @@ impl<'a> Rounds<'a> {
                 Ok(lane)
             }
         });
-        let mut look = || watch(self.progress, &self.pace);
         let lanes = crew::run(self.orders, tasks.collect(), self.closers, Shutdown::Write, &mut look)?;
         self.first = false;
         Ok(lanes)

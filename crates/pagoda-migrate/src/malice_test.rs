@@ -1,11 +1,11 @@
 //! Whatever malice, or a bad cable, can put on the wire: it is noticed, and nothing is shown.
 
 use std::net::Shutdown;
-use std::path::Path;
 
 use pagoda_core::migrate::channel::{Outbound, Violation};
 use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame};
 use pagoda_core::migrate::handshake::Codec;
+use pagoda_linux::testing::directory::names;
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -113,11 +113,6 @@ fn be_malicious(to: &Endpoint, codec: Codec, says: &[u8]) {
     // The receiver may have closed it already.
     let _ = connections[0].send(says);
     connections.iter().for_each(|connection| connection.closer().expect("a handle").close(Shutdown::Write));
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = directory.read_dir().expect("a directory");
-    entries.map(|entry| entry.expect("an entry").file_name().display().to_string()).collect()
 }
 
 #[test]

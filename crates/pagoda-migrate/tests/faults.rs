@@ -8,30 +8,31 @@ use std::fs;
 use std::time::Duration;
 
 use pagoda_core::migrate::handshake::Codec;
+use pagoda_linux::testing::random::{Random, runs};
 use pagoda_migrate::{Error, ImageDestination, ReceiveOptions, SendOptions};
 use support::proxy::{FAULTS, Fault, Plan, line};
-use support::{Place, Random, any_port, receive_options, runs, send_options, tally, transfer_to};
+use support::{Place, any_port, receive_options, send_options, tally, transfer_to};
 
 /// Short, so that silence is noticed soon, and long enough for a busy machine.
 const STALL: Duration = Duration::from_secs(1);
 
 /// What a channel's sender says at least: its hello, and the frames that end it.
-const LEAST_BYTES: u64 = 128 + 2 * 48;
+const LEAST_BYTES: usize = 128 + 2 * 48;
 
 #[test]
 fn a_line_that_fails_is_an_error_on_both_sides_and_nothing_is_shown() {
     let mut seen = Vec::new();
     for seed in runs(60) {
-        let mut random = Random::new(seed);
+        let mut random = Random::new(seed, 1);
         let place = Place::with_image(seed, 6 << 20);
         let before = fs::read(place.image()).expect("read");
         let channels = 1 + random.below(3) as u16;
-        let codec = Codec::ALL[random.below(4) as usize];
+        let codec = Codec::ALL[random.below(4)];
         let fault = FAULTS[seed as usize % FAULTS.len()];
-        let channel = random.below(u64::from(channels)) as usize;
+        let channel = random.below(usize::from(channels));
         // Within what each channel says for sure, or anywhere in it: past its end nothing happens.
         let most = if random.below(2) == 0 { LEAST_BYTES } else { 200_000 };
-        let plan = Plan { fault, channel, at: random.below(most) as usize };
+        let plan = Plan { fault, channel, at: random.below(most) };
         let sending = SendOptions { channels, codec, stall: STALL, ..send_options() };
         let receiving = ReceiveOptions { wait: STALL, stall: STALL, ..receive_options() };
         let mut destination = ImageDestination::new(place.arrived()).expect("nothing is there");

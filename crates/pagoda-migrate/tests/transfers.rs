@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
+use pagoda_linux::testing::random::runs;
 use pagoda_migrate::{
     Destination, Endpoint, Error, ImageDestination, MemoryDestination, ReceiveOptions, SendOptions,
 };
-use support::{Place, any_port, receive_options, runs, send_options, transfer, transfer_to};
+use support::{Place, any_port, receive_options, send_options, transfer, transfer_to};
 
 #[test]
 fn an_image_arrives_with_its_content_and_its_holes() {

@@ -16,6 +16,7 @@ use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Slot;
 use pagoda_linux::uffd::Stop;
 
+use crate::copied::Copied;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
@@ -52,17 +53,6 @@ pub(crate) struct Hand {
     pub(crate) queue: VecDeque<Staged>,
     /// Steps since the last that found something to evict.
     fruitless: u32,
-}
-
-/// Granules that were moved out of a region and of which the store may have a copy: an entry whose busy bit is held.
-pub(crate) struct Copied {
-    entries: Entries,
-    index: usize,
-    /// As it was before they went.
-    word: Word,
-    handle: u64,
-    slot: Slot,
-    out: Granules,
 }
 
 /// What one step of reclaim came to.
@@ -504,105 +494,6 @@ impl Engine {
             }
         }
         (out, stop)
-    }
-
-    /// Finishes what went out of a region and has a stored copy. If that is what went, the frames are all there is to gain.
-    /// If not, the copy is out of date: a part is stored anew with the rest of its page, all of a page is staged.
-    pub(crate) fn settle_copied(&self, copied: Copied, scratch: &mut Scratch) -> Step {
-        let Copied { entries, index, word, handle, slot, out } = copied;
-        let entry = &entries[index];
-        let stored = Handle::from_bits(handle);
-        let after = word.with_resident(word.resident().without(out));
-        let bytes = |(from, to): (u32, u32)| from as usize * 4096..to as usize * 4096;
-        let is_clean = |run: (u32, u32), scratch: &mut Scratch| {
-            let content = &self.space.bytes(&slot)[bytes(run)];
-            match self.store.holds(stored, bytes(run).start, content, scratch) {
-                Ok(same) => same,
-                Err(error) => self.stop(crate::fault::unreadable(error)),
-            }
-        };
-        if out.runs().all(|run| is_clean(run, scratch)) {
-            self.counters.add(Counter::Evictions, 1);
-            self.counters.add(Counter::EvictionsClean, 1);
-            self.zone.put_pieces(&self.space, slot, out);
-            self.ledger.changed(word, after);
-            give(entry, after);
-            return Step::FrameReady;
-        }
-        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
-        let rest = all.without(out).without(after.resident());
-        if !rest.is_empty() {
-            let changed: Vec<_> = out.runs().map(bytes).collect();
-            match self.store.put_changed(stored, &changed, self.space.bytes(&slot), scratch) {
-                Err(error) => self.stop(crate::fault::unreadable(error)),
-                Ok(None) => {}
-                Ok(Some(anew)) => {
-                    self.counters.add(Counter::Evictions, 1);
-                    self.counters.add(Counter::Stores, 1);
-                    self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
-                    self.store.free(stored);
-                    self.zone.put_pieces(&self.space, slot, out);
-                    let after = after.with_backing(Backing::Handle(anew.to_bits()));
-                    self.ledger.changed(word, after);
-                    give(entry, after);
-                    return Step::FrameReady;
-                }
-            }
-        }
-        let mut slot = slot;
-        for run in rest.runs() {
-            // Fresh memory, for as long as the page is staged.
-            let content = &mut self.space.bytes_mut(&mut slot)[bytes(run)];
-            if let Err(error) = self.store.get(stored, bytes(run).start, content, scratch) {
-                self.stop(crate::fault::unreadable(error));
-            }
-        }
-        self.ledger.took(i64::from(rest.count()) * 4096);
-        self.store.free(stored);
-        self.ledger.changed(word, after.with_backing(Backing::None));
-        self.publish_staged(&entries, index, after, slot);
-        Step::Staged
-    }
-
-    /// Gives the parts of frames that have gathered back to the kernel: a fault that wants an OS page takes a fresh one, which costs
-    /// a sixth of moving one in. Waits for a handler to read the event that this makes, so that only the reclaimer may do
-    /// it, and must hold nothing.
-    pub(crate) fn give_back_pieces(&self) {
-        let Some((slots, frames_bytes)) = self.zone.take_gathered_pieces(&self.space) else { return };
-        for run in slots.chunk_by(|one, next| one.index() + 1 == next.index()) {
-            self.space.discard(run);
-        }
-        self.counters.add(Counter::ReleasedBytes, frames_bytes);
-        self.ledger.took(-(frames_bytes as i64));
-        for slot in slots {
-            self.zone.put_empty(&self.space, slot);
-        }
-    }
-
-    /// Gives ready frames back to the kernel until no more than `keep` are left or the budget holds.
-    pub(crate) fn give_back_excess(&self, keep: u64) {
-        while self.ledger.excess_bytes() > 0 && self.give_back_a_huge_frame() {}
-        let entry_bytes = self.entry_bytes() as u64;
-        let excess = self.ledger.excess_bytes().div_ceil(entry_bytes);
-        let spare = (self.zone.ready_bytes(&self.space) / entry_bytes).saturating_sub(keep).min(excess);
-        let mut slots: Vec<Slot> = Vec::with_capacity(spare.min(512) as usize);
-        for _ in 0..spare.min(512) {
-            let Some(slot) = self.zone.take_ready(&self.space) else { break };
-            slots.push(slot);
-        }
-        if slots.is_empty() {
-            return;
-        }
-        let bytes = self.space.give_back(&slots);
-        self.counters.add(Counter::ReleasedBytes, bytes as u64);
-        self.ledger.took(-(bytes as i64));
-        for slot in slots {
-            if bytes > 0 {
-                self.zone.put_empty(&self.space, slot);
-            } else {
-                self.zone.put_ready(&self.space, slot);
-            }
-        }
     }
 }
 

@@ -229,15 +229,16 @@ impl Region {
             .write_words(offset, from);
     }
 
-    /// Discards whole OS pages: they read zero afterwards and hold nothing.
+    /// Discards whole OS pages: they read zero afterwards and hold nothing. Other threads may use the region meanwhile: what they
+    /// write to these pages may be gone or not.
     ///
     /// # Errors
     /// What madvise(2) said (an offset or length that is no multiple of the OS page).
     ///
     /// # Panics
     /// As [`read_at`](Self::read_at).
-    pub fn discard(&mut self, offset: usize, len: usize) -> std::io::Result<()> {
-        let memory = self.memory.as_mut().expect("adopted memory is discarded by its owner");
+    pub fn discard(&self, offset: usize, len: usize) -> std::io::Result<()> {
+        let memory = self.memory.as_ref().expect("adopted memory is discarded by its owner");
         if let Some(end) = offset.checked_add(len).filter(|end| *end <= self.range.len())
             && let Some(range) = PageRange::new(
                 (self.range.start() + offset) & !(pagoda_core::page::OS_PAGE - 1),

@@ -106,7 +106,7 @@ fn counters_balance_at_every_exit_and_the_auditor_finds_nothing() {
         let manager = Manager::builder().budget(Bytes::mib(256)).user_mode_only(true).release(policy).build();
         let manager = manager.expect("manager");
         let engine = manager.engine();
-        let [closed, mut discarded, kept, dropped] = [(); 4].map(|()| filled(&manager));
+        let [closed, discarded, kept, dropped] = [(); 4].map(|()| filled(&manager));
         audit(&engine);
         assert_eq!(manager.stats().stored_bytes, (4 * out * BASE) as u64);
 

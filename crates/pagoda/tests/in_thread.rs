@@ -6,25 +6,11 @@ use std::thread;
 
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::bus::{BUS_ERROR, end_on_bus_error, touch_beyond_a_file};
+use pagoda_linux::testing::random::Random;
 
 const PAGE_WORDS: usize = 512;
 const REGION: Bytes = Bytes::mib(48);
 const THREADS: u64 = 3;
-
-/// A small seeded generator, so that a failure can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
 
 fn skip(what: &str) -> bool {
     let skip = !pagoda::userfaultfd_allows_managers();
@@ -42,7 +28,7 @@ fn manager(base: BasePage) -> Manager {
 
 /// Writes, reads, discards and pages out for so many steps, and looks at all of it in the end.
 fn work(mut region: Region, seed: u64, steps: usize) {
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed, 0);
     let pages = region.len() / 4096;
     // Of each page the word that it was filled with; each other word follows from it.
     let mut shadow = vec![0u64; pages];

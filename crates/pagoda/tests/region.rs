@@ -1,21 +1,7 @@
 //! A library's regions on real userfaultfd: every byte against a shadow, far beyond the budget.
 
 use pagoda::{BasePage, Bytes, Manager};
-
-/// A small seeded generator, so that a failure can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
+use pagoda_linux::testing::random::Random;
 
 fn skip() -> bool {
     let skip = !pagoda::userfaultfd_allows_managers();
@@ -43,7 +29,7 @@ fn what_was_written_is_read_at_each_base_page() {
         let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
         let pages = len / 4096;
         let mut shadow = vec![0u64; pages];
-        let mut random = Random(base.bytes() as u64 | 1);
+        let mut random = Random::new(base.bytes() as u64, 0);
         for round in 0..2 * pages {
             let page = if round < pages { round } else { random.below(pages) };
             let offset = page * 4096;

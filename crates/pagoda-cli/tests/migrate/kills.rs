@@ -7,12 +7,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::line::Line;
-use crate::pair::{Place, Side, ended, mix};
+use pagoda_linux::testing::random::{mix, runs};
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
+use crate::line::Line;
+use crate::pair::{Place, Side, ended};
 
 fn start(place: &Place, hold_after: u64) -> (Side, Side, Arc<Line>) {
     let mut receiver = place.receiver(&[]);
@@ -28,12 +26,8 @@ fn a_side_that_is_killed_leaves_the_image_intact_and_no_half_of_it() {
     let (mut sender, mut receiver, line) = start(&whole, u64::MAX);
     assert_eq!((ended(&mut sender).0, ended(&mut receiver).0), (Some(0), Some(0)));
     let total = line.passed.load(Ordering::Relaxed);
-    let seeds = match number("PAGODA_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("PAGODA_RUNS").unwrap_or(50),
-    };
     let mut arrived = 0;
-    for seed in seeds {
+    for seed in runs(50) {
         let place = Place::new(0);
         // Anywhere, or where the channels end and the image gets its name; a line that never holds still is killed at once.
         let at = if seed % 4 < 2 { mix(seed) % total } else { total + 20 - mix(seed) % 400 };

@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use pagoda_linux::testing::directory::names;
+use pagoda_linux::testing::random::mix;
 use tempfile::TempDir;
 
 /// How long anything here may take on a busy machine.
@@ -16,13 +18,6 @@ pub fn pagoda(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
     command.args(arguments).stdin(Stdio::null()).stderr(Stdio::piped());
     command
-}
-
-pub fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 pub struct Place {
@@ -58,11 +53,7 @@ impl Place {
     }
 
     pub fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.directory.path()).expect("a directory");
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.expect("an entry").file_name().display().to_string()).collect();
-        names.sort();
-        names
+        names(self.directory.path())
     }
 
     /// A receiver of `arrived`, on any port unless told otherwise.

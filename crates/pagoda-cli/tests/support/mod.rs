@@ -7,7 +7,8 @@ pub mod comparison;
 pub mod content;
 pub mod managed;
 pub mod memory;
-pub mod random;
 pub mod redis;
 pub mod suite;
 pub mod tree;
+
+pub use pagoda_linux::testing::random;

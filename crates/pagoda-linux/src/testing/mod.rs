@@ -6,11 +6,14 @@
 pub mod atomic_words;
 pub mod bus;
 pub mod compiled;
+pub mod directory;
 pub mod disk;
+pub mod foreign;
 pub mod growing;
 pub mod heap;
 pub mod mapping;
 pub mod process;
+pub mod random;
 pub mod redis;
 pub mod robust;
 pub mod sandbox;

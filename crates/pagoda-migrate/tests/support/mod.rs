@@ -15,6 +15,8 @@ use std::time::Duration;
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
+use pagoda_linux::testing::directory::names;
+use pagoda_linux::testing::random::Random;
 use pagoda_migrate::{
     Counts, Destination, Endpoint, Error, ImageDestination, ImageSource, Listener, ReceiveOptions,
     SendOptions, receive, send,
@@ -24,26 +26,9 @@ use tempfile::TempDir;
 /// Long enough for a busy machine where nothing should stall.
 pub const STALL: Duration = Duration::from_secs(20);
 
-/// A stream of random numbers that its seed repeats.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-    /// Bytes of which every third page can't be packed, and the others can.
-    pub fn content(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|i| if i / 4096 % 3 == 0 { self.next() as u8 } else { (i / 11) as u8 }).collect()
-    }
+/// Bytes of which every third page can't be packed, and the others can.
+fn content(random: &mut Random, len: usize) -> Vec<u8> {
+    (0..len).map(|i| if i / 4096 % 3 == 0 { random.next() as u8 } else { (i / 11) as u8 }).collect()
 }
 
 /// A directory with an image in it, and what a test puts beside it.
@@ -57,12 +42,12 @@ impl Place {
     pub fn with_image(seed: u64, size: u64) -> Self {
         // On a disk: not every tmpfs has holes that can be seen.
         let place = Self { directory: tempfile::tempdir_in("/var/tmp").expect("a directory"), size };
-        let mut random = Random::new(seed);
+        let mut random = Random::new(seed, 0);
         let file = File::create(place.image()).expect("an image");
         file.set_len(size).expect("a length");
         for _ in 0..size / (256 << 10) {
-            let at = random.below(size);
-            let len = (1 + random.below(96 << 10)).min(size - at) as usize;
+            let at = random.below(size as usize) as u64;
+            let len = (1 + random.below(96 << 10)).min((size - at) as usize);
             // What is dense begins on a page; other data anywhere.
             let at = if random.below(2) == 0 { at / 4096 * 4096 } else { at };
             let bytes = match random.below(4) {
@@ -71,7 +56,7 @@ impl Place {
                     let word = random.next().to_le_bytes();
                     word.into_iter().cycle().take(len).collect()
                 }
-                _ => random.content(len),
+                _ => content(&mut random, len),
             };
             file.write_all_at(&bytes, at).expect("written");
         }
@@ -92,11 +77,7 @@ impl Place {
 
     /// The names of all files: the image alone if nothing was kept.
     pub fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.directory.path()).expect("a directory");
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.expect("an entry").file_name().display().to_string()).collect();
-        names.sort();
-        names
+        names(self.directory.path())
     }
 }
 
@@ -159,15 +140,6 @@ pub fn transfer_to(
 pub fn transfer(place: &Place, sending: &SendOptions, receiving: &ReceiveOptions) -> Outcome {
     let mut destination = ImageDestination::new(place.arrived()).expect("nothing is there");
     transfer_to(&place.image(), &mut destination, &any_port(), sending, receiving, |to| to)
-}
-
-/// How many runs a seeded test makes: `PAGODA_RUNS`, or so many. The first one's number is `PAGODA_SEED`, or 0.
-pub fn runs(default: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    match number("PAGODA_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("PAGODA_RUNS").unwrap_or(default),
-    }
 }
 
 /// How often each value occurs.

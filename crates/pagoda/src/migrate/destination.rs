@@ -112,7 +112,7 @@ impl Destination for RegionDestination {
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
         let len = Bytes::new(range.end - range.start).as_usize().next_multiple_of(OS_PAGE);
-        self.region()?.1.discard_shared(Bytes::new(range.start).as_usize(), len)
+        self.region()?.1.discard(Bytes::new(range.start).as_usize(), len)
     }
 
     fn finish(&mut self) -> io::Result<()> {

@@ -68,8 +68,8 @@ impl Region {
     ///
     /// The region itself stays as it is. Once this has succeeded it is a copy of what lives on elsewhere, to be closed.
     ///
-    /// Blocks until the receiver has confirmed all of it; `watch` is called about ten times a second, and ends it by
-    /// [`ControlFlow::Break`]. A first write to a page after each round costs about 2 µs more meanwhile, and scanning for
+    /// Blocks until the receiver has confirmed all of it; `watch` is called about ten times a second and at the start of each
+    /// round, and ends it by [`ControlFlow::Break`]. A first write to a page after each round costs about 2 µs more meanwhile, and scanning for
     /// those holds faults up for some 100 µs for each 64 MiB.
     ///
     /// # Errors

@@ -79,7 +79,7 @@ fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
         let base = [BasePage::K64, BasePage::K4, BasePage::K16][seed as usize % 3];
         let builder = Manager::builder().budget(Bytes::mib(24)).base_page(base).user_mode_only(true);
         let manager = builder.build().expect("a manager");
-        let mut region = manager.region(Bytes::mib(5)).create().expect("a region");
+        let region = manager.region(Bytes::mib(5)).create().expect("a region");
         let mut shadow = vec![0u8; region.len()];
         let mut other = Other::new(&region);
         let mut state = seed + 1;
@@ -106,11 +106,7 @@ fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
                         4 => {
                             let len = OS_PAGE * (1 + random(&mut state) as usize % 20);
                             let len = len.min(shadow.len() - bytes.start);
-                            region
-                                .memory()
-                                .expect("its own")
-                                .discard_shared(bytes.start, len)
-                                .expect("discarded");
+                            region.discard(bytes.start, len).expect("discarded");
                             shadow[bytes.start..bytes.start + len].fill(0);
                         }
                         5 => {

@@ -34,6 +34,8 @@ mod remote;
 mod scratch;
 mod spill;
 #[cfg(test)]
+mod spill_test;
+#[cfg(test)]
 mod tests;
 mod tiered;
 

@@ -2,8 +2,9 @@
 
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{BasePage, Bytes};
+use pagoda_linux::testing::random::runs;
 
-use crate::support::{Program, live_options, manager, migrate, receive_options, runs, skip};
+use crate::support::{Program, live_options, manager, migrate, receive_options, skip};
 
 /// More than the budget, so that a part of it is out at any time.
 const REGION: Bytes = Bytes::mib(32);

@@ -1,16 +1,17 @@
 //! What fails on the way, what is asked for and can't be had, and zero pages that come and go.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
 
 use pagoda::migrate::{Codec, Error, LiveOptions, Otherwise, Writer, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Region};
+use pagoda_linux::testing::foreign::Foreign;
+use pagoda_linux::testing::random::{Random, runs};
 
 use crate::proxy::{FAULTS, Plan, line};
-use crate::support::{
-    Brake, PAGE, Program, Random, any_port, live_options, manager, migrate, receive_options, runs, skip,
-};
+use crate::support::{Brake, PAGE, Program, any_port, live_options, manager, migrate, receive_options, skip};
 
 /// Short, so that silence is noticed soon, and long enough for a busy machine.
 const STALL: Duration = Duration::from_secs(2);
@@ -22,7 +23,7 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
     }
     let mut failed = 0;
     for seed in runs(24) {
-        let mut random = Random::new(seed);
+        let mut random = Random::new(seed, 0);
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
         let region = from.region(Bytes::mib(8)).create().expect("a region");
         let mut program = Program::new(&region, seed);
@@ -107,11 +108,8 @@ fn only_a_region_of_its_own_is_sent_and_once_at_a_time() {
             "{second:?}"
         );
     });
-    let mapping = pagoda_linux::testing::mapping::Mapping::new(16).expect("memory");
-    let start = std::ptr::with_exposed_provenance_mut(mapping.start());
-    // SAFETY: fresh private anonymous memory of whole pages, which nothing else uses, and which lives longer.
-    let memory = unsafe { pagoda::ForeignMemory::new(start, 16 * PAGE) }.expect("whole pages");
-    let adopted = from.adopt(memory).expect("adopted");
+    let memory = Foreign::private(16).expect("memory");
+    let adopted = from.adopt(memory.give(0..16)).expect("adopted");
     let sent = migrate(&adopted, &options);
     assert!(matches!(sent, Err(Error::Source(_))), "{sent:?}");
 }
@@ -168,12 +166,26 @@ fn whoever_gives_up_or_cancels_leaves_the_source_as_it_is() {
     }
 }
 
-/// Says that it has stopped, and has not.
-struct Liar;
+/// Says that it has stopped, and goes on: a word in each round.
+struct Liar<'a> {
+    region: &'a Region,
+    /// How many words it has written since it was stopped. None before.
+    words: Cell<Option<u64>>,
+}
 
-impl Writer for Liar {
+impl Liar<'_> {
+    /// Writes how many these are now to the region's last word.
+    fn write(&self, words: u64) {
+        self.region.write_words(self.region.len() - 8, &words.to_ne_bytes());
+        self.words.set(Some(words));
+    }
+}
+
+impl Writer for &Liar<'_> {
     fn throttle(&mut self, _percent: u8) {}
-    fn stop(&mut self) {}
+    fn stop(&mut self) {
+        self.write(1);
+    }
 }
 
 #[test]
@@ -183,18 +195,26 @@ fn a_writer_that_does_not_stop_is_noticed() {
     }
     let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
     let region = from.region(Bytes::mib(8)).create().expect("a region");
-    let mut program = Program::new(&region, 3);
+    // The last page is the liar's.
+    let mut program = Program::of_part(&region, region.len() - PAGE, 3);
     program.fill();
     let listener = any_port();
     let at = listener.endpoint().expect("an address");
     let brake = Brake::default();
     let receiving = receive_options(ZeroPolicy::default());
+    let liar = Liar { region: &region, words: Cell::new(None) };
     let (sent, received) = thread::scope(|scope| {
         let receiver =
             scope.spawn(|| Region::receive(&to, listener, &receiving, &mut |_| ControlFlow::Continue(())));
         let writer = scope.spawn(|| brake.run(&mut program));
         let options = live_options(Codec::Lz4, 2);
-        let sent = region.migrate_to(&at, &options, &mut Liar, &mut |_, _| ControlFlow::Continue(()));
+        // Called at the start of each round: something is left after it, whenever the other threads run.
+        let sent = region.migrate_to(&at, &options, &mut &liar, &mut |_, _| {
+            if let Some(words) = liar.words.get() {
+                liar.write(words + 1);
+            }
+            ControlFlow::Continue(())
+        });
         brake.stop();
         writer.join().expect("the program");
         (sent, receiver.join().expect("the receiver"))
@@ -202,4 +222,7 @@ fn a_writer_that_does_not_stop_is_noticed() {
     assert!(matches!(sent, Err(Error::NotStopped)), "{sent:?}");
     assert!(received.is_err());
     assert_eq!(program.differs(&region), None);
+    let mut words = [0; 8];
+    region.read_at(region.len() - 8, &mut words);
+    assert_eq!(Some(u64::from_ne_bytes(words)), liar.words.get());
 }

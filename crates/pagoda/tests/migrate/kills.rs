@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use pagoda::migrate::{Codec, Error, Writer, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Region};
+use pagoda_linux::testing::random::{Random, runs};
 
 use crate::line::Line;
-use crate::support::{
-    Brake, Program, Random, any_port, digest, live_options, manager, receive_options, runs, skip,
-};
+use crate::support::{Brake, Program, any_port, digest, live_options, manager, receive_options, skip};
 
 const ROLE: &str = "PAGODA_TEST_ROLE";
 const SEED: &str = "PAGODA_TEST_SEED";
@@ -140,7 +139,7 @@ fn a_side_that_is_killed_leaves_the_source_whole_and_no_half_of_it_at_the_destin
     }
     let (mut arrived, mut total) = (0, 4_000_000);
     for seed in runs(20) {
-        let mut random = Random::new(seed);
+        let mut random = Random::new(seed, 0);
         let mut receiver = Side::start("destination", seed);
         let address = receiver.next().expect("an address");
         let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port");

@@ -1,7 +1,7 @@
 //! What the tests share: a writer with a shadow of what it wrote, and both ends of a migration in one process.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use pagoda::migrate::{
     SendOptions, Writer, ZeroPolicy,
 };
 use pagoda::{BasePage, Bytes, Manager, Region};
-use rustix::mm::{Advice, madvise};
+use pagoda_linux::testing::random::Random;
 
 pub const PAGE: usize = 4096;
 
@@ -27,61 +27,33 @@ pub fn skip(what: &str) -> bool {
     skip
 }
 
-/// A stream of random numbers that its seed repeats.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
-
-/// How many runs a seeded test makes: `PAGODA_RUNS`, or so many. The only one's number is `PAGODA_SEED`, if that is set.
-pub fn runs(default: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    match number("PAGODA_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("PAGODA_RUNS").unwrap_or(default),
-    }
-}
-
 pub fn manager(budget: Bytes, base: BasePage) -> Manager {
     let builder = Manager::builder().budget(budget).base_page(base).user_mode_only(true);
     builder.spill_to("/var/tmp", Bytes::gib(1)).build().expect("a manager")
 }
 
 /// A program that writes to a region, and what it has written.
-pub struct Program {
-    at: usize,
+pub struct Program<'a> {
+    region: &'a Region,
     random: Random,
     pub shadow: Vec<u64>,
 }
 
 const WORDS: usize = PAGE / 8;
 
-impl Program {
-    pub fn new(region: &Region, seed: u64) -> Self {
-        Self { at: region.as_ptr().addr(), random: Random::new(seed), shadow: vec![0; region.len() / 8] }
+impl<'a> Program<'a> {
+    pub fn new(region: &'a Region, seed: u64) -> Self {
+        Self::of_part(region, region.len(), seed)
     }
 
-    fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.shadow.len());
-        let at = std::ptr::with_exposed_provenance(self.at + index * 8);
-        // SAFETY: the region lives as long as its program in each test, and is that long; all bits are a word.
-        unsafe { &*at }
+    /// A program that leaves what is beyond the first `len` bytes, whole pages, to others.
+    pub fn of_part(region: &'a Region, len: usize, seed: u64) -> Self {
+        assert!(len <= region.len());
+        Self { region, random: Random::new(seed, 1), shadow: vec![0; len / 8] }
     }
 
     fn write(&mut self, index: usize, word: u64) {
-        self.word(index).store(word, Ordering::Relaxed);
+        self.region.write_words(index * 8, &word.to_ne_bytes());
         self.shadow[index] = word;
     }
 
@@ -106,9 +78,7 @@ impl Program {
 
     fn discard(&mut self, page: usize, pages: usize) {
         let pages = pages.min(self.pages() - page);
-        let at = std::ptr::with_exposed_provenance_mut(self.at + page * PAGE);
-        // SAFETY: the range lies in the region, which only this program uses.
-        unsafe { madvise(at, pages * PAGE, Advice::LinuxDontNeed).expect("discarded") };
+        self.region.discard(page * PAGE, pages * PAGE).expect("discarded");
         self.shadow[page * WORDS..(page + pages) * WORDS].fill(0);
     }
 
@@ -137,8 +107,9 @@ impl Program {
             8..12 => self.write_page(page),
             12..15 => {
                 let index = page * WORDS + self.random.below(WORDS);
-                let found = self.word(index).load(Ordering::Relaxed);
-                assert_eq!(found, self.shadow[index], "word {index} at the source");
+                let mut found = [0; 8];
+                self.region.read_at(index * 8, &mut found);
+                assert_eq!(u64::from_ne_bytes(found), self.shadow[index], "word {index} at the source");
             }
             _ => {
                 let pages = 1 + self.random.below(40);
@@ -177,7 +148,7 @@ pub struct Brake {
 
 impl Brake {
     /// Runs `program` until it is stopped.
-    pub fn run(&self, program: &mut Program) {
+    pub fn run(&self, program: &mut Program<'_>) {
         while !self.wanted.load(Ordering::Acquire) {
             program.step();
             if program.random.below(64) == 0 {
@@ -225,7 +196,7 @@ pub type Outcome = (Result<Moved, Error>, Result<(Region, Counts), Error>);
 /// makes of the listener's address.
 pub fn migrate(
     region: &Region,
-    program: &mut Program,
+    program: &mut Program<'_>,
     to: &Manager,
     options: &LiveOptions,
     receiving: &ReceiveOptions,

@@ -1,4 +1,6 @@
-//! Random numbers that a seed repeats.
+//! Random numbers that a seed repeats, and the seeds of a test that makes several runs.
+//!
+//! This module must never use a clock or anything else that is not the same the next time.
 
 /// SplitMix64's step: every bit of the result depends on every bit of `x`.
 pub fn mix(x: u64) -> u64 {
@@ -9,6 +11,7 @@ pub fn mix(x: u64) -> u64 {
 }
 
 /// A stream of random numbers.
+#[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
@@ -17,6 +20,10 @@ impl Random {
         Self(mix(seed ^ mix(user)))
     }
     /// Any number.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it has no end: an iterator's caller would have to unwrap each"
+    )]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
@@ -43,5 +50,15 @@ impl Random {
         let count = self.between(1, most);
         let from = self.below(len - count + 1);
         from..from + count
+    }
+}
+
+/// The seeds of a test's runs: as many as `PAGODA_RUNS` says, or `default`; or the one that `PAGODA_SEED` says.
+#[must_use]
+pub fn runs(default: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("PAGODA_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("PAGODA_RUNS").unwrap_or(default),
     }
 }

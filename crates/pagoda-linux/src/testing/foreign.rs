@@ -1,0 +1,176 @@
+//! Memory of a test's own that is given to a manager to adopt, whole or with what a manager has to refuse.
+//!
+//! This module must never unmap anything that it has given away, nor show it as a reference: a manager moves its pages out.
+
+use std::cell::Cell;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::mapping::PAGE;
+use crate::region_memory::ForeignMemory;
+
+/// Where the next one lies. Below where the kernel puts what may lie anywhere, on every architecture: nothing else comes to
+/// lie in a hole that a test makes.
+static NEXT: AtomicUsize = AtomicUsize::new(64 << 30);
+
+/// A mapping of whole OS pages, readable and writable, that stays as long as the process lives.
+#[derive(Debug)]
+pub struct Foreign {
+    start: usize,
+    pages: usize,
+    holes: Vec<Range<usize>>,
+    is_given: Cell<bool>,
+}
+
+impl Foreign {
+    /// Fresh private memory without huge pages.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn private(pages: usize) -> io::Result<Self> {
+        Self::map(pages, libc::MAP_PRIVATE)
+    }
+
+    /// Fresh shared memory, which no manager takes.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn shared(pages: usize) -> io::Result<Self> {
+        Self::map(pages, libc::MAP_SHARED)
+    }
+
+    fn map(pages: usize, flags: i32) -> io::Result<Self> {
+        // The page after it stays free, so that it is a mapping by itself.
+        let start = NEXT.fetch_add((pages + 1) * PAGE, Ordering::Relaxed);
+        let at = std::ptr::with_exposed_provenance_mut(start);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: a mapping that replaces nothing aliases nothing.
+        let mapped = unsafe { libc::mmap(at, pages * PAGE, protection, flags, -1, 0) };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        assert_eq!(mapped.expose_provenance(), start, "where it was asked for");
+        // SAFETY: the mapping just made; the advice changes no content. A kernel without huge pages has none to forbid.
+        let _ = unsafe { libc::madvise(mapped, pages * PAGE, libc::MADV_NOHUGEPAGE) };
+        Ok(Self { start, pages, holes: Vec::new(), is_given: Cell::new(false) })
+    }
+
+    /// The address of a page.
+    #[must_use]
+    pub fn address(&self, page: usize) -> usize {
+        self.start + page * PAGE
+    }
+
+    fn at(&self, pages: &Range<usize>) -> *mut u8 {
+        let in_hole = |hole: &Range<usize>| hole.start < pages.end && pages.start < hole.end;
+        assert!(
+            pages.start < pages.end && pages.end <= self.pages && !self.holes.iter().any(in_hole),
+            "{pages:?} of {} but {:?}",
+            self.pages,
+            self.holes
+        );
+        std::ptr::with_exposed_provenance_mut(self.address(pages.start))
+    }
+
+    /// Writes a page's first byte. It ends the process if that is forbidden.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    pub fn write(&self, page: usize, value: u8) {
+        // SAFETY: `at` checked that the page is mapped, and nobody has a reference to it. No other thread has `self`; what a
+        // manager moves out is back before an access is done.
+        unsafe { self.at(&(page..page + 1)).write_volatile(value) };
+    }
+
+    /// A page's first byte. It ends the process if reading is forbidden.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
+    #[must_use]
+    pub fn read(&self, page: usize) -> u8 {
+        // SAFETY: as for `write`; every bit pattern is a u8.
+        unsafe { self.at(&(page..page + 1)).read_volatile() }
+    }
+
+    /// mprotect(2).
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// If there are no such pages, or some of it was given away.
+    pub fn protect(&mut self, pages: Range<usize>, protection: i32) -> io::Result<()> {
+        assert!(!self.is_given.get(), "it is as it was when it was given away");
+        // SAFETY: `at` checked that the pages are mapped, and nobody has a reference to them; a forbidden access ends the
+        // process.
+        done(unsafe { libc::mprotect(self.at(&pages).cast(), pages.len() * PAGE, protection) })
+    }
+
+    /// Makes a hole that stays one.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// As [`protect`](Self::protect).
+    pub fn unmap(&mut self, pages: Range<usize>) -> io::Result<()> {
+        assert!(!self.is_given.get(), "it is as it was when it was given away");
+        // SAFETY: `at` checked that the pages are mapped, and nobody has a reference to them; there will be no further access.
+        done(unsafe { libc::munmap(self.at(&pages).cast(), pages.len() * PAGE) })?;
+        self.holes.push(pages);
+        Ok(())
+    }
+
+    /// These pages, for a manager to adopt or to refuse.
+    ///
+    /// # Panics
+    /// If there are no such pages; holes count as pages.
+    #[must_use]
+    pub fn give(&self, pages: Range<usize>) -> ForeignMemory {
+        assert!(pages.start < pages.end && pages.end <= self.pages, "{pages:?} of {}", self.pages);
+        self.is_given.set(true);
+        let start = std::ptr::with_exposed_provenance_mut(self.address(pages.start));
+        // SAFETY: a manager refuses what has a hole, is shared, or can't be read and written, so that none of it is ever
+        // managed; nothing else comes to lie in a hole (see `NEXT`). The rest is private anonymous memory without huge
+        // pages, neither locked nor executable, and stays so and where it is: what was given is not protected, unmapped or
+        // moved any more. Nothing but single bytes is ever written to it, so that no stack, heap or control block lies in
+        // it. Whoever forks has to vouch for what the child does.
+        let memory = unsafe { ForeignMemory::new(start, pages.len() * PAGE) };
+        memory.expect("whole pages")
+    }
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_stays_one_and_the_rest_is_as_it_was() {
+        let mut memory = Foreign::private(64).expect("memory");
+        (0..64).for_each(|page| memory.write(page, page as u8));
+        memory.unmap(10..20).expect("unmapped");
+        memory.protect(30..31, libc::PROT_READ).expect("protected");
+        // Whoever maps as much as the hole is long gets it elsewhere.
+        let others: Vec<_> =
+            (0..64).map(|_| super::super::mapping::Mapping::new(10).expect("memory")).collect();
+        let hole = memory.address(10)..memory.address(20);
+        assert!(others.iter().all(|other| !hole.contains(&other.start())));
+        assert!((0..10).chain(20..64).all(|page| memory.read(page) == page as u8));
+        let given = memory.give(20..64);
+        assert_eq!((given.range().start(), given.range().len()), (memory.address(20), 44 * PAGE));
+    }
+
+    #[test]
+    #[should_panic(expected = "it is as it was when it was given away")]
+    fn what_was_given_away_is_not_unmapped() {
+        let mut memory = Foreign::private(2).expect("memory");
+        let _ = memory.give(0..1);
+        let _ = memory.unmap(1..2);
+    }
+}

@@ -1,0 +1,51 @@
+//! Frames that nobody needs go back to the kernel: parts that are ready by themselves, and what is too much for the budget.
+//!
+//! This module must never give back a frame that holds somebody's content: only what the zone says is ready.
+
+use pagoda_linux::space::Slot;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+
+impl Engine {
+    /// Gives the parts of frames that have gathered back to the kernel: a fault that wants an OS page takes a fresh one, which costs
+    /// a sixth of moving one in. Waits for a handler to read the event that this makes, so that only the reclaimer may do
+    /// it, and must hold nothing.
+    pub(crate) fn give_back_pieces(&self) {
+        let Some((slots, frames_bytes)) = self.zone.take_gathered_pieces(&self.space) else { return };
+        for run in slots.chunk_by(|one, next| one.index() + 1 == next.index()) {
+            self.space.discard(run);
+        }
+        self.counters.add(Counter::ReleasedBytes, frames_bytes);
+        self.ledger.took(-(frames_bytes as i64));
+        for slot in slots {
+            self.zone.put_empty(&self.space, slot);
+        }
+    }
+
+    /// Gives ready frames back to the kernel until no more than `keep` are left or the budget holds.
+    pub(crate) fn give_back_excess(&self, keep: u64) {
+        while self.ledger.excess_bytes() > 0 && self.give_back_a_huge_frame() {}
+        let entry_bytes = self.entry_bytes() as u64;
+        let excess = self.ledger.excess_bytes().div_ceil(entry_bytes);
+        let spare = (self.zone.ready_bytes(&self.space) / entry_bytes).saturating_sub(keep).min(excess);
+        let mut slots: Vec<Slot> = Vec::with_capacity(spare.min(512) as usize);
+        for _ in 0..spare.min(512) {
+            let Some(slot) = self.zone.take_ready(&self.space) else { break };
+            slots.push(slot);
+        }
+        if slots.is_empty() {
+            return;
+        }
+        let bytes = self.space.give_back(&slots);
+        self.counters.add(Counter::ReleasedBytes, bytes as u64);
+        self.ledger.took(-(bytes as i64));
+        for slot in slots {
+            if bytes > 0 {
+                self.zone.put_empty(&self.space, slot);
+            } else {
+                self.zone.put_ready(&self.space, slot);
+            }
+        }
+    }
+}
