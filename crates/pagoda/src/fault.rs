@@ -302,13 +302,13 @@ impl Engine {
             let progress = self.space.fill(here, slot, offset);
             (progress.stop.is_none(), progress)
         };
-        let progress = if self.has_room() {
+        // While the thread that wants it waits, moving an OS page that is ready takes less than a fresh one.
+        let may_open = !self.has_room() && self.may_use_frame();
+        let progress = if let Some(progress) = self.zone.place_page(&self.space, &content, may_open, place) {
+            progress
+        } else if self.has_room() {
             let progress = self.space.fill_with(here, &content);
             self.ledger.took(progress.bytes as i64);
-            progress
-        } else if let Some(progress) =
-            self.zone.place_page(&self.space, &content, self.may_use_frame(), place)
-        {
             progress
         } else {
             return (word, Served::NoMemory);
@@ -325,7 +325,7 @@ impl Engine {
         self.ledger.resident(4096);
         self.note_use();
         let resident = word.resident().or(Granules::range(granule, granule + 1));
-        (word.with_resident(resident).with_warmth(1), Served::Done)
+        (word.with_resident(resident).with_warmth((word.warmth() + 1).min(3)), Served::Done)
     }
 
     fn count_fetched(&self, bytes: usize) {

@@ -8,10 +8,13 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 
 impl Engine {
-    /// Gives the parts of frames that have gathered back to the kernel: a fault that wants an OS page takes a fresh one, which costs
-    /// a sixth of moving one in. Waits for a handler to read the event that this makes, so that only the reclaimer may do
-    /// it, and must hold nothing.
+    /// Gives the parts of frames that have gathered back to the kernel as long as the budget is exceeded; else they are for the
+    /// next faults. Waits for a handler to read the event that this makes, so that only the reclaimer may do it, and must
+    /// hold nothing.
     pub(crate) fn give_back_pieces(&self) {
+        if self.ledger.excess_bytes() == 0 {
+            return;
+        }
         let Some((slots, frames_bytes)) = self.zone.take_gathered_pieces(&self.space) else { return };
         for run in slots.chunk_by(|one, next| one.index() + 1 == next.index()) {
             self.space.discard(run);

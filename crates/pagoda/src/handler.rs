@@ -24,6 +24,10 @@ const DEFERRED_WAIT_US: u32 = 4000;
 /// pages as there are in one.
 const DIRECT_STEPS: u32 = 9;
 
+/// Steps of reclaim that are done at most before one fault of a thread that jumps about: one or two make up for a granule, and a
+/// hand that finds nothing must not keep it.
+const PAY_STEPS: u32 = 4;
+
 /// Frames that a handler makes ready before the fault it serves may use one although the budget is exceeded: one is used, and
 /// the other outweighs by which the store grew.
 const EARNED_BY: u32 = 2;
@@ -120,10 +124,28 @@ impl Engine {
         }
     }
 
+    /// Makes ready about as much as a fault of a thread that jumps about will take, as long as less is free than reclaim would
+    /// leave. A move out of a region interrupts all other processors that run the program, which takes ten times the move. While
+    /// its thread waits for the fault, or is the one that serves it, there may be none.
+    fn pay_ahead(&self, scratch: &mut Scratch) {
+        for _ in 0..PAY_STEPS {
+            if self.free() >= self.marks().high {
+                return;
+            }
+            match self.reclaim_step(scratch) {
+                Step::FrameReady | Step::Staged | Step::Looking => {}
+                Step::Again | Step::Exhausted | Step::Full(_) => return,
+            }
+        }
+    }
+
     /// Serves one fault. False if it has to wait.
     pub(crate) fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
         let page = fault.address / self.entry_bytes();
         let extent = self.recent.extent(page);
+        if extent == Extent::Granule {
+            self.pay_ahead(scratch);
+        }
         match self.serve(fault.address, fault.write, extent, scratch) {
             Served::Done => {
                 let next = (page + 1) * self.entry_bytes();
