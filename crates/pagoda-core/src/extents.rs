@@ -87,6 +87,12 @@ impl Extents {
 
     /// Slots that are taken.
     #[must_use]
+    pub fn slots_max(&self) -> u32 {
+        self.slots_max
+    }
+
+    /// Slots that hold live units.
+    #[must_use]
     pub fn taken_slots(&self) -> u32 {
         self.high() - self.free_below_high
     }

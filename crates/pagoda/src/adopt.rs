@@ -29,15 +29,24 @@ use crate::table::{Filler, Span, Table, give};
 /// 200 µs for the scan of 64 MiB.
 const ADOPT_BYTES: usize = 64 << 20;
 
+/// Bytes of address space that could not be adopted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NotAdopted {
+    /// The program has registered them itself.
+    pub(crate) registered_bytes: u64,
+    /// The kernel has no room for another mapping now.
+    pub(crate) refused_bytes: u64,
+}
+
 impl Engine {
-    /// Takes `range` under management, with what is present in it. Returns how many bytes of address space it could not
-    /// because the program has registered them itself.
-    pub(crate) fn adopt(&self, present: &mut PagemapScanner, range: PageRange, filler: Filler) -> u64 {
+    /// Takes `range` under management, with what is present in it. Returns what it could not.
+    pub(crate) fn adopt(&self, present: &mut PagemapScanner, range: PageRange, filler: Filler) -> NotAdopted {
         let mut start = range.start();
         let mut adopted = 0;
-        let mut registered = 0;
+        let mut not = NotAdopted::default();
+        let mut most = ADOPT_BYTES;
         while start < range.end() {
-            let chunk = PageRange::at(start, ADOPT_BYTES.min(range.end() - start));
+            let chunk = PageRange::at(start, most.min(range.end() - start));
             start = chunk.end();
             let mut table = self.gate_exclusive();
             // The maps were read without the gate: what is managed meanwhile is not touched again.
@@ -51,7 +60,16 @@ impl Engine {
                 match registered_now {
                     Ok(()) => {}
                     Err(errno) if errno == KernelErrno::BUSY => {
-                        registered += gap.len() as u64;
+                        not.registered_bytes += gap.len() as u64;
+                        continue;
+                    }
+                    // The process may not have one mapping more, which a part of one would be. All of it is none.
+                    Err(errno) if errno == KernelErrno::NOMEM && chunk.end() < range.end() => {
+                        (start, most) = (gap.start(), usize::MAX);
+                        break;
+                    }
+                    Err(errno) if errno == KernelErrno::NOMEM => {
+                        not.refused_bytes += gap.len() as u64;
                         continue;
                     }
                     // Gone or changed since the maps were read: the next look sees what is there then.
@@ -78,7 +96,7 @@ impl Engine {
             self.counters.add(Counter::AdoptedRanges, 1);
             self.counters.add(Counter::AdoptedBytes, adopted as u64);
         }
-        registered
+        not
     }
 
     /// Ends the following of all ranges: what is missing in them is ours to fill from now on, and what is present may be

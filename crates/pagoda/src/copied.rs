@@ -40,6 +40,10 @@ impl Engine {
                 Err(error) => self.stop(crate::fault::unreadable(error)),
             }
         };
+        // A part is compared with the copy, and stored anew with the rest of it: in the file it would be of no use.
+        if out.count() as usize * 4096 < self.entry_bytes() && !self.store.is_in_memory(stored) {
+            self.promote(handle, scratch);
+        }
         if out.runs().all(|run| is_clean(run, scratch)) {
             self.counters.add(Counter::Evictions, 1);
             self.counters.add(Counter::EvictionsClean, 1);

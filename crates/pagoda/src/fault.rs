@@ -59,7 +59,7 @@ impl Engine {
         if let Some(served) = self.serve_huge(address) {
             return served;
         }
-        let mut fetched = false;
+        let (mut fetched, mut promoted) = (false, false);
         loop {
             let table = self.gate_shared();
             // The kernel refuses fills as long as an event is outstanding; but of one that was read and waits only we know.
@@ -107,7 +107,7 @@ impl Engine {
                     return served;
                 }
                 Backing::Handle(handle)
-                    if self.keeps_copies() && self.store.is_in_memory(Handle::from_bits(handle)) =>
+                    if self.keeps_copies_of(handle) && self.store.is_in_memory(Handle::from_bits(handle)) =>
                 {
                     let (after, served) = self.install_copy(&page, word, handle, granule, scratch);
                     self.ledger.changed(word, after);
@@ -117,6 +117,12 @@ impl Engine {
                 Backing::Handle(handle) => {
                     let entries = Arc::clone(span.entries());
                     drop(table);
+                    let is_new = !promoted && !self.store.is_in_memory(Handle::from_bits(handle));
+                    promoted = true;
+                    if is_new && self.promote(handle, scratch) {
+                        give(&entries[page.index], word);
+                        continue;
+                    }
                     if !self.fetch(&entries, page.index, word, handle, false, scratch) {
                         return Served::NoMemory;
                     }
@@ -340,6 +346,23 @@ impl Engine {
         self.ledger.store_bytes() < limit - limit / 32 && !self.is_released()
     }
 
+    /// The same of this page: one that is in the file, too, need not be in memory for it.
+    fn keeps_copies_of(&self, handle: u64) -> bool {
+        self.keeps_copies() || self.store.is_kept(Handle::from_bits(handle)) && !self.is_released()
+    }
+
+    /// Brings a page that is in the file into memory, whose entry's busy bit the caller has taken. Whether that could be done.
+    pub(crate) fn promote(&self, handle: u64, scratch: &mut Scratch) -> bool {
+        match self.store.promote(Handle::from_bits(handle), scratch) {
+            Ok(true) => {
+                self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+                true
+            }
+            Ok(false) => false,
+            Err(error) => self.stop(unreadable(error)),
+        }
+    }
+
     /// Puts the content of a stored page into the region, and leaves it in the store, too.
     fn install_copy(
         &self,
@@ -354,6 +377,8 @@ impl Engine {
         if let Err(error) = self.store.get(handle, 0, self.space.bytes_mut(&mut slot), scratch) {
             self.stop(unreadable(error));
         }
+        // All of it is in the region in a moment: of the two copies the one in the file is enough.
+        self.store.demote(handle);
         let moved = self.move_in(page, &slot, page.granules.without(word.resident()));
         let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
         self.zone.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));

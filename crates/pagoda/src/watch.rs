@@ -371,10 +371,14 @@ impl Engine {
             let Some(populated) = populated_bytes(&mut watcher.present, gap) else { continue };
             match decide(&facts(gap, populated), &situation) {
                 Decision::Adopt => {
-                    let refused = self.adopt(&mut watcher.present, gap, filler);
-                    watcher.left_registered += refused.min(populated);
+                    let not = self.adopt(&mut watcher.present, gap, filler);
+                    let registered = not.registered_bytes.min(populated);
+                    let refused = not.refused_bytes.min(populated - registered);
+                    watcher.left_registered += registered;
+                    // The next look tries again.
+                    watcher.left[Reason::Young as usize] += refused;
                     if follows {
-                        watcher.followed += populated - refused.min(populated);
+                        watcher.followed += populated - registered - refused;
                     }
                 }
                 Decision::Leave(reason) => watcher.left[reason as usize] += populated,

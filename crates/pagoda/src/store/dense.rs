@@ -5,12 +5,13 @@
 //! beyond what it gives back at once.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use pagoda_core::size::Bytes;
 use pagoda_linux::thread::{cpu_ns, now_ns, sleep_us};
 use pagoda_linux::zstd::Compressor;
 
-use super::objects::{DENSE, FREED, Kind, MOVING};
+use super::objects::{DENSE, FREED, Kind, MOVING, NOBODY};
 use super::{Scratch, TieredStore};
 use pagoda_linux::pack::{pack_dense, unpack};
 
@@ -119,6 +120,10 @@ impl TieredStore {
         let word = object.word();
         if word.kind() != Kind::Memory {
             return None;
+        }
+        if object.kept.load(Ordering::Relaxed) != NOBODY {
+            // It need not be in memory at all.
+            return Some(Bytes::new(self.leave_memory(&mut state, id))).filter(|freed| *freed > Bytes::ZERO);
         }
         state.packed.remove(&self.table, id);
         object.flag(MOVING, 0);

@@ -95,6 +95,14 @@ fn walk(store: &TieredStore, seed: u64) -> Vec<(Handle, Vec<u8>)> {
                 other[random.below(page as u64) as usize] ^= 1;
                 assert_ne!(store.holds(*handle, 0, &other, &mut scratch), Ok(true));
             }
+            (65..75, Some((handle, content))) => {
+                let _ = store.promote(*handle, &mut scratch);
+                is_right(store, *handle, content, &mut scratch);
+            }
+            (75..78, Some((handle, content))) => {
+                store.demote(*handle);
+                is_right(store, *handle, content, &mut scratch);
+            }
             (_, Some((handle, _))) => {
                 store.free(*handle);
                 shadow.remove(&key);

@@ -183,6 +183,16 @@ impl MemoryTier {
         }
     }
 
+    /// Blocks for `len` bytes of an object that is elsewhere. `None`: memory is at its limit.
+    pub fn reserve_copy(&self, len: usize, id: u32) -> Option<u32> {
+        loop {
+            if let Some(first) = self.reserve_blocks(len, id) {
+                return Some(first);
+            }
+            self.grow(len)?;
+        }
+    }
+
     /// Blocks for `len` bytes of an object that has others, if that many are free.
     pub fn reserve_blocks(&self, len: usize, id: u32) -> Option<u32> {
         let mut state = self.lock();

@@ -29,6 +29,7 @@ mod memory;
 mod objects;
 #[cfg(feature = "migrate")]
 mod packed;
+mod promote;
 mod release;
 mod remote;
 mod scratch;

@@ -14,12 +14,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::blocks::NUMBERS;
+use pagoda_core::extents::Units;
 
 /// No object: the end of a list.
 pub(super) const NOBODY: u32 = u32::MAX;
 
-/// Records are allocated this many at a time (128 KiB), and their boxes as many as it takes at a time. The table grows
-/// by that and never shrinks: it is bounded by the most objects ever stored at once, 32 bytes each.
+/// Records are allocated this many at a time (160 KiB), and their boxes as many as it takes at a time. The table grows
+/// by that and never shrinks: it is bounded by the most objects ever stored at once, 40 bytes each.
 const LEAF: u32 = 4096;
 const BRANCH: u32 = 512;
 const ROOT: u32 = NUMBERS / LEAF / BRANCH;
@@ -27,13 +28,16 @@ const ROOT: u32 = NUMBERS / LEAF / BRANCH;
 /// One stored page.
 pub(super) struct Object {
     word: AtomicU64,
-    /// Of the bytes in the file or at the remote store; nothing while it is in memory.
+    /// Of the bytes in the file or at the remote store; nothing while it is in memory alone.
     pub checksum: AtomicU64,
     /// Of the page as it was put, wherever it is now; 0 if nobody made one.
     pub digest: AtomicU64,
     /// Neighbours in its queue, or in the list of free numbers. Only under the memory lock.
     pub before: AtomicU32,
     pub after: AtomicU32,
+    /// Its first unit in the file while it is in memory and there, else [`NOBODY`]. Changed under the memory lock, or by who
+    /// has the object to itself.
+    pub kept: AtomicU32,
 }
 
 /// What an object's word says.
@@ -122,6 +126,7 @@ impl Object {
             digest: AtomicU64::new(0),
             before: AtomicU32::new(NOBODY),
             after: AtomicU32::new(NOBODY),
+            kept: AtomicU32::new(NOBODY),
         }
     }
     /// What it says now; whatever was written before that was said is visible.
@@ -205,11 +210,13 @@ pub(super) struct Numbers {
     /// Numbers from here on were never given out.
     pub high: u32,
     pub used: u32,
+    /// Where objects that are gone were in the file beside memory. They are released without the memory lock.
+    pub kept_by_gone: Vec<Units>,
 }
 
 impl Numbers {
     pub fn new() -> Self {
-        Self { free: NOBODY, high: 0, used: 0 }
+        Self { free: NOBODY, high: 0, used: 0, kept_by_gone: Vec::new() }
     }
     /// A free number, the last freed first. `None`: there are no more.
     pub fn take(&mut self, table: &ObjectTable) -> Option<u32> {
@@ -229,6 +236,10 @@ impl Numbers {
     /// The object is gone.
     pub fn give_back(&mut self, table: &ObjectTable, id: u32) {
         let object = table.at(id);
+        let kept = object.kept.swap(NOBODY, Ordering::Relaxed);
+        if kept != NOBODY {
+            self.kept_by_gone.push(Units::of_bytes(kept, object.word().len()));
+        }
         object.publish(Word::FREE);
         object.after.store(self.free, Ordering::Relaxed);
         self.free = id;

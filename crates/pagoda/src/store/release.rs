@@ -172,7 +172,7 @@ impl TieredStore {
             }
         }
         state.drop_objects(&self.table, &ids[..in_memory]);
-        drop(state);
+        self.let_go(state);
         if let Some(file) = self.file.as_ref().filter(|_| !in_file.is_empty()) {
             file.release_all(&in_file);
         }

@@ -11,7 +11,7 @@ use pagoda_linux::direct_file::FileError;
 
 use super::file::{BATCH, Batch, FileTier, Item};
 use super::memory::MemoryState;
-use super::objects::{FREED, Kind, MOVING, QUEUED, Queue};
+use super::objects::{FREED, Kind, MOVING, NOBODY, QUEUED, Queue};
 use super::remote::{RemoteError, RemoteTier};
 use super::{PutError, TieredStore};
 
@@ -110,6 +110,10 @@ impl TieredStore {
     }
 
     fn spill_batch(&self, batch: &mut Batch, only_raw: bool) -> Result<u64, PutError> {
+        let left = self.leave_for_file();
+        if left > 0 {
+            return Ok(left);
+        }
         batch.clear();
         let mut state = self.memory.lock();
         self.gather(&mut state, |state| &mut state.raw, batch);
@@ -164,8 +168,9 @@ impl TieredStore {
         while let Some(id) = at {
             at = Queue::after(&self.table, id);
             let word = self.table.at(id).word();
-            // A reserved one is still being written: as many as there are threads in put.
-            if word.kind() != Kind::Memory {
+            // A reserved one is still being written: as many as there are threads in put. And what is in the file, too, goes
+            // without a write when its turn comes.
+            if word.kind() != Kind::Memory || self.table.at(id).kept.load(Ordering::Relaxed) != NOBODY {
                 continue;
             }
             if !batch.add(id, word.len()) {
@@ -213,7 +218,7 @@ impl TieredStore {
                 state.queue(word).push_oldest(&self.table, item.id);
             }
         }
-        drop(state);
+        self.let_go(state);
         for item in abandoned {
             written.iter().for_each(|written| written.abandon(&item));
         }

@@ -340,6 +340,14 @@ pub(super) fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
                 }
                 assert_holds(store, &mut scratch, *handle, page);
             }
+            (70..78, Some((handle, page))) => {
+                store.promote(*handle, &mut scratch).expect("stored");
+                assert_holds(store, &mut scratch, *handle, page);
+            }
+            (78..81, Some((handle, page))) => {
+                store.demote(*handle);
+                assert_holds(store, &mut scratch, *handle, page);
+            }
             (_, Some((handle, _))) => {
                 store.free(*handle);
                 shadow.remove(&key);

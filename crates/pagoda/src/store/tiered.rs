@@ -330,7 +330,10 @@ impl Store for TieredStore {
             Kind::Free | Kind::Reserved | Kind::Gone => {}
             // The mover sees it when it is done.
             Kind::Memory if word.has(MOVING) => object.flag(FREED, 0),
-            Kind::Memory => state.drop_object(&self.table, id),
+            Kind::Memory => {
+                state.drop_object(&self.table, id);
+                self.let_go(state);
+            }
             Kind::Remote => state.forget_remote(&self.table, id),
             Kind::File => {
                 state.numbers.give_back(&self.table, id);

@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use pagoda::counters::Snapshot;
 use pagoda::{BasePage, Manager, Region};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
@@ -43,8 +44,13 @@ pub struct Fault {
     pub pagoda_us: f64,
     /// A huge frame that was ready.
     pub pagoda_prezeroed_us: f64,
+    /// The same two, served in the thread that touches.
+    pub in_thread_us: f64,
+    pub in_thread_prezeroed_us: f64,
     pub ratio_vs_thp: f64,
     pub ratio_prezeroed_vs_thp: f64,
+    pub ratio_in_thread_vs_thp: f64,
+    pub ratio_in_thread_prezeroed_vs_thp: f64,
 }
 
 /// Frames that are cleared ahead, sustained.
@@ -119,72 +125,112 @@ fn kernel(huge: bool, times: &mut Times, content: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn manager(ahead_percent: u32) -> anyhow::Result<Manager> {
-    let builder = Manager::builder().budget(BUDGET).base_page(BasePage::M2).user_mode_only(true);
-    builder.clear_ahead(ahead_percent).build().context("starting Pagoda")
+/// A manager, and what was measured of its regions.
+struct Side {
+    manager: Manager,
+    clears_ahead: bool,
+    before: Snapshot,
+    times: Times,
+}
+
+impl Side {
+    fn new(clears_ahead: bool, in_thread: bool) -> anyhow::Result<Self> {
+        let builder = Manager::builder().budget(BUDGET).base_page(BasePage::M2).user_mode_only(true);
+        let builder = builder.clear_ahead(if clears_ahead { 100 } else { 0 }).serve_in_thread(in_thread);
+        let manager = builder.build().context("starting Pagoda")?;
+        Ok(Self { before: manager.stats(), manager, clears_ahead, times: Times::default() })
+    }
+
+    /// The regions of one round.
+    fn round(&mut self, content: &[u8]) -> anyhow::Result<()> {
+        if !self.clears_ahead {
+            return region(&self.manager, &mut self.times, content).map(drop);
+        }
+        await_ready(&self.manager)?;
+        (0..SUSTAINED).try_for_each(|_| region(&self.manager, &mut self.times, content).map(drop))
+    }
+
+    /// That most frames of so many rounds were cleared within the fault.
+    fn check_cleared(&self, rounds: usize) -> anyhow::Result<()> {
+        let faults = (rounds * FRAMES) as u64;
+        // Where the kernel once had no huge page the frame was not kept. The median is of the others.
+        let cleared = self.manager.stats().cleared_in_fault_bytes / HUGE_FRAME as u64;
+        ensure!(
+            cleared >= faults - faults / 8,
+            "of {faults} huge frames only {cleared} were cleared within a fault"
+        );
+        Ok(())
+    }
+
+    fn prezeroed(&self, rounds: usize, thp: &Times) -> Prezeroed {
+        let (before, after) = (&self.before, self.manager.stats());
+        let frames = (rounds * SUSTAINED * FRAMES) as f64;
+        let taken = (after.taken_cleared_bytes - before.taken_cleared_bytes) as f64 / HUGE_FRAME as f64;
+        let in_faults = (after.cleared_in_fault_bytes - before.cleared_in_fault_bytes)
+            + (after.kernel_zeroed_bytes - before.kernel_zeroed_bytes);
+        Prezeroed {
+            bytes_in_fault: in_faults / (frames as u64),
+            taken_percent: round(taken / frames * 100.0),
+            first_touch_ns: middle(&self.times.again_ns),
+            write_all_us: middle(&self.times.write_us),
+            kernel_thp_write_all_us: middle(&thp.write_us),
+            clearing_cpu_us: round(
+                (after.clearing_ahead_ns - before.clearing_ahead_ns) as f64 / frames / 1000.0,
+            ),
+        }
+    }
+}
+
+fn middle(times: &[f64]) -> f64 {
+    round(median(times).unwrap_or(f64::NAN))
 }
 
 /// Measures all sides.
 pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Fault, Prezeroed)> {
     let content: Vec<u8> = (0..HUGE_FRAME).map(|i| (i % 251) as u8 + 1).collect();
-    let [in_fault, ahead] = [manager(0)?, manager(100)?];
-    let [mut small, mut thp, mut cleared, mut ready] = [(); 4].map(|()| Times::default());
-    let mut before = ahead.stats();
+    let mut sides =
+        [Side::new(false, false)?, Side::new(true, false)?, Side::new(false, true)?, Side::new(true, true)?];
+    let [mut small, mut thp] = [(); 2].map(|()| Times::default());
     for number in 0..=setup.rounds {
         cancel.check()?;
         setup.progress.inc(1);
         if number == 1 {
             // The first round warms all memory, and gives the frames that are used again from then on.
-            [small, thp, cleared, ready] = [(); 4].map(|()| Times::default());
-            before = ahead.stats();
+            [small, thp] = [(); 2].map(|()| Times::default());
+            for side in &mut sides {
+                side.times = Times::default();
+                side.before = side.manager.stats();
+            }
         }
         kernel(false, &mut small, &content)?;
         kernel(true, &mut thp, &content)?;
-        drop(region(&in_fault, &mut cleared, &content)?);
-        await_ready(&ahead)?;
-        for _ in 0..SUSTAINED {
-            drop(region(&ahead, &mut ready, &content)?);
-        }
+        sides.iter_mut().try_for_each(|side| side.round(&content))?;
     }
-    let faults = (setup.rounds * FRAMES) as u64;
-    let stats = in_fault.stats();
-    // Where the kernel once had no huge page the frame was not kept. The median is of the others.
-    let cleared_frames = stats.cleared_in_fault_bytes / HUGE_FRAME as u64;
-    ensure!(
-        cleared_frames >= faults - faults / 8,
-        "of {faults} huge frames only {cleared_frames} were cleared within a fault"
-    );
-    let after = ahead.stats();
-    let frames = (setup.rounds * SUSTAINED * FRAMES) as f64;
-    let taken = (after.taken_cleared_bytes - before.taken_cleared_bytes) as f64 / HUGE_FRAME as f64;
-    let in_faults = (after.cleared_in_fault_bytes - before.cleared_in_fault_bytes)
-        + (after.kernel_zeroed_bytes - before.kernel_zeroed_bytes);
-    let middle = |times: &[f64]| round(median(times).unwrap_or(f64::NAN));
     let kernel_thp_us = middle(&thp.touch_us);
-    let [pagoda_us, pagoda_prezeroed_us] = [&cleared, &ready].map(|times| middle(&times.touch_us));
+    let [cleared, ready, in_thread, in_thread_ready] = &sides;
+    cleared.check_cleared(setup.rounds)?;
+    in_thread.check_cleared(setup.rounds)?;
+    let touch = |side: &Side| middle(&side.times.touch_us);
+    let ratio = |side: &Side| round(touch(side) / kernel_thp_us);
     let fault = Fault {
         kernel_4k_us: middle(&small.touch_us),
         kernel_thp_us,
-        pagoda_us,
-        pagoda_prezeroed_us,
-        ratio_vs_thp: round(pagoda_us / kernel_thp_us),
-        ratio_prezeroed_vs_thp: round(pagoda_prezeroed_us / kernel_thp_us),
+        pagoda_us: touch(cleared),
+        pagoda_prezeroed_us: touch(ready),
+        in_thread_us: touch(in_thread),
+        in_thread_prezeroed_us: touch(in_thread_ready),
+        ratio_vs_thp: ratio(cleared),
+        ratio_prezeroed_vs_thp: ratio(ready),
+        ratio_in_thread_vs_thp: ratio(in_thread),
+        ratio_in_thread_prezeroed_vs_thp: ratio(in_thread_ready),
     };
-    let prezeroed = Prezeroed {
-        bytes_in_fault: in_faults / (frames as u64),
-        taken_percent: round(taken / frames * 100.0),
-        first_touch_ns: middle(&ready.again_ns),
-        write_all_us: middle(&ready.write_us),
-        kernel_thp_write_all_us: middle(&thp.write_us),
-        clearing_cpu_us: round((after.clearing_ahead_ns - before.clearing_ahead_ns) as f64 / frames / 1000.0),
-    };
-    Ok((fault, prezeroed))
+    Ok((fault, ready.prezeroed(setup.rounds, &thp)))
 }
 
 /// Waits until as many frames are ready as are kept, which the last region left.
 fn await_ready(manager: &Manager) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let used = |stats: &pagoda::counters::Snapshot| stats.cleared_ahead_bytes;
+    let used = |stats: &Snapshot| stats.cleared_ahead_bytes;
     let mut cleared = used(&manager.stats());
     while begin.elapsed() < AHEAD_MOST {
         std::thread::sleep(Duration::from_millis(20));

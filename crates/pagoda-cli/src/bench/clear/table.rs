@@ -84,6 +84,8 @@ fn fault_table(fault: &Fault, ready: &Prezeroed) -> Table {
     let ahead =
         format!("Pagoda, {:.0}% cleared ahead at {:.0} us", ready.taken_percent, ready.clearing_cpu_us);
     row(ahead, fault.pagoda_prezeroed_us, Some(ready.write_all_us));
+    row("Pagoda in thread, cleared in the fault".to_owned(), fault.in_thread_us, None);
+    row("Pagoda in thread, cleared ahead".to_owned(), fault.in_thread_prezeroed_us, None);
     align_right(table)
 }
 

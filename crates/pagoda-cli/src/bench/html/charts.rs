@@ -167,6 +167,8 @@ pub fn clear(json: &Value) -> Vec<Chart> {
             .figure(Side::Kernel, "the kernel's huge page", "/fault/kernel_thp_us")
             .figure(Side::Pagoda, "a huge frame, cleared in the fault", "/fault/pagoda_us")
             .figure(Side::Pagoda, "a huge frame, cleared ahead", "/fault/pagoda_prezeroed_us")
+            .figure(Side::Pagoda, "in thread, cleared in the fault", "/fault/in_thread_us")
+            .figure(Side::Pagoda, "in thread, cleared ahead", "/fault/in_thread_prezeroed_us")
             .chart("From a touch to its return, 2 MiB", "microseconds, less is better"),
     );
     charts

@@ -1,0 +1,189 @@
+//! Objects that are in the file and in memory: what is wanted a part at a time is read once, and leaves memory again for nothing.
+//!
+//! A fault that wants one OS page of a page in the file brings the packed page into memory, and keeps its place in the file as
+//! long as the page is not stored anew. So its other parts come from memory, too, a part that leaves the region is compared
+//! there, and when memory gets short such objects go first, without a write. The bound on what is held twice is the
+//! memory's own; the file gives places up when little of it is left.
+//!
+//! This module must never let go of one place of an object that is not whole in the other.
+
+use std::sync::atomic::Ordering;
+
+use pagoda_core::extents::Units;
+use pagoda_linux::lock::Held;
+
+use super::file::BATCH;
+use super::handle::Meaning;
+use super::memory::MemoryState;
+use super::objects::{Kind, MOVING, NOBODY, Queue};
+use super::{GetError, Handle, Scratch, TieredStore};
+
+/// Objects at the old end of a queue that are looked at for such that are in the file, too, with the lock held.
+const LOOKS_MOST: usize = 64;
+
+impl TieredStore {
+    /// Brings the packed bytes of a page that is in the file into memory, too. Whether it is in memory now: not if it is at the
+    /// remote store, or if there is no room. Blocks for the disk, perhaps for a write, too.
+    ///
+    /// The caller owes that nobody else fetches or frees it meanwhile.
+    ///
+    /// # Errors
+    /// See [`GetError`].
+    pub(crate) fn promote(&self, handle: Handle, scratch: &mut Scratch) -> Result<bool, GetError> {
+        let Meaning::Object(id) = handle.meaning() else { return Ok(true) };
+        let object = self.table.get(id).ok_or(GetError::Corrupt)?;
+        let word = object.word();
+        let file = match (word.kind(), &self.file) {
+            (Kind::Memory, _) => return Ok(true),
+            (Kind::File, Some(file)) => file,
+            (Kind::Remote, _) => return Ok(false),
+            _ => return Err(GetError::Corrupt),
+        };
+        let units = Units::of_bytes(word.first(), word.len());
+        let checksum = object.checksum.load(Ordering::Relaxed);
+        let bytes = file.read(id, units, word.len(), checksum, &mut scratch.slots)?;
+        let room = || self.memory.reserve_copy(word.len(), id);
+        // What makes room is mostly what came here the same way, and goes without a write.
+        let spilled = || self.spill_once(pagoda_core::size::Bytes::ZERO).ok().and_then(|_| room());
+        let Some(first) = room().or_else(spilled) else { return Ok(false) };
+        self.memory.write(first, bytes);
+        let keeps = file.has_room();
+        let mut state = self.memory.lock();
+        let promoted = word.moved_to(Kind::Memory, first);
+        object.kept.store(if keeps { word.first() } else { NOBODY }, Ordering::Relaxed);
+        object.publish(promoted);
+        state.queue(promoted).push_youngest(&self.table, id);
+        drop(state);
+        if !keeps {
+            file.release(units);
+        }
+        Ok(true)
+    }
+
+    /// Whether a page in memory is in the file, too, as far as can be told.
+    pub(crate) fn is_kept(&self, handle: Handle) -> bool {
+        match handle.meaning() {
+            Meaning::SameFilled(_) => false,
+            Meaning::Object(id) => {
+                self.table.get(id).is_some_and(|object| object.kept.load(Ordering::Relaxed) != NOBODY)
+            }
+        }
+    }
+
+    /// Lets a page that is in the file, too, leave memory, unless somebody reads it there.
+    pub(crate) fn demote(&self, handle: Handle) {
+        if let Meaning::Object(id) = handle.meaning()
+            && self.is_kept(handle)
+        {
+            self.leave_memory(&mut self.memory.lock(), id);
+        }
+    }
+
+    /// Lets an object in memory go that is in the file, too. Returns the bytes of memory that frees: none if it is not in the
+    /// file, or is being read or moved.
+    pub(super) fn leave_memory(&self, state: &mut MemoryState, id: u32) -> u64 {
+        let object = self.table.at(id);
+        let (word, kept) = (object.word(), object.kept.load(Ordering::Relaxed));
+        let may_go = kept != NOBODY && word.kind() == Kind::Memory && !word.has(MOVING);
+        if !may_go || !object.replace(word, word.moved_to(Kind::File, kept)) {
+            return 0;
+        }
+        state.queue(word).remove(&self.table, id);
+        object.kept.store(NOBODY, Ordering::Relaxed);
+        u64::from(state.pool.release(word.first())) * self.memory.block_bytes() as u64
+    }
+
+    /// Lets about a batch of the oldest objects go that are in the file, too. Returns the bytes of memory that frees.
+    pub(super) fn leave_for_file(&self) -> u64 {
+        let mut freed = 0;
+        if self.file.is_none() {
+            return freed;
+        }
+        let mut state = self.memory.lock();
+        for mut at in [state.raw.oldest(), state.dense.oldest(), state.packed.oldest()] {
+            for _ in 0..LOOKS_MOST {
+                let Some(id) = at.filter(|_| freed < BATCH as u64) else { break };
+                at = Queue::after(&self.table, id);
+                freed += self.leave_memory(&mut state, id);
+            }
+        }
+        freed
+    }
+
+    /// Ends a change of what is in memory, and gives the places up that objects which are gone had in the file.
+    pub(super) fn let_go(&self, mut state: Held<'_, MemoryState>) {
+        let gone = std::mem::take(&mut state.numbers.kept_by_gone);
+        drop(state);
+        if let Some(file) = self.file.as_ref().filter(|_| !gone.is_empty()) {
+            file.release_all(&gone);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda_core::page::BasePage;
+    use pagoda_core::size::Bytes;
+
+    use super::*;
+    use crate::store::Store;
+    use crate::store::tests::{assert_holds, config, disk, page_of, stored};
+
+    fn spilled(store: &TieredStore, scratch: &mut Scratch) -> Vec<(Handle, Vec<u8>)> {
+        let pages = (0..20).map(|i| page_of(64 << 10, if i % 5 == 0 { 100 } else { 43 }, i));
+        let held: Vec<_> = pages.map(|page| (stored(store.put(&page, scratch)), page)).collect();
+        store.spill(Bytes::ZERO).expect("room");
+        held
+    }
+
+    #[test]
+    fn what_is_in_both_places_leaves_memory_without_a_write_and_is_freed_in_both() {
+        let directory = disk();
+        let file = Some((directory.path(), Bytes::mib(64)));
+        let store = TieredStore::open(config(BasePage::K64, Bytes::mib(4), file)).expect("a disk");
+        let mut scratch = Scratch::new(BasePage::K64);
+        let held = spilled(&store, &mut scratch);
+        let before = store.usage();
+        assert_eq!(before.memory_used_bytes, Bytes::ZERO);
+        let place = |handle: Handle| match handle.meaning() {
+            Meaning::Object(id) => store.table.at(id).word().first(),
+            Meaning::SameFilled(_) => panic!("a page of one word"),
+        };
+        let places: Vec<_> = held.iter().map(|(handle, _)| place(*handle)).collect();
+        for (handle, page) in &held {
+            assert_eq!(store.promote(*handle, &mut scratch), Ok(true));
+            assert!(store.is_in_memory(*handle) && store.is_kept(*handle));
+            assert_holds(&store, &mut scratch, *handle, page);
+        }
+        assert_eq!(store.usage().file_bytes, before.file_bytes);
+        store.demote(held[0].0);
+        assert!(!store.is_in_memory(held[0].0) && !store.is_kept(held[0].0));
+        store.spill(Bytes::ZERO).expect("nothing is written");
+        assert_eq!(places, held.iter().map(|(handle, _)| place(*handle)).collect::<Vec<_>>());
+        let after = store.usage();
+        assert_eq!((after.memory_used_bytes, after.file_bytes), (Bytes::ZERO, before.file_bytes));
+        held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+        assert_eq!(store.promote(held[1].0, &mut scratch), Ok(true));
+        held.iter().for_each(|(handle, _)| store.free(*handle));
+        let usage = store.usage();
+        assert_eq!((usage.objects, usage.memory_used_bytes, usage.file_bytes), (0, Bytes::ZERO, Bytes::ZERO));
+    }
+
+    #[test]
+    fn what_is_stored_anew_has_no_place_in_the_file() {
+        let directory = disk();
+        let file = Some((directory.path(), Bytes::mib(64)));
+        let store = TieredStore::open(config(BasePage::K64, Bytes::mib(4), file)).expect("a disk");
+        let mut scratch = Scratch::new(BasePage::K64);
+        let (handle, mut page) = spilled(&store, &mut scratch).swap_remove(1);
+        assert_eq!(store.promote(handle, &mut scratch), Ok(true));
+        let before = store.usage().file_bytes;
+        page[8192..12288].copy_from_slice(&page_of(4096, 43, 77));
+        let changed = 8192..12288;
+        let anew = store.put_changed(handle, std::slice::from_ref(&changed), &page, &mut scratch);
+        let anew = anew.expect("stored").expect("room");
+        store.free(handle);
+        assert!(!store.is_kept(anew) && store.usage().file_bytes < before);
+        assert_holds(&store, &mut scratch, anew, &page);
+    }
+}
