@@ -82,6 +82,24 @@ pub fn repack(
     Some(packer.at)
 }
 
+/// Packs one block, as it is in a packed page. None if `into` is too short for it. The same content gives the same bytes.
+#[must_use]
+pub fn pack_block(block: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize> {
+    if block.iter().all(|byte| *byte == 0) {
+        return Some(0);
+    }
+    if let Some(len) = lz4.compress(block, first_of(into, block.len() / 8 * 7)) {
+        return Some(len);
+    }
+    into.get_mut(..block.len())?.copy_from_slice(block);
+    Some(block.len())
+}
+
+/// The blocks of a packed page as they are packed, in order, of which each is None if the bytes are not what [`pack`] made.
+pub fn packed_blocks(packed: &[u8], page: usize) -> impl Iterator<Item = Option<&[u8]>> {
+    blocks(packed, page, 0, page).map(|block| block.map(|block| block.packed))
+}
+
 /// Where a page is being packed.
 struct Packer<'a> {
     into: &'a mut [u8],
@@ -95,15 +113,7 @@ impl<'a> Packer<'a> {
     }
 
     fn add(&mut self, block: &[u8], lz4: &mut Lz4) -> Option<()> {
-        let room = self.into.get_mut(self.at..)?;
-        let len = if block.iter().all(|byte| *byte == 0) {
-            0
-        } else if let Some(len) = lz4.compress(block, first_of(room, block.len() / 8 * 7)) {
-            len
-        } else {
-            room.get_mut(..block.len())?.copy_from_slice(block);
-            block.len()
-        };
+        let len = pack_block(block, self.into.get_mut(self.at..)?, lz4)?;
         self.added(len);
         Some(())
     }

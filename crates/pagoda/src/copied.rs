@@ -40,10 +40,6 @@ impl Engine {
                 Err(error) => self.stop(crate::fault::unreadable(error)),
             }
         };
-        // A part is compared with the copy, and stored anew with the rest of it: in the file it would be of no use.
-        if out.count() as usize * 4096 < self.entry_bytes() && !self.store.is_in_memory(stored) {
-            self.promote(handle, scratch);
-        }
         if out.runs().all(|run| is_clean(run, scratch)) {
             self.counters.add(Counter::Evictions, 1);
             self.counters.add(Counter::EvictionsClean, 1);
@@ -55,6 +51,10 @@ impl Engine {
         let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
         let rest = all.without(out).without(after.resident());
         if !rest.is_empty() {
+            // What is packed anew with a part that was written has to be in memory.
+            if !self.store.is_in_memory(stored) {
+                self.promote(handle, scratch);
+            }
             let changed: Vec<_> = out.runs().map(bytes).collect();
             match self.store.put_changed(stored, &changed, self.space.bytes(&slot), scratch) {
                 Err(error) => self.stop(crate::fault::unreadable(error)),

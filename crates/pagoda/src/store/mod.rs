@@ -17,6 +17,7 @@
 //! taken with the writer's is none of these, and no other lock is taken with a reader's. The queues of `release` have a lock each, with which no
 //! other is taken.
 
+mod block_digests;
 mod dense;
 #[cfg(test)]
 mod faults;
@@ -183,8 +184,8 @@ pub trait Store: Send + Sync {
         scratch: &mut Scratch,
     ) -> Result<(), GetError>;
 
-    /// Whether a page has these bytes from `offset` on: of a whole page by its digest, of a part by comparison. False also of
-    /// a part of one that is on the disk: reading it would cost more than to store it again.
+    /// Whether a page has these bytes from `offset` on: of a whole page by its digest, of a part by comparison. Of a page on the
+    /// disk nothing is read: false also of a part of one that was never in memory since.
     ///
     /// # Errors
     /// See [`GetError`].

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::extents::Units;
 use pagoda_linux::lock::Held;
+use pagoda_linux::pack::{BLOCK, is_dense, pack_block, packed_blocks};
 
 use super::file::BATCH;
 use super::handle::Meaning;
@@ -47,6 +48,12 @@ impl TieredStore {
         let spilled = || self.spill_once(pagoda_core::size::Bytes::ZERO).ok().and_then(|_| room());
         let Some(first) = room().or_else(spilled) else { return Ok(false) };
         self.memory.write(first, bytes);
+        if !word.raw()
+            && !is_dense(bytes)
+            && packed_blocks(bytes, self.page_bytes()).all(|block| block.is_some())
+        {
+            self.blocks.note(id, packed_blocks(bytes, self.page_bytes()).flatten());
+        }
         let keeps = file.has_room();
         let mut state = self.memory.lock();
         let promoted = word.moved_to(Kind::Memory, first);
@@ -68,6 +75,17 @@ impl TieredStore {
                 self.table.get(id).is_some_and(|object| object.kept.load(Ordering::Relaxed) != NOBODY)
             }
         }
+    }
+
+    /// Whether bytes from `offset` on, whole blocks, are known to be those of a page that is in the file.
+    pub(super) fn are_blocks(&self, id: u32, offset: usize, content: &[u8], scratch: &mut Scratch) -> bool {
+        if !offset.is_multiple_of(BLOCK) || !self.blocks.knows(id) {
+            return false;
+        }
+        let Scratch { block, lz4, .. } = scratch;
+        (offset / BLOCK..).zip(content.chunks(BLOCK)).all(|(number, content)| {
+            pack_block(content, block, lz4).is_some_and(|len| self.blocks.is(id, number, &block[..len]))
+        })
     }
 
     /// Lets a page that is in the file, too, leave memory, unless somebody reads it there.
@@ -157,6 +175,15 @@ mod tests {
         }
         assert_eq!(store.usage().file_bytes, before.file_bytes);
         store.demote(held[0].0);
+        // Packed pages: a part is known again without being read, and told from another.
+        let (handle, page) = &held[1];
+        store.demote(*handle);
+        for from in (0..65536).step_by(4096) {
+            let mut part = page[from..from + 4096].to_vec();
+            assert_eq!(store.holds(*handle, from, &part, &mut scratch), Ok(true), "the part at {from}");
+            part[from / 16] ^= 1;
+            assert_eq!(store.holds(*handle, from, &part, &mut scratch), Ok(false), "another at {from}");
+        }
         assert!(!store.is_in_memory(held[0].0) && !store.is_kept(held[0].0));
         store.spill(Bytes::ZERO).expect("nothing is written");
         assert_eq!(places, held.iter().map(|(handle, _)| place(*handle)).collect::<Vec<_>>());

@@ -14,6 +14,7 @@ use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::lock::Lock;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::block_digests::BlockDigests;
 use super::file::{BATCH, Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
@@ -39,6 +40,8 @@ pub struct TieredStore {
     releases: Releases,
     pub(super) base: BasePage,
     page: usize,
+    /// Of what is in the file and was in memory since.
+    pub(super) blocks: BlockDigests,
     /// What digests depend on, so that nobody makes two pages of one digest on purpose.
     seed: u64,
 }
@@ -52,6 +55,7 @@ impl TieredStore {
         let memory = MemoryTier::open(config.base, config.memory_limit)?;
         let file = config.file.as_ref().map(FileTier::open).transpose()?;
         let remote = config.remote.map(RemoteTier::open).transpose()?;
+        let seed = pagoda_linux::process::random_u64();
         Ok(Self {
             table: ObjectTable::new(),
             memory,
@@ -61,7 +65,8 @@ impl TieredStore {
             releases: Releases::default(),
             base: config.base,
             page: piece(config.base),
-            seed: pagoda_linux::process::random_u64(),
+            blocks: BlockDigests::new(piece(config.base), seed),
+            seed,
         })
     }
 
@@ -114,7 +119,8 @@ impl TieredStore {
         let links = state.pool.linked_segments() as usize * self.memory.segment_bytes()
             / self.memory.block_bytes()
             * 4;
-        let tables = links as u64 + self.table.bytes(state.numbers.high) + file_table + buffer;
+        let tables =
+            links as u64 + self.table.bytes(state.numbers.high) + file_table + buffer + self.blocks.bytes();
         StoreUsage {
             raw_bytes: Bytes::new(objects * self.page as u64),
             memory_used_bytes: Bytes::new(state.pool.used_blocks() * self.memory.block_bytes() as u64),
@@ -141,6 +147,7 @@ impl TieredStore {
             if let Some((id, word)) = self.memory.reserve_object(&self.table, bytes.len(), raw) {
                 self.memory.write(word.first(), bytes);
                 self.table.at(id).digest.store(digest, Ordering::Relaxed);
+                self.blocks.forget(id);
                 self.table.at(id).written();
                 return Ok(id);
             }
@@ -284,7 +291,7 @@ impl Store for TieredStore {
             return Ok(self.digest(content) == digest);
         }
         if !self.is_in_memory(handle) {
-            return Ok(false);
+            return Ok(self.are_blocks(id, offset, content, scratch));
         }
         let Scratch { packed, slots, block, zstd, repacked, .. } = scratch;
         let (bytes, raw) = self.load(id, wanted.clone(), packed, slots)?;
