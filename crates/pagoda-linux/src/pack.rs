@@ -16,7 +16,9 @@ pub const BLOCK: usize = 4 << 10;
 /// A block's length in the header: 0 for one of zeroes, [`BLOCK`] for one that is kept as it is.
 const LENGTH_BYTES: usize = 2;
 
-fn header_bytes(page: usize) -> usize {
+/// The length of what a packed page begins with.
+#[must_use]
+pub fn header_bytes(page: usize) -> usize {
     page.div_ceil(BLOCK) * LENGTH_BYTES
 }
 
@@ -93,6 +95,12 @@ pub fn pack_block(block: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize>
     }
     into.get_mut(..block.len())?.copy_from_slice(block);
     Some(block.len())
+}
+
+/// Unpacks one packed block, all of it. None if the bytes are not what [`pack_block`] made of a block of this length.
+#[must_use]
+pub fn unpack_block(packed: &[u8], into: &mut [u8]) -> Option<()> {
+    Block { start: 0, size: into.len(), packed }.unpack(into)
 }
 
 /// The blocks of a packed page as they are packed, in order, of which each is None if the bytes are not what [`pack`] made.

@@ -59,7 +59,10 @@ impl Engine {
         if let Some(served) = self.serve_huge(address) {
             return served;
         }
-        let (mut fetched, mut promoted) = (false, false);
+        let (mut fetched, mut tried) = (false, false);
+        let mut content = [0; 4096];
+        // What `content` is of, if it was read from the file.
+        let mut read: Option<(u64, u64)> = None;
         loop {
             let table = self.gate_shared();
             // The kernel refuses fills as long as an event is outstanding; but of one that was read and waits only we know.
@@ -98,10 +101,27 @@ impl Engine {
                     give(entry, word);
                     return served;
                 }
+                // While the file was read the page could be fetched, written and stored anew: by a digest it is still this.
+                Backing::Handle(handle)
+                    if read.is_some_and(|(of, digest)| {
+                        let of_this = of == handle;
+                        of_this && self.store.is_block(Handle::from_bits(handle), granule as usize, digest)
+                    }) =>
+                {
+                    let (after, served) = self.install_granule(&page, word, granule, &content);
+                    self.ledger.changed(word, after);
+                    give(entry, after);
+                    return served;
+                }
                 Backing::Handle(handle)
                     if extent == Extent::Granule && self.store.is_in_memory(Handle::from_bits(handle)) =>
                 {
-                    let (after, served) = self.install_part(&page, word, handle, granule, scratch);
+                    let part = granule as usize * 4096;
+                    if let Err(error) = self.store.get(Handle::from_bits(handle), part, &mut content, scratch)
+                    {
+                        self.stop(unreadable(error));
+                    }
+                    let (after, served) = self.install_granule(&page, word, granule, &content);
                     self.ledger.changed(word, after);
                     give(entry, after);
                     return served;
@@ -117,9 +137,14 @@ impl Engine {
                 Backing::Handle(handle) => {
                     let entries = Arc::clone(span.entries());
                     drop(table);
-                    let is_new = !promoted && !self.store.is_in_memory(Handle::from_bits(handle));
-                    promoted = true;
-                    if is_new && self.promote(handle, scratch) {
+                    let is_new = !tried && !self.store.is_in_memory(Handle::from_bits(handle));
+                    tried = true;
+                    // Who wants a second part of a page will want more of it.
+                    if is_new && extent == Extent::Granule && word.resident().is_empty() {
+                        let digest = self.read_granule(handle, granule, &mut content, scratch);
+                        read = digest.map(|digest| (handle, digest));
+                    }
+                    if is_new && (read.is_some() || self.promote(handle, scratch)) {
                         give(&entries[page.index], word);
                         continue;
                     }
@@ -289,20 +314,7 @@ impl Engine {
 
     /// Copies one granule of a stored page into the region. The rest stays stored, and so does the granule's old copy,
     /// which is worth nothing from now on.
-    fn install_part(
-        &self,
-        page: &Page,
-        word: Word,
-        handle: u64,
-        granule: u32,
-        scratch: &mut Scratch,
-    ) -> (Word, Served) {
-        let mut content = [0; 4096];
-        if let Err(error) =
-            self.store.get(Handle::from_bits(handle), granule as usize * 4096, &mut content, scratch)
-        {
-            self.stop(unreadable(error));
-        }
+    fn install_granule(&self, page: &Page, word: Word, granule: u32, content: &[u8; 4096]) -> (Word, Served) {
         let here = page.addresses(granule, granule + 1);
         let place = |slot: &Slot, offset| {
             let progress = self.space.fill(here, slot, offset);
@@ -310,10 +322,10 @@ impl Engine {
         };
         // While the thread that wants it waits, moving an OS page that is ready takes less than a fresh one.
         let may_open = !self.has_room() && self.may_use_frame();
-        let progress = if let Some(progress) = self.zone.place_page(&self.space, &content, may_open, place) {
+        let progress = if let Some(progress) = self.zone.place_page(&self.space, content, may_open, place) {
             progress
         } else if self.has_room() {
-            let progress = self.space.fill_with(here, &content);
+            let progress = self.space.fill_with(here, content);
             self.ledger.took(progress.bytes as i64);
             progress
         } else {
@@ -321,7 +333,7 @@ impl Engine {
         };
         let progress = match progress.stop {
             // Where the mapping does not allow a move, a copy does.
-            Some(Stop::Refused | Stop::Busy) => self.space.fill_with(here, &content),
+            Some(Stop::Refused | Stop::Busy) => self.space.fill_with(here, content),
             _ => progress,
         };
         if progress.stop.is_some() {
@@ -349,6 +361,21 @@ impl Engine {
     /// The same of this page: one that is in the file, too, need not be in memory for it.
     fn keeps_copies_of(&self, handle: u64) -> bool {
         self.keeps_copies() || self.store.is_kept(Handle::from_bits(handle)) && !self.is_released()
+    }
+
+    /// Reads one granule of a page that is in the file, whose entry's busy bit the caller has taken. Returns its digest, if it
+    /// could be read alone.
+    fn read_granule(
+        &self,
+        handle: u64,
+        granule: u32,
+        content: &mut [u8; 4096],
+        scratch: &mut Scratch,
+    ) -> Option<u64> {
+        match self.store.read_block(Handle::from_bits(handle), granule as usize, content, scratch) {
+            Ok(digest) => digest,
+            Err(error) => self.stop(unreadable(error)),
+        }
     }
 
     /// Brings a page that is in the file into memory, whose entry's busy bit the caller has taken. Whether that could be done.

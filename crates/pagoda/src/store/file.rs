@@ -2,6 +2,8 @@
 //!
 //! Bytes that come back are checked before anyone sees them. It never overwrites a slot that holds a live object.
 
+use std::ops::Range;
+
 use pagoda_core::extents::{Extents, Run, SLOT, Units};
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, FileError};
@@ -153,6 +155,24 @@ impl FileTier {
         }
         let bytes = &into[units.offset_in_slots()..][..len];
         if checksum(id, units.first, bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
+    }
+
+    /// Reads bytes `part` of an object through `slots`, and no more slots than hold them. Nothing is checked.
+    pub fn read_part<'a>(
+        &self,
+        units: Units,
+        part: Range<usize>,
+        slots: &'a mut AlignedBuffer,
+    ) -> Result<&'a [u8], GetError> {
+        let from = units.offset_in_slots() + part.start;
+        let (first, count) = (from / SLOT, (from % SLOT + part.len()).div_ceil(SLOT));
+        let into = &mut slots[..count * SLOT];
+        let at = (u64::from(units.slots().first) + first as u64) * SLOT as u64;
+        match self.read_at(at, into) {
+            Ok(()) => Ok(&into[from % SLOT..][..part.len()]),
+            Err(FileError::Short) => Err(GetError::Corrupt),
+            Err(source) => Err(GetError::Io { source }),
+        }
     }
 
     /// Gives the place of a freed run back to the disk. False if there is none, or the file system can't do that.

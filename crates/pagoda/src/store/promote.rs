@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::extents::Units;
 use pagoda_linux::lock::Held;
-use pagoda_linux::pack::{BLOCK, is_dense, pack_block, packed_blocks};
+use pagoda_linux::pack::{BLOCK, is_dense, pack_block, packed_blocks, unpack_block};
 
 use super::file::BATCH;
 use super::handle::Meaning;
 use super::memory::MemoryState;
-use super::objects::{Kind, MOVING, NOBODY, Queue};
+use super::objects::{DENSE, Kind, MOVING, NOBODY, Queue, Word};
 use super::{GetError, Handle, Scratch, TieredStore};
 
 /// Objects at the old end of a queue that are looked at for such that are in the file, too, with the lock held.
@@ -48,12 +48,7 @@ impl TieredStore {
         let spilled = || self.spill_once(pagoda_core::size::Bytes::ZERO).ok().and_then(|_| room());
         let Some(first) = room().or_else(spilled) else { return Ok(false) };
         self.memory.write(first, bytes);
-        if !word.raw()
-            && !is_dense(bytes)
-            && packed_blocks(bytes, self.page_bytes()).all(|block| block.is_some())
-        {
-            self.blocks.note(id, packed_blocks(bytes, self.page_bytes()).flatten());
-        }
+        self.note_blocks(id, word, bytes);
         let keeps = file.has_room();
         let mut state = self.memory.lock();
         let promoted = word.moved_to(Kind::Memory, first);
@@ -77,6 +72,49 @@ impl TieredStore {
         }
     }
 
+    /// Notes the blocks of an object whose bytes go to the file or come from there.
+    pub(super) fn note_blocks(&self, id: u32, word: Word, bytes: &[u8]) {
+        let blocks = || packed_blocks(bytes, self.page_bytes());
+        if !word.raw() && !is_dense(bytes) && blocks().all(|block| block.is_some()) {
+            self.blocks.note(id, blocks().flatten());
+        }
+    }
+
+    /// Fetches one block of a page that is in the file, and reads no more of it. Returns its digest; None if the page is not
+    /// there, or its blocks are not known. Blocks for the disk.
+    ///
+    /// The caller owes what it owes for [`promote`](Self::promote).
+    ///
+    /// # Errors
+    /// See [`GetError`]. A block that is not what was noted is None: reading all of the page tells what is wrong.
+    pub(crate) fn read_block(
+        &self,
+        handle: Handle,
+        block: usize,
+        into: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<u64>, GetError> {
+        let Meaning::Object(id) = handle.meaning() else { return Ok(None) };
+        let word = self.table.get(id).ok_or(GetError::Corrupt)?.word();
+        let (Kind::File, Some(file), Some((range, digest))) =
+            (word.kind(), &self.file, self.blocks.place(id, block))
+        else {
+            return Ok(None);
+        };
+        // What was made denser has other bytes in the file.
+        if word.has(DENSE) || word.raw() || range.end > word.len() {
+            return Ok(None);
+        }
+        let bytes = file.read_part(Units::of_bytes(word.first(), word.len()), range, &mut scratch.slots)?;
+        let right = self.blocks.digest(bytes) == digest && unpack_block(bytes, into).is_some();
+        Ok(right.then_some(digest))
+    }
+
+    /// Whether this page's block still is one that had this digest.
+    pub(crate) fn is_block(&self, handle: Handle, block: usize, digest: u64) -> bool {
+        matches!(handle.meaning(), Meaning::Object(id) if self.blocks.is(id, block, digest))
+    }
+
     /// Whether bytes from `offset` on, whole blocks, are known to be those of a page that is in the file.
     pub(super) fn are_blocks(&self, id: u32, offset: usize, content: &[u8], scratch: &mut Scratch) -> bool {
         if !offset.is_multiple_of(BLOCK) || !self.blocks.knows(id) {
@@ -84,7 +122,8 @@ impl TieredStore {
         }
         let Scratch { block, lz4, .. } = scratch;
         (offset / BLOCK..).zip(content.chunks(BLOCK)).all(|(number, content)| {
-            pack_block(content, block, lz4).is_some_and(|len| self.blocks.is(id, number, &block[..len]))
+            pack_block(content, block, lz4)
+                .is_some_and(|len| self.blocks.is(id, number, self.blocks.digest(&block[..len])))
         })
     }
 
@@ -181,6 +220,12 @@ mod tests {
         for from in (0..65536).step_by(4096) {
             let mut part = page[from..from + 4096].to_vec();
             assert_eq!(store.holds(*handle, from, &part, &mut scratch), Ok(true), "the part at {from}");
+            let mut back = vec![0; 4096];
+            let digest = store
+                .read_block(*handle, from / 4096, &mut back, &mut scratch)
+                .expect("a disk")
+                .expect("known");
+            assert!(back == part && store.is_block(*handle, from / 4096, digest));
             part[from / 16] ^= 1;
             assert_eq!(store.holds(*handle, from, &part, &mut scratch), Ok(false), "another at {from}");
         }
@@ -209,7 +254,17 @@ mod tests {
         let changed = 8192..12288;
         let anew = store.put_changed(handle, std::slice::from_ref(&changed), &page, &mut scratch);
         let anew = anew.expect("stored").expect("room");
+        let (_, digest) = match handle.meaning() {
+            Meaning::Object(id) => store.blocks.place(id, 0).expect("noted"),
+            Meaning::SameFilled(_) => panic!("a page of one word"),
+        };
+        assert!(store.is_block(handle, 0, digest));
         store.free(handle);
+        let again = stored(store.put(&page_of(64 << 10, 43, 99), &mut scratch));
+        assert_eq!(again, handle, "the number of what was freed last");
+        assert!(!store.is_block(again, 0, digest), "of another page that had it");
+        assert_eq!(store.read_block(again, 0, &mut [0; 4096], &mut scratch), Ok(None));
+        store.free(again);
         assert!(!store.is_kept(anew) && store.usage().file_bytes < before);
         assert_holds(&store, &mut scratch, anew, &page);
     }

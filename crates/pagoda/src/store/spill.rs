@@ -128,6 +128,7 @@ impl TieredStore {
             let first = self.table.at(item.id).word().first();
             let bytes = batch.bytes_of(&item);
             self.memory.read(first, 0..bytes.len(), bytes);
+            self.note_blocks(item.id, self.table.at(item.id).word(), bytes);
         }
         let outcome = self.write_batch(batch);
         let freed = match outcome {
