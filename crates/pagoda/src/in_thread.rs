@@ -43,12 +43,16 @@ impl InThread {
     /// Working memory that nobody uses just now.
     fn scratch(&self) -> MutexGuard<'_, Scratch> {
         loop {
-            let at = self.next.fetch_add(1, Ordering::Relaxed) % self.scratches.len();
-            match self.scratches[at].try_lock() {
-                Ok(scratch) => return scratch,
-                Err(TryLockError::WouldBlock) => yield_now(),
-                Err(TryLockError::Poisoned(_)) => self.engine.stop(StopReason::EngineBroken),
+            for _ in 0..self.scratches.len() {
+                let at = self.next.fetch_add(1, Ordering::Relaxed) % self.scratches.len();
+                match self.scratches[at].try_lock() {
+                    Ok(scratch) => return scratch,
+                    Err(TryLockError::WouldBlock) => {}
+                    Err(TryLockError::Poisoned(_)) => self.engine.stop(StopReason::EngineBroken),
+                }
             }
+            // All others wait for the disk, say.
+            sleep_us(SLEEP_US);
         }
     }
 
