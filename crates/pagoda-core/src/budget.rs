@@ -57,6 +57,13 @@ pub fn follows(free: Bytes, marks: &Watermarks, follows: bool) -> bool {
     free >= if follows { least } else { least.saturating_add(least) }
 }
 
+/// Whether who serves a fault of a thread that jumps about reclaims first, to make up for what it will take, while `free` bytes
+/// are: as long as reclaim in the background would not be done.
+#[must_use]
+pub fn pays_ahead(free: Bytes, marks: &Watermarks) -> bool {
+    free < marks.high
+}
+
 /// Whether a fault may take a huge frame while `free` bytes are: as long as reclaim does not run for it.
 #[must_use]
 pub fn takes_huge(free: Bytes, marks: &Watermarks) -> bool {
@@ -113,6 +120,12 @@ mod tests {
         assert!(follows(twice, &marks, false) && !follows(least, &marks, false));
         // Reclaim never begins while anything is followed.
         assert!(!follows(marks.high, &marks, true));
+    }
+
+    #[test]
+    fn who_pays_ahead_keeps_reclaim_asleep() {
+        let marks = Watermarks::of_share(Bytes::mib(256), BasePage::K64, 2);
+        assert!(pays_ahead(marks.low, &marks) && !pays_ahead(marks.high, &marks));
     }
 
     #[test]

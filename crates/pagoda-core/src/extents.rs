@@ -85,13 +85,14 @@ impl Extents {
         }
     }
 
-    /// Slots that are taken.
+    /// Whether there is room for what is elsewhere, too, and need not be here: not in the last eighth, which is for what has no
+    /// other place.
     #[must_use]
-    pub fn slots_max(&self) -> u32 {
-        self.slots_max
+    pub fn has_room_for_copies(&self) -> bool {
+        self.taken_slots() < self.slots_max / 8 * 7
     }
 
-    /// Slots that hold live units.
+    /// Slots that are taken.
     #[must_use]
     pub fn taken_slots(&self) -> u32 {
         self.high() - self.free_below_high
@@ -280,6 +281,16 @@ mod tests {
         assert_eq!(extents.take(1, 4), Some(Run { first: 2, slots: 2 }));
         extents.release(b);
         assert_eq!(extents.take(1, 4), Some(Run { first: 0, slots: 2 }));
+    }
+
+    #[test]
+    fn the_last_eighth_is_for_what_has_no_other_place() {
+        let mut extents = Extents::new(16);
+        let _ = extents.take(13, 13).expect("room");
+        assert!(extents.has_room_for_copies());
+        let _ = extents.take(1, 1).expect("room");
+        assert!(!extents.has_room_for_copies());
+        assert!(extents.take(2, 2).is_some(), "it is there for others");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pagoda_core::budget;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
 use crate::counters::Counter;
@@ -124,12 +125,15 @@ impl Engine {
         }
     }
 
-    /// Makes ready about as much as a fault of a thread that jumps about will take, as long as less is free than reclaim would
-    /// leave. A move out of a region interrupts all other processors that run the program, which takes ten times the move. While
-    /// its thread waits for the fault, or is the one that serves it, there may be none.
-    fn pay_ahead(&self, scratch: &mut Scratch) {
+    /// Makes ready about as much as a fault at this address will take if its thread jumps about, as long as less is free than
+    /// reclaim would leave. A move out of a region interrupts all other processors that run the program, which takes ten
+    /// times the move: while its thread is the one that serves the fault, there may be none.
+    pub(crate) fn pay_ahead(&self, address: usize, scratch: &mut Scratch) {
+        if self.recent.extent(address / self.entry_bytes()) == Extent::Page {
+            return;
+        }
         for _ in 0..PAY_STEPS {
-            if self.free() >= self.marks().high {
+            if !budget::pays_ahead(self.free(), &self.marks()) {
                 return;
             }
             match self.reclaim_step(scratch) {
@@ -143,9 +147,6 @@ impl Engine {
     pub(crate) fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
         let page = fault.address / self.entry_bytes();
         let extent = self.recent.extent(page);
-        if extent == Extent::Granule {
-            self.pay_ahead(scratch);
-        }
         match self.serve(fault.address, fault.write, extent, scratch) {
             Served::Done => {
                 let next = (page + 1) * self.entry_bytes();

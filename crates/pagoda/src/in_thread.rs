@@ -1,9 +1,9 @@
 //! Serving a fault in the thread that has it, in its handler of SIGBUS: no thread is woken and none waits.
 //!
-//! It is what a handler thread does for one fault, tried again until it is served. Events still arrive by the descriptor, and
-//! a handler thread reads them, or who waits for one. The interrupted thread holds no lock of the engine, because nothing of the engine touches
-//! managed memory; all signals are blocked, so that no other work of the same thread gets between. What runs here must never
-//! touch managed memory either, and never waits for the thread that it interrupted.
+//! It is what a handler thread does for one fault, tried again until it is served. Events still arrive by the descriptor, and a
+//! handler thread reads them, or who waits for one. The interrupted thread holds no lock of the engine, because nothing of the
+//! engine touches managed memory; all signals are blocked, so that no other work of the same thread gets between. What runs here
+//! must never touch managed memory either, and never waits for the thread that it interrupted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -84,6 +84,7 @@ impl FaultServer for InThread {
             return false;
         }
         let fault = Fault { address: address & !4095, write, since_ns };
+        engine.pay_ahead(address, &mut self.scratch());
         let mut tries = 0;
         // Between two tries others may have the working memory.
         while !engine.serve_or_keep(fault, &mut self.scratch()) {

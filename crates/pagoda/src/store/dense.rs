@@ -123,7 +123,8 @@ impl TieredStore {
         }
         if object.kept.load(Ordering::Relaxed) != NOBODY {
             // It need not be in memory at all.
-            return Some(Bytes::new(self.leave_memory(&mut state, id))).filter(|freed| *freed > Bytes::ZERO);
+            let freed = self.leave_memory(&mut state, id);
+            return (freed > 0).then_some(Bytes::new(freed));
         }
         state.packed.remove(&self.table, id);
         object.flag(MOVING, 0);

@@ -101,10 +101,9 @@ impl FileTier {
     pub fn used_bytes(&self) -> u64 {
         u64::from(self.extents.lock().taken_slots()) * SLOT as u64
     }
-    /// Whether there is room for objects that are in memory, too: not in the last eighth.
-    pub fn has_room(&self) -> bool {
-        let extents = self.extents.lock();
-        extents.taken_slots() < extents.slots_max() / 8 * 7
+    /// Whether there is room for objects that are in memory, too.
+    pub fn has_room_for_copies(&self) -> bool {
+        self.extents.lock().has_room_for_copies()
     }
     pub fn table_bytes(&self) -> u64 {
         self.extents.lock().table_bytes()

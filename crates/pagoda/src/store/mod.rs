@@ -18,6 +18,7 @@
 //! other is taken.
 
 mod block_digests;
+mod by_number;
 mod dense;
 #[cfg(test)]
 mod faults;

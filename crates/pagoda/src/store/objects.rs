@@ -10,20 +10,15 @@
 //!   and that the caller doesn't call while others read.
 //! - What is freed at the remote store keeps its number, as `Gone`, until the server has said that it is deleted there.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::blocks::NUMBERS;
 use pagoda_core::extents::Units;
 
+use super::by_number::ByNumber;
+
 /// No object: the end of a list.
 pub(super) const NOBODY: u32 = u32::MAX;
-
-/// Records are allocated this many at a time (160 KiB), and their boxes as many as it takes at a time. The table grows
-/// by that and never shrinks: it is bounded by the most objects ever stored at once, 40 bytes each.
-const LEAF: u32 = 4096;
-const BRANCH: u32 = 512;
-const ROOT: u32 = NUMBERS / LEAF / BRANCH;
 
 /// One stored page.
 pub(super) struct Object {
@@ -118,8 +113,8 @@ impl Word {
     }
 }
 
-impl Object {
-    fn fresh() -> Self {
+impl Default for Object {
+    fn default() -> Self {
         Self {
             word: AtomicU64::new(0),
             checksum: AtomicU64::new(0),
@@ -129,6 +124,9 @@ impl Object {
             kept: AtomicU32::new(NOBODY),
         }
     }
+}
+
+impl Object {
     /// What it says now; whatever was written before that was said is visible.
     pub fn word(&self) -> Word {
         Word(self.word.load(Ordering::Acquire))
@@ -166,23 +164,17 @@ impl Object {
     }
 }
 
-type Leaf = OnceLock<Box<[Object]>>;
-type Branch = OnceLock<Box<[Leaf]>>;
-
-/// All objects, by number.
-pub(super) struct ObjectTable {
-    root: Box<[Branch]>,
-}
+/// All objects, by number: 40 bytes each.
+pub(super) struct ObjectTable(ByNumber<Object>);
 
 impl ObjectTable {
     pub fn new() -> Self {
-        Self { root: (0..ROOT).map(|_| OnceLock::new()).collect() }
+        Self(ByNumber::new(1))
     }
 
     /// The record of a number, if it was ever given out.
     pub fn get(&self, id: u32) -> Option<&Object> {
-        let branch = self.root.get((id / LEAF / BRANCH) as usize)?.get()?;
-        branch[(id / LEAF % BRANCH) as usize].get()?.get((id % LEAF) as usize)
+        self.0.get(id)?.first()
     }
     /// The record of a number that is in use.
     pub fn at(&self, id: u32) -> &Object {
@@ -190,17 +182,11 @@ impl ObjectTable {
     }
     /// Makes sure that a number has a record. Only under the memory lock, so nobody ever waits for another's.
     fn ensure(&self, id: u32) {
-        let branch = self.root[(id / LEAF / BRANCH) as usize]
-            .get_or_init(|| (0..BRANCH).map(|_| OnceLock::new()).collect());
-        branch[(id / LEAF % BRANCH) as usize].get_or_init(|| (0..LEAF).map(|_| Object::fresh()).collect());
+        self.0.ensure(id);
     }
-    /// Bytes of the table when numbers below `high` were given out.
-    pub fn bytes(&self, high: u32) -> u64 {
-        let leaves = u64::from(high.div_ceil(LEAF));
-        let branches = u64::from(high.div_ceil(LEAF * BRANCH));
-        leaves * u64::from(LEAF) * size_of::<Object>() as u64
-            + branches * u64::from(BRANCH) * size_of::<Leaf>() as u64
-            + u64::from(ROOT) * size_of::<Branch>() as u64
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes()
     }
 }
 
@@ -210,7 +196,8 @@ pub(super) struct Numbers {
     /// Numbers from here on were never given out.
     pub high: u32,
     pub used: u32,
-    /// Where objects that are gone were in the file beside memory. They are released without the memory lock.
+    /// Where objects that are gone were in the file beside memory. They are released without the memory lock, by who holds it
+    /// then ([`TieredStore::let_go`](super::TieredStore)): never more than one batch of objects that are freed.
     pub kept_by_gone: Vec<Units>,
 }
 

@@ -10,6 +10,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::extents::Units;
+use pagoda_core::size::Bytes;
 use pagoda_linux::lock::Held;
 use pagoda_linux::pack::{BLOCK, is_dense, pack_block, packed_blocks, unpack_block};
 
@@ -45,11 +46,11 @@ impl TieredStore {
         let bytes = file.read(id, units, word.len(), checksum, &mut scratch.slots)?;
         let room = || self.memory.reserve_copy(word.len(), id);
         // What makes room is mostly what came here the same way, and goes without a write.
-        let spilled = || self.spill_once(pagoda_core::size::Bytes::ZERO).ok().and_then(|_| room());
+        let spilled = || self.spill_once(Bytes::ZERO).ok().and_then(|_| room());
         let Some(first) = room().or_else(spilled) else { return Ok(false) };
         self.memory.write(first, bytes);
         self.note_blocks(id, word, bytes);
-        let keeps = file.has_room();
+        let keeps = file.has_room_for_copies();
         let mut state = self.memory.lock();
         let promoted = word.moved_to(Kind::Memory, first);
         object.kept.store(if keeps { word.first() } else { NOBODY }, Ordering::Relaxed);
@@ -180,7 +181,6 @@ impl TieredStore {
 #[cfg(test)]
 mod tests {
     use pagoda_core::page::BasePage;
-    use pagoda_core::size::Bytes;
 
     use super::*;
     use crate::store::Store;

@@ -260,6 +260,7 @@ impl TieredStore {
                 all_moved = false;
             }
         }
+        self.let_go(state);
         all_moved
     }
 }

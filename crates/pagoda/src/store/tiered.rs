@@ -119,8 +119,7 @@ impl TieredStore {
         let links = state.pool.linked_segments() as usize * self.memory.segment_bytes()
             / self.memory.block_bytes()
             * 4;
-        let tables =
-            links as u64 + self.table.bytes(state.numbers.high) + file_table + buffer + self.blocks.bytes();
+        let tables = links as u64 + self.table.bytes() + file_table + buffer + self.blocks.bytes();
         StoreUsage {
             raw_bytes: Bytes::new(objects * self.page as u64),
             memory_used_bytes: Bytes::new(state.pool.used_blocks() * self.memory.block_bytes() as u64),
