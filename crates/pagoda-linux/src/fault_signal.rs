@@ -8,7 +8,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Serves faults in the thread that has them.
@@ -26,6 +26,8 @@ struct Place {
     users: AtomicUsize,
     /// A leaked `Arc<dyn FaultServer>`; null if the place is free.
     server: AtomicPtr<Arc<dyn FaultServer>>,
+    /// The process that the server serves. A forked child has its memory with locks as they were, and none of its threads.
+    process: AtomicU32,
     next: Option<&'static Place>,
 }
 
@@ -41,10 +43,10 @@ impl Place {
         unsafe { FIRST.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Lets this place's server look at a fault.
-    fn serve(&self, address: usize, write: bool) -> bool {
-        // Who passes by a free place leaves no mark: the next owner need not wait for it.
-        if self.server.load(Ordering::Relaxed).is_null() {
+    /// Lets this place's server look at a fault of this process.
+    fn serve(&self, process: u32, address: usize, write: bool) -> bool {
+        // Who passes by leaves no mark: the next owner need not wait for it.
+        if self.server.load(Ordering::Relaxed).is_null() || self.process.load(Ordering::Relaxed) != process {
             return false;
         }
         self.users.fetch_add(1, Ordering::SeqCst);
@@ -76,6 +78,10 @@ impl Registration {
         let mut known = Place::first();
         while let Some(place) = known {
             let null = std::ptr::null_mut();
+            // Places are given out under `ADDING` only. Who reads the number of one that is free finds no server.
+            if place.server.load(Ordering::Relaxed).is_null() {
+                place.process.store(std::process::id(), Ordering::Relaxed);
+            }
             if place.server.compare_exchange(null, server, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 return Ok(Self(place));
             }
@@ -84,6 +90,7 @@ impl Registration {
         let place = Box::leak(Box::new(Place {
             users: AtomicUsize::new(0),
             server: AtomicPtr::new(server),
+            process: AtomicU32::new(std::process::id()),
             next: Place::first(),
         }));
         FIRST.store(std::ptr::from_mut(place), Ordering::Release);
@@ -136,9 +143,11 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // for an access, which the code says.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let write = was_writing(context);
+    // SAFETY: it takes nothing and can't fail.
+    let process = unsafe { libc::getpid() }.cast_unsigned();
     let mut place = if code == libc::BUS_ADRERR { Place::first() } else { None };
     while let Some(one) = place {
-        if one.serve(address, write) {
+        if one.serve(process, address, write) {
             // SAFETY: as above.
             unsafe { *errno = before };
             return;

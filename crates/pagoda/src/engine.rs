@@ -2,6 +2,7 @@
 //!
 //! Lock order, outermost first; whoever holds one may take those further down, never those further up:
 //!
+//! 0. where a thread serves its own fault, its working memory; see `in_thread`
 //! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a region; exclusive
 //!    around reading events and applying them, and around adoption (register, scan, mark)
 //! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe

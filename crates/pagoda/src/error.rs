@@ -108,6 +108,8 @@ pub enum StartError {
     RemoteStore(Errno),
     /// The remote store would not keep what it is given: it evicts, or is a node of a cluster.
     RemoteStoreUnfit,
+    /// The handler of SIGBUS that serves faults in their own threads could not be installed.
+    FaultSignal(Errno),
 }
 
 impl StartError {
@@ -133,6 +135,7 @@ impl StartError {
             Self::LibrarySymbol => 16,
             Self::RemoteStore(_) => 17,
             Self::RemoteStoreUnfit => 18,
+            Self::FaultSignal(_) => 19,
         }
     }
 
@@ -150,7 +153,8 @@ impl StartError {
             | Self::CountersFile(errno)
             | Self::Threads(errno)
             | Self::Proc(errno)
-            | Self::RemoteStore(errno) => errno,
+            | Self::RemoteStore(errno)
+            | Self::FaultSignal(errno) => errno,
             Self::UserModeOnly
             | Self::MoveMissing
             | Self::BudgetBelowMinimum
@@ -183,6 +187,7 @@ impl StartError {
             16 => Self::LibrarySymbol,
             17 => Self::RemoteStore(errno),
             18 => Self::RemoteStoreUnfit,
+            19 => Self::FaultSignal(errno),
             _ => return None,
         })
     }
@@ -285,6 +290,11 @@ impl fmt::Display for StartError {
             Self::RemoteStoreUnfit => f.write_str(
                 "the remote store would not keep what it is given: it evicts, or is a node of a cluster; name a single \
                  server whose maxmemory-policy is noeviction",
+            ),
+            Self::FaultSignal(errno) => write!(
+                f,
+                "the kernel took no handler of SIGBUS, which serves faults in their own threads ({errno}); have handler threads \
+                 serve them"
             ),
         }
     }
@@ -484,7 +494,7 @@ mod tests {
             (1..100).filter_map(|code| Some((code, StartError::from_code(code, errno)?))).collect();
         let stops: Vec<_> =
             (101..200).filter_map(|code| Some((code, StopReason::from_code(code, errno)?))).collect();
-        assert_eq!((starts.len(), stops.len()), (18, 10));
+        assert_eq!((starts.len(), stops.len()), (19, 10));
         for (code, error) in starts {
             assert_eq!(error.code(), code);
             assert!(error.errno() == errno || error.errno() == Errno::NONE);

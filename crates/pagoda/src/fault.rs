@@ -102,12 +102,7 @@ impl Engine {
                     return served;
                 }
                 // While the file was read the page could be fetched, written and stored anew: by a digest it is still this.
-                Backing::Handle(handle)
-                    if read.is_some_and(|(of, digest)| {
-                        let of_this = of == handle;
-                        of_this && self.store.is_block(Handle::from_bits(handle), granule as usize, digest)
-                    }) =>
-                {
+                Backing::Handle(handle) if self.is_still(handle, granule, read) => {
                     let (after, served) = self.install_granule(&page, word, granule, &content);
                     self.ledger.changed(word, after);
                     give(entry, after);
@@ -155,6 +150,12 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Whether the granule of what is stored now is the one that was read from the file, by its handle and digest then.
+    fn is_still(&self, handle: u64, granule: u32, read: Option<(u64, u64)>) -> bool {
+        let is_block = |digest| self.store.is_block(Handle::from_bits(handle), granule as usize, digest);
+        read.is_some_and(|(of, digest)| of == handle && is_block(digest))
     }
 
     /// A fault in memory that is registered but not in the table: what a mapping grew by in place, say. Nothing was ever
@@ -550,3 +551,7 @@ pub(crate) fn unreadable(error: GetError) -> StopReason {
         error => StopReason::ContentUnreadable(Errno(error.errno())),
     }
 }
+
+#[cfg(test)]
+#[path = "fault_test.rs"]
+mod fault_test;

@@ -357,7 +357,7 @@ impl ManagerBuilder {
         )?);
         let registration = self.policies.in_thread.then(|| {
             Registration::new(Arc::new(InThread::new(Arc::clone(&engine))))
-                .map_err(|error| StartError::Threads(Errno::from(&error)))
+                .map_err(|error| StartError::FaultSignal(Errno::from(&error)))
         });
         let registration = registration.transpose()?;
         let shared =

@@ -1,12 +1,17 @@
 //! Faults that are served in the thread that has them: every byte against a shadow, and SIGBUS of other causes left to others.
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::bus::{BUS_ERROR, end_on_bus_error, touch_beyond_a_file};
+use pagoda_linux::testing::process::{fork, wait};
 use pagoda_linux::testing::random::Random;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 const PAGE_WORDS: usize = 512;
 const REGION: Bytes = Bytes::mib(48);
@@ -82,6 +87,24 @@ fn what_threads_wrote_is_read_at_each_base_page() {
 }
 
 #[test]
+fn a_fault_needs_no_more_stack_than_is_documented() {
+    if skip("faults on small stacks") {
+        return;
+    }
+    let manager = manager(BasePage::K64);
+    let regions: Vec<_> = (0..THREADS).map(|_| manager.region(REGION).create().expect("region")).collect();
+    let threads: Vec<_> = (regions.into_iter().zip(0..))
+        .map(|(region, seed)| {
+            // The stack of the work itself is on top of it.
+            let thread = thread::Builder::new().stack_size((64 + 16) << 10);
+            thread.spawn(move || work(region, seed + 5, 20_000)).expect("a thread")
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("right content"));
+    assert!(manager.stats().faults_stored > 0, "{:?}", manager.stats());
+}
+
+#[test]
 fn managers_come_and_go_while_others_serve() {
     if skip("managers with faults in their own threads") {
         return;
@@ -107,17 +130,64 @@ fn role() {
     if role == "handled" {
         end_on_bus_error().expect("a handler");
     }
-    let mut region = manager(BasePage::K64).region(Bytes::mib(4)).create().expect("region");
+    let manager = manager(BasePage::K64);
+    if role == "forking" {
+        fork_while_others_fault(&manager);
+        return;
+    }
+    let mut region = manager.region(Bytes::mib(4)).create().expect("region");
     region.words_mut().fill(7);
     assert!(region.words_mut().iter().all(|word| *word == 7));
     let read = touch_beyond_a_file();
     unreachable!("a byte that is not there: {read:?}");
 }
 
+/// Children see a bus error of another cause while the parent's engine may be in the middle of anything.
+fn fork_while_others_fault(manager: &Manager) {
+    let is_done = AtomicBool::new(false);
+    let begun = Barrier::new(THREADS as usize + 1);
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let mut region = manager.region(Bytes::mib(8)).create().expect("region");
+            let (is_done, begun) = (&is_done, &begun);
+            scope.spawn(move || {
+                let mut random = Random::new(3, id);
+                begun.wait();
+                while !is_done.load(Ordering::Relaxed) {
+                    // Each discard is an event, for which the engine closes its gate.
+                    let page = random.below(2048);
+                    region.words_mut()[page * PAGE_WORDS] = 1;
+                    region.discard(page * 4096, 4096).expect("discarded");
+                }
+            });
+        }
+        begun.wait();
+        let children: Vec<_> = (0..2000)
+            .map(|_| fork(|| touch_beyond_a_file().map_or(1, i32::from)).expect("a child"))
+            .collect();
+        for child in children {
+            assert_eq!(wait(child).expect("waited for").terminating_signal(), Some(7));
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
 fn run(role: &str) -> ExitStatus {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
     command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
-    command.output().expect("run").status
+    let mut running = command.stdout(Stdio::null()).process_group(0).spawn().expect("run");
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = running.try_wait().expect("waited for") {
+            return status;
+        }
+        if begin.elapsed() > Duration::from_secs(60) {
+            // Its children, too.
+            kill_process_group(Pid::from_child(&running), Signal::KILL).expect("killed");
+            panic!("{role} hangs");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -127,4 +197,12 @@ fn a_bus_error_that_is_nobodys_goes_where_it_went_before() {
     }
     assert_eq!(run("handled").code(), Some(BUS_ERROR));
     assert_eq!(run("unhandled").signal(), Some(7));
+}
+
+#[test]
+fn a_forked_child_never_waits_for_its_parents_engine() {
+    if skip("bus errors in children") {
+        return;
+    }
+    assert_eq!(run("forking").code(), Some(0));
 }

@@ -5,6 +5,8 @@
 use std::io;
 use std::sync::atomic::AtomicU64;
 
+use super::mapping::map_raw;
+
 /// A mapping of words. It is unmapped on drop.
 #[derive(Debug)]
 pub struct AtomicWords {
@@ -31,12 +33,9 @@ impl AtomicWords {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = flags | libc::MAP_ANONYMOUS;
         let bytes = len * size_of::<AtomicU64>();
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self { start: at.expose_provenance(), len })
+        // SAFETY: nothing is replaced: no flag here says where it has to be.
+        let start = unsafe { map_raw(0, bytes, protection, flags, -1) }?;
+        Ok(Self { start, len })
     }
     /// All of them.
     pub fn words(&self) -> &[AtomicU64] {

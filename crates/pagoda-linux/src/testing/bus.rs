@@ -5,6 +5,7 @@
 use std::ffi::c_int;
 use std::io;
 
+use super::mapping::{PAGE, map_raw};
 use super::process::end_at_once;
 
 /// The status with which [`end_on_bus_error`]'s handler ends the process.
@@ -37,11 +38,8 @@ pub fn touch_beyond_a_file() -> io::Result<u8> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, file, 0) };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: nothing is replaced: no flag here says where it has to be.
+    let at = unsafe { map_raw(0, PAGE, libc::PROT_READ, libc::MAP_SHARED, file) }?;
     // SAFETY: the page is mapped and nobody writes it; that the kernel has nothing to put there is the point.
-    Ok(unsafe { at.cast::<u8>().read_volatile() })
+    Ok(unsafe { std::ptr::with_exposed_provenance::<u8>(at).read_volatile() })
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::mapping::PAGE;
+use super::mapping::{PAGE, map_raw};
 use crate::region_memory::ForeignMemory;
 
 /// Where the next one lies. Below where the kernel puts what may lie anywhere, on every architecture: nothing else comes to
@@ -43,17 +43,14 @@ impl Foreign {
     fn map(pages: usize, flags: i32) -> io::Result<Self> {
         // The page after it stays free, so that it is a mapping by itself.
         let start = NEXT.fetch_add((pages + 1) * PAGE, Ordering::Relaxed);
-        let at = std::ptr::with_exposed_provenance_mut(start);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: a mapping that replaces nothing aliases nothing.
-        let mapped = unsafe { libc::mmap(at, pages * PAGE, protection, flags, -1, 0) };
-        if mapped == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        assert_eq!(mapped.expose_provenance(), start, "where it was asked for");
+        // SAFETY: it replaces nothing.
+        let mapped = unsafe { map_raw(start, pages * PAGE, protection, flags, -1) }?;
+        assert_eq!(mapped, start, "where it was asked for");
+        let at = std::ptr::with_exposed_provenance_mut(mapped);
         // SAFETY: the mapping just made; the advice changes no content. A kernel without huge pages has none to forbid.
-        let _ = unsafe { libc::madvise(mapped, pages * PAGE, libc::MADV_NOHUGEPAGE) };
+        let _ = unsafe { libc::madvise(at, pages * PAGE, libc::MADV_NOHUGEPAGE) };
         Ok(Self { start, pages, holes: Vec::new(), is_given: Cell::new(false) })
     }
 

@@ -231,11 +231,25 @@ fn done(result: i32) -> io::Result<()> {
 /// # Safety
 /// With `MAP_FIXED`, what lies at `at` is the caller's to replace.
 unsafe fn map(at: usize, pages: usize, flags: i32) -> io::Result<usize> {
-    let hint = std::ptr::with_exposed_provenance_mut(at);
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    // SAFETY: the caller vouches.
+    unsafe { map_raw(at, pages * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1) }
+}
+
+/// mmap(2), from the beginning of a file if there is one.
+///
+/// # Safety
+/// With `MAP_FIXED`, what lies at `at` is the caller's to replace.
+pub(super) unsafe fn map_raw(
+    at: usize,
+    bytes: usize,
+    protection: i32,
+    flags: i32,
+    file: i32,
+) -> io::Result<usize> {
+    let hint = std::ptr::with_exposed_provenance_mut(at);
     // SAFETY: without MAP_FIXED a new mapping aliases nothing; with it the caller vouches.
-    let mapped = unsafe { libc::mmap(hint, pages * PAGE, protection, flags, -1, 0) };
+    let mapped = unsafe { libc::mmap(hint, bytes, protection, flags, file, 0) };
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

@@ -42,6 +42,9 @@ mod spill_test;
 mod tests;
 mod tiered;
 
+#[cfg(test)]
+pub(crate) use tests::page_of;
+
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -108,6 +108,8 @@ impl TieredStore {
         }
         let bytes = file.read_part(Units::of_bytes(word.first(), word.len()), range, &mut scratch.slots)?;
         let right = self.blocks.digest(bytes) == digest && unpack_block(bytes, into).is_some();
+        #[cfg(test)]
+        self.parts_read.fetch_add(u64::from(right), Ordering::Relaxed);
         Ok(right.then_some(digest))
     }
 
@@ -184,7 +186,7 @@ mod tests {
 
     use super::*;
     use crate::store::Store;
-    use crate::store::tests::{assert_holds, config, disk, page_of, stored};
+    use crate::store::tests::{assert_holds, page_of, stored, with_file};
 
     fn spilled(store: &TieredStore, scratch: &mut Scratch) -> Vec<(Handle, Vec<u8>)> {
         let pages = (0..20).map(|i| page_of(64 << 10, if i % 5 == 0 { 100 } else { 43 }, i));
@@ -195,10 +197,7 @@ mod tests {
 
     #[test]
     fn what_is_in_both_places_leaves_memory_without_a_write_and_is_freed_in_both() {
-        let directory = disk();
-        let file = Some((directory.path(), Bytes::mib(64)));
-        let store = TieredStore::open(config(BasePage::K64, Bytes::mib(4), file)).expect("a disk");
-        let mut scratch = Scratch::new(BasePage::K64);
+        let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(4), Bytes::mib(64));
         let held = spilled(&store, &mut scratch);
         let before = store.usage();
         assert_eq!(before.memory_used_bytes, Bytes::ZERO);
@@ -243,10 +242,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_anew_has_no_place_in_the_file() {
-        let directory = disk();
-        let file = Some((directory.path(), Bytes::mib(64)));
-        let store = TieredStore::open(config(BasePage::K64, Bytes::mib(4), file)).expect("a disk");
-        let mut scratch = Scratch::new(BasePage::K64);
+        let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(4), Bytes::mib(64));
         let (handle, mut page) = spilled(&store, &mut scratch).swap_remove(1);
         assert_eq!(store.promote(handle, &mut scratch), Ok(true));
         let before = store.usage().file_bytes;

@@ -10,15 +10,12 @@ use pagoda_linux::direct_file::{AlignedBuffer, DirectFile};
 use super::file::{Batch, FileTier};
 use super::objects::Kind;
 use super::spill::Written;
-use super::tests::{assert_holds, config, disk, page_of, stored};
+use super::tests::{assert_holds, config, page_of, stored, with_file};
 use super::*;
 
 #[test]
 fn pages_that_do_not_shrink_go_to_the_file_by_themselves() {
-    let directory = disk();
-    let file = Some((directory.path(), Bytes::mib(64)));
-    let store = TieredStore::open(config(BasePage::K64, Bytes::mib(32), file)).expect("a disk");
-    let mut scratch = Scratch::new(BasePage::K64);
+    let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(32), Bytes::mib(64));
     let held: Vec<_> = (0..100).map(|i| page_of(64 << 10, 100, i)).collect();
     let handles: Vec<_> = held.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
     assert!(store.usage().memory_used_bytes < Bytes::kib(1100), "{:?}", store.usage());
@@ -27,10 +24,7 @@ fn pages_that_do_not_shrink_go_to_the_file_by_themselves() {
 
 #[test]
 fn a_damaged_file_gives_an_error_and_never_data() {
-    let directory = disk();
-    let file = Some((directory.path(), Bytes::mib(8)));
-    let store = TieredStore::open(config(BasePage::K64, Bytes::mib(2), file)).expect("a disk");
-    let mut scratch = Scratch::new(BasePage::K64);
+    let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(2), Bytes::mib(8));
     let pages: Vec<_> = [43, 100].map(|percent| page_of(64 << 10, percent, percent)).into();
     let handles: Vec<_> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
     store.spill(Bytes::ZERO).expect("room");
@@ -73,10 +67,7 @@ fn store_over(path: &str, read: bool, write: bool) -> TieredStore {
 
 #[test]
 fn what_the_file_does_not_need_any_more_goes_back_to_the_disk() {
-    let directory = disk();
-    let file = Some((directory.path(), Bytes::mib(64)));
-    let store = TieredStore::open(config(BasePage::K64, Bytes::mib(32), file)).expect("a disk");
-    let mut scratch = Scratch::new(BasePage::K64);
+    let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(32), Bytes::mib(64));
     let pages: Vec<_> = (0..200).map(|i| page_of(64 << 10, 43, i)).collect();
     let mut put =
         || -> Vec<Handle> { pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect() };
@@ -133,10 +124,7 @@ fn a_file_that_can_not_be_read_or_ends_early_is_an_error() {
 /// The interleavings of one move, step by step: a free and a reader between the copy and its end.
 #[test]
 fn a_free_or_a_reader_during_a_spill_is_right() {
-    let directory = disk();
-    let file = Some((directory.path(), Bytes::mib(8)));
-    let store = TieredStore::open(config(BasePage::K64, Bytes::mib(2), file)).expect("a disk");
-    let mut scratch = Scratch::new(BasePage::K64);
+    let (_directory, store, mut scratch) = with_file(BasePage::K64, Bytes::mib(2), Bytes::mib(8));
     let pages: Vec<_> = (0..3).map(|i| page_of(64 << 10, 43, i)).collect();
     let handles: Vec<_> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
     let file = store.file.as_ref().expect("a file");

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::DirectFileError;
+use tempfile::TempDir;
 
 use super::*;
 use pagoda_linux::pack::pack;
@@ -31,7 +32,7 @@ impl Random {
 }
 
 /// A page of which this share of chunks is new and the rest repeats one of the last 32: 43 compresses 2:1, 25 3:1.
-pub(super) fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
+pub(crate) fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut page, mut recent) = (Vec::with_capacity(len + 64), Vec::<Vec<u8>>::new());
     while page.len() < len {
@@ -52,9 +53,17 @@ pub(super) fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
 }
 
 /// A directory on a disk: where the tests are built.
-pub(super) fn disk() -> tempfile::TempDir {
+pub(super) fn disk() -> TempDir {
     let executable = std::env::current_exe().expect("a path");
     tempfile::tempdir_in(executable.parent().expect("a directory")).expect("a directory")
+}
+
+/// A store with a file in a directory of its own, which lives as long as the first of these.
+pub(super) fn with_file(base: BasePage, memory: Bytes, file: Bytes) -> (TempDir, TieredStore, Scratch) {
+    let directory = disk();
+    let file = Some((directory.path(), file));
+    let store = TieredStore::open(config(base, memory, file)).expect("a disk");
+    (directory, store, Scratch::new(base))
 }
 
 pub(super) fn config(base: BasePage, memory: Bytes, file: Option<(&Path, Bytes)>) -> StoreConfig {
@@ -97,11 +106,8 @@ fn zero_and_same_filled_pages_cost_nothing() {
 
 #[test]
 fn pages_of_every_length_and_kind_come_back_from_memory_and_from_the_file() {
-    let directory = disk();
     for base in BasePage::ALL {
-        let file = Some((directory.path(), Bytes::mib(64)));
-        let store = TieredStore::open(config(base, Bytes::mib(16), file)).expect("a disk");
-        let mut scratch = Scratch::new(base);
+        let (_directory, store, mut scratch) = with_file(base, Bytes::mib(16), Bytes::mib(64));
         let kinds = [3, 25, 43, 90, 100];
         let pages: Vec<Vec<u8>> =
             (0..60).map(|i| page_of(store.page_bytes(), kinds[i % 5], i as u64)).collect();
@@ -165,11 +171,9 @@ fn text_of(len: usize, seed: u64) -> Vec<u8> {
 
 #[test]
 fn what_is_cold_becomes_smaller_and_comes_back_from_every_tier() {
-    let directory = disk();
     for base in BasePage::ALL {
-        let file = Some((directory.path(), Bytes::mib(64)));
-        let store = TieredStore::open(config(base, Bytes::mib(32), file)).expect("a disk");
-        let (mut scratch, mut condenser) = (Scratch::new(base), store.condenser());
+        let (_directory, store, mut scratch) = with_file(base, Bytes::mib(32), Bytes::mib(64));
+        let mut condenser = store.condenser();
         let page = |i: u64| match i % 3 {
             0 => page_of(store.page_bytes(), 80, i),
             _ => text_of(store.page_bytes(), i),

@@ -42,6 +42,9 @@ pub struct TieredStore {
     page: usize,
     /// Of what is in the file and was in memory since.
     pub(super) blocks: BlockDigests,
+    /// Parts of pages that were read from the file.
+    #[cfg(test)]
+    pub(crate) parts_read: std::sync::atomic::AtomicU64,
     /// What digests depend on, so that nobody makes two pages of one digest on purpose.
     seed: u64,
 }
@@ -66,6 +69,8 @@ impl TieredStore {
             base: config.base,
             page: piece(config.base),
             blocks: BlockDigests::new(piece(config.base), seed),
+            #[cfg(test)]
+            parts_read: std::sync::atomic::AtomicU64::new(0),
             seed,
         })
     }
