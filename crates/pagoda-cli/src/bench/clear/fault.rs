@@ -1,5 +1,6 @@
 //! From a touch to its return: what 2 MiB of fresh memory cost by the kernel, by small and by huge pages, and by Pagoda, with a
-//! frame that is cleared within the fault and with one that was cleared ahead.
+//! frame that is cleared within the fault and with one that was cleared ahead, each served by a handler that is woken and in
+//! the thread that touches.
 //!
 //! Each round has all sides in turn, on memory that was touched just before, and the first round does not count. Pagoda's
 //! frames had been written by the last region; of those that were cleared ahead ten times as many are used as are kept
