@@ -113,6 +113,14 @@ impl MemoryGroup {
         self.path.join("cgroup.procs")
     }
 
+    /// What is charged to the group now, in bytes. The kernel charges in batches: some hundred KiB may be nobody's yet.
+    pub fn usage_bytes(&self) -> io::Result<u64> {
+        // One of them is there, by the version.
+        let text = fs::read_to_string(self.path.join("memory.usage_in_bytes"))
+            .or_else(|_| fs::read_to_string(self.path.join("memory.current")))?;
+        text.trim().parse().map_err(|_| io::Error::other("the kernel gave no number for a group's memory"))
+    }
+
     /// The directory of the group.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -176,6 +184,7 @@ mod tests {
             }
         };
         let path = group.path().to_owned();
+        assert!(group.usage_bytes().expect("a number") <= 64 << 20);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         fs::write(group.procs(), child.id().to_string()).expect("join");
         // Its parent is this process, so it must be reaped beside the removal, as a bench's child is.

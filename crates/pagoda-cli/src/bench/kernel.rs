@@ -5,6 +5,7 @@
 //! groups, or what a benchmark that still runs has set up.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -151,6 +152,11 @@ impl KernelSide {
             let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
             self.peak.swap_file_bytes = self.peak.swap_file_bytes.max(used_bytes(&swaps, &self.file_path));
         }
+    }
+
+    /// What the processes of the group hold now: charged memory, and content in zram; in bytes.
+    pub fn held_bytes(&self) -> io::Result<u64> {
+        Ok(self.group.usage_bytes()? + self.zram.usage()?.content_bytes)
     }
 
     /// The most that was seen.

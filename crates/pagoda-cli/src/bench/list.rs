@@ -41,7 +41,8 @@ pub static BENCHES: [Entry; 6] = [
     },
     Entry {
         name: "release",
-        shows: "Closing owners with most of their memory stored, by policy, beside an owner that starts",
+        shows: "Closing owners with most of their memory stored, by policy, beside an owner that starts, and against being killed \
+                with as much in the kernel's zram",
         takes_min: 15,
         takes_quick_s: 15,
         charts: charts::release,

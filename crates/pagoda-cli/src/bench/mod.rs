@@ -2,8 +2,8 @@
 //!
 //! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
 //! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `clear` compares the orders in which
-//! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library
-//! (`release/`), `migrate` moves them to another process (`migrate/`). `list.rs` says what there is, and `all.rs` runs all
+//! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library and kills
+//! processes with as much stored (`release/`), `migrate` moves them to another process (`migrate/`). `list.rs` says what there is, and `all.rs` runs all
 //! of it for one page (`html/`). The worker process that is measured is `worker.rs`. But for these two, nothing here knows the engine: Pagoda is
 //! started as anyone starts it, by `pagoda run`.
 
@@ -60,7 +60,8 @@ enum Bench {
     Clear(clear::ClearArgs),
     /// From which zone frames are taken: the fair policy and its baselines by counts, and what an allocation costs
     Zones(zones::ZonesArgs),
-    /// Closing owners with most of their memory stored: how it is released, by policy, beside an owner that starts
+    /// Closing owners with most of their memory stored: how it is released, by policy, beside an owner that starts, and against
+    /// being killed with as much in the kernel's zram
     Release(release::ReleaseArgs),
     /// Moving a live region: what zero pages cost at the destination, codecs, a writer that goes on, stored pages
     Migrate(migrate::MigrateArgs),

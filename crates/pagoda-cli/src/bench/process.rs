@@ -88,12 +88,22 @@ pub fn run(
 impl Running {
     /// Starts a command, with an empty standard input.
     pub fn start(command: &[String]) -> anyhow::Result<Self> {
+        Self::start_with(command, Stdio::null())
+    }
+
+    /// Starts a command whose standard input stays open as long as this is held. What waits for its end also ends if this
+    /// process is killed.
+    pub fn start_held(command: &[String]) -> anyhow::Result<Self> {
+        Self::start_with(command, Stdio::piped())
+    }
+
+    fn start_with(command: &[String], input: Stdio) -> anyhow::Result<Self> {
         let (program, arguments) = command.split_first().context("an empty command")?;
         let started = Instant::now();
         let mut child = Command::new(program)
             .args(arguments)
             .env("LC_ALL", "C")
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -126,14 +136,10 @@ impl Running {
             thread::sleep(POLL);
         };
         let seconds = self.started.elapsed().as_secs_f64();
-        let text = |pipe: &mut Option<thread::JoinHandle<String>>| {
-            pipe.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
-        };
-        let (output, errors) = (text(&mut self.output), text(&mut self.errors));
+        let output = text(&mut self.output);
         cancel.check()?;
         if !status.success() {
-            let errors: String = errors.chars().take(ERROR_BYTES_MAX).collect();
-            bail!("{status}: {}", errors.trim());
+            bail!("{status}: {}", self.errors());
         }
         Ok(Finished { output, seconds, anonymous_bytes_peak: self.anonymous_bytes_peak })
     }
@@ -143,15 +149,39 @@ impl Running {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// What it said on standard error. Blocks until it has closed that.
+    pub fn errors(&mut self) -> String {
+        let errors: String = text(&mut self.errors).chars().take(ERROR_BYTES_MAX).collect();
+        errors.trim().to_owned()
+    }
+
+    /// Kills the program, and returns how long it took until the child was reaped. Blocks until then.
+    pub fn kill(mut self) -> anyhow::Result<Duration> {
+        let program = self.program().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        let begin = Instant::now();
+        kill_process(program.context("the program has ended already")?, Signal::KILL)?;
+        self.child.wait()?;
+        Ok(begin.elapsed())
+    }
+
+    /// What of the program's memory the kernel has swapped out, in bytes.
+    pub fn swapped_bytes(&self) -> u64 {
+        self.program().and_then(|pid| status_bytes(pid, "VmSwap:")).unwrap_or(0)
+    }
+
+    /// Whose memory is measured: the child, or what it runs under `pagoda run`.
+    fn program(&self) -> Option<u32> {
+        let pid = self.child.id();
+        if self.managed { first_child(pid) } else { Some(pid) }
+    }
+
     /// Reads the child's memory if it is time to.
     pub fn sample(&mut self) -> bool {
         if self.sampled.elapsed() < SAMPLE {
             return false;
         }
         self.sampled = Instant::now();
-        let pid = self.child.id();
-        let measured = if self.managed { first_child(pid) } else { Some(pid) };
-        let bytes = measured.and_then(anonymous_bytes).unwrap_or(0);
+        let bytes = self.program().and_then(|pid| status_bytes(pid, "RssAnon:")).unwrap_or(0);
         self.anonymous_bytes_peak = self.anonymous_bytes_peak.max(bytes);
         true
     }
@@ -181,6 +211,10 @@ fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
+fn text(pipe: &mut Option<thread::JoinHandle<String>>) -> String {
+    pipe.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
+}
+
 fn first_child(pid: u32) -> Option<u32> {
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
         .ok()?
@@ -190,9 +224,10 @@ fn first_child(pid: u32) -> Option<u32> {
         .ok()
 }
 
-fn anonymous_bytes(pid: u32) -> Option<u64> {
+/// A size in the status of a process.
+fn status_bytes(pid: u32, name: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
@@ -216,6 +251,16 @@ mod tests {
         let failed = gone(run(&command(&["sh", "-c", "echo why >&2; exit 3"]), second, &cancel, || ()));
         assert!(failed.contains("3") && failed.contains("why"), "{failed}");
         assert!(gone(run(&command(&["/nonexistent"]), second, &cancel, || ())).contains("/nonexistent"));
+    }
+
+    #[test]
+    fn what_is_held_waits_for_the_end_of_its_input_and_is_killed() {
+        let held = Running::start_held(&command(&["cat"])).expect("cat starts");
+        thread::sleep(Duration::from_millis(20));
+        assert!(held.swapped_bytes() < 1 << 30 && held.program() == Some(held.child.id()));
+        let pid = held.child.id();
+        held.kill().expect("it had not ended");
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
     }
 
     #[test]

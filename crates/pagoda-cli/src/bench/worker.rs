@@ -21,6 +21,7 @@ use super::data::{FULL_CHECK_EVERY, PAGE_BYTES, PAGE_WORDS, Page, Pages, Random}
 use super::histogram::{Histogram, Percentiles};
 use super::migrate::destination;
 use super::pattern::{Scatter, Zipf};
+use super::release::holder;
 
 /// A touch whose first access took longer than this counts as a fault: a present page takes a tenth of it, and no
 /// way to fetch a page is faster.
@@ -55,6 +56,8 @@ enum Work {
     },
     /// Writes a huge area again and again, its frames cleared by the kernel or by itself.
     AnonWriter(writer::WriterArgs),
+    /// Fills memory and waits to be killed.
+    Hold(holder::HolderArgs),
     /// Receives one migration.
     MigrateDestination(destination::DestinationArgs),
 }
@@ -131,6 +134,7 @@ pub fn run(args: &WorkerArgs) -> anyhow::Result<ExitCode> {
         Work::MallocChurn { rounds } => println!("{}", serde_json::to_string(&churn::malloc(*rounds)?)?),
         Work::ThreadChurn { rounds } => println!("{}", serde_json::to_string(&churn::threads(*rounds)?)?),
         Work::AnonWriter(args) => println!("{}", serde_json::to_string(&writer::run(args)?)?),
+        Work::Hold(args) => return holder::run(args),
         Work::MigrateDestination(args) => println!("{}", serde_json::to_string(&destination::run(args)?)?),
     }
     Ok(ExitCode::SUCCESS)

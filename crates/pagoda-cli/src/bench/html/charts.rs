@@ -227,6 +227,13 @@ pub fn release(json: &Value) -> Vec<Chart> {
             bars.figure(*side, *policy, &format!("/policies/{policy}/{key}"))
         })
     };
+    let fetches = Bars::of(json)
+        .figure(Side::Pagoda, "the first byte, p50", "/store/fetch_first_us/p50")
+        .figure(Side::Pagoda, "all of it, p50", "/store/fetch_us/p50")
+        .figure(Side::Pagoda, "all of it, p99", "/store/fetch_us/p99")
+        .figure(Side::Pagoda, "in thread, the first byte, p50", "/store/fetch_first_in_thread_us/p50")
+        .figure(Side::Pagoda, "in thread, all of it, p50", "/store/fetch_in_thread_us/p50")
+        .figure(Side::Pagoda, "in thread, all of it, p99", "/store/fetch_in_thread_us/p99");
     let mut aging = Bars::of(json);
     let shares = json.pointer("/aging/stored_percent").and_then(Value::as_array);
     for (at, percent) in shares.into_iter().flatten().enumerate() {
@@ -245,12 +252,16 @@ pub fn release(json: &Value) -> Vec<Chart> {
             .chart("The start of an owner while others close", "milliseconds, less is better"),
         of("close_ms_p50")
             .figure(Side::Baseline, "nothing was stored", "/never_stored/close_ms_p50")
-            .chart("Closing an owner", "milliseconds, less is better"),
+            .figure(Side::Kernel, "killed, as much in zram", "/kernel_zram/kill_ms")
+            .figure(Side::Kernel, "killed, nothing was swapped", "/kernel_zram/kill_never_swapped_ms")
+            .figure(Side::Pagoda, "killed under pagoda run", "/run_kill9_ms")
+            .chart("Closing an owner, or killing it", "milliseconds, less is better"),
         of("cpu_ms").chart("Processor time of the release, all threads", "milliseconds, less is better"),
         aging.chart(
             "Closing by how much is stored, as published after 0 to 15 minutes",
             "milliseconds, less is better",
         ),
+        fetches.chart("64 KiB back from compressed memory", "microseconds, less is better"),
     ]
 }
 

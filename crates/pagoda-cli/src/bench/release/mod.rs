@@ -1,10 +1,19 @@
 //! What closing owners cost, by each way to release what they have in the store, beside an owner that starts.
 //!
 //! Some owners with most of their pages stored close at once while another one starts and works. The policies take turns with
-//! each other, with owners that have the same resident pages and nothing stored, and with a starter alone; the first
-//! round is discarded. Everything is real memory of a library's manager. This module must never time the filling.
+//! each other, with owners that have the same resident pages and nothing stored, with a starter alone (`trial.rs`, all of it
+//! real memory of a library's manager), with processes that are killed under the kernel's zram and under `pagoda run`
+//! (`killed.rs`), and with the store itself (`store.rs`); the first round is discarded. This module must never time the
+//! filling, and never leave a side out without its reason.
 
+mod figures;
+pub mod holder;
+mod killed;
+mod quiet;
 mod report;
+mod starter;
+mod store;
+mod table;
 mod trial;
 
 use std::process::ExitCode;
@@ -16,8 +25,13 @@ use pagoda::ReleasePolicy;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 
+use super::budget::reason;
 use super::machine::Machine;
-use report::{Quiet, Report};
+use super::process::Cancel;
+use killed::{How, Killed, Killing};
+use quiet::Quiet;
+use report::Report;
+use store::Stored;
 use trial::{Kind, Outcome, Trial};
 
 /// How much of a process that is in the background was swapped after 0, 1, 5, 10 and 15 minutes, in percent: the series'
@@ -25,6 +39,8 @@ use trial::{Kind, Outcome, Trial};
 const AGING_PERCENT: [f64; 5] = [30.9, 57.0, 64.0, 64.7, 64.7];
 /// What the owners have stored that close together.
 const STORED_PERCENT: f64 = 64.7;
+/// What the store is measured with at least: tables come in pieces.
+const STORE_LEAST: Bytes = Bytes::mib(64);
 
 /// What to measure.
 #[derive(Args, Debug)]
@@ -49,6 +65,24 @@ pub struct ReleaseArgs {
     rounds: Option<u16>,
 }
 
+/// What one way to be killed measured.
+#[derive(Default)]
+struct Kills {
+    killed: Vec<Killed>,
+    /// Why it could not run; then it is not tried again.
+    reason: Option<String>,
+}
+
+/// What the rounds that count have measured.
+struct Measured {
+    outcomes: Vec<(Kind, Vec<Outcome>)>,
+    /// In the order of [`How::ALL`].
+    kills: [Kills; How::ALL.len()],
+    stored: Vec<Stored>,
+    /// By policy, and by how much was stored.
+    aging: Vec<(ReleasePolicy, Vec<Vec<f64>>)>,
+}
+
 /// Runs `pagoda bench release`.
 pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     if !pagoda::userfaultfd_allows_managers() {
@@ -60,42 +94,31 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 6 }, usize::from);
     let aging_rounds = rounds.div_ceil(2);
     let together = Trial { owners, owner, base, stored_percent: STORED_PERCENT, starter: true };
-    let runs = (rounds + 1) * kinds().len() + aging_rounds * AGING_PERCENT.len() * ReleasePolicy::ALL.len();
-    // Drawn on standard error, and there only if that is a terminal.
-    let progress = ProgressBar::new(runs as u64).with_style(
-        ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
-            .context("the progress bar's template")?,
-    );
+    let runs = (rounds + 1) * (kinds().len() + How::ALL.len() + 1)
+        + aging_rounds * AGING_PERCENT.len() * ReleasePolicy::ALL.len();
+    let bench = Bench {
+        together,
+        program: std::env::current_exe().context("finding this program")?.display().to_string(),
+        // Drawn on standard error, and there only if that is a terminal.
+        progress: ProgressBar::new(runs as u64).with_style(
+            ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
+                .context("the progress bar's template")?,
+        ),
+        cancel: Cancel::on_signals()?,
+    };
     let quiet = Quiet::begin();
-    let mut outcomes: Vec<(Kind, Vec<Outcome>)> =
-        kinds().into_iter().map(|kind| (kind, Vec::new())).collect();
+    let mut measured = Measured {
+        outcomes: kinds().into_iter().map(|kind| (kind, Vec::new())).collect(),
+        kills: std::array::from_fn(|_| Kills::default()),
+        stored: Vec::new(),
+        aging: Vec::new(),
+    };
     for round in 0..=rounds {
-        for (kind, outcomes) in &mut outcomes {
-            progress.set_message(kind.name());
-            let outcome = together.run(*kind)?;
-            if round > 0 {
-                outcomes.push(outcome);
-            }
-            progress.inc(1);
-        }
+        bench.round(round > 0, &mut measured)?;
     }
-    let mut aging = Vec::new();
-    for policy in ReleasePolicy::ALL {
-        progress.set_message("aging");
-        let mut close_ms = Vec::new();
-        for stored_percent in AGING_PERCENT {
-            let trial = Trial { owners: 1, owner, base, stored_percent, starter: false };
-            let mut times = Vec::new();
-            for _ in 0..aging_rounds {
-                times.extend(trial.run(Kind::Policy(policy))?.close_ms);
-                progress.inc(1);
-            }
-            close_ms.push(times);
-        }
-        aging.push((policy, close_ms));
-    }
-    progress.finish_and_clear();
-    let report = Report::new(together, rounds, args.quick, &outcomes, &aging, quiet.end(), Machine::this())
+    measured.aging = bench.aging(aging_rounds)?;
+    bench.progress.finish_and_clear();
+    let report = Report::new(together, rounds, args.quick, &measured, quiet.end(), Machine::this())
         .context("no round was measured")?;
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -103,6 +126,64 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
         print!("{}", report.table());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+struct Bench {
+    together: Trial,
+    /// The path of this program.
+    program: String,
+    progress: ProgressBar,
+    cancel: Cancel,
+}
+
+impl Bench {
+    /// All sides once.
+    fn round(&self, counts: bool, measured: &mut Measured) -> anyhow::Result<()> {
+        for (kind, outcomes) in &mut measured.outcomes {
+            self.progress.set_message(kind.name());
+            outcomes.push(self.together.run(*kind, &self.cancel)?);
+            self.progress.inc(1);
+        }
+        let killing = Killing { trial: self.together, program: &self.program, cancel: &self.cancel };
+        for (how, kills) in How::ALL.into_iter().zip(&mut measured.kills) {
+            self.progress.set_message(how.name());
+            if kills.reason.is_none() {
+                match killing.run(how) {
+                    Ok(killed) => kills.killed.push(killed),
+                    Err(error) => kills.reason = Some(reason(error)?),
+                }
+            }
+            self.progress.inc(1);
+        }
+        self.progress.set_message("store");
+        measured.stored.push(Stored::measure(self.together.owner.max(STORE_LEAST), &self.cancel)?);
+        self.progress.inc(1);
+        if !counts {
+            measured.outcomes.iter_mut().for_each(|(_, outcomes)| outcomes.clear());
+            measured.kills.iter_mut().for_each(|kills| kills.killed.clear());
+            measured.stored.clear();
+        }
+        Ok(())
+    }
+
+    /// One owner that closes alone, by policy and by how much of it is stored: milliseconds.
+    fn aging(&self, rounds: usize) -> anyhow::Result<Vec<(ReleasePolicy, Vec<Vec<f64>>)>> {
+        self.progress.set_message("aging");
+        let of = |policy: ReleasePolicy, stored_percent: f64| -> anyhow::Result<Vec<f64>> {
+            let trial = Trial { owners: 1, stored_percent, starter: false, ..self.together };
+            let mut times = Vec::new();
+            for _ in 0..rounds {
+                times.extend(trial.run(Kind::Policy(policy), &self.cancel)?.close_ms);
+                self.progress.inc(1);
+            }
+            Ok(times)
+        };
+        let all = ReleasePolicy::ALL.into_iter().map(|policy| {
+            let times = AGING_PERCENT.into_iter().map(|percent| of(policy, percent));
+            Ok((policy, times.collect::<anyhow::Result<_>>()?))
+        });
+        all.collect()
+    }
 }
 
 /// What takes turns.

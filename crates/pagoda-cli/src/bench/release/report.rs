@@ -1,219 +1,87 @@
-//! The figures as they are printed: JSON whose keys other tools read, and a table for people.
+//! The figures as they are printed in JSON, whose keys other tools read. Pure.
 //!
-//! Every figure is a median over the rounds that count, every spread the least and the greatest of them.
+//! Every figure is a median over the rounds that count, every spread the least and the greatest of them. A side that could not
+//! run is null and has a reason.
 
 use std::collections::BTreeMap;
-use std::fs;
 
-use comfy_table::{CellAlignment, Table};
 use pagoda::ReleasePolicy;
-use pagoda_core::size::Bytes;
 use serde::Serialize;
 
 use super::super::machine::Machine;
 use super::super::report::round;
-use super::super::stats::{median, spread};
-use super::trial::{Kind, Outcome, Trial};
-use super::{AGING_PERCENT, STORED_PERCENT};
+use super::super::stats::median;
+use super::figures::{
+    Figures, KernelZram, NeverStored, StarterAlone, StoreFigures, close_ms, gone_ms, middle,
+};
+use super::killed::How;
+use super::quiet::Quiet;
+use super::trial::{Kind, Trial};
+use super::{AGING_PERCENT, Kills, Measured};
 
 /// All that was found out.
 #[derive(Serialize)]
 pub struct Report {
-    bench: &'static str,
-    owners: usize,
-    owner_bytes: u64,
-    base_page_bytes: u64,
-    stored_percent: f64,
-    aging: Aging,
-    policies: BTreeMap<&'static str, Figures>,
-    never_stored: NeverStored,
-    starter_alone: StarterAlone,
-    ratios: Ratios,
-    rounds: usize,
-    quick: bool,
-    machine: Machine,
-    quiet: Quiet,
+    pub bench: &'static str,
+    pub owners: usize,
+    pub owner_bytes: u64,
+    pub base_page_bytes: u64,
+    pub stored_percent: f64,
+    pub aging: Aging,
+    pub policies: BTreeMap<&'static str, Figures>,
+    pub never_stored: NeverStored,
+    pub starter_alone: StarterAlone,
+    /// As many processes, killed, with as much in the kernel's zram.
+    pub kernel_zram: Option<KernelZram>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_zram_reason: Option<String>,
+    /// As many programs, killed, each under a `pagoda run` of its own: until that has ended, too.
+    pub run_kill9_ms: Option<f64>,
+    pub run_kill9_ms_spread: Option<[f64; 2]>,
+    pub run_kill9_stored_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_kill9_reason: Option<String>,
+    pub ratios: Ratios,
+    pub store: StoreFigures,
+    pub rounds: usize,
+    pub quick: bool,
+    pub machine: Machine,
+    pub quiet: Quiet,
 }
 
 /// One owner that closes alone, the longer in the background the more of it stored.
 #[derive(Serialize)]
-struct Aging {
-    stored_percent: [f64; AGING_PERCENT.len()],
-    close_ms: BTreeMap<&'static str, Vec<f64>>,
-}
-
-/// One policy.
-#[derive(Serialize)]
-struct Figures {
-    close_ms_p50: f64,
-    close_ms_p99: f64,
-    /// Of the rounds' medians.
-    close_ms_spread: [f64; 2],
-    /// What closing takes longer than for owners that have nothing stored.
-    extra_ms: f64,
-    /// Until the last frame of the last owner was back, by the engine's ledger.
-    frames_back_ms: f64,
-    frames_back_ms_spread: [f64; 2],
-    /// Until the last stored page of the last owner was freed.
-    stored_back_ms: f64,
-    stored_back_ms_spread: [f64; 2],
-    starter_start_ms: f64,
-    starter_start_ms_spread: [f64; 2],
-    starter_work_ms: f64,
-    starter_work_ms_spread: [f64; 2],
-    /// Of the release, in all threads.
-    cpu_ms: f64,
-    cpu_ms_spread: [f64; 2],
-    /// Of that, what was done before a close returned: what the owners waited for, without the noise of their scheduling.
-    in_close_ms: f64,
-    lock_wait_ms: f64,
-    locks: f64,
-    peak_queued_bytes: u64,
-    queued: u64,
-    inline: u64,
-    /// Freed before the owner's last frame was back.
-    early: u64,
-}
-
-#[derive(Serialize)]
-struct NeverStored {
-    close_ms_p50: f64,
-    close_ms_spread: [f64; 2],
-}
-
-#[derive(Serialize)]
-struct StarterAlone {
-    start_ms: f64,
-    start_ms_spread: [f64; 2],
-    work_ms: f64,
-    work_ms_spread: [f64; 2],
+pub struct Aging {
+    pub stored_percent: [f64; AGING_PERCENT.len()],
+    pub close_ms: BTreeMap<&'static str, Vec<f64>>,
 }
 
 /// Of medians.
 #[derive(Serialize)]
-struct Ratios {
-    extra_background_vs_one: Option<f64>,
-    extra_workers_vs_one: Option<f64>,
-    close_background_vs_never_stored: f64,
-    close_workers_vs_never_stored: f64,
+pub struct Ratios {
+    pub extra_background_vs_one: Option<f64>,
+    pub extra_workers_vs_one: Option<f64>,
+    pub close_background_vs_never_stored: f64,
+    pub close_workers_vs_never_stored: f64,
     /// Start and work together.
-    starter_background_vs_one: f64,
-    starter_workers_vs_one: f64,
-    starter_one_vs_alone: f64,
-    in_close_background_vs_one: f64,
-    in_close_workers_vs_one: f64,
-    cpu_runs_vs_one: f64,
-    cpu_background_vs_one: f64,
-    cpu_workers_vs_one: f64,
-    stored_back_background_vs_one: f64,
-    stored_back_workers_vs_one: f64,
+    pub starter_background_vs_one: f64,
+    pub starter_workers_vs_one: f64,
+    pub starter_one_vs_alone: f64,
+    pub in_close_background_vs_one: f64,
+    pub in_close_workers_vs_one: f64,
+    pub cpu_runs_vs_one: f64,
+    pub cpu_background_vs_one: f64,
+    pub cpu_workers_vs_one: f64,
+    pub stored_back_background_vs_one: f64,
+    pub stored_back_workers_vs_one: f64,
+    /// In the background, over until the kernel has reaped a killed process with as much in zram.
+    pub close_vs_kernel_zram: Option<f64>,
+    pub kernel_zram_vs_never_swapped: Option<f64>,
 }
 
-/// How quiet the machine was while it was measured.
-#[derive(Serialize)]
-pub struct Quiet {
-    /// Processor time of all others, in percent of all processors.
-    others_busy_percent: f64,
-    /// The load average of a minute when it began and when it ended.
-    load_average: [f64; 2],
-    #[serde(skip)]
-    begun: Times,
-}
-
-/// Processor time since the machine and this program were started, in ticks.
-#[derive(Clone, Copy, Default)]
-struct Times {
-    all: f64,
-    busy: f64,
-    own: f64,
-}
-
-impl Times {
-    fn now() -> Self {
-        let numbers =
-            |text: &str| text.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<f64>>();
-        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-        let all = numbers(stat.lines().next().unwrap_or_default());
-        // The name may hold anything and ends at the last parenthesis; user and system time are the 14th and 15th field.
-        let own = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        let own = own
-            .rsplit_once(')')
-            .map(|(_, rest)| rest.split_whitespace().skip(11).take(2).collect::<Vec<_>>().join(" "));
-        let idle: f64 = all.iter().skip(3).take(2).sum();
-        // Guest time is part of user time.
-        let sum: f64 = all.iter().take(8).sum();
-        Self { all: sum, busy: sum - idle, own: numbers(&own.unwrap_or_default()).iter().sum() }
-    }
-}
-
-fn load_average() -> f64 {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
-}
-
-impl Quiet {
-    pub fn begin() -> Self {
-        Self { others_busy_percent: 0.0, load_average: [load_average(); 2], begun: Times::now() }
-    }
-    pub fn end(mut self) -> Self {
-        let now = Times::now();
-        let others = (now.busy - self.begun.busy) - (now.own - self.begun.own);
-        self.others_busy_percent = round(100.0 * others.max(0.0) / (now.all - self.begun.all).max(1.0));
-        self.load_average[1] = load_average();
-        self
-    }
-}
-
-fn middle(outcomes: &[Outcome], of: impl Fn(&Outcome) -> f64) -> Option<(f64, [f64; 2])> {
-    let values: Vec<f64> = outcomes.iter().map(of).collect();
-    Some((round(median(&values)?), spread(&values)?.map(round)))
-}
-
-fn close_ms(outcomes: &[Outcome]) -> Option<(f64, f64, [f64; 2])> {
-    let mut all: Vec<f64> = outcomes.iter().flat_map(|outcome| outcome.close_ms.iter().copied()).collect();
-    all.sort_by(f64::total_cmp);
-    let p99 = *all.get((all.len() * 99).div_ceil(100).max(1) - 1)?;
-    let of_rounds: Vec<f64> = outcomes.iter().filter_map(|outcome| median(&outcome.close_ms)).collect();
-    Some((round(median(&all)?), round(p99), spread(&of_rounds)?.map(round)))
-}
-
-impl Figures {
-    fn of(outcomes: &[Outcome], never_ms: f64) -> Option<Self> {
-        let (close_ms_p50, close_ms_p99, close_ms_spread) = close_ms(outcomes)?;
-        let (frames_back_ms, frames_back_ms_spread) = middle(outcomes, |outcome| outcome.frames_back_ms)?;
-        let (stored_back_ms, stored_back_ms_spread) = middle(outcomes, |outcome| outcome.stored_back_ms)?;
-        let (starter_start_ms, starter_start_ms_spread) =
-            middle(outcomes, |outcome| outcome.starter_start_ms)?;
-        let (starter_work_ms, starter_work_ms_spread) = middle(outcomes, |outcome| outcome.starter_work_ms)?;
-        let (cpu_ms, cpu_ms_spread) = middle(outcomes, |outcome| outcome.cpu_ms)?;
-        let most = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).max().unwrap_or(0);
-        Some(Self {
-            close_ms_p50,
-            close_ms_p99,
-            close_ms_spread,
-            extra_ms: round(close_ms_p50 - never_ms),
-            frames_back_ms,
-            frames_back_ms_spread,
-            stored_back_ms,
-            stored_back_ms_spread,
-            starter_start_ms,
-            starter_start_ms_spread,
-            starter_work_ms,
-            starter_work_ms_spread,
-            cpu_ms,
-            cpu_ms_spread,
-            in_close_ms: middle(outcomes, |outcome| outcome.in_close_ms)?.0,
-            lock_wait_ms: middle(outcomes, |outcome| outcome.lock_wait_ms)?.0,
-            locks: middle(outcomes, |outcome| outcome.locks as f64)?.0,
-            peak_queued_bytes: most(|outcome| outcome.peak_queued_bytes),
-            queued: most(|outcome| outcome.queued),
-            inline: most(|outcome| outcome.inline),
-            early: most(|outcome| outcome.early),
-        })
-    }
-    fn starter_ms(&self) -> f64 {
-        self.starter_start_ms + self.starter_work_ms
-    }
+/// Why one of them did not run.
+fn reason(kills: &[&Kills]) -> Option<String> {
+    kills.iter().find_map(|kills| kills.reason.clone())
 }
 
 impl Report {
@@ -222,12 +90,11 @@ impl Report {
         trial: Trial,
         rounds: usize,
         quick: bool,
-        outcomes: &[(Kind, Vec<Outcome>)],
-        aging: &[(ReleasePolicy, Vec<Vec<f64>>)],
+        measured: &Measured,
         quiet: Quiet,
         machine: Machine,
     ) -> Option<Self> {
-        let of = |wanted: Kind| Some(&*outcomes.iter().find(|(kind, _)| *kind == wanted)?.1);
+        let of = |wanted: Kind| Some(&*measured.outcomes.iter().find(|(kind, _)| *kind == wanted)?.1);
         let (never_ms, _, never_spread) = close_ms(of(Kind::NeverStored)?)?;
         let figures = |policy| Figures::of(of(Kind::Policy(policy))?, never_ms);
         let [one, runs, background, workers] = ReleasePolicy::ALL.map(figures);
@@ -235,6 +102,10 @@ impl Report {
         let alone = of(Kind::StarterAlone)?;
         let (start_ms, start_ms_spread) = middle(alone, |outcome| outcome.starter_start_ms)?;
         let (work_ms, work_ms_spread) = middle(alone, |outcome| outcome.starter_work_ms)?;
+        let killed = |how: How| &measured.kills[how as usize];
+        let [zram, never, run] = How::ALL.map(killed);
+        let kernel_zram = KernelZram::of(&zram.killed, &never.killed);
+        let run_kill9 = gone_ms(&run.killed);
         // Where one at a time costs nothing extra there is nothing to compare with.
         let extra = |of: &Figures| (one.extra_ms > 0.0).then(|| round(of.extra_ms / one.extra_ms));
         let ratio = |pick: fn(&Figures) -> f64, of: &Figures| round(pick(of) / pick(&one));
@@ -253,6 +124,12 @@ impl Report {
             cpu_workers_vs_one: ratio(|figures| figures.cpu_ms, &workers),
             stored_back_background_vs_one: ratio(|figures| figures.stored_back_ms, &background),
             stored_back_workers_vs_one: ratio(|figures| figures.stored_back_ms, &workers),
+            close_vs_kernel_zram: kernel_zram
+                .as_ref()
+                .map(|zram| round(background.close_ms_p50 / zram.kill_ms)),
+            kernel_zram_vs_never_swapped: kernel_zram
+                .as_ref()
+                .map(|zram| round(zram.kill_ms / zram.kill_never_swapped_ms)),
         };
         let aged =
             |times: &Vec<Vec<f64>>| times.iter().filter_map(|times| median(times).map(round)).collect();
@@ -261,10 +138,10 @@ impl Report {
             owners: trial.owners,
             owner_bytes: trial.owner.get(),
             base_page_bytes: trial.base.bytes() as u64,
-            stored_percent: STORED_PERCENT,
+            stored_percent: trial.stored_percent,
             aging: Aging {
                 stored_percent: AGING_PERCENT,
-                close_ms: aging.iter().map(|(policy, times)| (policy.name(), aged(times))).collect(),
+                close_ms: measured.aging.iter().map(|(policy, times)| (policy.name(), aged(times))).collect(),
             },
             policies: ReleasePolicy::ALL
                 .map(ReleasePolicy::name)
@@ -273,83 +150,20 @@ impl Report {
                 .collect(),
             never_stored: NeverStored { close_ms_p50: never_ms, close_ms_spread: never_spread },
             starter_alone: StarterAlone { start_ms, start_ms_spread, work_ms, work_ms_spread },
+            kernel_zram_reason: reason(&[zram, never]),
+            kernel_zram,
+            run_kill9_ms: run_kill9.map(|(ms, _)| ms),
+            run_kill9_ms_spread: run_kill9.map(|(_, spread)| spread),
+            run_kill9_stored_percent: middle(&run.killed, |killed| killed.stored_percent)
+                .map(|(percent, _)| percent),
+            run_kill9_reason: reason(&[run]),
             ratios,
+            store: StoreFigures::of(&measured.stored)?,
             rounds,
             quick,
             machine,
             quiet,
         })
-    }
-
-    /// For people.
-    pub fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header([
-            "policy",
-            "close ms",
-            "p99",
-            "extra",
-            "frames back",
-            "stored back",
-            "starter",
-            "work",
-            "CPU ms",
-            "in close",
-            "lock wait",
-            "queued",
-            "inline",
-            "early",
-        ]);
-        let range = |value: f64, [least, most]: [f64; 2]| format!("{value:.1} ({least:.1}-{most:.1})");
-        for name in ReleasePolicy::ALL.map(ReleasePolicy::name) {
-            let figures = &self.policies[name];
-            table.add_row([
-                name.to_owned(),
-                range(figures.close_ms_p50, figures.close_ms_spread),
-                format!("{:.1}", figures.close_ms_p99),
-                format!("{:.1}", figures.extra_ms),
-                range(figures.frames_back_ms, figures.frames_back_ms_spread),
-                range(figures.stored_back_ms, figures.stored_back_ms_spread),
-                range(figures.starter_start_ms, figures.starter_start_ms_spread),
-                range(figures.starter_work_ms, figures.starter_work_ms_spread),
-                range(figures.cpu_ms, figures.cpu_ms_spread),
-                format!("{:.2}", figures.in_close_ms),
-                format!("{:.2}", figures.lock_wait_ms),
-                figures.queued.to_string(),
-                figures.inline.to_string(),
-                figures.early.to_string(),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        let mut aging = Table::new();
-        aging.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-        let header = self.aging.stored_percent.map(|percent| format!("{percent} % stored"));
-        aging.set_header(["one owner closes, ms".to_owned()].into_iter().chain(header));
-        for name in ReleasePolicy::ALL.map(ReleasePolicy::name) {
-            let times = self.aging.close_ms[name].iter().map(|time| format!("{time:.1}"));
-            aging.add_row([name.to_owned()].into_iter().chain(times));
-        }
-        let (never, alone) = (&self.never_stored, &self.starter_alone);
-        format!(
-            "{}\n\n{} owners of {} in base pages of {}, {} % stored, close at once; median (least-greatest) of {} rounds\n\n{table}\n\n\
-             nothing stored: close {}; starter alone: {}, work {}\n\n{aging}\n\n\
-             others used {:.0} % of the processors, load average {:.1} to {:.1}\n",
-            self.machine,
-            self.owners,
-            Bytes::new(self.owner_bytes),
-            Bytes::new(self.base_page_bytes),
-            self.stored_percent,
-            self.rounds,
-            range(never.close_ms_p50, never.close_ms_spread),
-            range(alone.start_ms, alone.start_ms_spread),
-            range(alone.work_ms, alone.work_ms_spread),
-            self.quiet.others_busy_percent,
-            self.quiet.load_average[0],
-            self.quiet.load_average[1],
-        )
     }
 }
 

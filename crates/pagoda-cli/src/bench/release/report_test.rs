@@ -1,6 +1,11 @@
-use super::super::trial::{Kind, Outcome, Trial};
+use super::super::STORED_PERCENT;
+use super::super::killed::Killed;
+use super::super::store::Stored;
+use super::super::trial::Outcome;
 use super::*;
+use crate::bench::histogram::Percentiles;
 use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
 
 fn outcome(close_ms: f64, starter_ms: f64) -> Outcome {
     Outcome {
@@ -20,7 +25,29 @@ fn outcome(close_ms: f64, starter_ms: f64) -> Outcome {
     }
 }
 
-fn report() -> Report {
+fn killed(gone_ms: f64) -> Killed {
+    Killed {
+        gone_ms: vec![gone_ms, gone_ms + 2.0],
+        back_ms: gone_ms + 3.0,
+        stored_percent: 64.0,
+        starter_start_ms: 5.0,
+        starter_work_ms: 6.0,
+    }
+}
+
+fn stored() -> Stored {
+    let us = |p50| Percentiles { p50, p99: 2.0 * p50, p999: 3.0 * p50 };
+    Stored {
+        compress_gib_s: 1.5,
+        fetch_us: us(40.0),
+        fetch_first_us: us(20.0),
+        fetch_in_thread_us: us(30.0),
+        fetch_first_in_thread_us: us(10.0),
+        waste_percent: 3.5,
+    }
+}
+
+fn report(kernel: bool) -> Report {
     let trial = Trial {
         owners: 2,
         owner: Bytes::mib(32),
@@ -29,7 +56,7 @@ fn report() -> Report {
         starter: true,
     };
     let [one, runs, background, workers] = ReleasePolicy::ALL.map(Kind::Policy);
-    let outcomes = [
+    let outcomes = vec![
         (one, vec![outcome(20.0, 40.0)]),
         (runs, vec![outcome(18.0, 40.0)]),
         (background, vec![outcome(11.0, 30.0)]),
@@ -38,12 +65,20 @@ fn report() -> Report {
         (Kind::StarterAlone, vec![outcome(0.0, 20.0)]),
     ];
     let aging = ReleasePolicy::ALL.map(|policy| (policy, vec![vec![1.0, 3.0, 2.0]; AGING_PERCENT.len()]));
-    Report::new(trial, 1, true, &outcomes, &aging, Quiet::begin().end(), Machine::this()).expect("measured")
+    let ran = |gone_ms| Kills { killed: vec![killed(gone_ms)], reason: None };
+    let kills = if kernel {
+        [ran(119.0), ran(9.0), ran(29.0)]
+    } else {
+        let not = |why: &str| Kills { killed: Vec::new(), reason: Some(why.to_owned()) };
+        [not("not root"), Kills::default(), not("no userfaultfd")]
+    };
+    let measured = Measured { outcomes, kills, stored: vec![stored()], aging: aging.to_vec() };
+    Report::new(trial, 1, true, &measured, Quiet::begin().end(), Machine::this()).expect("measured")
 }
 
 #[test]
 fn json_has_the_documented_keys_and_ratios() {
-    let json = serde_json::to_value(report()).expect("json");
+    let json = serde_json::to_value(report(true)).expect("json");
     assert_eq!((&json["bench"], &json["owners"]), (&"release".into(), &2.into()));
     assert_eq!(json["aging"]["stored_percent"], serde_json::json!([30.9, 57.0, 64.0, 64.7, 64.7]));
     for policy in ReleasePolicy::ALL.map(ReleasePolicy::name) {
@@ -71,13 +106,36 @@ fn json_has_the_documented_keys_and_ratios() {
     assert_eq!(ratios["starter_background_vs_one"], 0.75);
     assert_eq!(ratios["cpu_workers_vs_one"], 0.525);
     assert_eq!(ratios["stored_back_workers_vs_one"], 0.525);
+    let zram = &json["kernel_zram"];
+    assert_eq!((&zram["kill_ms"], &zram["kill_never_swapped_ms"]), (&120.0.into(), &10.0.into()));
+    assert_eq!((&json["run_kill9_ms"], &json["run_kill9_stored_percent"]), (&30.0.into(), &64.0.into()));
+    assert_eq!(
+        (&ratios["close_vs_kernel_zram"], &ratios["kernel_zram_vs_never_swapped"]),
+        (&0.1.into(), &12.0.into())
+    );
+    let store = &json["store"];
+    assert_eq!((&store["compress_gib_s"], &store["waste_percent"]), (&1.5.into(), &3.5.into()));
+    assert_eq!((&store["fetch_us"]["p50"], &store["fetch_us"]["p99"]), (&40.0.into(), &80.0.into()));
 }
 
 #[test]
 fn the_table_names_every_policy_and_how_quiet_it_was() {
-    let table = report().table();
+    let table = report(true).table();
     for policy in ReleasePolicy::ALL.map(ReleasePolicy::name) {
         assert!(table.contains(policy), "{table}");
     }
     assert!(table.contains("others used"), "{table}");
+}
+
+#[test]
+fn what_can_not_be_killed_is_null_and_has_a_reason() {
+    let report = report(false);
+    let json = serde_json::to_value(&report).expect("json");
+    for (key, reason) in [("kernel_zram", "not root"), ("run_kill9_ms", "no userfaultfd")] {
+        assert!(json.as_object().expect("an object").contains_key(key) && json[key].is_null(), "{key}");
+        assert!(report.table().contains(reason), "{}", report.table());
+    }
+    assert_eq!(json["kernel_zram_reason"], "not root");
+    assert_eq!(json["run_kill9_reason"], "no userfaultfd");
+    assert!(json["ratios"]["close_vs_kernel_zram"].is_null());
 }

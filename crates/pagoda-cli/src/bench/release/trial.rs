@@ -14,12 +14,13 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::thread::now_ns;
 
 use super::super::data::{PAGE_BYTES, PAGE_WORDS, Pages, mix};
+use super::super::process::Cancel;
+use super::starter::{start_and_work, warm_for};
 
 /// What is compressed to a third is usual for a program's memory.
-const RATIO: f64 = 3.0;
-/// The parts of its memory that the starter writes to start, and then while it works: as one in so many.
-const START_SHARE: usize = 8;
-const WORK_SHARE: usize = 4;
+pub const RATIO: f64 = 3.0;
+/// Base pages between two looks whether the bench was asked to end.
+const PAGES_BETWEEN_LOOKS: usize = 1024;
 /// How long everything may take to be back.
 const BACK_LIMIT: Duration = Duration::from_secs(60);
 
@@ -71,13 +72,18 @@ pub struct Outcome {
     pub locks: u64,
 }
 
+/// Whether a base page is one of those that are stored: here and there, as a clock's hand leaves them.
+pub fn is_stored(page: usize, percent: f64) -> bool {
+    (mix(page as u64) % 1000) as f64 / 10.0 < percent
+}
+
 fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
 impl Trial {
     /// Runs once.
-    pub fn run(self, kind: Kind) -> anyhow::Result<Outcome> {
+    pub fn run(self, kind: Kind, cancel: &Cancel) -> anyhow::Result<Outcome> {
         let policy = if let Kind::Policy(policy) = kind { policy } else { ReleasePolicy::default() };
         // All owners, the starter, and as much again for what the store takes.
         let budget = Bytes::new(self.owner.get() * (self.owners as u64 + 2)).max(Bytes::mib(128));
@@ -90,11 +96,14 @@ impl Trial {
         let pages = Pages::new(1, RATIO);
         let mut regions = Vec::new();
         for owner in 0..self.owners {
-            regions.push(self.filled(&manager, &pages, owner, kind == Kind::NeverStored)?);
+            regions.push(self.filled(&manager, &pages, owner, kind == Kind::NeverStored, cancel)?);
         }
         let stored = manager.stats().stored_bytes / self.base.bytes() as u64;
         let accounts: Vec<Arc<Account>> = regions.iter().map(Region::account).collect();
         let closers = if kind == Kind::StarterAlone { Vec::new() } else { std::mem::take(&mut regions) };
+        if self.starter {
+            warm_for(self.owner);
+        }
 
         let barrier = Barrier::new(closers.len() + 1);
         let (begin_ns, close_ms, starter) = thread::scope(|scope| {
@@ -102,7 +111,8 @@ impl Trial {
                 closers.into_iter().map(|region| scope.spawn(|| close(&barrier, region))).collect();
             barrier.wait();
             let begin_ns = now_ns();
-            let starter = if self.starter { self.start_and_work(&manager) } else { Ok((0.0, 0.0)) };
+            let take = || Ok(manager.region(self.owner).create()?);
+            let starter = if self.starter { start_and_work(self.owner, take) } else { Ok((0.0, 0.0)) };
             let closed =
                 threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a closer panicked")));
             (begin_ns, closed.collect::<anyhow::Result<Vec<f64>>>(), starter)
@@ -131,15 +141,27 @@ impl Trial {
         })
     }
 
-    /// An owner of which so much is stored: base pages here and there, as a clock's hand leaves them.
-    fn filled(self, manager: &Manager, pages: &Pages, owner: usize, never: bool) -> anyhow::Result<Region> {
+    /// An owner of which so much is stored.
+    fn filled(
+        self,
+        manager: &Manager,
+        pages: &Pages,
+        owner: usize,
+        never: bool,
+        cancel: &Cancel,
+    ) -> anyhow::Result<Region> {
         let mut region = manager.region(self.owner).create()?;
         let base = self.base.bytes();
         let count = region.len() / base;
-        let is_stored = |page: usize| (mix(page as u64) % 1000) as f64 / 10.0 < self.stored_percent;
+        let look =
+            |page: usize| if page.is_multiple_of(PAGES_BETWEEN_LOOKS) { cancel.check() } else { Ok(()) };
         let mut content = vec![0; base];
         let mut words = [0; PAGE_WORDS];
-        for page in (0..count).filter(|page| !never || !is_stored(*page)) {
+        for page in 0..count {
+            look(page)?;
+            if never && is_stored(page, self.stored_percent) {
+                continue;
+            }
             for (i, bytes) in content.chunks_exact_mut(PAGE_BYTES).enumerate() {
                 pages.write(((owner * count + page) * (base / PAGE_BYTES) + i) as u64, 0, &mut words);
                 for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -149,31 +171,14 @@ impl Trial {
             region.write_at(page * base, &content);
         }
         if !never {
-            for page in (0..count).filter(|page| is_stored(*page)) {
-                region.page_out(page * base, base)?;
+            for page in 0..count {
+                look(page)?;
+                if is_stored(page, self.stored_percent) {
+                    region.page_out(page * base, base)?;
+                }
             }
         }
         Ok(region)
-    }
-
-    /// Another owner starts, and works. Returns how long each took, in milliseconds.
-    fn start_and_work(self, manager: &Manager) -> anyhow::Result<(f64, f64)> {
-        let begin = Instant::now();
-        let mut region = manager.region(self.owner).create()?;
-        let touch = |region: &mut Region, from: usize, to: usize| {
-            (from..to).step_by(PAGE_BYTES).for_each(|at| region.write_at(at, &at.to_le_bytes()));
-        };
-        let (start, work) = (region.len() / START_SHARE, region.len() / WORK_SHARE);
-        touch(&mut region, 0, start);
-        let started = begin.elapsed();
-        touch(&mut region, start, start + work);
-        for at in (0..start + work).step_by(PAGE_BYTES) {
-            let mut word = [0; 8];
-            region.read_at(at, &mut word);
-            ensure!(usize::from_le_bytes(word) == at, "the starter's memory reads wrong at {at}");
-        }
-        let all = begin.elapsed();
-        Ok((started.as_secs_f64() * 1e3, (all - started).as_secs_f64() * 1e3))
     }
 }
 

@@ -1,0 +1,195 @@
+//! The figures of one side, over the rounds that count. Pure.
+//!
+//! Every figure is a median, every spread the least and the greatest of the rounds.
+
+use serde::Serialize;
+
+use super::super::histogram::Percentiles;
+use super::super::report::round;
+use super::super::stats::{median, median_percentiles, spread};
+use super::killed::Killed;
+use super::store::Stored;
+use super::trial::Outcome;
+
+/// One policy.
+#[derive(Serialize)]
+pub struct Figures {
+    pub close_ms_p50: f64,
+    pub close_ms_p99: f64,
+    /// Of the rounds' medians.
+    pub close_ms_spread: [f64; 2],
+    /// What closing takes longer than for owners that have nothing stored.
+    pub extra_ms: f64,
+    /// Until the last frame of the last owner was back, by the engine's ledger.
+    pub frames_back_ms: f64,
+    pub frames_back_ms_spread: [f64; 2],
+    /// Until the last stored page of the last owner was freed.
+    pub stored_back_ms: f64,
+    pub stored_back_ms_spread: [f64; 2],
+    pub starter_start_ms: f64,
+    pub starter_start_ms_spread: [f64; 2],
+    pub starter_work_ms: f64,
+    pub starter_work_ms_spread: [f64; 2],
+    /// Of the release, in all threads.
+    pub cpu_ms: f64,
+    pub cpu_ms_spread: [f64; 2],
+    /// Of that, what was done before a close returned: what the owners waited for, without the noise of their scheduling.
+    pub in_close_ms: f64,
+    pub lock_wait_ms: f64,
+    pub locks: f64,
+    pub peak_queued_bytes: u64,
+    pub queued: u64,
+    pub inline: u64,
+    /// Freed before the owner's last frame was back.
+    pub early: u64,
+}
+
+#[derive(Serialize)]
+pub struct NeverStored {
+    pub close_ms_p50: f64,
+    pub close_ms_spread: [f64; 2],
+}
+
+#[derive(Serialize)]
+pub struct StarterAlone {
+    pub start_ms: f64,
+    pub start_ms_spread: [f64; 2],
+    pub work_ms: f64,
+    pub work_ms_spread: [f64; 2],
+}
+
+/// The kernel's side. Its processes are killed beside the same starter, on plain memory.
+#[derive(Serialize)]
+pub struct KernelZram {
+    /// Until a process is reaped.
+    pub kill_ms: f64,
+    pub kill_ms_spread: [f64; 2],
+    /// The same resident pages, and nothing swapped.
+    pub kill_never_swapped_ms: f64,
+    pub kill_never_swapped_ms_spread: [f64; 2],
+    /// Until the memory and the slots of the last one are back.
+    pub back_ms: f64,
+    pub back_ms_spread: [f64; 2],
+    pub stored_percent: f64,
+    pub starter_start_ms: f64,
+    pub starter_start_ms_spread: [f64; 2],
+    pub starter_work_ms: f64,
+    pub starter_work_ms_spread: [f64; 2],
+}
+
+#[derive(Serialize)]
+pub struct StoreFigures {
+    /// By one thread.
+    pub compress_gib_s: f64,
+    pub compress_gib_s_spread: [f64; 2],
+    /// Of a page of 64 KiB in compressed memory, until all of it has been touched.
+    pub fetch_us: Percentiles,
+    /// Until its first byte was there.
+    pub fetch_first_us: Percentiles,
+    pub fetch_in_thread_us: Percentiles,
+    pub fetch_first_in_thread_us: Percentiles,
+    /// All memory that stands behind the store, beyond what it holds.
+    pub waste_percent: f64,
+}
+
+/// The median of the rounds, and their spread.
+pub fn middle<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> Option<(f64, [f64; 2])> {
+    let values: Vec<f64> = rounds.iter().map(of).collect();
+    Some((round(median(&values)?), spread(&values)?.map(round)))
+}
+
+/// Of several times in each round: the median and the 99th percentile of all, and the spread of the rounds' medians.
+fn several<T>(rounds: &[T], of: impl Fn(&T) -> &[f64]) -> Option<(f64, f64, [f64; 2])> {
+    let mut all: Vec<f64> = rounds.iter().flat_map(|round| of(round).iter().copied()).collect();
+    all.sort_by(f64::total_cmp);
+    let p99 = *all.get((all.len() * 99).div_ceil(100).max(1) - 1)?;
+    let of_rounds: Vec<f64> = rounds.iter().filter_map(|round| median(of(round))).collect();
+    Some((round(median(&all)?), round(p99), spread(&of_rounds)?.map(round)))
+}
+
+pub fn close_ms(outcomes: &[Outcome]) -> Option<(f64, f64, [f64; 2])> {
+    several(outcomes, |outcome| &outcome.close_ms)
+}
+
+pub fn gone_ms(killed: &[Killed]) -> Option<(f64, [f64; 2])> {
+    several(killed, |killed| &killed.gone_ms).map(|(p50, _, spread)| (p50, spread))
+}
+
+impl KernelZram {
+    pub fn of(zram: &[Killed], never: &[Killed]) -> Option<Self> {
+        let (kill_ms, kill_ms_spread) = gone_ms(zram)?;
+        let (kill_never_swapped_ms, kill_never_swapped_ms_spread) = gone_ms(never)?;
+        let (back_ms, back_ms_spread) = middle(zram, |killed| killed.back_ms)?;
+        let (starter_start_ms, starter_start_ms_spread) = middle(zram, |killed| killed.starter_start_ms)?;
+        let (starter_work_ms, starter_work_ms_spread) = middle(zram, |killed| killed.starter_work_ms)?;
+        Some(Self {
+            kill_ms,
+            kill_ms_spread,
+            kill_never_swapped_ms,
+            kill_never_swapped_ms_spread,
+            back_ms,
+            back_ms_spread,
+            stored_percent: middle(zram, |killed| killed.stored_percent)?.0,
+            starter_start_ms,
+            starter_start_ms_spread,
+            starter_work_ms,
+            starter_work_ms_spread,
+        })
+    }
+}
+
+impl StoreFigures {
+    pub fn of(rounds: &[Stored]) -> Option<Self> {
+        let (compress_gib_s, compress_gib_s_spread) = middle(rounds, |stored| stored.compress_gib_s)?;
+        let percentiles =
+            |of: fn(&Stored) -> Percentiles| median_percentiles(&rounds.iter().map(of).collect::<Vec<_>>());
+        Some(Self {
+            compress_gib_s,
+            compress_gib_s_spread,
+            fetch_us: percentiles(|stored| stored.fetch_us)?,
+            fetch_first_us: percentiles(|stored| stored.fetch_first_us)?,
+            fetch_in_thread_us: percentiles(|stored| stored.fetch_in_thread_us)?,
+            fetch_first_in_thread_us: percentiles(|stored| stored.fetch_first_in_thread_us)?,
+            waste_percent: middle(rounds, |stored| stored.waste_percent)?.0,
+        })
+    }
+}
+
+impl Figures {
+    pub fn of(outcomes: &[Outcome], never_ms: f64) -> Option<Self> {
+        let (close_ms_p50, close_ms_p99, close_ms_spread) = close_ms(outcomes)?;
+        let (frames_back_ms, frames_back_ms_spread) = middle(outcomes, |outcome| outcome.frames_back_ms)?;
+        let (stored_back_ms, stored_back_ms_spread) = middle(outcomes, |outcome| outcome.stored_back_ms)?;
+        let (starter_start_ms, starter_start_ms_spread) =
+            middle(outcomes, |outcome| outcome.starter_start_ms)?;
+        let (starter_work_ms, starter_work_ms_spread) = middle(outcomes, |outcome| outcome.starter_work_ms)?;
+        let (cpu_ms, cpu_ms_spread) = middle(outcomes, |outcome| outcome.cpu_ms)?;
+        let most = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).max().unwrap_or(0);
+        Some(Self {
+            close_ms_p50,
+            close_ms_p99,
+            close_ms_spread,
+            extra_ms: round(close_ms_p50 - never_ms),
+            frames_back_ms,
+            frames_back_ms_spread,
+            stored_back_ms,
+            stored_back_ms_spread,
+            starter_start_ms,
+            starter_start_ms_spread,
+            starter_work_ms,
+            starter_work_ms_spread,
+            cpu_ms,
+            cpu_ms_spread,
+            in_close_ms: middle(outcomes, |outcome| outcome.in_close_ms)?.0,
+            lock_wait_ms: middle(outcomes, |outcome| outcome.lock_wait_ms)?.0,
+            locks: middle(outcomes, |outcome| outcome.locks as f64)?.0,
+            peak_queued_bytes: most(|outcome| outcome.peak_queued_bytes),
+            queued: most(|outcome| outcome.queued),
+            inline: most(|outcome| outcome.inline),
+            early: most(|outcome| outcome.early),
+        })
+    }
+    pub fn starter_ms(&self) -> f64 {
+        self.starter_start_ms + self.starter_work_ms
+    }
+}

@@ -1,0 +1,141 @@
+//! The store itself: how fast it takes pages, how long one takes to be back, and what it wastes.
+//!
+//! Base pages of 64 KiB, as compressible as the owners' memory. Making and comparing the content is not timed; a page that
+//! reads wrong is an error.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use pagoda::store::{Put, Scratch, Store, StoreConfig, TieredStore};
+use pagoda::{Manager, Region};
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+
+use super::super::data::{PAGE_BYTES, PAGE_WORDS, Pages};
+use super::super::histogram::{Histogram, Percentiles};
+use super::super::pattern::Scatter;
+use super::super::process::Cancel;
+use super::super::warm;
+use super::trial::RATIO;
+
+const BASE: BasePage = BasePage::K64;
+
+/// What one round measured.
+pub struct Stored {
+    /// Content that one thread stores.
+    pub compress_gib_s: f64,
+    /// From touching the first byte of a page that is in compressed memory until all of it has been touched, pages here and there.
+    pub fetch_us: Percentiles,
+    /// Until the first byte is there.
+    pub fetch_first_us: Percentiles,
+    /// The same two, served in the thread that touches.
+    pub fetch_in_thread_us: Percentiles,
+    pub fetch_first_in_thread_us: Percentiles,
+    /// Memory that stands behind the store, its tables and what is half empty included, beyond what it holds.
+    pub waste_percent: f64,
+}
+
+impl Stored {
+    /// Measures with so much content.
+    pub fn measure(content: Bytes, cancel: &Cancel) -> anyhow::Result<Self> {
+        let source = Source { pages: Pages::new(1, RATIO), count: content.as_usize() / BASE.bytes() };
+        let (compress_gib_s, waste_percent) = source.put(cancel)?;
+        let (fetch_us, fetch_first_us) = source.fetch(false, cancel)?;
+        let (fetch_in_thread_us, fetch_first_in_thread_us) = source.fetch(true, cancel)?;
+        Ok(Self {
+            compress_gib_s,
+            fetch_us,
+            fetch_first_us,
+            fetch_in_thread_us,
+            fetch_first_in_thread_us,
+            waste_percent,
+        })
+    }
+}
+
+/// Base pages by their number.
+struct Source {
+    pages: Pages,
+    count: usize,
+}
+
+impl Source {
+    fn write(&self, number: usize, into: &mut [u8]) {
+        let mut words = [0; PAGE_WORDS];
+        for (i, bytes) in into.chunks_exact_mut(PAGE_BYTES).enumerate() {
+            self.pages.write((number * (BASE.bytes() / PAGE_BYTES) + i) as u64, 0, &mut words);
+            for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes::new((self.count * BASE.bytes()) as u64)
+    }
+
+    /// Stores every page. Returns the rate, and what is wasted.
+    fn put(&self, cancel: &Cancel) -> anyhow::Result<(f64, f64)> {
+        warm(self.bytes());
+        let config = StoreConfig { base: BASE, memory_limit: self.bytes(), file: None, remote: None };
+        let store = TieredStore::open(config).context("opening a store")?;
+        let (mut scratch, mut page) = (Scratch::new(BASE), vec![0; BASE.bytes()]);
+        let mut took = Duration::ZERO;
+        for number in 0..self.count {
+            cancel.check()?;
+            self.write(number, &mut page);
+            let begin = Instant::now();
+            let put = store.put(&page, &mut scratch)?;
+            took += begin.elapsed();
+            ensure!(matches!(put, Put::Stored(_)), "page {number} is not stored");
+        }
+        let usage = store.usage();
+        let (stands, holds) =
+            (usage.memory_committed_bytes.get() as f64, usage.memory_packed_bytes.get() as f64);
+        let gib = self.bytes().get() as f64 / (1u64 << 30) as f64;
+        Ok((gib / took.as_secs_f64(), 100.0 * (stands / holds - 1.0)))
+    }
+
+    /// Touches every page once, all of them stored. Returns how long all of a page takes, and its first byte.
+    fn fetch(&self, in_thread: bool, cancel: &Cancel) -> anyhow::Result<(Percentiles, Percentiles)> {
+        let budget = Bytes::new(2 * self.bytes().get()).max(Bytes::mib(128));
+        let builder = Manager::builder().budget(budget).base_page(BASE).user_mode_only(true);
+        let manager = builder.serve_in_thread(in_thread).build()?;
+        let mut region = manager.region(self.bytes()).create()?;
+        let mut page = vec![0; BASE.bytes()];
+        for number in 0..self.count {
+            cancel.check()?;
+            self.write(number, &mut page);
+            region.write_at(number * BASE.bytes(), &page);
+        }
+        region.page_out(0, region.len())?;
+        let stored = manager.stats().stored_bytes;
+        ensure!(stored >= self.bytes().get() / 8 * 7, "only {stored} of {} are stored", self.bytes());
+        let (mut whole, mut first) = (Histogram::new(), Histogram::new());
+        let scatter = Scatter::new(self.count as u64, 1);
+        let mut back = vec![0; BASE.bytes()];
+        for number in 0..self.count as u64 {
+            cancel.check()?;
+            let number = scatter.place(number) as usize;
+            let [first_ns, all_ns] = touch_all(&region, number * BASE.bytes());
+            first.add(first_ns);
+            whole.add(all_ns);
+            self.write(number, &mut page);
+            region.read_at(number * BASE.bytes(), &mut back);
+            ensure!(page == back, "page {number} came back wrong");
+        }
+        Ok((whole.percentiles(), first.percentiles()))
+    }
+}
+
+/// Touches a base page from its beginning to its end. Returns when its first byte was there, and when all was, in nanoseconds.
+fn touch_all(region: &Region, at: usize) -> [u64; 2] {
+    let mut byte = [0];
+    let begin = Instant::now();
+    region.read_at(at, &mut byte);
+    let first = begin.elapsed();
+    for at in (at..at + BASE.bytes()).step_by(PAGE_BYTES).skip(1) {
+        region.read_at(at, &mut byte);
+    }
+    [first, begin.elapsed()].map(|time| time.as_nanos() as u64)
+}
