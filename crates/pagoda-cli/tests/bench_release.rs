@@ -71,8 +71,8 @@ fn the_bench_has_its_keys_and_counts_every_stored_page_once() {
     let bench = bench();
     let pid = bench.id();
     let ran = bench.wait_with_output().expect("it ends");
-    assert!(ran.status.success());
     let report: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    assert_eq!(ran.status.success(), report["run_kill9_ms"].is_number(), "{}: {report}", ran.status);
     let number = |path: &str| {
         report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {report}"))
     };

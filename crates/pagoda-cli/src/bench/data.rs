@@ -78,6 +78,17 @@ impl Pages {
         }
     }
 
+    /// Writes the pages from `first` on, as bytes, as many as fit.
+    pub fn fill(&self, first: u64, into: &mut [u8]) {
+        let mut words = [0; PAGE_WORDS];
+        for (page, bytes) in (first..).zip(into.chunks_exact_mut(PAGE_BYTES)) {
+            self.write(page, 0, &mut words);
+            for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
+
     /// The first word of the given version of a page.
     pub fn first_word(&self, page: u64, version: u8) -> u64 {
         let (template, mask) = self.parts(page, version);
@@ -196,6 +207,14 @@ mod tests {
             data
         };
         assert_eq!(page_of(1, 2, 3), page_of(1, 2, 3));
+        let mut bytes = [0; 2 * PAGE_BYTES];
+        Pages::new(1, 3.0).fill(2, &mut bytes);
+        let words: Vec<u8> = [page_of(1, 2, 0), page_of(1, 3, 0)]
+            .as_flattened()
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .collect();
+        assert!(bytes == *words, "page 2 and page 3 follow each other");
         for other in [page_of(2, 2, 3), page_of(1, 3, 3), page_of(1, 2, 4), [0; PAGE_WORDS]] {
             assert_ne!(page_of(1, 2, 3), other);
         }

@@ -106,14 +106,13 @@ impl Killing<'_> {
         let full = side.as_ref().map_or(Ok(0), KernelSide::held_bytes)?;
         warm_for(self.trial.owner);
 
-        let barrier = Barrier::new(processes.len() + 2);
+        let barrier = &Barrier::new(processes.len() + 2);
         let (gone, back, starter) = thread::scope(|scope| {
-            let told = || barrier.wait();
             let killers: Vec<_> = processes
                 .into_iter()
                 .map(|process| {
                     scope.spawn(move || {
-                        told();
+                        barrier.wait();
                         process.kill()
                     })
                 })
@@ -127,8 +126,9 @@ impl Killing<'_> {
             let gone =
                 killers.into_iter().map(|killer| killer.join().map_err(|_| anyhow!("a killer panicked"))?);
             let gone: anyhow::Result<Vec<Duration>> = gone.collect();
-            let back =
-                side.as_ref().map_or(Ok(()), |side| all_back(side, empty + (full - empty) / BACK_SHARE));
+            let back = side
+                .as_ref()
+                .map_or(Ok(()), |side| all_back(side, empty + full.saturating_sub(empty) / BACK_SHARE));
             let back = back.map(|()| begin.elapsed());
             (gone, back, starter.join())
         });

@@ -83,7 +83,7 @@ struct Measured {
     aging: Vec<(ReleasePolicy, Vec<Vec<f64>>)>,
 }
 
-/// Runs `pagoda bench release`.
+/// Runs `pagoda bench release`. Exit status 1 if `pagoda run` could not run.
 pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     if !pagoda::userfaultfd_allows_managers() {
         bail!("this machine offers no userfaultfd with UFFDIO_MOVE; `pagoda doctor` says why");
@@ -125,7 +125,7 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     } else {
         print!("{}", report.table());
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if report.run_kill9_reason.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 struct Bench {

@@ -11,7 +11,7 @@ use pagoda::{Manager, Region};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 
-use super::super::data::{PAGE_BYTES, PAGE_WORDS, Pages};
+use super::super::data::{PAGE_BYTES, Pages};
 use super::super::histogram::{Histogram, Percentiles};
 use super::super::pattern::Scatter;
 use super::super::process::Cancel;
@@ -61,13 +61,7 @@ struct Source {
 
 impl Source {
     fn write(&self, number: usize, into: &mut [u8]) {
-        let mut words = [0; PAGE_WORDS];
-        for (i, bytes) in into.chunks_exact_mut(PAGE_BYTES).enumerate() {
-            self.pages.write((number * (BASE.bytes() / PAGE_BYTES) + i) as u64, 0, &mut words);
-            for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
-                bytes.copy_from_slice(&word.to_le_bytes());
-            }
-        }
+        self.pages.fill((number * (BASE.bytes() / PAGE_BYTES)) as u64, into);
     }
 
     fn bytes(&self) -> Bytes {

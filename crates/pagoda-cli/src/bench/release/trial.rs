@@ -1,6 +1,7 @@
 //! One run: owners are filled, most of their pages are paged out, then all close at once while another one starts.
 //!
-//! Every run has a manager of its own, with a budget that everything fits, so that no reclaim is measured.
+//! Every run has a manager of its own, with a budget that everything fits, so that no reclaim is measured. What the starter
+//! will take was touched and freed just before: memory that a virtual machine's host has taken back costs several times more.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -13,7 +14,7 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::thread::now_ns;
 
-use super::super::data::{PAGE_BYTES, PAGE_WORDS, Pages, mix};
+use super::super::data::{PAGE_BYTES, Pages, mix};
 use super::super::process::Cancel;
 use super::starter::{start_and_work, warm_for};
 
@@ -156,18 +157,12 @@ impl Trial {
         let look =
             |page: usize| if page.is_multiple_of(PAGES_BETWEEN_LOOKS) { cancel.check() } else { Ok(()) };
         let mut content = vec![0; base];
-        let mut words = [0; PAGE_WORDS];
         for page in 0..count {
             look(page)?;
             if never && is_stored(page, self.stored_percent) {
                 continue;
             }
-            for (i, bytes) in content.chunks_exact_mut(PAGE_BYTES).enumerate() {
-                pages.write(((owner * count + page) * (base / PAGE_BYTES) + i) as u64, 0, &mut words);
-                for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
-                    bytes.copy_from_slice(&word.to_le_bytes());
-                }
-            }
+            pages.fill(((owner * count + page) * (base / PAGE_BYTES)) as u64, &mut content);
             region.write_at(page * base, &content);
         }
         if !never {
