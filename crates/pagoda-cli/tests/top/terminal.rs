@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -21,6 +22,7 @@ pub struct Shown {
     pub child: Child,
     user: File,
     screen: Arc<Mutex<vt100::Parser>>,
+    reader: JoinHandle<()>,
     modes: LocalModes,
 }
 
@@ -37,14 +39,14 @@ impl Shown {
         drop(command);
         let screen = Arc::new(Mutex::new(vt100::Parser::new(lines, columns, 0)));
         let seen = Arc::clone(&screen);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // An error says that nobody has the other end any more.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 seen.lock().expect("no panic").process(&bytes[..count]);
             }
         });
-        Self { child, user, screen, modes }
+        Self { child, user, screen, reader, modes }
     }
 
     pub fn resize(&self, lines: u16, columns: u16) {
@@ -87,12 +89,17 @@ impl Shown {
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         };
-        let is_back = |seen: &vt100::Screen| !seen.alternate_screen() && !seen.hide_cursor();
-        // The reader may be some bytes behind.
-        while !is_back(self.screen.lock().expect("no panic").screen()) {
-            assert!(begun.elapsed() < PATIENCE, "the screen is not given back:\n{}", self.text());
+        // The reader may be some bytes behind; it ends with the program's end of the terminal.
+        while !self.reader.is_finished() {
+            assert!(begun.elapsed() < PATIENCE, "somebody still has the terminal:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         }
+        let is_back = |seen: &vt100::Screen| !seen.alternate_screen() && !seen.hide_cursor();
+        assert!(
+            is_back(self.screen.lock().expect("no panic").screen()),
+            "the screen is not given back:\n{}",
+            self.text()
+        );
         assert_eq!(tcgetattr(&self.user).expect("modes").local_modes, self.modes, "the terminal stays raw");
         (status, self.text())
     }
