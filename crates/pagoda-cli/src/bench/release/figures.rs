@@ -82,6 +82,8 @@ pub struct StoreFigures {
     /// By one thread.
     pub compress_gib_s: f64,
     pub compress_gib_s_spread: [f64; 2],
+    /// By its processor time.
+    pub compress_cpu_gib_s: f64,
     /// Of a page of 64 KiB in compressed memory, until all of it has been touched.
     pub fetch_us: Percentiles,
     /// Until its first byte was there.
@@ -146,6 +148,7 @@ impl StoreFigures {
         Some(Self {
             compress_gib_s,
             compress_gib_s_spread,
+            compress_cpu_gib_s: middle(rounds, |stored| stored.compress_cpu_gib_s)?.0,
             fetch_us: percentiles(|stored| stored.fetch_us)?,
             fetch_first_us: percentiles(|stored| stored.fetch_first_us)?,
             fetch_in_thread_us: percentiles(|stored| stored.fetch_in_thread_us)?,

@@ -39,6 +39,7 @@ fn stored() -> Stored {
     let us = |p50| Percentiles { p50, p99: 2.0 * p50, p999: 3.0 * p50 };
     Stored {
         compress_gib_s: 1.5,
+        compress_cpu_gib_s: 1.75,
         fetch_us: us(40.0),
         fetch_first_us: us(20.0),
         fetch_in_thread_us: us(30.0),
@@ -115,6 +116,7 @@ fn json_has_the_documented_keys_and_ratios() {
     );
     let store = &json["store"];
     assert_eq!((&store["compress_gib_s"], &store["waste_percent"]), (&1.5.into(), &3.5.into()));
+    assert_eq!(store["compress_cpu_gib_s"], 1.75);
     assert_eq!((&store["fetch_us"]["p50"], &store["fetch_us"]["p99"]), (&40.0.into(), &80.0.into()));
 }
 

@@ -3,13 +3,14 @@
 //! Base pages of 64 KiB, as compressible as the owners' memory. Making and comparing the content is not timed; a page that
 //! reads wrong is an error.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use pagoda::store::{Put, Scratch, Store, StoreConfig, TieredStore};
 use pagoda::{Manager, Region};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use pagoda_linux::thread::{cpu_ns, now_ns};
 
 use super::super::data::{PAGE_BYTES, Pages};
 use super::super::histogram::{Histogram, Percentiles};
@@ -24,6 +25,8 @@ const BASE: BasePage = BasePage::K64;
 pub struct Stored {
     /// Content that one thread stores.
     pub compress_gib_s: f64,
+    /// The same by its processor time, which nobody else's work moves.
+    pub compress_cpu_gib_s: f64,
     /// From touching the first byte of a page that is in compressed memory until all of it has been touched, pages here and there.
     pub fetch_us: Percentiles,
     /// Until the first byte is there.
@@ -39,11 +42,12 @@ impl Stored {
     /// Measures with so much content.
     pub fn measure(content: Bytes, cancel: &Cancel) -> anyhow::Result<Self> {
         let source = Source { pages: Pages::new(1, RATIO), count: content.as_usize() / BASE.bytes() };
-        let (compress_gib_s, waste_percent) = source.put(cancel)?;
+        let ([compress_gib_s, compress_cpu_gib_s], waste_percent) = source.put(cancel)?;
         let (fetch_us, fetch_first_us) = source.fetch(false, cancel)?;
         let (fetch_in_thread_us, fetch_first_in_thread_us) = source.fetch(true, cancel)?;
         Ok(Self {
             compress_gib_s,
+            compress_cpu_gib_s,
             fetch_us,
             fetch_first_us,
             fetch_in_thread_us,
@@ -68,26 +72,28 @@ impl Source {
         Bytes::new((self.count * BASE.bytes()) as u64)
     }
 
-    /// Stores every page. Returns the rate, and what is wasted.
-    fn put(&self, cancel: &Cancel) -> anyhow::Result<(f64, f64)> {
+    /// Stores every page. Returns the rate by the clock and by processor time, and what is wasted.
+    fn put(&self, cancel: &Cancel) -> anyhow::Result<([f64; 2], f64)> {
         warm(self.bytes());
         let config = StoreConfig { base: BASE, memory_limit: self.bytes(), file: None, remote: None };
         let store = TieredStore::open(config).context("opening a store")?;
         let (mut scratch, mut page) = (Scratch::new(BASE), vec![0; BASE.bytes()]);
-        let mut took = Duration::ZERO;
+        let [mut took_ns, mut busy_ns] = [0; 2];
         for number in 0..self.count {
             cancel.check()?;
             self.write(number, &mut page);
-            let begin = Instant::now();
+            let begin = [now_ns(), cpu_ns()];
             let put = store.put(&page, &mut scratch)?;
-            took += begin.elapsed();
+            busy_ns += cpu_ns() - begin[1];
+            took_ns += now_ns() - begin[0];
             ensure!(matches!(put, Put::Stored(_)), "page {number} is not stored");
         }
         let usage = store.usage();
         let (stands, holds) =
             (usage.memory_committed_bytes.get() as f64, usage.memory_packed_bytes.get() as f64);
         let gib = self.bytes().get() as f64 / (1u64 << 30) as f64;
-        Ok((gib / took.as_secs_f64(), 100.0 * (stands / holds - 1.0)))
+        let rates = [took_ns, busy_ns].map(|ns| gib / (ns as f64 / 1e9));
+        Ok((rates, 100.0 * (stands / holds - 1.0)))
     }
 
     /// Touches every page once, all of them stored. Returns how long all of a page takes, and its first byte.

@@ -113,8 +113,8 @@ impl Report {
         let [whole, first] =
             [store.fetch_us, store.fetch_in_thread_us].map(|us| format!("{:.1} / {:.1} us", us.p50, us.p99));
         format!(
-            "store: compresses {:.2} GiB/s, fetches 64 KiB in {whole} (p50 / p99), in thread {first}, wastes {:.1} %\n",
-            store.compress_gib_s, store.waste_percent
+            "store: compresses {:.2} GiB/s ({:.2} by processor time), fetches 64 KiB in {whole} (p50 / p99), in thread {first}, wastes {:.1} %\n",
+            store.compress_gib_s, store.compress_cpu_gib_s, store.waste_percent
         )
     }
 }
