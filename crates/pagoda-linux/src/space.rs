@@ -292,6 +292,11 @@ impl Space {
         self.uffd.zero(to)
     }
 
+    /// Makes what is missing of `range`, managed memory, poisonous; see [`Uffd::poison`].
+    pub fn poison(&self, range: PageRange) -> Progress {
+        self.uffd.poison(range)
+    }
+
     /// Fills `to` in the memory of a forked child with `content`, where it is missing.
     pub fn fill_child(&self, child: &Uffd, to: PageRange, content: &[u8]) -> Progress {
         assert_eq!(to.len(), content.len(), "a page range is filled whole");

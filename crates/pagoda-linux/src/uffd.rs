@@ -75,6 +75,12 @@ struct ZeroCall {
     zeroed: i64,
 }
 #[repr(C)]
+struct PoisonCall {
+    range: RangeCall,
+    mode: u64,
+    updated: i64,
+}
+#[repr(C)]
 struct ProtectCall {
     range: RangeCall,
     mode: u64,
@@ -87,6 +93,7 @@ const UFFDIO_WAKE: Opcode = ioctl::opcode::read::<RangeCall>(GROUP, 2);
 const UFFDIO_COPY: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 3);
 const UFFDIO_ZEROPAGE: Opcode = ioctl::opcode::read_write::<ZeroCall>(GROUP, 4);
 const UFFDIO_WRITEPROTECT: Opcode = ioctl::opcode::read_write::<ProtectCall>(GROUP, 6);
+const UFFDIO_POISON: Opcode = ioctl::opcode::read_write::<PoisonCall>(GROUP, 8);
 /// `struct uffdio_move` has the layout of `struct uffdio_copy`.
 const UFFDIO_MOVE: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 5);
 const USERFAULTFD_IOC_NEW: Opcode = ioctl::opcode::none(GROUP, 0);
@@ -313,6 +320,16 @@ impl Uffd {
         // missing pages of registered memory, which read as zero already.
         let done = unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_ZEROPAGE, ZeroCall>::new(&mut call)) };
         progress(range.len(), call.zeroed, done)
+    }
+
+    /// Makes the missing pages of `range` poisonous: whoever touches one gets SIGBUS, or `EFAULT` from a system call, until it is
+    /// discarded. Wakes who waits there. Linux 6.6.
+    pub fn poison(&self, range: PageRange) -> Progress {
+        let mut call = PoisonCall { range: raw(range), mode: 0, updated: 0 };
+        // SAFETY: the opcode is UFFDIO_POISON, whose argument is a `struct uffdio_poison`, laid out as PoisonCall. The kernel
+        // marks only missing pages of registered memory, and what is marked can't be read.
+        let done = unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_POISON, PoisonCall>::new(&mut call)) };
+        progress(range.len(), call.updated, done)
     }
 
     /// Whether no event is unread and no mapping of this descriptor is being changed. A fill of nothing tells: the kernel

@@ -59,6 +59,17 @@ pub trait Destination: Send + Sync {
     fn finish(&mut self) -> io::Result<()>;
 }
 
+/// A destination that may be used before all of it has arrived: pages may be owed, and arrive by
+/// [`Arrivals`](crate::Arrivals) after the switch.
+pub trait LateDestination: Destination {
+    /// What the whole pages of `range` hold arrives later: what is there now is worth nothing, and nobody may read or write them
+    /// until then. Nobody uses the image yet.
+    ///
+    /// # Errors
+    /// If it can't be seen to.
+    fn owe(&self, range: Range<u64>) -> io::Result<()>;
+}
+
 /// A file, which has its name only once all of it is on disk. Holes stay holes.
 #[derive(Debug)]
 pub struct ImageDestination {

@@ -1,7 +1,7 @@
 //! Why a migration did not happen: one line each, what happened and what to do.
 //!
-//! Whatever it is, the source is as it was and the destination shows nothing, but for [`Error::Unconfirmed`]. Nothing here
-//! may show text that came from the other side.
+//! Whatever it is, the source is as it was and the destination shows nothing, but for [`Error::Unconfirmed`] and
+//! [`Error::AfterSwitch`]. Nothing here may show text that came from the other side.
 
 use std::io;
 use std::time::Duration;
@@ -150,6 +150,12 @@ pub enum Error {
         "all was sent, and the receiver did not confirm it; look there: the image has its name if it is whole"
     )]
     Unconfirmed,
+    /// The receiver went on with the image, and something failed before it had all that was owed.
+    #[error(
+        "the image lives at the receiver, and not all that was owed has arrived there ({0}); do not go on with it here: what the \
+         receiver has written since would be lost"
+    )]
+    AfterSwitch(#[source] Box<Error>),
     /// The bandwidth would leave channels silent.
     #[error(
         "with {bandwidth} a second for all channels one may have nothing to send for too long (the limit is {stall:?}); use fewer \
@@ -213,6 +219,9 @@ fn refusal_text(refusal: Refusal) -> String {
         Refusal::TooLarge => "the image is larger than the receiver allows; raise its --max-size".to_owned(),
         Refusal::Codec => "the codec is unknown to it; choose another with --codec".to_owned(),
         Refusal::Channel => "the channels do not belong together; start both sides again".to_owned(),
+        Refusal::Switches => {
+            "it takes nothing that is used before all of it has arrived; send without post-copy".to_owned()
+        }
         Refusal::Busy => "it is taking another migration; wait for that, or use another address".to_owned(),
     }
 }

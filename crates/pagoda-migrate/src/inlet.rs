@@ -1,43 +1,35 @@
 //! What arrives on one channel: frames, checked one by one, unpacked and applied to the destination.
 //!
-//! Its memory is two stripes and a small buffer, whatever a frame says. The received map is asked here, above the
-//! codecs: each page is marked once for whatever carried it.
+//! Its memory is two stripes and a small buffer, whatever a frame says. What becomes of a page is [`Apply`]'s to say, above
+//! the codecs. This module must never hand on what its digest does not vouch for.
 
-use std::io::{BufReader, Read};
-use std::ops::Range;
+use std::io::{BufReader, ErrorKind, Read};
 use std::time::Duration;
 
 use pagoda_core::migrate::channel::{Inbound, Violation};
 use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame, PAYLOAD_MOST};
 use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
 use pagoda_core::migrate::handshake::Codec;
-use pagoda_core::migrate::received::ReceivedMap;
 use pagoda_core::migrate::reply::{Failure, Reply};
-use pagoda_core::migrate::zero::{ZeroAction, ZeroPolicy};
-use pagoda_core::page::OS_PAGE;
-use pagoda_core::size::Bytes;
 use pagoda_linux::pack;
-use pagoda_linux::zero_scan::is_zero;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::apply::Apply;
 use crate::codec::Unpacker;
 use crate::connection::{Connection, lost};
 use crate::crew::Orders;
-use crate::destination::Destination;
 use crate::error::Error;
 use crate::progress::{Count, Progress};
 
 /// Headers come together; what is longer than this is read past it.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What all channels of a receiver share. The map outlives each of them.
+/// What all channels of a receiver share.
 pub(crate) struct Shared<'a> {
-    pub(crate) destination: &'a dyn Destination,
+    pub(crate) apply: &'a dyn Apply,
     pub(crate) geometry: Geometry,
     pub(crate) codec: Codec,
-    pub(crate) zero: ZeroPolicy,
     pub(crate) stall: Duration,
-    pub(crate) received: ReceivedMap,
     pub(crate) progress: &'a Progress,
 }
 
@@ -63,6 +55,13 @@ pub(crate) struct Ended {
     stall: Duration,
 }
 
+/// What a frame was.
+enum Passed {
+    Pages,
+    Round(u32),
+    Channel,
+}
+
 impl<'a> Inlet<'a> {
     pub(crate) fn new(
         shared: &'a Shared<'a>,
@@ -70,12 +69,40 @@ impl<'a> Inlet<'a> {
         connection: Connection,
         orders: &'a Orders,
     ) -> Result<Self, Error> {
+        let input = BufReader::with_capacity(BUFFER_BYTES, connection);
+        Self::with(shared, channel, input, Inbound::new(shared.geometry, channel), orders)
+    }
+
+    /// One on which pages are asked for after a switch.
+    pub(crate) fn asked(
+        shared: &'a Shared<'a>,
+        channel: u16,
+        connection: Connection,
+        orders: &'a Orders,
+    ) -> Result<Self, Error> {
+        let input = BufReader::with_capacity(BUFFER_BYTES, connection);
+        Self::with(shared, channel, input, Inbound::asked(shared.geometry), orders)
+    }
+
+    /// One that goes on after a switch.
+    pub(crate) fn resumed(shared: &'a Shared<'a>, ended: Ended, orders: &'a Orders) -> Result<Self, Error> {
+        let Ended { input, inbound, channel, .. } = ended;
+        Self::with(shared, channel, input, inbound.go_on(), orders)
+    }
+
+    fn with(
+        shared: &'a Shared<'a>,
+        channel: u16,
+        input: BufReader<Connection>,
+        inbound: Inbound,
+        orders: &'a Orders,
+    ) -> Result<Self, Error> {
         Ok(Self {
             shared,
             channel,
-            input: BufReader::with_capacity(BUFFER_BYTES, connection),
+            input,
             orders,
-            inbound: Inbound::new(shared.geometry, channel),
+            inbound,
             unpacker: Unpacker::new(shared.codec).map_err(Error::System)?,
             payload: vec![0; PAYLOAD_MOST],
             content: vec![0; STRIPE_BYTES],
@@ -85,55 +112,99 @@ impl<'a> Inlet<'a> {
 
     /// Applies all that comes until the channel's end. The sender is told of a failure.
     pub(crate) fn run_to_end(mut self) -> Result<Ended, Error> {
-        if let Err(error) = self.run() {
-            let failure = if self.orders.cancelled() { Failure::Cancelled } else { error.as_failure() };
-            // Who is gone can't be told.
-            let _ = self.input.get_mut().send(&Reply::Failed(failure).encode());
-            return Err(error);
-        }
+        let outcome = self.run();
+        self.tell(outcome)?;
         let Self { input, inbound, channel, shared, .. } = self;
         Ok(Ended { input, inbound, channel, stall: shared.stall })
     }
 
+    /// Tells the sender of a failure.
+    pub(crate) fn tell<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome.inspect_err(|error| {
+            let failure = if self.orders.cancelled() { Failure::Cancelled } else { error.as_failure() };
+            // Who is gone can't be told.
+            let _ = self.say(Reply::Failed(failure));
+        })
+    }
+
+    /// Says something to the sender.
+    pub(crate) fn say(&mut self, reply: Reply) -> Result<(), Error> {
+        let (channel, stall) = (self.channel, self.shared.stall);
+        self.input.get_mut().send(&reply.encode()).map_err(|error| lost(channel, stall, error))
+    }
+
+    /// Whether to stop, because another channel has.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        // What stopped it is known to whoever gave the order.
+        if self.orders.stop() {
+            Err(Error::Lost { channel: self.channel, error: ErrorKind::Interrupted.into() })
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn into_connection(self) -> Connection {
+        self.input.into_inner()
+    }
+
     fn run(&mut self) -> Result<(), Error> {
         loop {
-            let frame = next(&mut self.input, &mut self.inbound, self.channel, self.shared.stall)?;
-            self.shared.progress.add(Count::WireBytes, (FRAME_BYTES + frame.body.payload_bytes()) as u64);
-            match frame.body {
-                Body::Data { extent, packed_bytes, digest } => {
-                    let packed = packed_bytes as usize;
-                    self.read_payload(packed)?;
-                    let content = &mut self.content[..extent.len().as_usize()];
-                    self.unpacker
-                        .unpack(&self.payload[..packed], content)
-                        .ok_or(Error::Damaged { channel: self.channel })?;
-                    self.keep(extent, digest)?;
-                }
-                Body::Stored { extent, digest } => {
-                    std::mem::swap(&mut self.payload, &mut self.content);
-                    let read = self.read_payload(extent.len().as_usize());
-                    std::mem::swap(&mut self.payload, &mut self.content);
-                    read?;
-                    self.keep(extent, digest)?;
-                }
-                Body::Packed { extent, packed_bytes, digest } => {
-                    self.packed(extent, packed_bytes as usize, digest)?;
-                }
-                Body::Filled { extent, word } => {
-                    let content = &mut self.content[..extent.len().as_usize()];
-                    content.as_chunks_mut().0.fill(word);
-                    self.shared.progress.add(Count::Filled, u64::from(extent.count()));
-                    self.write(extent)?;
-                }
-                Body::Zero { extent } => self.zero(extent)?,
-                Body::Sync { round, .. } => {
-                    let reply = Reply::Synced { round }.encode();
-                    let stall = self.shared.stall;
-                    self.input.get_mut().send(&reply).map_err(|error| lost(self.channel, stall, error))?;
-                }
-                Body::End { .. } | Body::Commit => return Ok(()),
+            match self.step()? {
+                Passed::Pages => {}
+                Passed::Round(round) => self.say(Reply::Synced { round })?,
+                Passed::Channel => return Ok(()),
             }
         }
+    }
+
+    /// Applies what comes until the end of a round.
+    pub(crate) fn round(&mut self) -> Result<(), Error> {
+        while matches!(self.step()?, Passed::Pages) {}
+        Ok(())
+    }
+
+    /// Applies the next frame.
+    fn step(&mut self) -> Result<Passed, Error> {
+        let frame = next(&mut self.input, &mut self.inbound, self.channel, self.shared.stall)?;
+        self.shared.progress.add(Count::WireBytes, (FRAME_BYTES + frame.body.payload_bytes()) as u64);
+        match frame.body {
+            Body::Data { extent, packed_bytes, digest } => {
+                let packed = packed_bytes as usize;
+                self.read_payload(packed)?;
+                let content = &mut self.content[..extent.len().as_usize()];
+                self.unpacker
+                    .unpack(&self.payload[..packed], content)
+                    .ok_or(Error::Damaged { channel: self.channel })?;
+                self.keep(extent, digest)?;
+            }
+            Body::Stored { extent, digest } => {
+                std::mem::swap(&mut self.payload, &mut self.content);
+                let read = self.read_payload(extent.len().as_usize());
+                std::mem::swap(&mut self.payload, &mut self.content);
+                read?;
+                self.keep(extent, digest)?;
+            }
+            Body::Packed { extent, packed_bytes, digest } => {
+                self.packed(extent, packed_bytes as usize, digest)?;
+            }
+            Body::Filled { extent, word } => {
+                let content = &mut self.content[..extent.len().as_usize()];
+                content.as_chunks_mut().0.fill(word);
+                self.shared.progress.add(Count::Filled, u64::from(extent.count()));
+                self.shared.apply.content(self.channel, extent, content)?;
+            }
+            Body::Zero { extent } => {
+                self.shared.progress.add(Count::Zero, u64::from(extent.count()));
+                self.shared.apply.zero(self.channel, extent, &mut self.content)?;
+            }
+            Body::Owed { extent } => {
+                self.shared.progress.add(Count::Owed, u64::from(extent.count()));
+                self.shared.apply.owed(self.channel, extent)?;
+            }
+            Body::Sync { round, .. } => return Ok(Passed::Round(round)),
+            Body::End { .. } | Body::Commit | Body::Switch => return Ok(Passed::Channel),
+        }
+        Ok(Passed::Pages)
     }
 
     fn read_payload(&mut self, len: usize) -> Result<(), Error> {
@@ -141,13 +212,14 @@ impl<'a> Inlet<'a> {
         self.input.read_exact(&mut self.payload[..len]).map_err(|error| lost(self.channel, stall, error))
     }
 
-    /// Writes the content, if it is what was sent.
+    /// Applies the content, if it is what was sent.
     fn keep(&mut self, extent: Extent, digest: u64) -> Result<(), Error> {
-        if xxh3_64(&self.content[..extent.len().as_usize()]) != digest {
+        let content = &self.content[..extent.len().as_usize()];
+        if xxh3_64(content) != digest {
             return Err(Error::Damaged { channel: self.channel });
         }
         self.shared.progress.add(Count::Data, u64::from(extent.count()));
-        self.write(extent)
+        self.shared.apply.content(self.channel, extent, content)
     }
 
     /// Takes a base page as the sender's store had packed it, if it can be unpacked.
@@ -163,96 +235,23 @@ impl<'a> Inlet<'a> {
             return Err(damaged);
         }
         self.shared.progress.add(Count::Packed, u64::from(extent.count()));
-        let part = self.mark(extent)?;
-        let (destination, offset) = (self.shared.destination, extent.offset().get());
-        let (packed, content) = (&self.payload[..packed_bytes], &self.content[..extent.len().as_usize()]);
-        if part == extent.len() {
-            destination.write_packed(offset, packed, content)
-        } else {
-            destination.write_at(offset, &content[..part.as_usize()])
-        }
-        .map_err(Error::Destination)
+        self.shared.apply.packed(self.channel, extent, packed, content)
     }
-
-    fn write(&mut self, extent: Extent) -> Result<(), Error> {
-        let part = self.mark(extent)?;
-        self.shared
-            .destination
-            .write_at(extent.offset().get(), &self.content[..part.as_usize()])
-            .map_err(Error::Destination)
-    }
-
-    /// Marks pages as received, and returns how much of them belongs to the image.
-    fn mark(&self, extent: Extent) -> Result<Bytes, Error> {
-        let Shared { received, geometry, progress, .. } = self.shared;
-        let page = OS_PAGE as u64;
-        received.mark(extent, |pages, again| {
-            if !again {
-                let end = geometry.image().get().min(pages.end * page);
-                progress.add(Count::ImageBytes, end - pages.start * page);
-            }
-            Ok::<_, Error>(())
-        })?;
-        Ok(geometry.part_of_image(extent))
-    }
-
-    fn zero(&mut self, extent: Extent) -> Result<(), Error> {
-        let Self { shared, content, .. } = self;
-        shared.progress.add(Count::Zero, u64::from(extent.count()));
-        let image = shared.geometry.image().get();
-        shared
-            .received
-            .mark(extent, |pages, again| {
-                let page = OS_PAGE as u64;
-                let bytes = pages.start * page..image.min(pages.end * page);
-                let count = pages.end - pages.start;
-                if !again {
-                    shared.progress.add(Count::ImageBytes, bytes.end - bytes.start);
-                }
-                match shared.zero.action(again) {
-                    ZeroAction::Leave => shared.progress.add(Count::ZeroLeft, count),
-                    ZeroAction::Check => check(shared, bytes, content)?,
-                    ZeroAction::Clear => {
-                        shared.progress.add(Count::ZeroCleared, count);
-                        shared.destination.clear(bytes)?;
-                    }
-                    ZeroAction::Discard => {
-                        shared.progress.add(Count::ZeroDiscarded, count);
-                        shared.destination.discard(bytes)?;
-                    }
-                }
-                Ok(())
-            })
-            .map_err(Error::Destination)
-    }
-}
-
-/// Reads pages, and clears those that are not zero.
-fn check(shared: &Shared<'_>, bytes: Range<u64>, room: &mut [u8]) -> std::io::Result<()> {
-    let content = &mut room[..(bytes.end - bytes.start) as usize];
-    shared.destination.read_at(bytes.start, content)?;
-    let mut at = bytes.start;
-    for page in content.chunks(OS_PAGE) {
-        let end = at + page.len() as u64;
-        shared.progress.add(Count::ZeroChecked, 1);
-        if !is_zero(page) {
-            shared.progress.add(Count::ZeroCleared, 1);
-            shared.destination.clear(at..end)?;
-        }
-        at = end;
-    }
-    Ok(())
 }
 
 impl Ended {
-    /// Waits until the sender has seen all channels end.
-    pub(crate) fn await_commit(mut self) -> Result<Connection, Error> {
-        next(&mut self.input, &mut self.inbound, self.channel, self.stall)?;
-        let more = !self.input.buffer().is_empty();
-        if more {
-            return Err(Error::Violation { channel: self.channel, violation: Violation::AfterEnd });
+    /// Waits until the sender has seen all channels end. True if what is owed follows.
+    pub(crate) fn await_commit(mut self) -> Result<(Self, bool), Error> {
+        let frame = next(&mut self.input, &mut self.inbound, self.channel, self.stall)?;
+        if self.input.buffer().is_empty() {
+            Ok((self, frame.body == Body::Switch))
+        } else {
+            Err(Error::Violation { channel: self.channel, violation: Violation::AfterEnd })
         }
-        Ok(self.input.into_inner())
+    }
+
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        self.input.get_mut()
     }
 }
 

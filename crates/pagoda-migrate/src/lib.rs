@@ -33,8 +33,15 @@
 //! disk. Whatever fails, on either side or between them, ends in one [`Error`] that says what to do. No wait is without
 //! a limit, and memory does not depend on what the other side says: two stripes of 2 MiB for each channel on either
 //! side, and the received map, one bit for each page.
+//!
+//! That holds until the switch of a migration by post-copy ([`Otherwise::PostCopy`], [`receive_late`]), which both sides have
+//! to want: from then on the image lives at the destination alone, and what is owed of it exists only at the source. A failure is
+//! [`Error::AfterSwitch`] there and an error of [`Remaining::receive`] here. Nothing of it is ever taken for anything else than
+//! what was sent, but what has not arrived is lost.
 #![forbid(unsafe_code)]
 
+mod apply;
+mod asking;
 mod codec;
 mod connection;
 mod crew;
@@ -44,10 +51,13 @@ mod error;
 mod handshake;
 mod inlet;
 mod live;
+mod live_options;
 mod live_source;
 mod outlet;
+mod owing;
 mod progress;
 mod receive;
+mod remaining;
 mod send;
 mod socket;
 mod source;
@@ -55,13 +65,16 @@ mod stripes;
 mod tls;
 mod token;
 
-pub use destination::{Destination, ImageDestination, MemoryDestination};
+pub use asking::Wants;
+pub use destination::{Destination, ImageDestination, LateDestination, MemoryDestination};
 pub use endpoint::Endpoint;
 pub use error::Error;
-pub use live::{LiveOptions, Moved, Otherwise, Pace, Writer, send_live};
+pub use live::send_live;
+pub use live_options::{LiveOptions, Moved, Otherwise, Pace, Writer};
 pub use live_source::{LiveReader, LiveSource, Room, TakePacked};
 pub use progress::{Counts, Progress};
-pub use receive::{Event, ReceiveOptions, receive};
+pub use receive::{Arrived, Event, ReceiveOptions, receive, receive_late};
+pub use remaining::{Arrivals, Remaining};
 pub use send::{SendOptions, send};
 pub use socket::Listener;
 pub use source::{ImageSource, Source};

@@ -3,8 +3,8 @@
 //!
 //! In a round each channel carries the pages of its own stripes that are to be sent, and waits for the others. What was
 //! written meanwhile is then collected, and [`Convergence`] says what to do next. Once the writer is stopped rounds go on
-//! until nothing is left, and only then is anything committed. This module must never commit before, nor go on after a
-//! source has failed: what it has taken from the source as sent would be lost.
+//! until nothing is left, and only then is anything committed; or what is left is owed, and the rest is `owing`'s. This module
+//! must never commit before, nor go on after a source has failed: what it has taken from the source as sent would be lost.
 
 use std::net::Shutdown;
 use std::ops::ControlFlow;
@@ -24,10 +24,12 @@ use crate::connection::Connection;
 use crate::crew::{self, Orders};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::live_options::{LiveOptions, Moved, Otherwise, Pace, Writer};
 use crate::live_source::{LiveReader, LiveSource, Room};
 use crate::outlet::{Outlet, Shared};
-use crate::progress::{Counts, Progress};
-use crate::send::{SendOptions, check_bandwidth, commit_all, connect};
+use crate::owing;
+use crate::progress::Progress;
+use crate::send::{check_bandwidth, commit_all, connect};
 use crate::socket::Closer;
 use crate::stripes::send_pages;
 
@@ -42,69 +44,11 @@ const STEP: Duration = Duration::from_millis(100);
 /// still something after so many, somebody writes who should not.
 const STOPPED_ROUNDS_MOST: u32 = 100;
 
-/// How to send live memory.
-#[derive(Clone)]
-pub struct LiveOptions {
-    /// The connection.
-    pub send: SendOptions,
-    /// How long the writer may stand still at the end, as far as it can be foretold.
-    pub downtime: Duration,
-    /// After so many rounds what is left is not waited for any more; at least 1.
-    pub rounds: u32,
-    /// What happens then.
-    pub otherwise: Otherwise,
-}
-
-/// What happens when rounds don't bring what is left within the downtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Otherwise {
-    /// The writer is stopped for longer.
-    StopForLonger,
-    /// It ends with [`Error::TooMuchWritten`], and the writer goes on as if nothing had been.
-    GiveUp,
-}
-
-/// Who writes to the memory that is sent.
-pub trait Writer {
-    /// Asks to be slowed down by so many percent of its time: it writes faster than is sent. It may be passed over.
-    fn throttle(&mut self, percent: u8);
-
-    /// Stops it: when this returns nobody writes to the memory, discards or unmaps any of it, until the migration has returned. It
-    /// may go on then unless the migration succeeded or ended in [`Error::Unconfirmed`]. Must return well within the stall.
-    fn stop(&mut self);
-}
-
-/// How a live migration goes, as of its last round.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
-    /// Rounds that are done.
-    pub rounds: u32,
-    /// What was left after the last.
-    pub left: Bytes,
-    /// How much is written in a second, counting whole pages, each once a round.
-    pub written_per_s: Bytes,
-    /// How much is sent in a second, before it is packed.
-    pub sent_per_s: Bytes,
-    /// How long the writer would have to stand still for what is left.
-    pub downtime: Duration,
-}
-
-/// What a live migration took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// The counters at its end.
-    pub counts: Counts,
-    /// How it went until the writer was stopped.
-    pub pace: Pace,
-    /// How long the writer stood still: from when it was asked to until the receiver had confirmed all.
-    pub downtime: Duration,
-}
-
 /// One channel between its rounds.
-struct Lane<'a> {
-    outlet: Outlet<'a>,
-    reader: Box<dyn LiveReader + 'a>,
-    room: Room,
+pub(crate) struct Lane<'a> {
+    pub(crate) outlet: Outlet<'a>,
+    pub(crate) reader: Box<dyn LiveReader + 'a>,
+    pub(crate) room: Room,
 }
 
 /// Those who have not said all they have to say in a round.
@@ -114,15 +58,15 @@ struct Busy {
 }
 
 /// What the rounds of a migration have in common.
-struct Rounds<'a> {
+pub(crate) struct Rounds<'a> {
     source: &'a dyn LiveSource,
-    geometry: Geometry,
-    orders: &'a Orders,
-    closers: &'a [Closer],
-    progress: &'a Progress,
+    pub(crate) geometry: Geometry,
+    pub(crate) orders: &'a Orders,
+    pub(crate) closers: &'a [Closer],
+    pub(crate) progress: &'a Progress,
     /// What is to be sent, and what of the other side is to become zero.
-    data: PageSet,
-    zero: PageSet,
+    pub(crate) data: PageSet,
+    pub(crate) zero: PageSet,
     first: bool,
     pace: Pace,
 }
@@ -131,8 +75,11 @@ struct Rounds<'a> {
 /// than the stall, but for those that `writer` makes. `watch` is called about ten times a second and at the start of each
 /// round, those with the writer stopped among them, and ends it by [`ControlFlow::Break`].
 ///
+/// After a switch it is not ended any more: nobody else has what is owed.
+///
 /// # Errors
-/// See [`Error`]. Unless it is [`Error::Unconfirmed`] the other side shows nothing, and the writer may go on.
+/// See [`Error`]. Unless it is [`Error::Unconfirmed`] or [`Error::AfterSwitch`] the other side shows nothing, and the writer may
+/// go on.
 pub fn send_live(
     source: &dyn LiveSource,
     to: &Endpoint,
@@ -143,8 +90,9 @@ pub fn send_live(
     let (size, channels) = (source.size(), options.send.channels);
     let geometry = Geometry::new(size, channels).ok_or(Error::Geometry { size, channels })?;
     check_bandwidth(&options.send)?;
-    let connections =
-        connect(geometry, to, &options.send, &mut |progress| watch(progress, &Pace::default()))?;
+    let switches = options.otherwise == Otherwise::PostCopy;
+    let mut introduced = |progress: &Progress| watch(progress, &Pace::default());
+    let connections = connect(geometry, switches, to, &options.send, &mut introduced)?;
     let (progress, orders) = (Progress::new(size), Orders::default());
     let shared = Shared {
         geometry,
@@ -175,34 +123,42 @@ pub fn send_live(
             room: Room::default(),
         });
     }
-    lanes = rounds.while_it_is_written(lanes, options, writer, watch)?;
+    let askers = lanes.split_off(usize::from(geometry.channels()));
+    let mut owes = switches && options.rounds == 0;
+    if !owes {
+        (lanes, owes) = rounds.while_it_is_written(lanes, options, writer, watch)?;
+    }
     let stopped = Instant::now();
     writer.stop();
+    if owes && rounds.collect()? > Bytes::ZERO {
+        return owing::switch(rounds, lanes, askers, stopped, watch);
+    }
     lanes = rounds.until_nothing_is_left(lanes, watch)?;
     let pace = rounds.pace;
     let mut look = || watch(&progress, &pace);
-    let end = |lane: Lane<'_>| lane.outlet.end();
+    let end = |mut lane: Lane<'_>| lane.outlet.end().map(|()| lane.outlet.into_parts());
     let tasks = lanes.into_iter().map(|lane| || end(lane)).collect();
     let ended = crew::run(&orders, tasks, &closers, Shutdown::Write, &mut look)?;
     commit_all(ended, &orders, &closers, options.send.stall, &mut look)?;
-    Ok(Moved { counts: progress.counts(), pace, downtime: stopped.elapsed() })
+    Ok(Moved { counts: progress.counts(), pace, downtime: stopped.elapsed(), owed_for: None })
 }
 
 impl<'a> Rounds<'a> {
-    /// Rounds until it is time to stop the writer.
+    /// Rounds until it is time to stop the writer. True if what is left then is to be owed.
     fn while_it_is_written(
         &mut self,
         mut lanes: Vec<Lane<'a>>,
         options: &LiveOptions,
         writer: &mut dyn Writer,
         watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
-    ) -> Result<Vec<Lane<'a>>, Error> {
+    ) -> Result<(Vec<Lane<'a>>, bool), Error> {
         let mut convergence = Convergence::new(Limits {
             downtime_ms: u32::try_from(options.downtime.as_millis()).unwrap_or(u32::MAX),
             rounds: options.rounds,
             last_resort: match options.otherwise {
                 Otherwise::StopForLonger => LastResort::StopAndCopy,
                 Otherwise::GiveUp => LastResort::GiveUp,
+                Otherwise::PostCopy => LastResort::PostCopy,
             },
         });
         self.collect()?;
@@ -222,8 +178,9 @@ impl<'a> Rounds<'a> {
             match convergence.judge(Round { sent, took_ms: took.as_millis() as u64, left }) {
                 Verdict::Again => {}
                 Verdict::Throttle(percent) => writer.throttle(percent),
-                Verdict::StopAndCopy => return Ok(lanes),
-                Verdict::GiveUp | Verdict::PostCopy => return Err(Error::TooMuchWritten { left }),
+                Verdict::StopAndCopy => return Ok((lanes, false)),
+                Verdict::PostCopy => return Ok((lanes, true)),
+                Verdict::GiveUp => return Err(Error::TooMuchWritten { left }),
             }
         }
     }
@@ -243,6 +200,18 @@ impl<'a> Rounds<'a> {
         Err(Error::NotStopped)
     }
 
+    /// Counts a stripe as done, in the first round.
+    pub(crate) fn done(&self, outlet: &Outlet<'_>, first: u64) {
+        if self.first {
+            let rest = self.geometry.image().get() - first * OS_PAGE as u64;
+            outlet.done(Bytes::new(rest.min(STRIPE_BYTES as u64)));
+        }
+    }
+
+    pub(crate) const fn pace(&self) -> Pace {
+        self.pace
+    }
+
     /// Adds what has changed to what is to be sent, and returns how much that is now.
     fn collect(&self) -> Result<Bytes, Error> {
         self.source.collect(&self.data, &self.zero).map_err(Error::Source)?;
@@ -255,6 +224,16 @@ impl<'a> Rounds<'a> {
         lanes: Vec<Lane<'a>>,
         watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
     ) -> Result<Vec<Lane<'a>>, Error> {
+        self.each_lane(lanes, Lane::send, watch)
+    }
+
+    /// Lets each channel say something of its stripes, and end a round with it.
+    pub(crate) fn each_lane(
+        &mut self,
+        lanes: Vec<Lane<'a>>,
+        say: fn(&mut Lane<'a>, &Self) -> Result<(), Error>,
+        watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
+    ) -> Result<Vec<Lane<'a>>, Error> {
         let mut look = || watch(self.progress, &self.pace);
         if look().is_break() {
             return Err(Error::Cancelled);
@@ -263,7 +242,7 @@ impl<'a> Rounds<'a> {
         let tasks = lanes.into_iter().map(|mut lane| {
             let (this, busy) = (&*self, &busy);
             move || {
-                lane.send(this)?;
+                say(&mut lane, this)?;
                 lane.await_others(busy)?;
                 Ok(lane)
             }
@@ -274,19 +253,16 @@ impl<'a> Rounds<'a> {
     }
 }
 
-impl Lane<'_> {
+impl<'a> Lane<'a> {
     /// Sends all that is to be sent of this channel's stripes.
-    fn send(&mut self, rounds: &Rounds<'_>) -> Result<(), Error> {
+    fn send(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
         for first in rounds.geometry.stripes_of(self.outlet.channel()) {
             self.outlet.check()?;
             let (data, zero) = (rounds.data.take_stripe(first), rounds.zero.take_stripe(first));
             if !(data.is_empty() && zero.is_empty()) {
                 self.send_stripe(first, data, zero)?;
             }
-            if rounds.first {
-                let rest = rounds.geometry.image().get() - first * OS_PAGE as u64;
-                self.outlet.done(Bytes::new(rest.min(STRIPE_BYTES as u64)));
-            }
+            rounds.done(&self.outlet, first);
             // So that the receiver sees life however little there is to say.
             self.outlet.flush()?;
         }
@@ -341,7 +317,7 @@ impl Lane<'_> {
 }
 
 /// Pages `from..to` of the stripe whose first page is `first`.
-const fn extent(first: u64, from: u32, to: u32) -> Option<Extent> {
+pub(crate) const fn extent(first: u64, from: u32, to: u32) -> Option<Extent> {
     Extent::new(first + from as u64, to - from)
 }
 

@@ -10,6 +10,9 @@ use pagoda_core::size::Bytes;
 /// Memory that is written while it is sent. The one to whom it has to be true is the receiver: each page's content as it is
 /// after the last [`collect`](Self::collect) has to be handed out by a reader after that, if it is another than it was when a
 /// reader handed the page out before. A page that was never handed out is zero.
+///
+/// What a reader hands out together lies within [`GROUP_PAGES`](pagoda_core::migrate::geometry::GROUP_PAGES), at a multiple of
+/// that: after a switch nothing outside of it is sent with it.
 pub trait LiveSource: Sync {
     /// Its size. It stays the same.
     fn size(&self) -> Bytes;

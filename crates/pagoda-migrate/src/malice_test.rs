@@ -49,6 +49,10 @@ fn is_violation(error: &Error) -> bool {
     matches!(error, Error::Violation { .. })
 }
 
+fn owes(error: &Error) -> bool {
+    matches!(error, Error::Violation { violation: Violation::Owes, .. })
+}
+
 fn malices() -> Vec<Malice> {
     let malice = |what, says, is_noticed| Malice { what, codec: Codec::None, says, is_noticed };
     let zero = |first, count| Body::Zero { extent: extent(first, count) };
@@ -65,7 +69,8 @@ fn malices() -> Vec<Malice> {
         malice("no pages", raw_header(4, 0, 0, 0), is_damaged),
         malice("a payload longer than its pages", raw_header(1, 1, 0, 1 << 40), is_damaged),
         malice("a payload of nothing", raw_header(1, 1, 0, 0), is_damaged),
-        malice("an unknown kind", raw_header(9, 1, 0, 0), is_damaged),
+        malice("an unknown kind", raw_header(11, 1, 0, 0), is_damaged),
+        malice("pages that are owed where nobody agreed to that", raw_header(9, 1, 0, 0), owes),
         malice("words that are zero", raw_header(3, 1, 0, 0), is_damaged),
         malice(
             "noise",
@@ -79,6 +84,7 @@ fn malices() -> Vec<Malice> {
         malice("the second round first", sync(0, 2, 0), is_violation),
         malice("an end without a round", end(0), is_violation),
         malice("a commit without an end", [sync(0, 1, 0), frame(1, Body::Commit)].concat(), is_violation),
+        malice("a switch without an end", [sync(0, 1, 0), frame(1, Body::Switch)].concat(), is_violation),
         malice("a half frame", frame(0, zero(0, 1))[..20].to_vec(), |e| matches!(e, Error::Lost { .. })),
         malice("a half payload", stored(xxh3_64(&page))[..FRAME_BYTES + 9].to_vec(), |e| {
             matches!(e, Error::Lost { .. })

@@ -193,22 +193,55 @@ impl<'a> Outlet<'a> {
         Ok(())
     }
 
+    /// Says which pages follow after the switch.
+    pub(crate) fn owed(&mut self, extent: Extent) -> Result<(), Error> {
+        self.shared.progress.add(Count::Owed, u64::from(extent.count()));
+        self.frame(Body::Owed { extent }, &[])
+    }
+
     /// Ends a round, once the receiver has applied all of it.
     pub(crate) fn sync(&mut self) -> Result<(), Error> {
-        let (sync, round) = self.outbound.sync();
-        self.put(sync, &[])?;
-        self.flush()?;
-        match self.connection.reply(self.channel)? {
+        let round = self.end_round()?;
+        match self.reply()? {
             Reply::Synced { round: synced } if synced == round => Ok(()),
             _ => Err(Error::StrangeReply { channel: self.channel }),
         }
     }
 
+    /// Ends a round to which there is no reply. Returns its number.
+    pub(crate) fn end_round(&mut self) -> Result<u32, Error> {
+        let (sync, round) = self.outbound.sync();
+        self.put(sync, &[])?;
+        self.flush()?;
+        Ok(round)
+    }
+
+    /// The next that the receiver says.
+    pub(crate) fn reply(&mut self) -> Result<Reply, Error> {
+        self.connection.reply(self.channel)
+    }
+
     /// Ends the channel, right after a round.
-    pub(crate) fn end(mut self) -> Result<(Connection, Outbound), Error> {
+    pub(crate) fn end(&mut self) -> Result<(), Error> {
         let end = self.outbound.end();
         self.put(end, &[])?;
-        self.flush()?;
-        Ok((self.connection, self.outbound))
+        self.flush()
+    }
+
+    /// Says that all channels have ended, and that what is owed follows.
+    pub(crate) fn switch(&mut self) -> Result<(), Error> {
+        let switch = self.outbound.switch();
+        self.put(switch, &[])?;
+        self.flush()
+    }
+
+    /// What others go on with.
+    pub(crate) fn into_parts(self) -> (Connection, Outbound) {
+        (self.connection, self.outbound)
+    }
+
+    /// A request has come.
+    pub(crate) fn asked(&self) {
+        self.shared.progress.add(Count::Asked, 1);
     }
 }

@@ -28,6 +28,10 @@ pub struct Counts {
     pub zero_cleared_pages: u64,
     /// Those whose frames were given back.
     pub zero_discarded_pages: u64,
+    /// Pages that followed after the switch.
+    pub owed_pages: u64,
+    /// Requests for pages that somebody waited for, each for the group of a page.
+    pub asked: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -42,9 +46,11 @@ pub(crate) enum Count {
     ZeroChecked,
     ZeroCleared,
     ZeroDiscarded,
+    Owed,
+    Asked,
 }
 
-const COUNTS: usize = Count::ZeroDiscarded as usize + 1;
+const COUNTS: usize = Count::Asked as usize + 1;
 
 /// The counters of a migration that goes on.
 #[derive(Debug)]
@@ -83,6 +89,8 @@ impl Progress {
             zero_checked_pages: of(Count::ZeroChecked),
             zero_cleared_pages: of(Count::ZeroCleared),
             zero_discarded_pages: of(Count::ZeroDiscarded),
+            owed_pages: of(Count::Owed),
+            asked: of(Count::Asked),
         }
     }
 }

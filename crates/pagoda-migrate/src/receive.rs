@@ -1,8 +1,8 @@
 //! The receiver: admits a sender's channels, makes the destination, applies what arrives, and keeps it once the sender
 //! has committed.
 //!
-//! Nothing is made before all channels are admitted, and nothing is shown before all of it has arrived and is on disk.
-//! What arrives is somebody else's: it is bounded and checked before it is used.
+//! Nothing is made before all channels are admitted, and nothing is shown before all of it has arrived and is on disk, or,
+//! where that was agreed on, before what is not here is known to follow ([`Remaining`]). What arrives is somebody else's: it is bounded and checked before it is used.
 
 use std::net::Shutdown;
 use std::ops::ControlFlow;
@@ -10,26 +10,30 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pagoda_core::migrate::channel::Violation;
 use pagoda_core::migrate::handshake::{Hello, Refusal};
+use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
-use pagoda_core::migrate::reply::Reply;
+use pagoda_core::migrate::reply::{Failure, Reply};
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::words::zeroed_words;
 
+use crate::apply::{Unused, violation};
 use crate::connection::Connection;
 use crate::crew;
-use crate::destination::Destination;
+use crate::destination::{Destination, LateDestination};
 use crate::error::Error;
 use crate::handshake::{self, HANDSHAKE};
 use crate::inlet::{Inlet, Shared};
 use crate::progress::{Counts, Progress};
+use crate::remaining::Remaining;
 use crate::socket::{Listener, Socket};
 use crate::tls::ServerTls;
 use crate::token::Token;
 
 /// How often the sender hears that the receiver still works: often enough for any stall.
-const WORKING: Duration = Duration::from_secs(1);
+pub(crate) const WORKING: Duration = Duration::from_secs(1);
 
 /// How long one look for a connection takes before the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
@@ -75,11 +79,60 @@ pub fn receive(
     options: &ReceiveOptions,
     watch: &mut Watch<'_>,
 ) -> Result<Counts, Error> {
-    let (first, mut connections) = admit_all(&listener, options, watch)?;
+    match receive_to_commit(listener, &mut Target::Whole(destination), options, watch)? {
+        Arrived::Whole(counts) => Ok(counts),
+        Arrived::Owed(_) => Err(violation(0, Violation::Owes)),
+    }
+}
+
+/// What has arrived when a sender has committed or switched.
+pub enum Arrived {
+    /// All.
+    Whole(Counts),
+    /// All but what is owed.
+    Owed(Box<Remaining>),
+}
+
+/// Receives one image that may be used before all of it has arrived, if the sender wants it so. Blocks until it is kept, or all
+/// but what is owed has arrived, or something has failed. `watch` ends it by [`ControlFlow::Break`].
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_late(
+    listener: Listener,
+    destination: &mut dyn LateDestination,
+    options: &ReceiveOptions,
+    watch: &mut Watch<'_>,
+) -> Result<Arrived, Error> {
+    receive_to_commit(listener, &mut Target::Late(destination), options, watch)
+}
+
+enum Target<'a> {
+    Whole(&'a mut dyn Destination),
+    Late(&'a mut dyn LateDestination),
+}
+
+impl Target<'_> {
+    fn destination(&mut self) -> &mut dyn Destination {
+        match self {
+            Self::Whole(destination) => *destination,
+            Self::Late(destination) => *destination,
+        }
+    }
+}
+
+fn receive_to_commit(
+    listener: Listener,
+    target: &mut Target<'_>,
+    options: &ReceiveOptions,
+    watch: &mut Watch<'_>,
+) -> Result<Arrived, Error> {
+    let is_late = matches!(target, Target::Late(_));
+    let (first, mut connections) = admit_all(&listener, options, is_late, watch)?;
     // Whoever comes now is refused by the kernel.
     drop(listener);
     let geometry = first.geometry;
-    if let Err(error) = destination.prepare(geometry.image()).map_err(Error::Destination) {
+    if let Err(error) = target.destination().prepare(geometry.image()).map_err(Error::Destination) {
         for connection in &mut connections {
             // The error is the destination's, whether or not the sender hears of it.
             let _ = connection.send(&Reply::Failed(error.as_failure()).encode());
@@ -87,16 +140,26 @@ pub fn receive(
         return Err(error);
     }
     let progress = Progress::new(geometry.image());
-    let words = zeroed_words(Bytes::new(words_for(geometry.pages())).as_usize());
-    let shared = Shared {
-        destination: &*destination,
+    let words = |count: u64| zeroed_words(Bytes::new(count).as_usize());
+    let owed = PageSet::new(words(if first.switches { PageSet::words_for(geometry.pages()) } else { 0 }));
+    let late = match &*target {
+        Target::Late(late) if first.switches => Some((&**late, &owed)),
+        _ => None,
+    };
+    let apply = Unused {
+        destination: match &*target {
+            Target::Whole(destination) => &**destination,
+            Target::Late(destination) => &**destination,
+        },
+        late,
         geometry,
-        codec: first.codec,
         zero: options.zero,
-        stall: options.stall,
-        received: ReceivedMap::new(words, geometry.pages()),
+        received: ReceivedMap::new(words(words_for(geometry.pages())), geometry.pages()),
         progress: &progress,
     };
+    let (codec, stall) = (first.codec, options.stall);
+    let shared = Shared { apply: &apply, geometry, codec, stall, progress: &progress };
+    let askers = connections.split_off(usize::from(geometry.channels()));
     let closers: Vec<_> =
         connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
     let (shared_by_all, orders) = (&shared, &crew::Orders::default());
@@ -105,19 +168,36 @@ pub fn receive(
     });
     let mut look = || watch(Event::Moving(&progress));
     let ended = crew::run(orders, tasks.collect(), &closers, Shutdown::Read, &mut look)?;
-    let mut ended = ended.into_iter();
-    let first = ended.next().ok_or(Error::NotPagoda)?;
+    let mut ends = ended.into_iter();
+    let first = ends.next().ok_or(Error::NotPagoda)?;
     let await_commit = vec![move || first.await_commit()];
     let committed = crew::run(orders, await_commit, &closers[..1], Shutdown::Read, &mut look)?;
-    let mut connection = committed.into_iter().next().ok_or(Error::NotPagoda)?;
-    finish(destination, &mut connection)?;
-    Ok(progress.counts())
+    let (mut first, switches) = committed.into_iter().next().ok_or(Error::NotPagoda)?;
+    if switches != (owed.count() > 0) {
+        let _ = first.connection().send(&Reply::Failed(Failure::Protocol).encode());
+        return Err(violation(0, Violation::Owes));
+    }
+    if switches {
+        let ends = std::iter::once(first).chain(ends).collect();
+        return Ok(Arrived::Owed(Box::new(Remaining {
+            ends,
+            askers,
+            geometry,
+            codec,
+            stall,
+            owed,
+            progress,
+        })));
+    }
+    finish(target.destination(), first.connection())?;
+    Ok(Arrived::Whole(progress.counts()))
 }
 
 /// Waits for a sender and all its channels.
 fn admit_all(
     listener: &Listener,
     options: &ReceiveOptions,
+    is_late: bool,
     watch: &mut Watch<'_>,
 ) -> Result<(Hello, Vec<Connection>), Error> {
     let mut first: Option<Hello> = None;
@@ -134,7 +214,7 @@ fn admit_all(
                 None => Error::NobodyCame(options.wait),
                 Some(hello) => Error::ChannelsMissing {
                     came: channels.iter().flatten().count(),
-                    of: hello.geometry.channels(),
+                    of: hello.lanes(),
                     within: options.stall,
                 },
             });
@@ -142,10 +222,12 @@ fn admit_all(
         let Some(socket) = came else { continue };
         let may_come = |hello: &Hello| match &first {
             None if hello.geometry.image() > options.image_most => Err(Refusal::TooLarge),
+            None if hello.switches && !is_late => Err(Refusal::Switches),
             None => Ok(()),
             Some(first) if first.session != hello.session => Err(Refusal::Busy),
             Some(first) => {
-                let belongs = first.geometry == hello.geometry && first.codec == hello.codec;
+                let said = |hello: &Hello| (hello.geometry, hello.codec, hello.switches);
+                let belongs = said(first) == said(hello);
                 let is_new = channels.get(usize::from(hello.channel)).is_some_and(Option::is_none);
                 if belongs && is_new { Ok(()) } else { Err(Refusal::Channel) }
             }
@@ -154,7 +236,7 @@ fn admit_all(
             Ok((hello, connection)) => {
                 if first.is_none() {
                     first = Some(hello);
-                    channels.resize_with(usize::from(hello.geometry.channels()), || None);
+                    channels.resize_with(usize::from(hello.lanes()), || None);
                     until = Instant::now() + options.stall;
                 }
                 channels[usize::from(hello.channel)] = Some(connection);

@@ -31,7 +31,8 @@ pub(super) fn options() -> ReceiveOptions {
 
 pub(super) fn hello(codec: Codec, channels: u16, channel: u16) -> Hello {
     let geometry = Geometry::new(IMAGE, channels).expect("a geometry");
-    Hello { session: [7; 16], geometry, channel, codec, nonce: [0; PROOF_BYTES], proof: [0; PROOF_BYTES] }
+    let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
+    Hello { session: [7; 16], geometry, channel, switches: false, codec, nonce, proof }
 }
 
 pub(super) fn connect(to: &Endpoint, hello: Hello) -> Result<Connection, Error> {
@@ -171,6 +172,7 @@ fn who_does_not_belong_is_refused_and_the_sender_still_gets_in() {
     let (received, ()) = receive_from(&mut memory, &options(), |to| {
         let own = hello(Codec::None, 2, 0);
         refused(connect(&to, Hello { geometry: with(IMAGE_MOST, 2), ..own }), Refusal::TooLarge);
+        refused(connect(&to, Hello { switches: true, ..own }), Refusal::Switches);
         // Somebody who says nothing is not waited for longer than a handshake may take; who goes, not at all.
         let Endpoint::Tcp { port, .. } = &to else { unreachable!("TCP") };
         drop(TcpStream::connect(("127.0.0.1", *port)).expect("connected"));

@@ -61,7 +61,7 @@ pub fn send(
     let (size, channels) = (source.size(), options.channels);
     let geometry = Geometry::new(size, channels).ok_or(Error::Geometry { size, channels })?;
     check_bandwidth(options)?;
-    let connections = connect(geometry, to, options, watch)?;
+    let connections = connect(geometry, false, to, options, watch)?;
     let progress = Progress::new(source.size());
     let shared = Shared {
         geometry,
@@ -78,7 +78,8 @@ pub fn send(
             let mut outlet = Outlet::new(shared, channel, connection, orders)?;
             stripes::send_all(source, &mut outlet)?;
             outlet.sync()?;
-            outlet.end()
+            outlet.end()?;
+            Ok(outlet.into_parts())
         }
     });
     let mut look = || watch(&progress);
@@ -119,16 +120,20 @@ pub(crate) fn check_bandwidth(options: &SendOptions) -> Result<(), Error> {
     if turn * 2 <= carried { Ok(()) } else { Err(Error::TooSlow { bandwidth: per_s, stall: options.stall }) }
 }
 
+/// Connects all channels; with those on which pages are asked for, if it may switch.
 pub(crate) fn connect(
     geometry: Geometry,
+    switches: bool,
     to: &Endpoint,
     options: &SendOptions,
     watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<Vec<Connection>, Error> {
     let session = random_bytes().map_err(Error::System)?;
     let nothing_yet = Progress::new(geometry.image());
-    let mut connections = Vec::with_capacity(usize::from(geometry.channels()));
-    for channel in 0..geometry.channels() {
+    let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
+    let hello = Hello { session, geometry, channel: 0, switches, codec: options.codec, nonce, proof };
+    let mut connections = Vec::with_capacity(usize::from(hello.lanes()));
+    for channel in 0..hello.lanes() {
         if watch(&nothing_yet).is_break() {
             return Err(Error::Cancelled);
         }
@@ -137,9 +142,12 @@ pub(crate) fn connect(
             Some(tls) => tls.over(socket, to)?,
             None => Connection::Plain(socket),
         };
-        let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
-        let hello = Hello { session, geometry, channel, codec: options.codec, nonce, proof };
-        handshake::introduce(&mut connection, hello, options.token.as_ref(), options.stall)?;
+        handshake::introduce(
+            &mut connection,
+            Hello { channel, ..hello },
+            options.token.as_ref(),
+            options.stall,
+        )?;
         connections.push(connection);
     }
     Ok(connections)

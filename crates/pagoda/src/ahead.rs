@@ -75,13 +75,16 @@ impl Engine {
         let all = Granules::range(0, (entry_bytes / 4096) as u32);
         for count in 0..AHEAD_PAGES {
             let index = first + count;
-            if index >= last || span.page(index, span.range(), entry_bytes).granules != all {
+            let page = span.page(index, span.range(), entry_bytes);
+            if index >= last || page.granules != all {
                 return (taken, count);
             }
             let Some(word) = try_take(span.entry(index)) else { return (taken, count) };
             match word.backing() {
                 Backing::Handle(handle)
-                    if word.resident().is_empty() && self.store.is_in_memory(Handle::from_bits(handle)) =>
+                    if word.resident().is_empty()
+                        && self.owed_granules(&page).is_empty()
+                        && self.store.is_in_memory(Handle::from_bits(handle)) =>
                 {
                     taken[count] = (word, handle);
                 }

@@ -8,7 +8,7 @@
 //! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
-//! 5. the zone and its huge frames; the scanner of huge pages; the list of owners
+//! 5. the zone and its huge frames; the scanner of huge pages; the list of owners; that of what is owed, then what is wanted of it
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
 //! must never do the work itself: faults, events, reclaim and adoption each have their own.
@@ -33,6 +33,7 @@ use crate::handler::Recent;
 use crate::huge::Clearing;
 use crate::huge_pool::HugePool;
 use crate::ledger::Ledger;
+use crate::owed::Owed;
 use crate::pins::Pins;
 use crate::reclaim::Hand;
 use crate::store::TieredStore;
@@ -62,6 +63,8 @@ pub(crate) struct Engine {
     pub(crate) ledger: Ledger,
     /// Whose memory is where, for what is released.
     pub(crate) owners: Owners,
+    /// What arrives later.
+    pub(crate) owed: Owed,
     pub(crate) counters: Arc<Counters>,
     pub(crate) pins: Pins,
     pub(crate) hand: Mutex<Hand>,
@@ -135,6 +138,7 @@ impl Engine {
             store,
             ledger: Ledger::new(budget.get()),
             owners: Owners::new(Arc::clone(&counters)),
+            owed: Owed::default(),
             counters,
             pins: Pins::default(),
             hand: Mutex::new(Hand::default()),

@@ -135,6 +135,7 @@ impl Engine {
 
     /// Makes `range` read as zero: drops what we hold of it, and trusts nothing that is still present there.
     pub(crate) fn discard(&self, table: &Table, range: PageRange, scratch: &mut Scratch) {
+        self.forget_owed(range);
         let mut closing = Closing::new(self, range);
         self.discard_entries(table, range, &mut closing, scratch);
         if closing.frames_are_back() {

@@ -76,6 +76,13 @@ impl Engine {
             let entry = span.entry(page.index);
             let Some(word) = try_take(entry) else { return Served::Busy };
             let granule = page.granule_of(address);
+            let owed = self.owed_granules(&page);
+            if owed.has(granule) {
+                give(entry, word);
+                return self.await_owed(address);
+            }
+            // What is owed beside it must not be filled with it.
+            let page = page.without(owed);
             if word.resident().has(granule) {
                 let served = self.fill_hole(&page, granule, write);
                 give(entry, word);

@@ -129,7 +129,11 @@ impl Engine {
         let place = |table: &Table| {
             let span = table.find(address)?;
             let block = Block::around(table, span, address)?;
-            block.take(span, |word| word == Word::EMPTY)?;
+            let taken = block.take(span, |word| word == Word::EMPTY)?;
+            if self.owes_any(block.range) {
+                block.give(span, &taken);
+                return None;
+            }
             Some(block)
         };
         let deferred = table.order.deferred() > 0;
@@ -182,7 +186,10 @@ impl Engine {
             return false;
         };
         Block::around(&table, span, address).is_some_and(|block| {
-            block.indices().all(|index| span.entry(index).load(Ordering::Acquire) == Word::EMPTY.bits())
+            !self.owes_any(block.range)
+                && block
+                    .indices()
+                    .all(|index| span.entry(index).load(Ordering::Acquire) == Word::EMPTY.bits())
         })
     }
 

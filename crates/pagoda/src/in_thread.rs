@@ -83,6 +83,10 @@ impl FaultServer for InThread {
         if !self.is_managed(address) {
             return false;
         }
+        // What is lost is the program's SIGBUS.
+        if !engine.await_owed_here(address) {
+            return false;
+        }
         let fault = Fault { address: address & !4095, write, since_ns };
         engine.pay_ahead(address, &mut self.scratch());
         let mut tries = 0;

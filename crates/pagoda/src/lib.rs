@@ -82,6 +82,8 @@ pub mod manager;
 #[cfg(feature = "migrate")]
 pub mod migrate;
 mod order;
+#[cfg_attr(not(feature = "migrate"), path = "owed_none.rs")]
+mod owed;
 mod page_out;
 pub mod pins;
 mod reclaim;

@@ -499,7 +499,7 @@ impl Manager {
         self.shared.engine.store.flush_releases();
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "migrate"))]
     pub(crate) fn engine(&self) -> Arc<Engine> {
         Arc::clone(&self.shared.engine)
     }

@@ -20,6 +20,8 @@ use crate::account::Account;
 use crate::engine::Engine;
 use crate::error::Errno;
 use crate::manager::Shared;
+#[cfg(feature = "migrate")]
+use crate::migrate::Receiving;
 use crate::store::{PutError, Scratch};
 
 /// Why a region could not be made.
@@ -116,6 +118,8 @@ impl RegionBuilder {
             memory: Some(memory),
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
+            #[cfg(feature = "migrate")]
+            receiving: None,
         })
     }
 }
@@ -130,6 +134,9 @@ pub struct Region {
     /// It is being sent elsewhere.
     #[cfg(feature = "migrate")]
     sending: AtomicBool,
+    /// A part of it arrives later.
+    #[cfg(feature = "migrate")]
+    receiving: Option<Receiving>,
 }
 
 /// The right to send a region, one at a time; given back on drop.
@@ -152,6 +159,14 @@ impl Region {
     pub(crate) fn memory(&self) -> Option<&RegionMemory> {
         self.memory.as_ref()
     }
+    /// Keeps who lets the rest of it arrive, as long as it lives.
+    pub(crate) fn set_receiving(&mut self, receiving: Receiving) -> &mut Receiving {
+        self.receiving.insert(receiving)
+    }
+    /// What has not arrived, if anything may not have.
+    pub(crate) fn receiving(&self) -> Option<&Receiving> {
+        self.receiving.as_ref().filter(|receiving| !receiving.is_done())
+    }
     /// The right to send it. None if somebody has it.
     pub(crate) fn sending(&self) -> Option<Sending<'_>> {
         (!self.sending.swap(true, Ordering::AcqRel)).then(|| Sending(&self.sending))
@@ -173,6 +188,8 @@ impl Region {
             memory: None,
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
+            #[cfg(feature = "migrate")]
+            receiving: None,
         })
     }
 
@@ -284,6 +301,11 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let engine = &self.shared.engine;
+        // Before another region can have these addresses.
+        #[cfg(feature = "migrate")]
+        if let Some(mut receiving) = self.receiving.take() {
+            receiving.end(engine);
+        }
         match self.memory.take() {
             // The kernel tells the handlers by an event, and returns when one has read it.
             Some(memory) => {

@@ -75,6 +75,10 @@ impl Page {
         let start = self.base.wrapping_add(from as usize * OS_PAGE);
         PageRange::at(start, (to - from) as usize * OS_PAGE)
     }
+    /// The same without some granules.
+    pub(crate) fn without(self, granules: Granules) -> Self {
+        Self { granules: self.granules.without(granules), ..self }
+    }
     /// The granule of `address`.
     pub(crate) fn granule_of(&self, address: usize) -> u32 {
         (address.wrapping_sub(self.base) / OS_PAGE) as u32

@@ -2,13 +2,16 @@
 //!
 //! The numbers run through all rounds, so that a frame that is lost, doubled, swapped or from elsewhere shows at the next
 //! one. A channel that stops short shows because its `End` is missing. `Inbound` must never let a frame pass that
-//! writes outside of its channel's stripes.
+//! writes outside of its channel's stripes, nor one that owes pages after the switch.
+//!
+//! After a switch each channel goes on as it was ([`Inbound::go_on`]): rounds of what was owed, and an end once more. The
+//! channels on which pages are asked for only begin then ([`Inbound::asked`]): each answer is a round, and they have no end.
 
 use super::frame::{Body, Frame};
 use super::geometry::{Extent, Geometry};
 
 /// The sender's end.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Outbound {
     next: u64,
     round: u32,
@@ -32,10 +35,16 @@ impl Outbound {
         (self.number(Body::Sync { round: self.round, pages }), self.round)
     }
 
-    /// The end of the channel, after the last round's.
+    /// The end of the channel, after the last round's; before a switch, and after it once more.
     #[must_use]
     pub fn end(&mut self) -> Frame {
         self.number(Body::End { round: self.round })
+    }
+
+    /// The switch, on channel 0, after every channel's end.
+    #[must_use]
+    pub fn switch(&mut self) -> Frame {
+        self.number(Body::Switch)
     }
 
     /// The end of the migration, on channel 0, after its own end and every other channel's.
@@ -69,6 +78,10 @@ pub enum Violation {
     EarlyEnd,
     /// There is something after the end.
     AfterEnd,
+    /// It brings pages after the switch that are not owed or not asked for, or before it pages that are owed.
+    NotOwed(Extent),
+    /// It owes pages, or switches, where that was not agreed on or was done before; or it commits and pages are still owed.
+    Owes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +92,21 @@ enum State {
     Committed,
 }
 
+/// Which pages a channel may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    /// Those of a channel's stripes.
+    StripesOf(u16),
+    /// All: others look after those that were asked for.
+    Any,
+}
+
 /// The receiver's end.
 #[derive(Debug)]
 pub struct Inbound {
     geometry: Geometry,
-    channel: u16,
+    names: Names,
+    switched: bool,
     next: u64,
     round: u32,
     pages: u64,
@@ -94,7 +117,20 @@ impl Inbound {
     /// The end of `channel`, before its first frame.
     #[must_use]
     pub const fn new(geometry: Geometry, channel: u16) -> Self {
-        Self { geometry, channel, next: 0, round: 0, pages: 0, state: State::InRound }
+        let names = Names::StripesOf(channel);
+        Self { geometry, names, switched: false, next: 0, round: 0, pages: 0, state: State::InRound }
+    }
+
+    /// The end of a channel on which pages are asked for, after the switch.
+    #[must_use]
+    pub const fn asked(geometry: Geometry) -> Self {
+        Self { names: Names::Any, switched: true, ..Self::new(geometry, 0) }
+    }
+
+    /// The end of a channel that has ended, after the switch.
+    #[must_use]
+    pub const fn go_on(self) -> Self {
+        Self { switched: true, state: State::InRound, ..self }
     }
 
     /// Takes the next frame. After an error nothing that follows may be taken.
@@ -102,9 +138,9 @@ impl Inbound {
     /// # Errors
     /// What is wrong with it here.
     pub fn accept(&mut self, frame: Frame) -> Result<(), Violation> {
-        let commits = frame.body == Body::Commit;
+        let commits = matches!(frame.body, Body::Commit | Body::Switch);
         match self.state {
-            State::Ended if commits && self.channel == 0 => {}
+            State::Ended if commits && self.names == Names::StripesOf(0) && !self.switched => {}
             State::Ended | State::Committed => return Err(Violation::AfterEnd),
             State::InRound | State::Synced if commits => return Err(Violation::EarlyEnd),
             State::InRound | State::Synced => {}
@@ -122,18 +158,24 @@ impl Inbound {
                 State::Synced
             }
             Body::End { round } => {
-                if self.state != State::Synced || round != self.round {
+                if self.state != State::Synced || round != self.round || self.names == Names::Any {
                     return Err(Violation::EarlyEnd);
                 }
                 State::Ended
             }
-            Body::Commit => State::Committed,
+            Body::Commit | Body::Switch => State::Committed,
+            Body::Owed { .. } if self.switched => return Err(Violation::Owes),
             Body::Data { extent, .. }
             | Body::Stored { extent, .. }
             | Body::Packed { extent, .. }
             | Body::Filled { extent, .. }
-            | Body::Zero { extent } => {
-                if !self.geometry.owns(self.channel, extent) {
+            | Body::Zero { extent }
+            | Body::Owed { extent } => {
+                let may = match self.names {
+                    Names::StripesOf(channel) => self.geometry.owns(channel, extent),
+                    Names::Any => self.geometry.has(extent),
+                };
+                if !may {
                     return Err(Violation::NotOwned(extent));
                 }
                 self.pages += u64::from(extent.count());
@@ -236,6 +278,44 @@ mod tests {
             }
             prop_assert!(!arrives(1, &sent));
         }
+    }
+
+    #[test]
+    fn after_the_switch_a_channel_goes_on_and_owes_nothing_more() {
+        let owed = |first| Body::Owed { extent: Extent::new(first, 4).expect("an extent") };
+        let (mut out, mut inbound) = (Outbound::default(), Inbound::new(geometry(), 0));
+        let mut accept = |frame| inbound.accept(frame);
+        for frame in [out.frame(owed(0)), out.sync().0, out.end(), out.switch()] {
+            assert_eq!(accept(frame), Ok(()));
+        }
+        assert_eq!(accept(out.clone().end()), Err(Violation::AfterEnd), "it goes on only when it is told to");
+        let mut inbound = inbound.go_on();
+        assert_eq!(inbound.accept(out.clone().frame(owed(4))), Err(Violation::Owes));
+        let mut inbound = Inbound { next: out.next, ..inbound };
+        let zero = out.frame(Body::Zero { extent: Extent::new(0, 4).expect("an extent") });
+        for frame in [zero, out.sync().0, out.end()] {
+            assert_eq!(inbound.accept(frame), Ok(()));
+        }
+        assert_eq!(
+            inbound.accept(out.clone().commit()),
+            Err(Violation::AfterEnd),
+            "nothing is committed any more"
+        );
+        assert_eq!(inbound.accept(out.switch()), Err(Violation::AfterEnd));
+    }
+
+    #[test]
+    fn an_answer_names_any_page_of_the_image_and_never_ends_the_channel() {
+        let zero = |first| Body::Zero { extent: Extent::new(first, 1).expect("an extent") };
+        let (mut out, mut inbound) = (Outbound::default(), Inbound::asked(geometry()));
+        for stripe in 0..4 {
+            let answer = [out.frame(zero(stripe * u64::from(STRIPE_PAGES))), out.sync().0];
+            assert!(answer.into_iter().all(|frame| inbound.accept(frame).is_ok()));
+        }
+        assert_eq!(inbound.accept(out.clone().end()), Err(Violation::EarlyEnd));
+        let beyond = zero(geometry().pages());
+        let mut inbound = Inbound { next: out.next, state: State::Synced, ..inbound };
+        assert!(matches!(inbound.accept(out.frame(beyond)), Err(Violation::NotOwned(_))));
     }
 
     #[test]

@@ -55,6 +55,12 @@ pub enum Body {
         /// Which pages.
         extent: Extent,
     },
+    /// Pages whose content follows later, in a frame of its own after the switch. What the receiver has of them is worth
+    /// nothing. Nothing follows.
+    Owed {
+        /// Which pages.
+        extent: Extent,
+    },
     /// The end of a round, counted from 1: all that the sender had to say about this channel's stripes has been said.
     Sync {
         /// Which round.
@@ -69,6 +75,8 @@ pub enum Body {
     },
     /// The end of the migration, on channel 0 behind its `End`: all channels have ended, and the image may be shown.
     Commit,
+    /// In place of a `Commit`: the image may be shown and used, and what is owed of it follows.
+    Switch,
 }
 
 impl Body {
@@ -80,8 +88,9 @@ impl Body {
             | Self::Stored { extent, .. }
             | Self::Packed { extent, .. }
             | Self::Filled { extent, .. }
-            | Self::Zero { extent } => Some(extent),
-            Self::Sync { .. } | Self::End { .. } | Self::Commit => None,
+            | Self::Zero { extent }
+            | Self::Owed { extent } => Some(extent),
+            Self::Sync { .. } | Self::End { .. } | Self::Commit | Self::Switch => None,
         }
     }
 
@@ -113,6 +122,8 @@ const SYNC: u8 = 5;
 const END: u8 = 6;
 const COMMIT: u8 = 7;
 const PACKED: u8 = 8;
+const OWED: u8 = 9;
+const SWITCH: u8 = 10;
 
 impl Frame {
     /// Its bytes. A `Data` or `Packed` frame must not be longer than its pages, nor may a `Filled` one be of zeroes: no receiver
@@ -131,9 +142,11 @@ impl Frame {
             Body::Stored { extent, digest } => (STORED, extent.count(), extent.first(), none, digest),
             Body::Filled { extent, word } => (FILLED, extent.count(), extent.first(), word, 0),
             Body::Zero { extent } => (ZERO, extent.count(), extent.first(), none, 0),
+            Body::Owed { extent } => (OWED, extent.count(), extent.first(), none, 0),
             Body::Sync { round, pages } => (SYNC, 0, u64::from(round), pages.to_le_bytes(), 0),
             Body::End { round } => (END, 0, u64::from(round), none, 0),
             Body::Commit => (COMMIT, 0, 0, none, 0),
+            Body::Switch => (SWITCH, 0, 0, none, 0),
         };
         Put::new().u8(kind).bytes([0; 3]).u32(count).u64(self.sequence).u64(at).bytes(what).u64(digest).seal()
     }
@@ -166,9 +179,11 @@ impl Frame {
             STORED => Body::Stored { extent: extent()?, digest },
             FILLED if what != [0; 8] => Body::Filled { extent: extent()?, word: what },
             ZERO => Body::Zero { extent: extent()? },
+            OWED => Body::Owed { extent: extent()? },
             SYNC => Body::Sync { round: round()?, pages: u64::from_le_bytes(what) },
             END => Body::End { round: round()? },
             COMMIT => Body::Commit,
+            SWITCH => Body::Switch,
             _ => return Err(Damaged),
         };
         let frame = Self { sequence, body };
@@ -205,7 +220,9 @@ pub(super) mod tests {
             extents().prop_map(|extent| Body::Zero { extent }),
             (any::<u32>(), any::<u64>()).prop_map(|(round, pages)| Body::Sync { round, pages }),
             any::<u32>().prop_map(|round| Body::End { round }),
+            extents().prop_map(|extent| Body::Owed { extent }),
             Just(Body::Commit),
+            Just(Body::Switch),
         ]
     }
 
@@ -226,7 +243,7 @@ pub(super) mod tests {
 
         #[test]
         fn any_bytes_with_a_right_checksum_are_refused_or_mean_themselves(
-            kind in 0u8..10, count: u32, at: u64, what in prop_oneof![Just(0u64), any::<u64>()], digest: u64, odd in 0u8..3
+            kind in 0u8..12, count: u32, at: u64, what in prop_oneof![Just(0u64), any::<u64>()], digest: u64, odd in 0u8..3
         ) {
             let bytes: [u8; FRAME_BYTES] =
                 Put::new().u8(kind).bytes([odd / 2, 0, 0]).u32(count).u64(7).u64(at).u64(what).u64(digest).seal();

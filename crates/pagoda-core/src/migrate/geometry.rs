@@ -14,6 +14,10 @@ pub const STRIPE_PAGES: u32 = (STRIPE_BYTES / OS_PAGE) as u32;
 /// The most channels of a migration. Each has a thread and two buffers of a stripe on either side: 256 MiB in all.
 pub const CHANNELS_MAX: u16 = 64;
 
+/// Pages that are asked for and sent together when somebody waits for one of them: 64 KiB, the most that a base page's entry
+/// stands for.
+pub const GROUP_PAGES: u32 = 16;
+
 /// The largest image: 2^52 bytes, the physical addresses of today's processors.
 pub const IMAGE_MOST: Bytes = Bytes::gib(1 << 22);
 
@@ -93,6 +97,12 @@ impl Geometry {
     pub const fn channels(self) -> u16 {
         self.channels
     }
+    /// How many channels there are beside these in a migration that switches before all has arrived: those on which pages are
+    /// asked for. As many as carry stripes, and two at least, so that one who waits does not hold up all others.
+    #[must_use]
+    pub const fn askers(self) -> u16 {
+        if self.channels > 2 { self.channels } else { 2 }
+    }
     /// The image in pages. The last one may be there in part only; the rest of it is zero.
     #[must_use]
     pub const fn pages(self) -> u64 {
@@ -105,11 +115,16 @@ impl Geometry {
             .step_by(usize::from(self.channels))
             .map(|stripe| stripe * u64::from(STRIPE_PAGES))
     }
+    /// Whether `extent` is a part of the image.
+    #[must_use]
+    pub const fn has(self, extent: Extent) -> bool {
+        extent.end() <= self.pages()
+    }
     /// Whether `extent` is a part of the image that `channel` may write.
     #[must_use]
     pub const fn owns(self, channel: u16, extent: Extent) -> bool {
         let stripe = extent.first / STRIPE_PAGES as u64;
-        extent.end() <= self.pages() && stripe % self.channels as u64 == channel as u64
+        self.has(extent) && stripe % self.channels as u64 == channel as u64
     }
     /// How much of `extent` is in the image: all of it, but for the last page of an image that ends within a page.
     #[must_use]

@@ -14,7 +14,7 @@ use crate::page::OS_PAGE;
 use crate::size::Bytes;
 
 /// The version of all that is under `migrate`. Raised whenever the meaning of a byte changes.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// How a message begins, so that somebody else's protocol is not taken for damage.
 const MAGIC: [u8; 8] = *b"PagodaMv";
@@ -108,8 +108,10 @@ pub struct Hello {
     pub session: [u8; 16],
     /// The image, and how many channels carry it.
     pub geometry: Geometry,
-    /// Which of them this is.
+    /// Which of them this is. Behind those that carry the image come those on which pages are asked for, if it switches.
     pub channel: u16,
+    /// Whether it may switch before all has arrived.
+    pub switches: bool,
     /// How content is packed.
     pub codec: Codec,
     /// A number the sender has never used before.
@@ -134,18 +136,27 @@ impl Hello {
             .u64(self.geometry.image().get())
             .bytes(self.session)
             .bytes(self.nonce)
+            .u8(self.switches.into())
+            .bytes([0; 7])
+    }
+
+    /// How many channels the migration has, with those on which pages are asked for.
+    #[must_use]
+    pub const fn lanes(self) -> u16 {
+        let askers = if self.switches { self.geometry.askers() } else { 0 };
+        self.geometry.channels() + askers
     }
 
     /// What the proofs are over, beside the greeting: all but the proof itself.
     #[must_use]
     pub fn unproven(self) -> [u8; UNPROVEN_BYTES] {
-        self.fields().bytes([0; 8]).seal()
+        self.fields().seal()
     }
 
     /// Its bytes.
     #[must_use]
     pub fn encode(self) -> [u8; HELLO_BYTES] {
-        self.fields().bytes([0; 8]).bytes(self.proof).seal()
+        self.fields().bytes(self.proof).seal()
     }
 
     /// Reads a hello. Whether it may come in is the caller's to say: its proof, its size and its channel are as they are.
@@ -167,13 +178,13 @@ impl Hello {
         }
         let geometry = Geometry::new(Bytes::new(image), channels).ok_or(Refusal::Geometry)?;
         let codec = Codec::ALL.into_iter().find(|known| *known as u16 == codec).ok_or(Refusal::Codec)?;
-        let (session, nonce) = (take.bytes(), take.bytes());
-        let [_, _, _, _, _, _, _, _] = take.bytes();
-        let hello = Self { session, geometry, channel, codec, nonce, proof: take.bytes() };
+        let (session, nonce, switches) = (take.bytes(), take.bytes(), take.u8() == 1);
+        let [_, _, _, _, _, _, _] = take.bytes();
+        let hello = Self { session, geometry, channel, switches, codec, nonce, proof: take.bytes() };
         if hello.encode() != *bytes {
             return Err(Refusal::Damaged);
         }
-        if channel < channels { Ok(hello) } else { Err(Refusal::Channel) }
+        if channel < hello.lanes() { Ok(hello) } else { Err(Refusal::Channel) }
     }
 }
 
@@ -196,10 +207,12 @@ pub enum Refusal {
     Channel,
     /// It is busy with another migration.
     Busy,
+    /// It takes nothing that is to be used before all of it has arrived.
+    Switches,
 }
 
 impl Refusal {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Damaged,
         Self::Version,
         Self::Token,
@@ -208,6 +221,7 @@ impl Refusal {
         Self::Codec,
         Self::Channel,
         Self::Busy,
+        Self::Switches,
     ];
 }
 

@@ -6,10 +6,12 @@ use proptest::prelude::*;
 fn hellos() -> impl Strategy<Value = Hello> {
     let geometry = (0u64..1 << 52, 1u16..=64);
     let codec = prop::sample::select(&Codec::ALL[..]);
-    (geometry, any::<u16>(), codec, any::<[u8; 16]>(), any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(
-        |((image, channels), channel, codec, session, nonce, proof)| {
+    let channel = (any::<u16>(), any::<bool>());
+    (geometry, channel, codec, any::<[u8; 16]>(), any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(
+        |((image, channels), (channel, switches), codec, session, nonce, proof)| {
             let geometry = Geometry::new(Bytes::new(image), channels).expect("a geometry");
-            Hello { session, geometry, channel: channel % channels, codec, nonce, proof }
+            let hello = Hello { session, geometry, channel: 0, switches, codec, nonce, proof };
+            Hello { channel: channel % hello.lanes(), ..hello }
         },
     )
 }
@@ -26,7 +28,8 @@ fn a_codec_reads_back_what_it_shows() {
 fn a_hello_that_can_not_be_taken_says_why() {
     let geometry = Geometry::new(Bytes::mib(4), 2).expect("a geometry");
     let (session, nonce, proof) = ([1; 16], [2; 32], [3; 32]);
-    let good = Hello { session, geometry, channel: 1, codec: Codec::Lz4, nonce, proof }.encode();
+    let good = Hello { session, geometry, channel: 1, switches: false, codec: Codec::Lz4, nonce, proof };
+    let good = good.encode();
     // Each at the offset of its field; the checksum is made right again.
     let with = |at: usize, value: u16| {
         let mut bytes = good;
@@ -39,6 +42,7 @@ fn a_hello_that_can_not_be_taken_says_why() {
     assert_eq!(with(0, 0), Err(Refusal::Damaged));
     assert_eq!(with(8, VERSION + 1), Err(Refusal::Version));
     assert_eq!(with(10, 2), Err(Refusal::Channel));
+    assert_eq!(with(80, 2), Err(Refusal::Damaged));
     assert_eq!(with(12, 0), Err(Refusal::Geometry));
     assert_eq!(with(12, 65), Err(Refusal::Geometry));
     assert_eq!(with(14, 9), Err(Refusal::Codec));

@@ -23,6 +23,24 @@
 //!   Working ... Finished ------->
 //! ```
 //!
+//! If it may *switch*, a sender that was stopped says in its last round which pages it owes, and then `Switch` in place of
+//! `Commit`. The image is used from then on, and whoever touches a page that is owed waits for it:
+//!
+//! ```text
+//!             <------------------  Owed ... Zero ... Sync, End                   on each channel: the last round
+//!             <------------------  Switch                                        on channel 0, when all have ended
+//!   Switched  ------------------>                                                the sender's writer must not go on
+//!             <------------------  Data, Stored, Packed, Filled, Zero, Sync, End on each channel: what is owed and was not asked for
+//!   Synced    ------------------>
+//!
+//!   Wanted    ------------------>                                                on channels of their own, by who waits
+//!             <------------------  Data, Stored, Packed, Filled, Zero ... Sync   what is owed of the page's group, maybe nothing
+//!   Working ... Finished ------->                                                nothing is owed any more
+//! ```
+//!
+//! A page that is owed is named once more, by whichever channel takes it first at the sender; so it can't be brought
+//! twice, and a receiver refuses what would overwrite what was written there since.
+//!
 //! Every decoder here is total: any bytes give a value or an error, none of them a panic or an allocation. This
 //! module must never trust a length that came from outside.
 
@@ -36,4 +54,5 @@ pub mod pages;
 pub mod rate;
 pub mod received;
 pub mod reply;
+pub mod wanted;
 pub mod zero;

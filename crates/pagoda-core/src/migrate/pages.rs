@@ -45,6 +45,16 @@ impl StripePages {
     pub fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
+    /// Those that are in both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] & other.0[i]))
+    }
+    /// Those that are in this one and not in the other.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] & !other.0[i]))
+    }
     /// The longest runs of pages in it, lowest first.
     pub fn runs(&self) -> impl Iterator<Item = Range<u32>> + use<> {
         let set = *self;
@@ -115,6 +125,33 @@ impl PageSet {
         self.parts(pages).any(|(word, mask)| word.load(Ordering::Acquire) & mask != 0)
     }
 
+    /// Whether all of `pages` are in it. Panics if they reach beyond the last stripe.
+    #[must_use]
+    pub fn has_all(&self, pages: Range<u64>) -> bool {
+        self.parts(pages).all(|(word, mask)| word.load(Ordering::Acquire) & mask == mask)
+    }
+
+    /// Takes those of `pages`, which are of one stripe, out and returns them. Of several threads that take a page exactly one has
+    /// it. Panics if there is no such stripe.
+    #[must_use]
+    pub fn take(&self, pages: Range<u64>) -> StripePages {
+        let mut taken = StripePages::default();
+        let mut from = pages.start;
+        for (word, mask) in self.parts(pages) {
+            let at = (from % u64::from(STRIPE_PAGES) / WORD_BITS) as usize;
+            taken.0[at] = word.fetch_and(!mask, Ordering::AcqRel) & mask;
+            from = (from / WORD_BITS + 1) * WORD_BITS;
+        }
+        taken
+    }
+
+    /// Those of the stripe whose first page is `first`. Panics if there is no such stripe.
+    #[must_use]
+    pub fn stripe(&self, first: u64) -> StripePages {
+        let at = (first / WORD_BITS) as usize;
+        StripePages(std::array::from_fn(|i| self.words[at + i].load(Ordering::Acquire)))
+    }
+
     /// Takes those of the stripe whose first page is `first` out, and returns them. Panics if there is no such stripe.
     #[must_use]
     pub fn take_stripe(&self, first: u64) -> StripePages {
@@ -147,7 +184,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_set_says_what_a_plain_one_says(
-            steps in prop::collection::vec((0u8..4, 0..PAGES, 0..PAGES), 1..40)
+            steps in prop::collection::vec((0u8..5, 0..PAGES, 0..PAGES), 1..40)
         ) {
             let words = (0..PageSet::words_for(PAGES - 5)).map(|_| AtomicU64::new(0)).collect();
             let set = PageSet::new(words);
@@ -158,6 +195,17 @@ mod tests {
                 match kind {
                     0 | 1 => { set.add(from..to); model[range].fill(true); }
                     2 => { set.remove(from..to); model[range].fill(false); }
+                    4 => {
+                        let first = from / 512 * 512;
+                        let to = to.min(first + 512);
+                        let taken = set.take(from..to);
+                        let was = |page: u64| (from..to).contains(&page) && model[page as usize];
+                        prop_assert!((0..512).all(|page| taken.has(page) == was(first + u64::from(page))));
+                        model[from as usize..to as usize].fill(false);
+                        let rest = set.stripe(first);
+                        prop_assert!((0..512).all(|page| rest.has(page) == model[(first + u64::from(page)) as usize]));
+                        prop_assert!(taken.and(rest).is_empty() && rest.without(taken) == rest);
+                    }
                     _ => {
                         let first = from / 512 * 512;
                         let taken = set.take_stripe(first);
@@ -180,6 +228,7 @@ mod tests {
                 }
                 prop_assert_eq!(set.count() as usize, model.iter().filter(|is| **is).count());
                 prop_assert_eq!(set.has_any(from..to), model[from as usize..to as usize].contains(&true));
+                prop_assert_eq!(set.has_all(from..to), !model[from as usize..to as usize].contains(&false));
                 prop_assert_eq!(set.has(from), model[from as usize]);
             }
         }

@@ -1,6 +1,6 @@
 //! Replies: what the receiver says on a channel after the handshake.
 //!
-//! They are few and small: one for each round, and one at the end. A failure is a number and no text, so that nothing
+//! They are few and small: one for each round, one for each page that somebody waits for, and one at the end. A failure is a number and no text, so that nothing
 //! a receiver sends can reach a person's terminal as it is.
 
 use super::fields::{Damaged, Put, Take};
@@ -41,12 +41,21 @@ pub enum Reply {
     Finished,
     /// Nothing is kept.
     Failed(Failure),
+    /// The image is shown and used from now on; what is owed of it is waited for.
+    Switched,
+    /// Somebody waits for this page, which is owed.
+    Wanted {
+        /// Its number.
+        page: u64,
+    },
 }
 
 const SYNCED: u8 = 1;
 const WORKING: u8 = 2;
 const FINISHED: u8 = 3;
 const FAILED: u8 = 4;
+const SWITCHED: u8 = 5;
+const WANTED: u8 = 6;
 
 impl Reply {
     /// Its bytes.
@@ -57,6 +66,8 @@ impl Reply {
             Self::Working => (WORKING, 0),
             Self::Finished => (FINISHED, 0),
             Self::Failed(failure) => (FAILED, failure as u64),
+            Self::Switched => (SWITCHED, 0),
+            Self::Wanted { page } => (WANTED, page),
         };
         Put::new().u8(kind).bytes([0; 7]).u64(value).seal()
     }
@@ -78,6 +89,8 @@ impl Reply {
                 let failure = Failure::ALL.into_iter().find(|failure| *failure as u64 == value);
                 Self::Failed(failure.ok_or(Damaged)?)
             }
+            SWITCHED => Self::Switched,
+            WANTED => Self::Wanted { page: value },
             _ => return Err(Damaged),
         };
         if reply.encode() == *bytes { Ok(reply) } else { Err(Damaged) }
@@ -97,6 +110,8 @@ mod tests {
                 Just(Reply::Working),
                 Just(Reply::Finished),
                 prop::sample::select(&Failure::ALL[..]).prop_map(Reply::Failed),
+                Just(Reply::Switched),
+                any::<u64>().prop_map(|page| Reply::Wanted { page }),
             ],
             bit in 0..REPLY_BYTES * 8,
         ) {
@@ -107,7 +122,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_with_a_right_checksum_are_refused_or_mean_themselves(kind in 0u8..6, rest: [u8; 7], value in 0u64..8) {
+        fn any_bytes_with_a_right_checksum_are_refused_or_mean_themselves(kind in 0u8..8, rest: [u8; 7], value in 0u64..8) {
             let bytes: [u8; REPLY_BYTES] = Put::new().u8(kind).bytes(rest).u64(value).seal();
             if let Ok(reply) = Reply::decode(&bytes) {
                 prop_assert_eq!(reply.encode(), bytes);

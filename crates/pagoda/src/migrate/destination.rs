@@ -1,16 +1,18 @@
-//! A region into which a migration is received: nobody has it until all has arrived.
+//! A region into which a migration is received: nobody has it until all has arrived, or is known to follow.
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
-use pagoda_migrate::Destination;
+use pagoda_linux::thread::yield_now;
+use pagoda_migrate::{Destination, LateDestination};
 
 use crate::manager::Manager;
+use crate::owed::OwedPages;
 use crate::region::Region;
 use crate::store::Scratch;
 
@@ -18,6 +20,8 @@ use crate::store::Scratch;
 pub struct RegionDestination {
     manager: Manager,
     region: Option<Region>,
+    /// What is owed of it, once anything may be.
+    owed: OnceLock<Arc<OwedPages>>,
     /// One for each channel that is at work just now, kept for the next.
     scratch: Mutex<Vec<Scratch>>,
 }
@@ -26,15 +30,21 @@ impl RegionDestination {
     /// Nothing yet; the region will be one of `manager`.
     #[must_use]
     pub fn new(manager: Manager) -> Self {
-        Self { manager, region: None, scratch: Mutex::new(Vec::new()) }
+        Self { manager, region: None, owed: OnceLock::new(), scratch: Mutex::new(Vec::new()) }
     }
 
     /// The region, after all has arrived: after [`pagoda_migrate::receive`] has returned without an error.
     ///
     /// # Errors
     /// If nobody has come.
-    pub fn into_region(self) -> io::Result<Region> {
-        self.region.ok_or_else(unprepared)
+    pub fn into_region(mut self) -> io::Result<Region> {
+        self.region.take().ok_or_else(unprepared)
+    }
+
+    /// The region, and what is owed of it.
+    pub(super) fn into_parts(mut self) -> io::Result<(Region, Arc<OwedPages>)> {
+        let owed = self.owed.take().ok_or_else(unprepared)?;
+        Ok((self.region.take().ok_or_else(unprepared)?, owed))
     }
 
     fn region(&self) -> io::Result<(&Region, &RegionMemory)> {
@@ -117,5 +127,42 @@ impl Destination for RegionDestination {
 
     fn finish(&mut self) -> io::Result<()> {
         self.region().map(drop)
+    }
+}
+
+impl LateDestination for RegionDestination {
+    /// The marks are set once the discard of what was there is applied, which would take them away.
+    fn owe(&self, range: Range<u64>) -> io::Result<()> {
+        let (region, memory) = self.region()?;
+        let engine = region.engine();
+        let owed = self.owed.get_or_init(|| {
+            let owed = Arc::new(OwedPages::new(memory.range()));
+            engine.owed.enter(Arc::clone(&owed));
+            owed
+        });
+        let (offset, len) =
+            (Bytes::new(range.start).as_usize(), Bytes::new(range.end - range.start).as_usize());
+        // Also what nothing has arrived for may hold something: zeroes that came with the rest of a base page.
+        if !engine.is_untouched(addresses(memory, range.start, len)) {
+            region.discard(offset, len)?;
+        }
+        loop {
+            let table = engine.gate_shared();
+            if table.order.deferred() == 0 {
+                owed.add(addresses(memory, range.start, len));
+                return Ok(());
+            }
+            drop(table);
+            yield_now();
+        }
+    }
+}
+
+impl Drop for RegionDestination {
+    fn drop(&mut self) {
+        // It came to nothing: the region goes after this.
+        if let (Some(region), Some(owed)) = (&self.region, self.owed.get()) {
+            region.engine().owed.leave(owed);
+        }
     }
 }

@@ -214,7 +214,7 @@ impl Engine {
     }
 
     /// Reclaims for what can't be placed, as a handler does for a fault.
-    fn make_room(&self, scratch: &mut Scratch) -> io::Result<()> {
+    pub(super) fn make_room(&self, scratch: &mut Scratch) -> io::Result<()> {
         self.bell.ring();
         for _ in 0..STEPS {
             match self.reclaim_step(scratch) {

@@ -41,6 +41,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod arrivals;
 mod destination;
 mod install;
 mod reader;
@@ -48,6 +49,7 @@ mod source;
 
 use std::ops::ControlFlow;
 
+pub use arrivals::{Arrival, Lost};
 pub use destination::RegionDestination;
 pub use pagoda_core::migrate::handshake::Codec;
 pub use pagoda_core::migrate::zero::ZeroPolicy;
@@ -56,8 +58,12 @@ pub use pagoda_migrate::{
     Progress, ReceiveOptions, SendOptions, ServerTls, Token, Writer,
 };
 
+use pagoda_linux::range::PageRange;
+
 use crate::manager::Manager;
 use crate::region::Region;
+pub(crate) use arrivals::Receiving;
+use pagoda_migrate::Arrived;
 use source::RegionSource;
 
 impl Region {
@@ -72,9 +78,12 @@ impl Region {
     /// round, and ends it by [`ControlFlow::Break`]. A first write to a page after each round costs about 2 µs more meanwhile, and scanning for
     /// those holds faults up for some 100 µs for each 64 MiB.
     ///
+    /// With [`Otherwise::PostCopy`] the other side, which has to be a [`receive_late`](Self::receive_late), goes on as soon as it
+    /// knows what it is owed, and this returns when it has all of that. Until then the region is read; close it only afterwards.
+    ///
     /// # Errors
-    /// See [`Error`]. Unless it is [`Error::Unconfirmed`] the other side shows nothing and the writer may go on.
-    /// [`Error::Source`] also where the kernel can't track writes, and for adopted memory.
+    /// See [`Error`]. Unless it is [`Error::Unconfirmed`] or [`Error::AfterSwitch`] the other side shows nothing and the writer
+    /// may go on. [`Error::Source`] also where the kernel can't track writes, and for adopted memory.
     pub fn migrate_to(
         &self,
         to: &Endpoint,
@@ -105,5 +114,59 @@ impl Region {
         let counts = pagoda_migrate::receive(listener, &mut destination, options, watch)?;
         let region = destination.into_region().map_err(Error::Destination)?;
         Ok((region, counts))
+    }
+
+    /// As [`receive`](Self::receive), for a sender that may let this side go on before all has arrived: then the region is shown
+    /// at that moment, and the rest arrives while it is used. Whoever touches a page that is not here waits until it is: it is
+    /// asked for at once, with the 64 KiB around it, on connections of their own. What is zero is never waited for, but for what
+    /// the sender has not looked at yet.
+    ///
+    /// From then on the sender has what is owed, and nobody else. If it is lost, or the connection is silent for the stall,
+    /// [`Arrival::wait`] tells why, [`try_read_at`](Self::try_read_at) returns [`Lost`], and whoever touches what has not arrived
+    /// gets a SIGBUS (`EFAULT` from a system call): it never reads as anything. Dropping the region ends the arrival.
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing is left of what has arrived.
+    pub fn receive_late(
+        manager: &Manager,
+        listener: Listener,
+        options: &ReceiveOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<(Self, Arrival), Error> {
+        let receiving = Receiving::start(manager.engine()).map_err(Error::System)?;
+        let mut destination = RegionDestination::new(manager.clone());
+        let arrived = pagoda_migrate::receive_late(listener, &mut destination, options, watch)?;
+        match arrived {
+            Arrived::Whole(counts) => {
+                let region = destination.into_region().map_err(Error::Destination)?;
+                Ok((region, Arrival::whole(counts)))
+            }
+            Arrived::Owed(remaining) => {
+                let (mut region, owed) = destination.into_parts().map_err(Error::Destination)?;
+                let arrival = region.set_receiving(receiving).begin(remaining, owed)?;
+                Ok((region, arrival))
+            }
+        }
+    }
+
+    /// As [`read_at`](Self::read_at), for a region that may be arriving: what is not here is waited for.
+    ///
+    /// # Errors
+    /// If a part of it will never arrive.
+    ///
+    /// # Panics
+    /// As [`read_at`](Self::read_at).
+    pub fn try_read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), Lost> {
+        let (page, end) = (pagoda_core::page::OS_PAGE, offset.saturating_add(into.len()));
+        let at = |offset: usize| self.as_ptr().addr() + offset;
+        if let Some(owed) = self.receiving().and_then(Receiving::owed)
+            && end <= self.len()
+            && let Some(range) = PageRange::new(at(offset / page * page), at(end.next_multiple_of(page)))
+            && !owed.await_range(range)
+        {
+            return Err(Lost);
+        }
+        self.read_at(offset, into);
+        Ok(())
     }
 }

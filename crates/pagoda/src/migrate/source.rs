@@ -56,6 +56,10 @@ impl<'a> RegionSource<'a> {
             io::Error::new(io::ErrorKind::Unsupported, "adopted memory can't be sent, only a region's own")
         };
         let memory = region.memory().ok_or_else(|| Error::Source(adopted()))?;
+        if region.receiving().is_some() {
+            let error = io::Error::new(io::ErrorKind::ResourceBusy, "not all of the region has arrived yet");
+            return Err(Error::Source(error));
+        }
         let sending = region.sending().ok_or(Error::SentAlready)?;
         let (engine, range) = (region.engine(), memory.range());
         let scanner = PagemapScanner::new().map_err(Error::Source)?;

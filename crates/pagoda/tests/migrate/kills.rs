@@ -13,17 +13,18 @@ use pagoda::migrate::{Codec, Error, Writer, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Region};
 use pagoda_linux::testing::random::{Random, runs};
 
+use crate::late_kills;
 use crate::line::Line;
 use crate::support::{Brake, Program, any_port, digest, live_options, manager, receive_options, skip};
 
 const ROLE: &str = "PAGODA_TEST_ROLE";
 const SEED: &str = "PAGODA_TEST_SEED";
-const REGION: Bytes = Bytes::mib(6);
+pub const REGION: Bytes = Bytes::mib(6);
 
 /// How long anything here may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
-fn say(what: &str) {
+pub fn say(what: &str) {
     println!("says {what}");
     std::io::stdout().flush().expect("said");
 }
@@ -34,6 +35,8 @@ fn role() {
     let seed = std::env::var(SEED).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     match std::env::var(ROLE) {
         Ok(role) if role == "destination" => destination(),
+        Ok(role) if role == "late destination" => late_kills::destination(seed),
+        Ok(role) if role.starts_with("late ") => late_kills::source(&role["late ".len()..], seed),
         Ok(role) => source(&role, seed),
         Err(_) => {}
     }
@@ -94,13 +97,13 @@ fn source(to: &str, seed: u64) {
 }
 
 /// A process of a role, and what it says.
-struct Side {
-    child: Child,
+pub struct Side {
+    pub child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Side {
-    fn start(role: &str, seed: u64) -> Self {
+    pub fn start(role: &str, seed: u64) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("a path"))
             .args(["--exact", "kills::role", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
@@ -113,14 +116,14 @@ impl Side {
     }
 
     /// The next thing it says; None at its end.
-    fn next(&mut self) -> Option<String> {
+    pub fn next(&mut self) -> Option<String> {
         self.lines.by_ref().map_while(Result::ok).find_map(|line| {
             // The harness may have begun the line.
             line.split_once("says ").map(|(_, said)| said.to_owned())
         })
     }
 
-    fn is_over(&mut self) -> bool {
+    pub fn is_over(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_some()
     }
 }

@@ -7,6 +7,8 @@ mod content;
 mod example;
 mod faults;
 mod kills;
+mod late;
+mod late_kills;
 #[path = "../../../pagoda-cli/tests/migrate/line.rs"]
 mod line;
 #[allow(dead_code, reason = "each of the tests uses its own part")]

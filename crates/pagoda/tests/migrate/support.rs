@@ -52,6 +52,11 @@ impl<'a> Program<'a> {
         Self { region, random: Random::new(seed, 1), shadow: vec![0; len / 8] }
     }
 
+    /// A program that goes on in `region`, in its first `len` bytes, which hold `shadow`.
+    pub fn go_on(region: &'a Region, shadow: &[u64], len: usize, seed: u64) -> Self {
+        Self { shadow: shadow[..len / 8].to_vec(), ..Self::of_part(region, len, seed) }
+    }
+
     fn write(&mut self, index: usize, word: u64) {
         self.region.write_words(index * 8, &word.to_ne_bytes());
         self.shadow[index] = word;

@@ -1,27 +1,28 @@
 //! The other side, a process of its own: it receives one migration and tells what that took.
 //!
 //! Its first line is the address it listens on, its last what it found out, in JSON. Faults are those of the whole process
-//! from before it listens until all has arrived: arenas, buffers and everything else included. This module must never read what
-//! has arrived before that.
+//! from before it listens until all has arrived: arenas, buffers and everything else included. Only what is used before all has
+//! arrived is read before that, at random.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use pagoda::Manager;
 use pagoda::migrate::{Listener, ReceiveOptions, RegionDestination, ZeroPolicy};
+use pagoda::{Manager, Region};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::usage::Usage;
 use pagoda_migrate::{Destination, MemoryDestination, receive};
 use serde::{Deserialize, Serialize};
 
-use super::cases::digest;
+use super::super::data::{PAGE_BYTES, Random};
+use super::cases::{digest, digest_of};
 
 /// As long as a run may take at most.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -55,6 +56,8 @@ pub enum Into {
     Region,
     /// A region in base pages of 64 KiB.
     LargeRegion,
+    /// The same, read at random as soon as it may be.
+    LateRegion,
     /// Nowhere: whatever comes on plain connections is discarded.
     Nowhere,
 }
@@ -74,6 +77,9 @@ pub struct Arrived {
     pub faults_by_cause: FaultsByCause,
     pub rss_bytes: u64,
     pub cpu_us: u64,
+    /// The longest read of a word while something was owed, and how long that was.
+    pub max_fault_us: u64,
+    pub owed_us: u64,
     /// Of all that is there, zeroes included.
     pub digest: u64,
 }
@@ -84,16 +90,19 @@ pub fn run(args: &DestinationArgs) -> anyhow::Result<Arrived> {
         Into::Nowhere => return discard_all(),
         Into::Memory => return receive_into(args, MemoryDestination::new()),
         Into::Region => BasePage::K4,
-        Into::LargeRegion => BasePage::K64,
+        Into::LargeRegion | Into::LateRegion => BasePage::K64,
     };
     // Enough for all of it, so that no reclaim is measured.
     let budget = Bytes::new(args.most.get() * 5 / 4).max(Bytes::mib(64));
     let manager = Manager::builder().budget(budget).base_page(base).user_mode_only(true).build()?;
-    receive_into(args, RegionDestination::new(manager))
+    match args.into {
+        Into::LateRegion => receive_late(args, &manager),
+        _ => receive_into(args, RegionDestination::new(manager)),
+    }
 }
 
-fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow::Result<Arrived> {
-    // The engine and its arena are warm-up, which counts.
+/// Where it listens, once that is said, and how it receives.
+fn listen(args: &DestinationArgs) -> anyhow::Result<(Listener, ReceiveOptions)> {
     let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().map_err(anyhow::Error::msg)?)?;
     say(&listener.endpoint()?.to_string())?;
     let options = ReceiveOptions {
@@ -104,6 +113,39 @@ fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow
         wait: PATIENCE,
         stall: PATIENCE,
     };
+    Ok((listener, options))
+}
+
+/// Reads a word here and there while the rest arrives.
+fn receive_late(args: &DestinationArgs, manager: &Manager) -> anyhow::Result<Arrived> {
+    let (listener, options) = listen(args)?;
+    let (region, arrival) =
+        Region::receive_late(manager, listener, &options, &mut |_| ControlFlow::Continue(()))?;
+    let shown = Instant::now();
+    let (mut random, mut longest) = (Random::new(1), Duration::ZERO);
+    let pages = (region.len() / PAGE_BYTES) as u64;
+    while arrival.outcome().is_none() {
+        let at = Instant::now();
+        region.read_at(random.below(pages) as usize * PAGE_BYTES, &mut [0; 8]);
+        longest = longest.max(at.elapsed());
+    }
+    arrival.wait()?;
+    let owed = shown.elapsed();
+    let used = Usage::of_this_process()?;
+    Ok(Arrived {
+        faults: used.minor_faults,
+        rss_bytes: rss_bytes()?,
+        cpu_us: used.cpu_us,
+        max_fault_us: longest.as_micros() as u64,
+        owed_us: owed.as_micros() as u64,
+        digest: digest_of(&region)?,
+        ..Arrived::default()
+    })
+}
+
+fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow::Result<Arrived> {
+    // The engine and its arena are warm-up, which counts.
+    let (listener, options) = listen(args)?;
     let mut counting = Counting { destination, size: Bytes::ZERO, causes: Default::default() };
     receive(listener, &mut counting, &options, &mut |_| ControlFlow::Continue(()))?;
     // Since the process began.
@@ -119,6 +161,8 @@ fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow
         },
         rss_bytes: rss_bytes()?,
         cpu_us: used.cpu_us,
+        max_fault_us: 0,
+        owed_us: 0,
         digest: digest(counting.size, |offset, into| counting.destination.read_at(offset, into))?,
     })
 }

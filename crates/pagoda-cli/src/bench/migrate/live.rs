@@ -36,8 +36,8 @@ impl Writer for &Brake {
     }
 }
 
-/// Moves `region`, which is written all the while.
-pub fn measure(region: &Region) -> anyhow::Result<Outcome> {
+/// Moves `region`, which is written until its writer is stopped.
+pub fn measure(region: &Region, into: Into) -> anyhow::Result<Outcome> {
     let (brake, pages) = (Brake::default(), Pages::new(2, USUAL));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -54,7 +54,7 @@ pub fn measure(region: &Region) -> anyhow::Result<Outcome> {
             }
             brake.stands.store(true, Ordering::Release);
         });
-        let outcome = run(region, ZeroPolicy::default(), Into::Region, Codec::None, &mut &brake);
+        let outcome = run(region, ZeroPolicy::default(), into, Codec::None, &mut &brake);
         // Whatever came of it.
         brake.wanted.store(true, Ordering::Release);
         outcome

@@ -59,7 +59,7 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let memory = args.memory.unwrap_or(if args.quick { Bytes::mib(64) } else { Bytes::gib(1) });
     let memory = memory.max(Bytes::mib(64));
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
-    let runs = (rounds + 1) * (Case::ALL.len() * (ZeroPolicy::ALL.len() + 1) + Codec::ALL.len() + 2);
+    let runs = (rounds + 1) * (Case::ALL.len() * (ZeroPolicy::ALL.len() + 1) + Codec::ALL.len() + 3);
     // Drawn on standard error, and there only if that is a terminal.
     let progress = ProgressBar::new(runs as u64).with_style(
         ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
@@ -71,9 +71,9 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     for case in Case::ALL {
         cases.push((case, bench.case(case, &mut limits)?));
     }
-    let (codecs, live, stored) = (bench.codecs()?, bench.live()?, bench.stored()?);
+    let (codecs, (live, late), stored) = (bench.codecs()?, bench.live()?, bench.stored()?);
     bench.progress.finish_and_clear();
-    let measured = Measured { cases, codecs, live, stored, limits, scan: scan(memory) };
+    let measured = Measured { cases, codecs, live, late, stored, limits, scan: scan(memory) };
     let setting = Setting { memory, rounds, quick: args.quick };
     let report = Report::new(&setting, &measured, Machine::this()).context("no round was measured")?;
     if args.json {
@@ -153,15 +153,19 @@ impl Bench {
         })
     }
 
-    fn live(&self) -> anyhow::Result<Vec<Outcome>> {
+    /// Sent before it is used there, and used at once.
+    fn live(&self) -> anyhow::Result<(Vec<Outcome>, Vec<Outcome>)> {
         self.progress.set_message("live");
         let manager = Self::manager(self.memory)?;
         let region = Self::usual(&manager, self.memory)?;
-        let measured = self.rounds(&[()], |(), _| {
+        let measured = self.rounds(&[Into::Region, Into::LateRegion], |into, _| {
             super::warm(self.memory);
-            live::measure(&region)
+            live::measure(&region, into)
         })?;
-        Ok(measured.into_iter().flat_map(|(_, outcomes)| outcomes).collect())
+        let of = |which| {
+            measured.iter().filter(move |(into, _)| *into == which).flat_map(|(_, outcomes)| outcomes)
+        };
+        Ok((of(Into::Region).copied().collect(), of(Into::LateRegion).copied().collect()))
     }
 
     /// All of it in the store, at both ends with the same base page.

@@ -34,6 +34,7 @@ pub struct Measured {
     pub cases: Vec<(Case, ByPolicy)>,
     pub codecs: Vec<(Codec, Vec<Outcome>)>,
     pub live: Vec<Outcome>,
+    pub late: Vec<Outcome>,
     pub stored: Vec<Outcome>,
     /// Of the loopback, each beside a run of `full`.
     pub limits: Vec<f64>,
@@ -92,10 +93,11 @@ struct Live {
     downtime_ms: f64,
     downtime_ms_spread: [f64; 2],
     total_ms: f64,
-    /// Pages are only ever sent before the destination runs.
-    postcopy_downtime_ms: Option<f64>,
-    max_fault_us: Option<f64>,
-    fully_resident_ms: Option<f64>,
+    /// The same with all of it owed: how long nobody could write, the longest read at the destination before all was there, and
+    /// when it was, from when the destination could begin.
+    postcopy_downtime_ms: f64,
+    max_fault_us: f64,
+    fully_resident_ms: f64,
 }
 
 #[derive(Serialize)]
@@ -182,7 +184,7 @@ impl Figures {
 impl Report {
     /// The report of what was measured; None if no round was.
     pub fn new(setting: &Setting, measured: &Measured, machine: Machine) -> Option<Self> {
-        let Measured { cases, codecs, live, stored, limits, scan } = measured;
+        let Measured { cases, codecs, live, late, stored, limits, scan } = measured;
         let mut figures = BTreeMap::new();
         for (case, policies) in cases {
             let counts = policies.first()?.1.first()?.moved.counts;
@@ -229,9 +231,9 @@ impl Report {
                 )?
                 .map(round),
                 total_ms: round(of(live, total_ms)?),
-                postcopy_downtime_ms: None,
-                max_fault_us: None,
-                fully_resident_ms: None,
+                postcopy_downtime_ms: round(of(late, |outcome| outcome.moved.downtime.as_secs_f64() * 1e3)?),
+                max_fault_us: of(late, |outcome| outcome.arrived.max_fault_us as f64)?,
+                fully_resident_ms: round(of(late, |outcome| outcome.arrived.owed_us as f64 / 1e3)?),
             },
             stored: Stored {
                 packed_pages: of(stored, |outcome| outcome.moved.counts.packed_pages as f64)? as u64,
@@ -292,6 +294,7 @@ impl Report {
         format!(
             "{}\n{table}\n\
              live: {:.0} MiB/s written, {} rounds, {:.0} ms to the end, the writer stood still for {:.1} ms\n\
+             post-copy: {:.1} ms until the other side went on, {:.0} ms until it had all, {:.0} us for its longest read till then\n\
              stored: {} pages travel packed, {} were unpacked, {:.2} GiB/s of content\n\
              zero pages: {:.2} bytes each on the wire; found at {:.0} GiB/s from cache, {:.0} from memory\n\
              loopback: {:.2} GiB/s on {} channels with nothing done; full reaches {:.2} of that\n\
@@ -301,6 +304,9 @@ impl Report {
             live.rounds,
             live.total_ms,
             live.downtime_ms,
+            live.postcopy_downtime_ms,
+            live.fully_resident_ms,
+            live.max_fault_us,
             stored.packed_pages,
             stored.reinflated_pages,
             stored.gib_s,

@@ -43,6 +43,7 @@ impl Destination {
             Into::Memory => "memory",
             Into::Region => "region",
             Into::LargeRegion => "large-region",
+            Into::LateRegion => "late-region",
             Into::Nowhere => "nowhere",
         };
         let mut child = Command::new(std::env::current_exe().context("finding this program")?)
@@ -75,7 +76,7 @@ impl Drop for Destination {
     }
 }
 
-/// Moves `region`, and looks whether it has arrived.
+/// Moves `region`, and looks whether it has arrived. To where it may be used before all has arrived all of it is owed.
 pub fn run(
     region: &Region,
     zero: ZeroPolicy,
@@ -95,8 +96,8 @@ pub fn run(
             stall: PATIENCE,
         },
         downtime: Duration::from_millis(50),
-        rounds: 30,
-        otherwise: Otherwise::StopForLonger,
+        rounds: if into == Into::LateRegion { 0 } else { 30 },
+        otherwise: if into == Into::LateRegion { Otherwise::PostCopy } else { Otherwise::StopForLonger },
     };
     let (before, started) = (Usage::of_this_process()?, Instant::now());
     let moved = region.migrate_to(&to, &options, writer, &mut |_, _| ControlFlow::Continue(()))?;

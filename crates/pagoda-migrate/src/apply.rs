@@ -1,0 +1,162 @@
+//! What becomes of pages that arrive before anybody uses the image.
+//!
+//! The received map is asked here: each page is marked once for whatever carried it. This module must never write to a page that
+//! is owed: what is right for it has not arrived.
+
+use std::io;
+use std::ops::Range;
+
+use pagoda_core::migrate::channel::Violation;
+use pagoda_core::migrate::geometry::{Extent, Geometry};
+use pagoda_core::migrate::pages::PageSet;
+use pagoda_core::migrate::received::ReceivedMap;
+use pagoda_core::migrate::zero::{ZeroAction, ZeroPolicy};
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::zero_scan::is_zero;
+
+use crate::destination::{Destination, LateDestination};
+use crate::error::Error;
+use crate::progress::{Count, Progress};
+
+const PAGE: u64 = OS_PAGE as u64;
+
+/// What is done with pages, whichever channel they come on.
+pub(crate) trait Apply: Sync {
+    /// They hold this.
+    fn content(&self, channel: u16, extent: Extent, content: &[u8]) -> Result<(), Error>;
+    /// The same, as a store had packed it.
+    fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<(), Error>;
+    /// They are zero. There is `room` for a stripe.
+    fn zero(&self, channel: u16, extent: Extent, room: &mut [u8]) -> Result<(), Error>;
+    /// What they hold comes later.
+    fn owed(&self, channel: u16, extent: Extent) -> Result<(), Error>;
+}
+
+/// Applies pages while nobody uses the image.
+pub(crate) struct Unused<'a> {
+    pub(crate) destination: &'a dyn Destination,
+    /// The pages that are owed, where it is agreed that some may be.
+    pub(crate) late: Option<(&'a dyn LateDestination, &'a PageSet)>,
+    pub(crate) geometry: Geometry,
+    pub(crate) zero: ZeroPolicy,
+    pub(crate) received: ReceivedMap,
+    pub(crate) progress: &'a Progress,
+}
+
+/// What a channel does not keep to.
+pub(crate) const fn violation(channel: u16, violation: Violation) -> Error {
+    Error::Violation { channel, violation }
+}
+
+/// The pages of an extent.
+pub(crate) const fn pages(extent: Extent) -> Range<u64> {
+    extent.first()..extent.end()
+}
+
+impl Unused<'_> {
+    /// Marks pages as received, and returns how much of them belongs to the image.
+    fn mark(&self, channel: u16, extent: Extent) -> Result<Bytes, Error> {
+        self.check_not_owed(channel, extent)?;
+        self.received.mark(extent, |pages, again| {
+            if !again {
+                self.count_image(&self.bytes(&pages));
+            }
+            Ok::<_, Error>(())
+        })?;
+        Ok(self.geometry.part_of_image(extent))
+    }
+
+    fn check_not_owed(&self, channel: u16, extent: Extent) -> Result<(), Error> {
+        match self.late {
+            Some((_, owed)) if owed.has_any(pages(extent)) => {
+                Err(violation(channel, Violation::NotOwed(extent)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The part of the image that pages are.
+    fn bytes(&self, pages: &Range<u64>) -> Range<u64> {
+        pages.start * PAGE..self.geometry.image().get().min(pages.end * PAGE)
+    }
+
+    fn count_image(&self, bytes: &Range<u64>) {
+        self.progress.add(Count::ImageBytes, bytes.end - bytes.start);
+    }
+
+    /// Reads pages, and clears those that are not zero.
+    fn check(&self, bytes: Range<u64>, room: &mut [u8]) -> io::Result<()> {
+        let content = &mut room[..(bytes.end - bytes.start) as usize];
+        self.destination.read_at(bytes.start, content)?;
+        let mut at = bytes.start;
+        for page in content.chunks(OS_PAGE) {
+            let end = at + page.len() as u64;
+            self.progress.add(Count::ZeroChecked, 1);
+            if !is_zero(page) {
+                self.progress.add(Count::ZeroCleared, 1);
+                self.destination.clear(at..end)?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+impl Apply for Unused<'_> {
+    fn content(&self, channel: u16, extent: Extent, content: &[u8]) -> Result<(), Error> {
+        let part = self.mark(channel, extent)?;
+        self.destination
+            .write_at(extent.offset().get(), &content[..part.as_usize()])
+            .map_err(Error::Destination)
+    }
+
+    fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<(), Error> {
+        let part = self.mark(channel, extent)?;
+        let offset = extent.offset().get();
+        if part == extent.len() {
+            self.destination.write_packed(offset, packed, content)
+        } else {
+            self.destination.write_at(offset, &content[..part.as_usize()])
+        }
+        .map_err(Error::Destination)
+    }
+
+    fn zero(&self, channel: u16, extent: Extent, room: &mut [u8]) -> Result<(), Error> {
+        self.check_not_owed(channel, extent)?;
+        self.received
+            .mark(extent, |pages, again| {
+                let bytes = self.bytes(&pages);
+                let count = pages.end - pages.start;
+                if !again {
+                    self.count_image(&bytes);
+                }
+                match self.zero.action(again) {
+                    ZeroAction::Leave => self.progress.add(Count::ZeroLeft, count),
+                    ZeroAction::Check => self.check(bytes, room)?,
+                    ZeroAction::Clear => {
+                        self.progress.add(Count::ZeroCleared, count);
+                        self.destination.clear(bytes)?;
+                    }
+                    ZeroAction::Discard => {
+                        self.progress.add(Count::ZeroDiscarded, count);
+                        self.destination.discard(bytes)?;
+                    }
+                }
+                Ok(())
+            })
+            .map_err(Error::Destination)
+    }
+
+    fn owed(&self, channel: u16, extent: Extent) -> Result<(), Error> {
+        let owes = violation(channel, Violation::Owes);
+        let Some((late, owed)) = self.late else { return Err(owes) };
+        if owed.has_any(pages(extent)) {
+            return Err(owes);
+        }
+        let bytes = pages(extent).start * PAGE..pages(extent).end * PAGE;
+        late.owe(bytes).map_err(Error::Destination)?;
+        owed.add(pages(extent));
+        Ok(())
+    }
+}

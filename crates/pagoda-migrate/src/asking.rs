@@ -1,0 +1,102 @@
+//! Asking for pages that somebody waits for, and the requests of those who wait.
+//!
+//! Whoever serves faults leaves a request; each of the channels for that takes one at a time, and applies the answer. This
+//! module must never hold its lock while it waits for anything but that lock's bell.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pagoda_core::migrate::reply::Reply;
+use pagoda_core::migrate::wanted::Wanted;
+
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::inlet::Inlet;
+use crate::progress::{Count, Progress};
+use crate::receive::WORKING;
+
+/// How long a wait for a request is at most before the orders are looked at again.
+const STEP: Duration = Duration::from_millis(100);
+
+/// What is waited for. Any number of threads may leave requests.
+#[derive(Debug, Default)]
+pub struct Wants {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: Wanted,
+    /// Nothing is owed any more.
+    whole: bool,
+}
+
+enum Next {
+    /// A page is wanted.
+    Page(u64),
+    Nothing,
+    /// Nothing will ever be wanted again.
+    End,
+}
+
+impl Wants {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody waits for `page`: it will be asked for, with its group, as soon as a channel is free. If as many as can be wait
+    /// already ([`WANTED_MOST`](pagoda_core::migrate::wanted::WANTED_MOST)) it comes in the background. Does not allocate, and
+    /// waits only for others who leave or take a request.
+    pub fn want(&self, page: u64) {
+        self.state().wanted.add(page);
+        self.bell.notify_one();
+    }
+
+    /// All has arrived, but for what was asked for and is on its way.
+    pub(crate) fn end(&self) {
+        self.state().whole = true;
+        self.bell.notify_all();
+    }
+
+    fn next(&self) -> Next {
+        let mut state = self.state();
+        let until = Instant::now() + STEP;
+        loop {
+            if let Some(page) = state.wanted.take() {
+                return Next::Page(page);
+            }
+            if state.whole {
+                return Next::End;
+            }
+            let Some(left) = until.checked_duration_since(Instant::now()) else { return Next::Nothing };
+            state = self.bell.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Asks for what is wanted until nothing is owed. The sender is told of a failure.
+pub(crate) fn run(mut inlet: Inlet<'_>, wants: &Wants, progress: &Progress) -> Result<Connection, Error> {
+    let asked = ask(&mut inlet, wants, progress);
+    inlet.tell(asked)?;
+    Ok(inlet.into_connection())
+}
+
+fn ask(inlet: &mut Inlet<'_>, wants: &Wants, progress: &Progress) -> Result<(), Error> {
+    let mut said = Instant::now();
+    loop {
+        inlet.check()?;
+        match wants.next() {
+            Next::Page(page) => {
+                progress.add(Count::Asked, 1);
+                inlet.say(Reply::Wanted { page })?;
+                inlet.round()?;
+            }
+            Next::Nothing if said.elapsed() < WORKING => continue,
+            // The sender must not take silence for a loss.
+            Next::Nothing => inlet.say(Reply::Working)?,
+            Next::End => return Ok(()),
+        }
+        said = Instant::now();
+    }
+}

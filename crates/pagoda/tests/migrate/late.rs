@@ -1,0 +1,306 @@
+//! What is used before all of it has arrived is what was sent, whoever touches it when.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use pagoda::migrate::{
+    Arrival, Codec, Error, Event, LiveOptions, Moved, Otherwise, ReceiveOptions, ZeroPolicy,
+};
+use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda_linux::pagemap::{PagemapScanner, Presence};
+use pagoda_linux::testing::random::{Random, runs};
+
+use crate::support::{Brake, PAGE, Program, any_port, live_options, manager, receive_options, skip};
+
+const REGION: Bytes = Bytes::mib(8);
+
+/// What is left after `rounds` rounds is owed.
+pub fn late_options(codec: Codec, channels: u16, rounds: u32) -> LiveOptions {
+    LiveOptions {
+        downtime: Duration::ZERO,
+        rounds,
+        otherwise: Otherwise::PostCopy,
+        ..live_options(codec, channels)
+    }
+}
+
+/// Moves a region from `program`, which goes on until it is stopped, and lets `use_it` have it with what the program has written
+/// as soon as it is shown.
+fn migrate_late(
+    region: &Region,
+    mut program: Program<'_>,
+    to: &Manager,
+    options: &LiveOptions,
+    receiving: &ReceiveOptions,
+    use_it: impl FnOnce(Region, Arrival, &[u64]),
+) -> Moved {
+    let listener = any_port();
+    let at = listener.endpoint().expect("an address");
+    let brake = Brake::default();
+    thread::scope(|scope| {
+        let (shows, shown) = channel();
+        scope.spawn(move || {
+            let received = Region::receive_late(to, listener, receiving, &mut |event| match event {
+                Event::Turned(error) => panic!("turned away: {error}"),
+                _ => ControlFlow::Continue(()),
+            });
+            shows.send(received).expect("somebody waits");
+        });
+        let writer = scope.spawn(|| {
+            brake.run(&mut program);
+            program.shadow
+        });
+        let sender = scope.spawn(|| {
+            let sent = region.migrate_to(&at, options, &mut &brake, &mut |_, _| ControlFlow::Continue(()));
+            brake.stop();
+            sent
+        });
+        let (arrived, arrival) = shown.recv().expect("it came to something").expect("received");
+        use_it(arrived, arrival, &writer.join().expect("the program"));
+        sender.join().expect("the sender").expect("sent")
+    })
+}
+
+#[test]
+fn a_region_that_is_used_at_once_is_what_it_was_when_its_writer_was_stopped() {
+    if skip("post-copy") {
+        return;
+    }
+    let (mut owed, mut asked) = (0, 0);
+    for seed in runs(1) {
+        let mut case = 0;
+        for base in [BasePage::K4, BasePage::K16, BasePage::K64, BasePage::M2] {
+            for codec in Codec::ALL {
+                for zero in ZeroPolicy::ALL {
+                    for channels in [1, 3] {
+                        case += 1;
+                        let moved = one(seed * 1000 + case, base, codec, zero, channels);
+                        owed += u64::from(moved.owed_for.is_some());
+                        asked += moved.counts.asked;
+                    }
+                }
+            }
+        }
+    }
+    assert!(owed > 10 && asked > 10, "{owed} migrations owed something, {asked} pages were asked for");
+}
+
+fn one(seed: u64, base: BasePage, codec: Codec, zero: ZeroPolicy, channels: u16) -> Moved {
+    let context = format!("seed {seed}: {base:?}, {codec}, {zero}, {channels} channels");
+    let budget = |base| Bytes::mib(if base == BasePage::M2 { 96 } else { 24 });
+    let from = manager(budget(base), base);
+    // Here and there, with the same base page or another, and served where the fault is or by threads for that.
+    let to_base = [base, BasePage::K64, BasePage::M2][seed as usize % 3];
+    let builder = Manager::builder().budget(budget(to_base)).base_page(to_base).user_mode_only(true);
+    let to = builder.serve_in_thread(seed.is_multiple_of(4)).build().expect("a manager");
+    let region = from.region(REGION).create().expect("a region");
+    let mut program = Program::new(&region, seed);
+    program.fill();
+    region.page_out(0, region.len() / 3).expect("stored");
+    let mut options = late_options(codec, channels, seed as u32 % 3);
+    if seed.is_multiple_of(5) {
+        // So slow that most is asked for.
+        options.send.bandwidth = Some(Bytes::mib(16));
+        options.rounds = 0;
+    }
+    migrate_late(&region, program, &to, &options, &receive_options(zero), |arrived, arrival, shadow| {
+        // One goes on with the program in a part of it while others only look at the rest.
+        let own = arrived.len() / 4 * 3;
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let program = scope.spawn(|| {
+                let mut program = Program::go_on(&arrived, shadow, own, seed);
+                while !done.load(Ordering::Acquire) {
+                    program.step();
+                }
+                program
+            });
+            for reader in 0..2u64 {
+                let (arrived, done, context) = (&arrived, &done, &context);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed, 2 + reader);
+                    while !done.load(Ordering::Acquire) {
+                        let word = own / 8 + random.below((arrived.len() - own) / 8);
+                        let mut found = [0; 8];
+                        if reader == 0 {
+                            arrived.read_at(word * 8, &mut found);
+                        } else {
+                            arrived.try_read_at(word * 8, &mut found).expect("nothing is lost");
+                        }
+                        assert_eq!(u64::from_ne_bytes(found), shadow[word], "{context}: word {word}");
+                    }
+                });
+            }
+            let waited = arrival.wait();
+            done.store(true, Ordering::Release);
+            waited.unwrap_or_else(|error| panic!("{context}: {error}"));
+            let program = program.join().expect("the program");
+            assert_eq!(program.differs(&arrived), None, "{context}: a page differs");
+        });
+        for word in own / 8..shadow.len() {
+            let mut found = [0; 8];
+            arrived.read_at(word * 8, &mut found);
+            assert_eq!(u64::from_ne_bytes(found), shadow[word], "{context}: word {word}");
+        }
+    })
+}
+
+/// A program that does nothing but stop.
+struct Idle;
+
+impl pagoda::migrate::Writer for Idle {
+    fn throttle(&mut self, _percent: u8) {}
+    fn stop(&mut self) {}
+}
+
+#[test]
+fn zeroes_that_were_never_data_are_not_waited_for_and_those_that_became_so_are_zero() {
+    if skip("zero pages by post-copy") {
+        return;
+    }
+    for zero in ZeroPolicy::ALL {
+        let (from, to) = (manager(Bytes::mib(64), BasePage::K64), manager(Bytes::mib(64), BasePage::K64));
+        let region = from.region(REGION).create().expect("a region");
+        // Pages 0..64 become data, 64..128 are resident zeroes, 128..192 are zero, then data, then discarded; others are untouched.
+        (0..64).for_each(|page| region.write_words(page * PAGE, &[7; PAGE]));
+        (64..128).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]));
+        (128..192).for_each(|page| region.write_words(page * PAGE, &[9; PAGE]));
+        region.discard(128 * PAGE, 64 * PAGE).expect("discarded");
+        let listener = any_port();
+        let at = listener.endpoint().expect("an address");
+        thread::scope(|scope| {
+            let receiver = scope.spawn(|| {
+                let receiving = receive_options(zero);
+                Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
+            });
+            let sent = scope.spawn(|| {
+                let mut options = late_options(Codec::None, 1, 0);
+                options.send.bandwidth = Some(Bytes::mib(1));
+                // A stripe's turn takes long over such a line.
+                options.send.stall = Duration::from_secs(60);
+                region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(()))
+            });
+            let (arrived, arrival) = receiver.join().expect("the receiver").expect("received");
+            let mut word = [1; 8];
+            // What the sender has never had: zero at once, and nobody is asked.
+            for page in (192..arrived.len() / PAGE).chain(128..192) {
+                arrived.read_at(page * PAGE, &mut word);
+                assert_eq!(word, [0; 8], "{zero}: page {page}");
+            }
+            for page in [127, 64, 63, 0] {
+                arrived.read_at(page * PAGE + 8, &mut word);
+                assert_eq!(word, if page < 64 { [7; 8] } else { [0; 8] }, "{zero}: page {page}");
+            }
+            let counts = arrival.wait().expect("all of it");
+            assert!(counts.asked <= 4, "{zero}: {counts:?}");
+            assert_eq!((counts.owed_pages, counts.zero_pages, counts.filled_pages), (128, 64, 64), "{zero}");
+            // The zeroes of the source took nothing here, though they were read.
+            let (from, mut held) = (arrived.as_ptr().addr(), 0);
+            let count = |run: std::ops::Range<usize>, presence| {
+                held += if presence == Presence::Memory { run.len() / PAGE } else { 0 };
+            };
+            let mut scanner = PagemapScanner::new().expect("pagemap");
+            scanner.present_runs(from, from + arrived.len(), count).expect("scanned");
+            assert_eq!(held, 64, "{zero}");
+            sent.join().expect("the sender").expect("sent");
+        });
+    }
+}
+
+#[test]
+fn whoever_is_asked_for_less_than_it_wants_says_so() {
+    if skip("refusals of post-copy") {
+        return;
+    }
+    let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
+    let region = from.region(Bytes::mib(4)).create().expect("a region");
+    region.write_words(0, &[5; PAGE]);
+    let listener = any_port();
+    let at = listener.endpoint().expect("an address");
+    let cancelled = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let receiving = receive_options(ZeroPolicy::default());
+            Region::receive(&to, listener, &receiving, &mut |event| {
+                if let Event::Turned(error) = event {
+                    assert!(error.to_string().contains("without post-copy"), "{error}");
+                    cancelled.store(true, Ordering::Release);
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            })
+            .map(drop)
+        });
+        let options = late_options(Codec::Lz4, 2, 0);
+        let sent = region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(()));
+        assert!(matches!(sent, Err(Error::Refused(_))), "{sent:?}");
+        assert!(matches!(receiver.join().expect("the receiver"), Err(Error::Cancelled)));
+        assert!(cancelled.load(Ordering::Acquire));
+    });
+    // And one that could switch and need not: nothing is written, so that all has arrived when it is shown.
+    let listener = any_port();
+    let at = listener.endpoint().expect("an address");
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let receiving = receive_options(ZeroPolicy::default());
+            Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
+        });
+        let options = late_options(Codec::Lz4, 2, 2);
+        let sent = region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(()));
+        assert_eq!(sent.expect("sent").owed_for, None);
+        let (arrived, arrival) = receiver.join().expect("the receiver").expect("received");
+        assert!(arrival.outcome().is_some_and(|outcome| outcome.is_ok()));
+        let mut word = [0; 8];
+        arrived.try_read_at(PAGE - 8, &mut word).expect("nothing is lost");
+        assert_eq!(word, [5; 8]);
+    });
+}
+
+#[test]
+fn a_region_that_is_closed_while_it_arrives_leaves_nothing_to_the_next() {
+    if skip("closing what arrives") {
+        return;
+    }
+    let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
+    let region = from.region(REGION).create().expect("a region");
+    let mut random = Random::new(1, 0);
+    for offset in (0..REGION.as_usize()).step_by(8) {
+        region.write_words(offset, &random.next().to_ne_bytes());
+    }
+    let listener = any_port();
+    let at = listener.endpoint().expect("an address");
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let receiving = receive_options(ZeroPolicy::default());
+            Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
+        });
+        let sent = scope.spawn(|| {
+            let mut options = late_options(Codec::None, 2, 0);
+            options.send.bandwidth = Some(Bytes::mib(4));
+            options.send.stall = Duration::from_secs(60);
+            region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(()))
+        });
+        let (arrived, arrival) = receiver.join().expect("the receiver").expect("received");
+        assert!(matches!(
+            arrived.migrate_to(&at, &live_options(Codec::None, 1), &mut Idle, &mut |_, _| {
+                ControlFlow::Continue(())
+            }),
+            Err(Error::Source(_))
+        ));
+        let place = arrived.as_ptr().addr();
+        arrived.close();
+        assert!(arrival.wait().is_err());
+        // Most likely at the same place.
+        let next = to.region(REGION).create().expect("a region");
+        let mut page = [1; PAGE];
+        for offset in (0..next.len()).step_by(PAGE) {
+            next.read_at(offset, &mut page);
+            assert_eq!(page, [0; PAGE], "at {place:#x}, {:#x}", next.as_ptr().addr());
+        }
+        let sent = sent.join().expect("the sender");
+        assert!(matches!(sent, Err(Error::AfterSwitch(_))), "{sent:?}");
+    });
+}

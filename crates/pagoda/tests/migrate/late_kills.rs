@@ -1,0 +1,157 @@
+//! Either side is killed at any byte of a migration by post-copy: before the switch the source goes on whole; after it what has
+//! arrived at the destination is right, and what has not is an error to whoever reads it, and never waited for.
+
+use std::ops::ControlFlow;
+use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagoda::migrate::{Codec, Error, Writer, ZeroPolicy};
+use pagoda::{BasePage, Bytes, Region};
+use pagoda_linux::testing::random::{Random, runs};
+
+use crate::kills::{PATIENCE, REGION, Side, say};
+use crate::late::late_options;
+use crate::line::Line;
+use crate::support::{PAGE, Program, any_port, manager, receive_options, skip};
+
+const SIGBUS: i32 = libc::SIGBUS;
+
+/// Says when it is stopped.
+struct Announces;
+
+impl Writer for Announces {
+    fn throttle(&mut self, _percent: u8) {}
+    fn stop(&mut self) {
+        say("stopped");
+    }
+}
+
+/// Sends what a program of this seed has filled in.
+pub fn source(to: &str, seed: u64) {
+    let manager = manager(Bytes::mib(24), BasePage::K64);
+    let region = manager.region(REGION).create().expect("a region");
+    let mut program = Program::new(&region, seed);
+    program.fill();
+    region.page_out(0, region.len() / 2).expect("stored");
+    let options = late_options(Codec::ALL[seed as usize % 4], 1 + seed as u16 % 3, 0);
+    let to = to.parse().expect("an address");
+    let sent = region.migrate_to(&to, &options, &mut Announces, &mut |_, _| ControlFlow::Continue(()));
+    match sent {
+        Ok(_) => say("moved"),
+        Err(Error::Unconfirmed) => say("unconfirmed"),
+        Err(Error::AfterSwitch(_)) => say("gone"),
+        Err(error) => {
+            (0..2000).for_each(|_| program.step());
+            assert_eq!(program.differs(&region), None, "the source after {error}");
+            say(&format!("goes on: {error}"));
+        }
+    }
+}
+
+/// Looks at all that arrives, and in the end touches what was lost.
+pub fn destination(seed: u64) {
+    let manager = manager(Bytes::mib(24), BasePage::K64);
+    let same = manager.region(REGION).create().expect("a region");
+    let mut program = Program::new(&same, seed);
+    program.fill();
+    let listener = any_port();
+    say(&listener.endpoint().expect("an address").to_string());
+    let receiving = receive_options(ZeroPolicy::default());
+    let received = Region::receive_late(&manager, listener, &receiving, &mut |_| ControlFlow::Continue(()));
+    let (region, arrival) = match received {
+        Ok(received) => received,
+        Err(error) => return say(&format!("failed: {error}")),
+    };
+    say("switched");
+    let pages = region.len() / PAGE;
+    let mut lost = None;
+    let mut random = Random::new(seed, 3);
+    let mut look = |page: usize| {
+        let mut found = [0; PAGE];
+        match region.try_read_at(page * PAGE, &mut found) {
+            Err(_) => lost = Some(page),
+            Ok(()) => {
+                let shadow = &program.shadow[page * (PAGE / 8)..];
+                let right = found
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .zip(shadow)
+                    .all(|(word, shadow)| u64::from_ne_bytes(*word) == *shadow);
+                assert!(right, "page {page} is not what was sent");
+            }
+        }
+    };
+    // Some are asked for, and the others come as they do.
+    (0..200).for_each(|_| look(random.below(pages)));
+    let outcome = arrival.wait();
+    (0..pages).for_each(look);
+    match (outcome, lost) {
+        (Ok(_), None) => say("whole"),
+        (Err(error), None) => say(&format!("nothing is lost: {error}")),
+        (Err(error), Some(page)) => {
+            say(&format!("lost: {error}"));
+            region.read_at(page * PAGE, &mut [0]);
+            say("read what is lost");
+        }
+        (Ok(_), Some(page)) => say(&format!("page {page} is said to be lost")),
+    }
+}
+
+#[test]
+fn a_side_that_is_killed_before_the_switch_or_after_it_leaves_one_that_knows_what_it_has() {
+    if skip("post-copy that is killed") {
+        return;
+    }
+    let (mut lost, mut before) = (0, 0);
+    for seed in runs(28) {
+        let mut random = Random::new(seed, 0);
+        let mut receiver = Side::start("late destination", seed);
+        let address = receiver.next().expect("an address");
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port");
+        // In the handshake and what is owed, or in what follows.
+        let at = random.below([3_000, 400_000, 2_000_000][seed as usize / 2 % 3]) as u64;
+        let (line, port) = Line::to(port, at);
+        let mut sender = Side::start(&format!("late tcp://127.0.0.1:{port}"), seed);
+        let until = Instant::now() + PATIENCE;
+        while !(line.held.load(Ordering::Acquire) || sender.is_over() && receiver.is_over()) {
+            assert!(Instant::now() < until, "PAGODA_SEED={seed}: it stands still");
+            thread::sleep(Duration::from_micros(200));
+        }
+        let kill_sender = seed % 2 == 0;
+        let killed = if kill_sender { &mut sender } else { &mut receiver };
+        killed.child.kill().expect("killed");
+        line.released.store(true, Ordering::Release);
+        let sent: Vec<String> = std::iter::from_fn(|| sender.next()).collect();
+        let received: Vec<String> = std::iter::from_fn(|| receiver.next()).collect();
+        let status = receiver.child.wait().expect("its end");
+        let context =
+            format!("PAGODA_SEED={seed}, killed the sender: {kill_sender}; {sent:?}, {received:?}, {status}");
+        let has_switched = received.iter().any(|said| said == "switched");
+        if kill_sender {
+            let last = received.last().expect("it says what came of it");
+            if has_switched {
+                // All of it, or an error to who reads what is missing: by a call, and by the address.
+                let is_lost = last.starts_with("lost: ");
+                assert!(is_lost || last == "whole" || last.starts_with("nothing is lost"), "{context}");
+                assert_eq!(status.signal(), is_lost.then_some(SIGBUS), "{context}");
+                lost += u32::from(is_lost);
+            } else {
+                before += 1;
+                assert!(last.starts_with("failed: ") && status.success(), "{context}");
+            }
+        } else {
+            let last = sent.last().expect("it says what came of it");
+            if last.starts_with("goes on") {
+                assert!(!has_switched, "{context}: what goes on here must not live there, too");
+            } else {
+                assert!(["moved", "unconfirmed", "gone"].contains(&last.as_str()), "{context}");
+            }
+        }
+    }
+    if std::env::var_os("PAGODA_SEED").is_none() {
+        assert!(lost > 2 && before > 0, "{lost} lost something, {before} ended before the switch");
+    }
+}
