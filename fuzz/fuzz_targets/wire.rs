@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use libfuzzer_sys::fuzz_target;
 use pagoda_core::migrate::channel::Inbound;
-use pagoda_core::migrate::frame::{FRAME_BYTES, Frame, PAYLOAD_MOST};
+use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame, PAYLOAD_MOST};
 use pagoda_core::migrate::geometry::Geometry;
 use pagoda_core::migrate::handshake::{ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, Hello};
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
@@ -49,6 +49,9 @@ fuzz_target!(|input: &[u8]| {
         assert!(frame.encode() == bytes && frame.body.payload_bytes() <= PAYLOAD_MOST);
         if inbound.accept(frame).is_err() {
             return;
+        }
+        if frame.body == Body::Switch {
+            inbound = inbound.go_on();
         }
         if let Some(extent) = frame.body.extent() {
             let Ok(()) = received.mark(extent, |pages, _| {

@@ -1,4 +1,4 @@
-//! What becomes of pages that arrive before anybody uses the image.
+//! What becomes of pages that arrive before anybody has the image.
 //!
 //! The received map is asked here: each page is marked once for whatever carried it. This module must never write to a page that
 //! is owed: what is right for it has not arrived.
@@ -33,8 +33,8 @@ pub(crate) trait Apply: Sync {
     fn owed(&self, channel: u16, extent: Extent) -> Result<(), Error>;
 }
 
-/// Applies pages while nobody uses the image.
-pub(crate) struct Unused<'a> {
+/// Applies pages while nobody has the image.
+pub(crate) struct Unshown<'a> {
     pub(crate) destination: &'a dyn Destination,
     /// The pages that are owed, where it is agreed that some may be.
     pub(crate) late: Option<(&'a dyn LateDestination, &'a PageSet)>,
@@ -54,7 +54,7 @@ pub(crate) const fn pages(extent: Extent) -> Range<u64> {
     extent.first()..extent.end()
 }
 
-impl Unused<'_> {
+impl Unshown<'_> {
     /// Marks pages as received, and returns how much of them belongs to the image.
     fn mark(&self, channel: u16, extent: Extent) -> Result<Bytes, Error> {
         self.check_not_owed(channel, extent)?;
@@ -103,7 +103,7 @@ impl Unused<'_> {
     }
 }
 
-impl Apply for Unused<'_> {
+impl Apply for Unshown<'_> {
     fn content(&self, channel: u16, extent: Extent, content: &[u8]) -> Result<(), Error> {
         let part = self.mark(channel, extent)?;
         self.destination

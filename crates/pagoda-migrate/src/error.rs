@@ -152,8 +152,8 @@ pub enum Error {
     Unconfirmed,
     /// The receiver went on with the image, and something failed before it had all that was owed.
     #[error(
-        "the image lives at the receiver, and not all that was owed has arrived there ({0}); do not go on with it here: what the \
-         receiver has written since would be lost"
+        "the image lives at the receiver, which did not confirm that all that was owed has arrived ({0}); look there, and do not go \
+         on with it here"
     )]
     AfterSwitch(#[source] Box<Error>),
     /// The bandwidth would leave channels silent.

@@ -19,7 +19,7 @@ use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::words::zeroed_words;
 
-use crate::apply::{Unused, violation};
+use crate::apply::{Unshown, violation};
 use crate::connection::Connection;
 use crate::crew;
 use crate::destination::{Destination, LateDestination};
@@ -146,7 +146,7 @@ fn receive_to_commit(
         Target::Late(late) if first.switches => Some((&**late, &owed)),
         _ => None,
     };
-    let apply = Unused {
+    let apply = Unshown {
         destination: match &*target {
             Target::Whole(destination) => &**destination,
             Target::Late(destination) => &**destination,
@@ -300,6 +300,9 @@ fn finish(destination: &mut dyn Destination, connection: &mut Connection) -> Res
     kept
 }
 
+#[cfg(test)]
+#[path = "late_test.rs"]
+mod late_tests;
 #[cfg(test)]
 #[path = "malice_test.rs"]
 mod malice_tests;

@@ -63,12 +63,12 @@ pub struct Remaining {
 }
 
 /// Applies owed pages.
-struct Used<'a> {
+struct Shown<'a> {
     arrivals: &'a dyn Arrivals,
     owed: &'a PageSet,
 }
 
-impl Used<'_> {
+impl Shown<'_> {
     /// Whoever brings these is the only one to do so.
     fn take(&self, channel: u16, extent: Extent) -> Result<(), Error> {
         if self.owed.take(pages(extent)).count() == extent.count() {
@@ -79,7 +79,7 @@ impl Used<'_> {
     }
 }
 
-impl Apply for Used<'_> {
+impl Apply for Shown<'_> {
     fn content(&self, channel: u16, extent: Extent, content: &[u8]) -> Result<(), Error> {
         self.take(channel, extent)?;
         self.arrivals.arrive(extent.offset().get(), content).map_err(Error::Destination)
@@ -126,7 +126,7 @@ impl Remaining {
         for connection in &askers {
             closers.push(connection.closer().map_err(Error::System)?);
         }
-        let apply = Used { arrivals, owed: &owed };
+        let apply = Shown { arrivals, owed: &owed };
         let shared = &Shared { apply: &apply, geometry, codec, stall, progress: &progress };
         let (orders, streams, wants) =
             (&crew::Orders::default(), &AtomicUsize::new(ends.len()), arrivals.wants());

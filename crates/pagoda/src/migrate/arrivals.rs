@@ -1,8 +1,7 @@
 //! What arrives for a region after the switch, while it is used.
 //!
-//! A thread of its own receives it, for as long as the region lives. Each page is put in place with its entry's busy bit
-//! held, by a move or a copy that wakes whoever waits there, and is owed no longer from then on. This module must never write
-//! through the region's address: what is there may be the program's.
+//! A thread of its own receives it, for as long as the region lives, and what can't be received any more is lost. This module
+//! must never outlive the region: the next one may have the same addresses.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -11,18 +10,13 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use pagoda_core::entry::{Backing, Granules, Word};
-use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::yield_now;
-use pagoda_linux::uffd::{Progress, Stop};
 use pagoda_migrate::{Arrivals, Counts, Error, Remaining, Wants};
 
 use crate::engine::Engine;
 use crate::owed::OwedPages;
 use crate::store::Scratch;
-use crate::table::{give, try_take};
 
 /// What is known of an arrival.
 #[derive(Default)]
@@ -194,124 +188,5 @@ impl Arrivals for RegionArrivals<'_> {
         let arrived = self.engine.arrive(range, None, self.owed, &mut Scratch::new(self.engine.base));
         self.owed.ring();
         arrived
-    }
-}
-
-/// What came of putting pages in place, from the first on.
-enum Step {
-    /// So many bytes are done.
-    Done(usize),
-    /// Someone else has the entry, or an event is unread: again in a moment.
-    Again,
-    /// There is no frame.
-    NoMemory,
-}
-
-impl Engine {
-    /// Puts what arrives for the owed pages of `range` in place: `content`, or zeroes if there is none. What is not owed any more
-    /// was discarded meanwhile, and stays as it is.
-    fn arrive(
-        &self,
-        range: PageRange,
-        content: Option<&[u8]>,
-        owed: &OwedPages,
-        scratch: &mut Scratch,
-    ) -> io::Result<()> {
-        let mut done = 0;
-        while let Some(rest) = PageRange::new(range.start() + done, range.end()) {
-            match self.arrive_next(rest, content.map(|content| &content[done..]), owed)? {
-                Step::Done(bytes) => done += bytes,
-                Step::Again => yield_now(),
-                Step::NoMemory => self.make_room(scratch)?,
-            }
-        }
-        self.note_use();
-        Ok(())
-    }
-
-    /// The same for the first pages, as many as go together.
-    fn arrive_next(&self, range: PageRange, content: Option<&[u8]>, owed: &OwedPages) -> io::Result<Step> {
-        let table = self.gate_shared();
-        if table.order.deferred() > 0 {
-            return Ok(Step::Again);
-        }
-        // Unmapped meanwhile.
-        let Some(span) = table.find(range.start()) else { return Ok(Step::Done(OS_PAGE)) };
-        let Some(within) = span.range().intersection(range) else { return Ok(Step::Done(OS_PAGE)) };
-        let page = span.page(table.page_at(span, range.start()).index, within, table.entry_bytes());
-        let entry = span.entry(page.index);
-        let Some(word) = try_take(entry) else { return Ok(Step::Again) };
-        let (granule, still) = (page.granule_of(range.start()), self.owed_granules(&page));
-        if !still.has(granule) {
-            give(entry, word);
-            let gone = page.granules.without(still).run_around(granule);
-            return Ok(Step::Done(gone.count() as usize * OS_PAGE));
-        }
-        let run = still.run_around(granule);
-        let here = PageRange::at(range.start(), run.count() as usize * OS_PAGE);
-        let Some(content) = content else {
-            owed.remove(here);
-            give(entry, word);
-            // Whoever waits faults again, and finds a page that nobody has written.
-            self.space.wake(here);
-            return Ok(Step::Done(here.len()));
-        };
-        let Some(placed) = self.place_owed(here, &content[..here.len()]) else {
-            give(entry, word);
-            return Ok(Step::NoMemory);
-        };
-        let now = Granules::range(granule, granule + (placed.bytes / OS_PAGE) as u32);
-        let after = word.with_resident(word.resident().or(now));
-        if placed.bytes > 0 {
-            owed.remove(PageRange::at(here.start(), placed.bytes));
-            self.ledger.resident(placed.bytes as i64);
-            self.ledger.changed(word, after);
-        }
-        give(entry, after);
-        match placed.stop {
-            _ if placed.bytes > 0 => Ok(Step::Done(placed.bytes)),
-            None | Some(Stop::Again) => Ok(Step::Again),
-            Some(Stop::NoMemory) => Ok(Step::NoMemory),
-            // Nobody else fills what is owed: there is something that nobody knows of.
-            Some(stop) => Err(io::Error::other(format!("the kernel did not take an owed page ({stop:?})"))),
-        }
-    }
-
-    /// Puts pages of one entry in place: into fresh memory, or within what the budget has. None if there is no frame.
-    fn place_owed(&self, here: PageRange, content: &[u8]) -> Option<Progress> {
-        if self.is_released() || self.ledger.room_bytes() >= here.len() as u64 {
-            let copied = self.space.fill_with(here, content);
-            self.ledger.took(copied.bytes as i64);
-            return Some(copied);
-        }
-        let page = PageRange::page(here.start());
-        self.zone.place_page(&self.space, &content[..OS_PAGE], self.may_use_frames(), |slot, offset| {
-            let progress = self.space.fill(page, slot, offset);
-            (progress.stop.is_none(), progress)
-        })
-    }
-
-    /// Stores what arrives packed for a base page of which all is owed. False if it is to be put in place.
-    fn arrive_packed(&self, range: PageRange, packed: &[u8], content: &[u8], owed: &OwedPages) -> bool {
-        let table = self.gate_shared();
-        let Some(span) = table.find(range.start()) else { return false };
-        let page = table.page_at(span, range.start());
-        let all = Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
-        let is_whole = page.addresses(0, 1).start() == range.start()
-            && page.granules == all
-            && content.len() == self.entry_bytes();
-        let Some(word) = is_whole.then(|| try_take(span.entry(page.index))).flatten() else { return false };
-        let is_free = word == Word::EMPTY && self.owed_granules(&page) == all;
-        let put = if is_free { self.store.put_packed(packed, content) } else { Ok(None) };
-        // A full store says so when it has to take what is written.
-        let Ok(Some(handle)) = put else {
-            give(span.entry(page.index), word);
-            return false;
-        };
-        self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
-        owed.remove(range);
-        give(span.entry(page.index), word.with_backing(Backing::Handle(handle.to_bits())));
-        self.space.wake(range);
-        true
     }
 }

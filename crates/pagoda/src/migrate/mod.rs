@@ -3,7 +3,8 @@
 //! What is said on the wire and when is `pagoda_migrate`'s; here is what only the engine can do. A region that is sent tells
 //! what was written, and hands pages out from wherever they are: what is staged or stored is read there, and not brought in
 //! (`source`, `reader`). A region that is received has what arrives moved into it, so that nobody faults for it
-//! (`destination`, `install`).
+//! (`destination`, `install`). One that is used before all of it has arrived knows what it is owed, and has that put in place
+//! while it is used (`arrivals`, `arrive`).
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
@@ -42,6 +43,7 @@
 //! ```
 
 mod arrivals;
+mod arrive;
 mod destination;
 mod install;
 mod reader;

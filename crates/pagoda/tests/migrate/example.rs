@@ -1,4 +1,4 @@
-//! The example that moves a region between two processes, as its reader would run it.
+//! The examples that move a region between two processes, as their readers would run them.
 
 use std::process::Command;
 
@@ -6,15 +6,24 @@ use crate::support::skip;
 
 #[test]
 fn the_example_moves_a_region_between_two_processes() {
-    if skip("the example of live migration") {
+    runs_and_says("migrate", "every record is as it was written last");
+}
+
+#[test]
+fn the_example_uses_a_region_before_it_has_arrived() {
+    runs_and_says("post_copy", "every record is as it was written,");
+}
+
+fn runs_and_says(name: &str, what: &str) {
+    if skip("an example of live migration") {
         return;
     }
     // Beside the directory that this test is in.
     let own = std::env::current_exe().expect("a path");
-    let example = own.ancestors().nth(2).expect("a directory").join("examples/migrate");
+    let example = own.ancestors().nth(2).expect("a directory").join("examples").join(name);
     let ran =
         Command::new(&example).output().unwrap_or_else(|error| panic!("{}: {error}", example.display()));
     let said = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
-    assert!(said.contains("every record is as it was written last"), "{said}");
+    assert!(said.contains(what), "{said}");
 }
