@@ -130,8 +130,12 @@ pub fn send_live(
     }
     let stopped = Instant::now();
     writer.stop();
-    if owes && rounds.collect()? > Bytes::ZERO {
-        return owing::switch(rounds, lanes, askers, stopped, watch);
+    if owes {
+        rounds.collect()?;
+        // If nothing is left but zeroes there is nothing to owe.
+        if rounds.data.count() > 0 {
+            return owing::switch(rounds, lanes, askers, stopped, watch);
+        }
     }
     lanes = rounds.until_nothing_is_left(lanes, watch)?;
     let pace = rounds.pace;

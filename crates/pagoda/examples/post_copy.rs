@@ -35,7 +35,7 @@ fn record(number: usize) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     if !number.is_multiple_of(UNUSED) {
         for (i, word) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
-            *word = ((number as u64) << 32 | i as u64 / 8).to_ne_bytes();
+            *word = (((number as u64) << 32) | (i as u64 / 8)).to_ne_bytes();
         }
     }
     bytes

@@ -33,6 +33,7 @@ use crate::handler::Recent;
 use crate::huge::Clearing;
 use crate::huge_pool::HugePool;
 use crate::ledger::Ledger;
+#[cfg(feature = "migrate")]
 use crate::owed::Owed;
 use crate::pins::Pins;
 use crate::reclaim::Hand;
@@ -64,6 +65,7 @@ pub(crate) struct Engine {
     /// Whose memory is where, for what is released.
     pub(crate) owners: Owners,
     /// What arrives later.
+    #[cfg(feature = "migrate")]
     pub(crate) owed: Owed,
     pub(crate) counters: Arc<Counters>,
     pub(crate) pins: Pins,
@@ -138,6 +140,7 @@ impl Engine {
             store,
             ledger: Ledger::new(budget.get()),
             owners: Owners::new(Arc::clone(&counters)),
+            #[cfg(feature = "migrate")]
             owed: Owed::default(),
             counters,
             pins: Pins::default(),

@@ -7,10 +7,6 @@ use crate::engine::Engine;
 use crate::fault::Served;
 use crate::table::Page;
 
-/// Nothing.
-#[derive(Default)]
-pub(crate) struct Owed;
-
 #[expect(clippy::unused_self, reason = "as with migration")]
 impl Engine {
     pub(crate) fn owed_granules(&self, _page: &Page) -> Granules {

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::ops::{ControlFlow, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use std::thread::{Builder, JoinHandle};
 
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
-use pagoda_migrate::{Arrivals, Counts, Error, Remaining, Wants};
+use pagoda_migrate::{Arrivals, Counts, Error, Progress, Remaining, Wants};
 
 use crate::engine::Engine;
 use crate::owed::OwedPages;
@@ -91,8 +92,13 @@ impl Receiving {
         let receive = move || {
             let Ok((remaining, owed)) = begins.recv() else { return };
             let arriving = RegionArrivals { engine: &engine, owed: &owed, scratch: Mutex::default() };
-            let received = remaining.receive(&arriving, &mut |_| {
+            let mut look = |_: &Progress| {
                 if stops.load(Ordering::Acquire) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let received = catch_unwind(AssertUnwindSafe(|| remaining.receive(&arriving, &mut look)));
+            // Whoever waits is told, whatever happened.
+            let received = received.unwrap_or_else(|_| {
+                Err(Error::System(io::Error::other("a thread that receives has failed")))
             });
             if received.is_err() {
                 engine.lose_owed(&owed);

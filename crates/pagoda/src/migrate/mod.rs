@@ -81,7 +81,8 @@ impl Region {
     /// those holds faults up for some 100 µs for each 64 MiB.
     ///
     /// With [`Otherwise::PostCopy`] the other side, which has to be a [`receive_late`](Self::receive_late), goes on as soon as it
-    /// knows what it is owed, and this returns when it has all of that. Until then the region is read; close it only afterwards.
+    /// knows what it is owed, and this returns when it has all of that. `watch` does not end it any more then: what is owed is
+    /// nowhere else.
     ///
     /// # Errors
     /// See [`Error`]. Unless it is [`Error::Unconfirmed`] or [`Error::AfterSwitch`] the other side shows nothing and the writer

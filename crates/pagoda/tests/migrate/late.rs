@@ -144,10 +144,10 @@ fn one(seed: u64, base: BasePage, codec: Codec, zero: ZeroPolicy, channels: u16)
             let program = program.join().expect("the program");
             assert_eq!(program.differs(&arrived), None, "{context}: a page differs");
         });
-        for word in own / 8..shadow.len() {
+        for (word, expected) in shadow.iter().enumerate().skip(own / 8) {
             let mut found = [0; 8];
             arrived.read_at(word * 8, &mut found);
-            assert_eq!(u64::from_ne_bytes(found), shadow[word], "{context}: word {word}");
+            assert_eq!(u64::from_ne_bytes(found), *expected, "{context}: word {word}");
         }
     })
 }
