@@ -1,76 +1,135 @@
-//! A page on which a forked child waits until its parent has given it all that it lacks.
+//! The pages on which a forked child waits until its parent has given it all that it lacks, or offers it to take that over.
 //!
-//! It is registered like managed memory and never touched in the parent, so that it is missing in the child: who touches
-//! it there waits, until the parent answers by filling it, or is gone and the kernel fills it with zeroes. This module must
+//! They are registered like managed memory and never touched in the parent, so that they are missing in the child: who touches
+//! one there waits, until the parent answers by filling it, or is gone and the kernel fills it with zeroes. This module must
 //! never take a zero for an answer.
+//!
+//! The first page is answered with *everything is there*, or with an offer ([`crate::offer`]). If the offer comes to nothing,
+//! the child waits at the second page, which has the first answer alone.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagoda_core::page::OS_PAGE;
 
+use crate::offer::{Offer, WORDS};
 use crate::own_memory::{OwnMapping, keep_in_children};
 use crate::range::PageRange;
-use crate::uffd::{Stop, Uffd, to_io_error};
+use crate::uffd::{Progress, Stop, Uffd, to_io_error};
 
-/// Where the page of this process's children is; 0 if there is none. In this library's own data, which they have, too.
+/// Where the pages of this process's children are; 0 if there are none. In this library's own data, which they have, too.
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 
-/// What an answered page holds.
+/// Where those of this process's parent are, after it has made an offer and until they are left.
+static PARENTS: AtomicUsize = AtomicUsize::new(0);
+
+/// The first word of an answered page: everything is there.
 const ANSWER: u64 = u64::from_le_bytes(*b"answered");
 
-/// The page. Copies of it are the same page.
+/// The first word of a page with an offer, whose words follow.
+const OFFER: u64 = u64::from_le_bytes(*b"offered.");
+
+/// What a child hears from its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// All that it lacked is there.
+    Everything,
+    /// It may take all of it over.
+    Offer(Offer),
+    /// The parent is gone, and what is missing reads zero.
+    Lost,
+}
+
+/// The pages. Copies of it are the same pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Doorbell {
-    page: PageRange,
+    pages: PageRange,
 }
 
 impl Doorbell {
-    /// Makes one, for the children of the process that `uffd` is of. It is there for good.
+    /// Makes them, for the children of the process that `uffd` is of. They are there for good.
     ///
     /// # Errors
     /// Those of mmap(2) and of registering.
     pub(crate) fn install(uffd: &Uffd) -> io::Result<Self> {
-        let page = OwnMapping::reserve(OS_PAGE, OS_PAGE, false)?;
-        // SAFETY: the page is ours, fresh, and no thread of this process ever touches it.
-        unsafe { uffd.register(page.range()) }.map_err(to_io_error)?;
-        keep_in_children(page.range());
-        CURRENT.store(page.range().start(), Ordering::Release);
-        Ok(Self { page: page.leak() })
+        let pages = OwnMapping::reserve(2 * OS_PAGE, OS_PAGE, false)?;
+        // SAFETY: the pages are ours, fresh, and no thread of this process ever touches them.
+        unsafe { uffd.register(pages.range()) }.map_err(to_io_error)?;
+        keep_in_children(pages.range());
+        CURRENT.store(pages.range().start(), Ordering::Release);
+        Ok(Self { pages: pages.leak() })
     }
 
-    /// Answers the child behind `child`. One that is gone needs none.
+    /// Answers the child behind `child`, at whichever page it waits. One that is gone needs none.
     pub(crate) fn answer(self, child: &Uffd) {
-        let words = [ANSWER; OS_PAGE / size_of::<u64>()];
-        let mut bytes = [0u8; OS_PAGE];
-        for (bytes, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
-            bytes.copy_from_slice(&word.to_ne_bytes());
-        }
-        loop {
-            // SAFETY: the child's descriptor serves its copy of this page, which is for nothing else.
-            match unsafe { child.copy(self.page.start(), &bytes) }.stop {
+        for page in [0, 1] {
+            let done = || self.fill(child, page, &[ANSWER]);
+            while done().stop == Some(Stop::Again) {
                 // The child changes a mapping just now: what it does is its own business from here on.
-                Some(Stop::Again) => {
-                    child.read(|_| {});
-                }
-                _ => return,
+                child.read(|_| {});
             }
         }
     }
 
-    /// In a child: waits for the parent's answer. False if it died before. A process that is no child must not call it.
+    /// Makes the child behind `child` an offer, unless a mapping of it is changing or it is gone.
+    pub(crate) fn offer(self, child: &Uffd, offer: &Offer) -> Progress {
+        let mut words = [OFFER; WORDS + 1];
+        words[1..].copy_from_slice(&offer.to_words());
+        self.fill(child, 0, &words)
+    }
+
+    fn fill(self, child: &Uffd, page: usize, words: &[u64]) -> Progress {
+        let mut bytes = [0u8; OS_PAGE];
+        for (bytes, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        // SAFETY: the child's descriptor serves its copies of these pages, which are for nothing else.
+        unsafe { child.copy(self.pages.start() + page * OS_PAGE, &bytes) }
+    }
+
+    /// In a child: waits for the parent's answer. A process that is no child must not call it.
     #[must_use]
-    pub fn wait_for_parent() -> bool {
+    pub fn wait_for_parent() -> Answer {
         let address = CURRENT.swap(0, Ordering::AcqRel);
         if address == 0 {
-            return true;
+            return Answer::Everything;
         }
-        let at = std::ptr::with_exposed_provenance::<AtomicU64>(address);
-        // SAFETY: the page was leaked and is inherited, so it is mapped, aligned, and any bits are a valid number. Only the
-        // kernel writes there, before this load returns.
-        let answered = unsafe { &*at }.load(Ordering::Acquire) == ANSWER;
-        // SAFETY: it was leaked by the parent; this process has it now, and `swap` gave its address to one caller alone.
-        drop(unsafe { OwnMapping::retake(PageRange::page(address)) });
-        answered
+        PARENTS.store(address, Ordering::Release);
+        let mut words = [0; WORDS];
+        let first = load(address);
+        if first == OFFER {
+            for (i, word) in words.iter_mut().enumerate() {
+                *word = load(address + (i + 1) * size_of::<u64>());
+            }
+            return Answer::Offer(Offer::from_words(words));
+        }
+        leave();
+        if first == ANSWER { Answer::Everything } else { Answer::Lost }
+    }
+
+    /// In a child whose parent made it an offer that came to nothing: waits until everything is there. False if the parent is gone.
+    #[must_use]
+    pub fn wait_for_everything() -> bool {
+        let address = PARENTS.load(Ordering::Acquire);
+        let is_there = address != 0 && load(address + OS_PAGE) == ANSWER;
+        leave();
+        is_there
+    }
+}
+
+/// Reads a word of the pages, waiting for the parent if it is missing.
+fn load(address: usize) -> u64 {
+    let at = std::ptr::with_exposed_provenance::<AtomicU64>(address);
+    // SAFETY: the pages were leaked and are inherited, and only `leave` unmaps them, after which nobody knows the address: so
+    // it is mapped; it is aligned, and any bits are a valid number. Only the kernel writes there, before this load returns.
+    unsafe { &*at }.load(Ordering::Acquire)
+}
+
+/// In a child: gives its parent's pages back, which it needs no more. Somebody has to read the event of it meanwhile.
+pub fn leave() {
+    let address = PARENTS.swap(0, Ordering::AcqRel);
+    if address != 0 {
+        // SAFETY: they were leaked by the parent; this process has them now, and `swap` gave their address to one caller alone.
+        drop(unsafe { OwnMapping::retake(PageRange::at(address, 2 * OS_PAGE)) });
     }
 }

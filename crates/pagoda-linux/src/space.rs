@@ -19,6 +19,7 @@ use rustix::mm::{Advice, madvise};
 
 use crate::doorbell::Doorbell;
 use crate::huge_arena::HugeArena;
+use crate::offer::{Made, Offers};
 use crate::own_memory::OwnMapping;
 use crate::range::PageRange;
 use crate::uffd::{Message, Mode, Progress, Stop, Uffd, feature, to_io_error};
@@ -73,6 +74,7 @@ pub struct Space {
     claimed: Vec<AtomicU64>,
     zeroes: Vec<u8>,
     doorbell: Option<Doorbell>,
+    offers: Option<Offers>,
     can_track: bool,
 }
 
@@ -91,6 +93,31 @@ impl Space {
         huge_slots: u32,
     ) -> io::Result<Self> {
         let uffd = Uffd::open(mode, features).map_err(to_io_error)?;
+        Self::over(uffd, mode, features, slots, slot_bytes, huge_slots)
+    }
+
+    /// As [`open`](Self::open), with the descriptor that this process was forked with, which has `features`.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open). The descriptor is closed before anything else is undone.
+    pub fn open_over(
+        _: &Adoption,
+        uffd: Uffd,
+        features: u64,
+        slots: u32,
+        slot_bytes: usize,
+    ) -> io::Result<Self> {
+        Self::over(uffd, Mode::Full, features, slots, slot_bytes, 0)
+    }
+
+    fn over(
+        uffd: Uffd,
+        mode: Mode,
+        features: u64,
+        slots: u32,
+        slot_bytes: usize,
+        huge_slots: u32,
+    ) -> io::Result<Self> {
         let exit_uffd = Uffd::open(mode, feature::MOVE).map_err(to_io_error)?;
         let arena = OwnMapping::reserve(slots as usize * slot_bytes, 2 << 20, false)?;
         let exit = OwnMapping::reserve(EXIT_BYTES, 2 << 20, false)?;
@@ -103,6 +130,7 @@ impl Space {
         let claimed = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let zeroes = vec![0; slot_bytes.max(OS_PAGE)];
         let doorbell = (features & feature::EVENT_FORK != 0).then(|| Doorbell::install(&uffd)).transpose()?;
+        let offers = doorbell.and_then(|_| Offers::new());
         let exit_taken = Mutex::new(());
         let can_track = features & feature::WP_ASYNC != 0;
         Ok(Self {
@@ -116,6 +144,7 @@ impl Space {
             claimed,
             zeroes,
             doorbell,
+            offers,
             can_track,
         })
     }
@@ -302,6 +331,30 @@ impl Space {
         assert_eq!(to.len(), content.len(), "a page range is filled whole");
         // SAFETY: the child's descriptor serves the copies of the ranges that were adopted here.
         unsafe { child.copy(to.start(), content) }
+    }
+
+    /// Maps the page of zeroes at a missing OS page of a forked child.
+    pub fn fill_child_with_zero_page(&self, child: &Uffd, at: PageRange) -> Progress {
+        child.zero(at)
+    }
+
+    /// Offers a forked child, when it comes to its doorbell, to take over what it lacks. None where that is not to be had, or the
+    /// child is changing its mappings.
+    pub fn offer(&self, child: &Uffd) -> Option<Made<'_>> {
+        let made = self.offers.as_ref()?.make(child).ok()?;
+        self.doorbell?.offer(child, &made.offer).stop.is_none().then_some(made)
+    }
+
+    /// Whether a forked child that was made an offer, and has not settled it, is still there.
+    #[must_use]
+    pub fn is_alive(&self, child: &Uffd, made: &Made<'_>) -> bool {
+        self.doorbell.is_some_and(|doorbell| doorbell.offer(child, &made.offer).stop != Some(Stop::Gone))
+    }
+
+    /// Whether children can be offered anything.
+    #[must_use]
+    pub fn can_offer(&self) -> bool {
+        self.offers.is_some()
     }
 
     /// Tells a child that waits at its doorbell that it has everything.

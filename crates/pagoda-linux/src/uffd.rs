@@ -208,6 +208,12 @@ impl Uffd {
         Ok(Self { fd })
     }
 
+    /// The descriptor that the kernel made for this process when it was forked, taken from the parent that it was given to. It has
+    /// the features of the parent's.
+    pub(crate) fn of_parent(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
     fn from_device() -> Result<OwnedFd, Errno> {
         use rustix::fs::{Mode, OFlags, open};
         let device = open(c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagoda_linux::doorbell::Doorbell;
+use pagoda_linux::doorbell::{Answer, Doorbell};
 use pagoda_linux::own_memory::{declared, forget_what_parents_have};
 use pagoda_linux::space::{Adoption, Space};
 use pagoda_linux::thread::exit_process;
@@ -66,7 +66,7 @@ fn generations() -> u8 {
         if let Some(status) = fork(space, true) {
             return u8::try_from(status).unwrap_or(u8::MAX);
         }
-        if !Doorbell::wait_for_parent() {
+        if Doorbell::wait_for_parent() != Answer::Everything {
             return 2;
         }
     }
@@ -79,12 +79,14 @@ fn a_child_hears_its_parent_knows_when_there_is_none_and_leaves_no_page_to_its_o
         let Some(space) = open() else { return };
         match fork(space, answer) {
             Some(status) => assert_eq!(status, expected),
-            None => exit_process(if Doorbell::wait_for_parent() { 7 } else { 8 }),
+            None => exit_process(if Doorbell::wait_for_parent() == Answer::Everything { 7 } else { 8 }),
         }
     }
     let Some(space) = open() else { return };
     match fork(space, true) {
         Some(status) => assert_eq!(status, 7),
-        None => exit_process(if Doorbell::wait_for_parent() { generations() } else { 8 }),
+        None => {
+            exit_process(if Doorbell::wait_for_parent() == Answer::Everything { generations() } else { 8 })
+        }
     }
 }

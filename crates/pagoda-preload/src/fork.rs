@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use pagoda_core::fork_wait::{self, ForkWait};
-use pagoda_linux::doorbell::Doorbell;
+use pagoda_linux::doorbell::{Answer, Doorbell};
 use pagoda_linux::thread::{current_id, now_ns, sleep_us, yield_now};
 
 use crate::start::{begin_in_child, deactivate, engine, tree};
@@ -43,7 +43,8 @@ pub extern "C" fn before_fork() {
     // Either we see the engine here, or whoever started it sees us.
     let Some(engine) = engine() else { return };
     leave_forking();
-    if engine.out_bytes() > fork_wait::OUT_MOST {
+    // What is handed over takes no more room than it is stored in.
+    if engine.out_bytes() > fork_wait::OUT_MOST && !engine.hands_over() {
         wait_for_room();
     }
     if engine.announce_fork() {
@@ -75,10 +76,11 @@ fn leave_forking() {
     }
 }
 
-/// In a child, on its one thread: waits until it has all its memory, and begins anew.
+/// In a child, on its one thread: begins anew, and returns when it has all its memory, or an engine that has it.
 pub extern "C" fn in_child() {
     for thread in &FORKING {
         thread.store(0, Ordering::SeqCst);
     }
-    begin_in_child(|| !GIVEN.swap(false, Ordering::AcqRel) || Doorbell::wait_for_parent());
+    let is_given = GIVEN.swap(false, Ordering::AcqRel);
+    begin_in_child(|| if is_given { Doorbell::wait_for_parent() } else { Answer::Everything });
 }

@@ -15,11 +15,13 @@ use std::sync::{Arc, OnceLock};
 
 use pagoda::config::Config;
 use pagoda::counters::{Counter, Counters, Status};
-use pagoda::error::{StartError, StopReason};
+use pagoda::error::{Errno, StartError, StopReason};
 use pagoda::manager::ProcessEngine;
 use pagoda::tree::{Member, Tree};
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;
+use pagoda_linux::doorbell::{Answer, Doorbell, leave};
+use pagoda_linux::offer::Offer;
 use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
 use pagoda_linux::space::Adoption;
 use pagoda_linux::statm::AnonReader;
@@ -65,6 +67,9 @@ struct ConfigText {
 
 /// Whether this process was forked, and shares memory with another.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Whether a child whose parent offered it what it lacks has it, or an engine that does.
+static HAS_ALL: AtomicBool = AtomicBool::new(false);
 
 /// The engine, if this process is managed.
 pub fn engine() -> Option<&'static ProcessEngine> {
@@ -118,7 +123,7 @@ extern "C" fn construct() {
     unsafe { libc::pthread_atfork(Some(fork::before_fork), Some(fork::after_fork), Some(fork::in_child)) };
     let Some(member) = tree.join() else { return };
     let first = member.is_first();
-    begin(config, member);
+    begin(config, member, None);
     if first {
         // What the user named is managed from its first instruction on, or refused before. Bounded by what starting takes:
         // mappings, a file, threads.
@@ -129,8 +134,9 @@ extern "C" fn construct() {
     }
 }
 
-/// Makes this process a member that is watched, and managed when it is worth it; the first of a tree at once.
-fn begin(config: Config, member: Member) {
+/// Makes this process a member that is watched, and managed when it is worth it; the first of a tree at once, and so is a child
+/// that is offered what it lacks.
+fn begin(config: Config, member: Member, offer: Option<Offer>) {
     let counters = member.counters();
     crate::alloc::say_exhaustion_in(member.counters());
     counters.set(Counter::BudgetBytes, config.budget.get());
@@ -139,9 +145,21 @@ fn begin(config: Config, member: Member) {
     counters.set(Counter::Status, Status::Small as u64);
     let config = Arc::new(config);
     let shared = Arc::clone(&config);
-    if let Err(error) = spawn_raw(c"pagoda-watch", Files::Own, Box::new(move || watch(&shared, member))) {
+    let body = Box::new(move || watch(&shared, member, offer));
+    if let Err(error) = spawn_raw(c"pagoda-watch", Files::Own, body) {
+        decline(offer);
         fail(&config, &member, StartError::Threads((&error).into()));
     }
+}
+
+/// In a child: has everything copied in place of taking it over, waits for that, and lets the program run.
+fn decline(offer: Option<Offer>) {
+    let Some(offer) = offer else { return };
+    offer.refuse();
+    if !Doorbell::wait_for_everything() {
+        exit_process(OWN_FAILURE);
+    }
+    HAS_ALL.store(true, Ordering::Release);
 }
 
 /// Says that there will be no engine, and ends the process if nobody wants it without.
@@ -159,7 +177,14 @@ fn fail(config: &Config, member: &Member, error: StartError) {
 
 /// The first raw thread, with a descriptor table of its own: watches the process while it is small, then opens
 /// everything, starts the other threads, and becomes the engine's watcher.
-fn watch(config: &Config, member: Member) {
+fn watch(config: &Config, member: Member, offer: Option<Offer>) {
+    if offer.is_some() {
+        let held = AnonReader::new().and_then(|mut count| count.read(true));
+        let held = held.map_or(0, |(resident, others)| (resident - others) as u64);
+        // What can't be taken over is copied, and there may be an engine later.
+        let _ = manage(config, member, Bytes::new(held), offer);
+        decline(offer);
+    }
     let mut count = match AnonReader::new() {
         Ok(count) => count,
         Err(error) => return fail(config, &member, StartError::Proc((&error).into())),
@@ -170,7 +195,7 @@ fn watch(config: &Config, member: Member) {
         let from = shares::engine_from(member.tree().budget());
         watch_while(&mut count, &member, |anon| anon < from)
     };
-    if let Err(error) = manage(config, member, held) {
+    if let Err(error) = manage(config, member, held, None) {
         fail(config, &member, error);
         watch_while(&mut count, &member, |_| true);
     }
@@ -195,8 +220,9 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
     }
 }
 
-/// Starts the engine and watches for good. Returns only if there is none.
-fn manage(config: &Config, member: Member, held: Bytes) -> Result<(), StartError> {
+/// Starts the engine and watches for good. Returns only if there is none; a child that has accepted what its parent offered does
+/// not.
+fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) -> Result<(), StartError> {
     // SAFETY: `pagoda run` was asked to have this program's memory managed. What is adopted is private anonymous memory
     // by the kernel's own list, without this library's mappings, so that nothing that serves faults is among it.
     let adoption = unsafe { Adoption::assume() };
@@ -204,8 +230,28 @@ fn manage(config: &Config, member: Member, held: Bytes) -> Result<(), StartError
     let counters: Arc<Counters> = Arc::new(member.counters());
     let layout = LAYOUT.get().copied().flatten();
     let is_child = IS_CHILD.load(Ordering::Acquire);
-    let (engine, watcher) =
-        ProcessEngine::start(config, keeper, is_child, counters, &adoption, layout, stop)?;
+    let taken = offer.map(Offer::descriptors).transpose();
+    let taken = taken.map_err(|error| StartError::DescriptorLimit((&error).into()))?;
+    let (uffd, stream) = taken.unzip();
+    let mut prepared =
+        ProcessEngine::prepare(config, keeper, is_child, counters, &adoption, uffd, layout, stop)?;
+    if let (Some(offer), Some(stream)) = (offer, stream) {
+        if !offer.accept() {
+            return Err(StartError::Userfaultfd(Errno::NONE));
+        }
+        if prepared.take_over(&stream).is_err() {
+            stop(StopReason::EngineBroken);
+        }
+    }
+    let (engine, watcher) = match prepared.start() {
+        Ok(started) => started,
+        Err(error) if offer.is_none() => return Err(error),
+        // Nobody else serves it any more.
+        Err(error) => {
+            fail(config, &member, error);
+            exit_process(OWN_FAILURE);
+        }
+    };
     ENGINE.store(Box::into_raw(Box::new(engine)), Ordering::Release);
     ACTIVE.store(std::process::id(), Ordering::Release);
     // Nothing is taken out before.
@@ -213,6 +259,7 @@ fn manage(config: &Config, member: Member, held: Bytes) -> Result<(), StartError
     if !mutexes::pin_early() {
         stop(StopReason::EngineBroken);
     }
+    HAS_ALL.store(true, Ordering::Release);
     watcher.run();
     Ok(())
 }
@@ -224,20 +271,32 @@ fn stop(_: StopReason) -> ! {
 
 /// Begins anew in a child, which is `ready` as soon as it has all its memory: it forgets what was its parent's, and becomes
 /// a member of its own.
-pub fn begin_in_child(ready: impl FnOnce() -> bool) {
+pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
     ACTIVE.store(0, Ordering::Release);
     ENGINE.store(std::ptr::null_mut(), Ordering::Release);
     IS_CHILD.store(true, Ordering::Release);
-    let ready = ready();
+    HAS_ALL.store(false, Ordering::Release);
+    let answer = ready();
     crate::hooks::forget_starts();
     forget_what_parents_have();
     // SAFETY: a child has one thread, and this library uses nothing that it had allocated: the engine is the parent's.
     unsafe { crate::HEAP.forget() };
-    if !ready {
-        // Its parent died before it had its memory: what is missing would read as zeroes.
-        exit_process(OWN_FAILURE);
+    let offer = match answer {
+        Answer::Everything => None,
+        Answer::Offer(offer) => Some(offer),
+        // What is missing reads zero.
+        Answer::Lost => exit_process(OWN_FAILURE),
+    };
+    let (Some(tree), Some(text)) = (TREE.get(), CONFIG.get()) else { return decline(offer) };
+    let (Some(member), Ok(config)) = (tree.join(), Config::from_env(&text.bytes[..text.len])) else {
+        return decline(offer);
+    };
+    begin(config, member, offer);
+    if offer.is_some() {
+        // Bounded by what the parent sends, and by its and the engine's patience.
+        while !HAS_ALL.load(Ordering::Acquire) {
+            sleep_us(50);
+        }
+        leave();
     }
-    let (Some(tree), Some(text)) = (TREE.get(), CONFIG.get()) else { return };
-    let (Some(member), Ok(config)) = (tree.join(), Config::from_env(&text.bytes[..text.len])) else { return };
-    begin(config, member);
 }

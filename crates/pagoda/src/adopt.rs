@@ -147,7 +147,7 @@ impl Engine {
     }
 
     /// Marks what is present in `range`, which was just registered, as the region's own.
-    fn mark_present(&self, table: &Table, present: &mut PagemapScanner, range: PageRange) {
+    pub(crate) fn mark_present(&self, table: &Table, present: &mut PagemapScanner, range: PageRange) {
         let entry_bytes = table.entry_bytes();
         let marked = present.present_runs(range.start(), range.end(), |run, _| {
             let Some(run) = PageRange::new(run.start, run.end) else { return };

@@ -74,7 +74,7 @@ pub(crate) struct Engine {
     /// How many threads serve faults.
     handlers: u32,
     /// The budget that the tables are made for: a tree's, of which this process may have a share.
-    full_budget: Bytes,
+    pub(crate) full_budget: Bytes,
     /// The kernel tells of every fork. Without that, children that were not announced don't get managed memory at all.
     pub(crate) fork_events: bool,
     /// Rings when reclaim has something to do.

@@ -14,7 +14,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::entry::Backing;
+use pagoda_core::entry::{Backing, Granules};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{now_ns, yield_now};
@@ -24,6 +24,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
 use crate::fault::unreadable;
+use crate::hand_over::HandedOver;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give};
 
@@ -38,15 +39,25 @@ enum Change {
 }
 
 /// A forked child that does not stand on its own yet.
-struct Child {
-    uffd: Uffd,
+pub(crate) struct Child {
+    pub(crate) uffd: Uffd,
     changes: Vec<Change>,
 }
 
 impl Child {
-    /// Takes note of what the child did, and gives children of its own. Its faults need no answer: the copy wakes them, or the
-    /// end of its descriptor does.
+    /// Takes note of what the child did, and gives children of its own. As long as it gets everything its faults need no answer: the
+    /// copy wakes them, or the end of its descriptor does.
     fn listen(&mut self) -> Vec<Self> {
+        self.hear(|_| {})
+    }
+
+    /// Whether its memory is laid out as its parent's was.
+    pub(crate) fn is_as_it_was(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// As [`listen`](Self::listen), and tells where its threads wait.
+    pub(crate) fn hear(&mut self, mut fault: impl FnMut(usize)) -> Vec<Self> {
         let mut children = Vec::new();
         let changes = &mut self.changes;
         self.uffd.read(|message| match message {
@@ -58,7 +69,7 @@ impl Child {
             }
             // It has what was copied so far, and lacks what its parent lacks.
             Message::Fork(uffd) => children.push(Self { uffd, changes: changes.clone() }),
-            Message::Fault { .. } => {}
+            Message::Fault { address, .. } => fault(address),
         });
         children
     }
@@ -79,14 +90,21 @@ impl Engine {
         self.counters.add(Counter::Forks, 1);
         // The thread that announced it may be past its fork by now, so that it is this that takes the announcement back.
         let announced = |forks: usize| forks.checked_sub(1);
-        if self.forks_announced.fetch_update(Ordering::SeqCst, Ordering::SeqCst, announced).is_err() {
+        let is_announced =
+            self.forks_announced.fetch_update(Ordering::SeqCst, Ordering::SeqCst, announced).is_ok();
+        if !is_announced {
             // By the system call itself: nobody in the child will start an engine there.
             self.counters.add(Counter::ChildrenUnmanaged, 1);
         }
         self.has_forked.store(true, Ordering::Release);
-        // A child that was not announced may fork again before it has everything: then it is all for both.
-        let mut family = vec![Child { uffd, changes: Vec::new() }];
+        let mut child = Child { uffd, changes: Vec::new() };
         let mut buffer = vec![0u8; table.entry_bytes()];
+        // A child that was not announced may fork again before it has everything: then it is all for both.
+        let mut family = match self.hand_over(table, &mut child, is_announced, &mut buffer, scratch) {
+            HandedOver::Everything => return,
+            HandedOver::Nothing(born) => born,
+        };
+        family.push(child);
         for span in table.spans() {
             for index in span.indices(span.range(), table.entry_bytes()) {
                 if span.entry(index).load(Ordering::Acquire) != 0 {
@@ -109,26 +127,7 @@ impl Engine {
         buffer: &mut [u8],
         scratch: &mut Scratch,
     ) {
-        let word = self.take(span.entries(), page.index);
-        let missing = page.granules.without(word.resident());
-        let content = match word.backing() {
-            _ if missing.is_empty() => None,
-            Backing::None => None,
-            Backing::Slot(slot) => {
-                let slot = self.space.claim_slot(slot);
-                buffer.copy_from_slice(self.space.bytes(&slot));
-                self.space.release_slot(slot);
-                Some(())
-            }
-            Backing::Handle(handle) => match self.store.get(Handle::from_bits(handle), 0, buffer, scratch) {
-                Ok(()) => Some(()),
-                Err(error) => self.stop(unreadable(error)),
-            },
-        };
-        give(span.entry(page.index), word);
-        if content.is_none() {
-            return;
-        }
+        let missing = self.copy_out(span, page, buffer, scratch);
         for (from, to) in missing.runs() {
             let content = &buffer[from as usize * OS_PAGE..to as usize * OS_PAGE];
             let mut next = 0;
@@ -141,9 +140,37 @@ impl Engine {
         self.counters.add(Counter::ForkCopiedBytes, u64::from(missing.count()) * OS_PAGE as u64);
     }
 
+    /// Copies what is out of a page, and says which of its granules are: they are in the same places of `buffer`.
+    pub(crate) fn copy_out(
+        &self,
+        span: &Span,
+        page: &Page,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Granules {
+        let word = self.take(span.entries(), page.index);
+        let missing = page.granules.without(word.resident());
+        let out = match word.backing() {
+            _ if missing.is_empty() => Granules::NONE,
+            Backing::None => Granules::NONE,
+            Backing::Slot(slot) => {
+                let slot = self.space.claim_slot(slot);
+                buffer.copy_from_slice(self.space.bytes(&slot));
+                self.space.release_slot(slot);
+                missing
+            }
+            Backing::Handle(handle) => match self.store.get(Handle::from_bits(handle), 0, buffer, scratch) {
+                Ok(()) => missing,
+                Err(error) => self.stop(unreadable(error)),
+            },
+        };
+        give(span.entry(page.index), word);
+        out
+    }
+
     /// Copies `content`, which was at `run` when the child was made, to where the child has that now. Returns the children that
     /// it made meanwhile.
-    fn copy_run(&self, run: PageRange, content: &[u8], child: &mut Child) -> Vec<Child> {
+    pub(crate) fn copy_run(&self, run: PageRange, content: &[u8], child: &mut Child) -> Vec<Child> {
         let mut born = Vec::new();
         let mut at = 0;
         let mut one_by_one = false;

@@ -73,6 +73,7 @@ mod fault;
 mod fork;
 mod gauges;
 mod give_back;
+mod hand_over;
 mod handler;
 mod huge;
 mod huge_pool;

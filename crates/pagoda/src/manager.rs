@@ -17,11 +17,13 @@ use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
 use pagoda_linux::fault_signal::Registration;
+use pagoda_linux::offer::Stream;
+use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::space::{Adoption, Space};
 use pagoda_linux::statm::StatmReader;
 use pagoda_linux::tcb::ThreadLayout;
 use pagoda_linux::thread::{Files, spawn_raw};
-use pagoda_linux::uffd::{Mode, feature};
+use pagoda_linux::uffd::{Mode, Uffd, feature};
 
 use crate::config::Config;
 use crate::counters::{Counters, Snapshot};
@@ -68,6 +70,7 @@ fn assemble(
     mode: Mode,
     serves_forks: bool,
     adoption: &Adoption,
+    of_parent: Option<Uffd>,
     policies: Policies,
     stop_hook: StopHook,
 ) -> Result<Engine, StartError> {
@@ -87,10 +90,13 @@ fn assemble(
     let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
     let always = feature::PROCESS | if policies.in_thread { feature::SIGBUS } else { 0 };
     // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
-    let (space, fork_events) = match open(always | fork | tracks) {
-        Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(always), false),
-        Err(error) if tracks != 0 && error.raw_os_error() == Some(22) => (open(always), false),
-        result => (result, fork != 0),
+    let (space, fork_events) = match of_parent {
+        Some(uffd) => (Space::open_over(adoption, uffd, always | fork, slots, slot_bytes), true),
+        None => match open(always | fork | tracks) {
+            Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(always), false),
+            Err(error) if tracks != 0 && error.raw_os_error() == Some(22) => (open(always), false),
+            result => (result, fork != 0),
+        },
     };
     let space = space.map_err(|error| space_error(&error))?;
     let limit = store_most(config.budget);
@@ -154,50 +160,32 @@ pub struct ProcessEngine {
 }
 
 impl ProcessEngine {
-    /// Makes the engine and starts its threads, all on the calling thread's descriptors: call it on a raw thread with a
-    /// table of its own. `layout` was measured on a thread of the program. The watcher runs on the calling thread
-    /// afterwards, by [`ProcessWatcher::run`]. The tables are made for the whole budget of `config`, which the process may
-    /// come to have; what it has now is what `keeper` says. `is_child`: it was forked, and shares memory.
+    /// Makes the engine, on the calling thread's descriptors: call it on a raw thread with a table of its own. `layout` was measured
+    /// on a thread of the program. The tables are made for the whole budget of `config`, which the process may come to have; what
+    /// it has now is what `keeper` says. `is_child`: it was forked, and shares memory. `of_parent`: the descriptor that its
+    /// parent offers to it, if it does.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is managed then.
-    pub fn start(
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a process")]
+    pub fn prepare(
         config: &Config,
         keeper: ShareKeeper,
         is_child: bool,
         counters: Arc<Counters>,
         adoption: &Adoption,
+        of_parent: Option<Uffd>,
         layout: Option<ThreadLayout>,
         stop_hook: fn(StopReason) -> !,
-    ) -> Result<(Self, ProcessWatcher), StartError> {
-        let engine =
-            Arc::new(assemble(config, counters, Mode::Full, true, adoption, Policies::default(), stop_hook)?);
+    ) -> Result<PreparedEngine, StartError> {
+        let policies = Policies::default();
+        let engine = assemble(config, counters, Mode::Full, true, adoption, of_parent, policies, stop_hook)?;
         engine.set_budget(keeper.share());
         engine.has_forked.store(is_child, Ordering::Release);
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
         let watcher = Watcher::new(layout, keeper).map_err(proc_error)?;
         let count = StatmReader::new().map_err(proc_error)?;
-        let thread_error = |error: io::Error| StartError::Threads(Errno::from(&error));
-        for id in 0..handler_count() {
-            let engine = Arc::clone(&engine);
-            let mut scratch = Scratch::new(config.base_page);
-            let body = Box::new(move || engine.handle(id, &mut scratch));
-            spawn_raw(c"pagoda-handler", Files::Shared, body).map_err(thread_error)?;
-        }
-        let reclaimer = Arc::clone(&engine);
-        let mut scratch = Scratch::new(config.base_page);
-        let body = Box::new(move || reclaimer.reclaim(Some(&count), &mut scratch));
-        spawn_raw(c"pagoda-reclaim", Files::Shared, body).map_err(thread_error)?;
-        for shard in 0..engine.store.releases().shards() {
-            let engine = Arc::clone(&engine);
-            let body = Box::new(move || engine.work_on_releases(shard));
-            spawn_raw(c"pagoda-release", Files::Shared, body).map_err(thread_error)?;
-        }
-        let keeper = Arc::clone(&engine);
-        let body = Box::new(move || keeper.store.keep(&keeper.quit_handlers));
-        spawn_raw(c"pagoda-keep", Files::Shared, body).map_err(thread_error)?;
-        engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
-        Ok((Self { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
+        Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })
     }
 
     /// A thread is about to fork. False if the kernel does not tell of forks: then everything has to be released
@@ -211,9 +199,13 @@ impl ProcessEngine {
     /// What a child has to be given, and will hold until its own engine has evicted it.
     #[must_use]
     pub fn out_bytes(&self) -> Bytes {
-        let stored =
-            self.engine.store.usage().raw_bytes.get().saturating_sub(self.engine.ledger.copied_bytes());
-        Bytes::new(stored + self.engine.ledger.staged_bytes())
+        self.engine.out_bytes()
+    }
+
+    /// Whether a child takes that over as it is stored.
+    #[must_use]
+    pub fn hands_over(&self) -> bool {
+        self.engine.hands_over()
     }
 
     /// Brings everything back, ends the management, and returns when that is done: before a fork.
@@ -234,6 +226,53 @@ impl ProcessEngine {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.engine.counters
+    }
+}
+
+/// The engine of a whole process whose threads do not run yet.
+pub struct PreparedEngine {
+    engine: Arc<Engine>,
+    watcher: Watcher,
+    count: StatmReader,
+}
+
+impl PreparedEngine {
+    /// Takes all that this process lacks from its parent, whose offer it has accepted. Blocks until the parent has sent it.
+    ///
+    /// # Errors
+    /// The parent is gone, or there is no room: this process can't go on.
+    pub fn take_over(&mut self, stream: &Stream) -> io::Result<()> {
+        let mut present = PagemapScanner::new()?;
+        self.engine.take_over(stream, &mut present, &mut Scratch::new(self.engine.base))
+    }
+
+    /// Starts the threads. The watcher runs on the calling thread afterwards, by [`ProcessWatcher::run`].
+    ///
+    /// # Errors
+    /// [`StartError::Threads`].
+    pub fn start(self) -> Result<(ProcessEngine, ProcessWatcher), StartError> {
+        let Self { engine, watcher, count } = self;
+        let thread_error = |error: io::Error| StartError::Threads(Errno::from(&error));
+        for id in 0..handler_count() {
+            let engine = Arc::clone(&engine);
+            let mut scratch = Scratch::new(engine.base);
+            let body = Box::new(move || engine.handle(id, &mut scratch));
+            spawn_raw(c"pagoda-handler", Files::Shared, body).map_err(thread_error)?;
+        }
+        let reclaimer = Arc::clone(&engine);
+        let mut scratch = Scratch::new(engine.base);
+        let body = Box::new(move || reclaimer.reclaim(Some(&count), &mut scratch));
+        spawn_raw(c"pagoda-reclaim", Files::Shared, body).map_err(thread_error)?;
+        for shard in 0..engine.store.releases().shards() {
+            let engine = Arc::clone(&engine);
+            let body = Box::new(move || engine.work_on_releases(shard));
+            spawn_raw(c"pagoda-release", Files::Shared, body).map_err(thread_error)?;
+        }
+        let keeper = Arc::clone(&engine);
+        let body = Box::new(move || keeper.store.keep(&keeper.quit_handlers));
+        spawn_raw(c"pagoda-keep", Files::Shared, body).map_err(thread_error)?;
+        engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
+        Ok((ProcessEngine { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
     }
 }
 
@@ -352,6 +391,7 @@ impl ManagerBuilder {
             mode,
             false,
             &adoption,
+            None,
             self.policies,
             report_and_abort,
         )?);

@@ -29,7 +29,6 @@ mod handle;
 mod keep;
 mod memory;
 mod objects;
-#[cfg(feature = "migrate")]
 mod packed;
 mod promote;
 mod release;
