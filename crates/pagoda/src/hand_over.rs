@@ -6,7 +6,8 @@
 //! the gate held exclusively as for copies, and the child puts it into its own table and store before any fault of its own is
 //! served. Its one thread of the program waits in the library's fork handler until it has everything.
 //!
-//! On the stream are records of three words: what it is, an address, a length. First come all ranges, then the pages, then the
+//! On the stream are records of four words: what it is, an address, a length, and of a range how far it begins into its first
+//! entry, which differs where the program has moved it. First come all ranges, then the pages, then the
 //! end; without that the child ends itself. This module must never let the child's table miss a page that is out.
 
 use std::io;
@@ -38,6 +39,9 @@ const LOOK_US: u32 = 50;
 /// The share of its budget that the child fills with what it is given before it spills: one part in this.
 const STORED_SHARE: u64 = 2;
 
+/// As much it may always fill.
+const STORED_LEAST: u64 = 4 << 20;
+
 /// What became of an offer.
 pub(crate) enum HandedOver {
     /// The child has everything, or is gone.
@@ -65,24 +69,41 @@ impl Kind {
     const ALL: [Self; 5] = [Self::Managed, Self::Followed, Self::Packed, Self::Plain, Self::End];
 }
 
-const RECORD: usize = 3 * size_of::<u64>();
+const RECORD: usize = 4 * size_of::<u64>();
 
-fn send(stream: &Stream, kind: Kind, address: usize, len: usize, bytes: &[u8]) -> io::Result<()> {
-    let mut record = [0; RECORD];
-    for (to, word) in record.chunks_exact_mut(8).zip([kind as u64, address as u64, len as u64]) {
-        to.copy_from_slice(&word.to_ne_bytes());
-    }
-    stream.send(&record)?;
-    stream.send(bytes)
+/// What comes before the bytes of a page, or tells of a range.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    kind: Kind,
+    address: usize,
+    len: usize,
+    skipped: usize,
 }
 
-fn receive(stream: &Stream) -> io::Result<(Kind, usize, usize)> {
-    let mut record = [0; RECORD];
-    stream.receive(&mut record)?;
-    let word = |i: usize| u64::from_ne_bytes(record[i * 8..][..8].try_into().expect("8 bytes"));
-    let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word(0));
-    let kind = kind.ok_or(io::ErrorKind::InvalidData)?;
-    Ok((kind, word(1) as usize, word(2) as usize))
+impl Record {
+    fn send(self, stream: &Stream) -> io::Result<()> {
+        let words = [self.kind as u64, self.address as u64, self.len as u64, self.skipped as u64];
+        let mut record = [0; RECORD];
+        for (to, word) in record.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        stream.send(&record)
+    }
+
+    fn receive(stream: &Stream) -> io::Result<Self> {
+        let mut record = [0; RECORD];
+        stream.receive(&mut record)?;
+        let word = |i: usize| u64::from_ne_bytes(record[i * 8..][..8].try_into().expect("8 bytes"));
+        let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == word(0));
+        let kind = kind.ok_or(io::ErrorKind::InvalidData)?;
+        let [address, len, skipped] = [1, 2, 3].map(|i| word(i) as usize);
+        Ok(Self { kind, address, len, skipped })
+    }
+}
+
+fn send_page(stream: &Stream, kind: Kind, address: usize, bytes: &[u8]) -> io::Result<()> {
+    Record { kind, address, len: bytes.len(), skipped: 0 }.send(stream)?;
+    stream.send(bytes)
 }
 
 /// The giving side.
@@ -185,7 +206,9 @@ impl Engine {
                 Filler::Kernel => Kind::Followed,
                 Filler::Engine | Filler::EngineHuge => Kind::Managed,
             };
-            send(stream, kind, span.range().start(), span.range().len(), &[])?;
+            let (address, len) = (span.range().start(), span.range().len());
+            let skipped = span.skipped_bytes(table.entry_bytes());
+            Record { kind, address, len, skipped }.send(stream)?;
         }
         for span in table.spans() {
             for index in span.indices(span.range(), table.entry_bytes()) {
@@ -196,7 +219,7 @@ impl Engine {
             }
             self.counters.set(Counter::LastLookNs, now_ns());
         }
-        send(stream, Kind::End, 0, 0, &[])
+        Record { kind: Kind::End, address: 0, len: 0, skipped: 0 }.send(stream)
     }
 
     /// Sends what is out of a page, by the address of its first granule that is.
@@ -221,14 +244,14 @@ impl Engine {
             }
             Backing::Slot(_) | Backing::None => None,
         };
-        let sent = packed.map(|packed| send(stream, Kind::Packed, address, packed.len(), packed));
+        let sent = packed.map(|packed| send_page(stream, Kind::Packed, address, packed));
         give(span.entry(page.index), word);
         if let Some(sent) = sent {
             return sent;
         }
         match self.copy_out(span, page, buffer, scratch) {
             Granules::NONE => Ok(()),
-            _ => send(stream, Kind::Plain, address, buffer.len(), buffer),
+            _ => send_page(stream, Kind::Plain, address, buffer),
         }
     }
 }
@@ -248,14 +271,14 @@ impl Engine {
         let mut table = self.gate_exclusive();
         let (mut content, mut packed) = (vec![0; self.entry_bytes()], vec![0; self.entry_bytes()]);
         loop {
-            let (kind, address, len) = receive(stream)?;
+            let Record { kind, address, len, skipped } = Record::receive(stream)?;
             let bytes = match kind {
                 Kind::End => break,
                 Kind::Managed | Kind::Followed => {
                     let range = PageRange::new(address, address.wrapping_add(len));
                     let range = range.ok_or(io::ErrorKind::InvalidData)?;
                     let filler = if kind == Kind::Followed { Filler::Kernel } else { Filler::Engine };
-                    self.take_range(&mut table, present, range, filler)?;
+                    self.take_range(&mut table, present, range, skipped, filler)?;
                     continue;
                 }
                 Kind::Packed => packed.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?,
@@ -279,6 +302,7 @@ impl Engine {
         table: &mut Table,
         present: &mut PagemapScanner,
         range: PageRange,
+        skipped: usize,
         filler: Filler,
     ) -> io::Result<()> {
         let registered = match filler {
@@ -291,7 +315,8 @@ impl Engine {
             // There is no such memory here (madvise DONTFORK), and so no page of it.
             Err(_) => return Ok(()),
         }
-        table.insert(range, filler);
+        // Pages at a boundary of the parent's have content for each side: what the one side's page holds beyond it is nothing.
+        table.insert_apart(range, skipped, filler);
         match filler {
             Filler::Engine | Filler::EngineHuge => self.mark_present(table, present, range),
             Filler::Kernel => self.follows.store(true, Ordering::Relaxed),
@@ -312,9 +337,8 @@ impl Engine {
         let Some(span) = table.find(address) else { return Ok(()) };
         let page = table.page_at(span, address);
         let word = self.take(span.entries(), page.index);
-        // The parts of a page that was cut come with the same content each.
-        let is_new = word.backing() == Backing::None && !page.granules.without(word.resident()).is_empty();
-        let after = match if is_new { self.put_taken(packed, content, scratch) } else { Ok(Put::Zero) } {
+        let is_missing = !page.granules.without(word.resident()).is_empty();
+        let after = match if is_missing { self.put_taken(packed, content, scratch) } else { Ok(Put::Zero) } {
             Ok(Put::Stored(handle)) => Some(word.with_backing(Backing::Handle(handle.to_bits()))),
             Ok(Put::Zero) => Some(word),
             Err(_) => self.put_in_place(&page, word, content),
@@ -351,11 +375,10 @@ impl Engine {
         content: &[u8],
         scratch: &mut Scratch,
     ) -> Result<Put, PutError> {
-        let most = self.marks().budget().get() / STORED_SHARE;
-        let used = self.store.usage().memory_used_bytes.get();
-        if used > most {
-            // Where there is no other place, memory takes it.
-            let _ = self.store.spill(Bytes::new(most - most / 8));
+        let most = (self.marks().budget().get() / STORED_SHARE).max(STORED_LEAST);
+        if self.store.usage().memory_used_bytes.get() > most {
+            // By much at once, for each time is a trip to the disk. Where there is no other place, memory takes it.
+            let _ = self.store.spill(Bytes::new(most / 2));
         }
         match packed.map(|packed| self.store.put_packed(packed, content)) {
             Some(Ok(Some(handle))) => Ok(Put::Stored(handle)),

@@ -98,6 +98,10 @@ impl Span {
     pub(crate) fn entry(&self, index: usize) -> &AtomicU64 {
         &self.entries[index]
     }
+    /// How many bytes of its first entry lie below it.
+    pub(crate) fn skipped_bytes(&self, entry_bytes: usize) -> usize {
+        self.range.start().wrapping_sub(self.origin) % entry_bytes
+    }
     fn index_of(&self, address: usize, entry_bytes: usize) -> usize {
         address.wrapping_sub(self.origin) / entry_bytes
     }
@@ -220,8 +224,18 @@ impl Table {
                 return span;
             }
         }
-        let origin = range.start() - range.start() % entry_bytes;
-        let needed = (range.end() - origin).div_ceil(entry_bytes);
+        self.insert_with_room(range, range.start() % entry_bytes, filler, room)
+    }
+
+    /// As [`insert`](Self::insert), as a span of its own, whatever it lies beside, which begins `skipped` bytes into its first
+    /// entry.
+    pub(crate) fn insert_apart(&mut self, range: PageRange, skipped: usize, filler: Filler) -> &Span {
+        self.insert_with_room(range, skipped % self.entry_bytes, filler, 0)
+    }
+
+    fn insert_with_room(&mut self, range: PageRange, skipped: usize, filler: Filler, room: usize) -> &Span {
+        let origin = range.start().wrapping_sub(skipped);
+        let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
         let entries = zeroed_words(needed + room);
         let span = Span { range, origin, entries, filler, movable: AtomicBool::new(true) };
         self.spans.entry(range.start()).insert_entry(span).into_mut()
@@ -308,6 +322,23 @@ mod tests {
             let alone = table.insert(range(100_000, 100_016), Filler::Engine);
             assert_eq!(alone.entries.len(), 16 * PAGE / base.bytes());
         }
+    }
+
+    #[test]
+    fn what_is_put_apart_shares_no_entry_with_what_it_lies_beside() {
+        let mut table = Table::new(BasePage::K64);
+        for (from, to, skipped) in [(16, 50, 0), (50, 70, 2), (70, 100, 9)] {
+            table.insert_apart(range(from, to), skipped * PAGE, Filler::Engine);
+        }
+        let spans: Vec<_> = table.spans().map(Span::range).collect();
+        assert_eq!(spans, [range(16, 50), range(50, 70), range(70, 100)]);
+        let [left, right] = [49, 50].map(|page| table.find(page * PAGE).expect("managed"));
+        assert!(!Arc::ptr_eq(left.entries(), right.entries()));
+        assert_eq!(table.page_at(left, 49 * PAGE).granules, Granules::range(0, 2));
+        assert_eq!(table.page_at(right, 50 * PAGE).granules, Granules::range(2, 16));
+        let moved = table.find(70 * PAGE).expect("managed");
+        assert_eq!(table.page_at(moved, 71 * PAGE).granule_of(71 * PAGE), 10);
+        assert_eq!((moved.skipped_bytes(16 * PAGE), moved.entries().len()), (9 * PAGE, 3));
     }
 
     #[test]
