@@ -7,6 +7,7 @@
 pub mod byte_store;
 pub mod cgroup;
 pub mod clear;
+pub mod contiguity;
 pub mod direct_file;
 pub mod doorbell;
 pub mod fault_signal;
@@ -22,6 +23,7 @@ pub mod own_memory;
 pub mod pack;
 pub mod pagemap;
 pub mod perf;
+pub mod plain_memory;
 pub mod probe;
 pub mod process;
 pub mod range;

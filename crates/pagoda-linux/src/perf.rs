@@ -5,7 +5,7 @@
 
 use std::io;
 
-use perf_event::events::Hardware;
+use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware};
 use perf_event::{Builder, Counter, Group};
 
 /// Four hardware counters of one thread, user mode only, off at first.
@@ -74,6 +74,32 @@ impl HardwareCounters {
             cache_references: counted[&self.cache_references],
             cache_misses: counted[&self.cache_misses],
         }))
+    }
+}
+
+/// Loads of one thread, user mode only, whose translation was not in the data TLB; off at first.
+pub struct TlbMisses(Counter);
+
+impl TlbMisses {
+    /// A counter of the calling thread.
+    ///
+    /// # Errors
+    /// As [`HardwareCounters::of_this_thread`].
+    pub fn of_this_thread() -> io::Result<Self> {
+        let event = Cache { which: CacheId::DTLB, operation: CacheOp::READ, result: CacheResult::MISS };
+        Builder::new(event).build().map(Self)
+    }
+
+    /// How many `work` had. Costs three system calls.
+    ///
+    /// # Errors
+    /// What the kernel says to switching it on or off, and to reading it.
+    pub fn count<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<(T, u64)> {
+        self.0.reset()?;
+        self.0.enable()?;
+        let result = work();
+        self.0.disable()?;
+        Ok((result, self.0.read()?))
     }
 }
 

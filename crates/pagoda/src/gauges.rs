@@ -26,6 +26,7 @@ impl Engine {
         self.ledger.reconcile(held, self.store.usage().memory_committed_bytes.get());
         self.counters.set(Counter::AnonBytes, held);
         self.counters.raise(Counter::AnonPeakBytes, held);
+        self.counters.set(Counter::TableBytes, self.gate_shared().entries_bytes());
         self.publish_gauges();
     }
 

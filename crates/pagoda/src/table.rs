@@ -175,6 +175,19 @@ impl Table {
     pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
         self.spans.values()
     }
+    /// What the entries of all spans take, of address space. A base page that was cut in two has one entry.
+    pub(crate) fn entries_bytes(&self) -> u64 {
+        let mut before: Option<(&Entries, usize)> = None;
+        let mut count = 0;
+        for span in self.spans() {
+            let indices = span.indices(span.range, self.entry_bytes);
+            let is_shared = before
+                .is_some_and(|(entries, last)| Arc::ptr_eq(entries, &span.entries) && last == indices.start);
+            count += indices.len() - usize::from(is_shared);
+            before = Some((&span.entries, indices.end - 1));
+        }
+        (count * size_of::<Word>()) as u64
+    }
     /// The page of `address` in `span`, whole as far as the span goes.
     pub(crate) fn page_at(&self, span: &Span, address: usize) -> Page {
         span.page(span.index_of(address, self.entry_bytes), span.range, self.entry_bytes)
@@ -354,6 +367,7 @@ mod tests {
         assert_eq!((a.granules, b.granules), (Granules::range(0, 4), Granules::range(6, 16)));
         assert!(Arc::ptr_eq(left.entries(), right.entries()));
         assert!(table.find(20 * PAGE).is_none());
+        assert_eq!(table.entries_bytes(), 3 * 8, "one entry for each base page");
     }
 
     #[test]

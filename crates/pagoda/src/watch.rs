@@ -315,6 +315,7 @@ impl Engine {
         // What is neither the program's nor holds content of it.
         let own = self.ledger.held_bytes().saturating_sub(self.managed_frames_bytes() + unmanaged);
         self.counters.set(Counter::OwnBytes, own);
+        self.counters.set(Counter::TableBytes, self.gate_shared().entries_bytes());
     }
 
     fn look_at_mapping(

@@ -3,11 +3,13 @@
 //! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
 //! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `clear` compares the orders in which
 //! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library and kills
-//! processes with as much stored (`release/`), `migrate` moves them to another process (`migrate/`). `list.rs` says what there is, and `all.rs` runs all
+//! processes with as much stored (`release/`), `migrate` moves them to another process (`migrate/`), `base-page` touches them
+//! densely and sparsely (`base_page/`). `list.rs` says what there is, and `all.rs` runs all
 //! of it for one page (`html/`). The worker process that is measured is `worker.rs`. But for these two, nothing here knows the engine: Pagoda is
 //! started as anyone starts it, by `pagoda run`.
 
 mod all;
+mod base_page;
 mod budget;
 mod churn;
 mod clear;
@@ -22,6 +24,7 @@ mod no_pressure;
 mod pattern;
 mod process;
 mod programs;
+mod redis_client;
 mod release;
 mod report;
 mod scratch;
@@ -65,6 +68,8 @@ enum Bench {
     Release(release::ReleaseArgs),
     /// Moving a live region: what zero pages cost at the destination, codecs, a writer that goes on, stored pages
     Migrate(migrate::MigrateArgs),
+    /// Base pages of 4, 16 and 64 KiB by density, against the kernel's small, huge and 64 KiB pages: faults, tables, memory, time
+    BasePage(base_page::BasePageArgs),
     /// Every bench, and one HTML page of all their figures
     All(all::AllArgs),
 }
@@ -147,6 +152,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Zones(args) => zones::run(args),
         Bench::Release(args) => release::run(args),
         Bench::Migrate(args) => migrate::run(args),
+        Bench::BasePage(args) => base_page::run(args),
         Bench::All(args) => all::run(args),
     };
     match result {

@@ -144,6 +144,11 @@ impl Running {
         Ok(Finished { output, seconds, anonymous_bytes_peak: self.anonymous_bytes_peak })
     }
 
+    /// The child.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it has ended.
     pub fn ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))

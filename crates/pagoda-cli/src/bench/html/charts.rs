@@ -3,7 +3,11 @@
 //! A figure that is null or not there becomes no bar: a side that could not run has none. This module must never compute
 //! more than a ratio.
 
+mod base_page;
+
 use serde_json::Value;
+
+pub use base_page::base_page;
 
 use super::svg::{Bar, Chart, Side};
 

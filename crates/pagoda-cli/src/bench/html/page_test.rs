@@ -17,6 +17,7 @@ fn canned(name: &str) -> Value {
         "release" => include_str!("canned/release.json"),
         "migrate" => include_str!("canned/migrate.json"),
         "zones" => include_str!("canned/zones.json"),
+        "base-page" => include_str!("canned/base-page.json"),
         other => panic!("the bench {other} has no canned figures"),
     };
     serde_json::from_str(text).expect("JSON")

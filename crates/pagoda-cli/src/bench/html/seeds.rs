@@ -34,7 +34,7 @@ pub static SEEDS: [Seed; 5] = [
         title: "Base pages of 64 KiB",
         published: "kernels with 64 KiB pages of their own: Redis +250% throughput, MySQL +16.9%, SPEC +4.17% over 4 KiB with huge \
                     pages; a source tree in the page cache +47.1%",
-        bench: None,
+        bench: Some("base-page"),
     },
     Seed {
         title: "Zones take turns by their batches",

@@ -3,13 +3,10 @@
 //! The same server, the same keys and the same requests on every side; every value that is read is compared. This
 //! module must never count a request whose answer was wrong: it ends with an error instead.
 
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 
@@ -20,6 +17,7 @@ use crate::bench::data::{Random, mix};
 use crate::bench::histogram::Histogram;
 use crate::bench::kernel::{KernelSide, Split};
 use crate::bench::process::{Cancel, Running};
+use crate::bench::redis_client::Client;
 use crate::bench::report::round;
 use crate::bench::scratch::Scratch;
 use crate::bench::stats::median;
@@ -171,7 +169,7 @@ impl Bench<'_> {
     }
 
     fn load(&self, socket: &Path, server: &mut Running) -> anyhow::Result<Sample> {
-        let mut client = Client::connect(socket, server, self.cancel)?;
+        let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
         let mut versions = vec![0u32; self.keys as usize];
         for first in (0..self.keys).step_by(PIPELINE as usize) {
             self.cancel.check()?;
@@ -179,7 +177,7 @@ impl Bench<'_> {
             for key in keys.clone() {
                 client.send(&[b"SET", &name(key), &value(key, 0)])?;
             }
-            client.write.flush()?;
+            client.flush()?;
             for _ in keys {
                 client.expect("+OK")?;
             }
@@ -237,78 +235,4 @@ fn value(key: u64, version: u32) -> Vec<u8> {
     let mut random = Random::new(key << 32 | u64::from(version));
     let word = |i| if i < VALUE_WORDS / 4 { random.next() } else { mix(key) };
     (0..VALUE_WORDS).map(word).flat_map(u64::to_le_bytes).collect()
-}
-
-struct Client {
-    read: BufReader<UnixStream>,
-    write: BufWriter<UnixStream>,
-}
-
-impl Client {
-    fn connect(socket: &Path, server: &mut Running, cancel: &Cancel) -> anyhow::Result<Self> {
-        let start = Instant::now();
-        loop {
-            match UnixStream::connect(socket) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(LIMIT))?;
-                    let read = BufReader::new(stream.try_clone()?);
-                    return Ok(Self { read, write: BufWriter::new(stream) });
-                }
-                Err(error) if start.elapsed() > Duration::from_secs(10) || server.ended() => {
-                    return Err(error).context("the server does not listen");
-                }
-                Err(_) => thread::sleep(Duration::from_millis(5)),
-            }
-            cancel.check()?;
-        }
-    }
-
-    fn send(&mut self, words: &[&[u8]]) -> anyhow::Result<()> {
-        write!(self.write, "*{}\r\n", words.len())?;
-        for word in words {
-            write!(self.write, "${}\r\n", word.len())?;
-            self.write.write_all(word)?;
-            self.write.write_all(b"\r\n")?;
-        }
-        Ok(())
-    }
-
-    fn ask(&mut self, words: &[&[u8]]) -> anyhow::Result<()> {
-        self.send(words)?;
-        Ok(self.write.flush()?)
-    }
-
-    fn line(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        self.read.read_line(&mut line)?;
-        Ok(line.trim_end().to_owned())
-    }
-
-    fn expect(&mut self, reply: &str) -> anyhow::Result<()> {
-        let line = self.line()?;
-        if line != reply {
-            bail!("the server answered {line:?}, not {reply}");
-        }
-        Ok(())
-    }
-
-    fn bulk(&mut self) -> anyhow::Result<Vec<u8>> {
-        let line = self.line()?;
-        let length: usize = line
-            .strip_prefix('$')
-            .and_then(|length| length.parse().ok())
-            .with_context(|| format!("the server answered {line:?}"))?;
-        let mut content = vec![0; length + 2];
-        self.read.read_exact(&mut content)?;
-        content.truncate(length);
-        Ok(content)
-    }
-
-    /// Whether it still saves, and whether the last save went well.
-    fn saving(&mut self) -> anyhow::Result<(bool, bool)> {
-        self.ask(&[b"INFO", b"persistence"])?;
-        let text = String::from_utf8_lossy(&self.bulk()?).into_owned();
-        let has = |line: &str| text.lines().any(|other| other == line);
-        Ok((!has("rdb_bgsave_in_progress:0"), has("rdb_last_bgsave_status:ok")))
-    }
 }

@@ -1,0 +1,229 @@
+//! A server in memory, by what its pages are: the kernel's small and huge ones, and Pagoda's.
+//!
+//! The same server, keys and requests on every side; every value that is read is compared. It has 1.2 times the memory that
+//! it needs, so that nothing is ever out. This module must never call a side huge pages whose heap has none.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use serde::Serialize;
+
+use super::super::budget::reason;
+use super::super::data::{Random, mix};
+use super::super::histogram::Histogram;
+use super::super::process::{Cancel, Running};
+use super::super::redis_client::Client;
+use super::super::report::round;
+use super::super::scratch::Scratch;
+use super::super::stats::median;
+use super::super::warm;
+use super::Setup;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const VALUE_BYTES: usize = 512;
+/// What the server takes for a key beside its value.
+const KEY_BYTES: u64 = 150;
+/// Requests on their way at a time.
+const PIPELINE: u64 = 64;
+
+/// The sides, in the order in which they take turns.
+const SIDES: [&str; 4] = ["kernel_4k", "kernel_thp", "pagoda_64k", "pagoda_2m"];
+
+/// Requests a second with 64 on their way, and the time of one alone.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Figures {
+    pub get_ops: f64,
+    pub set_ops: f64,
+    pub p50_ms: f64,
+}
+
+/// All sides.
+#[derive(Default, Serialize)]
+pub struct Redis {
+    #[serde(flatten)]
+    pub sides: BTreeMap<&'static str, Option<Figures>>,
+    /// GET of `pagoda_64k` over `kernel_thp`.
+    pub ratio_vs_thp: Option<f64>,
+    pub keys: u64,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub why: BTreeMap<&'static str, String>,
+}
+
+/// Steps for the progress bar.
+pub fn steps(rounds: usize) -> u64 {
+    (SIDES.len() * (rounds + 1)) as u64
+}
+
+/// Runs everything.
+pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Redis> {
+    let keys = if setup.quick { 20_000 } else { 600_000 };
+    let mut redis = Redis { keys, ..Redis::default() };
+    let mut samples: BTreeMap<&str, Vec<Figures>> = BTreeMap::new();
+    let need = Bytes::new(keys * (VALUE_BYTES as u64 + KEY_BYTES));
+    for number in 0..=setup.rounds {
+        for side in SIDES {
+            if !redis.why.contains_key(side) {
+                match (Bench { setup, cancel, keys, need }).run(side) {
+                    Ok(figures) if number > 0 => samples.entry(side).or_default().push(figures),
+                    Ok(_) => {}
+                    Err(error) => {
+                        redis.why.insert(side, reason(error)?);
+                    }
+                }
+            }
+            setup.progress.inc(1);
+        }
+    }
+    for side in SIDES {
+        let of = |pick: fn(&Figures) -> f64| {
+            let all = samples.get(side).filter(|_| !redis.why.contains_key(side))?;
+            median(&all.iter().map(pick).collect::<Vec<_>>()).map(round)
+        };
+        let figures = || {
+            Some(Figures {
+                get_ops: of(|f| f.get_ops)?,
+                set_ops: of(|f| f.set_ops)?,
+                p50_ms: of(|f| f.p50_ms)?,
+            })
+        };
+        redis.sides.insert(side, figures());
+    }
+    let get = |side| redis.sides[side].map(|figures| figures.get_ops);
+    redis.ratio_vs_thp = get("pagoda_64k").zip(get("kernel_thp")).map(|(ours, thp)| round(ours / thp));
+    Ok(redis)
+}
+
+struct Bench<'a> {
+    setup: &'a Setup,
+    cancel: &'a Cancel,
+    keys: u64,
+    need: Bytes,
+}
+
+impl Bench<'_> {
+    fn run(&self, side: &str) -> anyhow::Result<Figures> {
+        let scratch = Scratch::new()?;
+        let socket = scratch.file("redis.sock");
+        let command = self.command(side, &scratch, &socket);
+        warm(self.need);
+        let mut server = Running::start(&command)?;
+        let figures = self.load(side, &socket, &mut server)?;
+        server.wait(LIMIT, self.cancel, || ())?;
+        Ok(figures)
+    }
+
+    fn command(&self, side: &str, scratch: &Scratch, socket: &Path) -> Vec<String> {
+        let [directory, at] = [scratch.path(), socket].map(|path| path.display().to_string());
+        let mut words: Vec<String> = Vec::new();
+        let base = match side {
+            "pagoda_64k" => Some(BasePage::K64),
+            "pagoda_2m" => Some(BasePage::M2),
+            _ => None,
+        };
+        if let Some(base) = base {
+            let budget = Bytes::new(self.need.get() * 6 / 5).max(Bytes::mib(64)).get().to_string();
+            let base = base.to_string();
+            let run =
+                [&self.setup.program, "run", "--memory", &budget, "--base-page", &base, "--quiet", "--"];
+            words.extend(run.map(str::to_owned));
+        }
+        if side == "kernel_thp" {
+            // Its allocator asks for huge pages, and the server does not forbid them.
+            words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned));
+        }
+        let server = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--dir", &directory];
+        words.extend(server.into_iter().chain(["--unixsocket", &at]).map(str::to_owned));
+        if side == "kernel_thp" {
+            words.extend(["--disable-thp", "no"].map(str::to_owned));
+        }
+        words
+    }
+
+    fn load(&self, side: &str, socket: &Path, server: &mut Running) -> anyhow::Result<Figures> {
+        let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
+        self.set_all(&mut client, |number| number, self.keys)?;
+        if side == "kernel_thp" {
+            ensure_huge(server.id(), self.need)?;
+        }
+        let mut random = Random::new(3);
+        let requests = self.keys / 2;
+        let begin = Instant::now();
+        self.set_all(&mut client, |_| random.below(self.keys), requests)?;
+        let set_ops = requests as f64 / begin.elapsed().as_secs_f64();
+        let begin = Instant::now();
+        for first in (0..requests).step_by(PIPELINE as usize) {
+            self.cancel.check()?;
+            let keys: Vec<u64> =
+                (first..(first + PIPELINE).min(requests)).map(|_| random.below(self.keys)).collect();
+            for key in &keys {
+                client.send(&[b"GET", &name(*key)])?;
+            }
+            client.flush()?;
+            for key in keys {
+                ensure!(client.bulk()? == value(key), "wrong data: key {key}");
+            }
+        }
+        let get_ops = requests as f64 / begin.elapsed().as_secs_f64();
+        let mut times = Histogram::new();
+        for _ in 0..requests.min(20_000) {
+            let key = random.below(self.keys);
+            let begin = Instant::now();
+            client.ask(&[b"GET", &name(key)])?;
+            let content = client.bulk()?;
+            times.add(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            ensure!(content == value(key), "wrong data: key {key}");
+        }
+        client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
+        Ok(Figures { get_ops, set_ops, p50_ms: times.percentiles().p50 / 1000.0 })
+    }
+
+    fn set_all(
+        &self,
+        client: &mut Client,
+        mut key: impl FnMut(u64) -> u64,
+        count: u64,
+    ) -> anyhow::Result<()> {
+        for first in (0..count).step_by(PIPELINE as usize) {
+            self.cancel.check()?;
+            let numbers = first..(first + PIPELINE).min(count);
+            for number in numbers.clone() {
+                let key = key(number);
+                client.send(&[b"SET", &name(key), &value(key)])?;
+            }
+            client.flush()?;
+            for _ in numbers {
+                client.expect("+OK")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that half of what the server holds is in huge pages.
+fn ensure_huge(pid: u32, need: Bytes) -> anyhow::Result<()> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
+    if kib << 10 < need.get() / 2 {
+        bail!(
+            "the server has {} in huge pages of {need}: its allocator did not ask for them",
+            Bytes::new(kib << 10)
+        );
+    }
+    Ok(())
+}
+
+fn name(key: u64) -> Vec<u8> {
+    format!("key:{key:08}").into_bytes()
+}
+
+fn value(key: u64) -> Vec<u8> {
+    let words = (0..VALUE_BYTES / 8).map(|word| mix(key << 8 | word as u64));
+    words.flat_map(u64::to_le_bytes).collect()
+}

@@ -1,0 +1,133 @@
+//! The figures for people. Pure.
+
+use comfy_table::{CellAlignment, Table};
+use pagoda_core::size::Bytes;
+
+use super::pattern::Pattern;
+use super::{Group, Report, Rows};
+
+impl Report {
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "{}\n{} touched for the first time, then read at random; medians of {} rounds (least-greatest)\n",
+            self.machine,
+            Bytes::new(self.buffer_bytes),
+            self.rounds
+        );
+        for pattern in Pattern::ALL {
+            let (name, table) = (pattern.name(), self.pattern_table(pattern.name()));
+            text += &format!("\n{name}\n{table}\n");
+        }
+        let break_even = self.break_even_density.map_or("at no density".to_owned(), |density| {
+            format!("from {:.0}% of each 64 KiB on", 100.0 * density)
+        });
+        text += &format!("\ntouching 64 KiB at 64 KiB takes no longer than at 4 KiB {break_even}\n");
+        text += &format!("\nmapping and touching a buffer, us\n{}\n", self.sweep_table());
+        text += &format!("\n{} of a file, from open to close, GiB/s\n", Bytes::new(super::FILE_BYTES as u64));
+        for (side, rate) in &self.open2close_gib_s.rows {
+            text += &format!("{side}: {}\n", number(*rate, 2));
+        }
+        text += &format!("\nredis, {} keys\n{}\n", self.redis.keys, self.redis_table());
+        let sv39 = &self.sv39;
+        text += &format!(
+            "\nSv39 as published, computed: {} of tables at 64 KiB and {} at 4 KiB, {} times the TLB reach\n",
+            Bytes::new(sv39.table_bytes_64k),
+            Bytes::new(sv39.table_bytes_4k),
+            sv39.tlb_reach_ratio
+        );
+        for (what, why) in self.missing() {
+            text += &format!("no {what}: {why}\n");
+        }
+        text
+    }
+
+    fn missing(&self) -> Vec<(&'static str, &str)> {
+        fn of<T>(group: &Group<T>) -> impl Iterator<Item = (&'static str, &str)> {
+            group.why.iter().map(|(name, why)| (*name, why.as_str()))
+        }
+        let redis = self.redis.why.iter().map(|(side, why)| (*side, why.as_str()));
+        let counters = [("TLB misses", &self.tlb_misses_why), ("contiguity", &self.contiguous_percent_why)];
+        let counters = counters.into_iter().filter_map(|(what, why)| Some((what, why.as_deref()?)));
+        of(&self.clusters).chain(of(&self.kernel)).chain(redis).chain(counters).collect()
+    }
+
+    fn pattern_table(&self, pattern: &str) -> Table {
+        let mut table = table(&[
+            "side",
+            "faults",
+            "table",
+            "resident",
+            "of touched",
+            "after 5 s",
+            "first touch GiB/s",
+            "random load ns",
+            "TLB misses",
+            "contiguous %",
+        ]);
+        let groups: [(&str, &Group<Rows>); 2] = [("Pagoda", &self.clusters), ("kernel", &self.kernel)];
+        for (who, group) in groups {
+            for (name, rows) in &group.rows {
+                let Some(row) = rows.as_ref().and_then(|rows| rows.get(pattern)) else { continue };
+                let [least, greatest] = row.first_touch_gib_s_spread;
+                table.add_row([
+                    format!("{who} {name}"),
+                    row.faults.to_string(),
+                    Bytes::new(row.table_bytes).to_string(),
+                    Bytes::new(row.resident).to_string(),
+                    format!("{:.2}", row.resident as f64 / row.touched as f64),
+                    row.resident_after_5s.map_or_else(String::new, |bytes| Bytes::new(bytes).to_string()),
+                    format!("{:.2} ({least:.2}-{greatest:.2})", row.first_touch_gib_s),
+                    format!("{:.1}", row.random_load_ns),
+                    row.tlb_misses.map_or("-".to_owned(), |misses| misses.to_string()),
+                    number(row.contiguous_percent, 1),
+                ]);
+            }
+        }
+        align_right(table)
+    }
+
+    fn sweep_table(&self) -> Table {
+        let sizes: Vec<String> = self.sweep_mib.iter().map(|mib| format!("{mib} MiB")).collect();
+        let header: Vec<&str> = std::iter::once("side").chain(sizes.iter().map(String::as_str)).collect();
+        let mut table = table(&header);
+        for (side, times) in &self.map_touch_us.rows {
+            let Some(times) = times else { continue };
+            let times = times.iter().map(|us| format!("{us:.0}"));
+            table.add_row(std::iter::once((*side).to_owned()).chain(times));
+        }
+        align_right(table)
+    }
+
+    fn redis_table(&self) -> Table {
+        let mut table = table(&["side", "GET/s", "SET/s", "p50 ms"]);
+        for (side, figures) in &self.redis.sides {
+            let Some(figures) = figures else { continue };
+            table.add_row([
+                (*side).to_owned(),
+                format!("{:.0}", figures.get_ops),
+                format!("{:.0}", figures.set_ops),
+                format!("{:.3}", figures.p50_ms),
+            ]);
+        }
+        align_right(table)
+    }
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header(header);
+    table
+}
+
+fn align_right(mut table: Table) -> Table {
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
