@@ -34,6 +34,12 @@ impl FaultAround {
         Self { most_pages: WINDOW_MOST.get() / base.bytes() as u64, pages: 1, next: None }
     }
 
+    /// Whether a fault on `page` may be this reader's, who went on: no further from where it would fault next than a window.
+    #[must_use]
+    pub fn may_go_on_at(&self, page: u64) -> bool {
+        self.next.is_some_and(|next| next <= page && page - next <= self.most_pages)
+    }
+
     /// Takes note of a fault on `page`, and says which pages to bring in: `page` itself, and pages right above it.
     ///
     /// `mapping` is the pages that are mapped together with it. `may_fetch` says of another page of it whether it is out
@@ -51,11 +57,10 @@ impl FaultAround {
         assert!(mapping.contains(&page), "page {page} is not in {mapping:?}");
         // A reader passes what is resident without a fault. That is no jump, if it isn't more than a window could
         // be.
-        let goes_on = self.next.is_some_and(|next| {
-            next <= page
-                && page - next <= self.most_pages
-                && !(next..page).any(|page| mapping.contains(&page) && may_fetch(page))
-        });
+        let goes_on = self.may_go_on_at(page)
+            && self
+                .next
+                .is_some_and(|next| !(next..page).any(|page| mapping.contains(&page) && may_fetch(page)));
         self.pages = if goes_on { (2 * self.pages).min(self.most_pages) } else { 1 };
         let most = page.saturating_add(self.pages).min(mapping.end);
         let end = (page + 1..most).find(|&page| !may_fetch(page)).unwrap_or(most);
@@ -101,6 +106,9 @@ mod tests {
         // Far away, backwards, and with a gap that nobody filled.
         assert_eq!((fault(500), fault(501), fault(2)), (500..501, 501..503, 2..3));
         assert_eq!((fault(4), fault(5)), (4..5, 5..7));
+        let expected = [(6, false), (7, true), (7 + 32, true), (7 + 33, false)];
+        assert_eq!(expected.map(|(page, _)| (page, around.may_go_on_at(page))), expected);
+        assert!(!FaultAround::new(BasePage::K64).may_go_on_at(0), "nobody was there yet");
     }
 
     #[test]

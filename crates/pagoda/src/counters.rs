@@ -281,6 +281,8 @@ counters! {
     Total FaultsStored faults_stored,
     /// Base pages that were fetched before anyone asked, because the one below them was read.
     Total FetchedAhead fetched_ahead,
+    /// Base pages that were filled with zeroes before anyone touched them, because the one below them was touched first.
+    Total FilledAround filled_around,
     /// Faults that found their page already there.
     Total FaultsSpurious faults_spurious,
     /// Faults that had to wait for memory.

@@ -26,6 +26,7 @@ use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Space;
 
 use crate::account::Owners;
+use crate::around::Around;
 use crate::bell::Bell;
 use crate::counters::{Counter, Counters};
 use crate::error::StopReason;
@@ -105,6 +106,8 @@ pub(crate) struct Engine {
     pub(crate) release_done: AtomicBool,
     /// What the handlers served last.
     pub(crate) recent: Recent,
+    /// Who touches memory for the first time, and how far ahead it is filled.
+    pub(crate) around: Around,
     /// How many ranges are being brought back for good, whatever the budget says.
     pub(crate) bringing_back: AtomicUsize,
     /// When each handler began the fault that it is serving, in nanoseconds; 0 if it waits. For the watchdog.
@@ -163,6 +166,7 @@ impl Engine {
             released: AtomicBool::new(false),
             release_done: AtomicBool::new(false),
             recent: Recent::default(),
+            around: Around::new(base, false),
             bringing_back: AtomicUsize::new(0),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
             stop_hook,

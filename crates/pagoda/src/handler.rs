@@ -147,6 +147,7 @@ impl Engine {
     pub(crate) fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
         let page = fault.address / self.entry_bytes();
         let extent = self.recent.extent(page);
+        self.fill_around(fault);
         match self.serve(fault.address, fault.write, extent, scratch) {
             Served::Done => {
                 let next = (page + 1) * self.entry_bytes();

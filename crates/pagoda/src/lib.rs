@@ -62,6 +62,7 @@ pub use region::{ForeignMemory, Region, RegionBuilder, RegionError};
 pub mod account;
 mod adopt;
 mod ahead;
+mod around;
 mod bell;
 pub mod config;
 mod copied;

@@ -3,6 +3,10 @@
 //! Only with the feature `testing`; no product code may use it. Nothing here may use the engine or know of it: the
 //! programs that are managed in tests are made of this, and have to be ordinary ones.
 
+#[cfg(target_arch = "x86_64")]
+pub mod access;
+#[cfg(target_arch = "x86_64")]
+pub mod area;
 pub mod atomic_words;
 pub mod bus;
 pub mod compiled;

@@ -152,7 +152,12 @@ fn what_stays_out_is_read_once() {
         eprintln!("SKIPPED a live source: this machine offers no userfaultfd with UFFDIO_MOVE");
         return;
     }
-    let manager = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).build().expect("a manager");
+    let manager = Manager::builder()
+        .budget(Bytes::mib(24))
+        .user_mode_only(true)
+        .fault_around(false)
+        .build()
+        .expect("a manager");
     let mut region = manager.region(Bytes::mib(4)).create().expect("a region");
     for offset in (0..1 << 20).step_by(OS_PAGE) {
         region.write_at(offset, &[offset as u8 | 1, 2, 3]);

@@ -30,12 +30,14 @@ pub struct Manner {
     pub base: BasePage,
     /// In the thread that touches.
     pub in_thread: bool,
+    /// Who touches upwards gets more with a fault.
+    pub fault_around: bool,
 }
 
 impl Manner {
-    /// By handler threads, for the program's own accesses.
+    /// By handler threads, one base page for each fault.
     pub const fn handlers(base: BasePage) -> Self {
-        Self { base, in_thread: false }
+        Self { base, in_thread: false, fault_around: false }
     }
 
     /// A manager with room for a buffer of `len`.
@@ -43,6 +45,7 @@ impl Manner {
         // The buffer, as much again for what is staged, and far from every watermark.
         let budget = Bytes::new(4 * len as u64).max(Bytes::mib(256));
         let builder = Manager::builder().budget(budget).base_page(self.base).serve_in_thread(self.in_thread);
+        let builder = builder.fault_around(self.fault_around);
         builder.user_mode_only(true).build().context("starting Pagoda")
     }
 }

@@ -47,6 +47,9 @@ const FILE_BYTES: usize = 16 << 20;
 /// Entries of a TLB, of which any number gives the same ratio.
 const TLB_ENTRIES: u32 = 64;
 
+const AROUND: &str = "fault_around";
+const AROUND_IN_THREAD: &str = "fault_around_in_thread";
+
 /// Why a row of Pagoda's is null.
 const NO_ENGINE: &str = "the engine does not do this yet";
 
@@ -100,12 +103,23 @@ struct Sv39 {
     tlb_reach_ratio: f64,
 }
 
+/// Fault-around at 64 KiB, on a dense buffer.
+#[derive(Serialize)]
+struct FaultAround {
+    first_touch_gib_s: f64,
+    first_touch_gib_s_spread: [f64; 2],
+    faults: u64,
+    /// The same, served in the thread that touches.
+    in_thread_first_touch_gib_s: f64,
+    in_thread_first_touch_gib_s_spread: [f64; 2],
+}
+
 /// All that was found out.
 #[derive(Serialize)]
 struct Report {
     bench: &'static str,
     clusters: Group<Rows>,
-    fault_around: Group<f64>,
+    fault_around: Option<FaultAround>,
     kernel: Group<Rows>,
     break_even_density: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -165,6 +179,8 @@ pub fn run(args: &BasePageArgs) -> anyhow::Result<ExitCode> {
 /// The sides of a run by name.
 struct Sides {
     clusters: Vec<(&'static str, Side)>,
+    /// Of a dense buffer only.
+    fault_around: [(&'static str, Side); 2],
     kernel: Vec<(&'static str, Side)>,
     no_mthp: Option<String>,
 }
@@ -184,6 +200,10 @@ impl Sides {
                 ("64K", handlers(BasePage::K64)),
                 ("64K_in_thread", Side::Pagoda(in_thread)),
             ],
+            fault_around: [
+                (AROUND, Side::Pagoda(Manner { fault_around: true, ..Manner::handlers(BasePage::K64) })),
+                (AROUND_IN_THREAD, Side::Pagoda(Manner { fault_around: true, ..in_thread })),
+            ],
             kernel,
             no_mthp: no_mthp.cloned(),
         }
@@ -193,7 +213,13 @@ impl Sides {
         self.clusters.iter().chain(&self.kernel).copied()
     }
 
-    /// The sides of what goes by size.
+    /// The sides of a pattern.
+    fn of(&self, pattern: Pattern) -> impl Iterator<Item = (&'static str, Side)> {
+        let around = if pattern == Pattern::Dense { &self.fault_around[..] } else { &[] };
+        self.all().chain(around.iter().copied())
+    }
+
+    /// The sides of what goes by size: Pagoda's as its managers are if nothing is said.
     fn of_sweep(&self) -> Vec<(&'static str, Side)> {
         let name = |name| match name {
             "4k" => "kernel_4k",
@@ -207,7 +233,7 @@ impl Sides {
     }
 
     fn steps(&self, rounds: usize) -> u64 {
-        let rows = self.all().count() * Pattern::ALL.len();
+        let rows: usize = Pattern::ALL.map(|pattern| self.of(pattern).count()).iter().sum();
         ((rows + 3) * (rounds + 1)) as u64 + 1 + redis::steps(rounds)
     }
 }
@@ -233,7 +259,7 @@ impl Report {
         for number in 0..=setup.rounds {
             for pattern in Pattern::ALL {
                 setup.progress.set_message(pattern.name());
-                for (name, side) in sides.all() {
+                for (name, side) in sides.of(pattern) {
                     cancel.check()?;
                     warm(Bytes::new(setup.size.buffer as u64));
                     let rows = rows.entry(name).or_default();
@@ -311,7 +337,7 @@ impl Report {
         Ok(Self {
             bench: "base-page",
             clusters,
-            fault_around: Group::of([], Some(("first_touch_gib_s", &NO_ENGINE.to_owned()))),
+            fault_around: FaultAround::of(&rows),
             kernel,
             break_even_density,
             break_even_why: break_even_density.is_none().then_some("64 KiB took longer at every density"),
@@ -344,11 +370,26 @@ fn file(scratch: &Scratch) -> anyhow::Result<(std::path::PathBuf, u64)> {
     Ok((path, sweep::sum_of(&words)))
 }
 
+impl FaultAround {
+    fn of(rows: &BTreeMap<&str, SideRows>) -> Option<Self> {
+        let dense = |name| rows.get(name)?.finish()?.remove(Pattern::Dense.name());
+        let (row, in_thread) = (dense(AROUND)?, dense(AROUND_IN_THREAD)?);
+        Some(Self {
+            first_touch_gib_s: row.first_touch_gib_s,
+            first_touch_gib_s_spread: row.first_touch_gib_s_spread,
+            faults: row.faults,
+            in_thread_first_touch_gib_s: in_thread.first_touch_gib_s,
+            in_thread_first_touch_gib_s_spread: in_thread.first_touch_gib_s_spread,
+        })
+    }
+}
+
 impl Sv39 {
     fn of(buffer: usize) -> anyhow::Result<Self> {
         let geometry = |base| Geometry::new(Scheme::Sv39, base).context("Sv39 has this base page");
         let (small, large) = (geometry(BasePage::K4)?, geometry(BasePage::K64)?);
-        let table = |geometry: &Geometry| geometry.software_table_bytes([0..buffer as u64]).get();
+        let table =
+            |geometry: &Geometry| geometry.software_table_bytes(std::iter::once(0..buffer as u64)).get();
         let reach = |geometry: &Geometry| geometry.tlb_reach(TLB_ENTRIES).get() as f64;
         Ok(Self {
             table_bytes_4k: table(&small),

@@ -19,6 +19,12 @@ impl Report {
             let (name, table) = (pattern.name(), self.pattern_table(pattern.name()));
             text += &format!("\n{name}\n{table}\n");
         }
+        if let Some(around) = &self.fault_around {
+            text += &format!(
+                "\ndense with fault-around at 64 KiB: {} faults, {:.2} GiB/s, in thread {:.2}\n",
+                around.faults, around.first_touch_gib_s, around.in_thread_first_touch_gib_s
+            );
+        }
         let break_even = self.break_even_density.map_or("at no density".to_owned(), |density| {
             format!("from {:.0}% of each 64 KiB on", 100.0 * density)
         });

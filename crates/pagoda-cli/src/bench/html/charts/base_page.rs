@@ -33,7 +33,10 @@ pub fn base_page(json: &Value) -> Vec<Chart> {
     let mut charts = vec![
         of("dense", "faults").chart("Every page touched: faults", "faults, less is better"),
         of("dense", "table_bytes").chart("Every page touched: page tables", "bytes, less is better"),
-        of("dense", "first_touch_gib_s").chart("Every page touched for the first time", GIB_S),
+        of("dense", "first_touch_gib_s")
+            .figure(Side::Pagoda, "Pagoda, 64 KiB, fault-around", "/fault_around/first_touch_gib_s")
+            .figure(Side::Pagoda, "the same, in thread", "/fault_around/in_thread_first_touch_gib_s")
+            .chart("Every page touched for the first time", GIB_S),
         over_touched("sparse16", "resident_after_5s").chart(
             "One page of 16 touched: memory 5 s later",
             "memory over what was touched, less is better",

@@ -1,0 +1,194 @@
+//! A range of addresses in which a program maps, unmaps, moves and protects OS pages as it likes, and touches them whatever is
+//! there.
+//!
+//! What is not mapped is held by a mapping that allows nothing, so that nobody else's memory ever comes to lie in the range. No
+//! call here may hand out a reference.
+
+use std::io;
+use std::ops::Range;
+
+use super::access::Access;
+use super::mapping::PAGE;
+use crate::region_memory::ForeignMemory;
+
+/// What may be done to a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Nothing.
+    None,
+    /// Reading.
+    Read,
+    /// Reading and writing.
+    Write,
+}
+
+/// The range. Unmapped on drop.
+#[derive(Debug)]
+pub struct Area {
+    start: usize,
+    pages: usize,
+}
+
+impl Area {
+    /// Private anonymous memory, readable and writable, without huge pages, `skip` OS pages above a multiple of 2 MiB.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn new(pages: usize, skip: usize) -> io::Result<Self> {
+        const ALIGN: usize = 2 << 20;
+        let len = (pages + skip) * PAGE + ALIGN;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let raw = unsafe { map(0, len, libc::PROT_NONE, 0)? };
+        let start = raw.next_multiple_of(ALIGN) + skip * PAGE;
+        let area = Self { start, pages };
+        // SAFETY: both rests are parts of the mapping just made, which nobody uses.
+        unsafe {
+            let end = start + pages * PAGE;
+            for (rest, rest_end) in [(raw, start), (end, raw + len)] {
+                if rest < rest_end {
+                    done(libc::munmap(pointer(rest), rest_end - rest))?;
+                }
+            }
+        }
+        area.protect(0..pages, Rights::Write)?;
+        // SAFETY: the advice concerns the area's own pages and changes no content.
+        done(unsafe { libc::madvise(pointer(start), pages * PAGE, libc::MADV_NOHUGEPAGE) })?;
+        Ok(area)
+    }
+
+    /// All of it, to be managed.
+    #[must_use]
+    pub fn foreign(&self) -> ForeignMemory {
+        // SAFETY: it is private anonymous memory, used through this value alone, and none of the manager's own lies in it. What is
+        // changed later is changed by calls that hold no lock of the manager, as any program changes it.
+        unsafe { ForeignMemory::new(pointer(self.start).cast(), self.pages * PAGE) }.expect("whole pages")
+    }
+
+    fn at(&self, pages: &Range<usize>) -> (usize, usize) {
+        assert!(!pages.is_empty() && pages.end <= self.pages, "{pages:?} of {}", self.pages);
+        (self.start + pages.start * PAGE, pages.len() * PAGE)
+    }
+
+    /// mprotect(2).
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn protect(&self, pages: Range<usize>, rights: Rights) -> io::Result<()> {
+        let (at, len) = self.at(&pages);
+        let protection = match rights {
+            Rights::None => libc::PROT_NONE,
+            Rights::Read => libc::PROT_READ,
+            Rights::Write => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: the pages are the area's own, and nobody has a reference to them.
+        done(unsafe { libc::mprotect(pointer(at), len, protection) })
+    }
+
+    /// madvise(2) with `MADV_DONTNEED`.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn discard(&self, pages: Range<usize>) -> io::Result<()> {
+        let (at, len) = self.at(&pages);
+        // SAFETY: as for `protect`.
+        done(unsafe { libc::madvise(pointer(at), len, libc::MADV_DONTNEED) })
+    }
+
+    /// munmap(2); afterwards nothing is allowed there.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn unmap(&self, pages: Range<usize>) -> io::Result<()> {
+        let (at, len) = self.at(&pages);
+        // SAFETY: as for `protect`.
+        done(unsafe { libc::munmap(pointer(at), len) })?;
+        self.hold(at, len)
+    }
+
+    /// Fresh memory on top of whatever is there.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn map(&self, pages: Range<usize>) -> io::Result<()> {
+        let (at, len) = self.at(&pages);
+        // SAFETY: what lies there is the area's own to replace.
+        unsafe { map(at, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED) }.map(drop)
+    }
+
+    /// mremap(2) of each of these OS pages by itself onto one from `to` on, which is replaced.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// If source and target overlap, or the target lies outside.
+    pub fn move_pages(&self, pages: Range<usize>, to: usize) -> io::Result<()> {
+        assert!(to + pages.len() <= self.pages, "the target is within the area");
+        assert!(to + pages.len() <= pages.start || pages.end <= to, "source and target overlap");
+        for (i, page) in pages.enumerate() {
+            let (from, _) = self.at(&(page..page + 1));
+            let (target, _) = self.at(&(to + i..to + i + 1));
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            // SAFETY: both pages are the area's own, and nobody has a reference to them.
+            let moved = unsafe { libc::mremap(pointer(from), PAGE, PAGE, flags, pointer(target)) };
+            if moved == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            self.hold(from, PAGE)?;
+        }
+        Ok(())
+    }
+
+    /// Lets nobody else map what is not mapped.
+    fn hold(&self, at: usize, len: usize) -> io::Result<()> {
+        // SAFETY: it fails where somebody else was quicker.
+        unsafe { map(at, len, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE) }.map(drop)
+    }
+
+    /// Reads a page's word.
+    ///
+    /// # Errors
+    /// The signal that came.
+    pub fn read(&self, access: &Access, page: usize, word: usize) -> Result<u64, i32> {
+        let (at, _) = self.at(&(page..page + 1));
+        // SAFETY: the page is the area's own, whose only writer is borrowed; the word lies in it.
+        unsafe { access.read(at + word % (PAGE / 8) * 8) }
+    }
+
+    /// Writes a page's word.
+    ///
+    /// # Errors
+    /// The signal that came.
+    pub fn write(&mut self, access: &Access, page: usize, word: usize, value: u64) -> Result<(), i32> {
+        let (at, _) = self.at(&(page..page + 1));
+        // SAFETY: the page is the area's own, borrowed exclusively; the word lies in it.
+        unsafe { access.write(at + word % (PAGE / 8) * 8, value) }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: all of the range is this value's, and nobody has a reference to it.
+        done(unsafe { libc::munmap(pointer(self.start), self.pages * PAGE) }).expect("munmap");
+    }
+}
+
+fn pointer(at: usize) -> *mut libc::c_void {
+    std::ptr::with_exposed_provenance_mut(at)
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// # Safety
+/// With `MAP_FIXED`, what lies at `at` is the caller's to replace.
+unsafe fn map(at: usize, len: usize, protection: i32, flags: i32) -> io::Result<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
+    // SAFETY: without MAP_FIXED a new mapping aliases nothing; with it the caller vouches.
+    let mapped = unsafe { libc::mmap(pointer(at), len, protection, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(mapped.expose_provenance())
+}

@@ -1,0 +1,170 @@
+//! Fault-around: who touches memory for the first time and goes on upwards gets the pages above with the same fault.
+//!
+//! What costs of a first touch is the wake-up, which is paid once for up to 2 MiB here. How far to go says
+//! `pagoda_core::fault_around`; this fills it, before the page that is waited for, so that nobody comes in between. It must
+//! never fill anything but what holds nothing and is worth zero, never take a frame that reclaim would have to replace, and
+//! never have the gate for long.
+//!
+//! What is filled is zero, as it would be for who touches it. A discard or an unmapping that nobody has read makes the kernel
+//! refuse, as it does any fill; one that was read has emptied the entries before, and drops what is filled now like
+//! anything else that is there.
+
+use std::sync::{Mutex, MutexGuard};
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::fault_around::{FaultAround, WINDOW_MOST};
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_linux::range::PageRange;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::error::StopReason;
+use crate::handler::Fault;
+use crate::table::{Filler, Page, Span, Table, give, try_take};
+
+/// Streams that are followed at the same time: a few threads of which each fills something. One more begins anew at each fault.
+const STREAMS: usize = 8;
+
+/// Filled with the gate held, at most: who maps or unmaps waits for the end of that, 0.1 ms.
+const GATE_BYTES: usize = 256 << 10;
+
+/// Who touches memory upwards, and how far the last window went.
+pub(crate) struct Around {
+    on: bool,
+    streams: Mutex<Streams>,
+}
+
+struct Streams {
+    of: [FaultAround; STREAMS],
+    /// The one that a new stream takes.
+    next: usize,
+}
+
+impl Around {
+    pub(crate) fn new(base: BasePage, on: bool) -> Self {
+        Self { on, streams: Mutex::new(Streams { of: [FaultAround::new(base); STREAMS], next: 0 }) }
+    }
+}
+
+impl Streams {
+    /// The stream that goes on at `page`, or one that begins there.
+    fn at(&mut self, page: u64) -> &mut FaultAround {
+        let known = self.of.iter().position(|stream| stream.may_go_on_at(page));
+        let at = known.unwrap_or_else(|| {
+            self.next = (self.next + 1) % STREAMS;
+            self.next
+        });
+        &mut self.of[at]
+    }
+}
+
+impl Engine {
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.around.streams.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    }
+
+    /// Before a fault is served: fills base pages right above its own if that is touched for the first time by who goes on
+    /// upwards. Does nothing where there is not plenty of room.
+    pub(crate) fn fill_around(&self, fault: Fault) {
+        if !self.around.on {
+            return;
+        }
+        let Some(window) = self.window_above(fault.address) else { return };
+        let mut at = window.start();
+        while at < window.end() {
+            let end = window.end().min(at + GATE_BYTES);
+            let (reached, stopped) = self.fill_empty(PageRange::at(at, end - at), fault.write);
+            if stopped {
+                return;
+            }
+            at = reached;
+        }
+    }
+
+    /// The base pages above the fault's that are to be filled, whole ones of one span, empty as far as is known.
+    fn window_above(&self, address: usize) -> Option<PageRange> {
+        // Far from where reclaim begins, even if every handler is about to do the same.
+        let enough = self.marks().high.get() + 4 * WINDOW_MOST.get();
+        if self.is_released() || self.ledger.room_bytes() < enough {
+            return None;
+        }
+        let table = self.gate_shared();
+        let span = table.find(address).filter(|span| span.filler() == Filler::Engine)?;
+        let entry_bytes = table.entry_bytes();
+        let page = table.page_at(span, address);
+        if !is_empty_whole(&table, span, &page) {
+            return None;
+        }
+        let start = page.addresses(0, 1).start();
+        // Numbered by address, so that spans don't share numbers; a moved span's pages are not aligned, and that is no matter.
+        let number = (start / entry_bytes) as u64;
+        let first = span.indices(span.range(), entry_bytes);
+        let mapping = number - (page.index - first.start) as u64..number + (first.end - page.index) as u64;
+        let window = self.streams().at(number).fault(number, mapping, |other| {
+            let index = (page.index as u64).wrapping_add(other.wrapping_sub(number)) as usize;
+            is_empty_whole(&table, span, &span.page(index, span.range(), entry_bytes))
+        });
+        let above = (window.end - window.start - 1) as usize;
+        PageRange::new(start + entry_bytes, start + (1 + above) * entry_bytes)
+    }
+
+    /// Fills the base pages of `range`, lowest first, as long as they are empty. Returns how far it came, and whether something
+    /// was in the way.
+    fn fill_empty(&self, range: PageRange, write: bool) -> (usize, bool) {
+        let table = self.gate_shared();
+        let entry_bytes = table.entry_bytes();
+        let mut at = range.start();
+        while at < range.end() {
+            // Since the window was decided everything may have changed.
+            let span = table.find(at).filter(|span| span.filler() == Filler::Engine);
+            let Some(span) = span.filter(|_| table.order.deferred() == 0) else { return (at, true) };
+            let page = table.page_at(span, at);
+            let Some(word) = try_take(span.entry(page.index)) else { return (at, true) };
+            if !is_empty(word) || page.granules != all(entry_bytes) || page.granule_of(at) != 0 {
+                give(span.entry(page.index), word);
+                return (at, true);
+            }
+            let filled = self.fill_whole(&page, entry_bytes, write);
+            give(span.entry(page.index), word.with_resident(filled));
+            self.ledger.resident(i64::from(filled.count()) * OS_PAGE as i64);
+            if filled != page.granules {
+                return (at, true);
+            }
+            self.counters.add(Counter::FilledAround, 1);
+            at += entry_bytes;
+        }
+        (at, false)
+    }
+
+    /// Fills a page whose entry is taken with zeroes for who writes, with the zero page for who reads. Returns what is filled.
+    fn fill_whole(&self, page: &Page, entry_bytes: usize, write: bool) -> Granules {
+        let count = (entry_bytes / OS_PAGE) as u32;
+        let mut filled = 0;
+        while filled < count {
+            let rest = page.addresses(filled, count);
+            let progress =
+                if write { self.space.fill_with_zeroes(rest) } else { self.space.fill_with_zero_page(rest) };
+            filled += (progress.bytes / OS_PAGE) as u32;
+            // As for a fault: the zero page costs nothing until it is written, and then nobody asks us.
+            self.ledger.took(progress.bytes as i64);
+            if progress.stop.is_some() {
+                break;
+            }
+        }
+        Granules::range(0, filled)
+    }
+}
+
+fn all(entry_bytes: usize) -> Granules {
+    Granules::range(0, (entry_bytes / OS_PAGE) as u32)
+}
+
+fn is_empty(word: Word) -> bool {
+    word.resident().is_empty() && word.backing() == Backing::None && !word.is_huge()
+}
+
+/// Whether a page is wholly within the span, and holds nothing.
+fn is_empty_whole(table: &Table, span: &Span, page: &Page) -> bool {
+    let word = Word::from_bits(span.entry(page.index).load(std::sync::atomic::Ordering::Acquire));
+    page.granules == all(table.entry_bytes()) && !word.is_busy() && is_empty(word)
+}

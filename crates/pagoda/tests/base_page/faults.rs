@@ -1,0 +1,143 @@
+//! Faults, tables and memory of first touches, by count.
+
+use std::time::{Duration, Instant};
+
+use pagoda::counters::Snapshot;
+use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda_linux::plain_memory::{Pages, PlainMemory};
+
+const PAGE_WORDS: usize = 512;
+const SMALL: [BasePage; 3] = [BasePage::K4, BasePage::K16, BasePage::K64];
+
+fn manager(base: BasePage, around: bool, budget: Bytes) -> Manager {
+    let builder = Manager::builder().budget(budget).base_page(base).user_mode_only(true);
+    builder.fault_around(around).build().expect("manager")
+}
+
+/// The stats once everything that is resident is counted: a handler counts a fault after it woke who had it.
+fn counted(manager: &Manager, resident: usize) -> Snapshot {
+    let begin = Instant::now();
+    loop {
+        let stats = manager.stats();
+        if stats.resident_bytes >= resident as u64 && stats.faults >= stats.faults_zero {
+            return stats;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{stats:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn touch(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
+    let words = region.words_mut();
+    pages.into_iter().for_each(|page| words[page * PAGE_WORDS] += page as u64 + 1);
+}
+
+#[test]
+fn dense_first_touches_take_one_fault_and_one_entry_for_each_base_page() {
+    if super::skip() {
+        return;
+    }
+    let len = 16 << 20;
+    for base in SMALL {
+        let manager = manager(base, false, Bytes::mib(128));
+        let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
+        touch(&mut region, 0..len / 4096);
+        let stats = counted(&manager, len);
+        let pages = (len / base.bytes()) as u64;
+        assert_eq!((stats.faults, stats.filled_around), (pages, 0), "{base}");
+        assert_eq!((stats.table_bytes, stats.resident_bytes), (8 * pages, len as u64), "{base}");
+        drop(region);
+        assert_eq!(manager.stats().table_bytes, 0, "{base}");
+    }
+}
+
+#[test]
+fn one_page_of_each_sixteen_takes_as_much_memory_as_the_base_page_is_larger() {
+    if super::skip() {
+        return;
+    }
+    let (len, blocks) = (8usize << 20, (8 << 20) / (64 << 10));
+    for base in SMALL {
+        for around in [false, true] {
+            let manager = manager(base, around, Bytes::mib(128));
+            let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
+            // Downwards: nobody goes on upwards.
+            touch(&mut region, (0..blocks).rev().map(|block| block * 16 + block % 16));
+            let stats = counted(&manager, blocks * base.bytes());
+            assert_eq!(stats.resident_bytes, (blocks * base.bytes()) as u64, "{base}, {around}");
+            assert_eq!((stats.faults, stats.filled_around), (blocks as u64, 0), "{base}, {around}");
+        }
+    }
+}
+
+#[test]
+fn who_goes_on_upwards_gets_what_is_above_and_all_of_it_is_zero() {
+    if super::skip() {
+        return;
+    }
+    let len = 32 << 20;
+    for base in SMALL {
+        let manager = manager(base, true, Bytes::mib(256));
+        let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
+        touch(&mut region, 0..len / 4096);
+        let stats = counted(&manager, len);
+        assert_eq!(stats.faults + stats.filled_around, (len / base.bytes()) as u64, "{base}: {stats:?}");
+        // Windows double up to 2 MiB; a handler that is slow serves some pages by their own faults.
+        assert!(stats.faults < (len / base.bytes()) as u64 / 4, "{base}: {} faults", stats.faults);
+        for (page, words) in region.words_mut().chunks(PAGE_WORDS).enumerate() {
+            assert_eq!(words[0], page as u64 + 1, "{base}, page {page}");
+            assert!(words[1..].iter().all(|word| *word == 0), "{base}, page {page}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_filled_where_something_was_or_beyond_a_hole_or_near_the_budget() {
+    if super::skip() {
+        return;
+    }
+    let len = 8 << 20;
+    for base in SMALL {
+        let manager = manager(base, true, Bytes::mib(128));
+        let mut memory = PlainMemory::map(len, Pages::Small).expect("memory");
+        let region = manager.adopt(memory.foreign()).expect("adopted");
+        let last = len / 4096 - 1;
+        memory.set_word(last * PAGE_WORDS, 7);
+        memory.unmap(1024..1025).expect("unmap");
+        for page in 0..1024 {
+            memory.set_word(page * PAGE_WORDS, 1);
+        }
+        // The page that was cut in two is not filled by guess, nor what is above the hole.
+        let stats = manager.stats();
+        let below = 1024 * 4096;
+        assert!(stats.filled_around > 0, "{base}");
+        assert!(
+            stats.resident_bytes <= (below + 2 * base.bytes()) as u64,
+            "{base}: {}",
+            stats.resident_bytes
+        );
+        assert_eq!(memory.word(last * PAGE_WORDS), 7);
+        // What is discarded reads zero, and is filled again like anything new.
+        memory.discard(0..1024).expect("discard");
+        for page in 0..1024 {
+            assert_eq!(memory.word(page * PAGE_WORDS), 0, "{base}, page {page}");
+        }
+        drop(memory);
+        drop(region);
+    }
+    // 48 MiB are touched of a budget of 64, whose last part is filled by faults alone; and all of it stays within.
+    let manager = manager(BasePage::K64, true, Bytes::mib(64));
+    let mut region = manager.region(Bytes::mib(160)).create().expect("region");
+    let mut filled_at_half = 0;
+    for page in 0..region.len() / 4096 {
+        region.words_mut()[page * PAGE_WORDS] = page as u64;
+        if page == 60 << 8 {
+            filled_at_half = manager.stats().filled_around;
+        }
+    }
+    let stats = manager.stats();
+    assert!(filled_at_half > 0 && stats.filled_around == filled_at_half, "{filled_at_half}, {stats:?}");
+    for page in 0..region.len() / 4096 {
+        assert_eq!(region.words_mut()[page * PAGE_WORDS], page as u64);
+    }
+}
