@@ -371,6 +371,24 @@ mod tests {
     }
 
     #[test]
+    fn the_first_page_of_a_large_span_takes_one_os_page_of_table() {
+        let mut table = Table::new(BasePage::K64);
+        let span = table.insert(range(1 << 20, 1 << 24), Filler::Engine);
+        let start = span.entries.as_ptr().addr();
+        let end = start + size_of_val(&*span.entries);
+        let mut scanner = pagoda_linux::pagemap::PagemapScanner::new().expect("pagemap");
+        let mut taken = || {
+            let mut bytes = 0;
+            let (start, end) = (start & !(PAGE - 1), end.next_multiple_of(PAGE));
+            scanner.present_runs(start, end, |run, _| bytes += run.len()).expect("scanned");
+            bytes
+        };
+        let before = taken();
+        span.entry(span.entries.len() / 2).store(0, Ordering::Relaxed);
+        assert!(before <= 2 * PAGE && taken() - before <= PAGE, "{before} and {}", taken());
+    }
+
+    #[test]
     fn a_moved_span_keeps_its_entries_at_any_address() {
         let mut table = Table::new(BasePage::K64);
         table.insert(range(1003, 1100), Filler::Engine);
