@@ -42,6 +42,10 @@
 //!
 //! A *huge* entry is all in the region, in a part of a frame that only moves whole: it is never staged by itself.
 //!
+//! Where memory has several zones, a word also says from which one the frames in the region came: a move leaves a frame
+//! where it physically is, so that its zone travels with it, and in the arena it is told by the slot. A base page has
+//! one zone: a part that came later, from another, is counted as of the first's. With nothing in the region it says 0.
+//!
 //! A migration marks what is out as *sent* once it has read it. The mark goes as soon as a granule leaves the region or the
 //! backing is another, so that what is marked need not be read again.
 //!
@@ -53,7 +57,10 @@
 pub const GRANULES: u32 = 16;
 
 /// The bits that a payload (a slot number or a store handle) may have.
-pub const PAYLOAD_BITS: u32 = 40;
+pub const PAYLOAD_BITS: u32 = 36;
+
+/// How many zones a word can tell apart.
+pub const ZONES: usize = 16;
 
 const BUSY: u64 = 1;
 const BACKING_SHIFT: u32 = 1;
@@ -67,6 +74,8 @@ const SENT: u64 = 1 << 6;
 const RESIDENT_SHIFT: u32 = 8;
 const RESIDENT_MASK: u64 = 0xffff << RESIDENT_SHIFT;
 const PAYLOAD_SHIFT: u32 = 24;
+const ZONE_SHIFT: u32 = PAYLOAD_SHIFT + PAYLOAD_BITS;
+const ZONE_MASK: u64 = (ZONES as u64 - 1) << ZONE_SHIFT;
 
 /// A set of granules of one base page, bit 0 the lowest address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -196,11 +205,12 @@ impl Word {
         Granules(((self.0 & RESIDENT_MASK) >> RESIDENT_SHIFT) as u16)
     }
     /// The same word with this resident mask. If a granule leaves the region by that, what is out is not as it was
-    /// [sent](Self::is_sent).
+    /// [sent](Self::is_sent). If none is left in it, the [zone](Self::zone) goes, too.
     #[must_use]
     pub const fn with_resident(self, granules: Granules) -> Self {
         let leaves = !self.resident().without(granules).is_empty();
         let word = if leaves { self.without_sent() } else { self };
+        let word = if granules.is_empty() { Self(word.0 & !ZONE_MASK) } else { word };
         Self(word.0 & !RESIDENT_MASK | (granules.0 as u64) << RESIDENT_SHIFT)
     }
     /// Whether a migration has sent the content of all granules that are not in the region, as it is.
@@ -221,7 +231,7 @@ impl Word {
     /// Where the other granules' content is.
     #[must_use]
     pub const fn backing(self) -> Backing {
-        let payload = self.0 >> PAYLOAD_SHIFT;
+        let payload = (self.0 & !ZONE_MASK) >> PAYLOAD_SHIFT;
         match self.0 & BACKING_MASK {
             SLOT => Backing::Slot(payload as u32),
             HANDLE => Backing::Handle(payload),
@@ -232,7 +242,7 @@ impl Word {
     /// [`PAYLOAD_BITS`] bits.
     #[must_use]
     pub const fn with_backing(self, backing: Backing) -> Self {
-        let rest = self.0 & (BUSY | WARMTH_MASK | HUGE | RESIDENT_MASK);
+        let rest = self.0 & (BUSY | WARMTH_MASK | HUGE | RESIDENT_MASK | ZONE_MASK);
         Self(
             rest | match backing {
                 Backing::None => 0,
@@ -243,6 +253,18 @@ impl Word {
                 }
             },
         )
+    }
+    /// The zone of the frames in the region, below [`ZONES`]; 0 if there are none.
+    #[must_use]
+    pub const fn zone(self) -> usize {
+        (self.0 >> ZONE_SHIFT) as usize
+    }
+    /// The same word with what is in the region of this zone; if nothing is, of none. Panics if it is not below [`ZONES`].
+    #[must_use]
+    pub const fn with_zone(self, zone: usize) -> Self {
+        assert!(zone < ZONES);
+        let zone = if self.resident().is_empty() { 0 } else { zone as u64 };
+        Self(self.0 & !ZONE_MASK | zone << ZONE_SHIFT)
     }
     /// Whether its frame is a part of a huge one.
     #[must_use]
@@ -272,9 +294,10 @@ impl std::fmt::Debug for Word {
         let busy = if self.is_busy() { "busy " } else { "" };
         write!(
             f,
-            "{busy}{:?}, in the region {:#06x}, warmth {}",
+            "{busy}{:?}, in the region {:#06x} of zone {}, warmth {}",
             self.backing(),
             self.resident().0,
+            self.zone(),
             self.warmth()
         )
     }
@@ -303,15 +326,18 @@ mod tests {
     proptest! {
         #[test]
         fn each_field_keeps_its_value_whatever_the_others_do(
-            resident: u16, backing in backing(), warmth in 0u8..4, other in backing(), busy: bool, huge: bool
+            resident: u16, backing in backing(), warmth in 0u8..4, other in backing(), busy: bool, huge: bool, zone in 0..ZONES
         ) {
             let mut word = Word::EMPTY.with_huge(huge).with_backing(other).with_resident(Granules(resident)).with_warmth(warmth);
+            word = word.with_zone(zone);
             if busy { word = word.busy(); }
             word = word.with_backing(backing);
             prop_assert_eq!(word.backing(), backing);
             prop_assert_eq!(word.resident().bits(), resident);
             prop_assert_eq!(word.warmth(), warmth);
             prop_assert_eq!((word.is_busy(), word.is_huge()), (busy, huge));
+            prop_assert_eq!(word.zone(), if resident == 0 { 0 } else { zone });
+            prop_assert_eq!(word.with_resident(Granules::NONE).zone(), 0);
             prop_assert_eq!(word.busy().idle(), word.idle());
             prop_assert_eq!(word.with_sent().without_sent(), word);
         }

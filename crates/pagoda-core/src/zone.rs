@@ -25,6 +25,7 @@ pub mod policy;
 use std::fmt;
 
 use crate::page::BasePage;
+use crate::size::Bytes;
 use crate::watermark::Watermarks;
 
 pub use policy::ZonePolicy;
@@ -57,6 +58,26 @@ impl Zone {
             free_frames: marks.budget().get() / base_bytes,
             low_frames,
             high_frames: low_frames + batch_frames,
+        }
+    }
+}
+
+impl Zone {
+    /// The zone that is `part` of a `whole` budget, in frames of `frame_bytes`, with `free` of it free. Its watermarks are its
+    /// part of the whole's, so that all zones are at theirs when the whole is; its batch is a frame at least.
+    ///
+    /// Panics if `whole` or `frame_bytes` is 0.
+    #[must_use]
+    pub fn of_part(marks: &Watermarks, part: Bytes, whole: Bytes, free: Bytes, frame_bytes: u64) -> Self {
+        let frames = |mark: Bytes| {
+            let bytes = u128::from(mark.get()) * u128::from(part.get()) / u128::from(whole.get());
+            u64::try_from(bytes).unwrap_or(u64::MAX) / frame_bytes
+        };
+        let low_frames = frames(marks.low);
+        Self {
+            free_frames: free.get() / frame_bytes,
+            low_frames,
+            high_frames: frames(marks.high).max(low_frames + 1),
         }
     }
 }
@@ -207,6 +228,17 @@ impl Zones {
         );
         zone.held -= frames;
         zone.free += frames;
+    }
+
+    /// Tells what `zone` can give now, where that changes by more than what is allocated and given back: a part of its memory
+    /// is used for something else, its frames are reclaimed, or there is less of it. Its turn goes on; the next one is of
+    /// the new length. Frames of such a zone need not be given back.
+    ///
+    /// Panics if its high watermark is not above its low one.
+    pub fn observe(&mut self, zone: ZoneId, now: &Zone) {
+        let state = &mut self.zones[zone.0];
+        let State { free, low, full_batch, .. } = State::new(now);
+        *state = State { free, low, full_batch, ..*state };
     }
 
     /// How many frames of a zone are free.

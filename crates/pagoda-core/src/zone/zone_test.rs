@@ -99,6 +99,58 @@ proptest! {
         }
     }
 
+    /// What is told of a zone is what the next allocation goes by, and ends nobody's turn.
+    #[test]
+    fn what_is_observed_counts_at_once_and_costs_no_turn(
+        local in zones(1..=4), later in prop::collection::vec(zones(4), 1..50)
+    ) {
+        let mut zones = Zones::new(ZonePolicy::Fair, &local, &[]);
+        for now in later {
+            let batches: Vec<i64> = zones.zones.iter().map(|state| state.batch).collect();
+            for (id, now) in zones.ids().collect::<Vec<_>>().into_iter().zip(&now) {
+                zones.observe(id, now);
+            }
+            prop_assert_eq!(&batches, &zones.zones.iter().map(|state| state.batch).collect::<Vec<_>>());
+            let resets = zones.counters().resets;
+            let taker = takers(&zones).next();
+            match zones.allocate(1) {
+                Ok(Grant { zone, .. }) => {
+                    let Zone { free_frames, low_frames, .. } = now[zone.index()];
+                    prop_assert!(free_frames > low_frames);
+                    prop_assert!(taker.is_none() || taker == Some(zone.index()));
+                }
+                Err(Shortage) => {
+                    prop_assert!(now[..local.len()].iter().all(|zone| zone.free_frames <= zone.low_frames));
+                }
+            }
+            if zones.counters().resets > resets {
+                for (state, now) in zones.zones.iter().zip(&now) {
+                    let left = state.full_batch - state.batch;
+                    prop_assert!(state.full_batch == (now.high_frames - now.low_frames) as i64 && (0..=1).contains(&left));
+                }
+            }
+        }
+    }
+
+    /// Parts of a budget have their parts of its watermarks, and batches in proportion to a frame's rounding.
+    #[test]
+    fn parts_have_their_parts_of_the_watermarks(budget in 32u64 << 20..1 << 40, parts in prop::collection::vec(1u64..100, 1..=8)) {
+        let marks = crate::watermark::Watermarks::new(Bytes::new(budget), crate::page::BasePage::K64, 2).expect("large enough");
+        let sum: u64 = parts.iter().sum();
+        let frame = 64 << 10;
+        let zones: Vec<Zone> = parts
+            .iter()
+            .map(|&part| Zone::of_part(&marks, Bytes::new(part), Bytes::new(sum), Bytes::new(frame * part), frame))
+            .collect();
+        prop_assert!(zones.iter().map(|zone| zone.low_frames).sum::<u64>() * frame <= marks.low.get());
+        for (zone, part) in zones.iter().zip(parts) {
+            let ideal = (marks.high.get() - marks.low.get()) as f64 * part as f64 / sum as f64 / frame as f64;
+            let batch = (zone.high_frames - zone.low_frames) as f64;
+            prop_assert!(batch >= 1.0 && (batch - ideal).abs() <= 1.0, "{} for {}", batch, ideal);
+            prop_assert_eq!(zone.free_frames, part);
+        }
+    }
+
     /// 2. What remote zones there are, and in which state, changes no local choice and no reset.
     #[test]
     fn remote_zones_have_no_part_in_the_cycle(local in zones(1..=4), remote in zones(1..=3), schedule in schedule()) {

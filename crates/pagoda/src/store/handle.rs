@@ -3,9 +3,9 @@
 //! It never changes while the page is stored, wherever the content moves.
 
 /// Says that the low 32 bits are a pattern, not an object number.
-const SAME_FILLED: u64 = 1 << 39;
+const SAME_FILLED: u64 = 1 << 35;
 
-/// A stored page: 40 bits.
+/// A stored page: 36 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(u64);
 
@@ -18,7 +18,7 @@ pub(super) enum Meaning {
 }
 
 impl Handle {
-    /// Its 40 bits.
+    /// Its 36 bits.
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
