@@ -13,8 +13,10 @@ use pagoda::config::{self, Config, MINIMUM_BUDGET};
 use pagoda::counters::{Snapshot, Status};
 use pagoda::error::{Errno, Failure, StartError, StopReason};
 use pagoda::store::RemoteAddress;
+use pagoda::zones::ZoneConfig;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::process::{self, Inherited};
 
 use crate::place::{self, TreeFile};
@@ -33,9 +35,16 @@ use crate::{preload, program};
 /// that was not found 127. If pagoda itself is killed the program goes on within its budget.
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// The memory budget, like 512M or 2G (binary).
-    #[arg(long, short, value_name = "SIZE", allow_negative_numbers = true)]
-    memory: Bytes,
+    /// The memory budget, like 512M or 2G (binary); with zones it is all of them together, and need not be said.
+    #[arg(long, short, value_name = "SIZE", allow_negative_numbers = true, required_unless_present = "zone")]
+    memory: Option<Bytes>,
+    /// Divides the budget among several kinds of memory: NAME=SIZE, NAME=SIZE@nodeN for memory of a NUMA node, or
+    /// NAME=SIZE@remote for memory that is used when the others have none to spare. May be given up to 4 times.
+    #[arg(long, value_name = "ZONE")]
+    zone: Vec<ZoneConfig>,
+    /// How zones share allocations: fair, first-fit, reset-on-failure, first-version or global-list [default: fair].
+    #[arg(long, value_name = "NAME", default_value_t, hide_default_value = true)]
+    zone_policy: ZonePolicy,
     /// The unit of management: 4K, 16K, 64K or 2M.
     #[arg(long, value_name = "SIZE", default_value_t)]
     base_page: BasePage,
@@ -78,33 +87,48 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     // Before there is a file to remove: from here on no signal ends this process.
     let inherited = process::block_signals()
         .map_err(|error| Refusal::own(format!("could not block signals ({error}); please report this")))?;
-    if args.memory < MINIMUM_BUDGET {
-        return Err(Refusal::own(format!("--memory {}: {}", args.memory, StartError::BudgetBelowMinimum)));
-    }
+    let budget = budget(args)?;
     let Some(name) = args.command.first() else {
         return Err(Refusal::own("no program was named; name one after `--`"));
     };
     let path = program::find(name, std::env::var_os("PATH").as_deref())?;
     let stats = args.stats.as_deref().map(StatsFile::open).transpose()?;
     let run = Run { args, path, stats, inherited };
-    match prepare(args, &run.path) {
+    match prepare(args, budget, &run.path) {
         Ok(managed) => run.managed(&managed),
         Err(refusal) if args.best_effort => run.unmanaged(&refusal),
         Err(refusal) => Err(refusal),
     }
 }
 
+/// The budget that was asked for, in one piece or in zones.
+fn budget(args: &RunArgs) -> Result<Bytes, Refusal> {
+    let sum = args.zone.iter().try_fold(0u64, |sum, zone| sum.checked_add(zone.bytes.get()));
+    let zones = Bytes::new(sum.ok_or_else(|| Refusal::own("--zone: all together are too large; give less"))?);
+    let budget = args.memory.unwrap_or(zones);
+    if !args.zone.is_empty() && budget != zones {
+        return Err(Refusal::own(format!(
+            "--memory {budget}: the zones are {zones} together; leave --memory out, or make them the same"
+        )));
+    }
+    if budget < MINIMUM_BUDGET {
+        let option = if args.memory.is_some() { "--memory" } else { "--zone" };
+        return Err(Refusal::own(format!("{option} {budget}: {}", StartError::BudgetBelowMinimum)));
+    }
+    Ok(budget)
+}
+
 /// Checks all that the engine needs, cheapest first.
-fn prepare(args: &RunArgs, path: &Path) -> Result<Managed, Refusal> {
+fn prepare(args: &RunArgs, budget: Bytes, path: &Path) -> Result<Managed, Refusal> {
     program::check(path).map_err(Refusal::own)?;
     machine_allows()?;
     let preload = preload::find(std::env::var_os(preload::ENV).as_deref())?;
     let store = std::env::var_os(place::STORE_ENV);
     let store_directory = place::store_directory(args.store_dir.as_deref(), store, args.file_limit)?;
     let file_limit = args.file_limit.map_or_else(|| place::default_file_limit(&store_directory), Ok)?;
-    let tree = TreeFile::create(std::env::var_os("XDG_RUNTIME_DIR"), args.memory, args.base_page)?;
+    let tree = TreeFile::create(std::env::var_os("XDG_RUNTIME_DIR"), budget, args.base_page)?;
     let config = Config {
-        budget: args.memory,
+        budget,
         base_page: args.base_page,
         counters: Some(tree.path().to_owned()),
         store_directory,
@@ -112,6 +136,8 @@ fn prepare(args: &RunArgs, path: &Path) -> Result<Managed, Refusal> {
         best_effort: args.best_effort,
         remote: args.remote_store.clone(),
         remote_limit: args.remote_limit.unwrap_or(Bytes::new(u64::MAX)),
+        zones: args.zone.clone(),
+        zone_policy: args.zone_policy,
     };
     Ok(Managed { preload, tree, config })
 }
@@ -151,6 +177,7 @@ impl Run<'_> {
             let program = self.args.command[0].to_string_lossy();
             crate::print_error(&table::render(&Summary {
                 program: &program,
+                zones: &self.args.zone,
                 ended,
                 wall,
                 counters,
@@ -164,7 +191,8 @@ impl Run<'_> {
             let stats = Stats::new(shown(&self.args.command), ended, wall, verdict.status);
             tree.sweep();
             let processes = tree.members().map(|(_, counters)| Process::new(&counters)).collect();
-            let stats = stats.counters(counters, processes).exit_status(verdict.exit_status);
+            let stats = stats.zones(&self.args.zone, &counters).counters(counters, processes);
+            let stats = stats.exit_status(verdict.exit_status);
             file.write(&verdict.line.into_iter().fold(stats, Stats::reason));
         }
         Ok(ExitCode::from(verdict.exit_status))
@@ -227,6 +255,7 @@ fn told(failure: &Failure) -> String {
         // Whatever it was that was to be opened: it speaks of descriptors then.
         Failure::Start(error) if DESCRIPTOR_LIMITS.contains(&error.errno()) => "",
         Failure::Start(StartError::BudgetBelowMinimum) => " (--memory)",
+        Failure::Start(StartError::ZonesUnfit | StartError::ZoneNode(_)) => " (--zone)",
         Failure::Start(StartError::StoreDirectory(_)) => " (--store-dir, --file-limit)",
         Failure::Start(StartError::StoreDirectoryInMemory | StartError::StoreDirectIo(_)) => " (--store-dir)",
         Failure::Start(StartError::RemoteStore(_) | StartError::RemoteStoreUnfit) => {

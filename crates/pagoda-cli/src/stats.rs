@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pagoda::counters::{Snapshot, Status};
+use pagoda::zones::{ZoneConfig, ZoneStats};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -36,6 +37,23 @@ pub struct Stats {
     counters: Option<Fields>,
     /// Those that have a place in the tree at the end: the program itself, and what it left behind.
     processes: Vec<Process>,
+    /// The zones of the budget, as they were named; none if it is not divided.
+    zones: Vec<Zone>,
+}
+
+/// One zone of the budget, of all processes together.
+#[derive(Serialize)]
+struct Zone {
+    name: String,
+    bytes: u64,
+    held_bytes: u64,
+    free_bytes: u64,
+    low_bytes: u64,
+    high_bytes: u64,
+    /// What it gave; of a remote zone that is what was spilled there.
+    allocated_bytes: u64,
+    /// What reclaim moved out of its frames.
+    evicted_bytes: u64,
 }
 
 /// One process of the tree.
@@ -95,7 +113,23 @@ impl Stats {
             reason: None,
             counters: None,
             processes: Vec::new(),
+            zones: Vec::new(),
         }
+    }
+    /// With the zones that were named, as far as an engine had them.
+    pub fn zones(mut self, named: &[ZoneConfig], counters: &Snapshot) -> Self {
+        let zone = |(zone, stats): (&ZoneConfig, ZoneStats)| Zone {
+            name: zone.name.clone(),
+            bytes: stats.bytes.get(),
+            held_bytes: stats.held.get(),
+            free_bytes: stats.free.get(),
+            low_bytes: stats.low.get(),
+            high_bytes: stats.high.get(),
+            allocated_bytes: stats.allocated.get(),
+            evicted_bytes: stats.evicted.get(),
+        };
+        self.zones = named.iter().zip(ZoneStats::all(counters)).map(zone).collect();
+        self
     }
     /// With the tree's counters, and its processes.
     pub fn counters(mut self, counters: Snapshot, processes: Vec<Process>) -> Self {

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use pagoda::counters::{Snapshot, Status};
+use pagoda::zones::{ZoneConfig, ZoneStats, age_ratio};
 use pagoda_core::size::Bytes;
 
 use crate::supervise::{End, Ended};
@@ -21,6 +22,8 @@ pub struct Summary<'a> {
     pub wall: Duration,
     /// Its counters, and those of all below it.
     pub counters: Snapshot,
+    /// The zones of the budget, if it is divided.
+    pub zones: &'a [ZoneConfig],
     /// The gauges are those of the moment when most was held, not of the end.
     pub gauges_at_peak: bool,
 }
@@ -93,6 +96,7 @@ pub fn render(summary: &Summary) -> String {
             format_args!("at the remote store, which failed to do what it was asked {failures} times"),
         );
     }
+    zones(&mut table, summary);
     table.row("own", bytes(counters.own_bytes), format_args!("Pagoda's tables, stacks and heap"));
     if several {
         table.row("processes", counters.processes.to_string(), format_args!("{}", processes(counters)));
@@ -116,6 +120,33 @@ pub fn render(summary: &Summary) -> String {
         table.row("children", count, format_args!("child processes ran unmanaged, outside the budget"));
     }
     table.0
+}
+
+/// A row for each zone, and how their pages' ages compare.
+fn zones(table: &mut Table, summary: &Summary) {
+    let zones = ZoneStats::all(&summary.counters);
+    let gave: u64 = zones.iter().map(|zone| zone.allocated.get()).sum();
+    for (named, zone) in summary.zones.iter().zip(&zones) {
+        let share = 100.0 * ratio(zone.allocated.get(), gave);
+        let [allocated, evicted, free] =
+            [zone.allocated, zone.evicted, zone.free].map(|size| size.get() >> 20);
+        let when = summary.when();
+        table.row(
+            "zone",
+            zone.bytes.to_string(),
+            format_args!(
+                "{}: gave {allocated} MiB ({share:.1}%), {evicted} MiB moved out, {free} MiB free {when}",
+                named.name
+            ),
+        );
+    }
+    if let Some(ages) = age_ratio(&zones) {
+        let resets = summary.counters.zones_resets;
+        let says = format_args!(
+            "times as old at eviction in the zone where they get oldest; {resets} rounds of turns"
+        );
+        table.row("zones' ages", format!("{ages:.2}"), says);
+    }
 }
 
 struct Table(String);
@@ -198,11 +229,43 @@ mod tests {
         let ended = Ended { end: End::Exited(0), resident_peak_bytes: 300 << 20 };
         render(&Summary {
             program: "sort",
+            zones: &two_zones(),
             ended,
             wall: Duration::from_millis(1234),
             counters,
             gauges_at_peak: counters.processes > 1,
         })
+    }
+
+    fn two_zones() -> [ZoneConfig; 2] {
+        ["fast=64M", "slow=192M"].map(|text| text.parse().expect("a zone"))
+    }
+
+    #[test]
+    fn zones_have_a_row_each_and_their_ages_are_compared() {
+        let zoned = Snapshot {
+            zone0_bytes: 64 << 20,
+            zone0_held_bytes: 60 << 20,
+            zone0_free_bytes: 2 << 20,
+            zone0_allocated_bytes: 100 << 20,
+            zone0_evicted_bytes: 40 << 20,
+            zone1_bytes: 192 << 20,
+            zone1_held_bytes: 180 << 20,
+            zone1_free_bytes: 6 << 20,
+            zone1_allocated_bytes: 300 << 20,
+            zone1_evicted_bytes: 60 << 20,
+            zones_resets: 7,
+            ..busy()
+        };
+        let table = render_with(zoned);
+        for says in [
+            "zone             64 MiB  fast: gave 100 MiB (25.0%), 40 MiB moved out, 2 MiB free at the end",
+            "zone            192 MiB  slow: gave 300 MiB (75.0%), 60 MiB moved out, 6 MiB free at the end",
+            "zones' ages        2.00  times as old at eviction in the zone where they get oldest; 7 rounds of turns",
+        ] {
+            assert!(table.contains(says), "{says}\n{table}");
+        }
+        assert!(table.lines().all(|line| line.len() <= 110), "{table}");
     }
 
     fn row<'a>(table: &'a str, name: &str) -> Option<&'a str> {

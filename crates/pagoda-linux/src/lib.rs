@@ -18,6 +18,7 @@ pub mod lock;
 pub mod locked;
 pub mod lz4;
 pub mod maps;
+pub mod node;
 pub mod offer;
 pub mod own_memory;
 pub mod pack;

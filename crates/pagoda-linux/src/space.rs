@@ -149,6 +149,20 @@ impl Space {
         })
     }
 
+    /// Has the kernel take what is written to these slots for the first time from `node` and no other. Frames that are moved
+    /// there stay where they are.
+    ///
+    /// # Errors
+    /// `EINVAL`: there is no such node, or it has no memory. `ENOSYS`: a kernel without nodes. `EPERM`: not allowed here.
+    ///
+    /// # Panics
+    /// If there are no such slots.
+    pub fn bind(&self, slots: std::ops::Range<u32>, node: u32) -> Result<(), Errno> {
+        let range = PageRange::new(self.address(slots.start), self.address(slots.end)).expect("some slots");
+        assert_eq!(self.arena.range().intersection(range), Some(range), "slots of the arena");
+        crate::node::bind(range, node)
+    }
+
     /// Takes `range` under management: its missing faults and its events arrive here from now on. In a range that was followed
     /// the kernel fills nothing more, from when this returns.
     ///

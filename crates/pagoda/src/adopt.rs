@@ -156,8 +156,8 @@ impl Engine {
                 let page = span.page(index, run, entry_bytes);
                 let word = self.take(span.entries(), index);
                 let new = page.granules.without(word.resident());
-                self.ledger.resident(i64::from(new.count()) * 4096);
-                give(span.entry(index), word.with_resident(word.resident().or(page.granules)));
+                let zone = self.zone_of_kernel_memory(word);
+                give(span.entry(index), self.came_in(word, new, zone));
             }
         });
         // What could not be asked about stays unmarked: never evicted, and served as a hole if it is missing.

@@ -34,8 +34,7 @@ impl Engine {
         let Some(span) = table.find(address) else { return 0 };
         let page = table.page_at(span, address);
         let (taken, count) = self.take_stored(&table, span, page.index);
-        let mut slots: Vec<Slot> =
-            (0..count).map_while(|_| self.zone.take_whole_ready(&self.space)).collect();
+        let mut slots: Vec<Slot> = (0..count).map_while(|_| self.take_whole_ready()).collect();
         for (i, (word, _)) in taken[..count].iter().enumerate().skip(slots.len()) {
             give(span.entry(page.index + i), *word);
         }
@@ -54,12 +53,11 @@ impl Engine {
             let of_page = filled_bytes.saturating_sub(i * self.entry_bytes()).min(self.entry_bytes());
             let here = Granules::range(0, (of_page / 4096) as u32);
             let (word, _) = taken[i];
-            let after = word.with_resident(here).with_warmth(1);
+            let after = self.came_in(word, here, self.zone.of_slot(slot.index())).with_warmth(1);
             self.zone.put_pieces(&self.space, slot, all.without(here));
             self.ledger.changed(word, after);
             give(span.entry(page.index + i), after);
         }
-        self.ledger.resident(filled_bytes as i64);
         self.note_use();
         let whole = filled_bytes / self.entry_bytes();
         self.counters.add(Counter::FetchedAhead, whole as u64);

@@ -1,7 +1,8 @@
 //! The configuration of one managed process, and the one string that carries it through `PAGODA_CONFIG`.
 //!
-//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;remote=ADDRESS;remote-limit=BYTES`,
-//! the last two only if there is a remote store. A path may hold any byte but NUL: `%`, `;` and NUL are written as `%` and
+//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;remote=ADDRESS;remote-limit=BYTES;
+//! zones=NAME=BYTES@PLACE,...;zone-policy=NAME`, in one line, remote and its limit only if there is a remote store, zones and their
+//! policy only if there are several. A path may hold any byte but NUL: `%`, `;` and NUL are written as `%` and
 //! two hexadecimal digits. Reading must never guess: a field that is
 //! unknown, missing or given twice is an error, for then the two sides are of different versions.
 
@@ -12,8 +13,10 @@ use std::path::PathBuf;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use pagoda_core::zone::ZonePolicy;
 
 use crate::store::RemoteAddress;
+use crate::zones::ZoneConfig;
 
 /// The environment variable that carries a [`Config`] to the preload library.
 pub const ENV: &str = "PAGODA_CONFIG";
@@ -49,6 +52,10 @@ pub struct Config {
     pub remote: Option<RemoteAddress>,
     /// The most that may be held there; nothing without one.
     pub remote_limit: Bytes,
+    /// The zones that the budget is divided among, which are all of it; none if it is not divided.
+    pub zones: Vec<ZoneConfig>,
+    /// How they share allocations.
+    pub zone_policy: ZonePolicy,
 }
 
 /// Why a configuration string could not be read.
@@ -99,9 +106,12 @@ const FILE: &str = "file";
 const BEST_EFFORT: &str = "best-effort";
 const REMOTE: &str = "remote";
 const REMOTE_LIMIT: &str = "remote-limit";
+const ZONES: &str = "zones";
+const ZONE_POLICY: &str = "zone-policy";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 8] = [BUDGET, BASE, COUNTERS, STORE, FILE, BEST_EFFORT, REMOTE, REMOTE_LIMIT];
+const FIELDS: [&str; 10] =
+    [BUDGET, BASE, COUNTERS, STORE, FILE, BEST_EFFORT, REMOTE, REMOTE_LIMIT, ZONES, ZONE_POLICY];
 
 impl Config {
     /// The value of [`ENV`] that says this.
@@ -118,6 +128,11 @@ impl Config {
         text.extend_from_slice(rest.as_bytes());
         if let Some(remote) = &self.remote {
             let rest = format!(";{REMOTE}={remote};{REMOTE_LIMIT}={}", self.remote_limit.get());
+            text.extend_from_slice(rest.as_bytes());
+        }
+        if !self.zones.is_empty() {
+            let zones: Vec<String> = self.zones.iter().map(ZoneConfig::to_string).collect();
+            let rest = format!(";{ZONES}={};{ZONE_POLICY}={}", zones.join(","), self.zone_policy.name());
             text.extend_from_slice(rest.as_bytes());
         }
         OsString::from_vec(text)
@@ -137,7 +152,8 @@ impl Config {
             }
             at_byte += field.len() + 1;
         }
-        let [budget, base, counters, store, file, best_effort, remote, remote_limit] = values;
+        let [budget, base, counters, store, file, best_effort, remote, remote_limit, zones, zone_policy] =
+            values;
         Ok(Self {
             budget: parse(BUDGET, budget)?,
             base_page: parse(BASE, base)?,
@@ -154,6 +170,13 @@ impl Config {
                 Some(_) => parse(REMOTE_LIMIT, remote_limit)?,
                 None => Bytes::ZERO,
             },
+            zone_policy: match zones {
+                Some(_) => parse(ZONE_POLICY, zone_policy)?,
+                None => ZonePolicy::default(),
+            },
+            zones: zones.map_or(Ok(Vec::new()), |list| {
+                list.split(|&byte| byte == b',').map(|zone| parse(ZONES, Some(zone))).collect()
+            })?,
         })
     }
 }
@@ -220,6 +243,8 @@ mod tests {
             best_effort,
             remote: None,
             remote_limit: Bytes::ZERO,
+            zones: Vec::new(),
+            zone_policy: ZonePolicy::default(),
         }
     }
 
@@ -229,6 +254,7 @@ mod tests {
             counters in proptest::option::of(proptest::collection::vec(1u8.., 1..40)),
             store in proptest::collection::vec(1u8.., 1..40),
             budget: u64, file: u64, best_effort: bool, remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
+            zones in proptest::collection::vec("[a-z]{1,9}=[0-9]{1,9}(|@remote|@node[0-9]{1,5})", 0..4),
         ) {
             let mut config = config(counters, store, budget, file, best_effort);
             if let Some(password) = remote {
@@ -236,6 +262,10 @@ mod tests {
                 address.password = Some(password);
                 config.remote = Some(address);
                 config.remote_limit = Bytes::new(remote_limit);
+            }
+            if !zones.is_empty() {
+                config.zones = zones.iter().map(|zone| zone.parse().expect("a zone")).collect();
+                config.zone_policy = ZonePolicy::ALL[config.zones.len()];
             }
             prop_assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(config));
         }
@@ -267,6 +297,15 @@ mod tests {
             (
                 "budget=1;base=64K;store=/s;file=2;best-effort=0;remote=redis://[::1]:1",
                 ConfigError::Missing(REMOTE_LIMIT),
+            ),
+            ("budget=1;base=64K;store=/s;file=2;best-effort=0;zones=a=1", ConfigError::Missing(ZONE_POLICY)),
+            (
+                "budget=1;base=64K;store=/s;file=2;best-effort=0;zones=a=1,b;zone-policy=fair",
+                ConfigError::BadValue(ZONES),
+            ),
+            (
+                "budget=1;base=64K;store=/s;file=2;best-effort=0;zones=a=1;zone-policy=fairest",
+                ConfigError::BadValue(ZONE_POLICY),
             ),
         ];
         for (text, error) in cases {

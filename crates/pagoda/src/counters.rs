@@ -385,4 +385,66 @@ counters! {
     Peak RemotePeakBytes remote_peak_bytes,
     /// Times the remote store did not do what it was asked: no answer, cut off, full, refused, or lost.
     Total RemoteFailures remote_failures,
+    /// Times the turns of all local zones began anew.
+    Total ZonesResets zones_resets,
+    /// Times no zone had a frame above its low watermark, and reclaim was woken.
+    Total ZonesShort zones_short,
+    /// Bytes of frames that remote zones gave.
+    Total ZonesSpilledBytes zones_spilled_bytes,
+    /// Gauge: the size of the zone that was named first in bytes; 0 with one zone, as all that follows of it.
+    Gauge Zone0Bytes zone0_bytes,
+    /// Gauge: bytes that the first zone has in frames: in the regions, staged and ready.
+    Gauge Zone0HeldBytes zone0_held_bytes,
+    /// Gauge: bytes that are free of the first zone.
+    Gauge Zone0FreeBytes zone0_free_bytes,
+    /// Gauge: what allocations leave of the first zone, as long as another has more, in bytes.
+    Gauge Zone0LowBytes zone0_low_bytes,
+    /// Gauge: what reclaim lifts the free memory of the first zone to, in bytes.
+    Gauge Zone0HighBytes zone0_high_bytes,
+    /// Bytes of frames that the first zone gave.
+    Total Zone0AllocatedBytes zone0_allocated_bytes,
+    /// Bytes of frames of the first zone that reclaim moved out of the regions.
+    Total Zone0EvictedBytes zone0_evicted_bytes,
+    /// Gauge: the size of the second zone in bytes, local ones first; 0 with one zone, as all that follows of it.
+    Gauge Zone1Bytes zone1_bytes,
+    /// Gauge: bytes that the second zone has in frames: in the regions, staged and ready.
+    Gauge Zone1HeldBytes zone1_held_bytes,
+    /// Gauge: bytes that are free of the second zone.
+    Gauge Zone1FreeBytes zone1_free_bytes,
+    /// Gauge: what allocations leave of the second zone, as long as another has more, in bytes.
+    Gauge Zone1LowBytes zone1_low_bytes,
+    /// Gauge: what reclaim lifts the free memory of the second zone to, in bytes.
+    Gauge Zone1HighBytes zone1_high_bytes,
+    /// Bytes of frames that the second zone gave.
+    Total Zone1AllocatedBytes zone1_allocated_bytes,
+    /// Bytes of frames of the second zone that reclaim moved out of the regions.
+    Total Zone1EvictedBytes zone1_evicted_bytes,
+    /// Gauge: the size of the third zone in bytes, local ones first; 0 with one zone, as all that follows of it.
+    Gauge Zone2Bytes zone2_bytes,
+    /// Gauge: bytes that the third zone has in frames: in the regions, staged and ready.
+    Gauge Zone2HeldBytes zone2_held_bytes,
+    /// Gauge: bytes that are free of the third zone.
+    Gauge Zone2FreeBytes zone2_free_bytes,
+    /// Gauge: what allocations leave of the third zone, as long as another has more, in bytes.
+    Gauge Zone2LowBytes zone2_low_bytes,
+    /// Gauge: what reclaim lifts the free memory of the third zone to, in bytes.
+    Gauge Zone2HighBytes zone2_high_bytes,
+    /// Bytes of frames that the third zone gave.
+    Total Zone2AllocatedBytes zone2_allocated_bytes,
+    /// Bytes of frames of the third zone that reclaim moved out of the regions.
+    Total Zone2EvictedBytes zone2_evicted_bytes,
+    /// Gauge: the size of the fourth zone in bytes, local ones first; 0 with one zone, as all that follows of it.
+    Gauge Zone3Bytes zone3_bytes,
+    /// Gauge: bytes that the fourth zone has in frames: in the regions, staged and ready.
+    Gauge Zone3HeldBytes zone3_held_bytes,
+    /// Gauge: bytes that are free of the fourth zone.
+    Gauge Zone3FreeBytes zone3_free_bytes,
+    /// Gauge: what allocations leave of the fourth zone, as long as another has more, in bytes.
+    Gauge Zone3LowBytes zone3_low_bytes,
+    /// Gauge: what reclaim lifts the free memory of the fourth zone to, in bytes.
+    Gauge Zone3HighBytes zone3_high_bytes,
+    /// Bytes of frames that the fourth zone gave.
+    Total Zone3AllocatedBytes zone3_allocated_bytes,
+    /// Bytes of frames of the fourth zone that reclaim moved out of the regions.
+    Total Zone3EvictedBytes zone3_evicted_bytes,
 }

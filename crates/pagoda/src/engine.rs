@@ -8,7 +8,8 @@
 //! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
-//! 5. the zone and its huge frames; the scanner of huge pages; the list of owners; that of what is owed, then what is wanted of it
+//! 5. the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of owners; that of what is owed, then what
+//!    is wanted of it
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
 //! must never do the work itself: faults, events, reclaim and adoption each have their own.
@@ -40,7 +41,7 @@ use crate::pins::Pins;
 use crate::reclaim::Hand;
 use crate::store::TieredStore;
 use crate::table::Table;
-use crate::zone::Zone;
+use crate::zones::Zones;
 
 /// What ends the process (or, in a test, the engine) when it can't go on.
 pub(crate) type StopHook = fn(StopReason) -> !;
@@ -52,8 +53,9 @@ pub(crate) const HANDLERS_MAX: usize = 4;
 pub(crate) struct Engine {
     pub(crate) space: Space,
     gate: RwLock<Table>,
-    pub(crate) zone: Zone,
-    /// The huge frames of the zone, and how they are cleared.
+    /// The zones of the budget: one, if nothing else was said.
+    pub(crate) zone: Zones,
+    /// The huge frames, where there is one zone, and how they are cleared.
     pub(crate) huge: HugePool,
     pub(crate) clearing: Clearing,
     pub(crate) clearer: Clearer,
@@ -119,7 +121,7 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "the one place where the parts come together")]
     pub(crate) fn new(
         space: Space,
-        slots: u32,
+        zone: Zones,
         (huge_slots, clearing): (u32, Clearing),
         store: TieredStore,
         counters: Arc<Counters>,
@@ -134,7 +136,7 @@ impl Engine {
         Self {
             space,
             gate: RwLock::new(Table::new(base)),
-            zone: Zone::new(slots),
+            zone,
             huge: HugePool::new(huge_slots),
             clearing,
             clearer: Clearer::for_this_processor(),

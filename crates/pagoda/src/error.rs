@@ -8,6 +8,7 @@ use std::fmt;
 
 use crate::config::MINIMUM_BUDGET;
 use crate::counters::Snapshot;
+use crate::zones::ZONES_MAX;
 
 /// The operating system's error number, 0 if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +111,10 @@ pub enum StartError {
     RemoteStoreUnfit,
     /// The handler of SIGBUS that serves faults in their own threads could not be installed.
     FaultSignal(Errno),
+    /// The zones are not those of a budget.
+    ZonesUnfit,
+    /// A zone's memory could not be bound to its node.
+    ZoneNode(Errno),
 }
 
 impl StartError {
@@ -136,6 +141,8 @@ impl StartError {
             Self::RemoteStore(_) => 17,
             Self::RemoteStoreUnfit => 18,
             Self::FaultSignal(_) => 19,
+            Self::ZonesUnfit => 20,
+            Self::ZoneNode(_) => 21,
         }
     }
 
@@ -154,14 +161,16 @@ impl StartError {
             | Self::Threads(errno)
             | Self::Proc(errno)
             | Self::RemoteStore(errno)
-            | Self::FaultSignal(errno) => errno,
+            | Self::FaultSignal(errno)
+            | Self::ZoneNode(errno) => errno,
             Self::UserModeOnly
             | Self::MoveMissing
             | Self::BudgetBelowMinimum
             | Self::StoreDirectoryInMemory
             | Self::Configuration
             | Self::LibrarySymbol
-            | Self::RemoteStoreUnfit => Errno::NONE,
+            | Self::RemoteStoreUnfit
+            | Self::ZonesUnfit => Errno::NONE,
         }
     }
 
@@ -188,6 +197,8 @@ impl StartError {
             17 => Self::RemoteStore(errno),
             18 => Self::RemoteStoreUnfit,
             19 => Self::FaultSignal(errno),
+            20 => Self::ZonesUnfit,
+            21 => Self::ZoneNode(errno),
             _ => return None,
         })
     }
@@ -295,6 +306,16 @@ impl fmt::Display for StartError {
                 f,
                 "the kernel took no handler of SIGBUS, which serves faults in their own threads ({errno}); have handler threads \
                  serve them"
+            ),
+            Self::ZonesUnfit => write!(
+                f,
+                "the zones can't divide the budget; name at most {ZONES_MAX}, each by a name of its own, at least one of them \
+                 local, none of less than 4 MiB, or 64 MiB with a base page of 2 MiB, and all of them together the budget"
+            ),
+            Self::ZoneNode(errno) => write!(
+                f,
+                "a zone's memory can't be bound to its NUMA node ({errno}); name a node that this machine has and that has \
+                 memory (/sys/devices/system/node), and that this process may use"
             ),
         }
     }
@@ -494,7 +515,7 @@ mod tests {
             (1..100).filter_map(|code| Some((code, StartError::from_code(code, errno)?))).collect();
         let stops: Vec<_> =
             (101..200).filter_map(|code| Some((code, StopReason::from_code(code, errno)?))).collect();
-        assert_eq!((starts.len(), stops.len()), (19, 10));
+        assert_eq!((starts.len(), stops.len()), (21, 10));
         for (code, error) in starts {
             assert_eq!(error.code(), code);
             assert!(error.errno() == errno || error.errno() == Errno::NONE);

@@ -181,14 +181,16 @@ impl Engine {
         let whole = self.granules_of_entry(table, span, &table.page_at(span, page_address(span, page)));
         let gone = page.granules;
         let resident = word.resident().without(gone);
-        closing.granules_are_back(word.resident().and(gone).count());
+        let back = word.resident().and(gone).count();
+        closing.granules_are_back(back);
+        self.zone.in_regions(word.zone(), -(i64::from(back) * 4096));
         let outside = whole.without(word.resident()).without(gone);
         self.ledger.changed(word, word.with_resident(resident));
         let word = word.with_resident(resident).with_huge(word.is_huge() && !resident.is_empty());
         let word = match word.backing() {
             Backing::None => word,
             Backing::Slot(slot) if outside.is_empty() => {
-                self.ledger.staged(-(self.entry_bytes() as i64));
+                self.left_staging(slot);
                 self.zone.put_ready(&self.space, self.space.claim_slot(slot));
                 closing.frame_is_back();
                 word.with_backing(Backing::None)

@@ -216,9 +216,17 @@ impl Engine {
         };
         let room = self.has_room();
         // A read gets the zero page as long as there is room for the page that a write would bring.
-        let frame = if write || !room { self.take_frame() } else { None };
+        let several = self.zone.are_several();
+        let frame = match several {
+            // Each of them is a zone's from the beginning.
+            true => self.frame_of_a_zone(false),
+            false if write || !room => self.take_frame(),
+            false => None,
+        };
+        let mut zone = 0;
         let progress = match frame {
             Some(mut slot) => {
+                zone = self.zone.of_slot(slot.index());
                 self.space.bytes_mut(&mut slot).fill(0);
                 let moved = self.move_in(page, &slot, run);
                 if moved.done.count() as usize * 4096 == self.entry_bytes() && moved.copied.is_empty() {
@@ -228,13 +236,12 @@ impl Engine {
                 }
                 moved
             }
-            None if !room => return (word, Served::NoMemory),
+            None if !room || several => return (word, Served::NoMemory),
             None => self.fill_fresh(page, from, to, write),
         };
         self.note_use();
         self.counters.add(Counter::FaultsZero, 1);
-        self.ledger.resident(i64::from(progress.done.count()) * 4096);
-        let word = word.with_resident(word.resident().or(progress.done));
+        let word = self.came_in(word, progress.done, zone);
         let here = page.addresses(granule, granule + 1);
         if progress.done.has(granule) {
             return (word, Served::Done);
@@ -293,15 +300,14 @@ impl Engine {
         want: Granules,
         granule: u32,
     ) -> (Word, Served) {
+        let zone = self.zone.of_slot(slot);
         let slot = self.space.claim_slot(slot);
         let moved = self.move_in(page, &slot, want);
-        let resident = word.resident().or(moved.done);
-        self.ledger.resident(i64::from(moved.done.count()) * 4096);
         // Granules outside the span are somebody's only if its array is shared with another part of the same mapping.
         let whole = self.granules_of_entry(table, span, page);
-        let word = word.with_resident(resident).with_warmth(2);
-        let word = if whole.without(resident).is_empty() {
-            self.ledger.staged(-(self.entry_bytes() as i64));
+        let word = self.came_in(word, moved.done, zone).with_warmth(2);
+        let word = if whole.without(word.resident()).is_empty() {
+            self.left_staging(slot.index());
             if moved.done.count() * 4096 == self.entry_bytes() as u32 && moved.copied.is_empty() {
                 self.zone.put_empty(&self.space, slot);
             } else {
@@ -330,7 +336,14 @@ impl Engine {
         };
         // While the thread that wants it waits, moving an OS page that is ready takes less than a fresh one.
         let may_open = !self.has_room() && self.may_use_frame();
-        let progress = if let Some(progress) = self.zone.place_page(&self.space, content, may_open, place) {
+        let mut zone = 0;
+        let progress = if self.zone.are_several() {
+            let Some(placed) = self.place_page_of_a_zone(word, content, may_open, place) else {
+                return (word, Served::NoMemory);
+            };
+            zone = placed.0;
+            placed.1
+        } else if let Some(progress) = self.zone.place_page(&self.space, content, may_open, place) {
             progress
         } else if self.has_room() {
             let progress = self.space.fill_with(here, content);
@@ -348,10 +361,9 @@ impl Engine {
             return (word, self.settle(progress.stop, here));
         }
         self.count_fetched(4096);
-        self.ledger.resident(4096);
         self.note_use();
-        let resident = word.resident().or(Granules::range(granule, granule + 1));
-        (word.with_resident(resident).with_warmth((word.warmth() + 1).min(3)), Served::Done)
+        let word = self.came_in(word, Granules::range(granule, granule + 1), zone);
+        (word.with_warmth((word.warmth() + 1).min(3)), Served::Done)
     }
 
     fn count_fetched(&self, bytes: usize) {
@@ -414,13 +426,13 @@ impl Engine {
         }
         // All of it is in the region in a moment: of the two copies the one in the file is enough.
         self.store.demote(handle);
+        let zone = self.zone.of_slot(slot.index());
         let moved = self.move_in(page, &slot, page.granules.without(word.resident()));
         let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
         self.zone.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));
         self.count_fetched(self.entry_bytes());
-        self.ledger.resident(i64::from(moved.done.count()) * 4096);
         self.note_use();
-        let word = word.with_resident(word.resident().or(moved.done)).with_warmth(2);
+        let word = self.came_in(word, moved.done, zone).with_warmth(2);
         if moved.done.has(granule) {
             return (word, Served::Done);
         }
@@ -429,9 +441,13 @@ impl Engine {
 
     /// A frame to unpack a page into, ready or fresh; `regardless` of the budget if that is said.
     pub(crate) fn frame_for_fetch(&self, regardless: bool) -> Option<Slot> {
+        if self.zone.are_several() {
+            return self.frame_of_a_zone(regardless);
+        }
         let frame = if regardless { self.zone.take_ready(&self.space) } else { self.take_frame() };
         frame.or_else(|| {
-            let fresh = if regardless || self.has_room() { self.zone.take_empty(&self.space) } else { None };
+            let fresh =
+                if regardless || self.has_room() { self.zone.take_empty(&self.space, 0) } else { None };
             if fresh.is_some() {
                 self.ledger.took(self.entry_bytes() as i64);
             }
@@ -511,7 +527,7 @@ impl Engine {
     }
 
     /// Whether one frame may be used: as all may, or because a handler made it ready for that.
-    fn may_use_frame(&self) -> bool {
+    pub(crate) fn may_use_frame(&self) -> bool {
         self.may_use_frames() || self.use_earned()
     }
 
@@ -542,9 +558,10 @@ impl Engine {
             Err(error) => self.stop(unreadable(error)),
         }
         self.store.free(handle);
-        self.ledger.staged(self.entry_bytes() as i64);
         self.note_use();
-        let after = word.with_backing(Backing::Slot(self.space.release_slot(slot)));
+        let slot = self.space.release_slot(slot);
+        self.went_into_staging(slot);
+        let after = word.with_backing(Backing::Slot(slot));
         self.ledger.changed(word, after);
         give(entry, after);
         true

@@ -57,6 +57,7 @@ impl Engine {
         counters.set(Counter::RemoteBytes, usage.remote_bytes.get());
         counters.raise(Counter::RemotePeakBytes, usage.remote_bytes.get());
         counters.set(Counter::RemoteFailures, usage.remote_failures);
+        self.publish_zone_gauges();
         let unmanaged = counters.get(Counter::UnmanagedBytes);
         // What is resident and has a stored copy is held once by the program.
         let stored = stored_bytes.saturating_sub(self.ledger.copied_bytes());

@@ -57,6 +57,7 @@ pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
 pub use pagoda_core::page::BasePage;
 pub use pagoda_core::release::ReleasePolicy;
 pub use pagoda_core::size::Bytes;
+pub use pagoda_core::zone::ZonePolicy;
 pub use region::{ForeignMemory, Region, RegionBuilder, RegionError};
 
 pub mod account;
@@ -97,3 +98,4 @@ mod table;
 pub mod tree;
 mod watch;
 mod zone;
+pub mod zones;

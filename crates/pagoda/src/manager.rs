@@ -16,6 +16,7 @@ use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
+use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::fault_signal::Registration;
 use pagoda_linux::offer::Stream;
 use pagoda_linux::pagemap::PagemapScanner;
@@ -39,6 +40,7 @@ use crate::store::{
 use crate::table::entry_bytes;
 use crate::tree::ShareKeeper;
 use crate::watch::Watcher;
+use crate::zones::{self, Place, ZoneConfig, ZoneStats, Zones};
 
 /// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors help.
 pub(crate) fn handler_count() -> usize {
@@ -51,6 +53,9 @@ const QUEUED_BUDGETS: u64 = 4;
 
 /// How long a remote store keeps what nobody renews: a host that is cut off for so long has lost what it had there.
 const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
+
+/// The least zone: what a program fills between two looks, twice over.
+const ZONE_LEAST: Bytes = Bytes::mib(4);
 
 /// The name of the thread that reclaims.
 const RECLAIMER: &str = "pagoda-reclaim";
@@ -82,12 +87,23 @@ fn assemble(
         return Err(StartError::BudgetBelowMinimum);
     }
     let slot_bytes = entry_bytes(config.base_page);
-    // Frames never hold more than the budget; as many addresses again keep runs of empty slots at hand.
-    let slots = (2 * config.budget.as_usize()).next_multiple_of(2 << 20) / slot_bytes;
-    let slots = u32::try_from(slots).map_err(|_| StartError::AddressSpace(Errno::NONE))?;
+    let least = Watermarks::least_share(config.base_page, handlers).max(ZONE_LEAST);
+    let zones = zones::in_order(&config.zones, config.budget, least, pagoda_linux::node::current());
+    let zones = zones.map_err(|zones::Unfit| StartError::ZonesUnfit)?;
+    let plan = zones.into_iter().map(|ranked| {
+        // Frames never hold more than the budget; as many addresses again keep runs of empty slots at hand.
+        let slots = (2 * ranked.zone.bytes.as_usize()).next_multiple_of(2 << 20) / slot_bytes;
+        let slots = u32::try_from(slots).map_err(|_| StartError::AddressSpace(Errno::NONE))?;
+        Ok((ranked, slots))
+    });
+    let plan: Vec<zones::Plan> = plan.collect::<Result<_, StartError>>()?;
+    let slots = plan.iter().try_fold(0u32, |sum, (_, slots)| sum.checked_add(*slots));
+    let slots = slots.ok_or(StartError::AddressSpace(Errno::NONE))?;
     let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
     // A program's own huge pages would have to be taken apart: it has none.
-    let huge = if serves_forks { 0 } else { crate::huge::slots(config.budget, config.base_page) };
+    // Nor have several zones any: a huge frame would have to be of one.
+    let huge =
+        if serves_forks || plan.len() > 1 { 0 } else { crate::huge::slots(config.budget, config.base_page) };
     let open = |features| Space::open(adoption, mode, features, slots, slot_bytes, huge);
     // A library's regions can be sent elsewhere, which takes seeing who writes; it does without where that is not to be had.
     let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
@@ -102,6 +118,14 @@ fn assemble(
         },
     };
     let space = space.map_err(|error| space_error(&error))?;
+    let mut first = 0;
+    for (ranked, slots) in &plan {
+        if let Place::Node(node) = ranked.zone.place {
+            let bound = space.bind(first..first + slots, node);
+            bound.map_err(|errno| StartError::ZoneNode(Errno(errno.raw_os_error())))?;
+        }
+        first += slots;
+    }
     let limit = store_most(config.budget);
     let file = (config.file_limit > Bytes::ZERO)
         .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
@@ -116,7 +140,7 @@ fn assemble(
     let (budget, base) = (config.budget, config.base_page);
     let mut engine = Engine::new(
         space,
-        slots,
+        Zones::new(plan, config.zone_policy),
         (huge, policies.clearing),
         store,
         counters,
@@ -309,6 +333,21 @@ impl ManagerBuilder {
         self.config.budget = budget;
         self
     }
+    /// Divides the budget among zones, memory of several kinds: adds one of `bytes`, called `name` (up to 16 small letters, digits
+    /// and hyphens). The budget is what all zones have together then, whatever else is said of it. Frames are taken from local
+    /// zones in turns, in proportion to their sizes, and pages are moved out of the one that is short. The frames of a zone on a
+    /// node are from that node. There are at most [`ZONES_MAX`](crate::zones::ZONES_MAX), and no huge frames with several.
+    #[must_use]
+    pub fn zone(mut self, name: &str, bytes: Bytes, place: Place) -> Self {
+        self.config.zones.push(ZoneConfig { name: name.to_owned(), bytes, place });
+        self
+    }
+    /// How zones share allocations: by [`ZonePolicy::Fair`] if it is not said.
+    #[must_use]
+    pub fn zone_policy(mut self, policy: ZonePolicy) -> Self {
+        self.config.zone_policy = policy;
+        self
+    }
     /// The unit of management: 64 KiB if it is not said.
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
@@ -392,7 +431,12 @@ impl ManagerBuilder {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn build(self) -> Result<Manager, StartError> {
+    pub fn build(mut self) -> Result<Manager, StartError> {
+        let zones = &self.config.zones;
+        if !zones.is_empty() {
+            let sum = zones.iter().try_fold(0u64, |sum, zone| sum.checked_add(zone.bytes.get()));
+            self.config.budget = Bytes::new(sum.ok_or(StartError::ZonesUnfit)?);
+        }
         let counters =
             Arc::new(Counters::private().map_err(|error| StartError::AddressSpace(Errno::from(&error)))?);
         let adoption = pagoda_linux::region_memory::own_regions();
@@ -524,6 +568,8 @@ impl Manager {
             best_effort: false,
             remote: None,
             remote_limit: Bytes::ZERO,
+            zones: Vec::new(),
+            zone_policy: ZonePolicy::default(),
         };
         let policies = Policies { fault_around: true, ..Policies::default() };
         ManagerBuilder { config, mode: Mode::Full, policies }
@@ -546,6 +592,13 @@ impl Manager {
         memory: crate::region::ForeignMemory,
     ) -> Result<crate::region::Region, crate::region::RegionError> {
         crate::region::Region::adopt(Arc::clone(&self.shared), memory)
+    }
+
+    /// What each zone has now and has done so far, by name, in the order in which they were named.
+    /// Nothing unless there are several.
+    #[must_use]
+    pub fn zones(&self) -> Vec<(String, ZoneStats)> {
+        self.shared.engine.zone.names().into_iter().zip(ZoneStats::all(&self.stats())).collect()
     }
 
     /// Returns when everything that closed regions had in the store is freed, and frees it itself as far as no worker has

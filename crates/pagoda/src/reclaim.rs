@@ -34,7 +34,10 @@ pub(crate) const STAGED_SHARE: u64 = 16;
 /// Elements of the queue that may be out of date before it is cleaned, so that a short queue is not cleaned all the time.
 pub(crate) const QUEUE_SLACK: usize = 1024;
 
-/// Steps without a find after which staged pages go although there are few.
+/// Staged pages that are looked at, at most, for one whose zone is short: with shares of 1:63, one is among them.
+const QUEUE_LOOK: usize = 64;
+
+/// Steps without a find after which pages of any zone go, and staged pages go although there are few.
 const FRUITLESS_MOST: u32 = 8;
 
 /// A page that was staged, if it still is.
@@ -108,7 +111,7 @@ impl Engine {
     /// Stores the page that has been staged for longest. None if nothing is staged.
     pub(crate) fn store_oldest(&self, scratch: &mut Scratch) -> Option<Step> {
         loop {
-            let Staged { entries, index, slot } = self.hand().queue.pop_front()?;
+            let Staged { entries, index, slot } = self.take_oldest_staged()?;
             let entry = &entries[index];
             let Some(word) = try_take(entry) else {
                 // Someone moves it: it is either gone when it comes up again, or to be stored then.
@@ -129,7 +132,7 @@ impl Engine {
                         Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
                     };
                     give(entry, word.with_backing(backing).with_warmth(0));
-                    self.ledger.staged(-(self.entry_bytes() as i64));
+                    self.left_staging(slot);
                     self.zone.put_ready(&self.space, held);
                     Step::FrameReady
                 }
@@ -141,6 +144,18 @@ impl Engine {
                 }
             });
         }
+    }
+
+    /// The page that has been staged for longest; of several zones, if some are short, the oldest of theirs among the first.
+    fn take_oldest_staged(&self) -> Option<Staged> {
+        if !self.zone.are_several() {
+            return self.hand().queue.pop_front();
+        }
+        let short = self.short_zones();
+        let mut hand = self.hand();
+        let is_short = |staged: &Staged| short >> self.zone.of_slot(staged.slot) & 1 == 1;
+        let first = hand.queue.iter().take(QUEUE_LOOK).position(is_short);
+        hand.queue.remove(first.unwrap_or(0))
     }
 
     pub(crate) fn count_put(&self, put: &Put) {
@@ -201,12 +216,20 @@ impl Engine {
     /// round had none.
     fn next_candidates<'a>(&self, table: &'a Table) -> Result<Option<(&'a Span, usize, usize)>, ()> {
         let entry_bytes = table.entry_bytes();
+        // Of a zone that is short nothing may be able to go.
+        let short = self.short_zones();
         let mut hand = self.hand();
+        let from = if hand.fruitless < FRUITLESS_MOST { short } else { u64::MAX };
+        let is_from = |word: Word| from >> word.zone() & 1 == 1;
         let mut looks = LOOK_BOUND;
         let mut wrapped = false;
         loop {
             let Some(span) = table.next_from(hand.address) else {
                 if wrapped {
+                    if from != u64::MAX {
+                        hand.fruitless = FRUITLESS_MOST;
+                        return Ok(None);
+                    }
                     return Err(());
                 }
                 wrapped = true;
@@ -234,7 +257,7 @@ impl Engine {
                 }
                 looks -= 1;
                 let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
-                if !self.may_go(word, span.entry(index)) {
+                if !is_from(word) || !self.may_go(word, span.entry(index)) {
                     continue;
                 }
                 let mut end = index + 1;
@@ -248,6 +271,7 @@ impl Engine {
                     let next = Word::from_bits(span.entry(end).load(Ordering::Acquire));
                     if next.resident() != word.resident()
                         || next.is_huge()
+                        || next.zone() != word.zone()
                         || !self.may_go(next, span.entry(end))
                     {
                         break;
@@ -291,8 +315,12 @@ impl Engine {
         let order = count.ilog2();
         let count = 1usize << order;
         let all = Granules::range(0, (entry_bytes / 4096) as u32);
+        let zone = Word::from_bits(span.entry(first).load(Ordering::Acquire)).zone();
         let is_whole = |word: Word| {
-            word.resident() == all && !word.is_huge() && !matches!(word.backing(), Backing::Slot(_))
+            word.resident() == all
+                && word.zone() == zone
+                && !word.is_huge()
+                && !matches!(word.backing(), Backing::Slot(_))
         };
         let mut taken = [Word::EMPTY; 1 << BATCH_ORDER];
         let mut held = 0;
@@ -321,7 +349,7 @@ impl Engine {
             give_rest(0);
             return None;
         }
-        let Some(slots) = self.zone.take_empty_run(&self.space, order) else {
+        let Some(slots) = self.zone.take_empty_run(&self.space, zone, order) else {
             give_rest(0);
             return None;
         };
@@ -350,7 +378,7 @@ impl Engine {
             give_rest(0);
             return None;
         }
-        self.ledger.resident(-(moved as i64));
+        self.went_out(zone, moved as i64);
         for (i, slot) in slots.into_iter().enumerate() {
             let entry = span.entry(first + i);
             let of_page = (moved.saturating_sub(i * entry_bytes)).min(entry_bytes);
@@ -381,7 +409,7 @@ impl Engine {
     pub(crate) fn publish_staged(&self, entries: &Entries, index: usize, word: Word, slot: Slot) {
         let slot = self.space.release_slot(slot);
         self.counters.add(Counter::Evictions, 1);
-        self.ledger.staged(self.entry_bytes() as i64);
+        self.went_into_staging(slot);
         give(&entries[index], word.with_backing(Backing::Slot(slot)));
         self.queue_staged(entries, index, slot);
     }
@@ -415,7 +443,7 @@ impl Engine {
             return Step::Looking;
         }
         let slot = match word.backing() {
-            Backing::None | Backing::Handle(_) => self.zone.take_empty(&self.space),
+            Backing::None | Backing::Handle(_) => self.zone.take_empty(&self.space, word.zone()),
             Backing::Slot(slot) => Some(self.space.claim_slot(slot)),
         };
         let Some(slot) = slot else {
@@ -425,7 +453,7 @@ impl Engine {
         let slots = [slot];
         let (out, stop) = self.evict_granules(&page, word, &slots);
         let [slot] = slots;
-        self.ledger.resident(-(i64::from(out.count()) * 4096));
+        self.went_out(word.zone(), i64::from(out.count()) * 4096);
         // What stays because it must is not tried again at once.
         let warmth = match stop {
             Some(Stop::Refused) => 3,

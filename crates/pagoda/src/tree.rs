@@ -39,7 +39,7 @@ use crate::counters::{COUNT, Counter, Counters, Kind, Snapshot, Status};
 pub const MEMBERS_MAX: usize = 1024;
 
 /// Of this layout; a process that finds another number leaves the file alone.
-const MAGIC: u64 = u64::from_le_bytes(*b"pagoda06");
+const MAGIC: u64 = u64::from_le_bytes(*b"pagoda07");
 
 /// Words of the header.
 #[derive(Clone, Copy)]

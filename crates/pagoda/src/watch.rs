@@ -352,7 +352,9 @@ impl Engine {
         }
         let marks = self.marks();
         let situation = Situation { pressure, budget: marks.budget(), base: self.base };
-        let follows = budget::follows(self.free(), &marks, self.follows.load(Ordering::Relaxed));
+        // What the kernel fills is of no zone until it is marked.
+        let follows = !self.zone.are_several()
+            && budget::follows(self.free(), &marks, self.follows.load(Ordering::Relaxed));
         let filler = if follows { Filler::Kernel } else { Filler::Engine };
         let facts = |part: PageRange, populated: u64| MappingFacts {
             length: Bytes::new(part.len() as u64),

@@ -32,19 +32,23 @@ struct Pieces {
     frames: Granules,
 }
 
-/// A zone's slots. Its lock is the innermost of the engine: nothing is called with it held.
+/// A zone's slots, numbers of the arena that follow each other. Its lock is the innermost of the engine: nothing is called
+/// with it held.
 pub(crate) struct Zone {
+    /// The number of its first slot. A number below is another zone's.
+    first: u32,
     hands: Mutex<Hands>,
     ready: AtomicU64,
     pieces: AtomicU64,
 }
 
 impl Zone {
-    /// `slots` empty ones.
-    pub(crate) fn new(slots: u32) -> Self {
+    /// `slots` empty ones, from number `first` on.
+    pub(crate) fn new(first: u32, slots: u32) -> Self {
         // Room for every slot, so that giving a frame back never allocates; memory is taken as it fills.
         let ready = Vec::with_capacity(slots as usize);
         Self {
+            first,
             hands: Mutex::new(Hands { empty: Buddy::new(slots), ready, pieces: Vec::new() }),
             ready: AtomicU64::new(0),
             pieces: AtomicU64::new(0),
@@ -53,6 +57,11 @@ impl Zone {
 
     fn hands(&self) -> std::sync::MutexGuard<'_, Hands> {
         self.hands.lock().expect("the zone's lock is held for moments that can't panic")
+    }
+
+    /// The number of its first slot.
+    pub(crate) fn first(&self) -> u32 {
+        self.first
     }
 
     /// Bytes of frames that are ready, whole ones and parts.
@@ -69,7 +78,29 @@ impl Zone {
             return Some(space.claim_slot(index));
         }
         // A part of a frame does as well: what it lacks comes from the kernel when it is written.
-        self.take_pieces(space, false).map(|pieces| space.claim_slot(pieces.slot))
+        self.take_part_ready(space).map(|(slot, _)| slot)
+    }
+
+    /// A part of a frame, to be used as a whole one, and the bytes that it lacks: they come from the kernel when it is written.
+    pub(crate) fn take_part_ready(&self, space: &Space) -> Option<(Slot, u64)> {
+        let Pieces { slot, frames } = self.take_pieces(space, false)?;
+        let lacks_bytes = space.slot_bytes() as u64 - u64::from(frames.count()) * OS_PAGE as u64;
+        Some((space.claim_slot(slot), lacks_bytes))
+    }
+
+    /// Writes one OS page of `content` to fresh memory in an empty slot, and lets `place` move it into a region. None if there is no
+    /// empty slot.
+    pub(crate) fn place_fresh_page<T>(
+        &self,
+        space: &Space,
+        content: &[u8],
+        place: impl FnOnce(&Slot, usize) -> (bool, T),
+    ) -> Option<T> {
+        let mut slot = self.take_empty(space)?;
+        space.bytes_mut(&mut slot)[..content.len()].copy_from_slice(content);
+        let (placed, result) = place(&slot, 0);
+        self.put_pieces(space, slot, if placed { Granules::NONE } else { Granules::range(0, 1) });
+        Some(result)
     }
 
     /// A frame that is ready, all of it.
@@ -81,12 +112,12 @@ impl Zone {
 
     /// An empty slot: writing to it takes fresh memory from the kernel.
     pub(crate) fn take_empty(&self, space: &Space) -> Option<Slot> {
-        self.hands().empty.alloc(0).map(|index| space.claim_slot(index))
+        self.hands().empty.alloc(0).map(|at| space.claim_slot(self.first + at))
     }
 
     /// `1 << order` empty slots that follow each other.
     pub(crate) fn take_empty_run(&self, space: &Space, order: u32) -> Option<Vec<Slot>> {
-        let first = self.hands().empty.alloc(order)?;
+        let first = self.first + self.hands().empty.alloc(order)?;
         Some((first..first + (1 << order)).map(|index| space.claim_slot(index)).collect())
     }
 
@@ -159,6 +190,6 @@ impl Zone {
     /// The frame of `slot` has gone elsewhere.
     pub(crate) fn put_empty(&self, space: &Space, slot: Slot) {
         let index = space.release_slot(slot);
-        self.hands().empty.free(index, 0);
+        self.hands().empty.free(index - self.first, 0);
     }
 }

@@ -101,6 +101,8 @@ fn the_program_is_told_its_configuration() {
         best_effort: true,
         remote: None,
         remote_limit: Bytes::ZERO,
+        zones: Vec::new(),
+        zone_policy: pagoda::ZonePolicy::Fair,
     };
     assert_eq!(config, expected);
     assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(expected));

@@ -16,6 +16,9 @@
 //!
 //! This module must never see a zone: it is told what a pass found.
 
+use std::fmt;
+use std::str::FromStr;
+
 /// How zones share allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ZonePolicy {
@@ -72,5 +75,47 @@ impl ZonePolicy {
             // With nobody skipped the zones are short of frames, and full batches would not help.
             Self::Fair => unserved.skipped,
         }
+    }
+}
+
+/// There is no policy of this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy;
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such policy; there are")?;
+        ZonePolicy::ALL.iter().try_for_each(|policy| write!(f, " {}", policy.name()))
+    }
+}
+
+impl std::error::Error for UnknownPolicy {}
+
+/// By its [name](ZonePolicy::name).
+impl FromStr for ZonePolicy {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or(UnknownPolicy)
+    }
+}
+
+impl fmt::Display for ZonePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_read_by_its_name() {
+        for policy in ZonePolicy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        let error = "fairest".parse::<ZonePolicy>().expect_err("none such");
+        assert!(error.to_string().ends_with("first-fit reset-on-failure first-version fair global-list"));
     }
 }

@@ -128,7 +128,11 @@ impl Engine {
                 let progress = self.space.fill(page, slot, offset);
                 (progress.stop.is_none(), progress)
             };
-            let moved = self.zone.place_page(&self.space, &content[..4096], self.may_use_frames(), fill);
+            let (content, may_open) = (&content[..4096], self.may_use_frames());
+            let moved = match self.zone.are_several() {
+                true => self.place_page_of_a_zone(word, content, may_open, fill),
+                false => self.zone.place_page(&self.space, content, may_open, fill).map(|moved| (0, moved)),
+            };
             let Some(moved) = moved else {
                 give(span.entry(first.index), word);
                 return Ok(Placed::NoMemory);
@@ -137,7 +141,7 @@ impl Engine {
         }
         let copied = self.space.fill_with(PageRange::at(range.start(), bytes), &content[..bytes]);
         self.ledger.took(copied.bytes as i64);
-        self.placed(span, &taken, copied)
+        self.placed(span, &taken, (self.zone_of_kernel_memory(word), copied))
     }
 
     /// Takes entries behind the one in `taken` that are empty and lie wholly in `within`.
@@ -166,8 +170,9 @@ impl Engine {
     }
 
     /// Fills a ready frame with the first base page of `content` and moves it in. None if there is no ready frame.
-    fn move_ready(&self, page: &Page, content: &[u8]) -> Option<Progress> {
-        let mut slot = self.zone.take_whole_ready(&self.space)?;
+    fn move_ready(&self, page: &Page, content: &[u8]) -> Option<(usize, Progress)> {
+        let mut slot = self.take_whole_ready()?;
+        let zone = self.zone.of_slot(slot.index());
         let len = self.entry_bytes();
         self.space.bytes_mut(&mut slot).copy_from_slice(&content[..len]);
         let granules = (len / 4096) as u32;
@@ -180,15 +185,15 @@ impl Engine {
             }
         };
         self.zone.put_pieces(&self.space, slot, Granules::range(done, granules));
-        Some(Progress { bytes: done as usize * 4096, stop })
+        Some((zone, Progress { bytes: done as usize * 4096, stop }))
     }
 
-    /// Enters what is in place now in the entries that were taken for it.
+    /// Enters what is in place now, in frames of a zone, in the entries that were taken for it.
     fn placed(
         &self,
         span: &Span,
         taken: &[(usize, Word, Granules)],
-        progress: Progress,
+        (zone, progress): (usize, Progress),
     ) -> io::Result<Placed> {
         let mut rest = progress.bytes / 4096;
         for (index, word, run) in taken {
@@ -196,9 +201,8 @@ impl Engine {
             let here = rest.min(run.count() as usize) as u32;
             rest -= here as usize;
             let now = Granules::range(from, from + here);
-            give(span.entry(*index), word.with_resident(word.resident().or(now)));
+            give(span.entry(*index), self.came_in(*word, now, zone));
         }
-        self.ledger.resident(progress.bytes as i64);
         Ok(match progress.stop {
             _ if progress.bytes > 0 => Placed::Filled(progress.bytes),
             None | Some(Stop::Again) => Placed::Again,

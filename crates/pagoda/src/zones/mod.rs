@@ -1,0 +1,320 @@
+//! The zones of an engine: which one the next frame is of, how much each has, and which one is to be reclaimed from.
+//!
+//! A budget has one zone, or is divided among several: each has a part of the arena's slots, of the watermarks and so of the
+//! turns (`pagoda_core::zone`). What is not frames (compressed pages, tables, what is not managed) comes out of all of them in
+//! proportion, and a share of the budget is a share of each. So the free memory of all zones is that of the budget.
+//!
+//! A frame is of the zone in whose slots it began, and stays of it wherever it travels: in the arena the slot's number says
+//! which that is, for it only ever goes into slots of its own zone, and in a region the entry does. So with several zones
+//! every frame begins in a slot. What the kernel put into a region itself (what was there when it was adopted, what is copied
+//! on a write after a fork or where a mapping allows no move) is counted as of the zone whose turn it is, wherever it lies.
+//!
+//! With one zone all this is that zone, and costs a test of the number of zones. Nothing here waits or allocates after `new`.
+
+mod config;
+mod levels;
+mod stats;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use pagoda_core::entry::{Granules, Word};
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_core::zone as turns;
+use pagoda_linux::space::{Slot, Space};
+use pagoda_linux::uffd::Progress;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::zone::Zone;
+
+pub use config::{NAME_BYTES_MAX, Place, ZONES_MAX, ZoneConfig, ZoneError};
+pub use stats::{ZoneStats, age_ratio};
+
+pub(crate) use config::{Ranked, Unfit, in_order};
+
+/// One zone, and what is of it.
+pub(crate) struct Part {
+    name: String,
+    /// As they were named: which counters are its.
+    number: usize,
+    bytes: Bytes,
+    is_remote: bool,
+    hands: Zone,
+    /// Bytes of its frames in the regions, by the entries' masks, and of those that back staged entries. With one zone the
+    /// ledger has them.
+    in_regions: AtomicI64,
+    staged: AtomicI64,
+}
+
+/// All zones, local ones first, and whose turn it is.
+pub(crate) struct Zones {
+    parts: Box<[Part]>,
+    whole: Bytes,
+    /// The pages of all zones age on one list, so that reclaim takes from all.
+    one_list: bool,
+    /// None with one zone. An innermost lock, as the zones' own.
+    turns: Option<Mutex<turns::Zones>>,
+}
+
+/// What a zone is made of: what was said of it, and how many slots it has.
+pub(crate) type Plan = (Ranked, u32);
+
+impl Zones {
+    /// Zones with empty slots, local ones first. Their slots follow each other in this order.
+    pub(crate) fn new(plan: Vec<Plan>, policy: turns::ZonePolicy) -> Self {
+        let whole = Bytes::new(plan.iter().map(|(ranked, _)| ranked.zone.bytes.get()).sum());
+        // What each can give is observed before each allocation.
+        let any = turns::Zone { free_frames: 0, low_frames: 0, high_frames: 1 };
+        let remote = plan.iter().filter(|(ranked, _)| ranked.is_remote).count();
+        let states = vec![any; plan.len()];
+        let (local, remote) = states.split_at(plan.len() - remote);
+        let turns = (plan.len() > 1).then(|| Mutex::new(turns::Zones::new(policy, local, remote)));
+        let one_list = policy == turns::ZonePolicy::GlobalList;
+        let mut first = 0;
+        let part = |(Ranked { number, zone, is_remote }, slots): Plan| {
+            let hands = Zone::new(first, slots);
+            first += slots;
+            let ZoneConfig { name, bytes, .. } = zone;
+            let (in_regions, staged) = (AtomicI64::new(0), AtomicI64::new(0));
+            Part { name, number, bytes, is_remote, hands, in_regions, staged }
+        };
+        Self { parts: plan.into_iter().map(part).collect(), whole, one_list, turns }
+    }
+
+    /// Their names, as they were named.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut parts: Vec<&Part> = self.parts.iter().collect();
+        parts.sort_by_key(|part| part.number);
+        parts.into_iter().map(|part| part.name.clone()).collect()
+    }
+
+    pub(crate) fn are_several(&self) -> bool {
+        self.turns.is_some()
+    }
+
+    /// The number of the zone that slot `index` is of.
+    pub(crate) fn of_slot(&self, index: u32) -> usize {
+        if !self.are_several() {
+            return 0;
+        }
+        self.parts.iter().rposition(|part| part.hands.first() <= index).unwrap_or(0)
+    }
+
+    fn hands_of(&self, slot: &Slot) -> &Zone {
+        &self.parts[self.of_slot(slot.index())].hands
+    }
+
+    /// Bytes of frames that are ready, whole ones and parts.
+    pub(crate) fn ready_bytes(&self, space: &Space) -> u64 {
+        self.parts.iter().map(|part| part.hands.ready_bytes(space)).sum()
+    }
+
+    /// A frame that is ready, of the zone that has most of them: to be given back.
+    pub(crate) fn take_ready(&self, space: &Space) -> Option<Slot> {
+        if !self.are_several() {
+            return self.parts[0].hands.take_ready(space);
+        }
+        self.parts.iter().max_by_key(|part| part.hands.ready_bytes(space))?.hands.take_ready(space)
+    }
+
+    /// An empty slot of a zone.
+    pub(crate) fn take_empty(&self, space: &Space, zone: usize) -> Option<Slot> {
+        self.parts[zone].hands.take_empty(space)
+    }
+
+    /// `1 << order` empty slots of a zone that follow each other.
+    pub(crate) fn take_empty_run(&self, space: &Space, zone: usize, order: u32) -> Option<Vec<Slot>> {
+        self.parts[zone].hands.take_empty_run(space, order)
+    }
+
+    /// See [`Zone::place_page`]: with one zone, its.
+    pub(crate) fn place_page<T>(
+        &self,
+        space: &Space,
+        content: &[u8],
+        may_open: bool,
+        place: impl FnOnce(&Slot, usize) -> (bool, T),
+    ) -> Option<T> {
+        debug_assert!(!self.are_several(), "of several zones one has to be chosen");
+        self.parts[0].hands.place_page(space, content, may_open, place)
+    }
+
+    /// All parts of a zone's frames, in the order of their slots, and their bytes; None as long as no zone has many.
+    pub(crate) fn take_gathered_pieces(&self, space: &Space) -> Option<(Vec<Slot>, u64)> {
+        self.parts.iter().find_map(|part| part.hands.take_gathered_pieces(space))
+    }
+
+    /// See [`Zone::put_pieces`].
+    pub(crate) fn put_pieces(&self, space: &Space, slot: Slot, frames: Granules) {
+        self.hands_of(&slot).put_pieces(space, slot, frames);
+    }
+
+    /// The frame of `slot` holds nobody's content any more.
+    pub(crate) fn put_ready(&self, space: &Space, slot: Slot) {
+        self.hands_of(&slot).put_ready(space, slot);
+    }
+
+    /// The frame of `slot` has gone elsewhere.
+    pub(crate) fn put_empty(&self, space: &Space, slot: Slot) {
+        self.hands_of(&slot).put_empty(space, slot);
+    }
+
+    /// Bytes of a zone's frames are in the regions now, or not any more (negative).
+    pub(crate) fn in_regions(&self, zone: usize, bytes: i64) {
+        if self.are_several() {
+            self.parts[zone].in_regions.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn staged(&self, index: u32, bytes: i64) {
+        if self.are_several() {
+            self.parts[self.of_slot(index)].staged.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Engine {
+    /// Enters granules that came into the region, in frames of `zone`. What is there already says of which zone the page is.
+    pub(crate) fn came_in(&self, word: Word, came: Granules, zone: usize) -> Word {
+        let bytes = i64::from(came.count()) * OS_PAGE as i64;
+        self.ledger.resident(bytes);
+        let after = word.with_resident(word.resident().or(came));
+        if !self.zone.are_several() {
+            return after;
+        }
+        let zone = if word.resident().is_empty() { zone } else { word.zone() };
+        self.zone.in_regions(zone, bytes);
+        after.with_zone(zone)
+    }
+
+    /// Reclaim moved bytes of a zone's frames out of the regions.
+    pub(crate) fn went_out(&self, zone: usize, bytes: i64) {
+        self.ledger.resident(-bytes);
+        if self.zone.are_several() {
+            self.zone.in_regions(zone, -bytes);
+            self.counters.add(stats::COUNTERS[self.zone.parts[zone].number].evicted, bytes as u64);
+        }
+    }
+
+    /// The frame of slot `index` backs a staged entry from now on.
+    pub(crate) fn went_into_staging(&self, index: u32) {
+        self.ledger.staged(self.entry_bytes() as i64);
+        self.zone.staged(index, self.entry_bytes() as i64);
+    }
+
+    /// The frame of slot `index` backs no staged entry any more.
+    pub(crate) fn left_staging(&self, index: u32) {
+        self.ledger.staged(-(self.entry_bytes() as i64));
+        self.zone.staged(index, -(self.entry_bytes() as i64));
+    }
+
+    fn gave(&self, zone: usize, bytes: u64) {
+        let Part { number, is_remote, .. } = self.zone.parts[zone];
+        self.counters.add(stats::COUNTERS[number].allocated, bytes);
+        if is_remote {
+            self.counters.add(Counter::ZonesSpilledBytes, bytes);
+        }
+    }
+
+    /// A frame of the zone whose turn it is, or of the next that has one: ready or fresh, `regardless` of the budget if that is
+    /// said. Only with several zones.
+    pub(crate) fn frame_of_a_zone(&self, regardless: bool) -> Option<Slot> {
+        let (order, levels) = self.zones_in_turn();
+        let may_use = regardless || self.may_use_frame();
+        let may_take = regardless || self.has_room();
+        let frame_bytes = self.entry_bytes() as u64;
+        let given = |zone: usize, slot: Slot| {
+            self.gave(zone, frame_bytes);
+            slot
+        };
+        let fresh = |zone: usize| {
+            let slot = self.zone.parts[zone].hands.take_empty(&self.space)?;
+            self.ledger.took(frame_bytes as i64);
+            Some(given(zone, slot))
+        };
+        for zone in order.iter() {
+            if may_use && let Some(slot) = self.zone.parts[zone].hands.take_whole_ready(&self.space) {
+                return Some(given(zone, slot));
+            }
+            if may_take
+                && levels[zone].room_bytes >= frame_bytes as i64
+                && let Some(slot) = fresh(zone)
+            {
+                return Some(slot);
+            }
+        }
+        // Parts of frames do as well.
+        for zone in order.iter().filter(|_| may_use) {
+            if let Some((slot, lacks_bytes)) = self.zone.parts[zone].hands.take_part_ready(&self.space) {
+                self.ledger.took(lacks_bytes as i64);
+                return Some(given(zone, slot));
+            }
+        }
+        // The budget has room for a frame, and each zone for a part of one.
+        order.iter().filter(|_| may_take).find_map(fresh)
+    }
+
+    /// A frame that is ready, all of it, of the zone whose turn it is, or of another.
+    pub(crate) fn take_whole_ready(&self) -> Option<Slot> {
+        if !self.zone.are_several() {
+            return self.zone.parts[0].hands.take_whole_ready(&self.space);
+        }
+        let (order, _) = self.zones_in_turn();
+        order.iter().find_map(|zone| {
+            let slot = self.zone.parts[zone].hands.take_whole_ready(&self.space)?;
+            self.gave(zone, self.entry_bytes() as u64);
+            Some(slot)
+        })
+    }
+
+    /// Lets `place` move one OS page of `content` into the page of `word`, of the zone that the page is of if that has one, else of
+    /// the one whose turn it is. Says of which. Only with several zones.
+    pub(crate) fn place_page_of_a_zone(
+        &self,
+        word: Word,
+        content: &[u8],
+        may_open: bool,
+        place: impl Fn(&Slot, usize) -> (bool, Progress),
+    ) -> Option<(usize, Progress)> {
+        let (order, levels) = self.zones_in_turn();
+        let order = if word.resident().is_empty() { order } else { order.with_first(word.zone()) };
+        let has_room = self.has_room();
+        // All that a zone can do comes before the next: the one that has most parts of frames would give more than its share.
+        let placed = order.iter().find_map(|zone| {
+            let hands = &self.zone.parts[zone].hands;
+            let fresh = || {
+                let placed = hands.place_fresh_page(&self.space, content, &place)?;
+                self.ledger.took(OS_PAGE as i64);
+                Some(placed)
+            };
+            let fits = has_room && levels[zone].room_bytes >= OS_PAGE as i64;
+            let placed = hands
+                .place_page(&self.space, content, false, &place)
+                .or_else(|| fits.then(fresh).flatten())
+                .or_else(|| {
+                    may_open.then(|| hands.place_page(&self.space, content, true, &place)).flatten()
+                })?;
+            Some((zone, placed))
+        });
+        if let Some((zone, _)) = placed {
+            self.gave(zone, OS_PAGE as u64);
+        }
+        placed
+    }
+
+    /// The zone to which a page of memory is counted that the kernel put into the region itself.
+    pub(crate) fn zone_of_kernel_memory(&self, word: Word) -> usize {
+        if !self.zone.are_several() {
+            return 0;
+        }
+        if !word.resident().is_empty() {
+            return word.zone();
+        }
+        let (order, _) = self.zones_in_turn();
+        let zone = order.first();
+        self.gave(zone, self.entry_bytes() as u64);
+        zone
+    }
+}
