@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use pagoda::config::Config;
 use pagoda::counters::{Counter, Counters, Status};
 use pagoda::error::{Errno, StartError, StopReason};
-use pagoda::manager::ProcessEngine;
+use pagoda::process_engine::ProcessEngine;
 use pagoda::tree::{Member, Tree};
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;

@@ -66,7 +66,8 @@ impl Engine {
     /// Before a fault is served: fills base pages right above its own if that is touched for the first time by who goes on
     /// upwards. Does nothing where there is not plenty of room.
     pub(crate) fn fill_around(&self, fault: Fault) {
-        if !self.around.on {
+        // With several zones each frame is taken from its zone's slots, one after the other.
+        if !self.around.on || self.zone.are_several() {
             return;
         }
         let Some(window) = self.window_above(fault.address) else { return };

@@ -364,9 +364,9 @@ impl Engine {
                     Some(_) => return None,
                 }
             }
-            self.ledger.resident(content.len() as i64);
         }
-        Some(word.with_resident(word.resident().or(page.granules)))
+        let missing = page.granules.without(word.resident());
+        Some(self.came_in(word, missing, self.zone_of_kernel_memory(word)))
     }
 
     fn put_taken(

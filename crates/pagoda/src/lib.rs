@@ -50,7 +50,7 @@
 //!
 //! # For readers of the code
 //! `docs/ARCHITECTURE.md` in the repository tells the life of a page with the module for each step. Whole programs are
-//! managed by the same engine: [`manager::ProcessEngine`] is what the preload library of `pagoda run` starts.
+//! managed by the same engine: [`process_engine::ProcessEngine`] is what the preload library of `pagoda run` starts.
 #![forbid(unsafe_code)]
 
 pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
@@ -64,6 +64,7 @@ pub mod account;
 mod adopt;
 mod ahead;
 mod around;
+mod assemble;
 mod bell;
 pub mod config;
 mod copied;
@@ -89,6 +90,7 @@ mod order;
 mod owed;
 mod page_out;
 pub mod pins;
+pub mod process_engine;
 mod reclaim;
 mod reclaimer;
 pub mod region;

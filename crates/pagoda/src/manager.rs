@@ -1,322 +1,32 @@
-//! Making an engine and its threads: for the regions of a library, or for a whole process.
+//! A library's manager: an engine for the regions of a program that asked for them.
 //!
-//! A library's manager runs on threads of the standard library, accounts for its own regions only, and ends when it is
-//! dropped. A process's engine is made by the preload library on raw threads that the program can't see, goes by the
-//! kernel's count of the whole process, and never ends.
+//! It runs on threads of the standard library, accounts for its own regions only, and ends when it is dropped. This module must
+//! never manage what its owner has not given it.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use pagoda_core::budget::store_most;
 use pagoda_core::clear::Order;
 use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
-use pagoda_core::watermark::Watermarks;
 use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::fault_signal::Registration;
-use pagoda_linux::offer::Stream;
-use pagoda_linux::pagemap::PagemapScanner;
-use pagoda_linux::space::{Adoption, Space};
-use pagoda_linux::statm::StatmReader;
-use pagoda_linux::tcb::ThreadLayout;
-use pagoda_linux::thread::{Files, spawn_raw};
-use pagoda_linux::uffd::{Mode, Uffd, feature};
+use pagoda_linux::uffd::{Mode, feature};
 
-use crate::around::Around;
+use crate::assemble::{Owner, Policies, assemble, handler_count};
 use crate::config::Config;
 use crate::counters::{Counters, Snapshot};
-use crate::engine::{Engine, StopHook};
+use crate::engine::Engine;
 use crate::error::{Errno, StartError, StopReason};
-use crate::huge::Clearing;
 use crate::in_thread::InThread;
 use crate::region::RegionBuilder;
-use crate::store::{
-    FileConfig, OpenError, RemoteAddress, RemoteConfig, RemoteOpenError, Scratch, StoreConfig, TieredStore,
-};
-use crate::table::entry_bytes;
-use crate::tree::ShareKeeper;
-use crate::watch::Watcher;
-use crate::zones::{self, Place, ZoneConfig, ZoneStats, Zones};
-
-/// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors help.
-pub(crate) fn handler_count() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::engine::HANDLERS_MAX)
-}
-
-/// What closed owners had in the store and is not freed yet, before compression, in budgets at most: what the store's share of
-/// the budget holds at 4:1, and some more of what is spilled. It takes no memory beyond the store's own limit.
-const QUEUED_BUDGETS: u64 = 4;
-
-/// How long a remote store keeps what nobody renews: a host that is cut off for so long has lost what it had there.
-const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
-
-/// The least zone: what a program fills between two looks, twice over.
-const ZONE_LEAST: Bytes = Bytes::mib(4);
+use crate::store::{RemoteAddress, Scratch};
+use crate::zones::{Place, ZoneConfig, ZoneStats};
 
 /// The name of the thread that reclaims.
 const RECLAIMER: &str = "pagoda-reclaim";
-
-/// What a library's user may choose, and a process has as it is.
-#[derive(Clone, Copy, Debug, Default)]
-struct Policies {
-    release: ReleasePolicy,
-    clearing: Clearing,
-    /// Faults are served in the thread that has them.
-    in_thread: bool,
-    /// Who touches memory upwards gets more than it faulted for.
-    fault_around: bool,
-}
-
-/// The parts that both kinds of engine share.
-fn assemble(
-    config: &Config,
-    counters: Arc<Counters>,
-    mode: Mode,
-    serves_forks: bool,
-    adoption: &Adoption,
-    of_parent: Option<Uffd>,
-    policies: Policies,
-    stop_hook: StopHook,
-) -> Result<Engine, StartError> {
-    let handlers = handler_count() as u32;
-    if config.budget < Watermarks::least_budget(config.base_page, handlers) {
-        return Err(StartError::BudgetBelowMinimum);
-    }
-    let slot_bytes = entry_bytes(config.base_page);
-    let least = Watermarks::least_share(config.base_page, handlers).max(ZONE_LEAST);
-    let zones = zones::in_order(&config.zones, config.budget, least, pagoda_linux::node::current());
-    let zones = zones.map_err(|zones::Unfit| StartError::ZonesUnfit)?;
-    let plan = zones.into_iter().map(|ranked| {
-        // Frames never hold more than the budget; as many addresses again keep runs of empty slots at hand.
-        let slots = (2 * ranked.zone.bytes.as_usize()).next_multiple_of(2 << 20) / slot_bytes;
-        let slots = u32::try_from(slots).map_err(|_| StartError::AddressSpace(Errno::NONE))?;
-        Ok((ranked, slots))
-    });
-    let plan: Vec<zones::Plan> = plan.collect::<Result<_, StartError>>()?;
-    let slots = plan.iter().try_fold(0u32, |sum, (_, slots)| sum.checked_add(*slots));
-    let slots = slots.ok_or(StartError::AddressSpace(Errno::NONE))?;
-    let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
-    // A program's own huge pages would have to be taken apart: it has none.
-    // Nor have several zones any: a huge frame would have to be of one.
-    let huge =
-        if serves_forks || plan.len() > 1 { 0 } else { crate::huge::slots(config.budget, config.base_page) };
-    let open = |features| Space::open(adoption, mode, features, slots, slot_bytes, huge);
-    // A library's regions can be sent elsewhere, which takes seeing who writes; it does without where that is not to be had.
-    let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
-    let always = feature::PROCESS | if policies.in_thread { feature::SIGBUS } else { 0 };
-    // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
-    let (space, fork_events) = match of_parent {
-        Some(uffd) => (Space::open_over(adoption, uffd, always | fork, slots, slot_bytes), true),
-        None => match open(always | fork | tracks) {
-            Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(always), false),
-            Err(error) if tracks != 0 && error.raw_os_error() == Some(22) => (open(always), false),
-            result => (result, fork != 0),
-        },
-    };
-    let space = space.map_err(|error| space_error(&error))?;
-    let mut first = 0;
-    for (ranked, slots) in &plan {
-        if let Place::Node(node) = ranked.zone.place {
-            let bound = space.bind(first..first + slots, node);
-            bound.map_err(|errno| StartError::ZoneNode(Errno(errno.raw_os_error())))?;
-        }
-        first += slots;
-    }
-    let limit = store_most(config.budget);
-    let file = (config.file_limit > Bytes::ZERO)
-        .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
-    let remote = config.remote.clone().map(|address| RemoteConfig {
-        address,
-        limit: config.remote_limit,
-        expiry: REMOTE_EXPIRY,
-    });
-    let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file, remote })
-        .map_err(|error| store_error(&error))?
-        .releasing_by(policies.release, Bytes::new(QUEUED_BUDGETS * config.budget.get()));
-    let (budget, base) = (config.budget, config.base_page);
-    let mut engine = Engine::new(
-        space,
-        Zones::new(plan, config.zone_policy),
-        (huge, policies.clearing),
-        store,
-        counters,
-        budget,
-        base,
-        handlers,
-        fork_events,
-        stop_hook,
-    );
-    engine.around = Around::new(base, policies.fault_around);
-    Ok(engine)
-}
-
-fn space_error(error: &io::Error) -> StartError {
-    let errno = Errno::from(error);
-    match errno.0 {
-        12 => StartError::AddressSpace(errno),
-        22 => StartError::MoveMissing,
-        23 | 24 => StartError::DescriptorLimit(errno),
-        _ => StartError::Userfaultfd(errno),
-    }
-}
-
-fn store_error(error: &OpenError) -> StartError {
-    use pagoda_linux::direct_file::DirectFileError;
-    match error {
-        OpenError::MemoryLimit { .. } => StartError::BudgetBelowMinimum,
-        OpenError::FileLimit { .. } => StartError::StoreDirectory(Errno(27)),
-        OpenError::Reserve { source, .. } => StartError::AddressSpace(Errno::from(source)),
-        OpenError::File(DirectFileError::Create { source, .. }) => {
-            StartError::StoreDirectory(Errno::from(source))
-        }
-        OpenError::File(DirectFileError::InMemory { .. }) => StartError::StoreDirectoryInMemory,
-        OpenError::File(DirectFileError::NoDirectIo { .. }) => StartError::StoreDirectIo(Errno(22)),
-        OpenError::Remote(RemoteOpenError::Unusable(source)) => {
-            StartError::RemoteStore(Errno(source.raw_errno()))
-        }
-        OpenError::Remote(RemoteOpenError::Limit { .. }) => StartError::RemoteStore(Errno(27)),
-        OpenError::Remote(RemoteOpenError::Evicts | RemoteOpenError::Cluster) => StartError::RemoteStoreUnfit,
-    }
-}
-
-/// The engine of a whole process, for the preload library.
-pub struct ProcessEngine {
-    engine: Arc<Engine>,
-}
-
-impl ProcessEngine {
-    /// Makes the engine, on the calling thread's descriptors: call it on a raw thread with a table of its own. `layout` was measured
-    /// on a thread of the program. The tables are made for the whole budget of `config`, which the process may come to have; what
-    /// it has now is what `keeper` says. `is_child`: it was forked, and shares memory. `of_parent`: the descriptor that its
-    /// parent offers to it, if it does.
-    ///
-    /// # Errors
-    /// See [`StartError`]; nothing is managed then.
-    #[expect(clippy::too_many_arguments, reason = "all that is known of a process")]
-    pub fn prepare(
-        config: &Config,
-        keeper: ShareKeeper,
-        is_child: bool,
-        counters: Arc<Counters>,
-        adoption: &Adoption,
-        of_parent: Option<Uffd>,
-        layout: Option<ThreadLayout>,
-        stop_hook: fn(StopReason) -> !,
-    ) -> Result<PreparedEngine, StartError> {
-        let policies = Policies::default();
-        let engine = assemble(config, counters, Mode::Full, true, adoption, of_parent, policies, stop_hook)?;
-        engine.set_budget(keeper.share());
-        engine.has_forked.store(is_child, Ordering::Release);
-        let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
-        let watcher = Watcher::new(layout, keeper).map_err(proc_error)?;
-        let count = StatmReader::new().map_err(proc_error)?;
-        Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })
-    }
-
-    /// A thread is about to fork. False if the kernel does not tell of forks: then everything has to be released
-    /// before.
-    #[must_use]
-    pub fn announce_fork(&self) -> bool {
-        self.engine.forks_announced.fetch_add(1, Ordering::SeqCst);
-        self.engine.fork_events
-    }
-
-    /// What a child has to be given, and will hold until its own engine has evicted it.
-    #[must_use]
-    pub fn out_bytes(&self) -> Bytes {
-        self.engine.out_bytes()
-    }
-
-    /// Whether a child takes that over as it is stored.
-    #[must_use]
-    pub fn hands_over(&self) -> bool {
-        self.engine.hands_over()
-    }
-
-    /// Brings everything back, ends the management, and returns when that is done: before a fork.
-    pub fn release(&self) {
-        self.engine.release_requested.store(true, Ordering::Release);
-        while !self.engine.release_done.load(Ordering::Acquire) {
-            pagoda_linux::thread::sleep_us(200);
-        }
-    }
-
-    /// The pins; see [`Pins`](crate::pins::Pins).
-    #[must_use]
-    pub fn pins(&self) -> &crate::pins::Pins {
-        &self.engine.pins
-    }
-
-    /// The counters.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.engine.counters
-    }
-}
-
-/// The engine of a whole process whose threads do not run yet.
-pub struct PreparedEngine {
-    engine: Arc<Engine>,
-    watcher: Watcher,
-    count: StatmReader,
-}
-
-impl PreparedEngine {
-    /// Takes all that this process lacks from its parent, whose offer it has accepted. Blocks until the parent has sent it.
-    ///
-    /// # Errors
-    /// The parent is gone, or there is no room: this process can't go on.
-    pub fn take_over(&mut self, stream: &Stream) -> io::Result<()> {
-        let mut present = PagemapScanner::new()?;
-        self.engine.take_over(stream, &mut present, &mut Scratch::new(self.engine.base))
-    }
-
-    /// Starts the threads. The watcher runs on the calling thread afterwards, by [`ProcessWatcher::run`].
-    ///
-    /// # Errors
-    /// [`StartError::Threads`].
-    pub fn start(self) -> Result<(ProcessEngine, ProcessWatcher), StartError> {
-        let Self { engine, watcher, count } = self;
-        let thread_error = |error: io::Error| StartError::Threads(Errno::from(&error));
-        for id in 0..handler_count() {
-            let engine = Arc::clone(&engine);
-            let mut scratch = Scratch::new(engine.base);
-            let body = Box::new(move || engine.handle(id, &mut scratch));
-            spawn_raw(c"pagoda-handler", Files::Shared, body).map_err(thread_error)?;
-        }
-        let reclaimer = Arc::clone(&engine);
-        let mut scratch = Scratch::new(engine.base);
-        let body = Box::new(move || reclaimer.reclaim(Some(&count), &mut scratch));
-        spawn_raw(c"pagoda-reclaim", Files::Shared, body).map_err(thread_error)?;
-        for shard in 0..engine.store.releases().shards() {
-            let engine = Arc::clone(&engine);
-            let body = Box::new(move || engine.work_on_releases(shard));
-            spawn_raw(c"pagoda-release", Files::Shared, body).map_err(thread_error)?;
-        }
-        let keeper = Arc::clone(&engine);
-        let body = Box::new(move || keeper.store.keep(&keeper.quit_handlers));
-        spawn_raw(c"pagoda-keep", Files::Shared, body).map_err(thread_error)?;
-        engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
-        Ok((ProcessEngine { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
-    }
-}
-
-/// The watcher of a process's engine, ready to run.
-pub struct ProcessWatcher {
-    engine: Arc<Engine>,
-    watcher: Watcher,
-}
-
-impl ProcessWatcher {
-    /// Watches for good.
-    pub fn run(mut self) {
-        self.engine.watch(&mut self.watcher);
-    }
-}
 
 /// What a library's manager is made with; see [`Manager::builder`].
 #[derive(Clone, Debug)]
@@ -446,10 +156,8 @@ impl ManagerBuilder {
         let engine = Arc::new(assemble(
             &self.config,
             counters,
-            mode,
-            false,
+            Owner::Library(mode),
             &adoption,
-            None,
             self.policies,
             report_and_abort,
         )?);

@@ -9,6 +9,7 @@ use std::io;
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::range::PageRange;
+use pagoda_linux::space::Slot;
 use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::{Progress, Stop};
 
@@ -76,15 +77,15 @@ impl Engine {
             self.space.wake(here);
             return Ok(Step::Done(here.len()));
         };
-        let Some(placed) = self.place_owed(here, &content[..here.len()]) else {
+        let Some((zone, placed)) = self.place_owed(word, here, &content[..here.len()]) else {
             give(entry, word);
             return Ok(Step::NoMemory);
         };
         let now = Granules::range(granule, granule + (placed.bytes / OS_PAGE) as u32);
-        let after = word.with_resident(word.resident().or(now));
+        let mut after = word;
         if placed.bytes > 0 {
             owed.remove(PageRange::at(here.start(), placed.bytes));
-            self.ledger.resident(placed.bytes as i64);
+            after = self.came_in(word, now, zone);
             self.ledger.changed(word, after);
         }
         give(entry, after);
@@ -97,18 +98,25 @@ impl Engine {
         }
     }
 
-    /// Puts pages of one entry in place: into fresh memory, or within what the budget has. None if there is no frame.
-    fn place_owed(&self, here: PageRange, content: &[u8]) -> Option<Progress> {
-        if self.is_released() || self.ledger.room_bytes() >= here.len() as u64 {
+    /// Puts pages of one entry in place: into fresh memory, or within what the budget has. Says of which zone they are; none if there
+    /// is no frame.
+    fn place_owed(&self, word: Word, here: PageRange, content: &[u8]) -> Option<(usize, Progress)> {
+        let several = self.zone.are_several();
+        if !several && (self.is_released() || self.ledger.room_bytes() >= here.len() as u64) {
             let copied = self.space.fill_with(here, content);
             self.ledger.took(copied.bytes as i64);
-            return Some(copied);
+            return Some((0, copied));
         }
         let page = PageRange::page(here.start());
-        self.zone.place_page(&self.space, &content[..OS_PAGE], self.may_use_frames(), |slot, offset| {
+        let (content, may_open) = (&content[..OS_PAGE], self.may_use_frames());
+        let place = |slot: &Slot, offset| {
             let progress = self.space.fill(page, slot, offset);
             (progress.stop.is_none(), progress)
-        })
+        };
+        if several {
+            return self.place_page_of_a_zone(word, content, may_open, place);
+        }
+        Some((0, self.zone.place_page(&self.space, content, may_open, place)?))
     }
 
     /// Stores what arrives packed for a base page of which all is owed. False if it is to be put in place.

@@ -1,0 +1,173 @@
+//! Making an engine out of its parts: descriptors, zones, store and tables, as a configuration says.
+//!
+//! This module must never start a thread: who does that, and on which kind, is its callers' matter.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagoda_core::budget::store_most;
+use pagoda_core::release::ReleasePolicy;
+use pagoda_core::size::Bytes;
+use pagoda_core::watermark::Watermarks;
+use pagoda_linux::space::{Adoption, Space};
+use pagoda_linux::uffd::{Mode, Uffd, feature};
+
+use crate::around::Around;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::engine::{Engine, StopHook};
+use crate::error::{Errno, StartError};
+use crate::huge::Clearing;
+use crate::store::{FileConfig, OpenError, RemoteConfig, RemoteOpenError, StoreConfig, TieredStore};
+use crate::table::entry_bytes;
+use crate::zones::{self, Place, Zones};
+
+/// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors help.
+pub(crate) fn handler_count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::engine::HANDLERS_MAX)
+}
+
+/// What closed owners had in the store and is not freed yet, before compression, in budgets at most: what the store's share of
+/// the budget holds at 4:1, and some more of what is spilled. It takes no memory beyond the store's own limit.
+const QUEUED_BUDGETS: u64 = 4;
+
+/// How long a remote store keeps what nobody renews: a host that is cut off for so long has lost what it had there.
+const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
+
+/// The least zone: what a program fills between two looks, twice over.
+const ZONE_LEAST: Bytes = Bytes::mib(4);
+
+/// What a library's user may choose, and a process has as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Policies {
+    pub(crate) release: ReleasePolicy,
+    pub(crate) clearing: Clearing,
+    /// Faults are served in the thread that has them.
+    pub(crate) in_thread: bool,
+    /// Who touches memory upwards gets more than it faulted for.
+    pub(crate) fault_around: bool,
+}
+
+/// Whose memory an engine manages.
+pub(crate) enum Owner {
+    /// Regions of a library, whose faults come as the mode says.
+    Library(Mode),
+    /// A whole process, which may fork; with the descriptor that its parent offers to it, if it does.
+    Process(Option<Uffd>),
+}
+
+/// Makes an engine, without its threads.
+pub(crate) fn assemble(
+    config: &Config,
+    counters: Arc<Counters>,
+    owner: Owner,
+    adoption: &Adoption,
+    policies: Policies,
+    stop_hook: StopHook,
+) -> Result<Engine, StartError> {
+    let handlers = handler_count() as u32;
+    let serves_forks = matches!(owner, Owner::Process(_));
+    if config.budget < Watermarks::least_budget(config.base_page, handlers) {
+        return Err(StartError::BudgetBelowMinimum);
+    }
+    let slot_bytes = entry_bytes(config.base_page);
+    let least = Watermarks::least_share(config.base_page, handlers).max(ZONE_LEAST);
+    let zones = zones::in_order(&config.zones, config.budget, least, pagoda_linux::node::current());
+    let zones = zones.map_err(|zones::Unfit| StartError::ZonesUnfit)?;
+    let plan = zones.into_iter().map(|ranked| {
+        // Frames never hold more than the budget; as many addresses again keep runs of empty slots at hand.
+        let slots = (2 * ranked.zone.bytes.as_usize()).next_multiple_of(2 << 20) / slot_bytes;
+        let slots = u32::try_from(slots).map_err(|_| StartError::AddressSpace(Errno::NONE))?;
+        Ok((ranked, slots))
+    });
+    let plan: Vec<zones::Plan> = plan.collect::<Result<_, StartError>>()?;
+    let slots = plan.iter().try_fold(0u32, |sum, (_, slots)| sum.checked_add(*slots));
+    let slots = slots.ok_or(StartError::AddressSpace(Errno::NONE))?;
+    let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
+    // A program's own huge pages would have to be taken apart: it has none.
+    // Nor have several zones any: a huge frame would have to be of one.
+    let huge =
+        if serves_forks || plan.len() > 1 { 0 } else { crate::huge::slots(config.budget, config.base_page) };
+    let (mode, of_parent) = match owner {
+        Owner::Library(mode) => (mode, None),
+        Owner::Process(of_parent) => (Mode::Full, of_parent),
+    };
+    let open = |features| Space::open(adoption, mode, features, slots, slot_bytes, huge);
+    // A library's regions can be sent elsewhere, which takes seeing who writes; it does without where that is not to be had.
+    let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
+    let always = feature::PROCESS | if policies.in_thread { feature::SIGBUS } else { 0 };
+    // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
+    let (space, fork_events) = match of_parent {
+        Some(uffd) => (Space::open_over(adoption, uffd, always | fork, slots, slot_bytes), true),
+        None => match open(always | fork | tracks) {
+            Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(always), false),
+            Err(error) if tracks != 0 && error.raw_os_error() == Some(22) => (open(always), false),
+            result => (result, fork != 0),
+        },
+    };
+    let space = space.map_err(|error| space_error(&error))?;
+    let mut first = 0;
+    for (ranked, slots) in &plan {
+        if let Place::Node(node) = ranked.zone.place {
+            let bound = space.bind(first..first + slots, node);
+            bound.map_err(|errno| StartError::ZoneNode(Errno(errno.raw_os_error())))?;
+        }
+        first += slots;
+    }
+    let limit = store_most(config.budget);
+    let file = (config.file_limit > Bytes::ZERO)
+        .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
+    let remote = config.remote.clone().map(|address| RemoteConfig {
+        address,
+        limit: config.remote_limit,
+        expiry: REMOTE_EXPIRY,
+    });
+    let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file, remote })
+        .map_err(|error| store_error(&error))?
+        .releasing_by(policies.release, Bytes::new(QUEUED_BUDGETS * config.budget.get()));
+    let (budget, base) = (config.budget, config.base_page);
+    let mut engine = Engine::new(
+        space,
+        Zones::new(plan, config.zone_policy),
+        (huge, policies.clearing),
+        store,
+        counters,
+        budget,
+        base,
+        handlers,
+        fork_events,
+        stop_hook,
+    );
+    engine.around = Around::new(base, policies.fault_around);
+    Ok(engine)
+}
+
+fn space_error(error: &io::Error) -> StartError {
+    let errno = Errno::from(error);
+    match errno.0 {
+        12 => StartError::AddressSpace(errno),
+        22 => StartError::MoveMissing,
+        23 | 24 => StartError::DescriptorLimit(errno),
+        _ => StartError::Userfaultfd(errno),
+    }
+}
+
+fn store_error(error: &OpenError) -> StartError {
+    use pagoda_linux::direct_file::DirectFileError;
+    match error {
+        OpenError::MemoryLimit { .. } => StartError::BudgetBelowMinimum,
+        OpenError::FileLimit { .. } => StartError::StoreDirectory(Errno(27)),
+        OpenError::Reserve { source, .. } => StartError::AddressSpace(Errno::from(source)),
+        OpenError::File(DirectFileError::Create { source, .. }) => {
+            StartError::StoreDirectory(Errno::from(source))
+        }
+        OpenError::File(DirectFileError::InMemory { .. }) => StartError::StoreDirectoryInMemory,
+        OpenError::File(DirectFileError::NoDirectIo { .. }) => StartError::StoreDirectIo(Errno(22)),
+        OpenError::Remote(RemoteOpenError::Unusable(source)) => {
+            StartError::RemoteStore(Errno(source.raw_errno()))
+        }
+        OpenError::Remote(RemoteOpenError::Limit { .. }) => StartError::RemoteStore(Errno(27)),
+        OpenError::Remote(RemoteOpenError::Evicts | RemoteOpenError::Cluster) => StartError::RemoteStoreUnfit,
+    }
+}

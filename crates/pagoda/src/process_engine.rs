@@ -1,0 +1,161 @@
+//! The engine of a whole process, which the preload library makes.
+//!
+//! It runs on raw threads that the program can't see, goes by the kernel's count of the whole process, and never ends. This module
+//! must never use what needs a thread of the C library.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::offer::Stream;
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::space::Adoption;
+use pagoda_linux::statm::StatmReader;
+use pagoda_linux::tcb::ThreadLayout;
+use pagoda_linux::thread::{Files, spawn_raw};
+use pagoda_linux::uffd::Uffd;
+
+use crate::assemble::{Owner, Policies, assemble, handler_count};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::error::{Errno, StartError, StopReason};
+use crate::store::Scratch;
+use crate::tree::ShareKeeper;
+use crate::watch::Watcher;
+
+/// The engine of a whole process, for the preload library.
+pub struct ProcessEngine {
+    engine: Arc<Engine>,
+}
+
+impl ProcessEngine {
+    /// Makes the engine, on the calling thread's descriptors: call it on a raw thread with a table of its own. `layout` was measured
+    /// on a thread of the program. The tables are made for the whole budget of `config`, which the process may come to have; what
+    /// it has now is what `keeper` says. `is_child`: it was forked, and shares memory. `of_parent`: the descriptor that its
+    /// parent offers to it, if it does.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is managed then.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a process")]
+    pub fn prepare(
+        config: &Config,
+        keeper: ShareKeeper,
+        is_child: bool,
+        counters: Arc<Counters>,
+        adoption: &Adoption,
+        of_parent: Option<Uffd>,
+        layout: Option<ThreadLayout>,
+        stop_hook: fn(StopReason) -> !,
+    ) -> Result<PreparedEngine, StartError> {
+        let policies = Policies::default();
+        let engine = assemble(config, counters, Owner::Process(of_parent), adoption, policies, stop_hook)?;
+        engine.set_budget(keeper.share());
+        engine.has_forked.store(is_child, Ordering::Release);
+        let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
+        let watcher = Watcher::new(layout, keeper).map_err(proc_error)?;
+        let count = StatmReader::new().map_err(proc_error)?;
+        Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })
+    }
+
+    /// A thread is about to fork. False if the kernel does not tell of forks: then everything has to be released
+    /// before.
+    #[must_use]
+    pub fn announce_fork(&self) -> bool {
+        self.engine.forks_announced.fetch_add(1, Ordering::SeqCst);
+        self.engine.fork_events
+    }
+
+    /// What a child has to be given, and will hold until its own engine has evicted it.
+    #[must_use]
+    pub fn out_bytes(&self) -> Bytes {
+        self.engine.out_bytes()
+    }
+
+    /// Whether a child takes that over as it is stored.
+    #[must_use]
+    pub fn hands_over(&self) -> bool {
+        self.engine.hands_over()
+    }
+
+    /// Brings everything back, ends the management, and returns when that is done: before a fork.
+    pub fn release(&self) {
+        self.engine.release_requested.store(true, Ordering::Release);
+        while !self.engine.release_done.load(Ordering::Acquire) {
+            pagoda_linux::thread::sleep_us(200);
+        }
+    }
+
+    /// The pins; see [`Pins`](crate::pins::Pins).
+    #[must_use]
+    pub fn pins(&self) -> &crate::pins::Pins {
+        &self.engine.pins
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.engine.counters
+    }
+}
+
+/// The engine of a whole process whose threads do not run yet.
+pub struct PreparedEngine {
+    engine: Arc<Engine>,
+    watcher: Watcher,
+    count: StatmReader,
+}
+
+impl PreparedEngine {
+    /// Takes all that this process lacks from its parent, whose offer it has accepted. Blocks until the parent has sent it.
+    ///
+    /// # Errors
+    /// The parent is gone, or there is no room: this process can't go on.
+    pub fn take_over(&mut self, stream: &Stream) -> io::Result<()> {
+        let mut present = PagemapScanner::new()?;
+        self.engine.take_over(stream, &mut present, &mut Scratch::new(self.engine.base))
+    }
+
+    /// Starts the threads. The watcher runs on the calling thread afterwards, by [`ProcessWatcher::run`].
+    ///
+    /// # Errors
+    /// [`StartError::Threads`].
+    pub fn start(self) -> Result<(ProcessEngine, ProcessWatcher), StartError> {
+        let Self { engine, watcher, count } = self;
+        let thread_error = |error: io::Error| StartError::Threads(Errno::from(&error));
+        for id in 0..handler_count() {
+            let engine = Arc::clone(&engine);
+            let mut scratch = Scratch::new(engine.base);
+            let body = Box::new(move || engine.handle(id, &mut scratch));
+            spawn_raw(c"pagoda-handler", Files::Shared, body).map_err(thread_error)?;
+        }
+        let reclaimer = Arc::clone(&engine);
+        let mut scratch = Scratch::new(engine.base);
+        let body = Box::new(move || reclaimer.reclaim(Some(&count), &mut scratch));
+        spawn_raw(c"pagoda-reclaim", Files::Shared, body).map_err(thread_error)?;
+        for shard in 0..engine.store.releases().shards() {
+            let engine = Arc::clone(&engine);
+            let body = Box::new(move || engine.work_on_releases(shard));
+            spawn_raw(c"pagoda-release", Files::Shared, body).map_err(thread_error)?;
+        }
+        let keeper = Arc::clone(&engine);
+        let body = Box::new(move || keeper.store.keep(&keeper.quit_handlers));
+        spawn_raw(c"pagoda-keep", Files::Shared, body).map_err(thread_error)?;
+        engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
+        Ok((ProcessEngine { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
+    }
+}
+
+/// The watcher of a process's engine, ready to run.
+pub struct ProcessWatcher {
+    engine: Arc<Engine>,
+    watcher: Watcher,
+}
+
+impl ProcessWatcher {
+    /// Watches for good.
+    pub fn run(mut self) {
+        self.engine.watch(&mut self.watcher);
+    }
+}
