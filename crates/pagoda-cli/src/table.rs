@@ -105,13 +105,14 @@ pub fn render(summary: &Summary) -> String {
         let back = bytes(counters.brought_back_bytes);
         table.row("forked", back, format_args!("forked: everything brought back, managed no further"));
     } else if counters.forks > 0 {
-        let copied = bytes(counters.fork_copied_bytes);
+        let [copied, taken] = [counters.fork_copied_bytes, counters.fork_taken_over_bytes].map(bytes);
         let written = bytes(counters.copied_on_write_peak_bytes);
         table.row(
             "forks",
             counters.forks.to_string(),
             format_args!(
-                "{copied} that were out copied to the children; at most {written} over budget by copy on write"
+                "children took over {taken} that were out, {copied} were copied to them; at most {written} over budget by copy on \
+                 write"
             ),
         );
     }
@@ -344,10 +345,10 @@ mod tests {
     #[test]
     fn a_fork_that_was_served_is_told_with_what_it_copied() {
         let copied =
-            Snapshot { forks: 2, fork_copied_bytes: 3 << 20, copied_on_write_peak_bytes: 5 << 20, ..busy() };
+            Snapshot { forks: 2, fork_taken_over_bytes: 9 << 20, fork_copied_bytes: 3 << 20, copied_on_write_peak_bytes: 5 << 20, ..busy() };
         let table = render_with(copied);
         let says =
-            "2  3 MiB that were out copied to the children; at most 5 MiB over budget by copy on write";
+            "2  children took over 9 MiB that were out, 3 MiB were copied to them; at most 5 MiB over budget by copy on write";
         assert!(row(&table, "forks").is_some_and(|row| row.contains(says)), "{table}");
         assert_eq!(row(&table, "forked"), None);
     }

@@ -339,6 +339,8 @@ counters! {
     Total Forks forks,
     /// Bytes that were out when the process forked, and were copied to the child.
     Total ForkCopiedBytes fork_copied_bytes,
+    /// Bytes that were out when the process forked, and that the child's engine took over as they were stored.
+    Total ForkTakenOverBytes fork_taken_over_bytes,
     /// Bytes that were shared after a fork and made the process's own, to be moved out.
     Total MadeOwnBytes made_own_bytes,
     /// Bytes that were brought back because the process forked and the kernel does not tell of forks.

@@ -238,6 +238,7 @@ impl Engine {
             return Ok(());
         };
         let address = page.addresses(first, first + 1).start();
+        self.counters.add(Counter::ForkTakenOverBytes, u64::from(missing.count()) * OS_PAGE as u64);
         let packed = match word.backing() {
             Backing::Handle(handle) => {
                 self.store.get_packed(Handle::from_bits(handle), scratch).ok().flatten()

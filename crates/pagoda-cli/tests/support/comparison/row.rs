@@ -75,7 +75,7 @@ impl Row {
 /// The table of all of them.
 pub fn print(rows: &[Row]) {
     println!(
-        "\n{:<16} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>10} {:>10} {:>9} {:>8} {:>8}",
+        "\n{:<16} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>10} {:>11} {:>9} {:>8} {:>8}",
         "program",
         "native peak",
         "budget",
@@ -84,7 +84,7 @@ pub fn print(rows: &[Row]) {
         "faults",
         "evicted",
         "spilled",
-        "copied",
+        "to children",
         "unmanaged",
         "native",
         "managed"
@@ -93,7 +93,7 @@ pub fn print(rows: &[Row]) {
         let (managed, run) = (&row.managed, &row.managed.run);
         let size = |bytes| Bytes::new(bytes).to_string();
         println!(
-            "{:<16} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>10} {:>10} {:>8.1}% {:>7.1}s {:>7.1}s {}",
+            "{:<16} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>10} {:>11} {:>8.1}% {:>7.1}s {:>7.1}s {}",
             row.name,
             size(row.native.peak_bytes),
             size(managed.budget_bytes),
@@ -102,7 +102,7 @@ pub fn print(rows: &[Row]) {
             managed.counter("faults"),
             managed.counter("evictions"),
             size(managed.counter("spilled_peak_bytes")),
-            size(managed.counter("fork_copied_bytes")),
+            size(managed.counter("fork_copied_bytes") + managed.counter("fork_taken_over_bytes")),
             row.unmanaged_percent(),
             row.native.wall.as_secs_f64(),
             run.wall.as_secs_f64(),
