@@ -25,6 +25,9 @@ const FILL_LIMIT: Duration = Duration::from_secs(120);
 const BACK_LIMIT: Duration = Duration::from_secs(10);
 /// Everything is back when all but one in so many bytes are: the kernel charges in batches.
 const BACK_SHARE: u64 = 64;
+
+/// 64 pages: the kernel's `MEMCG_CHARGE_BATCH`.
+const CHARGED_AHEAD_BYTES: u64 = 256 << 10;
 /// With less, `pagoda run` has no budget that is small enough.
 const LEAST: Bytes = Bytes::mib(64);
 /// What a process takes beside its data: its page tables, by the data's size, and its own memory.
@@ -126,9 +129,7 @@ impl Killing<'_> {
             let gone =
                 killers.into_iter().map(|killer| killer.join().map_err(|_| anyhow!("a killer panicked"))?);
             let gone: anyhow::Result<Vec<Duration>> = gone.collect();
-            let back = side
-                .as_ref()
-                .map_or(Ok(()), |side| all_back(side, empty + full.saturating_sub(empty) / BACK_SHARE));
+            let back = side.as_ref().map_or(Ok(()), |side| all_back(side, back_at(empty, full)));
             let back = back.map(|()| begin.elapsed());
             (gone, back, starter.join())
         });
@@ -228,6 +229,13 @@ fn ready(scratch: &Scratch, owner: usize) -> PathBuf {
 
 fn stats(scratch: &Scratch, owner: usize) -> PathBuf {
     scratch.file(&format!("stats-{owner}.json"))
+}
+
+/// What the kernel may still charge when all is back: what each processor keeps for the next charge stays the group's until another
+/// group needs it there.
+fn back_at(empty: u64, full: u64) -> u64 {
+    let processors = thread::available_parallelism().map_or(1, usize::from) as u64;
+    empty + full.saturating_sub(empty) / BACK_SHARE + processors * CHARGED_AHEAD_BYTES
 }
 
 /// Waits until no more than `most` bytes are held.
