@@ -93,7 +93,7 @@ impl Engine {
         let span = table.find(address).filter(|span| span.filler() == Filler::Engine)?;
         let entry_bytes = table.entry_bytes();
         let page = table.page_at(span, address);
-        if !is_empty_whole(&table, span, &page) {
+        if !self.is_empty_whole(&table, span, &page) {
             return None;
         }
         let start = page.addresses(0, 1).start();
@@ -103,7 +103,7 @@ impl Engine {
         let mapping = number - (page.index - first.start) as u64..number + (first.end - page.index) as u64;
         let window = self.streams().at(number).fault(number, mapping, |other| {
             let index = (page.index as u64).wrapping_add(other.wrapping_sub(number)) as usize;
-            is_empty_whole(&table, span, &span.page(index, span.range(), entry_bytes))
+            self.is_empty_whole(&table, span, &span.page(index, span.range(), entry_bytes))
         });
         let above = (window.end - window.start - 1) as usize;
         PageRange::new(start + entry_bytes, start + (1 + above) * entry_bytes)
@@ -121,7 +121,8 @@ impl Engine {
             let Some(span) = span.filter(|_| table.order.deferred() == 0) else { return (at, true) };
             let page = table.page_at(span, at);
             let Some(word) = try_take(span.entry(page.index)) else { return (at, true) };
-            if !is_empty(word) || page.granules != all(entry_bytes) || page.granule_of(at) != 0 {
+            let is_owed = !self.owed_granules(&page).is_empty();
+            if is_owed || !is_empty(word) || page.granules != all(entry_bytes) || page.granule_of(at) != 0 {
                 give(span.entry(page.index), word);
                 return (at, true);
             }
@@ -135,6 +136,13 @@ impl Engine {
             at += entry_bytes;
         }
         (at, false)
+    }
+
+    /// Whether a page is wholly within the span, holds nothing, and is worth zero.
+    fn is_empty_whole(&self, table: &Table, span: &Span, page: &Page) -> bool {
+        let word = Word::from_bits(span.entry(page.index).load(std::sync::atomic::Ordering::Acquire));
+        let is_whole = page.granules == all(table.entry_bytes());
+        is_whole && !word.is_busy() && is_empty(word) && self.owed_granules(page).is_empty()
     }
 
     /// Fills a page whose entry is taken with zeroes for who writes, with the zero page for who reads. Returns what is filled.
@@ -162,10 +170,4 @@ fn all(entry_bytes: usize) -> Granules {
 
 fn is_empty(word: Word) -> bool {
     word.resident().is_empty() && word.backing() == Backing::None && !word.is_huge()
-}
-
-/// Whether a page is wholly within the span, and holds nothing.
-fn is_empty_whole(table: &Table, span: &Span, page: &Page) -> bool {
-    let word = Word::from_bits(span.entry(page.index).load(std::sync::atomic::Ordering::Acquire));
-    page.granules == all(table.entry_bytes()) && !word.is_busy() && is_empty(word)
 }

@@ -308,3 +308,38 @@ fn a_region_that_is_closed_while_it_arrives_leaves_nothing_to_the_next() {
         assert!(matches!(sent, Err(Error::AfterSwitch(_))), "{sent:?}");
     });
 }
+
+/// Who goes on upwards gets what is next with the same fault, where that is worth zero: what is owed is not.
+#[test]
+fn a_window_of_first_touches_never_covers_what_is_owed() {
+    if skip("reading upwards by post-copy") {
+        return;
+    }
+    let [from, to] = [(); 2].map(|()| manager(Bytes::mib(256), BasePage::K64));
+    let region = from.region(Bytes::mib(16)).create().expect("a region");
+    // Between two pages of data there is always one that is not owed.
+    let content = |page: usize| [(page % 251 + 1) as u8; PAGE];
+    (0..region.len() / PAGE).step_by(2).for_each(|page| region.write_words(page * PAGE, &content(page)));
+    let listener = any_port();
+    let at = listener.endpoint().expect("an address");
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let receiving = receive_options(ZeroPolicy::Drop);
+            Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
+        });
+        let sent = scope.spawn(|| {
+            let mut options = late_options(Codec::None, 1, 0);
+            options.send.bandwidth = Some(Bytes::mib(4));
+            options.send.stall = Duration::from_secs(60);
+            region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(()))
+        });
+        let (arrived, arrival) = receiver.join().expect("the receiver").expect("received");
+        let mut back = [0; PAGE];
+        for page in 0..arrived.len() / PAGE {
+            arrived.read_at(page * PAGE, &mut back);
+            assert!(back == if page % 2 == 0 { content(page) } else { [0; PAGE] }, "page {page}");
+        }
+        arrival.wait().expect("all of it");
+        sent.join().expect("the sender").expect("sent");
+    });
+}
