@@ -4,14 +4,16 @@
 //! `--best-effort` is said at the end instead. Then the program runs, and when it has ended its counters are told.
 //! This module must never let a run look managed that was not.
 
+mod password;
+mod verdict;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use pagoda::config::{self, Config, MINIMUM_BUDGET};
-use pagoda::counters::{Snapshot, Status};
-use pagoda::error::{Errno, Failure, StartError, StopReason};
+use pagoda::error::StartError;
 use pagoda::store::RemoteAddress;
 use pagoda::zones::ZoneConfig;
 use pagoda_core::page::BasePage;
@@ -20,12 +22,13 @@ use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::process::{self, Inherited};
 
 use crate::place::{self, TreeFile};
-use crate::refusal::{OWN_ERROR, Refusal};
+use crate::refusal::Refusal;
 use crate::sample::{Peaks, Sampler};
 use crate::stats::{Process, Stats, StatsFile};
 use crate::supervise::{self, Ended, Failed};
 use crate::table::{self, Summary};
 use crate::{preload, program};
+use verdict::{failed_below, not_enforced, verdict, was_silent};
 
 /// Run a program within a memory budget.
 ///
@@ -54,13 +57,21 @@ pub struct RunArgs {
     /// How large that file may grow [default: nine tenths of what is free there]; 0 for none.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     file_limit: Option<Bytes>,
-    /// A Redis or Valkey server for what the file does not take: redis://[[USER]:PASSWORD@]ADDRESS:PORT[/DATABASE], the
-    /// address a literal one. It must not evict; what is there expires two minutes after its program has ended.
+    /// A Redis or Valkey server for what the file does not take: redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE], the
+    /// address a literal one. It must not evict; what is there expires two minutes after its program has ended. A password
+    /// that is given here every user of this machine can see: give it by --remote-password-file.
     #[arg(long, value_name = "URL")]
     remote_store: Option<RemoteAddress>,
+    /// The server's password is this file's first line.
+    #[arg(long, value_name = "FILE", requires = "remote_store")]
+    remote_password_file: Option<PathBuf>,
     /// How much each process may hold there [default: no limit but the server's].
     #[arg(long, value_name = "SIZE", requires = "remote_store", allow_negative_numbers = true)]
     remote_limit: Option<Bytes>,
+    /// Bring in only what is faulted for, also for who reads upwards: without this, up to four base pages more of the
+    /// compressed memory come with a fault.
+    #[arg(long)]
+    no_fetch_ahead: bool,
     /// Print no table at the end. Errors, and a budget that was not enforced, are still said.
     #[arg(long, short)]
     quiet: bool,
@@ -84,6 +95,8 @@ struct Managed {
 
 /// Runs it, and returns what this process is to exit with.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
+    // As long as a signal still ends this process: the password's file may be a pipe that nobody writes.
+    let remote = remote(args)?;
     // Before there is a file to remove: from here on no signal ends this process.
     let inherited = process::block_signals()
         .map_err(|error| Refusal::own(format!("could not block signals ({error}); please report this")))?;
@@ -94,7 +107,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let path = program::find(name, std::env::var_os("PATH").as_deref())?;
     let stats = args.stats.as_deref().map(StatsFile::open).transpose()?;
     let run = Run { args, path, stats, inherited };
-    match prepare(args, budget, &run.path) {
+    match prepare(args, budget, remote, &run.path) {
         Ok(managed) => run.managed(&managed),
         Err(refusal) if args.best_effort => run.unmanaged(&refusal),
         Err(refusal) => Err(refusal),
@@ -118,8 +131,25 @@ fn budget(args: &RunArgs) -> Result<Bytes, Refusal> {
     Ok(budget)
 }
 
+/// The remote store, with its password.
+fn remote(args: &RunArgs) -> Result<Option<RemoteAddress>, Refusal> {
+    let mut remote = args.remote_store.clone();
+    if let (Some(address), Some(file)) = (&mut remote, &args.remote_password_file) {
+        if address.password.is_some() {
+            return Err(Refusal::own("--remote-store has a password; leave it to --remote-password-file"));
+        }
+        address.password = Some(password::first_line(file)?);
+    }
+    Ok(remote)
+}
+
 /// Checks all that the engine needs, cheapest first.
-fn prepare(args: &RunArgs, budget: Bytes, path: &Path) -> Result<Managed, Refusal> {
+fn prepare(
+    args: &RunArgs,
+    budget: Bytes,
+    remote: Option<RemoteAddress>,
+    path: &Path,
+) -> Result<Managed, Refusal> {
     program::check(path).map_err(Refusal::own)?;
     machine_allows()?;
     let preload = preload::find(std::env::var_os(preload::ENV).as_deref())?;
@@ -134,7 +164,8 @@ fn prepare(args: &RunArgs, budget: Bytes, path: &Path) -> Result<Managed, Refusa
         store_directory,
         file_limit,
         best_effort: args.best_effort,
-        remote: args.remote_store.clone(),
+        fetch_ahead: !args.no_fetch_ahead,
+        remote,
         remote_limit: args.remote_limit.unwrap_or(Bytes::new(u64::MAX)),
         zones: args.zone.clone(),
         zone_policy: args.zone_policy,
@@ -235,166 +266,6 @@ impl Run<'_> {
     }
 }
 
-fn not_enforced(reason: impl std::fmt::Display) -> String {
-    format!("budget: NOT ENFORCED: {reason}")
-}
-
-/// What became of a process below the program; the program itself has seen that one's status and went on.
-fn failed_below((error_code, error_errno): (u64, u64)) -> String {
-    let counters = Snapshot { error_code, error_errno, ..Snapshot::default() };
-    Failure::from_snapshot(&counters)
-        .map_or_else(String::new, |failure| format!("a process below the program: {}", told(&failure)))
-}
-
-/// `ENFILE` and `EMFILE`.
-const DESCRIPTOR_LIMITS: [Errno; 2] = [Errno(23), Errno(24)];
-
-/// What the engine says, and the options that set what it speaks of: it does not know them, for a library has none.
-fn told(failure: &Failure) -> String {
-    let options = match failure {
-        // Whatever it was that was to be opened: it speaks of descriptors then.
-        Failure::Start(error) if DESCRIPTOR_LIMITS.contains(&error.errno()) => "",
-        Failure::Start(StartError::BudgetBelowMinimum) => " (--memory)",
-        Failure::Start(StartError::ZonesUnfit | StartError::ZoneNode(_)) => " (--zone)",
-        Failure::Start(StartError::StoreDirectory(_)) => " (--store-dir, --file-limit)",
-        Failure::Start(StartError::StoreDirectoryInMemory | StartError::StoreDirectIo(_)) => " (--store-dir)",
-        Failure::Start(StartError::RemoteStore(_) | StartError::RemoteStoreUnfit) => {
-            " (--remote-store, --remote-limit)"
-        }
-        Failure::Stop(StopReason::StoreFull) => " (--memory, --file-limit)",
-        Failure::Stop(StopReason::NothingEvictable) => " (--memory)",
-        Failure::Stop(StopReason::StoreWrite(_) | StopReason::ContentUnreadable(_)) => " (--store-dir)",
-        Failure::Start(_) | Failure::Stop(_) | Failure::Unknown { .. } => "",
-    };
-    format!("{failure}{options}")
-}
-
 fn shown(command: &[OsString]) -> Vec<String> {
     command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
-}
-
-/// What the counters of an ended program come to.
-#[derive(Debug, PartialEq, Eq)]
-struct Verdict {
-    exit_status: u8,
-    table: bool,
-    line: Option<String>,
-    status: &'static str,
-}
-
-/// Whether the engine stopped looking long before the program ended; it looks fifty times a second, but not as long as others
-/// have all processors. A program that joins right after it replaced another is not silent either.
-fn was_silent(counters: &Snapshot) -> bool {
-    const SILENCE_NS: u64 = 1_000_000_000;
-    counters.last_look_ns != 0
-        && pagoda_linux::thread::now_ns().saturating_sub(counters.last_look_ns) > SILENCE_NS
-}
-
-/// A program whose engine ended it, or that ran without a budget nobody allowed it to pass, has not succeeded:
-/// whatever it returned, its status is not what the caller asked for.
-fn verdict(ended: Ended, counters: &Snapshot, replaced: bool, best_effort: bool) -> Verdict {
-    let own = ended.end.status();
-    let table = |line, exit_status, status| Verdict { exit_status, table: true, line, status };
-    let no_table =
-        |line, exit_status, status| Verdict { exit_status, table: false, line: Some(line), status };
-    match (Failure::from_snapshot(counters), Status::from_word(counters.status)) {
-        (Some(failure @ Failure::Start(_)), _) if best_effort => {
-            no_table(not_enforced(told(&failure)), own, "failed")
-        }
-        (Some(failure @ Failure::Start(_)), _) => no_table(told(&failure), OWN_ERROR, "failed"),
-        (Some(failure), _) => table(Some(told(&failure)), OWN_ERROR, "failed"),
-        (None, Status::Managed | Status::Small) if replaced => {
-            let line = not_enforced(
-                "the engine looked at the program last more than a second before its end; it was replaced by a program \
-                 that can't be managed (exec of a static or setuid one)",
-            );
-            table(Some(line), own, "replaced")
-        }
-        // A program that is watched and never grew past what an engine is worth was within any budget.
-        (None, Status::Managed | Status::Small) => table(None, own, "managed"),
-        (None, Status::Released) => table(None, own, "released"),
-        (None, Status::Failed) => {
-            let line = "the engine could not start, and did not say why; please report this".to_owned();
-            no_table(line, if best_effort { own } else { OWN_ERROR }, "failed")
-        }
-        (None, Status::NotStarted | Status::Unmanaged) => {
-            let reason = "the engine never started in the program; the loader's message above, if there is one, says \
-                          why, or it ended before its first library was loaded";
-            // A status that tells of a failure already is worth more than ours.
-            let exit_status = if best_effort || own != 0 { own } else { OWN_ERROR };
-            no_table(not_enforced(reason), exit_status, "not started")
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::supervise::End;
-
-    fn judged(end: End, status: Status, error_code: u64, best_effort: bool) -> Verdict {
-        let counters = Snapshot { status: status as u64, error_code, ..Snapshot::default() };
-        verdict(Ended { end, resident_peak_bytes: 0 }, &counters, false, best_effort)
-    }
-
-    #[test]
-    fn a_managed_program_keeps_its_status() {
-        for (end, status) in [(End::Exited(0), 0), (End::Exited(7), 7), (End::Killed(9), 137)] {
-            let managed = judged(end, Status::Managed, 0, false);
-            assert_eq!(managed, Verdict { exit_status: status, table: true, line: None, status: "managed" });
-            assert_eq!(judged(end, Status::Small, 0, false), managed);
-            assert_eq!(judged(end, Status::Released, 0, false).exit_status, status);
-        }
-    }
-
-    #[test]
-    fn an_engine_that_did_not_start_is_our_error_unless_that_was_allowed() {
-        let code = StartError::MoveMissing.code();
-        let refused = judged(End::Exited(0), Status::Failed, code, false);
-        assert_eq!((refused.exit_status, refused.table), (OWN_ERROR, false));
-        assert_eq!(refused.line, Some(StartError::MoveMissing.to_string()));
-        let allowed = judged(End::Exited(3), Status::Failed, code, true);
-        assert_eq!(allowed.exit_status, 3);
-        assert!(allowed.line.is_some_and(|line| line.starts_with("budget: NOT ENFORCED")));
-    }
-
-    #[test]
-    fn an_engine_that_ended_its_process_is_our_error_and_has_its_table() {
-        for best_effort in [false, true] {
-            for (reason, options) in [
-                (StopReason::StoreWrite(Errno::NONE), " (--store-dir)"),
-                (StopReason::StoreFull, " (--memory, --file-limit)"),
-                (StopReason::NothingEvictable, " (--memory)"),
-                (StopReason::HandlerStuck, ""),
-            ] {
-                let stopped = judged(End::Killed(6), Status::Managed, reason.code(), best_effort);
-                assert_eq!((stopped.exit_status, stopped.table), (OWN_ERROR, true));
-                assert_eq!(stopped.line, Some(format!("{reason}{options}")));
-            }
-        }
-    }
-
-    #[test]
-    fn what_the_store_directory_lacks_is_said_with_its_option_and_a_limit_without() {
-        for (error, ends) in [
-            (StartError::StoreDirectory(Errno(28)), "has room (--store-dir, --file-limit)"),
-            (StartError::StoreDirectoryInMemory, "on a disk (--store-dir)"),
-            (StartError::StoreDirectIo(Errno(22)), "(--store-dir)"),
-            (StartError::StoreDirectory(Errno(24)), "`ulimit -n` by 16"),
-        ] {
-            let said = told(&Failure::Start(error));
-            assert!(said.ends_with(ends), "{said}");
-        }
-    }
-
-    #[test]
-    fn success_without_an_engine_is_no_success() {
-        for (end, best_effort, status) in
-            [(End::Exited(0), false, OWN_ERROR), (End::Exited(0), true, 0), (End::Killed(15), false, 143)]
-        {
-            let unstarted = judged(end, Status::NotStarted, 0, best_effort);
-            assert_eq!((unstarted.exit_status, unstarted.table), (status, false));
-            assert!(unstarted.line.is_some_and(|line| line.contains("NOT ENFORCED")));
-        }
-    }
 }

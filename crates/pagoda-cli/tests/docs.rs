@@ -16,9 +16,12 @@ fn page(name: &str) -> String {
     fs::read_to_string(docs().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
+/// The pages of the book, by their paths in it.
 fn pages() -> BTreeSet<String> {
-    let names = fs::read_dir(docs()).expect("there").flatten().map(|file| file.file_name());
-    let names = names.map(|name| name.to_string_lossy().into_owned());
+    let names = ["", "internals/"].into_iter().flat_map(|directory| {
+        let files = fs::read_dir(docs().join(directory)).expect("there").flatten();
+        files.map(move |file| format!("{directory}{}", file.file_name().to_string_lossy()))
+    });
     names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md").collect()
 }
 
@@ -49,8 +52,9 @@ fn every_page_is_in_the_book_and_every_link_leads_somewhere() {
     let summary: BTreeSet<String> = links(&page("SUMMARY.md")).into_iter().collect();
     assert_eq!(summary, pages());
     for name in pages() {
+        let directory = docs().join(&name).parent().expect("a directory").to_owned();
         for link in links(&page(&name)) {
-            assert!(docs().join(&link).exists(), "{name}: {link}");
+            assert!(directory.join(&link).exists(), "{name}: {link}");
         }
     }
 }

@@ -38,12 +38,22 @@ fn filler() {
     println!("\nwrong {wrong}");
 }
 
-fn begin(server: &RedisServer, stats: &Path) -> Child {
+/// A run whose program has nowhere else to spill to.
+fn run(url: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
-    command.args(["run", "-q", "-m", BUDGET, "--file-limit", "0", "--remote-store"]);
-    command.arg(format!("redis://{}", server.address())).arg("--stats").arg(stats).arg("--");
+    command.args(["run", "-q", "-m", BUDGET, "--file-limit", "0", "--remote-store", url]);
+    command.env_remove("PAGODA_PRELOAD");
+    command
+}
+
+fn begin(url: &str, stats: &Path, password: Option<&Path>) -> Child {
+    let mut command = run(url);
+    if let Some(file) = password {
+        command.arg("--remote-password-file").arg(file);
+    }
+    command.arg("--stats").arg(stats).arg("--");
     command.arg(std::env::current_exe().expect("a path")).args(["--exact", "filler", "--nocapture"]);
-    command.env(ROLE, "1").env_remove("PAGODA_PRELOAD").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.env(ROLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
     command.stderr(Stdio::piped()).spawn().expect("pagoda starts")
 }
 
@@ -60,18 +70,26 @@ fn wait_for(child: &mut Child, line: &str) -> BufReader<std::process::ChildStdou
     panic!("it did not say {line}: {text}{output:?}");
 }
 
+fn can_run() -> bool {
+    let probed = pagoda_linux::probe::can_run();
+    if let Err(why) = &probed {
+        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {why}");
+        eprintln!("SKIPPED memory at a server: {why}");
+    }
+    probed.is_ok()
+}
+
 #[test]
 fn a_program_whose_memory_is_at_a_server_reads_it_right_or_is_ended() {
-    if let Err(why) = pagoda_linux::probe::can_run() {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {why}");
-        return eprintln!("SKIPPED memory at a server: {why}");
+    if !can_run() {
+        return;
     }
     for stays_dead in [false, true] {
         let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
         let kept = ["--appendonly", "yes"];
         let Some(mut server) = RedisServer::start(scratch.path(), &kept) else { return };
         let stats = scratch.path().join("stats.json");
-        let mut child = begin(&server, &stats);
+        let mut child = begin(&format!("redis://{}", server.address()), &stats, None);
         let said = wait_for(&mut child, "filled");
         server.kill();
         let stdin = child.stdin.take().expect("piped");
@@ -96,5 +114,83 @@ fn a_program_whose_memory_is_at_a_server_reads_it_right_or_is_ended() {
         let most = counters["remote_peak_bytes"].as_u64().expect("a counter");
         assert!(most > FILL as u64 / 2, "most of it was there: {told}");
         assert!(counters["remote_failures"].as_u64().expect("a counter") > 0, "{told}");
+    }
+}
+
+/// The arguments of a process and of all below it.
+fn arguments(pid: u32) -> String {
+    let mut text = fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("it lives");
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+    for task in tasks {
+        let children = fs::read_to_string(task.expect("an entry").path().join("children")).expect("it lives");
+        children.split_whitespace().for_each(|child| text += &arguments(child.parse().expect("a number")));
+    }
+    text
+}
+
+const PASSWORD: &str = "open sesame;%@";
+
+#[test]
+fn a_password_from_a_file_opens_the_server_to_its_user_and_is_in_no_arguments() {
+    if !can_run() {
+        return;
+    }
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let of_user = format!(">{PASSWORD}");
+    let options = ["--user", "pager", "on", &of_user, "~pagoda:*", "+@all", "--requirepass", "another"];
+    let Some(server) = RedisServer::start(scratch.path(), &options) else { return };
+    let (file, stats) = (scratch.path().join("password"), scratch.path().join("stats.json"));
+    fs::write(&file, format!("{PASSWORD}\nof the server\n")).expect("written");
+    let mut child = begin(&format!("redis://pager@{}", server.address()), &stats, Some(&file));
+    // It was read before the program began.
+    let said = wait_for(&mut child, "filled");
+    fs::remove_file(&file).expect("it is there");
+    let arguments = arguments(child.id());
+    assert!(arguments.contains("redis://pager@127.0.0.1") && arguments.contains("filler"), "{arguments}");
+    assert!(!arguments.contains("sesame"), "{arguments}");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"\n").expect("it reads");
+    let text = std::io::read_to_string(said).expect("text");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success() && text.contains("wrong 0\n"), "{text}{output:?}");
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(&stats).expect("--stats")).expect("JSON");
+    let most = told["counters"]["remote_peak_bytes"].as_u64().expect("a counter");
+    assert!(most > FILL as u64 / 2, "most of it was there: {told}");
+}
+
+#[test]
+fn a_password_that_is_wrong_missing_or_given_twice_is_refused_in_one_line() {
+    if !can_run() {
+        return;
+    }
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let Some(server) = RedisServer::start(scratch.path(), &["--requirepass", PASSWORD]) else { return };
+    let file = |name: &str, content: &str| {
+        let path = scratch.path().join(name);
+        fs::write(&path, content).expect("written");
+        path
+    };
+    let (right, wrong) = (file("right", PASSWORD), file("wrong", "open barley"));
+    let missing = scratch.path().join("missing");
+    let url = |who: &str| format!("redis://{who}{}", server.address());
+    for (who, file, says) in [
+        ("", None, "check its address, user and password"),
+        ("", Some(&wrong), "--remote-password-file"),
+        ("nobody@", Some(&right), "user and password"),
+        ("", Some(&missing), "missing: it can't be read (No such file"),
+        (":open@", Some(&right), "leave it to --remote-password-file"),
+    ] {
+        let mut command = run(&url(who));
+        if let Some(file) = file {
+            command.arg("--remote-password-file").arg(file);
+        }
+        let output = command.args(["--", "echo", "ran"]).output().expect("pagoda starts");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{who}, {file:?}: {error}");
+        assert!(error.starts_with("pagoda: ") && error.lines().count() == 1, "{who}, {file:?}: {error}");
+        assert!(
+            error.contains(says) && !error.contains("sesame") && !error.contains("barley"),
+            "{who}, {file:?}: {error}"
+        );
+        assert!(output.stdout.is_empty(), "it did not run");
     }
 }

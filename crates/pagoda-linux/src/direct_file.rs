@@ -11,12 +11,11 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use linux_raw_sys::general::__NR_mincore;
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags};
 use rustix::io::{self, Errno};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
-use crate::raw_syscall::syscall3;
+use crate::mincore::is_in_core;
 
 /// Buffers, offsets and lengths of direct I/O are multiples of this.
 pub const ALIGN: usize = 4096;
@@ -267,13 +266,10 @@ impl DirectFile {
 fn is_page_cached(fd: &OwnedFd, offset: u64) -> Result<bool, Errno> {
     // SAFETY: a new mapping at a place of the kernel's choice; nobody reads or writes it.
     let page = unsafe { mm::mmap(ptr::null_mut(), ALIGN, ProtFlags::READ, MapFlags::SHARED, fd, offset) }?;
-    let mut cached = 0u8;
-    let arguments = [page.expose_provenance(), ALIGN, ptr::from_mut(&mut cached).expose_provenance()];
-    // SAFETY: mincore writes one byte for the one page of the mapping, to `cached`, which lives on.
-    let outcome = unsafe { syscall3(__NR_mincore, arguments[0], arguments[1], arguments[2]) };
+    let outcome = is_in_core(page.addr());
     // SAFETY: the mapping made above, which nobody else knows.
     unsafe { mm::munmap(page, ALIGN) }?;
-    outcome.map(|_| cached & 1 == 1)
+    outcome
 }
 
 /// The file systems whose files are memory, by the numbers of statfs(2).

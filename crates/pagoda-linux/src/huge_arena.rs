@@ -34,6 +34,17 @@ pub enum HugeMove {
     Part(usize, Stop),
 }
 
+/// What became of a huge frame that was to go back to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenBack {
+    /// All of it went.
+    All,
+    /// Another thread is giving something back: it is done in a moment.
+    Busy,
+    /// At least a part of it stays: somebody has pinned it, or shares it.
+    PartStays,
+}
+
 #[derive(Debug)]
 pub(crate) struct HugeArena {
     mapping: OwnMapping,
@@ -110,7 +121,7 @@ impl Space {
         assert!(to.len() == HUGE_FRAME && to.start().is_multiple_of(HUGE_FRAME), "a huge frame has a place");
         // SAFETY: the source is a slot that the caller holds; the destination is adopted memory, where the kernel fills
         // only what is missing.
-        let progress = unsafe { self.uffd.move_pages(to.start(), self.huge.range(slot.index)) };
+        let progress = unsafe { self.uffd.move_in(to.start(), self.huge.range(slot.index), &self.occupancy) };
         HugeMove::of(progress)
     }
 
@@ -124,21 +135,22 @@ impl Space {
             "a huge frame has a place"
         );
         // SAFETY: the source is adopted memory; the destination is a slot that the caller holds.
-        let progress = unsafe { self.uffd.move_pages(self.huge.range(slot.index).start(), from) };
+        let progress =
+            unsafe { self.uffd.move_out(self.huge.range(slot.index).start(), from, &self.occupancy) };
         HugeMove::of(progress)
     }
 
-    /// Gives the frame of a slot, whose content nobody wants, back to the kernel. It waits for nobody: if another thread is at
-    /// it, it gives nothing back and says false.
-    pub fn give_back_huge(&self, slot: &HugeSlot) -> bool {
-        let Ok(_way_out) = self.exit_taken.try_lock() else { return false };
+    /// Gives the frame of a slot, whose content nobody wants, back to the kernel. It waits for nobody.
+    pub fn give_back_huge(&self, slot: &HugeSlot) -> GivenBack {
+        let Ok(_way_out) = self.exit_taken.try_lock() else { return GivenBack::Busy };
         // SAFETY: the source is a slot whose content the caller gave up; the destination is the way out, which is ours and
         // empty, and what is on the way out is nobody's any more.
-        unsafe {
-            self.move_all(self.exit.range().start(), self.huge.range(slot.index));
+        let emptied = unsafe {
+            let emptied = self.move_all(self.exit.range().start(), self.huge.range(slot.index));
             self.exit.discard(self.exit.range());
-        }
-        true
+            emptied
+        };
+        if emptied { GivenBack::All } else { GivenBack::PartStays }
     }
 
     /// Lets the kernel map `range`, managed memory, by huge pages. A fault where there is nothing comes before the kernel has
@@ -158,5 +170,33 @@ impl HugeMove {
             Progress { bytes: 0, stop } => Self::Nothing(stop.unwrap_or(Stop::Again)),
             Progress { bytes, stop } => Self::Part(bytes, stop.unwrap_or(Stop::Again)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::tests::open;
+    use crate::testing::process::{end, fork, sleep_until_killed};
+
+    #[test]
+    fn a_frame_that_somebody_shares_stays_and_goes_when_it_is_ours_again() {
+        let Some(space) = open("a huge frame that stays", 4096, 1) else { return };
+        let mut slot = space.claim_huge(0);
+        space.huge_bytes_mut(&mut slot).fill(7);
+        space.set_forked(space.huge.range(0), true);
+        let child = fork(sleep_until_killed).expect("forked");
+        assert_eq!(space.give_back_huge(&slot), GivenBack::PartStays);
+        assert!(space.huge_bytes(&slot).iter().all(|byte| *byte == 7));
+        {
+            let _taken = space.exit_taken.lock().expect("free");
+            assert_eq!(space.give_back_huge(&slot), GivenBack::Busy);
+        }
+        end(child).expect("ended");
+        // A write makes it ours alone.
+        space.huge_bytes_mut(&mut slot).fill(8);
+        assert_eq!(space.give_back_huge(&slot), GivenBack::All);
+        assert!(space.huge_bytes(&slot).iter().all(|byte| *byte == 0));
+        space.release_huge(slot);
     }
 }

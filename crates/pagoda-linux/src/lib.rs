@@ -4,6 +4,7 @@
 //! evict, how much to keep and whom to wait for is `pagoda-core`'s business. A port to another system is a sibling
 //! of this crate.
 
+mod aligned;
 pub mod byte_store;
 pub mod cgroup;
 pub mod clear;
@@ -18,7 +19,10 @@ pub mod lock;
 pub mod locked;
 pub mod lz4;
 pub mod maps;
+pub mod mincore;
+mod moves;
 pub mod node;
+pub mod occupancy;
 pub mod offer;
 pub mod own_memory;
 pub mod pack;

@@ -25,9 +25,6 @@ pub(crate) const WORDS: usize = 6;
 /// `PIDFD_THREAD` (Linux 6.9): a descriptor of a thread, with its own table.
 const PIDFD_THREAD: u32 = 0o200;
 
-/// The longest that either side waits for the other within the stream. A child that is stopped for longer ends when it goes on.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// What an offer came to, in the lowest bits of its word; above is its number.
 const OPEN: u64 = 0;
 const ACCEPTED: u64 = 1;
@@ -147,15 +144,16 @@ impl Offers {
         unsafe { &*word }
     }
 
-    /// Offers the descriptor of a child, as long as what is returned lives. One at a time.
+    /// Offers the descriptor of a child, as long as what is returned lives. One at a time. `patience` is the longest that either
+    /// side waits for the other within the stream; it is not 0.
     ///
     /// # Errors
     /// What socketpair(2) said.
-    pub fn make(&self, child: &Uffd) -> io::Result<Made<'_>> {
+    pub fn make(&self, child: &Uffd, patience: Duration) -> io::Result<Made<'_>> {
         let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         for end in [&mine, &theirs] {
-            set_socket_timeout(end, Timeout::Send, Some(PATIENCE))?;
-            set_socket_timeout(end, Timeout::Recv, Some(PATIENCE))?;
+            set_socket_timeout(end, Timeout::Send, Some(patience))?;
+            set_socket_timeout(end, Timeout::Recv, Some(patience))?;
         }
         let number = self.word().load(Ordering::Acquire) / STATES + 1;
         self.word().store(number * STATES + OPEN, Ordering::Release);
@@ -204,7 +202,7 @@ impl Stream {
     /// Sends all of it.
     ///
     /// # Errors
-    /// `EPIPE`: the other side is gone. `EAGAIN`: it took nothing for 10 s.
+    /// `EPIPE`: the other side is gone. `EAGAIN`: it took nothing for as long as the stream's patience.
     pub fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match send(&self.0, bytes, SendFlags::NOSIGNAL) {
@@ -219,7 +217,7 @@ impl Stream {
     /// Fills all of `into`.
     ///
     /// # Errors
-    /// `UnexpectedEof`: the other side is gone. `EAGAIN`: nothing came for 10 s.
+    /// `UnexpectedEof`: the other side is gone. `EAGAIN`: nothing came for as long as the stream's patience.
     pub fn receive(&self, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
             match recv(&self.0, &mut *into, RecvFlags::empty()) {

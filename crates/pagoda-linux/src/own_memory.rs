@@ -7,8 +7,9 @@
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MprotectFlags, madvise, mprotect, munmap};
 
+use crate::aligned;
 use crate::range::PageRange;
 
 /// How many mappings of our own there can be: a few arenas and stores for each manager, a stack for each thread, and
@@ -148,24 +149,7 @@ impl OwnMapping {
     /// Reserves `len` bytes (a multiple of the OS page), aligned to `align` (a power of two, of at least an OS page).
     /// No memory is taken until it is touched. `huge` allows or forbids huge pages in it.
     pub fn reserve(len: usize, align: usize, huge: bool) -> io::Result<Self> {
-        let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let raw = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), padded, ProtFlags::READ | ProtFlags::WRITE, flags)?
-        };
-        let start = raw.addr().next_multiple_of(align);
-        let range = PageRange::at(start, len);
-        let (head, tail) = (start - raw.addr(), raw.addr() + padded - range.end());
-        // SAFETY: both parts are of the mapping just made, which nobody uses yet.
-        unsafe {
-            if head > 0 {
-                munmap(raw, head)?;
-            }
-            if tail > 0 {
-                munmap(raw.byte_add(padded - tail), tail)?;
-            }
-        }
+        let range = aligned::map(len, align)?;
         let mapping = Self { range };
         if !declare(range) {
             return Err(io::Error::other("the list of Pagoda's own mappings is full"));
@@ -197,9 +181,11 @@ impl OwnMapping {
     /// Nobody relies on the content of `range`, which must lie within the mapping.
     pub unsafe fn discard(&self, range: PageRange) {
         assert_eq!(self.range.intersection(range), Some(range), "a discard stays within the mapping");
+        // A program that locks all its memory (mlockall) locks ours, too.
+        let kinds = [Advice::LinuxDontneedLocked, Advice::LinuxDontNeed];
         // SAFETY: the caller gave up the content, and the range is ours.
-        let result = unsafe { madvise(self.at(range), range.len(), Advice::LinuxDontNeed) };
-        debug_assert!(result.is_ok(), "MADV_DONTNEED of our own memory: {result:?}");
+        let discarded = |advice| unsafe { madvise(self.at(range), range.len(), advice) }.is_ok();
+        assert!(kinds.into_iter().any(discarded), "the kernel takes memory of our own back");
     }
 
     fn at(&self, range: PageRange) -> *mut std::ffi::c_void {

@@ -1,4 +1,7 @@
-//! Which OS pages of a range are present, as runs.
+//! Which OS pages of a range hold something, as runs.
+//!
+//! Not only what is present does: while the kernel moves a page from one frame to another (a compaction, say) the page table has
+//! no page for it, nor for what is in its swap. Both look like a hole to whoever asks for present pages only.
 //!
 //! One `PAGEMAP_SCAN` (Linux 6.7) answers for gigabytes; where it is not to be had, the entries of
 //! `/proc/self/pagemap` are read one by one. Scanning must never allocate, use thread-local storage, or fault a page
@@ -12,7 +15,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use linux_raw_sys::general::{
-    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC,
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC,
     PM_SCAN_WP_MATCHING, page_region, pm_scan_arg,
 };
 use pagoda_core::page::OS_PAGE;
@@ -28,10 +31,11 @@ const REGIONS: usize = 512;
 
 /// Pagemap entries that one read of the fallback fetches: 8 bytes each, 16 KiB, for 8 MiB of address space.
 const ENTRIES: usize = 2048;
-const ENTRY_BYTES: usize = size_of::<u64>();
+pub(crate) const ENTRY_BYTES: usize = size_of::<u64>();
 const ENTRY_PRESENT: u64 = 1 << 63;
+const ENTRY_SWAPPED: u64 = 1 << 62;
 
-/// What stands behind a present OS page.
+/// What stands behind an OS page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// Memory: of this process alone, shared by a fork, or page cache.
@@ -39,6 +43,8 @@ pub enum Presence {
     /// The kernel's shared page of zeros, small or huge: read but never written, and not counted as resident. The
     /// fallback can't tell it and says [`Memory`](Self::Memory).
     ZeroPage,
+    /// Something, but no frame that the page table shows: it is in the kernel's swap, or just being moved to another frame.
+    Away,
 }
 
 /// How a scanner asks.
@@ -72,7 +78,7 @@ impl PagemapScanner {
         let mut scanner = Self::with_method(ScanMethod::Scan)?;
         let on_stack = 0u8;
         let here = (&raw const on_stack).addr() & !(OS_PAGE - 1);
-        match scanner.present_runs(here, here + OS_PAGE, |_, _| {}) {
+        match scanner.populated_runs(here, here + OS_PAGE, |_, _| {}) {
             Ok(()) => Ok(scanner),
             // ENOTTY before 6.7; a sandbox may answer with anything.
             Err(_) => Self::with_method(ScanMethod::Entries),
@@ -102,8 +108,8 @@ impl PagemapScanner {
         }
     }
 
-    /// Calls `f` with each maximal run of present OS pages in `start..end` that have one presence, lowest address
-    /// first. What isn't mapped isn't present. A huge page that reaches out of the range is cut to it.
+    /// Calls `f` with each maximal run of OS pages in `start..end` that hold something and have one presence, lowest address
+    /// first. What isn't mapped holds nothing. A huge page that reaches out of the range is cut to it.
     ///
     /// Blocks for the kernel's lock on the address space, as a page fault does; `f` is called without it.
     ///
@@ -112,7 +118,7 @@ impl PagemapScanner {
     ///
     /// # Panics
     /// If an end is not a multiple of [`OS_PAGE`].
-    pub fn present_runs(
+    pub fn populated_runs(
         &mut self,
         start: usize,
         end: usize,
@@ -122,7 +128,7 @@ impl PagemapScanner {
         let mut runs = Runs { open: None, f };
         match &mut self.buffer {
             Buffer::Scan(regions) => {
-                scan(&self.file, regions, start..end, What::is(PAGE_IS_PRESENT), &mut runs)?;
+                scan(&self.file, regions, start..end, What::is(POPULATED), &mut runs)?;
             }
             Buffer::Entries(bytes) => read_entries(&self.file, bytes, start..end, &mut runs)?,
         }
@@ -130,13 +136,13 @@ impl PagemapScanner {
         Ok(())
     }
 
-    /// Calls `f` with each maximal run of present OS pages in `start..end` that were written since this was asked last,
+    /// Calls `f` with each maximal run of OS pages in `start..end` that hold something and were written since this was asked last,
     /// lowest address first, and protects them in the same step: the next write to one shows again. A page that was never
-    /// protected counts as written: all that is present the first time, and what came by a fill or a move since. What isn't
-    /// present is passed over, and not protected either: protection is a mark in a page table, and where it lies nothing can
-    /// be filled.
+    /// protected counts as written: all that is there the first time, and what came by a fill or a move since. What holds
+    /// nothing is passed over, and not protected either: protection is a mark in a page table, and where it lies nothing can
+    /// be filled. A page that the kernel moves to another frame meanwhile may lose its mark by that, and shows again.
     ///
-    /// Blocks as [`present_runs`](Self::present_runs) does.
+    /// Blocks as [`populated_runs`](Self::populated_runs) does.
     ///
     /// # Errors
     /// `EPERM` if a part of the range is not registered to be tracked; `Unsupported` for the fallback, which can't; else
@@ -153,10 +159,8 @@ impl PagemapScanner {
         assert_whole_pages(start, end);
         let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut runs = Runs { open: None, f };
-        let what = What {
-            flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
-            categories: PAGE_IS_PRESENT | PAGE_IS_WRITTEN,
-        };
+        let what =
+            What { flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC, all: PAGE_IS_WRITTEN, any: POPULATED };
         scan(&self.file, regions, start..end, what, &mut runs)?;
         runs.finish();
         Ok(())
@@ -212,17 +216,23 @@ impl<F: FnMut(Range<usize>, Presence)> Runs<F> {
     }
 }
 
-/// What a scan looks for, all of it, and what it does with what it finds.
+/// The categories of which a page that holds something has one.
+const POPULATED: u32 = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+
+/// What a scan looks for, and what it does with what it finds.
 #[derive(Clone, Copy)]
 struct What {
     flags: u32,
-    categories: u32,
+    /// What is found has all of these.
+    all: u32,
+    /// And one of these.
+    any: u32,
 }
 
 impl What {
-    /// Only looks.
-    const fn is(categories: u32) -> Self {
-        Self { flags: 0, categories }
+    /// Only looks, for what is one of these.
+    const fn is(any: u32) -> Self {
+        Self { flags: 0, all: 0, any }
     }
 }
 
@@ -246,8 +256,8 @@ fn scan<F: FnMut(Range<usize>, Presence)>(
             vec_len: regions.len() as u64,
             max_pages: 0,
             category_inverted: 0,
-            category_mask: u64::from(what.categories),
-            category_anyof_mask: 0,
+            category_mask: u64::from(what.all),
+            category_anyof_mask: u64::from(what.any),
             return_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_PFNZERO),
         };
         // SAFETY: the opcode is that of `pm_scan_arg`; the kernel writes the argument and at most `vec_len` regions
@@ -257,8 +267,12 @@ fn scan<F: FnMut(Range<usize>, Presence)>(
             found => found?,
         };
         for region in &regions[..found.min(regions.len())] {
-            let zero = region.categories & u64::from(PAGE_IS_PFNZERO) != 0;
-            let presence = if zero { Presence::ZeroPage } else { Presence::Memory };
+            let is = |category| region.categories & u64::from(category) != 0;
+            let presence = match (is(PAGE_IS_PFNZERO), is(PAGE_IS_PRESENT)) {
+                (true, _) => Presence::ZeroPage,
+                (false, true) => Presence::Memory,
+                (false, false) => Presence::Away,
+            };
             runs.push(region.start as usize..region.end as usize, presence);
         }
         let walked = argument.walk_end as usize;
@@ -288,6 +302,11 @@ unsafe fn pagemap_scan(file: &OwnedFd, argument: &mut pm_scan_arg) -> Result<usi
     }
 }
 
+/// Whether the page of this entry of `/proc/self/pagemap` holds something.
+pub(crate) const fn is_populated(entry: [u8; ENTRY_BYTES]) -> bool {
+    u64::from_ne_bytes(entry) & (ENTRY_PRESENT | ENTRY_SWAPPED) != 0
+}
+
 fn read_entries<F: FnMut(Range<usize>, Presence)>(
     file: &OwnedFd,
     bytes: &mut [u8],
@@ -302,14 +321,15 @@ fn read_entries<F: FnMut(Range<usize>, Presence)>(
             Err(Errno::INTR) => continue,
             got => got? / ENTRY_BYTES,
         };
-        // Past the end of user addresses there is nothing to read, and nothing present.
+        // Past the end of user addresses there is nothing to read, and nothing that holds anything.
         if got == 0 {
             return Ok(());
         }
-        for entry in bytes[..got * ENTRY_BYTES].chunks_exact(ENTRY_BYTES) {
-            let entry = u64::from_ne_bytes(entry.try_into().expect("chunks of eight bytes"));
-            if entry & ENTRY_PRESENT != 0 {
-                runs.push(from..from + OS_PAGE, Presence::Memory);
+        for entry in bytes[..got * ENTRY_BYTES].as_chunks().0 {
+            if is_populated(*entry) {
+                let is_present = u64::from_ne_bytes(*entry) & ENTRY_PRESENT != 0;
+                let presence = if is_present { Presence::Memory } else { Presence::Away };
+                runs.push(from..from + OS_PAGE, presence);
             }
             from += OS_PAGE;
         }

@@ -48,7 +48,7 @@ impl Pages {
         let page = |address| (address - self.start()) / OS_PAGE;
         let mut found = Vec::new();
         scanner
-            .present_runs(address(pages.start), address(pages.end), |run, presence| {
+            .populated_runs(address(pages.start), address(pages.end), |run, presence| {
                 found.push((page(run.start)..page(run.end), presence));
             })
             .expect("scan");
@@ -170,5 +170,5 @@ fn a_hole_in_the_address_space_is_not_present() {
 #[should_panic(expected = "whole OS pages")]
 fn a_range_that_cuts_an_os_page_is_a_mistake_of_the_caller() {
     let mut scanner = PagemapScanner::new().expect("open");
-    let _ = scanner.present_runs(1, OS_PAGE, |_, _| {});
+    let _ = scanner.populated_runs(1, OS_PAGE, |_, _| {});
 }

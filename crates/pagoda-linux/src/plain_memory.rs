@@ -7,8 +7,9 @@ use std::io;
 use std::ops::Range;
 
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MprotectFlags, madvise, mprotect, munmap};
 
+use crate::aligned;
 use crate::range::PageRange;
 use crate::region_memory::ForeignMemory;
 
@@ -51,25 +52,10 @@ impl PlainMemory {
     /// # Panics
     /// If `len` is 0 or no whole number of OS pages.
     pub fn map(len: usize, pages: Pages) -> io::Result<Self> {
-        let padded = len.checked_add(HUGE_FRAME).ok_or(io::ErrorKind::OutOfMemory)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let raw = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), padded, ProtFlags::READ | ProtFlags::WRITE, flags)?
-        };
-        let start = raw.expose_provenance().next_multiple_of(HUGE_FRAME);
-        let range = PageRange::at(start, len);
-        // SAFETY: both rests are parts of the mapping just made, which nobody uses; the advice concerns the same
-        // mapping and changes no content.
+        let range = aligned::map(len, HUGE_FRAME)?;
+        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        // SAFETY: the mapping was just made, and the advice changes no content.
         unsafe {
-            if start > raw.addr() {
-                munmap(raw, start - raw.addr())?;
-            }
-            let tail = raw.addr() + padded - range.end();
-            if tail > 0 {
-                munmap(raw.byte_add(padded - tail), tail)?;
-            }
-            let at = std::ptr::with_exposed_provenance_mut(start);
             madvise(at, len, Advice::LinuxDontFork)?;
             let _ = match pages {
                 Pages::Small => madvise(at, len, Advice::LinuxNoHugepage),

@@ -7,8 +7,9 @@ use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use pagoda_core::page::HUGE_FRAME;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, madvise, munmap};
 
+use crate::aligned;
 use crate::range::PageRange;
 use crate::space::Adoption;
 
@@ -60,25 +61,10 @@ pub struct RegionMemory {
 impl RegionMemory {
     /// Maps `len` bytes (a multiple of the OS page), aligned to a huge frame.
     pub fn map(len: usize) -> io::Result<Self> {
-        let padded = len.checked_add(HUGE_FRAME).ok_or(io::ErrorKind::OutOfMemory)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let raw = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), padded, ProtFlags::READ | ProtFlags::WRITE, flags)?
-        };
-        let start = raw.expose_provenance().next_multiple_of(HUGE_FRAME);
-        let range = PageRange::at(start, len);
-        // SAFETY: both rests are parts of the mapping just made, which nobody uses; the advice concerns the same
-        // mapping and changes no content.
+        let range = aligned::map(len, HUGE_FRAME)?;
+        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        // SAFETY: the mapping was just made, and the advice changes no content.
         unsafe {
-            if start > raw.addr() {
-                munmap(raw, start - raw.addr())?;
-            }
-            let tail = raw.addr() + padded - range.end();
-            if tail > 0 {
-                munmap(raw.byte_add(padded - tail), tail)?;
-            }
-            let at = std::ptr::with_exposed_provenance_mut(start);
             madvise(at, len, Advice::LinuxDontFork)?;
             // A kernel without huge pages has none to forbid.
             let _ = madvise(at, len, Advice::LinuxNoHugepage);

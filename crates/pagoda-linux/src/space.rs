@@ -9,9 +9,13 @@
 //!
 //! This module must never decide what moves, and never keeps content: a slot's content is its owner's business.
 
+mod children;
+mod give_back;
+mod slot;
+
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use pagoda_core::page::OS_PAGE;
 use rustix::io::Errno;
@@ -19,10 +23,13 @@ use rustix::mm::{Advice, madvise};
 
 use crate::doorbell::Doorbell;
 use crate::huge_arena::HugeArena;
-use crate::offer::{Made, Offers};
+use crate::occupancy::Occupancy;
+use crate::offer::Offers;
 use crate::own_memory::OwnMapping;
 use crate::range::PageRange;
-use crate::uffd::{Message, Mode, Progress, Stop, Uffd, feature, to_io_error};
+use crate::uffd::{Message, Mode, Progress, Uffd, feature, to_io_error};
+
+pub use slot::Slot;
 
 /// The right to have the memory of this process managed.
 ///
@@ -40,22 +47,25 @@ impl Adoption {
     }
 }
 
-/// An arena's slot, held by one owner: the exclusive right to the memory at its address.
-///
-/// Not `Copy`: as long as it is held nobody else reads or writes there. [`Space::release_slot`] gives it back as a
-/// number, [`Space::claim_slot`] makes it a right again.
+/// Whose descriptor a space is opened over.
 #[derive(Debug)]
-#[must_use = "a slot that is forgotten can never be claimed again"]
-pub struct Slot {
-    index: u32,
+pub enum Descriptor {
+    /// A fresh one, to which faults come as the mode says.
+    Fresh(Mode),
+    /// The one that the kernel made for this process when it was forked. It has its parent's features, and faults of all kinds come
+    /// to it.
+    Inherited(Uffd),
 }
 
-impl Slot {
-    /// Its number.
-    #[must_use]
-    pub fn index(&self) -> u32 {
-        self.index
-    }
+/// How large a space's arenas are, in address space.
+#[derive(Clone, Copy, Debug)]
+pub struct ArenaSizes {
+    /// Slots of the arena.
+    pub slots: u32,
+    /// The length of each in bytes.
+    pub slot_bytes: usize,
+    /// Slots of the huge arena, each of one huge frame.
+    pub huge_slots: u32,
 }
 
 /// As much as one trip to the kernel gives back at most.
@@ -73,60 +83,41 @@ pub struct Space {
     slot_bytes: usize,
     claimed: Vec<AtomicU64>,
     zeroes: Vec<u8>,
+    pub(crate) occupancy: Occupancy,
     doorbell: Option<Doorbell>,
     offers: Option<Offers>,
     can_track: bool,
 }
 
 impl Space {
-    /// Opens the descriptors and reserves an arena of `slots` slots of `slot_bytes` each, and one of `huge_slots` huge ones
-    /// (address space only).
+    /// Opens the descriptors that are missing, with these features, and reserves the arenas; `occupancy` is of this process.
     ///
     /// # Errors
     /// Those of userfaultfd(2) (`EPERM`, `ENOSYS`, `EINVAL` for a feature that is missing) and of mmap(2).
     pub fn open(
         _: &Adoption,
-        mode: Mode,
+        descriptor: Descriptor,
         features: u64,
-        slots: u32,
-        slot_bytes: usize,
-        huge_slots: u32,
+        arenas: ArenaSizes,
+        occupancy: Occupancy,
     ) -> io::Result<Self> {
-        let uffd = Uffd::open(mode, features).map_err(to_io_error)?;
-        Self::over(uffd, mode, features, slots, slot_bytes, huge_slots)
-    }
-
-    /// As [`open`](Self::open), with the descriptor that this process was forked with, which has `features`.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open). The descriptor is closed before anything else is undone.
-    pub fn open_over(
-        _: &Adoption,
-        uffd: Uffd,
-        features: u64,
-        slots: u32,
-        slot_bytes: usize,
-    ) -> io::Result<Self> {
-        Self::over(uffd, Mode::Full, features, slots, slot_bytes, 0)
-    }
-
-    fn over(
-        uffd: Uffd,
-        mode: Mode,
-        features: u64,
-        slots: u32,
-        slot_bytes: usize,
-        huge_slots: u32,
-    ) -> io::Result<Self> {
-        let exit_uffd = Uffd::open(mode, feature::MOVE).map_err(to_io_error)?;
+        let ArenaSizes { slots, slot_bytes, huge_slots } = arenas;
         let arena = OwnMapping::reserve(slots as usize * slot_bytes, 2 << 20, false)?;
         let exit = OwnMapping::reserve(EXIT_BYTES, 2 << 20, false)?;
+        // Declared before the descriptor, as what is above, and so undone after it is closed where something fails: an event of
+        // it would never be read.
+        let huge;
+        let (mode, uffd) = match descriptor {
+            Descriptor::Fresh(mode) => (mode, Uffd::open(mode, features).map_err(to_io_error)?),
+            Descriptor::Inherited(uffd) => (Mode::Full, uffd),
+        };
+        let exit_uffd = Uffd::open(mode, feature::MOVE).map_err(to_io_error)?;
         // SAFETY: both mappings are ours, just made, and used by nobody but through this value.
         unsafe {
             uffd.follow(arena.range()).map_err(to_io_error)?;
             exit_uffd.follow(exit.range()).map_err(to_io_error)?;
         }
-        let huge = HugeArena::reserve(&uffd, huge_slots)?;
+        huge = HugeArena::reserve(&uffd, huge_slots)?;
         let claimed = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let zeroes = vec![0; slot_bytes.max(OS_PAGE)];
         let doorbell = (features & feature::EVENT_FORK != 0).then(|| Doorbell::install(&uffd)).transpose()?;
@@ -143,24 +134,11 @@ impl Space {
             slot_bytes,
             claimed,
             zeroes,
+            occupancy,
             doorbell,
             offers,
             can_track,
         })
-    }
-
-    /// Has the kernel take what is written to these slots for the first time from `node` and no other. Frames that are moved
-    /// there stay where they are.
-    ///
-    /// # Errors
-    /// `EINVAL`: there is no such node, or it has no memory. `ENOSYS`: a kernel without nodes. `EPERM`: not allowed here.
-    ///
-    /// # Panics
-    /// If there are no such slots.
-    pub fn bind(&self, slots: std::ops::Range<u32>, node: u32) -> Result<(), Errno> {
-        let range = PageRange::new(self.address(slots.start), self.address(slots.end)).expect("some slots");
-        assert_eq!(self.arena.range().intersection(range), Some(range), "slots of the arena");
-        crate::node::bind(range, node)
     }
 
     /// Takes `range` under management: its missing faults and its events arrive here from now on. In a range that was followed
@@ -168,12 +146,11 @@ impl Space {
     ///
     /// # Errors
     /// `EBUSY`: the program registered it with userfaultfd itself. `EINVAL`: memory of a kind that can't be managed.
-    /// `ENOMEM`: the limit on mappings is reached. Holes in the range are passed over.
+    /// `ENOMEM`: the limit on mappings is reached. `EFAULT`: a part of it is not mapped; the rest may be registered now.
     pub fn register(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: the space's `Adoption` vouches for what is registered.
         unsafe { self.uffd.register(range)? };
-        self.keep_pages_small(range);
-        Ok(())
+        self.keep_pages_small(range)
     }
 
     /// Follows `range`: its events arrive here from now on, but the kernel fills what is missing.
@@ -183,24 +160,18 @@ impl Space {
     pub fn follow(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: as for `register`.
         unsafe { self.uffd.follow(range)? };
-        self.keep_pages_small(range);
-        Ok(())
+        self.keep_pages_small(range)
     }
 
-    /// Huge pages would have to be split before a part is moved.
-    fn keep_pages_small(&self, range: PageRange) {
+    /// Huge pages would have to be split before a part is moved. And it tells of holes, which a registration passes over.
+    fn keep_pages_small(&self, range: PageRange) -> Result<(), Errno> {
         let at = std::ptr::with_exposed_provenance_mut(range.start());
         // SAFETY: the advice changes no content.
-        let _ = unsafe { madvise(at, range.len(), Advice::LinuxNoHugepage) };
-    }
-
-    /// Keeps `range` out of the children of a fork, or lets them have it again. A child without it dies of SIGSEGV instead
-    /// of reading zeroes where a page is out.
-    pub fn set_forked(&self, range: PageRange, yes: bool) {
-        let advice = if yes { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
-        let at = std::ptr::with_exposed_provenance_mut(range.start());
-        // SAFETY: it changes what a child inherits, and no content. A range that was unmapped meanwhile has no children.
-        let _ = unsafe { madvise(at, range.len(), advice) };
+        match unsafe { madvise(at, range.len(), Advice::LinuxNoHugepage) } {
+            Err(Errno::NOMEM) => Err(Errno::FAULT),
+            // A kernel without huge pages, or without room to split a mapping: the pages may be huge.
+            _ => Ok(()),
+        }
     }
 
     /// Lets [`PagemapScanner::take_written`](crate::pagemap::PagemapScanner::take_written) see who writes to `range`, which is
@@ -229,85 +200,39 @@ impl Space {
         self.uffd.unregister(range)
     }
 
-    /// Makes slot `index` a right. Panics if somebody holds it: the table would be wrong then, and data at risk.
-    pub fn claim_slot(&self, index: u32) -> Slot {
-        let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
-        let before = self.claimed[word].fetch_or(bit, Ordering::Acquire);
-        assert!(before & bit == 0, "slot {index} is claimed twice");
-        Slot { index }
-    }
-
-    /// Gives the right up and leaves the number.
-    pub fn release_slot(&self, slot: Slot) -> u32 {
-        let Slot { index } = slot;
-        self.claimed[index as usize / 64].fetch_and(!(1u64 << (index % 64)), Ordering::Release);
-        index
-    }
-
-    /// The length of a slot in bytes.
-    #[must_use]
-    pub fn slot_bytes(&self) -> usize {
-        self.slot_bytes
-    }
-
-    fn address(&self, index: u32) -> usize {
-        self.arena.range().start() + index as usize * self.slot_bytes
-    }
-
-    /// The content of a slot. A hole in it reads as zero.
-    #[must_use]
-    pub fn bytes<'a>(&'a self, slot: &'a Slot) -> &'a [u8] {
-        let at = std::ptr::with_exposed_provenance(self.address(slot.index));
-        // SAFETY: the slot lies within the arena (it was claimed from its bitmap), which is mapped as long as `self`
-        // lives; holding the `Slot` excludes every writer, and moves out of it need it too. Missing pages of the
-        // arena are the kernel's business and read as zero.
-        unsafe { std::slice::from_raw_parts(at, self.slot_bytes) }
-    }
-
-    /// The content of a slot, to be written. Writing to a hole takes a fresh page from the kernel.
-    #[must_use]
-    pub fn bytes_mut<'a>(&'a self, slot: &'a mut Slot) -> &'a mut [u8] {
-        let at = std::ptr::with_exposed_provenance_mut(self.address(slot.index));
-        // SAFETY: as for `bytes`, and `&mut Slot` excludes every other reader.
-        unsafe { std::slice::from_raw_parts_mut(at, self.slot_bytes) }
-    }
-
-    /// Moves the pages of `from`, managed memory, into empty slots, which must follow each other in the arena;
-    /// `offset` bytes into the first. Holes are skipped.
+    /// Moves the pages of `from`, managed memory, into slots, which must follow each other in the arena; `offset` bytes into the
+    /// first. Holes are skipped. In the slots there must be nothing at the places of what is moved.
     ///
     /// # Panics
     /// If the slots don't follow each other or `from` is longer than they are.
     pub fn evict(&self, from: PageRange, slots: &[Slot], offset: usize) -> Progress {
-        let (first, last) = (slots.first().expect("a slot"), slots.last().expect("a slot"));
-        assert_eq!(last.index as usize - first.index as usize, slots.len() - 1, "slots follow each other");
-        assert!(offset + from.len() <= slots.len() * self.slot_bytes, "what is evicted fits the slots");
+        let to = self.run(slots);
+        assert!(offset + from.len() <= to.len(), "what is evicted fits the slots");
         // SAFETY: the source is adopted memory (`Adoption`); the destination is slots that the caller holds.
-        unsafe { self.uffd.move_pages(self.address(first.index) + offset, from) }
+        unsafe { self.uffd.move_out(to.start() + offset, from, &self.occupancy) }
     }
 
-    /// Moves pages from the slot at `offset` to `to`, managed memory, and wakes who waits there. Holes are skipped.
+    /// Moves pages from the slot at `offset`, where all of them must be, to `to`, managed memory, and wakes who waits there.
     pub fn fill(&self, to: PageRange, slot: &Slot, offset: usize) -> Progress {
         assert!(offset + to.len() <= self.slot_bytes, "a fill stays within the slot");
+        let from = PageRange::at(self.address(slot.index()) + offset, to.len());
         // SAFETY: the source is a slot that the caller holds; the destination is adopted memory, where the kernel
         // fills only what is missing.
-        unsafe {
-            self.uffd.move_pages(to.start(), PageRange::at(self.address(slot.index) + offset, to.len()))
-        }
+        unsafe { self.uffd.move_in(to.start(), from, &self.occupancy) }
     }
 
     /// Moves pages from slots that follow each other, from `offset` bytes into the first on, to `to`, managed memory, and wakes
-    /// who waits there. Holes are skipped.
+    /// who waits there. All of them must be there.
     ///
     /// # Panics
     /// If the slots don't follow each other or `to` is longer than they are.
     pub fn fill_run(&self, to: PageRange, slots: &[Slot], offset: usize) -> Progress {
-        let (first, last) = (slots.first().expect("a slot"), slots.last().expect("a slot"));
-        assert_eq!(last.index as usize - first.index as usize, slots.len() - 1, "slots follow each other");
-        assert!(offset + to.len() <= slots.len() * self.slot_bytes, "a fill stays within the slots");
-        let from = PageRange::at(self.address(first.index) + offset, to.len());
+        let from = self.run(slots);
+        assert!(offset + to.len() <= from.len(), "a fill stays within the slots");
+        let from = PageRange::at(from.start() + offset, to.len());
         // SAFETY: the source is slots that the caller holds; the destination is adopted memory, where the kernel fills
         // only what is missing.
-        unsafe { self.uffd.move_pages(to.start(), from) }
+        unsafe { self.uffd.move_in(to.start(), from, &self.occupancy) }
     }
 
     /// Fills `to`, managed memory, with a copy of the slot's content at `offset`, where a move is not possible.
@@ -340,101 +265,6 @@ impl Space {
         self.uffd.poison(range)
     }
 
-    /// Fills `to` in the memory of a forked child with `content`, where it is missing.
-    pub fn fill_child(&self, child: &Uffd, to: PageRange, content: &[u8]) -> Progress {
-        assert_eq!(to.len(), content.len(), "a page range is filled whole");
-        // SAFETY: the child's descriptor serves the copies of the ranges that were adopted here.
-        unsafe { child.copy(to.start(), content) }
-    }
-
-    /// Maps the page of zeroes at a missing OS page of a forked child.
-    pub fn fill_child_with_zero_page(&self, child: &Uffd, at: PageRange) -> Progress {
-        child.zero(at)
-    }
-
-    /// Offers a forked child, when it comes to its doorbell, to take over what it lacks. None where that is not to be had, or the
-    /// child is changing its mappings.
-    pub fn offer(&self, child: &Uffd) -> Option<Made<'_>> {
-        let made = self.offers.as_ref()?.make(child).ok()?;
-        self.doorbell?.offer(child, &made.offer).stop.is_none().then_some(made)
-    }
-
-    /// Whether a forked child that was made an offer, and has not settled it, is still there.
-    #[must_use]
-    pub fn is_alive(&self, child: &Uffd, made: &Made<'_>) -> bool {
-        self.doorbell.is_some_and(|doorbell| doorbell.offer(child, &made.offer).stop != Some(Stop::Gone))
-    }
-
-    /// Whether children can be offered anything.
-    #[must_use]
-    pub fn can_offer(&self) -> bool {
-        self.offers.is_some()
-    }
-
-    /// Tells a child that waits at its doorbell that it has everything.
-    pub fn answer_doorbell(&self, child: &Uffd) {
-        if let Some(doorbell) = self.doorbell {
-            doorbell.answer(child);
-        }
-    }
-
-    /// Makes the pages of `range`, managed memory, this process's own, where they are shared after a fork: a copy, or nothing
-    /// but the kernel's note that nobody else has them any more. About 11 µs for 64 KiB. It may wait for a fault to be
-    /// served; memory that is gone meanwhile is passed over.
-    pub fn make_own(&self, range: PageRange) {
-        let at = std::ptr::with_exposed_provenance_mut(range.start());
-        // SAFETY: the advice changes no content.
-        let _ = unsafe { madvise(at, range.len(), Advice::LinuxPopulateWrite) };
-    }
-
-    /// Gives the frames of these slots, whose content nobody wants, back to the kernel, and returns the bytes. Takes about
-    /// 8 µs for 64 KiB, and waits for nobody: if another thread is at it, it gives nothing back and returns 0.
-    pub fn give_back(&self, slots: &[Slot]) -> usize {
-        let Ok(_way_out) = self.exit_taken.try_lock() else { return 0 };
-        for batch in slots.chunks(EXIT_BYTES / self.slot_bytes) {
-            for (i, slot) in batch.iter().enumerate() {
-                let from = PageRange::at(self.address(slot.index), self.slot_bytes);
-                // SAFETY: the source is a slot whose content the caller gave up; the destination is the way out,
-                // which is ours and empty.
-                unsafe { self.move_all(self.exit.range().start() + i * self.slot_bytes, from) };
-            }
-            // SAFETY: what is on the way out is nobody's any more.
-            unsafe { self.exit.discard(self.exit.range()) };
-        }
-        slots.len() * self.slot_bytes
-    }
-
-    /// Gives the frames of slots that follow each other, whose content nobody wants, back to the kernel by a discard. It makes an
-    /// event of the arena's range, and waits until somebody reads it.
-    ///
-    /// # Panics
-    /// If the slots don't follow each other.
-    pub fn discard(&self, slots: &[Slot]) {
-        let (Some(first), Some(last)) = (slots.first(), slots.last()) else { return };
-        assert_eq!(last.index as usize - first.index as usize, slots.len() - 1, "slots follow each other");
-        let range = PageRange::at(self.address(first.index), slots.len() * self.slot_bytes);
-        // SAFETY: the caller holds the slots and gave their content up.
-        unsafe { self.arena.discard(range) };
-    }
-
-    /// Moves all of `from` out of the arena, in as many goes as it takes.
-    ///
-    /// # Safety
-    /// As for [`Uffd::move_pages`], through the second descriptor.
-    pub(crate) unsafe fn move_all(&self, to: usize, from: PageRange) {
-        let mut done = 0;
-        while let Some(rest) = PageRange::new(from.start() + done, from.end()) {
-            // SAFETY: passed on to the caller.
-            let out = unsafe { self.exit_uffd.move_pages(to + done, rest) };
-            done += out.bytes;
-            match out.stop {
-                None | Some(Stop::Again) => {}
-                // A page that can't be moved (pinned for a moment) stays in its slot: it is found there, and used.
-                Some(_) => done += OS_PAGE,
-            }
-        }
-    }
-
     /// Whether no event is unread and no mapping is being changed just now.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -461,5 +291,39 @@ impl Space {
     #[must_use]
     pub fn arena_range(&self) -> PageRange {
         self.arena.range()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use rustix::mm::munmap;
+
+    use super::*;
+    use crate::region_memory::{RegionMemory, own_regions};
+    use crate::testing::skip::skip;
+    use crate::uffd::feature;
+
+    /// A space without events, of 16 slots. Where it can't be had, `what` is skipped.
+    pub(crate) fn open(what: &str, slot_bytes: usize, huge_slots: u32) -> Option<Space> {
+        let sizes = ArenaSizes { slots: 16, slot_bytes, huge_slots };
+        let fresh = Descriptor::Fresh(Mode::UserOnly);
+        let occupancy = Occupancy::open().expect("pagemap");
+        let space = Space::open(&own_regions(), fresh, feature::MOVE, sizes, occupancy).ok();
+        if space.is_none() {
+            skip(what, "no userfaultfd with UFFDIO_MOVE");
+        }
+        space
+    }
+
+    #[test]
+    fn a_range_with_a_hole_is_not_registered_whole() {
+        let Some(space) = open("holes", OS_PAGE, 0) else { return };
+        let memory = RegionMemory::map(16 * OS_PAGE).expect("map");
+        assert_eq!(space.register(memory.range()), Ok(()));
+        let hole = std::ptr::with_exposed_provenance_mut(memory.range().start() + 4 * OS_PAGE);
+        // SAFETY: a part of the test's own mapping, which nothing uses.
+        unsafe { munmap(hole, OS_PAGE).expect("unmap") };
+        assert_eq!(space.register(memory.range()), Err(Errno::FAULT));
+        assert_eq!(space.follow(memory.range()), Err(Errno::FAULT));
     }
 }

@@ -36,7 +36,7 @@ mod tests {
         touch(PageRange::at(range.start(), 2 * OS_PAGE));
         let mut present = 0;
         let mut scanner = PagemapScanner::new().expect("pagemap");
-        scanner.present_runs(range.start(), range.end(), |run, _| present += run.len()).expect("scan");
+        scanner.populated_runs(range.start(), range.end(), |run, _| present += run.len()).expect("scan");
         assert_eq!(present, 2 * OS_PAGE);
         touch(PageRange::page(OS_PAGE));
     }

@@ -1,7 +1,7 @@
 //! userfaultfd: the descriptor through which faults and events arrive and pages are moved.
 //!
 //! Every outcome of the kernel is a variant with a stated consequence; no errno leaves this file unnamed. Needs Linux
-//! 6.8 for [`Uffd::move_pages`]. See ioctl_userfaultfd(2) for what each call does.
+//! 6.8 for moves, which are in [`crate::moves`]. See ioctl_userfaultfd(2) for what each call does.
 //!
 //! This module must never wait while it holds anything, and never decides what to do about an outcome.
 
@@ -18,7 +18,6 @@ const API: u64 = 0xAA;
 const GROUP: u8 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 1 << 1;
-const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 const USER_MODE_ONLY: u32 = 1;
 
 /// Feature bits of the handshake.
@@ -95,7 +94,7 @@ const UFFDIO_ZEROPAGE: Opcode = ioctl::opcode::read_write::<ZeroCall>(GROUP, 4);
 const UFFDIO_WRITEPROTECT: Opcode = ioctl::opcode::read_write::<ProtectCall>(GROUP, 6);
 const UFFDIO_POISON: Opcode = ioctl::opcode::read_write::<PoisonCall>(GROUP, 8);
 /// `struct uffdio_move` has the layout of `struct uffdio_copy`.
-const UFFDIO_MOVE: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 5);
+pub(crate) const UFFDIO_MOVE: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 5);
 const USERFAULTFD_IOC_NEW: Opcode = ioctl::opcode::none(GROUP, 0);
 
 /// Whose faults are delivered.
@@ -295,15 +294,6 @@ impl Uffd {
         debug_assert!(done.is_ok(), "a wake of a page range has no way to fail: {done:?}");
     }
 
-    /// Moves the frames at `from` to `to`, at zero copies; holes are skipped. Wakes who waits at the destination.
-    ///
-    /// # Safety
-    /// Both ends must be memory that was given to Pagoda (a registered region or an arena of ours): frames vanish
-    /// from the source, and appear at the destination, for whatever reads and writes there.
-    pub unsafe fn move_pages(&self, to: usize, from: PageRange) -> Progress {
-        self.transfer::<UFFDIO_MOVE>(to, from.start(), from.len(), MOVE_MODE_ALLOW_SRC_HOLES)
-    }
-
     /// Fills `to` with a copy of `from`, atomically page by page. Wakes who waits there.
     ///
     /// # Safety
@@ -312,7 +302,13 @@ impl Uffd {
         self.transfer::<UFFDIO_COPY>(to, from.as_ptr().addr(), from.len(), 0)
     }
 
-    fn transfer<const OPCODE: Opcode>(&self, to: usize, from: usize, len: usize, mode: u64) -> Progress {
+    pub(crate) fn transfer<const OPCODE: Opcode>(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+        mode: u64,
+    ) -> Progress {
         let mut call = CopyCall { dst: to as u64, src: from as u64, len: len as u64, mode, copied: 0 };
         // SAFETY: the opcodes are UFFDIO_MOVE and UFFDIO_COPY, whose arguments have the layout of CopyCall.
         let done = unsafe { ioctl::ioctl(&self.fd, Updater::<OPCODE, CopyCall>::new(&mut call)) };
@@ -466,9 +462,7 @@ mod tests {
     #[test]
     fn an_unread_event_is_no_quiet() {
         let Ok(uffd) = Uffd::open(Mode::UserOnly, feature::PROCESS) else {
-            assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-            eprintln!("SKIPPED events: no userfaultfd with UFFDIO_MOVE");
-            return;
+            return crate::testing::skip::skip("events", "no userfaultfd with UFFDIO_MOVE");
         };
         let memory = crate::region_memory::RegionMemory::map(1 << 20).expect("map");
         // SAFETY: the test's own mapping, which nothing else uses.

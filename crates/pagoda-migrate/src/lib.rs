@@ -8,22 +8,12 @@
 //! ```no_run
 //! use std::ops::ControlFlow;
 //! use std::path::Path;
-//! use std::time::Duration;
 //!
-//! use pagoda_core::migrate::handshake::Codec;
 //! use pagoda_migrate::{ImageSource, SendOptions, send};
 //!
 //! let image = ImageSource::open(Path::new("mem.img"))?;
-//! let options = SendOptions {
-//!     channels: 2,
-//!     codec: Codec::Lz4,
-//!     token: None,
-//!     tls: None,
-//!     bandwidth: None,
-//!     stall: Duration::from_secs(30),
-//! };
 //! let to = "tcp://127.0.0.1:7000".parse()?;
-//! let counts = send(&image, &to, &options, &mut |_| ControlFlow::Continue(()))?;
+//! let counts = send(&image, &to, &SendOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 //! println!("{} pages with content, {} bytes on the wire", counts.data_pages, counts.wire_bytes);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -40,6 +30,7 @@
 //! what was sent, but what has not arrived is lost.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod apply;
 mod asking;
 mod codec;
@@ -50,6 +41,8 @@ mod endpoint;
 mod error;
 mod handshake;
 mod inlet;
+mod lane;
+mod listener;
 mod live;
 mod live_options;
 mod live_source;
@@ -62,6 +55,8 @@ mod send;
 mod socket;
 mod source;
 mod stripes;
+#[cfg(test)]
+mod testing;
 mod tls;
 mod token;
 
@@ -69,6 +64,7 @@ pub use asking::Wants;
 pub use destination::{Destination, ImageDestination, LateDestination, MemoryDestination};
 pub use endpoint::Endpoint;
 pub use error::Error;
+pub use listener::Listener;
 pub use live::send_live;
 pub use live_options::{LiveOptions, Moved, Otherwise, Pace, Writer};
 pub use live_source::{LiveReader, LiveSource, Room, TakePacked};
@@ -76,7 +72,6 @@ pub use progress::{Counts, Progress};
 pub use receive::{Arrived, Event, ReceiveOptions, receive, receive_late};
 pub use remaining::{Arrivals, Remaining};
 pub use send::{SendOptions, send};
-pub use socket::Listener;
 pub use source::{ImageSource, Source};
 pub use tls::{ClientTls, Credentials, ServerTls};
 pub use token::{Token, TokenTooShort};

@@ -8,13 +8,13 @@
 
 use std::net::Shutdown;
 use std::ops::ControlFlow;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use pagoda_core::migrate::convergence::{Convergence, LastResort, Limits, Round, Verdict};
-use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
+use pagoda_core::migrate::geometry::{Geometry, STRIPE_BYTES};
 use pagoda_core::migrate::handshake::Codec;
-use pagoda_core::migrate::pages::{PageSet, StripePages};
+use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::rate::Line;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
@@ -24,38 +24,18 @@ use crate::connection::Connection;
 use crate::crew::{self, Orders};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::lane::{Busy, Lane};
 use crate::live_options::{LiveOptions, Moved, Otherwise, Pace, Writer};
-use crate::live_source::{LiveReader, LiveSource, Room};
+use crate::live_source::{LiveSource, Room};
 use crate::outlet::{Outlet, Shared};
 use crate::owing;
 use crate::progress::Progress;
 use crate::send::{check_bandwidth, commit_all, connect};
 use crate::socket::Closer;
-use crate::stripes::send_pages;
-
-/// How often a channel that has nothing more to say in a round is heard all the same, while others have: often enough for any
-/// stall.
-const ALIVE: Duration = Duration::from_secs(1);
-
-/// How long a wait for the other channels is at most before the orders are looked at again.
-const STEP: Duration = Duration::from_millis(100);
 
 /// Rounds with the writer stopped. The first has what was written, the second what was moved about meanwhile; if there is
 /// still something after so many, somebody writes who should not.
 const STOPPED_ROUNDS_MOST: u32 = 100;
-
-/// One channel between its rounds.
-pub(crate) struct Lane<'a> {
-    pub(crate) outlet: Outlet<'a>,
-    pub(crate) reader: Box<dyn LiveReader + 'a>,
-    pub(crate) room: Room,
-}
-
-/// Those who have not said all they have to say in a round.
-struct Busy {
-    lanes: Mutex<usize>,
-    none: Condvar,
-}
 
 /// What the rounds of a migration have in common.
 pub(crate) struct Rounds<'a> {
@@ -242,7 +222,7 @@ impl<'a> Rounds<'a> {
         if look().is_break() {
             return Err(Error::Cancelled);
         }
-        let busy = Busy { lanes: Mutex::new(lanes.len()), none: Condvar::new() };
+        let busy = Busy::all(lanes.len());
         let tasks = lanes.into_iter().map(|mut lane| {
             let (this, busy) = (&*self, &busy);
             move || {
@@ -255,74 +235,6 @@ impl<'a> Rounds<'a> {
         self.first = false;
         Ok(lanes)
     }
-}
-
-impl<'a> Lane<'a> {
-    /// Sends all that is to be sent of this channel's stripes.
-    fn send(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
-        for first in rounds.geometry.stripes_of(self.outlet.channel()) {
-            self.outlet.check()?;
-            let (data, zero) = (rounds.data.take_stripe(first), rounds.zero.take_stripe(first));
-            if !(data.is_empty() && zero.is_empty()) {
-                self.send_stripe(first, data, zero)?;
-            }
-            rounds.done(&self.outlet, first);
-            // So that the receiver sees life however little there is to say.
-            self.outlet.flush()?;
-        }
-        self.outlet.sync()
-    }
-
-    fn send_stripe(&mut self, first: u64, data: StripePages, zero: StripePages) -> Result<(), Error> {
-        let Self { outlet, reader, room } = self;
-        room.begin(data, zero);
-        let mut failed = None;
-        let read = reader.read(first, room, &mut |pages, packed| {
-            let sent =
-                extent(first, pages.start, pages.end).map_or(Ok(()), |extent| outlet.packed(extent, packed));
-            sent.map_err(|error| failed = Some(error)).is_ok()
-        });
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        read.map_err(Error::Source)?;
-        for pages in room.zero().runs() {
-            if let Some(extent) = extent(first, pages.start, pages.end) {
-                outlet.repeated(extent, [0; 8])?;
-            }
-        }
-        for pages in room.content().runs() {
-            let bytes = pages.start as usize * OS_PAGE..pages.end as usize * OS_PAGE;
-            send_pages(outlet, first + u64::from(pages.start), &room.bytes()[bytes])?;
-        }
-        Ok(())
-    }
-
-    /// Waits until all channels have sent theirs, and shows the receiver meanwhile that it is there.
-    fn await_others(&mut self, busy: &Busy) -> Result<(), Error> {
-        let mut lanes = busy.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        *lanes -= 1;
-        if *lanes == 0 {
-            busy.none.notify_all();
-        }
-        let mut said = Instant::now();
-        while *lanes > 0 {
-            lanes = busy.none.wait_timeout(lanes, STEP).unwrap_or_else(PoisonError::into_inner).0;
-            self.outlet.check()?;
-            if said.elapsed() > ALIVE {
-                drop(lanes);
-                self.outlet.sync()?;
-                said = Instant::now();
-                lanes = busy.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Pages `from..to` of the stripe whose first page is `first`.
-pub(crate) const fn extent(first: u64, from: u32, to: u32) -> Option<Extent> {
-    Extent::new(first + from as u64, to - from)
 }
 
 /// What took time to send.

@@ -9,11 +9,15 @@ use pagoda_linux::testing::directory::names;
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::tests::{IMAGE, PAGE, connect, extent, hello, options, receive_from};
 use crate::codec::Packer;
 use crate::destination::{Destination, ImageDestination, MemoryDestination};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::testing::tampering::Tampering;
+use crate::testing::{
+    IMAGE, PAGE, connect, eight_pages, extent, hello, is_damaged, is_lost, is_violation, options, owes,
+    packed, receive_from,
+};
 
 /// What a sender says after its handshake, and what must come of it.
 struct Malice {
@@ -39,18 +43,8 @@ fn raw_header(kind: u8, count: u32, first: u64, what: u64) -> Vec<u8> {
     bytes
 }
 
-fn is_damaged(error: &Error) -> bool {
-    matches!(error, Error::Damaged { .. })
-}
 fn is_not_owned(error: &Error) -> bool {
     matches!(error, Error::Violation { violation: Violation::NotOwned(_), .. })
-}
-fn is_violation(error: &Error) -> bool {
-    matches!(error, Error::Violation { .. })
-}
-
-fn owes(error: &Error) -> bool {
-    matches!(error, Error::Violation { violation: Violation::Owes, .. })
 }
 
 fn malices() -> Vec<Malice> {
@@ -85,7 +79,7 @@ fn malices() -> Vec<Malice> {
         malice("an end without a round", end(0), is_violation),
         malice("a commit without an end", [sync(0, 1, 0), frame(1, Body::Commit)].concat(), is_violation),
         malice("a switch without an end", [sync(0, 1, 0), frame(1, Body::Switch)].concat(), is_violation),
-        malice("a half frame", frame(0, zero(0, 1))[..20].to_vec(), |e| matches!(e, Error::Lost { .. })),
+        malice("a half frame", frame(0, zero(0, 1))[..20].to_vec(), is_lost),
         malice("a half payload", stored(xxh3_64(&page))[..FRAME_BYTES + 9].to_vec(), |e| {
             matches!(e, Error::Lost { .. })
         }),
@@ -95,7 +89,7 @@ fn malices() -> Vec<Malice> {
         malice(
             "a commit, and nothing of the other channel",
             [sync(0, 1, 0), end(1), frame(2, Body::Commit)].concat(),
-            |e| matches!(e, Error::Lost { .. }),
+            is_lost,
         ),
     ];
     // A bomb: as much as packs best, said to be one page.
@@ -136,22 +130,11 @@ fn malice_is_noticed_and_nothing_is_shown() {
 
 /// A whole channel as its bytes: what a sender of 2 MiB in one channel says.
 fn whole_channel(codec: Codec) -> (Vec<u8>, Vec<u8>) {
-    let content: Vec<u8> = (0..8 * PAGE).map(|i| (i / 5) as u8).collect();
+    let content = eight_pages();
     let mut image = vec![0; IMAGE.as_usize()];
     image[..content.len()].copy_from_slice(&content);
     let mut outbound = Outbound::default();
-    let mut packed = vec![0; content.len()];
-    let digest = xxh3_64(&content);
-    let mut says = match Packer::new(codec).expect("memory").pack(&content, &mut packed) {
-        Some(len) => {
-            let body = Body::Data { extent: extent(0, 8), packed_bytes: len as u32, digest };
-            [outbound.frame(body).encode().to_vec(), packed[..len].to_vec()].concat()
-        }
-        None => {
-            let body = Body::Stored { extent: extent(0, 8), digest };
-            [outbound.frame(body).encode().to_vec(), content].concat()
-        }
-    };
+    let mut says = packed(&mut outbound, codec, extent(0, 8), &content);
     says.extend(outbound.frame(Body::Zero { extent: extent(64, 8) }).encode());
     says.extend(outbound.sync().0.encode());
     says.extend(outbound.end().encode());
@@ -165,19 +148,10 @@ proptest! {
     /// Whatever happens to the bytes of a channel, the image is right or it is not there.
     #[test]
     fn a_channel_that_was_tampered_with_is_refused(
-        codec in prop::sample::select(&Codec::ALL[..]), how in 0u8..5, at: prop::sample::Index,
-        noise in prop::collection::vec(any::<u8>(), 1..100)
+        codec in prop::sample::select(&Codec::ALL[..]), tampering in Tampering::any()
     ) {
         let (mut says, image) = whole_channel(codec);
-        let at = at.index(says.len());
-        let until = says.len().min(at + noise.len());
-        match how {
-            0 => says.truncate(at),
-            1 => says[at..until].copy_from_slice(&noise[..until - at]),
-            2 => drop(says.splice(at..at, noise)),
-            3 => drop(says.drain(at..until)),
-            _ => {}
-        }
+        tampering.happen_to(&mut says);
         let mut memory = MemoryDestination::new();
         let (received, ()) = receive_from(&mut memory, &options(), |to| {
             let mut connection = connect(&to, hello(codec, 1, 0)).expect("admitted");
@@ -193,7 +167,7 @@ proptest! {
                 prop_assert!(content == image);
             }
             Err(error) => {
-                prop_assert!(how < 4, "{}", error);
+                prop_assert!(tampering.changes_something(), "{}", error);
             }
         }
     }

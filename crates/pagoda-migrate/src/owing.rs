@@ -20,7 +20,8 @@ use pagoda_linux::pack;
 
 use crate::crew;
 use crate::error::Error;
-use crate::live::{Lane, Rounds, extent};
+use crate::lane::{Lane, extent};
+use crate::live::Rounds;
 use crate::live_options::{Moved, Pace};
 use crate::progress::Progress;
 use crate::stripes::send_pages;

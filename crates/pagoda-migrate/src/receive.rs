@@ -1,5 +1,5 @@
-//! The receiver: admits a sender's channels, makes the destination, applies what arrives, and keeps it once the sender
-//! has committed.
+//! The receiver: makes the destination for a sender whose channels are admitted, applies what arrives, and keeps it once the
+//! sender has committed.
 //!
 //! Nothing is made before all channels are admitted, and nothing is shown before all of it has arrived and is on disk, or,
 //! where that was agreed on, before what is not here is known to follow ([`Remaining`]). What arrives is somebody else's: it is bounded and checked before it is used.
@@ -8,10 +8,9 @@ use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagoda_core::migrate::channel::Violation;
-use pagoda_core::migrate::handshake::{Hello, Refusal};
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
 use pagoda_core::migrate::reply::{Failure, Reply};
@@ -19,26 +18,23 @@ use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::words::zeroed_words;
 
+use crate::admission::admit_all;
 use crate::apply::{Unshown, violation};
 use crate::connection::Connection;
 use crate::crew;
 use crate::destination::{Destination, LateDestination};
 use crate::error::Error;
-use crate::handshake::{self, HANDSHAKE};
 use crate::inlet::{Inlet, Shared};
+use crate::listener::Listener;
 use crate::progress::{Counts, Progress};
 use crate::remaining::Remaining;
-use crate::socket::{Listener, Socket};
 use crate::tls::ServerTls;
 use crate::token::Token;
 
 /// How often the sender hears that the receiver still works: often enough for any stall.
 pub(crate) const WORKING: Duration = Duration::from_secs(1);
 
-/// How long one look for a connection takes before the caller is asked whether to go on.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// How to receive.
+/// How to receive: by default whatever comes in the clear within ten minutes, up to 1 TiB, and with 30 s of patience.
 #[derive(Clone)]
 pub struct ReceiveOptions {
     /// What a sender has to have, if anything.
@@ -55,6 +51,19 @@ pub struct ReceiveOptions {
     pub stall: Duration,
 }
 
+impl Default for ReceiveOptions {
+    fn default() -> Self {
+        Self {
+            token: None,
+            tls: None,
+            zero: ZeroPolicy::default(),
+            image_most: Bytes::gib(1 << 10),
+            wait: Duration::from_secs(600),
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
 /// What a receiver tells its caller, about ten times a second and whenever something has happened; not while somebody who
 /// has come introduces himself, for ten seconds at most, nor while the image is kept.
 #[derive(Debug)]
@@ -67,7 +76,7 @@ pub enum Event<'a> {
     Moving(&'a Progress),
 }
 
-type Watch<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+pub(crate) type Watch<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
 /// Receives one image. Blocks until it is kept, or something has failed. `watch` ends it by [`ControlFlow::Break`].
 ///
@@ -193,79 +202,6 @@ fn receive_to_commit(
     Ok(Arrived::Whole(progress.counts()))
 }
 
-/// Waits for a sender and all its channels.
-fn admit_all(
-    listener: &Listener,
-    options: &ReceiveOptions,
-    is_late: bool,
-    watch: &mut Watch<'_>,
-) -> Result<(Hello, Vec<Connection>), Error> {
-    let mut first: Option<Hello> = None;
-    let mut channels: Vec<Option<Connection>> = Vec::new();
-    let mut until = Instant::now() + options.wait;
-    while channels.is_empty() || channels.iter().any(Option::is_none) {
-        if watch(Event::Waiting).is_break() {
-            return Err(Error::Cancelled);
-        }
-        let came = listener.accept(LOOK, options.stall).map_err(Error::Listen)?;
-        // Whether or not somebody came: strangers that keep coming must not make it wait for longer.
-        if Instant::now() >= until {
-            return Err(match first {
-                None => Error::NobodyCame(options.wait),
-                Some(hello) => Error::ChannelsMissing {
-                    came: channels.iter().flatten().count(),
-                    of: hello.lanes(),
-                    within: options.stall,
-                },
-            });
-        }
-        let Some(socket) = came else { continue };
-        let may_come = |hello: &Hello| match &first {
-            None if hello.geometry.image() > options.image_most => Err(Refusal::TooLarge),
-            None if hello.switches && !is_late => Err(Refusal::Switches),
-            None => Ok(()),
-            Some(first) if first.session != hello.session => Err(Refusal::Busy),
-            Some(first) => {
-                let said = |hello: &Hello| (hello.geometry, hello.codec, hello.switches);
-                let belongs = said(first) == said(hello);
-                let is_new = channels.get(usize::from(hello.channel)).is_some_and(Option::is_none);
-                if belongs && is_new { Ok(()) } else { Err(Refusal::Channel) }
-            }
-        };
-        match admit_one(socket, options, may_come) {
-            Ok((hello, connection)) => {
-                if first.is_none() {
-                    first = Some(hello);
-                    channels.resize_with(usize::from(hello.lanes()), || None);
-                    until = Instant::now() + options.stall;
-                }
-                channels[usize::from(hello.channel)] = Some(connection);
-            }
-            Err(error) => {
-                if watch(Event::Turned(&error)).is_break() {
-                    return Err(Error::Cancelled);
-                }
-            }
-        }
-    }
-    let first = first.ok_or(Error::NotPagoda)?;
-    Ok((first, channels.into_iter().flatten().collect()))
-}
-
-fn admit_one(
-    socket: Socket,
-    options: &ReceiveOptions,
-    may_come: impl FnOnce(&Hello) -> Result<(), Refusal>,
-) -> Result<(Hello, Connection), Error> {
-    let mut connection = match &options.tls {
-        Some(tls) => tls.over(socket)?,
-        None => Connection::Plain(socket),
-    };
-    let limit = options.stall.min(HANDSHAKE);
-    let hello = handshake::admit(&mut connection, options.token.as_ref(), limit, may_come)?;
-    Ok((hello, connection))
-}
-
 /// Keeps what has arrived, and tells the sender, who hears meanwhile that it is worked on.
 fn finish(destination: &mut dyn Destination, connection: &mut Connection) -> Result<(), Error> {
     let kept = thread::scope(|scope| {
@@ -300,6 +236,9 @@ fn finish(destination: &mut dyn Destination, connection: &mut Connection) -> Res
     kept
 }
 
+#[cfg(test)]
+#[path = "late_malice_test.rs"]
+mod late_malice_tests;
 #[cfg(test)]
 #[path = "late_test.rs"]
 mod late_tests;

@@ -2,64 +2,19 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::Instant;
 
 use pagoda_core::migrate::channel::Outbound;
 use pagoda_core::migrate::frame::{Body, Frame};
-use pagoda_core::migrate::geometry::{Extent, Geometry, IMAGE_MOST};
-use pagoda_core::migrate::handshake::{Codec, PROOF_BYTES};
+use pagoda_core::migrate::geometry::{Geometry, IMAGE_MOST};
+use pagoda_core::migrate::handshake::{Codec, Hello, Refusal};
 use pagoda_linux::pagemap::{PagemapScanner, Presence};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
 use crate::destination::{ImageDestination, MemoryDestination};
 use crate::endpoint::Endpoint;
-
-pub(super) const IMAGE: Bytes = Bytes::mib(8);
-pub(super) const PAGE: usize = 4096;
-
-pub(super) fn options() -> ReceiveOptions {
-    ReceiveOptions {
-        token: None,
-        tls: None,
-        zero: ZeroPolicy::default(),
-        image_most: IMAGE,
-        wait: Duration::from_secs(20),
-        stall: Duration::from_secs(20),
-    }
-}
-
-pub(super) fn hello(codec: Codec, channels: u16, channel: u16) -> Hello {
-    let geometry = Geometry::new(IMAGE, channels).expect("a geometry");
-    let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
-    Hello { session: [7; 16], geometry, channel, switches: false, codec, nonce, proof }
-}
-
-pub(super) fn connect(to: &Endpoint, hello: Hello) -> Result<Connection, Error> {
-    let stall = Duration::from_secs(20);
-    let mut connection = Connection::Plain(Socket::connect(to, stall).map_err(Error::Connect)?);
-    handshake::introduce(&mut connection, hello, None, stall)?;
-    Ok(connection)
-}
-
-/// Receives from `sender`, who gets the address.
-pub(super) fn receive_from<T: Send>(
-    destination: &mut dyn Destination,
-    options: &ReceiveOptions,
-    sender: impl FnOnce(Endpoint) -> T + Send,
-) -> (Result<Counts, Error>, T) {
-    let listener = Listener::bind(&"127.0.0.1:0".parse().expect("an address")).expect("a port");
-    let to = listener.endpoint().expect("an address");
-    thread::scope(|scope| {
-        let sender = scope.spawn(move || sender(to));
-        let received = receive(listener, destination, options, &mut |_| ControlFlow::Continue(()));
-        (received, sender.join().expect("the sender"))
-    })
-}
-
-pub(super) fn extent(first: u64, count: u32) -> Extent {
-    Extent::new(first, count).expect("an extent")
-}
+use crate::testing::{IMAGE, PAGE, connect, extent, hello, options, receive_from};
 
 /// A whole sender of one channel: rounds of runs of pages, each of one byte.
 fn send_rounds(to: &Endpoint, rounds: &[&[(u64, u32, u8)]]) {
@@ -95,7 +50,7 @@ fn present_pages(memory: &MemoryDestination) -> (usize, usize) {
         touched += run.len() / PAGE;
         held += if presence == Presence::Memory { run.len() / PAGE } else { 0 };
     };
-    PagemapScanner::new().expect("pagemap").present_runs(range.start, range.end, count).expect("scanned");
+    PagemapScanner::new().expect("pagemap").populated_runs(range.start, range.end, count).expect("scanned");
     (touched, held)
 }
 

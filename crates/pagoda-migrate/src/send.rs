@@ -29,7 +29,7 @@ use crate::stripes;
 use crate::tls::ClientTls;
 use crate::token::Token;
 
-/// How to send.
+/// How to send: by default over 2 channels, packed with LZ4, in the clear, without a limit, and with 30 s of patience.
 #[derive(Clone)]
 pub struct SendOptions {
     /// How many connections, from 1 to [`CHANNELS_MAX`](pagoda_core::migrate::geometry::CHANNELS_MAX).
@@ -44,6 +44,19 @@ pub struct SendOptions {
     pub bandwidth: Option<Bytes>,
     /// How long a channel may stand still.
     pub stall: Duration,
+}
+
+impl Default for SendOptions {
+    fn default() -> Self {
+        Self {
+            channels: 2,
+            codec: Codec::default(),
+            token: None,
+            tls: None,
+            bandwidth: None,
+            stall: Duration::from_secs(30),
+        }
+    }
 }
 
 /// Sends an image. Blocks until the receiver has confirmed it, or something has failed; no wait in it is longer than the

@@ -8,7 +8,7 @@ use pagoda_core::migrate::frame::{Body, Frame};
 use pagoda_core::migrate::handshake::{ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, VERSION};
 
 use super::*;
-use crate::socket::Listener;
+use crate::testing::{listen, token};
 
 const SIZE: u64 = 3 << 20;
 /// What a receiver does that only wants to be waited for.
@@ -35,16 +35,11 @@ impl Source for OnePage {
     }
 }
 
-fn token(text: &str) -> Token {
-    Token::new(text.as_bytes()).expect("long enough")
-}
-
 /// Sends over one channel to whatever `receiver` is.
 fn send_to(token: Option<Token>, receiver: impl FnOnce(Connection) + Send) -> Result<Counts, Error> {
-    let listener = Listener::bind(&"127.0.0.1:0".parse().expect("an address")).expect("a port");
-    let to = listener.endpoint().expect("an address");
+    let (listener, to) = listen();
     let options =
-        SendOptions { channels: 1, codec: Codec::None, token, tls: None, bandwidth: None, stall: STALL };
+        SendOptions { channels: 1, codec: Codec::None, token, stall: STALL, ..SendOptions::default() };
     thread::scope(|scope| {
         scope.spawn(move || {
             let long = Duration::from_secs(20);

@@ -1,27 +1,22 @@
-//! Sockets on which nothing is ever waited for without a limit: TCP and Unix, as clients and as listeners.
+//! Sockets on which nothing is ever waited for without a limit: TCP and Unix.
 //!
 //! A socket has a *stall*: how long one read or write may wait until a byte moves. For the handshake it has a deadline
 //! beside it, so that who sends a byte now and then can't hold anybody up.
 
-use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::thread::sleep;
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::endpoint::Endpoint;
 
-/// How often a listener looks for a connection: short beside the time that a sender takes to connect.
-const ACCEPT_POLL: Duration = Duration::from_millis(10);
-
 #[derive(Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
@@ -35,7 +30,8 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    fn new(kind: Kind, stall: Duration) -> io::Result<Self> {
+    /// One that is connected.
+    pub(crate) fn new(kind: Kind, stall: Duration) -> io::Result<Self> {
         if let Kind::Tcp(stream) = &kind {
             // Replies are small and waited for.
             stream.set_nodelay(true)?;
@@ -157,108 +153,10 @@ impl Closer {
     }
 }
 
-#[derive(Debug)]
-enum ListenerKind {
-    Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
-}
-
-/// A socket that waits for senders. Dropping it ends that, and removes a Unix socket's file.
-#[derive(Debug)]
-pub struct Listener(ListenerKind);
-
-impl Listener {
-    /// Listens there.
-    ///
-    /// # Errors
-    /// What bind(2) said. A Unix socket's path that exists is in use, whether or not anybody still listens there.
-    pub fn bind(at: &Endpoint) -> io::Result<Self> {
-        match at {
-            Endpoint::Tcp { host, port } => {
-                let listener = TcpListener::bind((host.as_str(), *port))?;
-                listener.set_nonblocking(true)?;
-                Ok(Self(ListenerKind::Tcp(listener)))
-            }
-            Endpoint::Unix(path) => {
-                let listener = UnixListener::bind(path)?;
-                let listener = Self(ListenerKind::Unix(listener, path.clone()));
-                if let ListenerKind::Unix(socket, _) = &listener.0 {
-                    socket.set_nonblocking(true)?;
-                }
-                Ok(listener)
-            }
-        }
-    }
-
-    /// Where it listens: with the port that it got.
-    ///
-    /// # Errors
-    /// What getsockname(2) said.
-    pub fn endpoint(&self) -> io::Result<Endpoint> {
-        match &self.0 {
-            ListenerKind::Tcp(listener) => {
-                let address = listener.local_addr()?;
-                Ok(Endpoint::Tcp { host: address.ip().to_string(), port: address.port() })
-            }
-            ListenerKind::Unix(_, path) => Ok(Endpoint::Unix(path.clone())),
-        }
-    }
-
-    /// The next connection, if one comes within `limit`.
-    pub(crate) fn accept(&self, limit: Duration, stall: Duration) -> io::Result<Option<Socket>> {
-        let until = Instant::now() + limit;
-        loop {
-            let accepted = match &self.0 {
-                ListenerKind::Tcp(listener) => listener.accept().map(|(stream, _)| Kind::Tcp(stream)),
-                ListenerKind::Unix(listener, _) => listener.accept().map(|(stream, _)| Kind::Unix(stream)),
-            };
-            match accepted {
-                Ok(kind) => {
-                    match &kind {
-                        Kind::Tcp(stream) => stream.set_nonblocking(false)?,
-                        Kind::Unix(stream) => stream.set_nonblocking(false)?,
-                    }
-                    return Socket::new(kind, stall).map(Some);
-                }
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => return Err(error),
-            }
-            if Instant::now() >= until {
-                return Ok(None);
-            }
-            sleep(ACCEPT_POLL);
-        }
-    }
-}
-
-/// Whether this is the trouble of one connection that is gone already: accept(2) tells of it, and the next may be well.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    let errnos = [
-        Errno::CONNABORTED,
-        Errno::PROTO,
-        Errno::NOPROTOOPT,
-        Errno::OPNOTSUPP,
-        Errno::NETDOWN,
-        Errno::NETUNREACH,
-        Errno::HOSTDOWN,
-        Errno::HOSTUNREACH,
-        Errno::NONET,
-    ];
-    errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let ListenerKind::Unix(_, path) = &self.0 {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listener::Listener;
 
     #[test]
     fn who_says_nothing_or_little_is_not_waited_for() {
@@ -280,21 +178,6 @@ mod tests {
         assert_eq!(&word, b"late");
         server.closer().expect("a handle").close(Shutdown::Both);
         assert_eq!(client.read(&mut word).expect("the end"), 0);
-    }
-
-    #[test]
-    fn trouble_of_one_connection_does_not_end_a_listener() {
-        let error = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
-        assert!(
-            is_of_one_connection(&error(Errno::PROTO)) && is_of_one_connection(&error(Errno::HOSTUNREACH))
-        );
-        // Too few descriptors, and a listener that is none, are its own.
-        assert!(
-            ![Errno::MFILE, Errno::NFILE, Errno::BADF]
-                .into_iter()
-                .map(error)
-                .any(|e| is_of_one_connection(&e))
-        );
     }
 
     #[test]

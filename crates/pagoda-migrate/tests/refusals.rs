@@ -3,11 +3,10 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pagoda_migrate::{ClientTls, Credentials, Error, ReceiveOptions, SendOptions, ServerTls, Token};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use support::authority::{Authority, client, server};
 use support::{Outcome, Place, receive_options, send_options, transfer};
 
 fn refused(place: &Place, (sent, received): Outcome, sender: &str, receiver: &str) {
@@ -45,48 +44,6 @@ fn an_image_that_is_too_large_is_refused() {
     let receiving = ReceiveOptions { image_most: pagoda_core::size::Bytes::mib(2), ..receive_options() };
     let outcome = transfer(&place, &send_options(), &receiving);
     refused(&place, outcome, "raise its --max-size", "raise its --max-size");
-}
-
-/// An authority, and who it has signed.
-struct Authority {
-    directory: PathBuf,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new(directory: &Path, name: &str) -> Self {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::new(vec![]).expect("parameters");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).expect("signed");
-        let directory = directory.join(name);
-        fs::create_dir(&directory).expect("a directory");
-        fs::write(directory.join("ca.pem"), certificate.pem()).expect("written");
-        Self { directory, issuer: Issuer::new(params, key) }
-    }
-
-    fn ca(&self) -> PathBuf {
-        self.directory.join("ca.pem")
-    }
-
-    /// The certificate and the key of one whose name is `host`.
-    fn sign(&self, host: &str) -> (PathBuf, PathBuf) {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");
-        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
-        let path = |what: &str| self.directory.join(format!("{host}.{what}.pem"));
-        fs::write(path("cert"), certificate.pem()).expect("written");
-        fs::write(path("key"), key.serialize_pem()).expect("written");
-        (path("cert"), path("key"))
-    }
-}
-
-fn client((certificate, key): &(PathBuf, PathBuf), authority: &Path) -> Option<ClientTls> {
-    Some(ClientTls::new(Credentials { certificate, key, authority }).expect("credentials"))
-}
-
-fn server((certificate, key): &(PathBuf, PathBuf), authority: &Path) -> Option<ServerTls> {
-    Some(ServerTls::new(Credentials { certificate, key, authority }).expect("credentials"))
 }
 
 #[test]

@@ -4,31 +4,22 @@
 //! writes records of its region at random, so that each round leaves some; when few enough are left its writer is stopped, and
 //! the destination looks whether every record is the one that was written last.
 
+mod pair;
+
 use std::error::Error;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use pagoda::migrate::{
-    Codec, Listener, LiveOptions, Otherwise, ReceiveOptions, SendOptions, Writer, ZeroPolicy,
-};
-use pagoda::{Bytes, Manager, Region};
+use pagoda::migrate::{LiveOptions, Otherwise, ReceiveOptions, SendOptions, Writer};
+use pagoda::{Bytes, Region};
 
-const BUDGET: Bytes = Bytes::mib(64);
-/// More than the budget: a part of it is compressed, and travels so.
-const REGION: Bytes = Bytes::mib(96);
-const RECORD_BYTES: usize = 4096;
-const STALL: Duration = Duration::from_secs(30);
+use pair::{Destination, Outcome, RECORD_BYTES, REGION};
 
-fn main() -> Result<(), Box<dyn Error>> {
-    match std::env::args().nth(1).as_deref() {
-        None => source(),
-        Some("destination") => destination(),
-        Some(other) => Err(format!("{other} is no argument; it takes none").into()),
-    }
+fn main() -> Outcome {
+    pair::run(source, destination)
 }
 
 /// Whoever writes, in a thread of its own, until it is asked to stop.
@@ -80,26 +71,12 @@ fn contents(record: usize, version: u64) -> impl Iterator<Item = u64> {
         .map(move |i| if i == 0 { version } else { version.wrapping_mul(i / 8 + 1) ^ record as u64 })
 }
 
-fn source() -> Result<(), Box<dyn Error>> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("destination")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut said = BufReader::new(child.stdout.take().ok_or("no pipe")?).lines();
-    let address = said.next().ok_or("the destination did not start")??;
-
-    let manager = Manager::builder().budget(BUDGET).user_mode_only(true).build()?;
+fn source() -> Outcome {
+    let mut destination = Destination::start()?;
+    let manager = pair::manager()?;
     let region = manager.region(REGION).create()?;
     let options = LiveOptions {
-        send: SendOptions {
-            channels: 2,
-            codec: Codec::Lz4,
-            token: None,
-            tls: None,
-            bandwidth: None,
-            stall: STALL,
-        },
+        send: SendOptions::default(),
         downtime: Duration::from_millis(50),
         rounds: 20,
         otherwise: Otherwise::StopForLonger,
@@ -112,7 +89,7 @@ fn source() -> Result<(), Box<dyn Error>> {
             thread::sleep(Duration::from_millis(1));
         }
         let moved = region
-            .migrate_to(&address.parse()?, &options, &mut &records, &mut |_, _| ControlFlow::Continue(()));
+            .migrate_to(&destination.address, &options, &mut &records, &mut |_, _| ControlFlow::Continue(()));
         // Had it failed the writer could have gone on.
         records.stop.store(true, Ordering::Release);
         let versions = writer.join().map_err(|_| "the writer failed")?;
@@ -124,25 +101,13 @@ fn source() -> Result<(), Box<dyn Error>> {
     println!("  sent with content            {} pages", moved.counts.data_pages);
     println!("  sent as they were stored     {} pages", moved.counts.packed_pages);
     println!("  on the wire                  {}", Bytes::new(moved.counts.wire_bytes));
-    writeln!(child.stdin.take().ok_or("no pipe")?, "{versions}")?;
-    for line in said {
-        println!("{}", line?);
-    }
-    if child.wait()?.success() { Ok(()) } else { Err("the destination found it otherwise".into()) }
+    writeln!(destination.child.stdin.take().ok_or("no pipe")?, "{versions}")?;
+    destination.finish()
 }
 
-fn destination() -> Result<(), Box<dyn Error>> {
-    let manager = Manager::builder().budget(BUDGET).user_mode_only(true).build()?;
-    let listener = Listener::bind(&"tcp://127.0.0.1:0".parse()?)?;
-    println!("{}", listener.endpoint()?);
-    let options = ReceiveOptions {
-        token: None,
-        tls: None,
-        zero: ZeroPolicy::default(),
-        image_most: Bytes::gib(1),
-        wait: STALL,
-        stall: STALL,
-    };
+fn destination() -> Outcome {
+    let manager = pair::manager()?;
+    let (listener, options) = (pair::listen()?, ReceiveOptions::default());
     let (region, _) = Region::receive(&manager, listener, &options, &mut |_| ControlFlow::Continue(()))?;
     let mut versions = 0;
     let mut bytes = [0; RECORD_BYTES];

@@ -4,30 +4,21 @@
 //! its region and is stopped; the destination goes on at once, and whoever touches a record that is not there yet waits for
 //! that record alone, while all others follow in the background.
 
-use std::error::Error;
-use std::io::{BufRead, BufReader, Write};
+mod pair;
+
 use std::ops::ControlFlow;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pagoda::migrate::{
-    Codec, Listener, LiveOptions, Otherwise, ReceiveOptions, SendOptions, Writer, ZeroPolicy,
-};
-use pagoda::{Bytes, Manager, Region};
+use pagoda::migrate::{LiveOptions, Otherwise, ReceiveOptions, SendOptions, Writer};
+use pagoda::{Bytes, Region};
 
-const BUDGET: Bytes = Bytes::mib(64);
-const REGION: Bytes = Bytes::mib(96);
-const RECORD_BYTES: usize = 4096;
+use pair::{Destination, Outcome, RECORD_BYTES, REGION};
+
 /// Of the records, one in so many stays as it was: zero.
 const UNUSED: usize = 4;
-const STALL: Duration = Duration::from_secs(30);
 
-fn main() -> Result<(), Box<dyn Error>> {
-    match std::env::args().nth(1).as_deref() {
-        None => source(),
-        Some("destination") => destination(),
-        Some(other) => Err(format!("{other} is no argument; it takes none").into()),
-    }
+fn main() -> Outcome {
+    pair::run(source, destination)
 }
 
 /// What a record holds.
@@ -49,57 +40,33 @@ impl Writer for Stopped {
     fn stop(&mut self) {}
 }
 
-fn source() -> Result<(), Box<dyn Error>> {
-    let mut child =
-        Command::new(std::env::current_exe()?).arg("destination").stdout(Stdio::piped()).spawn()?;
-    let mut said = BufReader::new(child.stdout.take().ok_or("no pipe")?).lines();
-    let address = said.next().ok_or("the destination did not start")??;
-
-    let manager = Manager::builder().budget(BUDGET).user_mode_only(true).build()?;
+fn source() -> Outcome {
+    let destination = Destination::start()?;
+    let manager = pair::manager()?;
     let region = manager.region(REGION).create()?;
     for number in (0..region.len() / RECORD_BYTES).filter(|number| !number.is_multiple_of(UNUSED)) {
         region.write_words(number * RECORD_BYTES, &record(number));
     }
     let options = LiveOptions {
-        send: SendOptions {
-            channels: 2,
-            codec: Codec::Lz4,
-            token: None,
-            tls: None,
-            bandwidth: None,
-            stall: STALL,
-        },
+        send: SendOptions::default(),
         downtime: Duration::ZERO,
         // Nothing is sent before it is stopped.
         rounds: 0,
         otherwise: Otherwise::PostCopy,
     };
-    let moved = region
-        .migrate_to(&address.parse()?, &options, &mut Stopped, &mut |_, _| ControlFlow::Continue(()))?;
+    let to = &destination.address;
+    let moved = region.migrate_to(to, &options, &mut Stopped, &mut |_, _| ControlFlow::Continue(()))?;
     println!("{REGION} in records of {}", Bytes::new(RECORD_BYTES as u64));
     println!("  nobody could use it for      {:?}", moved.downtime);
     println!("  the rest arrived within      {:?}", moved.owed_for.unwrap_or_default());
     println!("  owed at the switch           {} pages", moved.counts.owed_pages);
     println!("  asked for                    {} times", moved.counts.asked);
-    for line in said {
-        println!("{}", line?);
-    }
-    if child.wait()?.success() { Ok(()) } else { Err("the destination found it otherwise".into()) }
+    destination.finish()
 }
 
-fn destination() -> Result<(), Box<dyn Error>> {
-    let manager = Manager::builder().budget(BUDGET).user_mode_only(true).build()?;
-    let listener = Listener::bind(&"tcp://127.0.0.1:0".parse()?)?;
-    println!("{}", listener.endpoint()?);
-    std::io::stdout().flush()?;
-    let options = ReceiveOptions {
-        token: None,
-        tls: None,
-        zero: ZeroPolicy::default(),
-        image_most: Bytes::gib(1),
-        wait: STALL,
-        stall: STALL,
-    };
+fn destination() -> Outcome {
+    let manager = pair::manager()?;
+    let (listener, options) = (pair::listen()?, ReceiveOptions::default());
     let (region, arrival) =
         Region::receive_late(&manager, listener, &options, &mut |_| ControlFlow::Continue(()))?;
     let (mut early, mut longest, mut found) = (0u64, Duration::ZERO, [0; RECORD_BYTES]);

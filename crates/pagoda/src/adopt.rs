@@ -72,7 +72,8 @@ impl Engine {
                         not.refused_bytes += gap.len() as u64;
                         continue;
                     }
-                    // Gone or changed since the maps were read: the next look sees what is there then.
+                    // Gone or changed since the maps were read: the next look sees what is there then. What the table knows must be
+                    // there: a mapping that moves to a place that it takes for occupied waits for it to be left.
                     Err(_) => continue,
                 }
                 // While a mapping is changing, this may be the target of a move whose event is still to come: the next look
@@ -117,7 +118,7 @@ impl Engine {
                 continue;
             }
             // While a mapping is changing, what is registered here may be another's: asked after it was.
-            let registered = self.space.register(range).is_ok();
+            let registered = matches!(self.space.register(range), Ok(()) | Err(KernelErrno::FAULT));
             if !registered || !self.space.is_quiet() || table.order.deferred() > 0 {
                 left = true;
                 continue;
@@ -149,7 +150,7 @@ impl Engine {
     /// Marks what is present in `range`, which was just registered, as the region's own.
     pub(crate) fn mark_present(&self, table: &Table, present: &mut PagemapScanner, range: PageRange) {
         let entry_bytes = table.entry_bytes();
-        let marked = present.present_runs(range.start(), range.end(), |run, _| {
+        let marked = present.populated_runs(range.start(), range.end(), |run, _| {
             let Some(run) = PageRange::new(run.start, run.end) else { return };
             let Some(span) = table.find(run.start()) else { return };
             for index in span.indices(run, entry_bytes) {

@@ -3,6 +3,7 @@
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::uffd::Message;
 
 use super::*;
@@ -19,9 +20,7 @@ struct Followed {
 
 impl Followed {
     fn new() -> Option<Self> {
-        if !crate::userfaultfd_allows_managers() {
-            assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-            eprintln!("SKIPPED following: this machine offers no userfaultfd with UFFDIO_MOVE");
+        if skip_without_moves("following") {
             return None;
         }
         let manager =

@@ -21,8 +21,11 @@ pub(crate) const AHEAD_PAGES: usize = 4;
 
 impl Engine {
     /// Brings in up to [`AHEAD_PAGES`] pages from `address` on, of one mapping, all of each of them stored in memory. Returns how
-    /// many.
+    /// many: none where that is switched off.
     pub(crate) fn fetch_ahead(&self, address: usize, scratch: &mut Scratch) -> usize {
+        if !self.fetches_ahead {
+            return 0;
+        }
         // Those in flight come first, and what is ready is not to be used up by guesses.
         if !self.keeps_copies() || !self.may_use_frames() || self.free() < self.marks().low {
             return 0;
@@ -53,8 +56,8 @@ impl Engine {
             let of_page = filled_bytes.saturating_sub(i * self.entry_bytes()).min(self.entry_bytes());
             let here = Granules::range(0, (of_page / 4096) as u32);
             let (word, _) = taken[i];
-            let after = self.came_in(word, here, self.zone.of_slot(slot.index())).with_warmth(1);
-            self.zone.put_pieces(&self.space, slot, all.without(here));
+            let after = self.came_in(word, here, self.zones.of_slot(slot.index())).with_warmth(1);
+            self.zones.put_pieces(&self.space, slot, all.without(here));
             self.ledger.changed(word, after);
             give(span.entry(page.index + i), after);
         }

@@ -67,7 +67,7 @@ impl Engine {
     /// upwards. Does nothing where there is not plenty of room.
     pub(crate) fn fill_around(&self, fault: Fault) {
         // With several zones each frame is taken from its zone's slots, one after the other.
-        if !self.around.on || self.zone.are_several() {
+        if !self.around.on || self.zones.are_several() {
             return;
         }
         let Some(window) = self.window_above(fault.address) else { return };

@@ -10,7 +10,8 @@ use pagoda_core::budget::store_most;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
-use pagoda_linux::space::{Adoption, Space};
+use pagoda_linux::occupancy::Occupancy;
+use pagoda_linux::space::{Adoption, ArenaSizes, Descriptor, Space};
 use pagoda_linux::uffd::{Mode, Uffd, feature};
 
 use crate::around::Around;
@@ -89,20 +90,28 @@ pub(crate) fn assemble(
     // Nor have several zones any: a huge frame would have to be of one.
     let huge =
         if serves_forks || plan.len() > 1 { 0 } else { crate::huge::slots(config.budget, config.base_page) };
-    let (mode, of_parent) = match owner {
-        Owner::Library(mode) => (mode, None),
-        Owner::Process(of_parent) => (Mode::Full, of_parent),
+    let descriptor = match owner {
+        Owner::Library(mode) => Descriptor::Fresh(mode),
+        Owner::Process(of_parent) => of_parent.map_or(Descriptor::Fresh(Mode::Full), Descriptor::Inherited),
     };
-    let open = |features| Space::open(adoption, mode, features, slots, slot_bytes, huge);
+    let arenas = ArenaSizes { slots, slot_bytes, huge_slots: huge };
+    let open = |descriptor, features| {
+        let occupancy = Occupancy::open().map_err(|error| occupancy_error(&error))?;
+        Ok(Space::open(adoption, descriptor, features, arenas, occupancy))
+    };
     // A library's regions can be sent elsewhere, which takes seeing who writes; it does without where that is not to be had.
     let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
     let always = feature::PROCESS | if policies.in_thread { feature::SIGBUS } else { 0 };
     // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
-    let (space, fork_events) = match of_parent {
-        Some(uffd) => (Space::open_over(adoption, uffd, always | fork, slots, slot_bytes), true),
-        None => match open(always | fork | tracks) {
-            Err(error) if fork != 0 && error.raw_os_error() == Some(1) => (open(always), false),
-            Err(error) if tracks != 0 && error.raw_os_error() == Some(22) => (open(always), false),
+    let (space, fork_events) = match descriptor {
+        Descriptor::Inherited(_) => (open(descriptor, always | fork)?, true),
+        Descriptor::Fresh(mode) => match open(Descriptor::Fresh(mode), always | fork | tracks)? {
+            Err(error) if fork != 0 && error.raw_os_error() == Some(1) => {
+                (open(Descriptor::Fresh(mode), always)?, false)
+            }
+            Err(error) if tracks != 0 && error.raw_os_error() == Some(22) => {
+                (open(Descriptor::Fresh(mode), always)?, false)
+            }
             result => (result, fork != 0),
         },
     };
@@ -140,6 +149,7 @@ pub(crate) fn assemble(
         stop_hook,
     );
     engine.around = Around::new(base, policies.fault_around);
+    engine.fetches_ahead = config.fetch_ahead;
     Ok(engine)
 }
 
@@ -151,6 +161,11 @@ fn space_error(error: &io::Error) -> StartError {
         23 | 24 => StartError::DescriptorLimit(errno),
         _ => StartError::Userfaultfd(errno),
     }
+}
+
+fn occupancy_error(error: &io::Error) -> StartError {
+    let errno = Errno::from(error);
+    if matches!(errno.0, 23 | 24) { StartError::DescriptorLimit(errno) } else { StartError::Proc(errno) }
 }
 
 fn store_error(error: &OpenError) -> StartError {

@@ -1,6 +1,6 @@
 //! The configuration of one managed process, and the one string that carries it through `PAGODA_CONFIG`.
 //!
-//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;remote=ADDRESS;remote-limit=BYTES;
+//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;fetch-ahead=1;remote=ADDRESS;remote-limit=BYTES;
 //! zones=NAME=BYTES@PLACE,...;zone-policy=NAME`, in one line, remote and its limit only if there is a remote store, zones and their
 //! policy only if there are several. A path may hold any byte but NUL: `%`, `;` and NUL are written as `%` and
 //! two hexadecimal digits. Reading must never guess: a field that is
@@ -48,6 +48,8 @@ pub struct Config {
     pub file_limit: Bytes,
     /// Where the engine can't start, let the program run unmanaged instead of ending it.
     pub best_effort: bool,
+    /// Who reads upwards gets some pages more with a fault than the one it is for.
+    pub fetch_ahead: bool,
     /// The remote store, if there is one. Whoever can read the process's environment can read its password.
     pub remote: Option<RemoteAddress>,
     /// The most that may be held there; nothing without one.
@@ -104,14 +106,15 @@ const COUNTERS: &str = "counters";
 const STORE: &str = "store";
 const FILE: &str = "file";
 const BEST_EFFORT: &str = "best-effort";
+const FETCH_AHEAD: &str = "fetch-ahead";
 const REMOTE: &str = "remote";
 const REMOTE_LIMIT: &str = "remote-limit";
 const ZONES: &str = "zones";
 const ZONE_POLICY: &str = "zone-policy";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 10] =
-    [BUDGET, BASE, COUNTERS, STORE, FILE, BEST_EFFORT, REMOTE, REMOTE_LIMIT, ZONES, ZONE_POLICY];
+const FIELDS: [&str; 11] =
+    [BUDGET, BASE, COUNTERS, STORE, FILE, BEST_EFFORT, FETCH_AHEAD, REMOTE, REMOTE_LIMIT, ZONES, ZONE_POLICY];
 
 impl Config {
     /// The value of [`ENV`] that says this.
@@ -124,7 +127,9 @@ impl Config {
         }
         text.extend_from_slice(b";store=");
         escape(self.store_directory.as_os_str(), &mut text);
-        let rest = format!(";{FILE}={};{BEST_EFFORT}={}", self.file_limit.get(), u8::from(self.best_effort));
+        let [best_effort, fetch_ahead] = [self.best_effort, self.fetch_ahead].map(u8::from);
+        let file = self.file_limit.get();
+        let rest = format!(";{FILE}={file};{BEST_EFFORT}={best_effort};{FETCH_AHEAD}={fetch_ahead}");
         text.extend_from_slice(rest.as_bytes());
         if let Some(remote) = &self.remote {
             let rest = format!(";{REMOTE}={remote};{REMOTE_LIMIT}={}", self.remote_limit.get());
@@ -152,19 +157,27 @@ impl Config {
             }
             at_byte += field.len() + 1;
         }
-        let [budget, base, counters, store, file, best_effort, remote, remote_limit, zones, zone_policy] =
-            values;
+        let [
+            budget,
+            base,
+            counters,
+            store,
+            file,
+            best_effort,
+            fetch_ahead,
+            remote,
+            remote_limit,
+            zones,
+            zone_policy,
+        ] = values;
         Ok(Self {
             budget: parse(BUDGET, budget)?,
             base_page: parse(BASE, base)?,
             counters: counters.map(|value| path(COUNTERS, value)).transpose()?,
             store_directory: path(STORE, store.ok_or(ConfigError::Missing(STORE))?)?,
             file_limit: parse(FILE, file)?,
-            best_effort: match best_effort.ok_or(ConfigError::Missing(BEST_EFFORT))? {
-                b"0" => false,
-                b"1" => true,
-                _ => return Err(ConfigError::BadValue(BEST_EFFORT)),
-            },
+            best_effort: flag(BEST_EFFORT, best_effort)?,
+            fetch_ahead: flag(FETCH_AHEAD, fetch_ahead)?,
             remote: remote.map(|value| parse(REMOTE, Some(value))).transpose()?,
             remote_limit: match remote {
                 Some(_) => parse(REMOTE_LIMIT, remote_limit)?,
@@ -184,6 +197,14 @@ impl Config {
 fn parse<T: std::str::FromStr>(name: &'static str, value: Option<&[u8]>) -> Result<T, ConfigError> {
     let text = std::str::from_utf8(value.ok_or(ConfigError::Missing(name))?);
     text.ok().and_then(|text| text.parse().ok()).ok_or(ConfigError::BadValue(name))
+}
+
+fn flag(name: &'static str, value: Option<&[u8]>) -> Result<bool, ConfigError> {
+    match value.ok_or(ConfigError::Missing(name))? {
+        b"0" => Ok(false),
+        b"1" => Ok(true),
+        _ => Err(ConfigError::BadValue(name)),
+    }
 }
 
 fn escape(path: &OsStr, text: &mut Vec<u8>) {
@@ -231,7 +252,7 @@ mod tests {
         store: Vec<u8>,
         budget: u64,
         file: u64,
-        best_effort: bool,
+        [best_effort, fetch_ahead]: [bool; 2],
     ) -> Config {
         let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
         Config {
@@ -241,6 +262,7 @@ mod tests {
             store_directory: path(store),
             file_limit: Bytes::new(file),
             best_effort,
+            fetch_ahead,
             remote: None,
             remote_limit: Bytes::ZERO,
             zones: Vec::new(),
@@ -253,10 +275,10 @@ mod tests {
         fn any_path_comes_back_as_it_went(
             counters in proptest::option::of(proptest::collection::vec(1u8.., 1..40)),
             store in proptest::collection::vec(1u8.., 1..40),
-            budget: u64, file: u64, best_effort: bool, remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
+            budget: u64, file: u64, flags: [bool; 2], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
             zones in proptest::collection::vec("[a-z]{1,9}=[0-9]{1,9}(|@remote|@node[0-9]{1,5})", 0..4),
         ) {
-            let mut config = config(counters, store, budget, file, best_effort);
+            let mut config = config(counters, store, budget, file, flags);
             if let Some(password) = remote {
                 let mut address: RemoteAddress = "redis://127.0.0.1:6379".parse().expect("an address");
                 address.password = Some(password);
@@ -278,33 +300,44 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let good = "budget=1;base=64K;store=/s;file=2;best-effort=0";
+        let good = "budget=1;base=64K;store=/s;file=2;best-effort=0;fetch-ahead=1";
         assert!(Config::from_env(good.as_bytes()).is_ok());
         let cases = [
             ("", ConfigError::NotAField { at_byte: 0 }),
             ("budget=1;base", ConfigError::NotAField { at_byte: 9 }),
             ("budget=1;colour=2", ConfigError::UnknownField { at_byte: 9 }),
             ("budget=1;budget=1", ConfigError::Twice(BUDGET)),
-            ("base=64K;store=/s;file=2;best-effort=0", ConfigError::Missing(BUDGET)),
-            ("budget=x;base=64K;store=/s;file=2;best-effort=0", ConfigError::BadValue(BUDGET)),
-            ("budget=1;base=5K;store=/s;file=2;best-effort=0", ConfigError::BadValue(BASE)),
-            ("budget=1;base=64K;store=;file=2;best-effort=0", ConfigError::BadValue(STORE)),
-            ("budget=1;base=64K;store=/%4;file=2;best-effort=0", ConfigError::BadValue(STORE)),
-            ("budget=1;base=64K;store=/%+1;file=2;best-effort=0", ConfigError::BadValue(STORE)),
-            ("budget=1;base=64K;store=/%00;file=2;best-effort=0", ConfigError::BadValue(STORE)),
+            ("base=64K;store=/s;file=2;best-effort=0;fetch-ahead=1", ConfigError::Missing(BUDGET)),
+            ("budget=x;base=64K;store=/s;file=2;best-effort=0;fetch-ahead=1", ConfigError::BadValue(BUDGET)),
+            ("budget=1;base=5K;store=/s;file=2;best-effort=0;fetch-ahead=1", ConfigError::BadValue(BASE)),
+            ("budget=1;base=64K;store=;file=2;best-effort=0;fetch-ahead=1", ConfigError::BadValue(STORE)),
+            ("budget=1;base=64K;store=/%4;file=2;best-effort=0;fetch-ahead=1", ConfigError::BadValue(STORE)),
+            ("budget=1;base=64K;store=/%+1;file=2;best-effort=0;fetch-ahead=1", ConfigError::BadValue(STORE)),
+            ("budget=1;base=64K;store=/%00;file=2;best-effort=0;fetch-ahead=1", ConfigError::BadValue(STORE)),
             ("budget=1;base=64K;store=/s;file=2;best-effort=2", ConfigError::BadValue(BEST_EFFORT)),
-            ("budget=1;base=64K;store=/s;file=2;best-effort=0;remote=x", ConfigError::BadValue(REMOTE)),
+            ("budget=1;base=64K;store=/s;file=2;best-effort=0", ConfigError::Missing(FETCH_AHEAD)),
             (
-                "budget=1;base=64K;store=/s;file=2;best-effort=0;remote=redis://[::1]:1",
+                "budget=1;base=64K;store=/s;file=2;best-effort=0;fetch-ahead=",
+                ConfigError::BadValue(FETCH_AHEAD),
+            ),
+            (
+                "budget=1;base=64K;store=/s;file=2;best-effort=0;fetch-ahead=1;remote=x",
+                ConfigError::BadValue(REMOTE),
+            ),
+            (
+                "budget=1;base=64K;store=/s;file=2;best-effort=0;fetch-ahead=1;remote=redis://[::1]:1",
                 ConfigError::Missing(REMOTE_LIMIT),
             ),
-            ("budget=1;base=64K;store=/s;file=2;best-effort=0;zones=a=1", ConfigError::Missing(ZONE_POLICY)),
             (
-                "budget=1;base=64K;store=/s;file=2;best-effort=0;zones=a=1,b;zone-policy=fair",
+                "budget=1;base=64K;store=/s;file=2;best-effort=0;fetch-ahead=1;zones=a=1",
+                ConfigError::Missing(ZONE_POLICY),
+            ),
+            (
+                "budget=1;base=64K;store=/s;file=2;best-effort=0;fetch-ahead=1;zones=a=1,b;zone-policy=fair",
                 ConfigError::BadValue(ZONES),
             ),
             (
-                "budget=1;base=64K;store=/s;file=2;best-effort=0;zones=a=1;zone-policy=fairest",
+                "budget=1;base=64K;store=/s;file=2;best-effort=0;fetch-ahead=1;zones=a=1;zone-policy=fairest",
                 ConfigError::BadValue(ZONE_POLICY),
             ),
         ];

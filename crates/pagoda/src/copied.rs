@@ -43,7 +43,7 @@ impl Engine {
         if out.runs().all(|run| is_clean(run, scratch)) {
             self.counters.add(Counter::Evictions, 1);
             self.counters.add(Counter::EvictionsClean, 1);
-            self.zone.put_pieces(&self.space, slot, out);
+            self.zones.put_pieces(&self.space, slot, out);
             self.ledger.changed(word, after);
             give(entry, after);
             return Step::FrameReady;
@@ -64,7 +64,7 @@ impl Engine {
                     self.counters.add(Counter::Stores, 1);
                     self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
                     self.store.free(stored);
-                    self.zone.put_pieces(&self.space, slot, out);
+                    self.zones.put_pieces(&self.space, slot, out);
                     let after = after.with_backing(Backing::Handle(anew.to_bits()));
                     self.ledger.changed(word, after);
                     give(entry, after);

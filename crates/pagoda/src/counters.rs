@@ -303,8 +303,8 @@ counters! {
     Total StoresSame stores_same,
     /// OS pages that could not be moved out because they were pinned or shared.
     Total EvictBusy evict_busy,
-    /// Of the pages that were there already by the table those that were missing, and were filled with zeroes: holes in what was adopted
-    /// or moved. A page of content among them would be lost.
+    /// Of the pages that were there already by the table those that were missing, and were filled with zeroes: a discard took them after
+    /// its event had been applied. Nothing else is marked as there that is not.
     Total HolesFilled holes_filled,
     /// Faults that got a huge frame.
     Total FaultsHuge faults_huge,

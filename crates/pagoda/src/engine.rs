@@ -54,7 +54,7 @@ pub(crate) struct Engine {
     pub(crate) space: Space,
     gate: RwLock<Table>,
     /// The zones of the budget: one, if nothing else was said.
-    pub(crate) zone: Zones,
+    pub(crate) zones: Zones,
     /// The huge frames, where there is one zone, and how they are cleared.
     pub(crate) huge: HugePool,
     pub(crate) clearing: Clearing,
@@ -110,6 +110,8 @@ pub(crate) struct Engine {
     pub(crate) recent: Recent,
     /// Who touches memory for the first time, and how far ahead it is filled.
     pub(crate) around: Around,
+    /// Whether who reads upwards gets more stored pages than it faulted for.
+    pub(crate) fetches_ahead: bool,
     /// How many ranges are being brought back for good, whatever the budget says.
     pub(crate) bringing_back: AtomicUsize,
     /// When each handler began the fault that it is serving, in nanoseconds; 0 if it waits. For the watchdog.
@@ -121,7 +123,7 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "the one place where the parts come together")]
     pub(crate) fn new(
         space: Space,
-        zone: Zones,
+        zones: Zones,
         (huge_slots, clearing): (u32, Clearing),
         store: TieredStore,
         counters: Arc<Counters>,
@@ -136,7 +138,7 @@ impl Engine {
         Self {
             space,
             gate: RwLock::new(Table::new(base)),
-            zone,
+            zones,
             huge: HugePool::new(huge_slots),
             clearing,
             clearer: Clearer::for_this_processor(),
@@ -169,6 +171,7 @@ impl Engine {
             release_done: AtomicBool::new(false),
             recent: Recent::default(),
             around: Around::new(base, false),
+            fetches_ahead: true,
             bringing_back: AtomicUsize::new(0),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
             stop_hook,
@@ -233,7 +236,7 @@ impl Engine {
 
     /// Frames that are ready, small and huge.
     pub(crate) fn ready_bytes(&self) -> u64 {
-        self.zone.ready_bytes(&self.space) + self.huge.ready_bytes()
+        self.zones.ready_bytes(&self.space) + self.huge.ready_bytes()
     }
 
     pub(crate) fn entry_bytes(&self) -> usize {

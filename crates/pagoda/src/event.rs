@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_linux::mincore::is_mapped;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::Message;
@@ -78,7 +79,7 @@ impl Engine {
     }
 
     fn apply_or_defer(&self, table: &mut Table, event: Message, scratch: &mut Scratch) {
-        if table.order.must_wait(&event, |range| table.is_free(range)) {
+        if table.order.must_wait(&event, |range| table.is_free(range), is_mapped) {
             self.counters.add(Counter::EventsDeferred, 1);
             table.order.defer(event);
         } else {
@@ -183,7 +184,7 @@ impl Engine {
         let resident = word.resident().without(gone);
         let back = word.resident().and(gone).count();
         closing.granules_are_back(back);
-        self.zone.in_regions(word.zone(), -(i64::from(back) * 4096));
+        self.zones.in_regions(word.zone(), -(i64::from(back) * 4096));
         let outside = whole.without(word.resident()).without(gone);
         self.ledger.changed(word, word.with_resident(resident));
         let word = word.with_resident(resident).with_huge(word.is_huge() && !resident.is_empty());
@@ -191,7 +192,7 @@ impl Engine {
             Backing::None => word,
             Backing::Slot(slot) if outside.is_empty() => {
                 self.left_staging(slot);
-                self.zone.put_ready(&self.space, self.space.claim_slot(slot));
+                self.zones.put_ready(&self.space, self.space.claim_slot(slot));
                 closing.frame_is_back();
                 word.with_backing(Backing::None)
             }

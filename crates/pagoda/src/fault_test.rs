@@ -1,14 +1,20 @@
-//! Faults of pages that lie in the file: several threads use parts of the same base pages, and each reads what it wrote last.
+//! Faults of pages that are staged with holes, and of pages that lie in the file: several threads use parts of the same base
+//! pages, and each reads what it wrote last.
 
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use pagoda_core::entry::{Backing, GRANULES, Granules, Word};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::Random;
+use pagoda_linux::testing::skip::skip_without_moves;
 
 use crate::Manager;
-use crate::store::page_of;
+use crate::engine::Engine;
+use crate::store::{Scratch, page_of};
+use crate::table::give;
 
 const OS_PAGES: usize = 96 << 20 >> 12;
 const THREADS: usize = 3;
@@ -18,11 +24,76 @@ fn content(page: usize, version: u32) -> Vec<u8> {
     page_of(4096, 43, page as u64 * 1000 + u64::from(version))
 }
 
+/// Takes the base page of `address` out of the region, and no further.
+pub(crate) fn stage(engine: &Engine, address: usize) {
+    let table = engine.gate_shared();
+    let span = table.find(address).expect("managed");
+    let mut copied = Vec::new();
+    let _ = engine.stage_page(&table, span, table.page_at(span, address).index, &mut copied);
+    drop(table);
+    for out in copied {
+        engine.settle_copied(out, &mut Scratch::new(engine.base));
+    }
+}
+
+/// The entry at `address`, which nobody may have.
+fn word_at(engine: &Engine, address: usize) -> Word {
+    let table = engine.gate_exclusive();
+    let span = table.find(address).expect("managed");
+    let page = table.page_at(span, address);
+    let word = engine.take(span.entries(), page.index);
+    give(span.entry(page.index), word);
+    word
+}
+
+#[test]
+fn a_hole_of_a_staged_page_is_resident_when_it_was_asked_for_and_not_before() {
+    const HOLE: u32 = 5;
+    if skip_without_moves("holes of staged pages") {
+        return;
+    }
+    let builder = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).fault_around(false);
+    let manager = builder.build().expect("a manager");
+    for (asked, writes) in [(2, false), (HOLE, false), (HOLE, true)] {
+        let region = manager.region(Bytes::mib(1)).create().expect("a region");
+        let (engine, start) = (&*manager.engine(), region.as_ptr().addr());
+        let page_of = |page: u32| page as usize * 4096;
+        (0..GRANULES).for_each(|page| region.write_words(page_of(page), &content(page as usize, 1)));
+        region.discard(page_of(HOLE), 4096).expect("discarded");
+        // A handler may have the page for a moment.
+        while !word_at(engine, start).resident().is_empty() {
+            stage(engine, start);
+        }
+        assert!(matches!(word_at(engine, start).backing(), Backing::Slot(_)));
+        let expected = |page: u32| if page == HOLE { vec![0; 4096] } else { content(page as usize, 1) };
+        let mut back = vec![0; 4096];
+        if writes {
+            region.write_words(page_of(asked), &content(77, 1));
+        }
+        region.read_at(page_of(asked), &mut back);
+        assert!(back == if writes { content(77, 1) } else { expected(asked) });
+        let all = Granules::range(0, GRANULES);
+        let hole = Granules::range(HOLE, HOLE + 1);
+        let word = word_at(engine, start);
+        assert_eq!(word.resident(), if asked == HOLE { all } else { all.without(hole) });
+        assert_eq!(word.backing(), Backing::None, "nothing is left in the slot");
+        let mut there = 0;
+        let count = |run: std::ops::Range<usize>, _| there += run.len() / 4096;
+        PagemapScanner::new()
+            .expect("pagemap")
+            .populated_runs(start, start + (64 << 10), count)
+            .expect("scanned");
+        assert_eq!(there, word.resident().count() as usize);
+        for page in (0..GRANULES).filter(|page| *page != asked) {
+            region.read_at(page_of(page), &mut back);
+            assert!(back == expected(page), "page {page}, asked for {asked}");
+        }
+    }
+}
+
 #[test]
 fn parts_of_pages_from_the_file_are_what_was_written_last() {
-    if !crate::userfaultfd_allows_managers() {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-        eprintln!("SKIPPED parts of pages: this machine offers no userfaultfd with UFFDIO_MOVE");
+    if skip_without_moves("parts of pages") {
         return;
     }
     for (base, in_thread) in [(BasePage::K64, false), (BasePage::K64, true), (BasePage::K16, false)] {

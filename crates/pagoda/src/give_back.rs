@@ -15,14 +15,14 @@ impl Engine {
         if self.ledger.excess_bytes() == 0 {
             return;
         }
-        let Some((slots, frames_bytes)) = self.zone.take_gathered_pieces(&self.space) else { return };
+        let Some((slots, frames_bytes)) = self.zones.take_gathered_pieces(&self.space) else { return };
         for run in slots.chunk_by(|one, next| one.index() + 1 == next.index()) {
             self.space.discard(run);
         }
         self.counters.add(Counter::ReleasedBytes, frames_bytes);
         self.ledger.took(-(frames_bytes as i64));
         for slot in slots {
-            self.zone.put_empty(&self.space, slot);
+            self.zones.put_empty(&self.space, slot);
         }
     }
 
@@ -31,24 +31,21 @@ impl Engine {
         while self.ledger.excess_bytes() > 0 && self.give_back_a_huge_frame() {}
         let entry_bytes = self.entry_bytes() as u64;
         let excess = self.ledger.excess_bytes().div_ceil(entry_bytes);
-        let spare = (self.zone.ready_bytes(&self.space) / entry_bytes).saturating_sub(keep).min(excess);
+        let spare = (self.zones.ready_bytes(&self.space) / entry_bytes).saturating_sub(keep).min(excess);
         let mut slots: Vec<Slot> = Vec::with_capacity(spare.min(512) as usize);
         for _ in 0..spare.min(512) {
-            let Some(slot) = self.zone.take_ready(&self.space) else { break };
+            let Some(slot) = self.zones.take_ready(&self.space) else { break };
             slots.push(slot);
         }
         if slots.is_empty() {
             return;
         }
-        let bytes = self.space.give_back(&slots);
+        let emptied = self.space.give_back(&slots);
+        let bytes = emptied * self.entry_bytes();
         self.counters.add(Counter::ReleasedBytes, bytes as u64);
         self.ledger.took(-(bytes as i64));
-        for slot in slots {
-            if bytes > 0 {
-                self.zone.put_empty(&self.space, slot);
-            } else {
-                self.zone.put_ready(&self.space, slot);
-            }
-        }
+        let kept = slots.split_off(emptied);
+        slots.into_iter().for_each(|slot| self.zones.put_empty(&self.space, slot));
+        kept.into_iter().for_each(|slot| self.zones.put_ready(&self.space, slot));
     }
 }

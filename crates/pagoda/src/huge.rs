@@ -14,7 +14,7 @@ use pagoda_core::clear::{FrameSize, Order, Target};
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_core::size::Bytes;
-use pagoda_linux::huge_arena::{HugeMove, HugeSlot};
+use pagoda_linux::huge_arena::{GivenBack, HugeMove, HugeSlot};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{cpu_ns, yield_now};
 use pagoda_linux::uffd::Stop;
@@ -225,21 +225,34 @@ impl Engine {
         Some(slot)
     }
 
-    /// Gives a frame, of which the slot holds `bytes`, back to the kernel.
-    fn give_frame_back(&self, slot: HugeSlot, bytes: usize) {
-        // Another thread that is at it is done in a moment.
-        while !self.space.give_back_huge(&slot) {
-            yield_now();
+    /// Gives a frame, of which the slot holds `bytes`, back to the kernel. False if it has to stay: somebody who reads all of the
+    /// process has pinned it, say.
+    fn give_frame_back(&self, mut slot: HugeSlot, bytes: usize) -> bool {
+        loop {
+            match self.space.give_back_huge(&slot) {
+                GivenBack::All => break,
+                // It is done in a moment.
+                GivenBack::Busy => yield_now(),
+                GivenBack::PartStays => {
+                    // It is whole again, or becomes so when it is cleared: counted like any that was used. It may be one more than
+                    // are kept ready; the slots of the arena bound them.
+                    let _ = self.space.populate_huge(&mut slot);
+                    self.ledger.took((HUGE_FRAME - bytes) as i64);
+                    self.huge.put_used(&self.space, slot);
+                    return false;
+                }
+            }
         }
         self.ledger.took(-(bytes as i64));
         self.counters.add(Counter::ReleasedBytes, bytes as u64);
         self.huge.put_empty(&self.space, slot);
+        true
     }
 
-    /// Gives a huge frame that is ready back to the kernel, so that base pages find room. False if there is none.
+    /// Gives a huge frame that is ready back to the kernel, so that base pages find room. False if there is none that can go.
     pub(crate) fn give_back_a_huge_frame(&self) -> bool {
         let ready = self.huge.take_used(&self.space).or_else(|| self.huge.take_zeroed(&self.space));
-        ready.map(|slot| self.give_frame_back(slot, HUGE_FRAME)).is_some()
+        ready.is_some_and(|slot| self.give_frame_back(slot, HUGE_FRAME))
     }
 
     /// Whether the base page at `address` lies in a huge page, which the kernel may have made of OS pages meanwhile: then it only

@@ -274,6 +274,7 @@ impl Manager {
             store_directory: PathBuf::new(),
             file_limit: Bytes::ZERO,
             best_effort: false,
+            fetch_ahead: true,
             remote: None,
             remote_limit: Bytes::ZERO,
             zones: Vec::new(),
@@ -306,7 +307,7 @@ impl Manager {
     /// Nothing unless there are several.
     #[must_use]
     pub fn zones(&self) -> Vec<(String, ZoneStats)> {
-        self.shared.engine.zone.names().into_iter().zip(ZoneStats::all(&self.stats())).collect()
+        self.shared.engine.zones.names().into_iter().zip(ZoneStats::all(&self.stats())).collect()
     }
 
     /// Returns when everything that closed regions had in the store is freed, and frees it itself as far as no worker has

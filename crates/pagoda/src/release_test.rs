@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use pagoda_core::entry::{Backing, Word};
+use pagoda_linux::testing::skip::skip_without_moves;
 
 use super::*;
 use crate::counters::Snapshot;
@@ -12,15 +13,6 @@ const BASE: usize = 64 << 10;
 /// Base pages of a region, and how many of five of them are paged out.
 const PAGES: usize = 400;
 const OUT_OF_FIVE: usize = 3;
-
-fn skip() -> bool {
-    let skip = !crate::userfaultfd_allows_managers();
-    if skip {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-        eprintln!("SKIPPED releases: this machine offers no userfaultfd with UFFDIO_MOVE");
-    }
-    skip
-}
 
 /// Walks all tables and the store: every handle is in one entry, and the store has these pages and those that are queued, and no
 /// other.
@@ -98,7 +90,7 @@ fn assert_balanced(stats: &Snapshot, freed: usize) {
 
 #[test]
 fn counters_balance_at_every_exit_and_the_auditor_finds_nothing() {
-    if skip() {
+    if skip_without_moves("releases") {
         return;
     }
     let out = PAGES / 5 * OUT_OF_FIVE;
@@ -156,7 +148,7 @@ const STORING_THREADS: u64 = crate::engine::HANDLERS_MAX as u64 + 2;
 
 #[test]
 fn an_equal_owner_opens_at_once_and_holds_no_more_than_the_one_before() {
-    if skip() {
+    if skip_without_moves("releases") {
         return;
     }
     for policy in [ReleasePolicy::Background, ReleasePolicy::Workers] {
@@ -199,7 +191,7 @@ fn an_equal_owner_opens_at_once_and_holds_no_more_than_the_one_before() {
 /// Owners close and open from several threads at once, at the addresses that the others left.
 #[test]
 fn owners_that_close_beside_each_other_lose_nothing() {
-    if skip() {
+    if skip_without_moves("releases") {
         return;
     }
     let manager = Manager::builder().budget(Bytes::mib(512)).user_mode_only(true).build().expect("manager");

@@ -17,6 +17,8 @@
 //!
 //! This module must never wait for another process. Whoever is no member looks at the file by a [`View`].
 
+mod member;
+mod sums;
 mod view;
 
 use std::io;
@@ -25,14 +27,18 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use pagoda_core::latency::BUCKETS;
 use pagoda_core::page::BasePage;
-use pagoda_core::shares::{self, FetchRate, Look, Pain, Use};
+use pagoda_core::shares::Use;
 use pagoda_core::size::Bytes;
 use pagoda_linux::identity::{self, Identity};
 use pagoda_linux::shared_file::SharedWords;
 
+pub use member::{Member, ShareKeeper};
 pub use view::{MemberView, View, ViewError};
 
-use crate::counters::{COUNT, Counter, Counters, Kind, Snapshot, Status};
+use member::publish_unlimited;
+use sums::Sums;
+
+use crate::counters::{COUNT, Counter, Counters, Snapshot, Status};
 
 /// Members that a tree has room for at a time: more than `ulimit -u` leaves most builds, and a look at all of them takes
 /// some microseconds. Whoever finds no place stays unmanaged and is counted.
@@ -79,15 +85,6 @@ const ROUNDS: usize = PLACES + MEMBERS_MAX * PLACE_WORDS;
 
 /// About 5 MiB of address space, of which a page for every six members is ever touched, and one or two for each engine.
 const WORDS: usize = ROUNDS + MEMBERS_MAX * BUCKETS;
-
-/// How often a member whose share is too small looks for places of the dead: their claims are in its way.
-const HUNGRY_LOOKS: u32 = 32;
-
-/// Every so many looks any member looks for them: `pagoda run` does so as a rule, but it may have been killed.
-const LOOKS_BETWEEN_SWEEPS: u32 = 256;
-
-/// How many steps a member that starts takes at once: each takes at least its part of what is free.
-const STARTING_LOOKS: u32 = 16;
 
 /// A tree file, mapped for the life of this process.
 #[derive(Clone, Copy)]
@@ -311,214 +308,6 @@ impl Tree {
         let others = (0..self.used()).filter(|&index| index != own && self.identity(index).load(SeqCst) != 0);
         let claims = others.map(|index| self.words[CLAIMS + index].load(SeqCst));
         Bytes::new(claims.fold(0, u64::saturating_add))
-    }
-}
-
-/// The sums of [`Tree::totals`], place by place.
-struct Sums {
-    values: [u64; COUNT],
-    unmanaged: u64,
-}
-
-impl Default for Sums {
-    fn default() -> Self {
-        Self { values: [0; COUNT], unmanaged: 0 }
-    }
-}
-
-impl Sums {
-    /// One place more; `ready`: it has an owner, who has cleared what it found there.
-    fn add(&mut self, ready: bool, value: impl Fn(Counter) -> u64) {
-        for counter in Counter::ALL {
-            let (sum, value) = (&mut self.values[counter as usize], value(counter));
-            match counter.kind() {
-                Kind::Total => *sum = sum.saturating_add(value),
-                Kind::Gauge if ready => *sum = sum.saturating_add(value),
-                Kind::Peak => *sum = (*sum).max(value),
-                Kind::Gauge | Kind::Own => {}
-            }
-        }
-        self.unmanaged += u64::from(ready && value(Counter::Status) == Status::Unmanaged as u64);
-    }
-
-    /// With what only the header knows, `unmanaged_before` of which have ended or never joined.
-    fn of_tree(
-        self,
-        first: &Snapshot,
-        budget: Bytes,
-        base_page_bytes: u64,
-        unmanaged_before: u64,
-    ) -> Snapshot {
-        let first = first.fields();
-        let mut totals = Snapshot::of(|counter| match counter {
-            Counter::BudgetBytes => budget.get(),
-            Counter::BasePageBytes => base_page_bytes,
-            own if own.kind() == Kind::Own => first[own as usize].1,
-            counter => self.values[counter as usize],
-        });
-        let unmanaged = unmanaged_before.saturating_add(self.unmanaged);
-        totals.children_unmanaged = totals.children_unmanaged.saturating_add(unmanaged);
-        totals
-    }
-}
-
-fn publish_unlimited(counters: &Counters, anon_bytes: u64) {
-    for gauge in [Counter::AnonBytes, Counter::UnmanagedBytes, Counter::HeldBytes] {
-        counters.set(gauge, anon_bytes);
-    }
-    counters.raise(Counter::AnonPeakBytes, anon_bytes);
-    if anon_bytes > counters.get(Counter::HeldPeakBytes) {
-        counters.set(Counter::HeldPeakBytes, anon_bytes);
-        counters.set(Counter::UnmanagedAtPeakBytes, anon_bytes);
-    }
-}
-
-/// A process's place in its tree. Only this process writes there; a child of a fork has to join by itself.
-#[derive(Clone, Copy)]
-pub struct Member {
-    tree: Tree,
-    index: usize,
-    identity: Identity,
-}
-
-impl Member {
-    fn place(&self) -> &'static [AtomicU64] {
-        self.tree.place(self.index)
-    }
-
-    /// Clears what the last owner, or this process before exec, left of the present.
-    fn begin(&self) {
-        self.place()[READY].store(0, SeqCst);
-        let counters = self.counters();
-        for counter in
-            Counter::ALL.into_iter().filter(|counter| matches!(counter.kind(), Kind::Own | Kind::Gauge))
-        {
-            counters.set(counter, 0);
-        }
-        counters.set(Counter::OwnerPid, u64::from(self.identity.pid()));
-        self.tree.words[USES + self.index].store(0, SeqCst);
-        self.tree.words[CLAIMS + self.index].store(0, SeqCst);
-        self.place()[READY].store(self.identity.word(), SeqCst);
-    }
-
-    /// Its counters.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.tree.counters(self.index)
-    }
-
-    /// Whether it is the program that was asked for, and not one below it.
-    #[must_use]
-    pub fn is_first(&self) -> bool {
-        self.tree.header(Header::First).load(SeqCst) == self.identity.word()
-    }
-
-    /// The tree.
-    #[must_use]
-    pub fn tree(&self) -> Tree {
-        self.tree
-    }
-
-    /// Says what a process without an engine holds: `anon_bytes` by the kernel's count.
-    pub fn hold_unlimited(&self, anon_bytes: u64) {
-        publish_unlimited(&self.counters(), anon_bytes);
-        self.publish(Use::Unlimited { held: Bytes::new(anon_bytes) });
-        self.claim(Bytes::new(anon_bytes));
-    }
-
-    /// An engine starts in a process that holds `held`: the share that it starts with, and who keeps it from now on.
-    #[must_use]
-    pub fn manage(self, held: Bytes) -> (ShareKeeper, Bytes) {
-        if self.place()[WAS_MANAGED].swap(1, SeqCst) == 0 {
-            self.counters().add(Counter::ProcessesManaged, 1);
-        }
-        let mut keeper =
-            ShareKeeper { member: self, rate: FetchRate::default(), share: Bytes::ZERO, hungry: 0, looks: 0 };
-        self.tree.sweep_quickly();
-        let mut share = Bytes::ZERO;
-        for _ in 0..STARTING_LOOKS {
-            share = keeper.step(held, held, Pain::None);
-        }
-        (keeper, share)
-    }
-
-    /// The share that this process's [`ShareKeeper`] has found last; zero if there is none.
-    #[must_use]
-    pub fn share(&self) -> Bytes {
-        Bytes::new(self.counters().get(Counter::ShareBytes))
-    }
-
-    /// Gives the place up. Nothing of this process may write there any more: not its engine, not its watcher.
-    pub fn leave(self) {
-        self.tree.free_place(self.index, self.identity);
-    }
-
-    fn publish(&self, used: Use) {
-        self.tree.words[USES + self.index].store(used.to_word(), SeqCst);
-    }
-
-    fn claim(&self, bytes: Bytes) {
-        self.tree.words[CLAIMS + self.index].store(bytes.get(), SeqCst);
-    }
-}
-
-/// Keeps the share of one managed member: by one thread, every few milliseconds.
-pub struct ShareKeeper {
-    member: Member,
-    rate: FetchRate,
-    share: Bytes,
-    /// Looks in a row that found less than the target.
-    hungry: u32,
-    /// Looks since it looked for places of the dead.
-    looks: u32,
-}
-
-impl ShareKeeper {
-    /// One look at the tree, and the share from now on: what this process may hold of anonymous memory.
-    ///
-    /// `anon` is the kernel's count, `held` what the process would hold without Pagoda, `fetched` how much it has fetched
-    /// from the store in all, and `now_ns` the time by a clock that never goes back. Costs some nanoseconds a member.
-    pub fn look(&mut self, now_ns: u64, anon: Bytes, held: Bytes, fetched: Bytes) -> Bytes {
-        let pain = Pain::of_rate(self.rate.update(now_ns, fetched), held);
-        let share = self.step(anon, held, pain);
-        self.looks += 1;
-        if self.hungry >= HUNGRY_LOOKS || self.looks >= LOOKS_BETWEEN_SWEEPS {
-            (self.hungry, self.looks) = (0, 0);
-            self.member.tree.sweep_quickly();
-        }
-        share
-    }
-
-    /// The share that the last look found.
-    #[must_use]
-    pub fn share(&self) -> Bytes {
-        self.share
-    }
-
-    fn step(&mut self, anon: Bytes, held: Bytes, pain: Pain) -> Bytes {
-        let (member, tree) = (self.member, self.member.tree);
-        let used = Use::Managed { held, pain };
-        member.publish(used);
-        let budget = tree.budget();
-        let managed = tree.uses().filter(|used| matches!(used, Use::Managed { .. })).count() as u32;
-        let look = Look {
-            budget,
-            managed,
-            target: shares::target(budget, tree.uses(), used),
-            share: self.share,
-            held: anon,
-            others: tree.claims_beside(member.index),
-        };
-        let (before, proposal) = (self.share, look.proposal());
-        // What grows is claimed before it is used. What shrinks is claimed until the next look: the engine still goes by
-        // the old share until this one returns.
-        member.claim(shares::claim(proposal.max(before), anon));
-        self.share = look.settled(proposal, tree.claims_beside(member.index));
-        member.claim(shares::claim(self.share.max(before), anon));
-        member.counters().set(Counter::ShareBytes, self.share.get());
-        let fed = self.share.saturating_add(shares::dead_zone(self.share)) >= look.target;
-        self.hungry = if fed { 0 } else { self.hungry + 1 };
-        self.share
     }
 }
 

@@ -2,6 +2,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::AtomicU32;
 
+use pagoda_core::shares;
+
+use super::member::LOOKS_BETWEEN_SWEEPS;
 use super::*;
 
 const FILE: &str = "PAGODA_TEST_TREE";

@@ -70,7 +70,7 @@ fn populated_bytes(present: &mut PagemapScanner, range: PageRange) -> Option<u64
             populated += run.len() as u64;
         }
     };
-    present.present_runs(range.start(), range.end(), count).ok()?;
+    present.populated_runs(range.start(), range.end(), count).ok()?;
     Some(populated)
 }
 
@@ -353,7 +353,7 @@ impl Engine {
         let marks = self.marks();
         let situation = Situation { pressure, budget: marks.budget(), base: self.base };
         // What the kernel fills is of no zone until it is marked.
-        let follows = !self.zone.are_several()
+        let follows = !self.zones.are_several()
             && budget::follows(self.free(), &marks, self.follows.load(Ordering::Relaxed));
         let filler = if follows { Filler::Kernel } else { Filler::Engine };
         let facts = |part: PageRange, populated: u64| MappingFacts {

@@ -5,6 +5,7 @@ use pagoda::region::{Region, RegionError};
 use pagoda::{Bytes, Manager};
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::mapping::PAGE;
+use pagoda_linux::testing::skip::skip_without_moves;
 
 const PAGES: usize = 1024;
 
@@ -17,9 +18,7 @@ fn adopt(memory: &Foreign, manager: &Manager, first: usize, pages: usize) -> Res
 }
 
 fn manager() -> Option<Manager> {
-    if !pagoda::userfaultfd_allows_managers() {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-        eprintln!("SKIPPED adoption: this machine offers no userfaultfd with UFFDIO_MOVE");
+    if skip_without_moves("adoption") {
         return None;
     }
     Some(Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager"))

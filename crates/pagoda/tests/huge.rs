@@ -4,11 +4,10 @@ use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::clear::Order;
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::testing::skip::skip_without_moves;
 
 fn builder(budget: Bytes) -> Option<ManagerBuilder> {
-    if !pagoda::userfaultfd_allows_managers() {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-        eprintln!("SKIPPED huge frames: this machine offers no userfaultfd with UFFDIO_MOVE");
+    if skip_without_moves("huge frames") {
         return None;
     }
     Some(Manager::builder().budget(budget).base_page(BasePage::M2).user_mode_only(true).clear_ahead(0))

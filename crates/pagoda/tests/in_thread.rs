@@ -11,20 +11,12 @@ use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::bus::{BUS_ERROR, end_on_bus_error, touch_beyond_a_file};
 use pagoda_linux::testing::process::{fork, wait};
 use pagoda_linux::testing::random::Random;
+use pagoda_linux::testing::skip::skip_without_moves;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 const PAGE_WORDS: usize = 512;
 const REGION: Bytes = Bytes::mib(48);
 const THREADS: u64 = 3;
-
-fn skip(what: &str) -> bool {
-    let skip = !pagoda::userfaultfd_allows_managers();
-    if skip {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-        eprintln!("SKIPPED {what}: this machine offers no userfaultfd with UFFDIO_MOVE");
-    }
-    skip
-}
 
 fn manager(base: BasePage) -> Manager {
     let builder = Manager::builder().budget(Bytes::mib(64)).base_page(base).serve_in_thread(true);
@@ -69,7 +61,7 @@ fn work(mut region: Region, seed: u64, steps: usize) {
 
 #[test]
 fn what_threads_wrote_is_read_at_each_base_page() {
-    if skip("faults in their own threads") {
+    if skip_without_moves("faults in their own threads") {
         return;
     }
     for base in BasePage::ALL {
@@ -88,7 +80,7 @@ fn what_threads_wrote_is_read_at_each_base_page() {
 
 #[test]
 fn a_fault_needs_no_more_stack_than_is_documented() {
-    if skip("faults on small stacks") {
+    if skip_without_moves("faults on small stacks") {
         return;
     }
     let manager = manager(BasePage::K64);
@@ -106,7 +98,7 @@ fn a_fault_needs_no_more_stack_than_is_documented() {
 
 #[test]
 fn managers_come_and_go_while_others_serve() {
-    if skip("managers with faults in their own threads") {
+    if skip_without_moves("managers with faults in their own threads") {
         return;
     }
     thread::scope(|scope| {
@@ -192,7 +184,7 @@ fn run(role: &str) -> ExitStatus {
 
 #[test]
 fn a_bus_error_that_is_nobodys_goes_where_it_went_before() {
-    if skip("bus errors of other causes") {
+    if skip_without_moves("bus errors of other causes") {
         return;
     }
     assert_eq!(run("handled").code(), Some(BUS_ERROR));
@@ -201,7 +193,7 @@ fn a_bus_error_that_is_nobodys_goes_where_it_went_before() {
 
 #[test]
 fn a_forked_child_never_waits_for_its_parents_engine() {
-    if skip("bus errors in children") {
+    if skip_without_moves("bus errors in children") {
         return;
     }
     assert_eq!(run("forking").code(), Some(0));

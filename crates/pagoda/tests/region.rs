@@ -1,20 +1,25 @@
 //! A library's regions on real userfaultfd: every byte against a shadow, far beyond the budget.
 
+mod support;
+
 use pagoda::{BasePage, Bytes, Manager};
 use pagoda_linux::testing::random::Random;
+use pagoda_linux::testing::skip::skip_without_moves;
 
-fn skip() -> bool {
-    let skip = !pagoda::userfaultfd_allows_managers();
-    if skip {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-        eprintln!("SKIPPED regions: this machine offers no userfaultfd with UFFDIO_MOVE");
+use support::{PAGE, Shadow};
+
+/// Every line is another.
+fn content(value: u64) -> [u8; PAGE] {
+    let mut content = [0; PAGE];
+    for (i, line) in content.chunks_exact_mut(64).enumerate() {
+        line[..8].copy_from_slice(&value.wrapping_mul(i as u64 + 1).to_le_bytes());
     }
-    skip
+    content
 }
 
 #[test]
 fn what_was_written_is_read_at_each_base_page() {
-    if skip() {
+    if skip_without_moves("regions") {
         return;
     }
     for base in BasePage::ALL {
@@ -27,29 +32,9 @@ fn what_was_written_is_read_at_each_base_page() {
             .expect("manager");
         let len = 160 << 20;
         let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
-        let pages = len / 4096;
-        let mut shadow = vec![0u64; pages];
-        let mut random = Random::new(base.bytes() as u64, 0);
-        for round in 0..2 * pages {
-            let page = if round < pages { round } else { random.below(pages) };
-            let offset = page * 4096;
-            let mut word = [0; 8];
-            region.read_at(offset, &mut word);
-            assert_eq!(u64::from_le_bytes(word), shadow[page], "page {page} at base page {base}");
-            let value = random.next();
-            shadow[page] = value;
-            let mut content = [0u8; 4096];
-            for (i, chunk) in content.chunks_exact_mut(64).enumerate() {
-                chunk[..8].copy_from_slice(&value.wrapping_mul(i as u64 + 1).to_le_bytes());
-            }
-            region.write_at(offset, &content);
-            if random.below(1000) == 0 {
-                let from = random.below(pages - 40);
-                let count = 1 + random.below(39);
-                region.discard(from * 4096, count * 4096).expect("discard");
-                shadow[from..from + count].fill(0);
-            }
-        }
+        let random = Random::new(base.bytes() as u64, 0);
+        let mut shadow = Shadow::new(len, random, content);
+        shadow.run(&mut region, len / PAGE, &format!("at base page {base}"));
         let stats = manager.stats();
         assert!(stats.stores > 0 && stats.faults_stored > 0, "it ran over its budget: {stats:?}");
         assert!(stats.anon_peak_bytes <= (64 + 16) << 20, "{} is over budget", stats.anon_peak_bytes);

@@ -4,8 +4,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pagoda::{Bytes, Manager, ReleasePolicy};
+use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use rustix::thread::gettid;
 
+const WHAT: &str = "closing under real-time load";
 const BASE: usize = 64 << 10;
 const PAGES: usize = 64;
 /// More than a queue has batches.
@@ -32,15 +34,10 @@ fn threads_named(name: &str) -> Vec<i32> {
     named.collect()
 }
 
-fn skip(why: &str) {
-    assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-    eprintln!("SKIPPED closing under real-time load: {why}");
-}
-
 #[test]
 fn closes_return_while_real_time_threads_have_every_processor() {
-    if !pagoda::userfaultfd_allows_managers() {
-        return skip("this machine offers no userfaultfd with UFFDIO_MOVE");
+    if skip_without_moves(WHAT) {
+        return;
     }
     let builder = Manager::builder().budget(Bytes::mib(512)).user_mode_only(true);
     let manager = builder.release(ReleasePolicy::Background).build().expect("manager");
@@ -61,7 +58,7 @@ fn closes_return_while_real_time_threads_have_every_processor() {
     if !real_time(own_number(), 20)
         || !threads_named("pagoda-handler").into_iter().all(|id| real_time(id, 20))
     {
-        return skip("this process may not use the real-time class, or there is no chrt");
+        return skip(WHAT, "this process may not use the real-time class, or there is no chrt");
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let (ready, go, stop) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));

@@ -1,17 +1,13 @@
 //! Several zones in a real engine: every byte against a shadow, and what each zone gave, holds and lost.
 
+mod support;
+
 use pagoda::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region, ZonePolicy};
 use pagoda_linux::testing::random::Random;
+use pagoda_linux::testing::skip::{skip, skip_without_moves};
 
-fn skip() -> bool {
-    let skip = !pagoda::userfaultfd_allows_managers();
-    if skip {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-        eprintln!("SKIPPED zones: this machine offers no userfaultfd with UFFDIO_MOVE");
-    }
-    skip
-}
+use support::{PAGE, Shadow};
 
 fn builder(zones: &[(&str, u64, Place)]) -> ManagerBuilder {
     let builder = Manager::builder().user_mode_only(true).spill_to("/var/tmp", Bytes::gib(1));
@@ -20,14 +16,14 @@ fn builder(zones: &[(&str, u64, Place)]) -> ManagerBuilder {
 
 /// Writes what `seed` says to every OS page.
 fn fill(region: &mut Region, from: usize, len: usize) {
-    for offset in (from..from + len).step_by(4096) {
+    for offset in (from..from + len).step_by(PAGE) {
         region.write_at(offset, &content(offset as u64));
     }
 }
 
 /// Every line is another, and most of it compresses.
-fn content(value: u64) -> [u8; 4096] {
-    let mut content = [0; 4096];
+fn content(value: u64) -> [u8; PAGE] {
+    let mut content = [0; PAGE];
     for (i, line) in content.chunks_exact_mut(64).enumerate() {
         line[..8]
             .copy_from_slice(&value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(i as u32).to_le_bytes());
@@ -49,7 +45,7 @@ fn check(manager: &Manager) -> Vec<ZoneStats> {
 
 #[test]
 fn what_was_written_is_read_from_unequal_zones_at_each_base_page() {
-    if skip() {
+    if skip_without_moves("zones") {
         return;
     }
     let fair = BasePage::ALL.map(|base| (base, ZonePolicy::Fair));
@@ -60,25 +56,9 @@ fn what_was_written_is_read_from_unequal_zones_at_each_base_page() {
         let manager = builder(&zones).base_page(base).zone_policy(policy).build().expect("manager");
         let len = (6 * least as usize) << 20;
         let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
-        let pages = len / 4096;
-        let mut shadow = vec![0u64; pages];
-        let mut random = Random::new(base.bytes() as u64, 7);
-        for round in 0..pages + pages / 2 {
-            let page = if round < pages { round } else { random.below(pages) };
-            let offset = page * 4096;
-            let mut before = [0; 4096];
-            region.read_at(offset, &mut before);
-            let expected = if shadow[page] == 0 { [0; 4096] } else { content(shadow[page]) };
-            assert!(before == expected, "page {page} at base page {base}, {policy}");
-            shadow[page] = random.next() | 1;
-            region.write_at(offset, &content(shadow[page]));
-            if random.below(1000) == 0 {
-                let from = random.below(pages - 40);
-                let count = 1 + random.below(39);
-                region.discard(from * 4096, count * 4096).expect("discard");
-                shadow[from..from + count].fill(0);
-            }
-        }
+        let random = Random::new(base.bytes() as u64, 7);
+        let mut shadow = Shadow::new(len, random, content);
+        shadow.run(&mut region, len / PAGE / 2, &format!("at base page {base}, {policy}"));
         let stats = manager.stats();
         assert!(stats.stores > 0 && stats.faults_stored > 0, "it ran over its budget: {stats:?}");
         assert!(stats.anon_peak_bytes <= stats.budget_bytes + (16 << 20), "{} held", stats.anon_peak_bytes);
@@ -97,7 +77,7 @@ fn what_was_written_is_read_from_unequal_zones_at_each_base_page() {
 
 #[test]
 fn without_pressure_zones_give_by_their_batches() {
-    if skip() {
+    if skip_without_moves("zones") {
         return;
     }
     for base in [BasePage::K4, BasePage::K16, BasePage::K64] {
@@ -132,7 +112,7 @@ fn without_pressure_zones_give_by_their_batches() {
 
 #[test]
 fn a_remote_zone_is_used_before_anything_is_reclaimed_and_not_before_the_others_are_used_up() {
-    if skip() {
+    if skip_without_moves("zones") {
         return;
     }
     let zones = [("far", 32, Place::Remote), ("near", 32, Place::Local)];
@@ -148,8 +128,8 @@ fn a_remote_zone_is_used_before_anything_is_reclaimed_and_not_before_the_others_
     fill(&mut region, 48 << 20, 80 << 20);
     let after = check(&manager);
     assert_eq!(Bytes::new(manager.stats().zones_spilled_bytes), after[0].allocated);
-    for offset in (0..128 << 20).step_by(4096) {
-        let mut back = [0; 4096];
+    for offset in (0..128 << 20).step_by(PAGE) {
+        let mut back = [0; PAGE];
         region.read_at(offset, &mut back);
         assert!(back == content(offset as u64), "page at {offset}");
     }
@@ -157,7 +137,7 @@ fn a_remote_zone_is_used_before_anything_is_reclaimed_and_not_before_the_others_
 
 #[test]
 fn a_zone_that_is_used_up_does_not_stop_the_other() {
-    if skip() {
+    if skip_without_moves("zones") {
         return;
     }
     let zones = [("small", 4, Place::Local), ("large", 60, Place::Local)];
@@ -165,8 +145,8 @@ fn a_zone_that_is_used_up_does_not_stop_the_other() {
         let manager = builder(&zones).zone_policy(policy).build().expect("manager");
         let mut region = manager.region(Bytes::mib(160)).create().expect("region");
         fill(&mut region, 0, 160 << 20);
-        for offset in (0..160 << 20).step_by(4096).rev() {
-            let mut back = [0; 4096];
+        for offset in (0..160 << 20).step_by(PAGE).rev() {
+            let mut back = [0; PAGE];
             region.read_at(offset, &mut back);
             assert!(back == content(offset as u64), "page at {offset}");
         }
@@ -179,7 +159,7 @@ fn a_zone_that_is_used_up_does_not_stop_the_other() {
 fn the_node_we_run_on_can_be_bound_and_one_that_is_not_there_is_an_error_at_the_start() {
     use pagoda::error::StartError;
 
-    if skip() {
+    if skip_without_moves("zones") {
         return;
     }
     let here = Place::Node(pagoda_linux::node::current());
@@ -191,9 +171,7 @@ fn the_node_we_run_on_can_be_bound_and_one_that_is_not_there_is_an_error_at_the_
             assert!(check(&manager)[0].allocated > Bytes::ZERO);
         }
         Err(StartError::ZoneNode(errno)) => {
-            assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-            eprintln!("SKIPPED binding to a node: {errno}");
-            return;
+            return skip("binding to a node", errno);
         }
         Err(error) => panic!("{error}"),
     }
@@ -206,7 +184,7 @@ fn the_node_we_run_on_can_be_bound_and_one_that_is_not_there_is_an_error_at_the_
 
 #[test]
 fn one_zone_is_the_budget_undivided() {
-    if skip() {
+    if skip_without_moves("zones") {
         return;
     }
     let mut seen = Vec::new();

@@ -4,7 +4,7 @@
 //! waited for, so that it undoes what it set up, and no page is written. This module must never measure anything itself.
 
 use std::fs::OpenOptions;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::html::{About, Outcome, page};
 use super::list::{BENCHES, Entry};
 use super::machine::Machine;
-use super::process::Cancel;
+use super::process::{Cancel, Reader};
 
 /// All quick ones together: five minutes are promised, and the last one may take [`GRACE`] to end. What doesn't fit is ended
 /// and told so.
@@ -29,8 +29,6 @@ const FULL: Duration = Duration::from_secs(7200);
 /// How long a bench that was asked to end may take to undo what it set up.
 const GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
-/// What is kept of what a bench prints and says; their JSON has some ten KiB.
-const OUTPUT_BYTES_MAX: u64 = 4 << 20;
 
 /// What to run.
 #[derive(Args, Debug)]
@@ -142,8 +140,8 @@ fn finish(mut command: Command, limit: Duration, cancel: &Cancel) -> anyhow::Res
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let begun = Instant::now();
     let mut child = command.spawn().context("starting a bench")?;
-    let output = child.stdout.take().map(reader);
-    let errors = child.stderr.take().map(reader);
+    let mut output = child.stdout.take().map(Reader::start);
+    let mut errors = child.stderr.take().map(Reader::start);
     let mut asked: Option<Instant> = None;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -167,21 +165,8 @@ fn finish(mut command: Command, limit: Duration, cancel: &Cancel) -> anyhow::Res
     if asked.is_some() {
         return Ok(Err(format!("it did not end within {} s and was ended", limit.as_secs())));
     }
-    let text = |reader: Option<thread::JoinHandle<String>>| {
-        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
-    };
-    Ok(Ok(Ended { status, output: text(output), errors: text(errors) }))
-}
-
-fn reader(pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let mut pipe = pipe.take(OUTPUT_BYTES_MAX);
-        let _ = pipe.read_to_end(&mut bytes);
-        // Whoever prints more goes on unread, and must not block on it.
-        let _ = std::io::copy(&mut pipe.into_inner(), &mut std::io::sink());
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+    let [output, errors] = [Reader::text(&mut output), Reader::text(&mut errors)];
+    Ok(Ok(Ended { status, output, errors }))
 }
 
 /// Day and minute.
@@ -193,6 +178,7 @@ fn utc(now: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::process::OUTPUT_BYTES_MAX;
     use super::*;
 
     fn shell(script: &str) -> Command {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use pagoda_core::clear::{FrameSize, Order};
 use pagoda_core::size::Bytes;
 use pagoda_linux::clear::Clearer;
@@ -28,6 +28,7 @@ use pagoda_linux::huge_frames::HugeFrames;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
+use super::command;
 use super::machine::{Machine, available_memory_bytes, last_level_cache_bytes};
 use super::process::Cancel;
 use anon_w_seq::Row;
@@ -110,7 +111,7 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
     let llc_bytes = last_level_cache_bytes().unwrap_or(CACHE_ASSUMED);
     let steps = 3 * (rounds + 1) + anon_w_seq::ROWS;
     let setup = Setup {
-        program: std::env::current_exe().context("finding this program")?.display().to_string(),
+        program: command::this_program()?,
         rounds,
         frames_per_round: if args.quick { 50 } else { 300 },
         slot: Duration::from_millis(120),
@@ -118,19 +119,11 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
         // No more than a quarter of what is to be had: the thrashers take some, too.
         cycled_bytes: Bytes::new((llc_bytes * CYCLED_PER_CACHE).min(available_memory_bytes() / 4)),
         clock_ns: orders::clock_ns(),
-        // Drawn on standard error, and there only if that is a terminal.
-        progress: ProgressBar::new(steps as u64).with_style(
-            ProgressStyle::with_template("{msg} [{bar:30}] step {pos} of {len}, {elapsed} gone, {eta} to go")
-                .context("the progress bar's template")?,
-        ),
+        progress: command::progress(steps as u64, "step")?,
     };
     let clear = Clear::measure(&setup, cores, args.quick, &Cancel::on_signals()?)?;
     setup.progress.finish_and_clear();
-    if args.json {
-        println!("{}", serde_json::to_string(&clear)?);
-    } else {
-        print!("{}", clear.table());
-    }
+    command::print(&clear, args.json, Clear::table)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -188,7 +181,7 @@ impl Clear {
             thrashers,
             llc_bytes: setup.llc_bytes,
             cycled_bytes: setup.cycled_bytes.get(),
-            clock_ns: super::report::round(setup.clock_ns),
+            clock_ns: super::stats::round(setup.clock_ns),
             cached_kernel: format!("{:?}", clearer.cached()),
             streaming_kernel: format!("{:?}", clearer.streaming()),
             rounds: setup.rounds,

@@ -13,6 +13,7 @@ mod base_page;
 mod budget;
 mod churn;
 mod clear;
+mod command;
 mod data;
 mod histogram;
 mod html;
@@ -21,6 +22,7 @@ mod list;
 mod machine;
 mod migrate;
 mod no_pressure;
+mod pairs;
 mod pattern;
 mod process;
 mod programs;
@@ -29,6 +31,7 @@ mod release;
 mod report;
 mod scratch;
 mod stats;
+mod text_table;
 mod tree;
 pub mod worker;
 mod zones;
@@ -36,9 +39,8 @@ mod zones;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use pagoda_core::size::Bytes;
 
 use budget::Load;
@@ -175,7 +177,7 @@ fn budget(args: &BudgetArgs) -> anyhow::Result<ExitCode> {
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
     let mut plan = Plan {
-        program: std::env::current_exe().context("finding this program")?.display().to_string(),
+        program: command::this_program()?,
         budget: args.budget.unwrap_or(Bytes::mib(if args.quick { 64 } else { 256 })),
         pairs,
         program_pairs: if args.quick { 1 } else { pairs.max(PROGRAM_PAIRS) },
@@ -186,11 +188,7 @@ fn budget(args: &BudgetArgs) -> anyhow::Result<ExitCode> {
     let total = runs(Part::Compressed, 4 + 4 * plan.pairs)
         + runs(Part::Spilled, 4 + 4 * plan.pairs)
         + runs(Part::NoPressure, 5 * (1 + 2 * (1 + plan.program_pairs)));
-    // Drawn on standard error, and there only if that is a terminal.
-    plan.progress = ProgressBar::new(total).with_style(
-        ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
-            .context("the progress bar's template")?,
-    );
+    plan.progress = command::progress(total, "run")?;
     let cancel = Cancel::on_signals()?;
     let mut report = Report {
         bench: "budget",
@@ -219,12 +217,7 @@ fn budget(args: &BudgetArgs) -> anyhow::Result<ExitCode> {
     }
     plan.progress.finish_and_clear();
     report.kernel = report.kernel_reason.is_none().then_some("memory group + zram (lz4) + swap file");
-
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", report::table(&report));
-    }
+    command::print(&report, args.json, Report::table)?;
     let settings = [&report.compressed, &report.spilled].into_iter().flatten();
     let failed = settings
         .into_iter()

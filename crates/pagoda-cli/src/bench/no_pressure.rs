@@ -7,23 +7,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use comfy_table::{CellAlignment, Table};
-use pagoda::config::MINIMUM_BUDGET;
+use anyhow::Context;
+use comfy_table::Table;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 
-use super::budget::reason;
 use super::churn::Churn;
+use super::pairs::{Missing, Pairs};
 use super::process::{Cancel, run};
 use super::programs::{Program, installed};
-use super::report::round;
 use super::scratch::Scratch;
-use super::stats::{median, spread};
+use super::stats::round;
+use super::text_table::text_table;
 use super::{Plan, pagoda_run, warm};
 
-/// The budget over the native peak.
-const HEADROOM: f64 = 1.2;
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 /// Touched and freed before each run: what the largest of the programs peaks at.
 const WARM: Bytes = Bytes::mib(320);
@@ -107,17 +104,10 @@ impl NoPressure {
 
     /// For people.
     pub fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header([
-            "program",
-            "native s",
-            "pagoda s",
-            "overhead %",
-            "spread",
-            "native peak",
-            "budget",
-        ]);
+        let mut table = text_table(
+            ["program", "native s", "pagoda s", "overhead %", "spread", "native peak", "budget"],
+            1..,
+        );
         let churns = self.churns.iter().map(|(name, outcome)| (format!("{name} churn"), outcome));
         for (name, outcome) in self.programs.iter().map(|(name, o)| (name.clone(), o)).chain(churns) {
             match outcome {
@@ -133,9 +123,6 @@ impl NoPressure {
                 Outcome::LeftOut { left_out } => table.add_row([name, format!("left out: {left_out}")]),
                 Outcome::Failed { failed } => table.add_row([name, format!("failed: {failed}")]),
             };
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
         }
         table
     }
@@ -153,38 +140,22 @@ impl Outcome {
 /// Measures pairs of native and managed runs. `sample` is given the budget, or `None` for a native run.
 fn pairs(
     plan: &Plan,
-    mut sample: impl FnMut(Option<Bytes>) -> anyhow::Result<Sample>,
+    sample: impl FnMut(Option<Bytes>) -> anyhow::Result<Sample>,
 ) -> anyhow::Result<Outcome> {
-    let peak = match sample(None) {
-        Ok((_, peak)) => peak,
-        Err(error) => return Ok(Outcome::LeftOut { left_out: format!("natively: {}", reason(error)?) }),
+    let pairs = match Pairs::measure(plan.program_pairs, |(_, peak): &Sample| *peak, sample)? {
+        Ok(pairs) => pairs,
+        Err(Missing::LeftOut(why)) => return Ok(Outcome::LeftOut { left_out: format!("natively: {why}") }),
+        Err(Missing::Failed(failed)) => return Ok(Outcome::Failed { failed }),
     };
-    let budget = Bytes::new(((peak as f64 * HEADROOM) as u64).next_multiple_of(4096)).max(MINIMUM_BUDGET);
-    let (mut native, mut managed, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for number in 0..=plan.program_pairs {
-        let mut both = [0.0; 2];
-        // Who goes first changes from pair to pair.
-        for side in if number % 2 == 0 { [0, 1] } else { [1, 0] } {
-            both[side] = match sample((side == 1).then_some(budget)) {
-                Ok((seconds, _)) => seconds,
-                Err(error) => return Ok(Outcome::Failed { failed: reason(error)? }),
-            };
-        }
-        if number > 0 {
-            native.push(both[0]);
-            managed.push(both[1]);
-            ratios.push(both[1] / both[0]);
-        }
-    }
-    let none = || anyhow!("no pair counts");
+    let compared = pairs.compare(|(seconds, _)| *seconds).context("no pair counts")?;
     Ok(Outcome::Measured(Measured {
-        overhead_percent: round((median(&ratios).with_context(none)? - 1.0) * 100.0),
-        ratio_spread: spread(&ratios).with_context(none)?.map(round),
-        native_s: round(median(&native).with_context(none)?),
-        pagoda_s: round(median(&managed).with_context(none)?),
-        native_peak_bytes: peak,
-        budget_bytes: budget.get(),
-        pairs: ratios.len(),
+        overhead_percent: round((compared.ratio - 1.0) * 100.0),
+        ratio_spread: compared.ratio_spread.map(round),
+        native_s: round(compared.native),
+        pagoda_s: round(compared.managed),
+        native_peak_bytes: pairs.peak_bytes,
+        budget_bytes: pairs.budget.get(),
+        pairs: pairs.native.len(),
     }))
 }
 
@@ -224,6 +195,8 @@ fn churn(
 
 #[cfg(test)]
 mod tests {
+    use anyhow::anyhow;
+
     use super::*;
 
     fn plan() -> Plan {

@@ -19,7 +19,9 @@ const POLL: Duration = Duration::from_millis(1);
 const SAMPLE: Duration = Duration::from_millis(10);
 /// How long a child that was asked to end may take before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
-/// What is kept of a child's standard error.
+/// What is kept of what a child prints and says; the JSON of a bench has some ten KiB.
+pub const OUTPUT_BYTES_MAX: u64 = 4 << 20;
+/// What is told of a child's standard error.
 const ERROR_BYTES_MAX: usize = 2000;
 
 /// Set by a signal that asks the benchmark to end: the number of that signal.
@@ -68,8 +70,8 @@ pub struct Finished {
 pub struct Running {
     child: Child,
     started: Instant,
-    output: Option<thread::JoinHandle<String>>,
-    errors: Option<thread::JoinHandle<String>>,
+    output: Option<Reader>,
+    errors: Option<Reader>,
     managed: bool,
     anonymous_bytes_peak: u64,
     sampled: Instant,
@@ -108,8 +110,8 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("starting {program}"))?;
-        let output = child.stdout.take().map(reader);
-        let errors = child.stderr.take().map(reader);
+        let output = child.stdout.take().map(Reader::start);
+        let errors = child.stderr.take().map(Reader::start);
         let managed = arguments.first().is_some_and(|first| first == "run");
         Ok(Self { child, started, output, errors, managed, anonymous_bytes_peak: 0, sampled: started })
     }
@@ -136,7 +138,7 @@ impl Running {
             thread::sleep(POLL);
         };
         let seconds = self.started.elapsed().as_secs_f64();
-        let output = text(&mut self.output);
+        let output = Reader::text(&mut self.output);
         cancel.check()?;
         if !status.success() {
             bail!("{status}: {}", self.errors());
@@ -156,7 +158,7 @@ impl Running {
 
     /// What it said on standard error. Blocks until it has closed that.
     pub fn errors(&mut self) -> String {
-        let errors: String = text(&mut self.errors).chars().take(ERROR_BYTES_MAX).collect();
+        let errors: String = Reader::text(&mut self.errors).chars().take(ERROR_BYTES_MAX).collect();
         errors.trim().to_owned()
     }
 
@@ -208,16 +210,25 @@ impl Drop for Running {
     }
 }
 
-fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
-}
+/// A pipe that is read to its end beside everything else.
+pub struct Reader(thread::JoinHandle<String>);
 
-fn text(pipe: &mut Option<thread::JoinHandle<String>>) -> String {
-    pipe.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
+impl Reader {
+    pub fn start(pipe: impl Read + Send + 'static) -> Self {
+        Self(thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let mut pipe = pipe.take(OUTPUT_BYTES_MAX);
+            let _ = pipe.read_to_end(&mut bytes);
+            // Whoever prints more goes on unread, and must not block on it.
+            let _ = std::io::copy(&mut pipe.into_inner(), &mut std::io::sink());
+            String::from_utf8_lossy(&bytes).into_owned()
+        }))
+    }
+
+    /// What was read, the second time nothing. Blocks until whoever has the other end has closed it.
+    pub fn text(reader: &mut Option<Self>) -> String {
+        reader.take().and_then(|Self(thread)| thread.join().ok()).unwrap_or_default()
+    }
 }
 
 fn first_child(pid: u32) -> Option<u32> {

@@ -1,4 +1,4 @@
-//! A client of a Redis server at a socket: requests, and replies that are read as they are expected.
+//! A Redis server at a socket and a client of it: requests, and replies that are read as they are expected.
 //!
 //! Any reply that is another one is an error: nobody may count a request whose answer was wrong.
 
@@ -11,6 +11,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::process::{Cancel, Running};
+
+/// Requests on their way at a time, where many are.
+pub const PIPELINE: usize = 64;
+
+/// The command line of a server at a socket, which never saves unasked.
+pub fn server(directory: &Path, socket: &Path) -> Vec<String> {
+    let [directory, at] = [directory, socket].map(|path| path.display().to_string());
+    let server = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--dir", &directory];
+    server.into_iter().chain(["--unixsocket", &at]).map(str::to_owned).collect()
+}
+
+/// A key as the server knows it.
+pub fn name(key: u64) -> Vec<u8> {
+    format!("key:{key:08}").into_bytes()
+}
 
 /// One connection.
 pub struct Client {
@@ -64,6 +79,30 @@ impl Client {
     pub fn ask(&mut self, words: &[&[u8]]) -> anyhow::Result<()> {
         self.send(words)?;
         Ok(self.write.flush()?)
+    }
+
+    /// Sets all these keys.
+    pub fn set_all(
+        &mut self,
+        pairs: impl IntoIterator<Item = (u64, Vec<u8>)>,
+        cancel: &Cancel,
+    ) -> anyhow::Result<()> {
+        let mut pairs = pairs.into_iter();
+        loop {
+            cancel.check()?;
+            let mut sent = 0;
+            for (key, value) in pairs.by_ref().take(PIPELINE) {
+                self.send(&[b"SET", &name(key), &value])?;
+                sent += 1;
+            }
+            if sent == 0 {
+                return Ok(());
+            }
+            self.flush()?;
+            for _ in 0..sent {
+                self.expect("+OK")?;
+            }
+        }
     }
 
     /// Reads a reply's line.

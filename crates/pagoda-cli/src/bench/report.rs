@@ -1,18 +1,19 @@
-//! The figures as they are printed: JSON whose keys other tools read, and a table for people. Pure.
+//! The figures as they are printed: JSON whose keys other tools read (`table.rs` has them for people). Pure.
 //!
 //! Every figure is a median over the pairs that count; every spread is the least and the greatest of them. A side
 //! that could not run has nulls and a reason, never a made-up number.
 
+mod table;
+
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
 use super::histogram::Percentiles;
 use super::kernel::{Split, SwapPeak};
 use super::machine::Machine;
 use super::no_pressure::NoPressure;
-use super::stats::{median, median_percentiles, spread};
+use super::stats::{median, median_of, median_percentiles, middle, round};
 use super::worker::{Pattern, Phase};
 
 /// All that `pagoda bench budget` found out.
@@ -130,126 +131,45 @@ impl Figures {
             pairs.iter().filter_map(ratio).collect::<Vec<f64>>()
         };
         let rates = |phases: &[Phase]| phases.iter().map(|phase| phase.gib_s).collect::<Vec<_>>();
-        let counts = |phases: &[Phase]| phases.iter().map(|phase| phase.faults as f64).collect::<Vec<_>>();
+        let faults = |phases: &[Phase]| median_of(phases, |phase| phase.faults as f64);
         let of = |phases: &[Phase], pick: fn(&Phase) -> Percentiles| {
             median_percentiles(&phases.iter().map(pick).collect::<Vec<_>>())
         };
         let (pagoda, kernel, uncharged) =
             (phases(|p| &p.pagoda), phases(|p| &p.kernel), phases(|p| &p.uncharged));
         let in_thread = phases(|p| &p.in_thread);
-        let over_kernel = ratios(|p| &p.pagoda, |p| &p.kernel);
-        let in_thread_over_kernel = ratios(|p| &p.in_thread, |p| &p.kernel);
-        let round = |value: Option<f64>| value.map(round);
-        let round_both = |both: Option<[f64; 2]>| both.map(|both| both.map(self::round));
+        let (pagoda_gib_s, pagoda_gib_s_spread) = middle(&rates(&pagoda)).unzip();
+        let (kernel_gib_s, kernel_gib_s_spread) = middle(&rates(&kernel)).unzip();
+        let (ratio, ratio_spread) = middle(&ratios(|p| &p.pagoda, |p| &p.kernel)).unzip();
+        let (kernel_uncharged_gib_s, kernel_uncharged_gib_s_spread) = middle(&rates(&uncharged)).unzip();
+        let (in_thread_gib_s, in_thread_gib_s_spread) = middle(&rates(&in_thread)).unzip();
+        let (in_thread_ratio, in_thread_ratio_spread) =
+            middle(&ratios(|p| &p.in_thread, |p| &p.kernel)).unzip();
         Self {
-            pagoda_gib_s: round(median(&rates(&pagoda))),
-            kernel_gib_s: round(median(&rates(&kernel))),
-            ratio: round(median(&over_kernel)),
+            pagoda_gib_s,
+            kernel_gib_s,
+            ratio,
             pagoda_fault_us: of(&pagoda, |p| p.fault_us),
             kernel_fault_us: of(&kernel, |p| p.fault_us),
-            pagoda_gib_s_spread: round_both(spread(&rates(&pagoda))),
-            kernel_gib_s_spread: round_both(spread(&rates(&kernel))),
-            ratio_spread: round_both(spread(&over_kernel)),
+            pagoda_gib_s_spread,
+            kernel_gib_s_spread,
+            ratio_spread,
             pagoda_touch_us: of(&pagoda, |p| p.touch_us),
             kernel_touch_us: of(&kernel, |p| p.touch_us),
             touches: pagoda.first().or(kernel.first()).map(|phase| phase.touches),
-            pagoda_faults: median(&counts(&pagoda)),
-            kernel_faults: median(&counts(&kernel)),
-            kernel_uncharged_gib_s: round(median(&rates(&uncharged))),
-            kernel_uncharged_gib_s_spread: round_both(spread(&rates(&uncharged))),
-            kernel_uncharged_ratio: round(median(&ratios(|p| &p.pagoda, |p| &p.uncharged))),
+            pagoda_faults: faults(&pagoda),
+            kernel_faults: faults(&kernel),
+            kernel_uncharged_gib_s,
+            kernel_uncharged_gib_s_spread,
+            kernel_uncharged_ratio: median(&ratios(|p| &p.pagoda, |p| &p.uncharged)).map(round),
             kernel_uncharged_fault_us: of(&uncharged, |p| p.fault_us),
-            in_thread_gib_s: round(median(&rates(&in_thread))),
-            in_thread_gib_s_spread: round_both(spread(&rates(&in_thread))),
-            in_thread_ratio: round(median(&in_thread_over_kernel)),
-            in_thread_ratio_spread: round_both(spread(&in_thread_over_kernel)),
+            in_thread_gib_s,
+            in_thread_gib_s_spread,
+            in_thread_ratio,
+            in_thread_ratio_spread,
             in_thread_fault_us: of(&in_thread, |p| p.fault_us),
         }
     }
-}
-
-/// Three digits after the point: what is beyond is noise.
-pub fn round(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
-}
-
-/// The report for people.
-pub fn table(report: &Report) -> String {
-    let mut text = format!("{}\n", report.machine);
-    let budget = pagoda_core::size::Bytes::new(report.budget_bytes);
-    let settings = [("compressed", &report.compressed), ("spilled", &report.spilled)];
-    for (name, setting) in settings.into_iter().filter_map(|(name, setting)| Some((name, setting.as_ref()?)))
-    {
-        let details = &setting.setting;
-        text += &format!(
-            "\n{name}: {} of data in {budget}; LZ4 {:.2}:1 by 4 KiB, {:.2}:1 by 64 KiB; median of {} pairs (least-greatest)\n",
-            pagoda_core::size::Bytes::new(details.data_bytes),
-            details.lz4_ratio_4k,
-            details.lz4_ratio_64k,
-            report.pairs
-        );
-        text += &patterns_table(setting).to_string();
-        text += "\n";
-        let reasons = [
-            ("pagoda", &details.pagoda_reason),
-            ("kernel", &details.kernel_reason),
-            ("in thread", &details.in_thread_reason),
-        ];
-        for (side, reason) in reasons.into_iter().filter_map(|(side, reason)| Some((side, reason.as_ref()?)))
-        {
-            text += &format!("{side} did not run: {reason}\n");
-        }
-    }
-    if let Some(reason) = &report.kernel_reason {
-        text += &format!("\nno comparison with the kernel: {reason}\n");
-    }
-    if let Some(no_pressure) = &report.no_pressure {
-        text += &format!("\nno pressure: budget 1.2 times the native peak\n{}\n", no_pressure.table());
-    }
-    text
-}
-
-fn patterns_table(setting: &Setting) -> Table {
-    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-    let rate = |value: Option<f64>, spread: Option<[f64; 2]>| match spread {
-        Some([least, greatest]) => format!("{} ({least:.2}-{greatest:.2})", number(value)),
-        None => number(value),
-    };
-    let fault = |p: Option<Percentiles>| {
-        p.map_or_else(|| "-".to_owned(), |p| format!("{:.0} / {:.0} / {:.0}", p.p50, p.p99, p.p999))
-    };
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header([
-        "pattern",
-        "pagoda GiB/s",
-        "kernel GiB/s",
-        "ratio",
-        "zram uncharged GiB/s",
-        "in thread GiB/s",
-        "its ratio",
-        "pagoda fault us 50/99/99.9%",
-        "kernel fault us 50/99/99.9%",
-        "in thread fault us 50/99/99.9%",
-    ]);
-    for (pattern, figures) in &setting.patterns {
-        table.add_row([
-            format!("{pattern:?}").to_lowercase(),
-            rate(figures.pagoda_gib_s, figures.pagoda_gib_s_spread),
-            rate(figures.kernel_gib_s, figures.kernel_gib_s_spread),
-            rate(figures.ratio, figures.ratio_spread),
-            rate(figures.kernel_uncharged_gib_s, figures.kernel_uncharged_gib_s_spread),
-            rate(figures.in_thread_gib_s, figures.in_thread_gib_s_spread),
-            rate(figures.in_thread_ratio, figures.in_thread_ratio_spread),
-            fault(figures.pagoda_fault_us),
-            fault(figures.kernel_fault_us),
-            fault(figures.in_thread_fault_us),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }
 
 #[cfg(test)]
@@ -322,6 +242,6 @@ mod tests {
             json["compressed"]["fill"]["kernel_gib_s"].is_null()
                 && json["compressed"]["fill"]["ratio"].is_null()
         );
-        assert!(table(&report).contains("not root"));
+        assert!(report.table().contains("not root"));
     }
 }

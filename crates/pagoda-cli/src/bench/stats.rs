@@ -1,4 +1,4 @@
-//! Medians and spreads over pairs of runs. Pure.
+//! Medians and spreads over runs. Pure.
 
 use super::histogram::Percentiles;
 
@@ -27,9 +27,29 @@ pub fn spread(values: &[f64]) -> Option<[f64; 2]> {
     Some([least, greatest])
 }
 
+/// The median of one figure of all samples. `None` of nothing.
+pub fn median_of<T>(samples: &[T], figure: impl Fn(&T) -> f64) -> Option<f64> {
+    median(&samples.iter().map(figure).collect::<Vec<_>>())
+}
+
+/// The median and the spread as they are told: rounded. `None` of nothing.
+pub fn middle(values: &[f64]) -> Option<(f64, [f64; 2])> {
+    Some((round(median(values)?), spread(values)?.map(round)))
+}
+
+/// The same of one figure of all samples.
+pub fn middle_of<T>(samples: &[T], figure: impl Fn(&T) -> f64) -> Option<(f64, [f64; 2])> {
+    middle(&samples.iter().map(figure).collect::<Vec<_>>())
+}
+
+/// Three digits after the point: what is beyond is noise.
+pub fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
 /// The median of each percentile over several runs.
 pub fn median_percentiles(runs: &[Percentiles]) -> Option<Percentiles> {
-    let of = |pick: fn(&Percentiles) -> f64| median(&runs.iter().map(pick).collect::<Vec<_>>());
+    let of = |pick: fn(&Percentiles) -> f64| median_of(runs, pick);
     Some(Percentiles { p50: of(|p| p.p50)?, p99: of(|p| p.p99)?, p999: of(|p| p.p999)? })
 }
 
@@ -51,7 +71,8 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
         assert_eq!(spread(&[3.0, 1.0, 2.0]), Some([1.0, 3.0]));
-        assert_eq!(spread(&[]), None);
+        assert_eq!((spread(&[]), middle(&[])), (None, None));
+        assert_eq!(middle_of(&[3, 1, 2], |third| f64::from(*third) / 3.0), Some((0.667, [0.333, 1.0])));
         assert_eq!(midmean(&[1000.0, 2.0, 4.0, 0.0]), Some(3.0));
         assert_eq!((midmean(&[7.0]), midmean(&[])), (Some(7.0), None));
     }

@@ -7,33 +7,31 @@
 
 mod memory;
 mod redis;
+mod table;
 mod work;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
-use comfy_table::{CellAlignment, Table};
-use indicatif::{ProgressBar, ProgressStyle};
 use pagoda::config::MINIMUM_BUDGET;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 
 use super::budget::reason;
+use super::command::{print, progress, this_program};
 use super::machine::Machine;
+use super::pairs::{Missing, Pairs};
 use super::process::{Cancel, run};
-use super::report::round;
 use super::scratch::Scratch;
-use super::stats::{median, spread};
+use super::stats::round;
 use super::{Plan, pagoda_run, warm};
 use memory::descendants_bytes;
 use redis::Bgsave;
 use work::Work;
 
 const RUN_LIMIT: Duration = Duration::from_secs(300);
-/// The budget over the native peak, where memory suffices.
-const HEADROOM: f64 = 1.2;
 /// Touched and freed before each run.
 const WARM: Bytes = Bytes::mib(512);
 /// The fork and the four trees that are timed as a whole; the latter are run once more, in half of their memory.
@@ -108,46 +106,22 @@ struct Sample {
     peak_bytes: u64,
 }
 
-/// Measured pairs of a native and a managed run, and what is needed for more.
-struct Pairs {
-    native: Vec<Sample>,
-    managed: Vec<Sample>,
-    peak_bytes: u64,
-}
-
-/// Why there are no pairs.
-enum Missing {
-    /// It doesn't run natively.
-    LeftOut(String),
-    /// It runs natively, and not under Pagoda.
-    Failed(String),
-}
-
 /// Runs `pagoda bench tree`. Exit status 1 if Pagoda's side failed anywhere.
 pub fn run_all(args: &TreeArgs) -> anyhow::Result<ExitCode> {
     let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
     let of_a_work = 1 + 2 * (1 + pairs);
     let total = of_a_work + (WORKS - 1) * (of_a_work + 1) + redis::runs(pairs);
-    // Drawn on standard error, and there only if that is a terminal.
-    let progress = ProgressBar::new(total as u64).with_style(
-        ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
-            .context("the progress bar's template")?,
-    );
     let plan = Plan {
-        program: std::env::current_exe().context("finding this program")?.display().to_string(),
+        program: this_program()?,
         budget: MINIMUM_BUDGET,
         pairs,
         program_pairs: pairs,
         quick: args.quick,
-        progress,
+        progress: progress(total as u64, "run")?,
     };
     let tree = Tree::measure(&plan, &Cancel::on_signals()?)?;
     plan.progress.finish_and_clear();
-    if args.json {
-        println!("{}", serde_json::to_string(&tree)?);
-    } else {
-        print!("{}", tree.table());
-    }
+    print(&tree, args.json, Tree::table)?;
     Ok(if tree.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -183,55 +157,6 @@ impl Tree {
             || self.redis_bgsave.failed()
             || (self.fork_ms.native.is_some() && self.fork_ms.pagoda.is_none())
     }
-
-    /// For people.
-    fn table(&self) -> String {
-        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header(["tree", "native", "pagoda", "ratio", "in half", "over the half", "why not"]);
-        let held = Bytes::new(self.fork_ms.held_bytes);
-        let (fork, text) = (&self.fork_ms, |reason: &Option<String>| reason.clone().unwrap_or_default());
-        table.add_row([
-            format!("fork of {held}, ms"),
-            number(fork.native),
-            number(fork.pagoda),
-            number(fork.ratio),
-            "-".to_owned(),
-            "-".to_owned(),
-            text(&fork.reason),
-        ]);
-        for (name, outcome) in self.outcomes() {
-            table.add_row([
-                format!("{name}, s"),
-                number(outcome.native_s),
-                number(outcome.pagoda_s),
-                number(outcome.ratio),
-                number(outcome.half_s),
-                outcome.half_exceeded_mib.map_or_else(|| "-".to_owned(), |mib| format!("{mib:.1} MiB")),
-                text(&outcome.reason),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(1).take(5) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        let redis = &self.redis_bgsave;
-        let mut save = Table::new();
-        save.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-        save.set_header(["redis while it saves", "requests/s", "p99 ms"]);
-        for (side, ops, p99) in [
-            ("native", redis.native_ops, redis.native_p99_ms),
-            ("pagoda, half the memory", redis.pagoda_ops, redis.p99_ms),
-            ("memory group + zram, the same", redis.kernel_ops, redis.kernel_p99_ms),
-        ] {
-            save.add_row([side.to_owned(), number(ops), number(p99)]);
-        }
-        let mut text = format!("{}\n\n{table}\n\n{save}\n", self.machine);
-        for (side, reason) in &redis.reasons {
-            text += &format!("redis, {side}: {reason}\n");
-        }
-        text
-    }
 }
 
 struct Bench<'a> {
@@ -255,38 +180,27 @@ impl Bench<'_> {
         Ok(Sample { output: finished.output, seconds: finished.seconds, peak_bytes })
     }
 
-    /// Pairs in turn, with 1.2 times the native peak.
+    /// Pairs in turn. `same`: all have to print the same.
     fn pairs(
         &self,
         work: anyhow::Result<Work>,
         same: bool,
-    ) -> anyhow::Result<Result<(Work, Pairs), Missing>> {
-        let first = work.and_then(|work| Ok((self.sample(&work, None)?, work)));
-        let (first, work) = match first {
-            Ok(first) => first,
+    ) -> anyhow::Result<Result<(Work, Pairs<Sample>), Missing>> {
+        let work = match work {
+            Ok(work) => work,
             Err(error) => return Ok(Err(Missing::LeftOut(reason(error)?))),
         };
-        let budget = Bytes::new(((first.peak_bytes as f64 * HEADROOM) as u64).next_multiple_of(4096));
-        let budget = budget.max(MINIMUM_BUDGET);
-        let mut pairs = Pairs { native: Vec::new(), managed: Vec::new(), peak_bytes: first.peak_bytes };
-        for number in 0..=self.plan.pairs {
-            // Who goes first changes from pair to pair.
-            for managed in if number % 2 == 0 { [false, true] } else { [true, false] } {
-                let sample = match self.sample(&work, managed.then_some(budget)) {
-                    Ok(sample) if same && sample.output != first.output => {
-                        let wrong =
-                            format!("it printed {:?}, and {:?} natively", sample.output, first.output);
-                        return Ok(Err(Missing::Failed(wrong)));
-                    }
-                    Ok(sample) => sample,
-                    Err(error) => return Ok(Err(Missing::Failed(reason(error)?))),
-                };
-                if number > 0 {
-                    if managed { pairs.managed.push(sample) } else { pairs.native.push(sample) }
-                }
+        let mut first: Option<String> = None;
+        let sample = |budget| {
+            let sample = self.sample(&work, budget)?;
+            let first = first.get_or_insert_with(|| sample.output.clone());
+            if same && sample.output != *first {
+                bail!("it printed {:?}, and {first:?} natively", sample.output);
             }
-        }
-        Ok(Ok((work, pairs)))
+            Ok(sample)
+        };
+        let pairs = Pairs::measure(self.plan.pairs, |sample: &Sample| sample.peak_bytes, sample)?;
+        Ok(pairs.map(|pairs| (work, pairs)))
     }
 
     /// A call whose times the work itself prints.
@@ -299,17 +213,15 @@ impl Bench<'_> {
                 return Ok(Calls { reason: Some(reason), ..calls });
             }
         };
-        let times = |samples: &[Sample]| -> anyhow::Result<Vec<f64>> {
-            let time = |sample: &Sample| sample.output.trim().parse().context("reading what the forks took");
-            samples.iter().map(time).collect()
+        let time = |sample: Sample| -> anyhow::Result<f64> {
+            sample.output.trim().parse().context("reading what the forks took")
         };
-        let (native, managed) = (times(&pairs.native)?, times(&pairs.managed)?);
-        let ratios = ratios(&native, &managed);
+        let compared = pairs.try_map(time)?.compare(|time| *time).context("no pair counts")?;
         Ok(Calls {
-            native: median(&native).map(round),
-            pagoda: median(&managed).map(round),
-            ratio: median(&ratios).map(round),
-            ratio_spread: spread(&ratios).map(|both| both.map(round)),
+            native: Some(round(compared.native)),
+            pagoda: Some(round(compared.managed)),
+            ratio: Some(round(compared.ratio)),
+            ratio_spread: Some(compared.ratio_spread.map(round)),
             ..calls
         })
     }
@@ -327,14 +239,12 @@ impl Bench<'_> {
                 return Ok(Outcome { reason: Some(reason), failed, ..Outcome::default() });
             }
         };
-        let seconds = |samples: &[Sample]| samples.iter().map(|sample| sample.seconds).collect::<Vec<_>>();
-        let (native, managed) = (seconds(&pairs.native), seconds(&pairs.managed));
-        let ratios = ratios(&native, &managed);
+        let compared = pairs.compare(|sample| sample.seconds).context("no pair counts")?;
         let mut outcome = Outcome {
-            native_s: median(&native).map(round),
-            pagoda_s: median(&managed).map(round),
-            ratio: median(&ratios).map(round),
-            ratio_spread: spread(&ratios).map(|both| both.map(round)),
+            native_s: Some(round(compared.native)),
+            pagoda_s: Some(round(compared.managed)),
+            ratio: Some(round(compared.ratio)),
+            ratio_spread: Some(compared.ratio_spread.map(round)),
             native_peak_bytes: Some(pairs.peak_bytes),
             ..Outcome::default()
         };
@@ -360,10 +270,6 @@ impl Bench<'_> {
         }
         Ok(outcome)
     }
-}
-
-fn ratios(native: &[f64], managed: &[f64]) -> Vec<f64> {
-    native.iter().zip(managed).map(|(native, managed)| managed / native).collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! figures of the engine, which are those of [`engine`], from a real one.
 
 mod engine;
+mod table;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -16,8 +17,7 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use comfy_table::{CellAlignment, Table};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::{HANDLERS_MAX, Watermarks};
@@ -26,9 +26,9 @@ use pagoda_core::zone::cases::{Case, LOCAL_ZONES};
 use pagoda_core::zone::{Counters, Grant, Shortage, Zone, ZonePolicy, Zones};
 use serde::Serialize;
 
+use super::command;
 use super::machine::Machine;
-use super::report::round;
-use super::stats::{median, spread};
+use super::stats::{middle, round};
 
 /// Allocations of which the shares are told.
 const SHARED_ALLOCATIONS: u32 = 100_000;
@@ -100,19 +100,11 @@ struct Costs {
 /// Runs `pagoda bench zones`.
 pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
     let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
-    // Drawn on standard error, and there only if that is a terminal.
-    let progress = ProgressBar::new(3 + pairs as u64).with_style(
-        ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
-            .context("the progress bar's template")?,
-    );
+    let progress = command::progress(3 + pairs as u64, "run")?;
     let allocations = if args.quick { 1 << 20 } else { 1 << 24 };
     let report = Report::measure(pairs, args.quick, allocations, &progress)?;
     progress.finish_and_clear();
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
+    command::print(&report, args.json, Report::table)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -204,13 +196,9 @@ fn costs(
         }
         progress.inc(1);
     }
-    let none = "no pair was timed";
-    Ok(Costs {
-        warm: median(&warm).map(round).context(none)?,
-        warm_spread: spread(&warm).context(none)?.map(round),
-        cold: median(&cold).map(round).context(none)?,
-        cold_spread: spread(&cold).context(none)?.map(round),
-    })
+    let of = |times: &[f64]| middle(times).context("no pair was timed");
+    let ((warm, warm_spread), (cold, cold_spread)) = (of(&warm)?, of(&cold)?);
+    Ok(Costs { warm, warm_spread, cold, cold_spread })
 }
 
 /// What one of `allocations` takes.
@@ -253,77 +241,6 @@ impl Report {
             quick,
             machine: Machine::this(),
         })
-    }
-
-    /// For people.
-    fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header([
-            "case", "policy", "resets", "scans", "visits", "skips", "shares", "spills", "wake-ups",
-        ]);
-        for (case, policies) in &self.cases {
-            for name in ZonePolicy::ALL.map(ZonePolicy::name) {
-                let counts = &policies[name];
-                let [first, second] = counts.shares;
-                table.add_row([
-                    (*case).to_owned(),
-                    name.to_owned(),
-                    counts.resets.to_string(),
-                    counts.scans.to_string(),
-                    counts.zone_visits.to_string(),
-                    counts.skips.to_string(),
-                    format!("{first}:{second}"),
-                    counts.spills.to_string(),
-                    counts.wake_ups.to_string(),
-                ]);
-            }
-        }
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        let mut engines = Table::new();
-        engines.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-        engines.set_header([
-            "engine",
-            "shares %",
-            "error %",
-            "resets",
-            "shortages",
-            "frames",
-            "age ratio",
-            "MB/s",
-        ]);
-        for (policy, outcome) in &self.engine {
-            let [first, second] = outcome.shares_percent;
-            engines.add_row([
-                (*policy).to_owned(),
-                format!("{first:.1}:{second:.1}"),
-                format!("{:.2}", outcome.share_error_percent),
-                outcome.resets.to_string(),
-                outcome.shortages.to_string(),
-                outcome.frames.to_string(),
-                format!("{:.2}", outcome.age_ratio),
-                format!("{:.0}", outcome.mb_s),
-            ]);
-        }
-        for column in engines.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        let Self { share_error_percent, share_threads, cache_frames, alloc_ns, pairs, .. } = self;
-        let [first, second] = self.share_allocations;
-        let Costs { warm, warm_spread, cold, cold_spread } = alloc_ns;
-        let range = |[least, most]: &[f64; 2]| format!("{least:.1}-{most:.1}");
-        format!(
-            "{}\n\n{table}\n\n{engines}\n\n\
-             fair, 3:1, {share_threads} threads with caches of {cache_frames} frames: {first}:{second}, \
-             {share_error_percent} % from its share at most\n\
-             an allocation: {warm:.1} ns ({}) with a cache, {cold:.1} ns ({}) without; \
-             median of {pairs} pairs (least-greatest)\n",
-            self.machine,
-            range(warm_spread),
-            range(cold_spread),
-        )
     }
 }
 

@@ -15,7 +15,7 @@ use super::columns::{COLUMNS, Column, fitting};
 use super::rows::{Group, Row};
 use super::state::{Line, State};
 
-/// Lines below the table.
+/// Lines below the table, without those of zones.
 const DETAIL_LINES: u16 = 8;
 /// A table of so few lines is worth more than what is below it.
 const TABLE_LINES_LEAST: u16 = 6;
@@ -34,8 +34,7 @@ pub fn draw(frame: &mut Frame, picture: &Picture, state: &State) {
     let lines = state.arrange(picture.groups);
     let selected = state.selected(&lines);
     let area = frame.area();
-    let room = area.height > DETAIL_LINES + TABLE_LINES_LEAST;
-    let below = if room && !lines.is_empty() { DETAIL_LINES } else { 0 };
+    let below = detail_lines(&lines, area.height);
     let parts = [Constraint::Length(1), Constraint::Min(1), Constraint::Length(below), Constraint::Length(1)];
     let [top, middle, details, bottom] = Layout::vertical(parts).areas(area);
     frame.render_widget(Paragraph::new(heading(picture, state)).style(bold()), top);
@@ -46,6 +45,14 @@ pub fn draw(frame: &mut Frame, picture: &Picture, state: &State) {
         frame.render_widget(Paragraph::new(in_words(&lines[selected])), details);
     }
     frame.render_widget(Paragraph::new(keys(picture, state)), bottom);
+}
+
+/// Lines below the table where there are so many in all: as many for every line, so that the table stands still while another is
+/// selected.
+fn detail_lines(lines: &[Line], height: u16) -> u16 {
+    let zones = lines.iter().map(|line| line.row.zones.len()).max().unwrap_or(0) as u16;
+    let fits = |below: &u16| !lines.is_empty() && height > below + TABLE_LINES_LEAST;
+    [DETAIL_LINES + zones, DETAIL_LINES].into_iter().find(fits).unwrap_or(0)
 }
 
 fn bold() -> Style {
@@ -157,23 +164,39 @@ fn in_words(line: &Line) -> Vec<TextLine<'static>> {
         bytes(row.free_min_bytes),
         bytes(row.free_low_bytes),
         bytes(row.free_high_bytes),
-        reclaim(row),
+        mark(row.free_bytes, row.free_low_bytes, row.free_high_bytes),
     );
-    let lines = [String::new(), held, resident, stored, free].into_iter().chain(rates(row));
+    let lines = [String::new(), held, resident, stored, free].into_iter().chain(rates(row)).chain(zones(row));
     lines.map(TextLine::from).collect()
 }
 
 /// Where what is free stands among the watermarks: reclaim starts below low and runs until high.
-fn reclaim(row: &Row) -> &'static str {
-    if row.free_high_bytes == 0 {
+fn mark(free: u64, low: u64, high: u64) -> &'static str {
+    if high == 0 {
         ""
-    } else if row.free_bytes < row.free_low_bytes {
+    } else if free < low {
         ": below low"
-    } else if row.free_bytes < row.free_high_bytes {
+    } else if free < high {
         ": below high"
     } else {
         ": above high"
     }
+}
+
+/// A line for each zone, by its number among those that were named: no counter has the name.
+fn zones(row: &Row) -> impl Iterator<Item = String> {
+    let bytes = |count: u64| Bytes::new(count).to_string();
+    row.zones.iter().enumerate().map(move |(number, zone)| {
+        format!(
+            "zone {number} of {}: held {}, free {}; low {}, high {}{}",
+            bytes(zone.bytes),
+            bytes(zone.held_bytes),
+            bytes(zone.free_bytes),
+            bytes(zone.low_bytes),
+            bytes(zone.high_bytes),
+            mark(zone.free_bytes, zone.low_bytes, zone.high_bytes),
+        )
+    })
 }
 
 fn rates(row: &Row) -> Vec<String> {

@@ -3,7 +3,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 
-use super::super::rows::{Percentiles, Rates};
+use super::super::rows::{Percentiles, Rates, Zone};
 use super::*;
 
 fn member(pid: u32, name: &str, mib: u64) -> Row {
@@ -30,6 +30,7 @@ fn member(pid: u32, name: &str, mib: u64) -> Row {
         free_high_bytes: 4 << 20,
         release_queued_bytes: 64 << 10,
         copied_on_write_bytes: 0,
+        zones: Vec::new(),
         rates: None,
     }
 }
@@ -111,6 +112,35 @@ fn a_filter_an_order_and_a_frozen_picture_are_told() {
     assert_shows(&pressed("rf/sort\nvv"), 80, 16, FILTERED);
 }
 
+/// The second tree, its budget in two zones.
+fn zoned() -> Vec<Group> {
+    let zone = |mib: u64, free: u64| Zone {
+        bytes: mib << 20,
+        held_bytes: (mib - free) << 20,
+        free_bytes: free << 20,
+        low_bytes: 2 << 20,
+        high_bytes: 4 << 20,
+    };
+    let mut groups = groups();
+    let group = &mut groups[1];
+    group.tree.zones = vec![zone(1536, 1), zone(512, 64)];
+    group.members[0].zones.clone_from(&group.tree.zones);
+    groups
+}
+
+#[test]
+fn zones_are_told_below_what_they_are_of_where_there_is_room() {
+    let shown = text(&screen(80, 18, &zoned(), &[], &State::default()));
+    assert!(shown == ZONED, "it shows\n{shown}");
+    // On another line the table stands where it stood.
+    let other = text(&screen(80, 18, &zoned(), &[], &pressed("vv")));
+    assert!(other.contains("\n4000 sort: budget") && !other.contains("zone 0"), "{other}");
+    let line_of = |text: &str, what: &str| text.lines().position(|line| line.contains(what));
+    assert_eq!(line_of(&shown, "claimed"), line_of(&other, "claimed"));
+    let without = text(&screen(80, 16, &zoned(), &[], &State::default()));
+    assert!(without == USUAL, "it shows\n{without}");
+}
+
 #[test]
 fn any_size_is_drawn() {
     for (width, height) in [(1, 1), (2, 40), (200, 1), (7, 3), (400, 100)] {
@@ -156,6 +186,26 @@ free 3 MiB, ready frames 256 KiB; min 1 MiB, low 2 MiB, high 4 MiB: below high
 faults/s 1234: zero 34, staged 200, stored 1000, there already 0; waited 0
 served in us: p50 21.5, p99 88.0, p99.9 12400.0
 evictions/s 900, clean 0; to the store 800; fetched ahead 0
+q quit  s/S order  r reverse  / filter  f freeze  arrows select
+";
+const ZONED: &str = "\
+pagoda top  2 trees, 3 processes  every 1 s  by ANON down
+    PID NAME                  SHARE      ANON      HELD    STORED FAULTS/s
+   4100 python3                2GiB      2GiB      8GiB      6GiB     1234
+   4101   python3            2.0GiB    2.0GiB    8.0GiB    6.0GiB        -
+   4000 sort                  64MiB     64MiB    256MiB    192MiB     1234
+   4001   sort                60MiB     60MiB    240MiB    180MiB     1234
+   4002   sh                   2MiB      2MiB      8MiB      6MiB        -
+
+4100 python3: budget 2 GiB, claimed 2 GiB, anonymous 2 GiB, without Pagoda 8 GiB
+resident 1 GiB, staged 128 MiB, unmanaged 100 KiB, own 1 MiB, base page 64 KiB
+stored 6 GiB in 512 MiB of memory and 1 GiB of file, 4.0:1; to release 64 KiB
+free 3 MiB, ready frames 256 KiB; min 1 MiB, low 2 MiB, high 4 MiB: below high
+faults/s 1234: zero 34, staged 200, stored 1000, there already 0; waited 0
+served in us: p50 21.5, p99 88.0, p99.9 12400.0
+evictions/s 900, clean 0; to the store 800; fetched ahead 0
+zone 0 of 1.5 GiB: held 1.5 GiB, free 1 MiB; low 2 MiB, high 4 MiB: below low
+zone 1 of 512 MiB: held 448 MiB, free 64 MiB; low 2 MiB, high 4 MiB: above high
 q quit  s/S order  r reverse  / filter  f freeze  arrows select
 ";
 const WIDE: &str = "\

@@ -30,7 +30,7 @@ use screen::Ended;
 /// The programs don't notice. Regions of a library publish nothing: ask `Manager::stats`.
 ///
 /// Keys: q quits, s and S choose the column that orders, r reverses, / filters by name or number, f freezes, the arrows
-/// select the line that is told in words below the table.
+/// select the line that is told in words below the table, with its zones.
 #[derive(clap::Args, Debug)]
 pub struct TopArgs {
     /// Only the tree that has this process, or that this `pagoda run` made.

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use pagoda::counters::{Snapshot, Status};
+use pagoda::zones::ZoneStats;
 use pagoda_core::latency;
 use serde::Serialize;
 
@@ -56,8 +57,35 @@ pub struct Row {
     pub free_high_bytes: u64,
     pub release_queued_bytes: u64,
     pub copied_on_write_bytes: u64,
+    /// Of the budget, as they were named; none if it is not divided, or there is no engine.
+    pub zones: Vec<Zone>,
     /// Null of a member that was not there at the look before.
     pub rates: Option<Rates>,
+}
+
+/// What one zone has now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Zone {
+    /// Its part of the budget.
+    pub bytes: u64,
+    /// In frames: in the program's memory, staged and ready.
+    pub held_bytes: u64,
+    pub free_bytes: u64,
+    pub low_bytes: u64,
+    pub high_bytes: u64,
+}
+
+impl Zone {
+    fn all(counters: &Snapshot) -> Vec<Self> {
+        let zone = |stats: &ZoneStats| Self {
+            bytes: stats.bytes.get(),
+            held_bytes: stats.held.get(),
+            free_bytes: stats.free.get(),
+            low_bytes: stats.low.get(),
+            high_bytes: stats.high.get(),
+        };
+        ZoneStats::all(counters).iter().map(zone).collect()
+    }
 }
 
 /// What happened between two looks, by second.
@@ -147,6 +175,7 @@ impl Row {
             free_high_bytes: counters.free_high_bytes,
             release_queued_bytes: counters.release_queued_bytes,
             copied_on_write_bytes: counters.copied_on_write_bytes,
+            zones: Zone::all(counters),
             rates: None,
         }
     }
@@ -183,7 +212,13 @@ fn group(earlier: Option<(&Tree, Duration)>, tree: &Tree) -> Group {
         });
         row
     });
-    Group { tree: whole, claimed_bytes: view.claimed.get(), members: members.collect() }
+    let members: Vec<Row> = members.collect();
+    // Every engine has all zones, however small its share: together they are no larger.
+    for (at, zone) in whole.zones.iter_mut().enumerate() {
+        let of_members = members.iter().filter_map(|row| row.zones.get(at));
+        zone.bytes = of_members.map(|zone| zone.bytes).max().unwrap_or(zone.bytes);
+    }
+    Group { tree: whole, claimed_bytes: view.claimed.get(), members }
 }
 
 #[cfg(test)]

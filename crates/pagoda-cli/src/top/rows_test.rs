@@ -78,6 +78,43 @@ fn without_an_earlier_look_or_rounds_there_is_no_rate_and_nothing_stored_has_no_
 }
 
 #[test]
+fn zones_are_those_that_have_a_size_and_a_trees_are_as_large_as_each_members() {
+    let mib = |count: u64| count << 20;
+    let zoned = |held: u64| Snapshot {
+        zone0_bytes: mib(40),
+        zone0_held_bytes: mib(held),
+        zone0_free_bytes: mib(3),
+        zone0_low_bytes: mib(1),
+        zone0_high_bytes: mib(2),
+        zone1_bytes: mib(24),
+        ..busy()
+    };
+    let mut now = look(Instant::now(), 0, &[], &[100, 101, 102]);
+    let view = &mut now.trees[0].view;
+    (view.members[0].counters, view.members[1].counters) = (zoned(10), zoned(20));
+    // As the tree's file sums them up.
+    view.totals = Snapshot {
+        zone0_bytes: mib(80),
+        zone0_held_bytes: mib(30),
+        zone0_free_bytes: mib(6),
+        zone1_bytes: mib(48),
+        ..busy()
+    };
+    let group = &groups(None, &now)[0];
+    let first = Zone {
+        bytes: mib(40),
+        held_bytes: mib(10),
+        free_bytes: mib(3),
+        low_bytes: mib(1),
+        high_bytes: mib(2),
+    };
+    assert_eq!(group.members[0].zones, [first, Zone { bytes: mib(24), ..Zone::default() }]);
+    assert_eq!(group.members[2].zones, [], "it has no engine, or the budget is not divided");
+    let whole = Zone { bytes: mib(40), held_bytes: mib(30), free_bytes: mib(6), ..Zone::default() };
+    assert_eq!(group.tree.zones, [whole, Zone { bytes: mib(24), ..Zone::default() }]);
+}
+
+#[test]
 fn a_tree_of_the_same_maker_and_another_program_is_another_tree() {
     let begun = Instant::now();
     let before = look(begun, 1000, &[], &[100]);
@@ -93,13 +130,15 @@ fn every_key_of_the_json_is_in_the_documentation() {
     let page = include_str!("../../../../docs/top.md");
     let us = Some(Percentiles::default());
     let rates = Some(Rates { round_us: us, ..Rates::default() });
-    let group = Group { tree: Row { rates, ..Row::default() }, claimed_bytes: 0, members: Vec::new() };
+    let zones = vec![Zone::default()];
+    let tree = Row { rates, zones, ..Row::default() };
+    let group = Group { tree, claimed_bytes: 0, members: Vec::new() };
     let json = serde_json::to_value(&group).expect("JSON");
     let keys = |path: &str| {
         let object = json.pointer(path).and_then(serde_json::Value::as_object).expect("an object");
         object.keys().cloned().collect::<Vec<_>>()
     };
-    for key in [keys(""), keys("/rates"), keys("/rates/round_us")].concat() {
+    for key in [keys(""), keys("/zones/0"), keys("/rates"), keys("/rates/round_us")].concat() {
         assert!(page.contains(&format!("`{key}`")), "{key}");
     }
 }

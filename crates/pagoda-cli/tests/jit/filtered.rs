@@ -2,6 +2,7 @@
 
 use pagoda_linux::testing::process::{fork, wait};
 use pagoda_linux::testing::sandbox::{Denial, allow_only, deny_calls};
+use rustix::process::Pid;
 
 use crate::pressure::{Arena, check, fill};
 use crate::support::memory::Mapping;
@@ -41,10 +42,7 @@ pub fn child(arena: &Arena, _: u64) -> Result<(), String> {
         fill(&mut mapping, 0..PAGES, tag);
         arena.wait_until_managed(&mapping);
         let child = fork(|| in_child(&mut mapping, tag)).map_err(|error| format!("fork: {error}"))?;
-        let status = wait(child).map_err(|error| format!("waitpid: {error}"))?.as_raw();
-        if status != 0 {
-            return Err(format!("the filtered child ended with {status:#x}"));
-        }
+        expect_right(child)?;
         check(&mapping, 0..PAGES, tag)?;
     }
     Ok(())
@@ -67,11 +65,20 @@ fn in_child(mapping: &mut Mapping, tag: u64) -> i32 {
         fill(mapping, 0..PAGES, tag + 1);
         check(mapping, 0..PAGES, tag + 1)
     });
-    match right {
-        Ok(()) => 0,
-        Err(wrong) => {
-            let _ = rustix::io::write(std::io::stderr(), wrong.as_bytes());
-            9
-        }
+    status(&right)
+}
+
+/// What a child ends with that may have found something wrong. It writes one line then, and takes no lock.
+pub fn status(right: &Result<(), String>) -> i32 {
+    let Err(wrong) = right else { return 0 };
+    let _ = rustix::io::write(std::io::stderr(), wrong.as_bytes());
+    9
+}
+
+/// Waits for a child.
+pub fn expect_right(child: Pid) -> Result<(), String> {
+    match wait(child).map_err(|error| format!("waitpid: {error}"))?.as_raw() {
+        0 => Ok(()),
+        status => Err(format!("the child ended with {status:#x}")),
     }
 }

@@ -14,6 +14,7 @@ mod support;
 mod code;
 mod filtered;
 mod grows_down;
+mod partly_forked;
 mod protections;
 mod registered;
 mod rights;
@@ -39,7 +40,7 @@ struct Case {
     counters: &'static [&'static str],
 }
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     Case { name: "read_only", body: protections::read_only, counters: &["evictions", "faults_stored"] },
     Case { name: "guard_pages", body: protections::guard_pages, counters: &["evictions", "faults_stored"] },
     Case { name: "code", body: code::body, counters: &["evictions", "faults_stored"] },
@@ -53,6 +54,11 @@ const CASES: [Case; 9] = [
     Case { name: "registered", body: registered::body, counters: &["evictions", "left_registered_bytes"] },
     Case { name: "filtered_thread", body: filtered::thread, counters: &["evictions", "faults_stored"] },
     Case { name: "filtered_child", body: filtered::child, counters: &["evictions", "forks"] },
+    Case {
+        name: "partly_forked",
+        body: partly_forked::body,
+        counters: &["evictions", "forks", "fork_taken_over_bytes"],
+    },
 ];
 
 fn main() -> ExitCode {

@@ -89,6 +89,7 @@ fn the_program_is_told_its_configuration() {
         "--file-limit",
         "3G",
         "--best-effort",
+        "--no-fetch-ahead",
     ];
     let (_, config) = told(&options, "exit 0", managed_engine);
     let counters = config.counters.clone();
@@ -99,6 +100,7 @@ fn the_program_is_told_its_configuration() {
         store_directory: odd,
         file_limit: Bytes::gib(3),
         best_effort: true,
+        fetch_ahead: false,
         remote: None,
         remote_limit: Bytes::ZERO,
         zones: Vec::new(),

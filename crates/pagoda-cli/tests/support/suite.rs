@@ -1,7 +1,12 @@
 //! A small harness, because a test executable that runs itself as a plain program can't have the usual one: it takes
 //! names to filter by, `--list` and `--skip`, and runs one test at a time.
+//!
+//! With `PAGODA_STIR` in the environment the kernel compacts memory all the while, as root: pages get other frames under
+//! everything that happens.
 
 use std::process::ExitCode;
+
+use pagoda_linux::testing::stir::Stir;
 
 /// A test's name and what it does. `Err` says what went wrong.
 pub struct Test {
@@ -37,6 +42,7 @@ pub fn run(arguments: &[String], tests: Vec<Test>) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    let stir = std::env::var_os("PAGODA_STIR").map(|_| Stir::by_compaction().expect("memory is compacted"));
     let mut failed = 0;
     for test in &chosen {
         match (test.run)() {
@@ -46,6 +52,9 @@ pub fn run(arguments: &[String], tests: Vec<Test>) -> ExitCode {
                 println!("test {} ... FAILED: {said}", test.name);
             }
         }
+    }
+    if let Some(stir) = stir {
+        println!("memory was compacted {} times", stir.goes());
     }
     println!("test result: {} passed; {failed} failed", chosen.len() - failed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

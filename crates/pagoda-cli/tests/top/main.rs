@@ -45,9 +45,15 @@ struct Managed {
 impl Managed {
     /// `None` where no program can be managed.
     fn start() -> Option<Self> {
+        Self::start_within(&["--memory", &format!("{BUDGET_MIB}M")])
+    }
+
+    fn start_within(budget: &[&str]) -> Option<Self> {
         let runtime = tempfile::tempdir().expect("a directory");
         let mut run = Command::new(env!("CARGO_BIN_EXE_pagoda"))
-            .args(["run", "--quiet", "--memory", &format!("{BUDGET_MIB}M"), "--"])
+            .args(["run", "--quiet"])
+            .args(budget)
+            .arg("--")
             .arg(std::env::current_exe().expect("a path"))
             .args(["--exact", "toucher", "--nocapture"])
             .env(ROLE, "1")
@@ -175,6 +181,27 @@ fn scripts_get_a_table_or_json_of_the_same() {
     assert_eq!(lines.len(), 3, "{table}");
     assert!(lines[0].contains("PID") && lines[0].contains("p99.9 us"), "{table}");
     assert!(lines[1].contains(" tree ") && lines[2].contains(" managed "), "{table}");
+}
+
+#[test]
+fn zones_are_told_of_who_has_some() {
+    let Some(managed) = Managed::start_within(&["--zone", "near=36M", "--zone", "far=28M@remote"]) else {
+        return;
+    };
+    let output = managed.top(&["--json", "-i", "0.2"]).output().expect("it runs");
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let tree = &json["trees"][0];
+    for row in [tree, &tree["members"][0]] {
+        let zones = row["zones"].as_array().unwrap_or_else(|| panic!("zones: {row}"));
+        let number = |at: usize, key: &str| zones[at][key].as_u64().unwrap_or_else(|| panic!("{key}: {row}"));
+        assert_eq!((zones.len(), number(0, "bytes"), number(1, "bytes")), (2, 36 << 20, 28 << 20), "{row}");
+        assert!(number(0, "held_bytes") > 0 && number(0, "low_bytes") < number(0, "high_bytes"), "{row}");
+    }
+    let mut shown = Shown::start(managed.top(&["--interval", "0.2"]), 24, 100);
+    shown.wait_for("zone 0 of 36 MiB: held ");
+    shown.wait_for("zone 1 of 28 MiB: held ");
+    shown.press("q");
+    assert_eq!(shown.end().0.code(), Some(0));
 }
 
 #[test]

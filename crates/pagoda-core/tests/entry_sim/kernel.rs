@@ -5,7 +5,11 @@
 //! its event was read) is left open here too: the program's steps in `program.rs` have a step between. This module must
 //! never know an entry.
 
+mod moves;
+
 use std::collections::VecDeque;
+
+pub use moves::Course;
 
 /// Granules of a base page in the simulation: few, so that edges are everywhere.
 pub const GRANULES: usize = 4;
@@ -48,8 +52,19 @@ pub struct Page {
     pub registered: bool,
     pub read_only: bool,
     pub pinned: bool,
+    /// A discard of it is announced, and not carried out yet.
+    pub leaving: bool,
+    /// A discard has left it missing.
+    pub discarded: bool,
     /// None: missing. Zero is content.
     pub content: Option<u64>,
+}
+
+impl Page {
+    fn bring(&mut self, content: u64) {
+        self.content = Some(content);
+        self.discarded = false;
+    }
 }
 
 #[derive(Default)]
@@ -130,7 +145,9 @@ impl Kernel {
             self.faults.push_back(address);
             return false;
         }
-        page.content.get_or_insert(0);
+        if page.content.is_none() {
+            page.bring(0);
+        }
         true
     }
     pub fn is_waiting(&self, thread: usize) -> bool {
@@ -139,9 +156,16 @@ impl Kernel {
     pub fn wake(&mut self, range: Range) {
         self.waiters.retain(|(_, page)| !range.contains(page));
     }
+    pub fn announce_discard(&mut self, range: Range) {
+        for page in &mut self.pages[range] {
+            page.leaving = true;
+        }
+    }
     pub fn drop_content(&mut self, range: Range) {
         for page in &mut self.pages[range] {
             page.content = None;
+            page.discarded = true;
+            page.leaving = false;
         }
     }
     pub fn unmap(&mut self, range: Range) {
@@ -158,29 +182,6 @@ impl Kernel {
         }
         true
     }
-    /// Moves `from` out into a slot at `at`. `most` cuts the move short, as a busy kernel does.
-    pub fn evict(&mut self, from: Range, slot: usize, at: usize, most: usize) -> Progress {
-        if self.changing > 0 && !self.arena_has_own_descriptor {
-            return Progress { done: 0, stop: Some(Stop::Again) };
-        }
-        let mut done = 0;
-        for (i, address) in from.enumerate() {
-            let page = &mut self.pages[address];
-            let stop = match () {
-                () if !page.mapped => Some(Stop::Missing),
-                () if page.read_only => Some(Stop::Refused),
-                () if self.slots[slot][at + i].is_some() => Some(Stop::Exists),
-                () if page.content.is_some() && page.pinned => Some(Stop::Busy),
-                () => None,
-            };
-            if stop.is_some() || i >= most {
-                return Progress { done, stop: stop.filter(|_| done == 0) };
-            }
-            self.slots[slot][at + i] = page.content.take();
-            done += 1;
-        }
-        Progress { done, stop: None }
-    }
     fn refusal(&self, address: usize) -> Option<Stop> {
         let page = &self.pages[address];
         match () {
@@ -189,24 +190,6 @@ impl Kernel {
             () => None,
         }
     }
-    /// Moves granules of a slot in to `to`; holes are skipped. Wakes who waits there.
-    pub fn fill(&mut self, to: Range, slot: usize, at: usize, most: usize) -> Progress {
-        if self.changing > 0 {
-            return Progress { done: 0, stop: Some(Stop::Again) };
-        }
-        let mut done = 0;
-        for (i, address) in to.enumerate() {
-            let read_only = self.pages[address].read_only.then_some(Stop::Refused);
-            let stop = self.refusal(address).or(read_only);
-            if stop.is_some() || i >= most {
-                return Progress { done, stop: stop.filter(|_| done == 0) };
-            }
-            self.pages[address].content = self.slots[slot][at + i].take();
-            self.wake(address..address + 1);
-            done += 1;
-        }
-        Progress { done, stop: None }
-    }
     /// Fills one page with a copy.
     pub fn copy(&mut self, to: usize, content: u64) -> Option<Stop> {
         if self.changing > 0 {
@@ -214,7 +197,7 @@ impl Kernel {
         }
         let stop = self.refusal(to);
         if stop.is_none() {
-            self.pages[to].content = Some(content);
+            self.pages[to].bring(content);
             self.wake(to..to + 1);
         }
         stop

@@ -162,6 +162,7 @@ impl Program {
             let stop = (start..end).find(|&address| is_registered(address) != first).unwrap_or(end);
             if first {
                 world.kernel.borrow_mut().begin_change();
+                world.kernel.borrow_mut().announce_discard(start..stop);
                 self.tell(Message::Remove(start..stop)).await;
                 step().await;
             }

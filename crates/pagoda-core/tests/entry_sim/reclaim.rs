@@ -11,6 +11,9 @@ impl World {
     /// Moves pages out: the hand of reclaim, which falls where the seed says.
     pub async fn stage_next(&self) {
         let gate = self.gate_shared().await;
+        if self.is_any_deferred() {
+            return;
+        }
         let page = {
             let table = self.table.borrow();
             let pages: Vec<Page> = table.spans().flat_map(|span| span.pages(&span.range)).collect();
@@ -34,23 +37,13 @@ impl World {
             Backing::Slot(slot) => Some(self.claim_slot(slot as usize)),
         };
         let Some(slot) = slot else { return give(page.entry(), word) };
-        let mut out = Granules::NONE;
-        let mut again = false;
-        let candidates =
-            if self.without.resident_mask { page.granules } else { page.granules.and(word.resident()) };
-        for (from, to) in candidates.runs() {
-            let mut at = from;
-            while at < to && !again {
-                step().await;
-                let most = self.most();
-                let progress =
-                    self.kernel.borrow_mut().evict(page.addresses(at, to), slot, at as usize, most);
-                let reached = at + progress.done as u32;
-                out = out.or(Granules::range(at, reached));
-                at = reached + u32::from(progress.stop.is_some());
-                again = progress.stop == Some(Stop::Again);
-            }
-        }
+        // What came in by a copy has left one there, which is stored before it goes out again.
+        let taken = match word.backing() {
+            Backing::Slot(_) if !self.without.places_taken_in_slots => self.pages_of(slot),
+            _ => Granules::NONE,
+        };
+        let candidates = if self.without.resident_mask { WHOLE } else { word.resident().without(taken) };
+        let out = self.evict_granules(&page, page.granules.and(candidates), slot).await;
         step().await;
         self.note(|| format!("engine: evict {out:?} of {page:?} to slot {slot}"));
         let before = word;
@@ -71,13 +64,36 @@ impl World {
                 self.queue_staged(&page, slot);
             }
             Backing::Slot(_) => {
+                // It has been in the queue since it was staged.
                 self.release_slot(slot);
                 give(page.entry(), word);
-                if !out.is_empty() && !self.without.queueing_again {
-                    self.queue_staged(&page, slot);
-                }
             }
         }
+    }
+
+    /// Moves granules out into a slot, and returns those that went.
+    async fn evict_granules(&self, page: &Page, granules: Granules, slot: usize) -> Granules {
+        let mut out = Granules::NONE;
+        for (from, to) in granules.runs() {
+            let (mut at, mut end) = (from, to);
+            while at < to {
+                let progress = self.evict(page.addresses(at, end), slot, at as usize).await;
+                let reached = at + progress.done as u32;
+                out = out.or(Granules::range(at, reached));
+                at = reached;
+                match progress.stop {
+                    None => {}
+                    Some(Stop::Again) => return out,
+                    Some(Stop::Refused | Stop::Missing) if end > at + 1 => {
+                        end = at + 1;
+                        continue;
+                    }
+                    Some(_) => at += 1,
+                }
+                end = if end == to { to } else { (at + 1).min(to) };
+            }
+        }
+        out
     }
 
     /// Finishes what went out and has a stored copy, as it was `before`: a drop if nothing was written, else a part is stored
@@ -96,7 +112,7 @@ impl World {
         if self.without.comparison_of_copies || may_compare && content == stored {
             self.note(|| format!("engine: drop {out:?} of {page:?}"));
             step().await;
-            self.put_back(slot);
+            self.put_pieces(slot, out);
             return give(page.entry(), after);
         }
         let rest = WHOLE.without(out).without(after.resident());
@@ -108,7 +124,7 @@ impl World {
                 self.store.borrow_mut().remove(&handle);
             }
             self.note(|| format!("engine: store {out:?} of {page:?} anew"));
-            self.put_back(slot);
+            self.put_pieces(slot, out);
             return give(page.entry(), after.with_backing(Backing::Handle(anew)));
         }
         for i in (0..GRANULES).filter(|&i| rest.has(i as u32)) {

@@ -28,6 +28,30 @@ extern "C" fn skip(signal: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = i64::from(signal);
 }
 
+/// Runs one instruction that may fault, with the operands it names: the signal that came, or 0.
+///
+/// A fault sets rax and goes on at the label, with all other registers as they were. So whoever writes this vouches that the
+/// instruction is one that can be left out, and that leaves rax and the stack alone.
+macro_rules! tried {
+    ($instruction:literal, $($operands:tt)+) => {{
+        let signal: u64;
+        std::arch::asm!(
+            "lea {resume}, [rip + 2f]",
+            "mov qword ptr [{slot}], {resume}",
+            "xor eax, eax",
+            $instruction,
+            "2:",
+            resume = out(reg) _,
+            slot = in(reg) RESUME.as_ptr(),
+            $($operands)+,
+            out("rax") signal,
+            options(nostack),
+        );
+        RESUME.store(0, Ordering::SeqCst);
+        signal as i32
+    }};
+}
+
 impl Access {
     /// Takes the right and both signals.
     ///
@@ -57,26 +81,11 @@ impl Access {
     /// # Safety
     /// If something is there, it is nobody's who writes it meanwhile.
     pub unsafe fn read(&self, address: usize) -> Result<u64, i32> {
-        let (signal, word): (u64, u64);
-        // SAFETY: it loads one word into a register, from an address for which the caller vouches. A fault sets rax and goes on at
-        // the label, with all other registers as they were.
-        unsafe {
-            std::arch::asm!(
-                "lea {resume}, [rip + 2f]",
-                "mov qword ptr [{slot}], {resume}",
-                "xor eax, eax",
-                "mov {word}, qword ptr [{at}]",
-                "2:",
-                resume = out(reg) _,
-                slot = in(reg) RESUME.as_ptr(),
-                at = in(reg) address,
-                word = inout(reg) 0u64 => word,
-                out("rax") signal,
-                options(nostack),
-            );
-        }
-        RESUME.store(0, Ordering::SeqCst);
-        if signal == 0 { Ok(word) } else { Err(signal as i32) }
+        let mut word = 0;
+        // SAFETY: it loads one word, from an address for which the caller vouches.
+        let signal =
+            unsafe { tried!("mov {word}, qword ptr [{at}]", at = in(reg) address, word = inout(reg) word) };
+        if signal == 0 { Ok(word) } else { Err(signal) }
     }
 
     /// Writes the word at `address`.
@@ -87,24 +96,9 @@ impl Access {
     /// # Safety
     /// If something is there, it is the caller's to write, and nobody borrows it.
     pub unsafe fn write(&self, address: usize, word: u64) -> Result<(), i32> {
-        let signal: u64;
-        // SAFETY: as for `read`; it stores one word.
-        unsafe {
-            std::arch::asm!(
-                "lea {resume}, [rip + 2f]",
-                "mov qword ptr [{slot}], {resume}",
-                "xor eax, eax",
-                "mov qword ptr [{at}], {word}",
-                "2:",
-                resume = out(reg) _,
-                slot = in(reg) RESUME.as_ptr(),
-                at = in(reg) address,
-                word = in(reg) word,
-                out("rax") signal,
-                options(nostack),
-            );
-        }
-        RESUME.store(0, Ordering::SeqCst);
-        if signal == 0 { Ok(()) } else { Err(signal as i32) }
+        // SAFETY: it stores one word, to an address for which the caller vouches.
+        let signal =
+            unsafe { tried!("mov qword ptr [{at}], {word}", at = in(reg) address, word = in(reg) word) };
+        if signal == 0 { Ok(()) } else { Err(signal) }
     }
 }

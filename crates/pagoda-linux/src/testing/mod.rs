@@ -22,6 +22,8 @@ pub mod redis;
 pub mod robust;
 pub mod sandbox;
 pub mod signals;
+pub mod skip;
+pub mod stir;
 pub mod terminal;
 pub mod threads;
 pub mod userfault;

@@ -41,6 +41,23 @@ pub fn fork(child: impl FnOnce() -> i32) -> io::Result<Pid> {
     Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)
 }
 
+/// What a child does that is only to be there: it sleeps until it is [ended](end).
+pub fn sleep_until_killed() -> i32 {
+    loop {
+        // SAFETY: it takes no argument and waits for a signal.
+        unsafe { libc::pause() };
+    }
+}
+
+/// Kills a child and waits until it is gone.
+///
+/// # Errors
+/// What the kernel said.
+pub fn end(child: Pid) -> io::Result<WaitStatus> {
+    rustix::process::kill_process(child, rustix::process::Signal::KILL)?;
+    wait(child)
+}
+
 /// As [`fork`], but past the C library: no hook of it hears of this, and its allocator is made usable by nobody.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each of the tests uses its own part")]
 
+pub mod authority;
 pub mod proxy;
 
 use std::collections::BTreeMap;
@@ -12,8 +13,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use pagoda_core::migrate::handshake::Codec;
-use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::directory::names;
 use pagoda_linux::testing::random::Random;
@@ -82,18 +81,11 @@ impl Place {
 }
 
 pub fn send_options() -> SendOptions {
-    SendOptions { channels: 2, codec: Codec::Lz4, token: None, tls: None, bandwidth: None, stall: STALL }
+    SendOptions { stall: STALL, ..SendOptions::default() }
 }
 
 pub fn receive_options() -> ReceiveOptions {
-    ReceiveOptions {
-        token: None,
-        tls: None,
-        zero: ZeroPolicy::default(),
-        image_most: Bytes::gib(4),
-        wait: STALL,
-        stall: STALL,
-    }
+    ReceiveOptions { image_most: Bytes::gib(4), wait: STALL, stall: STALL, ..ReceiveOptions::default() }
 }
 
 pub fn any_port() -> Endpoint {

@@ -101,7 +101,7 @@ impl Engine {
     /// Puts pages of one entry in place: into fresh memory, or within what the budget has. Says of which zone they are; none if there
     /// is no frame.
     fn place_owed(&self, word: Word, here: PageRange, content: &[u8]) -> Option<(usize, Progress)> {
-        let several = self.zone.are_several();
+        let several = self.zones.are_several();
         if !several && (self.is_released() || self.ledger.room_bytes() >= here.len() as u64) {
             let copied = self.space.fill_with(here, content);
             self.ledger.took(copied.bytes as i64);
@@ -116,7 +116,7 @@ impl Engine {
         if several {
             return self.place_page_of_a_zone(word, content, may_open, place);
         }
-        Some((0, self.zone.place_page(&self.space, content, may_open, place)?))
+        Some((0, self.zones.place_page(&self.space, content, may_open, place)?))
     }
 
     /// Stores what arrives packed for a base page of which all is owed. False if it is to be put in place.

@@ -129,9 +129,9 @@ impl Engine {
                 (progress.stop.is_none(), progress)
             };
             let (content, may_open) = (&content[..4096], self.may_use_frames());
-            let moved = match self.zone.are_several() {
+            let moved = match self.zones.are_several() {
                 true => self.place_page_of_a_zone(word, content, may_open, fill),
-                false => self.zone.place_page(&self.space, content, may_open, fill).map(|moved| (0, moved)),
+                false => self.zones.place_page(&self.space, content, may_open, fill).map(|moved| (0, moved)),
             };
             let Some(moved) = moved else {
                 give(span.entry(first.index), word);
@@ -172,7 +172,7 @@ impl Engine {
     /// Fills a ready frame with the first base page of `content` and moves it in. None if there is no ready frame.
     fn move_ready(&self, page: &Page, content: &[u8]) -> Option<(usize, Progress)> {
         let mut slot = self.take_whole_ready()?;
-        let zone = self.zone.of_slot(slot.index());
+        let zone = self.zones.of_slot(slot.index());
         let len = self.entry_bytes();
         self.space.bytes_mut(&mut slot).copy_from_slice(&content[..len]);
         let granules = (len / 4096) as u32;
@@ -184,7 +184,7 @@ impl Engine {
                 break progress.stop;
             }
         };
-        self.zone.put_pieces(&self.space, slot, Granules::range(done, granules));
+        self.zones.put_pieces(&self.space, slot, Granules::range(done, granules));
         Some((zone, Progress { bytes: done as usize * 4096, stop }))
     }
 

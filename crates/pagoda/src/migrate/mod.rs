@@ -10,7 +10,7 @@
 //! use std::ops::ControlFlow;
 //! use std::time::Duration;
 //!
-//! use pagoda::migrate::{Codec, LiveOptions, Otherwise, SendOptions, Writer};
+//! use pagoda::migrate::{LiveOptions, Otherwise, SendOptions, Writer};
 //! use pagoda::{Bytes, Manager};
 //!
 //! /// Whoever writes to the region.
@@ -24,14 +24,7 @@
 //! let manager = Manager::builder().budget(Bytes::mib(64)).build()?;
 //! let region = manager.region(Bytes::gib(1)).create()?;
 //! let options = LiveOptions {
-//!     send: SendOptions {
-//!         channels: 2,
-//!         codec: Codec::Lz4,
-//!         token: None,
-//!         tls: None,
-//!         bandwidth: None,
-//!         stall: Duration::from_secs(30),
-//!     },
+//!     send: SendOptions::default(),
 //!     downtime: Duration::from_millis(300),
 //!     rounds: 30,
 //!     otherwise: Otherwise::StopForLonger,

@@ -2,7 +2,7 @@
 //!
 //! | page | has to be sent |
 //! |---|---|
-//! | present | if it was written since it was protected last; a page that came in by a fill or a move was never |
+//! | there, or in the kernel's swap, or just being moved by it | the first time; then if it was written since it was protected last: a page that came in by a fill or a move was never |
 //! | out: staged or stored | unless its entry says that what is out was sent as it is |
 //! | neither | as zero, if the other side holds something else |
 //!
@@ -35,7 +35,7 @@ use crate::table::{Span, Table, give};
 const LOOK_BYTES: usize = 32 * STRIPE_BYTES;
 
 /// How often taking the protection off is tried while events are unread. If it does not come to that, each page costs its next
-/// writer 2 µs once.
+/// writer 2 µs once; the next migration takes it for nothing.
 const FORGET_TRIES: u32 = 1000;
 
 /// A region that is being sent.
@@ -45,8 +45,15 @@ pub(super) struct RegionSource<'a> {
     pub(super) range: PageRange,
     /// What the other side may hold something else of than zero.
     pub(super) told: PageSet,
-    scanner: Mutex<PagemapScanner>,
+    looking: Mutex<Looking>,
     _sending: Sending<'a>,
+}
+
+/// How the page table is looked at.
+struct Looking {
+    scanner: PagemapScanner,
+    /// Nothing was sent yet: all that is there has to be, also what was protected before and not written since.
+    is_first: bool,
 }
 
 impl<'a> RegionSource<'a> {
@@ -70,7 +77,7 @@ impl<'a> RegionSource<'a> {
             memory,
             range,
             told: PageSet::new(zeroed_words(Bytes::new(words).as_usize())),
-            scanner: Mutex::new(scanner),
+            looking: Mutex::new(Looking { scanner, is_first: true }),
             _sending: sending,
         };
         source.each_entry(range, |span, index, _| {
@@ -97,25 +104,23 @@ impl<'a> RegionSource<'a> {
     }
 
     /// Looks at one part, with the gate closed.
-    fn look(
-        &self,
-        scanner: &mut PagemapScanner,
-        look: PageRange,
-        data: &PageSet,
-        zero: &PageSet,
-    ) -> io::Result<()> {
+    fn look(&self, looking: &mut Looking, look: PageRange, data: &PageSet, zero: &PageSet) -> io::Result<()> {
         let table = self.engine.gate_exclusive();
-        let mut present = vec![StripePages::default(); look.len().div_ceil(STRIPE_BYTES)];
-        scanner.present_runs(look.start(), look.end(), |run, _| {
+        let mut there = vec![StripePages::default(); look.len().div_ceil(STRIPE_BYTES)];
+        let Looking { scanner, is_first } = looking;
+        scanner.populated_runs(look.start(), look.end(), |run, presence| {
+            if *is_first && presence != Presence::ZeroPage {
+                data.add(self.page_number(run.start)..self.page_number(run.end));
+            }
             for address in run.step_by(OS_PAGE) {
                 let page = ((address - look.start()) / OS_PAGE) as u32;
-                present[(page / STRIPE_PAGES) as usize].add(page % STRIPE_PAGES..page % STRIPE_PAGES + 1);
+                there[(page / STRIPE_PAGES) as usize].add(page % STRIPE_PAGES..page % STRIPE_PAGES + 1);
             }
         })?;
         scanner.take_written(look.start(), look.end(), |run, presence| {
             let pages = self.page_number(run.start)..self.page_number(run.end);
             match presence {
-                Presence::Memory => data.add(pages),
+                Presence::Memory | Presence::Away => data.add(pages),
                 Presence::ZeroPage => self.add_told(pages, zero),
             }
         })?;
@@ -145,13 +150,11 @@ impl<'a> RegionSource<'a> {
                 let first = self.page_number(at(from));
                 let pages = first..first + u64::from(to - from);
                 if self.told.has_any(pages.clone()) {
-                    let is_present = |page: &u64| {
+                    let is_there = |page: &u64| {
                         let page = (page - self.page_number(look.start())) as u32;
-                        present[(page / STRIPE_PAGES) as usize].has(page % STRIPE_PAGES)
+                        there[(page / STRIPE_PAGES) as usize].has(page % STRIPE_PAGES)
                     };
-                    pages
-                        .filter(|page| !is_present(page))
-                        .for_each(|page| self.add_told(page..page + 1, zero));
+                    pages.filter(|page| !is_there(page)).for_each(|page| self.add_told(page..page + 1, zero));
                 }
             }
         });
@@ -196,8 +199,10 @@ impl LiveSource for RegionSource<'_> {
     }
 
     fn collect(&self, data: &PageSet, zero: &PageSet) -> io::Result<()> {
-        let mut scanner = self.scanner.lock().unwrap_or_else(PoisonError::into_inner);
-        looks(self.range).try_for_each(|look| self.look(&mut scanner, look, data, zero))
+        let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        looks(self.range).try_for_each(|look| self.look(&mut looking, look, data, zero))?;
+        looking.is_first = false;
+        Ok(())
     }
 
     fn reader<'a>(&'a self, packs: bool) -> io::Result<Box<dyn LiveReader + 'a>> {

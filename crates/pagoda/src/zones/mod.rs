@@ -181,37 +181,37 @@ impl Engine {
         let bytes = i64::from(came.count()) * OS_PAGE as i64;
         self.ledger.resident(bytes);
         let after = word.with_resident(word.resident().or(came));
-        if !self.zone.are_several() {
+        if !self.zones.are_several() {
             return after;
         }
         let zone = if word.resident().is_empty() { zone } else { word.zone() };
-        self.zone.in_regions(zone, bytes);
+        self.zones.in_regions(zone, bytes);
         after.with_zone(zone)
     }
 
     /// Reclaim moved bytes of a zone's frames out of the regions.
     pub(crate) fn went_out(&self, zone: usize, bytes: i64) {
         self.ledger.resident(-bytes);
-        if self.zone.are_several() {
-            self.zone.in_regions(zone, -bytes);
-            self.counters.add(stats::COUNTERS[self.zone.parts[zone].number].evicted, bytes as u64);
+        if self.zones.are_several() {
+            self.zones.in_regions(zone, -bytes);
+            self.counters.add(stats::COUNTERS[self.zones.parts[zone].number].evicted, bytes as u64);
         }
     }
 
     /// The frame of slot `index` backs a staged entry from now on.
     pub(crate) fn went_into_staging(&self, index: u32) {
         self.ledger.staged(self.entry_bytes() as i64);
-        self.zone.staged(index, self.entry_bytes() as i64);
+        self.zones.staged(index, self.entry_bytes() as i64);
     }
 
     /// The frame of slot `index` backs no staged entry any more.
     pub(crate) fn left_staging(&self, index: u32) {
         self.ledger.staged(-(self.entry_bytes() as i64));
-        self.zone.staged(index, -(self.entry_bytes() as i64));
+        self.zones.staged(index, -(self.entry_bytes() as i64));
     }
 
     fn gave(&self, zone: usize, bytes: u64) {
-        let Part { number, is_remote, .. } = self.zone.parts[zone];
+        let Part { number, is_remote, .. } = self.zones.parts[zone];
         self.counters.add(stats::COUNTERS[number].allocated, bytes);
         if is_remote {
             self.counters.add(Counter::ZonesSpilledBytes, bytes);
@@ -230,12 +230,12 @@ impl Engine {
             slot
         };
         let fresh = |zone: usize| {
-            let slot = self.zone.parts[zone].hands.take_empty(&self.space)?;
+            let slot = self.zones.parts[zone].hands.take_empty(&self.space)?;
             self.ledger.took(frame_bytes as i64);
             Some(given(zone, slot))
         };
         for zone in order.iter() {
-            if may_use && let Some(slot) = self.zone.parts[zone].hands.take_whole_ready(&self.space) {
+            if may_use && let Some(slot) = self.zones.parts[zone].hands.take_whole_ready(&self.space) {
                 return Some(given(zone, slot));
             }
             if may_take
@@ -247,7 +247,7 @@ impl Engine {
         }
         // Parts of frames do as well.
         for zone in order.iter().filter(|_| may_use) {
-            if let Some((slot, lacks_bytes)) = self.zone.parts[zone].hands.take_part_ready(&self.space) {
+            if let Some((slot, lacks_bytes)) = self.zones.parts[zone].hands.take_part_ready(&self.space) {
                 self.ledger.took(lacks_bytes as i64);
                 return Some(given(zone, slot));
             }
@@ -258,12 +258,12 @@ impl Engine {
 
     /// A frame that is ready, all of it, of the zone whose turn it is, or of another.
     pub(crate) fn take_whole_ready(&self) -> Option<Slot> {
-        if !self.zone.are_several() {
-            return self.zone.parts[0].hands.take_whole_ready(&self.space);
+        if !self.zones.are_several() {
+            return self.zones.parts[0].hands.take_whole_ready(&self.space);
         }
         let (order, _) = self.zones_in_turn();
         order.iter().find_map(|zone| {
-            let slot = self.zone.parts[zone].hands.take_whole_ready(&self.space)?;
+            let slot = self.zones.parts[zone].hands.take_whole_ready(&self.space)?;
             self.gave(zone, self.entry_bytes() as u64);
             Some(slot)
         })
@@ -283,7 +283,7 @@ impl Engine {
         let has_room = self.has_room();
         // All that a zone can do comes before the next: the one that has most parts of frames would give more than its share.
         let placed = order.iter().find_map(|zone| {
-            let hands = &self.zone.parts[zone].hands;
+            let hands = &self.zones.parts[zone].hands;
             let fresh = || {
                 let placed = hands.place_fresh_page(&self.space, content, &place)?;
                 self.ledger.took(OS_PAGE as i64);
@@ -306,7 +306,7 @@ impl Engine {
 
     /// The zone to which a page of memory is counted that the kernel put into the region itself.
     pub(crate) fn zone_of_kernel_memory(&self, word: Word) -> usize {
-        if !self.zone.are_several() {
+        if !self.zones.are_several() {
             return 0;
         }
         if !word.resident().is_empty() {

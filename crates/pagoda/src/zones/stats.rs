@@ -112,12 +112,12 @@ impl ZoneStats {
 impl Engine {
     /// Sets the gauges of all zones, if there are several.
     pub(crate) fn publish_zone_gauges(&self) {
-        if !self.zone.are_several() {
+        if !self.zones.are_several() {
             return;
         }
         let levels = self.zone_levels();
         let frame_bytes = self.entry_bytes() as u64;
-        for (zone, (level, Part { bytes, number, .. })) in levels.iter().zip(&self.zone.parts).enumerate() {
+        for (zone, (level, Part { bytes, number, .. })) in levels.iter().zip(&self.zones.parts).enumerate() {
             let now = self.zone_now(zone, level);
             let counters = &COUNTERS[*number];
             for (counter, value) in [

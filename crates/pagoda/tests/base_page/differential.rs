@@ -7,6 +7,7 @@ use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::access::Access;
 use pagoda_linux::testing::area::{Area, Rights};
 use pagoda_linux::testing::random::{Random, runs};
+use pagoda_linux::testing::skip::skip_without_moves;
 
 const PAGES: usize = 512;
 const STEPS: usize = 300;
@@ -76,7 +77,7 @@ impl Twins {
 
 #[test]
 fn whatever_a_program_does_at_4_kib_it_sees_what_the_kernel_would_show() {
-    if super::skip() {
+    if skip_without_moves("base pages") {
         return;
     }
     let access = Access::begin().expect("signal handlers");

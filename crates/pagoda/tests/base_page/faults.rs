@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use pagoda::counters::Snapshot;
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::plain_memory::{Pages, PlainMemory};
+use pagoda_linux::testing::skip::skip_without_moves;
 
 const PAGE_WORDS: usize = 512;
 const SMALL: [BasePage; 3] = [BasePage::K4, BasePage::K16, BasePage::K64];
@@ -34,7 +35,7 @@ fn touch(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
 
 #[test]
 fn dense_first_touches_take_one_fault_and_one_entry_for_each_base_page() {
-    if super::skip() {
+    if skip_without_moves("base pages") {
         return;
     }
     let len = 16 << 20;
@@ -53,7 +54,7 @@ fn dense_first_touches_take_one_fault_and_one_entry_for_each_base_page() {
 
 #[test]
 fn one_page_of_each_sixteen_takes_as_much_memory_as_the_base_page_is_larger() {
-    if super::skip() {
+    if skip_without_moves("base pages") {
         return;
     }
     let (len, blocks) = (8usize << 20, (8 << 20) / (64 << 10));
@@ -72,7 +73,7 @@ fn one_page_of_each_sixteen_takes_as_much_memory_as_the_base_page_is_larger() {
 
 #[test]
 fn who_goes_on_upwards_gets_what_is_above_and_all_of_it_is_zero() {
-    if super::skip() {
+    if skip_without_moves("base pages") {
         return;
     }
     let len = 32 << 20;
@@ -93,7 +94,7 @@ fn who_goes_on_upwards_gets_what_is_above_and_all_of_it_is_zero() {
 
 #[test]
 fn nothing_is_filled_where_something_was_or_beyond_a_hole_or_near_the_budget() {
-    if super::skip() {
+    if skip_without_moves("base pages") {
         return;
     }
     let len = 8 << 20;

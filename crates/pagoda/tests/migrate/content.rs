@@ -3,8 +3,10 @@
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{BasePage, Bytes};
 use pagoda_linux::testing::random::runs;
+use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::support::{Program, live_options, manager, migrate, receive_options, skip};
+use crate::program::Program;
+use crate::support::{live_options, manager, migrate, receive_options};
 
 /// More than the budget, so that a part of it is out at any time.
 const REGION: Bytes = Bytes::mib(32);
@@ -12,7 +14,7 @@ const BUDGET: Bytes = Bytes::mib(16);
 
 #[test]
 fn a_region_arrives_as_it_was_when_its_writer_was_stopped() {
-    if skip("live migration") {
+    if skip_without_moves("live migration") {
         return;
     }
     for seed in runs(1) {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::skip;
+use pagoda_linux::testing::skip::skip_without_moves;
 
 #[test]
 fn the_example_moves_a_region_between_two_processes() {
@@ -15,7 +15,7 @@ fn the_example_uses_a_region_before_it_has_arrived() {
 }
 
 fn runs_and_says(name: &str, what: &str) {
-    if skip("an example of live migration") {
+    if skip_without_moves("an example of live migration") {
         return;
     }
     // Beside the directory that this test is in.

@@ -2,71 +2,24 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
 
-use pagoda::migrate::{
-    Arrival, Codec, Error, Event, LiveOptions, Moved, Otherwise, ReceiveOptions, ZeroPolicy,
-};
+use pagoda::migrate::{Arrival, Codec, Error, Event, Moved, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::pagemap::{PagemapScanner, Presence};
 use pagoda_linux::testing::random::{Random, runs};
+use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::support::{Brake, PAGE, Program, any_port, live_options, manager, receive_options, skip};
+use crate::program::{Idle, PAGE, Program};
+use crate::support::{
+    any_port, late_options, live_options, manager, migrate_idle, migrate_late, receive_options, slow_options,
+};
 
 const REGION: Bytes = Bytes::mib(6);
 
-/// What is left after `rounds` rounds is owed.
-pub fn late_options(codec: Codec, channels: u16, rounds: u32) -> LiveOptions {
-    LiveOptions {
-        downtime: Duration::ZERO,
-        rounds,
-        otherwise: Otherwise::PostCopy,
-        ..live_options(codec, channels)
-    }
-}
-
-/// Moves a region from `program`, which goes on until it is stopped, and lets `use_it` have it with what the program has written
-/// as soon as it is shown.
-fn migrate_late(
-    region: &Region,
-    mut program: Program<'_>,
-    to: &Manager,
-    options: &LiveOptions,
-    receiving: &ReceiveOptions,
-    use_it: impl FnOnce(Region, Arrival, &[u64]),
-) -> Moved {
-    let listener = any_port();
-    let at = listener.endpoint().expect("an address");
-    let brake = Brake::default();
-    thread::scope(|scope| {
-        let (shows, shown) = channel();
-        scope.spawn(move || {
-            let received = Region::receive_late(to, listener, receiving, &mut |event| match event {
-                Event::Turned(error) => panic!("turned away: {error}"),
-                _ => ControlFlow::Continue(()),
-            });
-            shows.send(received).expect("somebody waits");
-        });
-        let writer = scope.spawn(|| {
-            brake.run(&mut program);
-            program.shadow
-        });
-        let sender = scope.spawn(|| {
-            let sent = region.migrate_to(&at, options, &mut &brake, &mut |_, _| ControlFlow::Continue(()));
-            brake.stop();
-            sent
-        });
-        let (arrived, arrival) = shown.recv().expect("it came to something").expect("received");
-        use_it(arrived, arrival, &writer.join().expect("the program"));
-        sender.join().expect("the sender").expect("sent")
-    })
-}
-
 #[test]
 fn a_region_that_is_used_at_once_is_what_it_was_when_its_writer_was_stopped() {
-    if skip("post-copy") {
+    if skip_without_moves("post-copy") {
         return;
     }
     let (mut owed, mut asked) = (0, 0);
@@ -111,58 +64,55 @@ fn one(seed: u64, base: BasePage, codec: Codec, zero: ZeroPolicy, channels: u16)
         options.rounds = 0;
     }
     migrate_late(&region, program, &to, &options, &receive_options(zero), |arrived, arrival, shadow| {
-        // One goes on with the program in a part of it while others only look at the rest.
-        let own = arrived.len() / 4 * 3;
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let program = scope.spawn(|| {
-                let mut program = Program::go_on(&arrived, shadow, own, seed);
-                while !done.load(Ordering::Acquire) {
-                    program.step();
-                }
-                program
-            });
-            for reader in 0..2u64 {
-                let (arrived, done, context) = (&arrived, &done, &context);
-                scope.spawn(move || {
-                    let mut random = Random::new(seed, 2 + reader);
-                    while !done.load(Ordering::Acquire) {
-                        let word = own / 8 + random.below((arrived.len() - own) / 8);
-                        let mut found = [0; 8];
-                        if reader == 0 {
-                            arrived.read_at(word * 8, &mut found);
-                        } else {
-                            arrived.try_read_at(word * 8, &mut found).expect("nothing is lost");
-                        }
-                        assert_eq!(u64::from_ne_bytes(found), shadow[word], "{context}: word {word}");
-                    }
-                });
-            }
-            let waited = arrival.wait();
-            done.store(true, Ordering::Release);
-            waited.unwrap_or_else(|error| panic!("{context}: {error}"));
-            let program = program.join().expect("the program");
-            assert_eq!(program.differs(&arrived), None, "{context}: a page differs");
-        });
-        for (word, expected) in shadow.iter().enumerate().skip(own / 8) {
-            let mut found = [0; 8];
-            arrived.read_at(word * 8, &mut found);
-            assert_eq!(u64::from_ne_bytes(found), *expected, "{context}: word {word}");
-        }
+        use_at_once(&arrived, arrival, shadow, seed, &context);
     })
 }
 
-/// A program that does nothing but stop.
-struct Idle;
-
-impl pagoda::migrate::Writer for Idle {
-    fn throttle(&mut self, _percent: u8) {}
-    fn stop(&mut self) {}
+/// Goes on with what a program has written, its shadow, in a region that arrives, and looks at every byte meanwhile or in the end.
+pub fn use_at_once(arrived: &Region, arrival: Arrival, shadow: &[u64], seed: u64, context: &str) {
+    // One goes on with the program in a part of it while others only look at the rest.
+    let own = arrived.len() / 4 * 3;
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let program = scope.spawn(|| {
+            let mut program = Program::go_on(arrived, shadow, own, seed);
+            while !done.load(Ordering::Acquire) {
+                program.step();
+            }
+            program
+        });
+        for reader in 0..2u64 {
+            let done = &done;
+            scope.spawn(move || {
+                let mut random = Random::new(seed, 2 + reader);
+                while !done.load(Ordering::Acquire) {
+                    let word = own / 8 + random.below((arrived.len() - own) / 8);
+                    let mut found = [0; 8];
+                    if reader == 0 {
+                        arrived.read_at(word * 8, &mut found);
+                    } else {
+                        arrived.try_read_at(word * 8, &mut found).expect("nothing is lost");
+                    }
+                    assert_eq!(u64::from_ne_bytes(found), shadow[word], "{context}: word {word}");
+                }
+            });
+        }
+        let waited = arrival.wait();
+        done.store(true, Ordering::Release);
+        waited.unwrap_or_else(|error| panic!("{context}: {error}"));
+        let program = program.join().expect("the program");
+        assert_eq!(program.differs(arrived), None, "{context}: a page differs");
+    });
+    for (word, expected) in shadow.iter().enumerate().skip(own / 8) {
+        let mut found = [0; 8];
+        arrived.read_at(word * 8, &mut found);
+        assert_eq!(u64::from_ne_bytes(found), *expected, "{context}: word {word}");
+    }
 }
 
 #[test]
 fn zeroes_that_were_never_data_are_not_waited_for_and_those_that_became_so_are_zero() {
-    if skip("zero pages by post-copy") {
+    if skip_without_moves("zero pages by post-copy") {
         return;
     }
     for zero in ZeroPolicy::ALL {
@@ -175,21 +125,8 @@ fn zeroes_that_were_never_data_are_not_waited_for_and_those_that_became_so_are_z
         (64..128).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]));
         (128..192).for_each(|page| region.write_words(page * PAGE, &[9; PAGE]));
         region.discard(128 * PAGE, 64 * PAGE).expect("discarded");
-        let listener = any_port();
-        let at = listener.endpoint().expect("an address");
-        thread::scope(|scope| {
-            let receiver = scope.spawn(|| {
-                let receiving = receive_options(zero);
-                Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
-            });
-            let sent = scope.spawn(|| {
-                let mut options = late_options(Codec::None, 1, 0);
-                options.send.bandwidth = Some(Bytes::mib(1));
-                // A stripe's turn takes long over such a line.
-                options.send.stall = Duration::from_secs(60);
-                region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(()))
-            });
-            let (arrived, arrival) = receiver.join().expect("the receiver").expect("received");
+        let options = slow_options(1, Bytes::mib(1));
+        let sent = migrate_idle(&region, &to, &options, zero, |arrived, arrival| {
             let mut word = [1; 8];
             // What the sender has never had: zero at once, and nobody is asked.
             for page in (192..arrived.len() / PAGE).chain(128..192) {
@@ -209,16 +146,16 @@ fn zeroes_that_were_never_data_are_not_waited_for_and_those_that_became_so_are_z
                 held += if presence == Presence::Memory { run.len() / PAGE } else { 0 };
             };
             let mut scanner = PagemapScanner::new().expect("pagemap");
-            scanner.present_runs(from, from + arrived.len(), count).expect("scanned");
+            scanner.populated_runs(from, from + arrived.len(), count).expect("scanned");
             assert_eq!(held, 64, "{zero}");
-            sent.join().expect("the sender").expect("sent");
         });
+        sent.expect("sent");
     }
 }
 
 #[test]
 fn whoever_is_asked_for_less_than_it_wants_says_so() {
-    if skip("refusals of post-copy") {
+    if skip_without_moves("refusals of post-copy") {
         return;
     }
     let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
@@ -247,27 +184,19 @@ fn whoever_is_asked_for_less_than_it_wants_says_so() {
         assert!(cancelled.load(Ordering::Acquire));
     });
     // And one that could switch and need not: nothing is written, so that all has arrived when it is shown.
-    let listener = any_port();
-    let at = listener.endpoint().expect("an address");
-    thread::scope(|scope| {
-        let receiver = scope.spawn(|| {
-            let receiving = receive_options(ZeroPolicy::default());
-            Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
-        });
-        let options = late_options(Codec::Lz4, 2, 2);
-        let sent = region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(()));
-        assert_eq!(sent.expect("sent").owed_for, None);
-        let (arrived, arrival) = receiver.join().expect("the receiver").expect("received");
+    let options = late_options(Codec::Lz4, 2, 2);
+    let sent = migrate_idle(&region, &to, &options, ZeroPolicy::default(), |arrived, arrival| {
         assert!(arrival.outcome().is_some_and(|outcome| outcome.is_ok()));
         let mut word = [0; 8];
         arrived.try_read_at(PAGE - 8, &mut word).expect("nothing is lost");
         assert_eq!(word, [5; 8]);
     });
+    assert_eq!(sent.expect("sent").owed_for, None);
 }
 
 #[test]
 fn a_region_that_is_closed_while_it_arrives_leaves_nothing_to_the_next() {
-    if skip("closing what arrives") {
+    if skip_without_moves("closing what arrives") {
         return;
     }
     let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
@@ -276,22 +205,11 @@ fn a_region_that_is_closed_while_it_arrives_leaves_nothing_to_the_next() {
     for offset in (0..REGION.as_usize()).step_by(8) {
         region.write_words(offset, &random.next().to_ne_bytes());
     }
-    let listener = any_port();
-    let at = listener.endpoint().expect("an address");
-    thread::scope(|scope| {
-        let receiver = scope.spawn(|| {
-            let receiving = receive_options(ZeroPolicy::default());
-            Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
-        });
-        let sent = scope.spawn(|| {
-            let mut options = late_options(Codec::None, 2, 0);
-            options.send.bandwidth = Some(Bytes::mib(4));
-            options.send.stall = Duration::from_secs(60);
-            region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(()))
-        });
-        let (arrived, arrival) = receiver.join().expect("the receiver").expect("received");
+    let options = slow_options(2, Bytes::mib(4));
+    let sent = migrate_idle(&region, &to, &options, ZeroPolicy::default(), |arrived, arrival| {
+        let elsewhere = any_port().endpoint().expect("an address");
         assert!(matches!(
-            arrived.migrate_to(&at, &live_options(Codec::None, 1), &mut Idle, &mut |_, _| {
+            arrived.migrate_to(&elsewhere, &live_options(Codec::None, 1), &mut Idle, &mut |_, _| {
                 ControlFlow::Continue(())
             }),
             Err(Error::Source(_))
@@ -306,15 +224,14 @@ fn a_region_that_is_closed_while_it_arrives_leaves_nothing_to_the_next() {
             next.read_at(offset, &mut page);
             assert_eq!(page, [0; PAGE], "at {place:#x}, {:#x}", next.as_ptr().addr());
         }
-        let sent = sent.join().expect("the sender");
-        assert!(matches!(sent, Err(Error::AfterSwitch(_))), "{sent:?}");
     });
+    assert!(matches!(sent, Err(Error::AfterSwitch(_))), "{sent:?}");
 }
 
 /// Who goes on upwards gets what is next with the same fault, where that is worth zero: what is owed is not.
 #[test]
 fn a_window_of_first_touches_never_covers_what_is_owed() {
-    if skip("reading upwards by post-copy") {
+    if skip_without_moves("reading upwards by post-copy") {
         return;
     }
     let [from, to] = [(); 2].map(|()| manager(Bytes::mib(256), BasePage::K64));
@@ -322,26 +239,14 @@ fn a_window_of_first_touches_never_covers_what_is_owed() {
     // Between two pages of data there is always one that is not owed.
     let content = |page: usize| [(page % 251 + 1) as u8; PAGE];
     (0..region.len() / PAGE).step_by(2).for_each(|page| region.write_words(page * PAGE, &content(page)));
-    let listener = any_port();
-    let at = listener.endpoint().expect("an address");
-    thread::scope(|scope| {
-        let receiver = scope.spawn(|| {
-            let receiving = receive_options(ZeroPolicy::Drop);
-            Region::receive_late(&to, listener, &receiving, &mut |_| ControlFlow::Continue(()))
-        });
-        let sent = scope.spawn(|| {
-            let mut options = late_options(Codec::None, 1, 0);
-            options.send.bandwidth = Some(Bytes::mib(4));
-            options.send.stall = Duration::from_secs(60);
-            region.migrate_to(&at, &options, &mut Idle, &mut |_, _| ControlFlow::Continue(()))
-        });
-        let (arrived, arrival) = receiver.join().expect("the receiver").expect("received");
+    let options = slow_options(1, Bytes::mib(4));
+    let sent = migrate_idle(&region, &to, &options, ZeroPolicy::Drop, |arrived, arrival| {
         let mut back = [0; PAGE];
         for page in 0..arrived.len() / PAGE {
             arrived.read_at(page * PAGE, &mut back);
             assert!(back == if page % 2 == 0 { content(page) } else { [0; PAGE] }, "page {page}");
         }
         arrival.wait().expect("all of it");
-        sent.join().expect("the sender").expect("sent");
     });
+    sent.expect("sent");
 }

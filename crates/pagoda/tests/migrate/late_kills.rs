@@ -3,18 +3,15 @@
 
 use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
-use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use pagoda::migrate::{Codec, Error, Writer, ZeroPolicy};
-use pagoda::{BasePage, Bytes, Region};
+use pagoda::Region;
+use pagoda::migrate::{Endpoint, Writer, ZeroPolicy};
 use pagoda_linux::testing::random::{Random, runs};
+use pagoda_linux::testing::skip::skip_without_moves;
 
-use crate::kills::{PATIENCE, REGION, Side, say};
-use crate::late::late_options;
-use crate::line::Line;
-use crate::support::{PAGE, Program, any_port, manager, receive_options, skip};
+use crate::program::{PAGE, Program};
+use crate::sides::{Kind, Pair, REGION, listen, own_manager, say, send, wire};
+use crate::support::{late_options, receive_options};
 
 const SIGBUS: i32 = libc::SIGBUS;
 
@@ -28,26 +25,12 @@ impl Writer for Announces {
     }
 }
 
-/// Sends what a program of this seed has filled in.
-pub fn source(to: &str, seed: u64) {
-    let manager = manager(Bytes::mib(24), BasePage::K64);
-    let region = manager.region(REGION).create().expect("a region");
-    let mut program = Program::new(&region, seed);
-    program.fill();
-    region.page_out(0, region.len() / 2).expect("stored");
-    let options = late_options(Codec::ALL[seed as usize % 4], 1 + seed as u16 % 3, 0);
-    let to = to.parse().expect("an address");
-    let sent = region.migrate_to(&to, &options, &mut Announces, &mut |_, _| ControlFlow::Continue(()));
-    match sent {
-        Ok(_) => say("moved"),
-        Err(Error::Unconfirmed) => say("unconfirmed"),
-        Err(Error::AfterSwitch(_)) => say("gone"),
-        Err(error) => {
-            (0..2000).for_each(|_| program.step());
-            assert_eq!(program.differs(&region), None, "the source after {error}");
-            say(&format!("goes on: {error}"));
-        }
-    }
+pub fn source(to: &Endpoint, seed: u64) {
+    let (codec, channels) = wire(seed);
+    let options = late_options(codec, channels, 0);
+    send(seed, |region, _| {
+        region.migrate_to(to, &options, &mut Announces, &mut |_, _| ControlFlow::Continue(()))
+    });
 }
 
 /// Whether the destination reads as if nothing could be lost, and so waits for pages in the kernel when the source is.
@@ -57,12 +40,11 @@ fn reads_by_address(seed: u64) -> bool {
 
 /// Looks at all that arrives, and in the end touches what was lost.
 pub fn destination(seed: u64) {
-    let manager = manager(Bytes::mib(24), BasePage::K64);
+    let manager = own_manager();
     let same = manager.region(REGION).create().expect("a region");
     let mut program = Program::new(&same, seed);
     program.fill();
-    let listener = any_port();
-    say(&listener.endpoint().expect("an address").to_string());
+    let listener = listen();
     let receiving = receive_options(ZeroPolicy::default());
     let received = Region::receive_late(&manager, listener, &receiving, &mut |_| ControlFlow::Continue(()));
     let (region, arrival) = match received {
@@ -84,16 +66,7 @@ pub fn destination(seed: u64) {
         };
         match read {
             Err(_) => lost = Some(page),
-            Ok(()) => {
-                let shadow = &program.shadow[page * (PAGE / 8)..];
-                let right = found
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .zip(shadow)
-                    .all(|(word, shadow)| u64::from_ne_bytes(*word) == *shadow);
-                assert!(right, "page {page} is not what was sent");
-            }
+            Ok(()) => assert!(program.wrote(page, &found), "page {page} is not what was sent"),
         }
     };
     // Some are asked for, and the others come as they do.
@@ -114,28 +87,18 @@ pub fn destination(seed: u64) {
 
 #[test]
 fn a_side_that_is_killed_before_the_switch_or_after_it_leaves_one_that_knows_what_it_has() {
-    if skip("post-copy that is killed") {
+    if skip_without_moves("post-copy that is killed") {
         return;
     }
     let (mut lost, mut before) = (0, 0);
     for seed in runs(28) {
         let mut random = Random::new(seed, 0);
-        let mut receiver = Side::start("late destination", seed);
-        let address = receiver.next().expect("an address");
-        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port");
         // In the handshake and what is owed, or in what follows.
         let at = random.below([3_000, 400_000, 2_000_000][seed as usize / 2 % 3]) as u64;
-        let (line, port) = Line::to(port, at);
-        let mut sender = Side::start(&format!("late tcp://127.0.0.1:{port}"), seed);
-        let until = Instant::now() + PATIENCE;
-        while !(line.held.load(Ordering::Acquire) || sender.is_over() && receiver.is_over()) {
-            assert!(Instant::now() < until, "PAGODA_SEED={seed}: it stands still");
-            thread::sleep(Duration::from_micros(200));
-        }
+        let mut pair = Pair::start(Kind::PostCopy, seed, at);
         let kill_sender = seed % 2 == 0;
-        let killed = if kill_sender { &mut sender } else { &mut receiver };
-        killed.child.kill().expect("killed");
-        line.released.store(true, Ordering::Release);
+        pair.kill(kill_sender);
+        let Pair { sender, receiver, .. } = &mut pair;
         let sent: Vec<String> = std::iter::from_fn(|| sender.next()).collect();
         let received: Vec<String> = std::iter::from_fn(|| receiver.next()).collect();
         let status = receiver.child.wait().expect("its end");

@@ -3,15 +3,21 @@
 //!
 //! `PAGODA_RUNS` says how many runs a seeded test makes, `PAGODA_SEED` repeats one of them.
 
+#[path = "../../../pagoda-migrate/tests/support/authority.rs"]
+mod authority;
 mod content;
 mod example;
 mod faults;
 mod kills;
 mod late;
 mod late_kills;
+mod late_trusted;
 #[path = "../../../pagoda-cli/tests/migrate/line.rs"]
 mod line;
+mod program;
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 #[path = "../../../pagoda-migrate/tests/support/proxy.rs"]
 mod proxy;
+mod sides;
+mod stirred;
 mod support;

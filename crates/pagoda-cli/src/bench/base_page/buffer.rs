@@ -115,7 +115,7 @@ impl Buffer {
     fn present(&self) -> anyhow::Result<u64> {
         let range = self.memory.range();
         let mut present = 0;
-        PagemapScanner::new()?.present_runs(range.start(), range.end(), |run, presence| {
+        PagemapScanner::new()?.populated_runs(range.start(), range.end(), |run, presence| {
             present += if presence == Presence::Memory { run.len() as u64 } else { 0 };
         })?;
         Ok(present)

@@ -9,7 +9,9 @@ mod buffer;
 mod mthp;
 mod pattern;
 mod redis;
+mod report;
 mod rows;
+mod sides;
 mod sweep;
 mod table;
 
@@ -18,25 +20,21 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
-use pagoda_core::geometry::{Geometry, Scheme};
-use pagoda_core::page::BasePage;
+use indicatif::ProgressBar;
 use pagoda_core::size::Bytes;
-use pagoda_linux::plain_memory::Pages;
-use serde::Serialize;
 
+use super::command;
 use super::machine::Machine;
 use super::process::Cancel;
-use super::report::round;
 use super::scratch::Scratch;
-use super::stats::median;
+use super::stats::{median, median_of, round};
 use super::warm;
-use buffer::{Manner, Side};
+use buffer::Side;
 use mthp::Mthp;
 use pattern::Pattern;
-use redis::Redis;
-use rows::{Missing, Row, SideRows, Size};
-use sweep::Density;
+use report::{FaultAround, Group, Report, Sv39};
+use rows::{Missing, SideRows, Size};
+use sides::Sides;
 
 /// Sizes of the sweep, in MiB.
 const SWEEP_MIB: [u64; 6] = [1, 4, 16, 64, 256, 1024];
@@ -44,11 +42,6 @@ const SWEEP_MIB: [u64; 6] = [1, 4, 16, 64, 256, 1024];
 const SWEEP_QUICK: usize = 4;
 /// The published figure is of 16 MiB.
 const FILE_BYTES: usize = 16 << 20;
-/// Entries of a TLB, of which any number gives the same ratio.
-const TLB_ENTRIES: u32 = 64;
-
-const AROUND: &str = "fault_around";
-const AROUND_IN_THREAD: &str = "fault_around_in_thread";
 
 /// Why a row of Pagoda's is null.
 const NO_ENGINE: &str = "the engine does not do this yet";
@@ -84,74 +77,15 @@ pub struct Setup {
     progress: ProgressBar,
 }
 
-/// Rows by name; one that can't be had is null, and `why` has its reason.
-#[derive(Serialize)]
-struct Group<T> {
-    #[serde(flatten)]
-    rows: BTreeMap<&'static str, Option<T>>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    why: BTreeMap<&'static str, String>,
-}
-
-type Rows = BTreeMap<&'static str, Row>;
-
-/// What the published geometry saves, computed for the buffer of this run: no such machine is at hand.
-#[derive(Serialize)]
-struct Sv39 {
-    table_bytes_4k: u64,
-    table_bytes_64k: u64,
-    tlb_reach_ratio: f64,
-}
-
-/// Fault-around at 64 KiB, on a dense buffer.
-#[derive(Serialize)]
-struct FaultAround {
-    first_touch_gib_s: f64,
-    first_touch_gib_s_spread: [f64; 2],
-    faults: u64,
-    /// The same, served in the thread that touches.
-    in_thread_first_touch_gib_s: f64,
-    in_thread_first_touch_gib_s_spread: [f64; 2],
-}
-
-/// All that was found out.
-#[derive(Serialize)]
-struct Report {
-    bench: &'static str,
-    clusters: Group<Rows>,
-    fault_around: Option<FaultAround>,
-    kernel: Group<Rows>,
-    break_even_density: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    break_even_why: Option<&'static str>,
-    density_sweep: Vec<Density>,
-    sweep_mib: Vec<u64>,
-    map_touch_us: Group<Vec<f64>>,
-    open2close_gib_s: Group<f64>,
-    redis: Redis,
-    sv39: Sv39,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tlb_misses_why: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    contiguous_percent_why: Option<String>,
-    buffer_bytes: u64,
-    random_loads: usize,
-    rounds: usize,
-    quick: bool,
-    machine: Machine,
-}
-
 /// Runs `pagoda bench base-page`.
 pub fn run(args: &BasePageArgs) -> anyhow::Result<ExitCode> {
-    if !pagoda::userfaultfd_allows_managers() {
-        bail!("this machine offers no userfaultfd with UFFDIO_MOVE; `pagoda doctor` says why");
-    }
+    command::needs_managers()?;
     let buffer = args.buffer.unwrap_or(Bytes::mib(if args.quick { 32 } else { 256 })).as_usize();
     if buffer == 0 || !buffer.is_multiple_of(2 << 20) {
         bail!("a buffer is a multiple of 2 MiB");
     }
     let mut setup = Setup {
-        program: std::env::current_exe().context("finding this program")?.display().to_string(),
+        program: command::this_program()?,
         size: Size { buffer, loads: if args.quick { 1 << 18 } else { 1 << 21 } },
         rounds: args.rounds.map_or(if args.quick { 1 } else { 3 }, usize::from),
         quick: args.quick,
@@ -160,96 +94,12 @@ pub fn run(args: &BasePageArgs) -> anyhow::Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
     let mthp = Mthp::set_up(args.set_mthp);
     let sides = Sides::new(mthp.as_ref().err());
-    // Drawn on standard error, and there only if that is a terminal.
-    setup.progress = ProgressBar::new(sides.steps(setup.rounds)).with_style(
-        ProgressStyle::with_template("{msg} [{bar:30}] step {pos} of {len}, {elapsed} gone, {eta} to go")
-            .context("the progress bar's template")?,
-    );
+    setup.progress = command::progress(sides.steps(setup.rounds), "step")?;
     let report = Report::measure(&setup, &sides, &cancel)?;
     drop(mthp);
     setup.progress.finish_and_clear();
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
+    command::print(&report, args.json, Report::table)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The sides of a run by name.
-struct Sides {
-    clusters: Vec<(&'static str, Side)>,
-    /// Of a dense buffer only.
-    fault_around: [(&'static str, Side); 2],
-    kernel: Vec<(&'static str, Side)>,
-    no_mthp: Option<String>,
-}
-
-impl Sides {
-    fn new(no_mthp: Option<&String>) -> Self {
-        let handlers = |base| Side::Pagoda(Manner::handlers(base));
-        let in_thread = Manner { in_thread: true, ..Manner::handlers(BasePage::K64) };
-        let mut kernel = vec![("4k", Side::Kernel(Pages::Small)), ("thp", Side::Kernel(Pages::Huge))];
-        if no_mthp.is_none() {
-            kernel.push(("mthp64k", Side::Kernel(Pages::Unasked)));
-        }
-        Self {
-            clusters: vec![
-                ("4K", handlers(BasePage::K4)),
-                ("16K", handlers(BasePage::K16)),
-                ("64K", handlers(BasePage::K64)),
-                ("64K_in_thread", Side::Pagoda(in_thread)),
-            ],
-            fault_around: [
-                (AROUND, Side::Pagoda(Manner { fault_around: true, ..Manner::handlers(BasePage::K64) })),
-                (AROUND_IN_THREAD, Side::Pagoda(Manner { fault_around: true, ..in_thread })),
-            ],
-            kernel,
-            no_mthp: no_mthp.cloned(),
-        }
-    }
-
-    fn all(&self) -> impl Iterator<Item = (&'static str, Side)> {
-        self.clusters.iter().chain(&self.kernel).copied()
-    }
-
-    /// The sides of a pattern.
-    fn of(&self, pattern: Pattern) -> impl Iterator<Item = (&'static str, Side)> {
-        let around = if pattern == Pattern::Dense { &self.fault_around[..] } else { &[] };
-        self.all().chain(around.iter().copied())
-    }
-
-    /// The sides of what goes by size: Pagoda's as its managers are if nothing is said.
-    fn of_sweep(&self) -> Vec<(&'static str, Side)> {
-        let name = |name| match name {
-            "4k" => "kernel_4k",
-            "thp" => "kernel_thp",
-            "mthp64k" => "kernel_mthp64k",
-            "64K_in_thread" => "pagoda_in_thread",
-            _ => "pagoda",
-        };
-        let chosen = self.all().filter(|(name, _)| !["4K", "16K"].contains(name));
-        chosen.map(|(of, side)| (name(of), side)).collect()
-    }
-
-    fn steps(&self, rounds: usize) -> u64 {
-        let rows: usize = Pattern::ALL.map(|pattern| self.of(pattern).count()).iter().sum();
-        ((rows + 3) * (rounds + 1)) as u64 + 1 + redis::steps(rounds)
-    }
-}
-
-impl<T> Group<T> {
-    fn of(
-        rows: impl IntoIterator<Item = (&'static str, Option<T>)>,
-        no: Option<(&'static str, &String)>,
-    ) -> Self {
-        let mut group = Self { rows: rows.into_iter().collect(), why: BTreeMap::new() };
-        if let Some((name, why)) = no {
-            group.rows.insert(name, None);
-            group.why.insert(name, why.clone());
-        }
-        group
-    }
 }
 
 impl Report {
@@ -331,8 +181,7 @@ impl Report {
         let break_even_density = sweep::break_even(&density_sweep).map(round);
         let no_mthp = no_mthp.map(|why| ("kernel_mthp64k", why));
         let by_size = |rounds: &Vec<Vec<f64>>| {
-            let at = |size: usize| median(&rounds.iter().map(|round| round[size]).collect::<Vec<_>>());
-            (0..sweep_mib.len()).map(|size| at(size).map(round)).collect()
+            (0..sweep_mib.len()).map(|size| median_of(rounds, |round| round[size]).map(round)).collect()
         };
         Ok(Self {
             bench: "base-page",
@@ -368,35 +217,6 @@ fn file(scratch: &Scratch) -> anyhow::Result<(std::path::PathBuf, u64)> {
     let path = scratch.file("content");
     std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
     Ok((path, sweep::sum_of(&words)))
-}
-
-impl FaultAround {
-    fn of(rows: &BTreeMap<&str, SideRows>) -> Option<Self> {
-        let dense = |name| rows.get(name)?.finish()?.remove(Pattern::Dense.name());
-        let (row, in_thread) = (dense(AROUND)?, dense(AROUND_IN_THREAD)?);
-        Some(Self {
-            first_touch_gib_s: row.first_touch_gib_s,
-            first_touch_gib_s_spread: row.first_touch_gib_s_spread,
-            faults: row.faults,
-            in_thread_first_touch_gib_s: in_thread.first_touch_gib_s,
-            in_thread_first_touch_gib_s_spread: in_thread.first_touch_gib_s_spread,
-        })
-    }
-}
-
-impl Sv39 {
-    fn of(buffer: usize) -> anyhow::Result<Self> {
-        let geometry = |base| Geometry::new(Scheme::Sv39, base).context("Sv39 has this base page");
-        let (small, large) = (geometry(BasePage::K4)?, geometry(BasePage::K64)?);
-        let table =
-            |geometry: &Geometry| geometry.software_table_bytes(std::iter::once(0..buffer as u64)).get();
-        let reach = |geometry: &Geometry| geometry.tlb_reach(TLB_ENTRIES).get() as f64;
-        Ok(Self {
-            table_bytes_4k: table(&small),
-            table_bytes_64k: table(&large),
-            tlb_reach_ratio: reach(&large) / reach(&small),
-        })
-    }
 }
 
 #[cfg(test)]

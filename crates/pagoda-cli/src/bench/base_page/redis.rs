@@ -17,10 +17,9 @@ use super::super::budget::reason;
 use super::super::data::{Random, mix};
 use super::super::histogram::Histogram;
 use super::super::process::{Cancel, Running};
-use super::super::redis_client::Client;
-use super::super::report::round;
+use super::super::redis_client::{self, Client, PIPELINE, name};
 use super::super::scratch::Scratch;
-use super::super::stats::median;
+use super::super::stats::{median_of, round};
 use super::super::warm;
 use super::Setup;
 
@@ -28,8 +27,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 const VALUE_BYTES: usize = 512;
 /// What the server takes for a key beside its value.
 const KEY_BYTES: u64 = 150;
-/// Requests on their way at a time.
-const PIPELINE: u64 = 64;
 
 /// The sides, in the order in which they take turns.
 const SIDES: [&str; 4] = ["kernel_4k", "kernel_thp", "pagoda_64k", "pagoda_2m"];
@@ -82,7 +79,7 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Redis> {
     for side in SIDES {
         let of = |pick: fn(&Figures) -> f64| {
             let all = samples.get(side).filter(|_| !redis.why.contains_key(side))?;
-            median(&all.iter().map(pick).collect::<Vec<_>>()).map(round)
+            median_of(all, pick).map(round)
         };
         let figures = || {
             Some(Figures {
@@ -118,7 +115,6 @@ impl Bench<'_> {
     }
 
     fn command(&self, side: &str, scratch: &Scratch, socket: &Path) -> Vec<String> {
-        let [directory, at] = [scratch.path(), socket].map(|path| path.display().to_string());
         let mut words: Vec<String> = Vec::new();
         let base = match side {
             "pagoda_64k" => Some(BasePage::K64),
@@ -136,8 +132,7 @@ impl Bench<'_> {
             // Its allocator asks for huge pages, and the server does not forbid them.
             words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned));
         }
-        let server = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--dir", &directory];
-        words.extend(server.into_iter().chain(["--unixsocket", &at]).map(str::to_owned));
+        words.extend(redis_client::server(scratch.path(), socket));
         if side == "kernel_thp" {
             words.extend(["--disable-thp", "no"].map(str::to_owned));
         }
@@ -146,20 +141,20 @@ impl Bench<'_> {
 
     fn load(&self, side: &str, socket: &Path, server: &mut Running) -> anyhow::Result<Figures> {
         let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
-        self.set_all(&mut client, |number| number, self.keys)?;
+        client.set_all((0..self.keys).map(pair), self.cancel)?;
         if side == "kernel_thp" {
             ensure_huge(server.id(), self.need)?;
         }
         let mut random = Random::new(3);
         let requests = self.keys / 2;
         let begin = Instant::now();
-        self.set_all(&mut client, |_| random.below(self.keys), requests)?;
+        client.set_all((0..requests).map(|_| pair(random.below(self.keys))), self.cancel)?;
         let set_ops = requests as f64 / begin.elapsed().as_secs_f64();
         let begin = Instant::now();
-        for first in (0..requests).step_by(PIPELINE as usize) {
+        for first in (0..requests).step_by(PIPELINE) {
             self.cancel.check()?;
             let keys: Vec<u64> =
-                (first..(first + PIPELINE).min(requests)).map(|_| random.below(self.keys)).collect();
+                (first..(first + PIPELINE as u64).min(requests)).map(|_| random.below(self.keys)).collect();
             for key in &keys {
                 client.send(&[b"GET", &name(*key)])?;
             }
@@ -181,27 +176,6 @@ impl Bench<'_> {
         client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
         Ok(Figures { get_ops, set_ops, p50_ms: times.percentiles().p50 / 1000.0 })
     }
-
-    fn set_all(
-        &self,
-        client: &mut Client,
-        mut key: impl FnMut(u64) -> u64,
-        count: u64,
-    ) -> anyhow::Result<()> {
-        for first in (0..count).step_by(PIPELINE as usize) {
-            self.cancel.check()?;
-            let numbers = first..(first + PIPELINE).min(count);
-            for number in numbers.clone() {
-                let key = key(number);
-                client.send(&[b"SET", &name(key), &value(key)])?;
-            }
-            client.flush()?;
-            for _ in numbers {
-                client.expect("+OK")?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Checks that half of what the server holds is in huge pages.
@@ -219,8 +193,8 @@ fn ensure_huge(pid: u32, need: Bytes) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn name(key: u64) -> Vec<u8> {
-    format!("key:{key:08}").into_bytes()
+fn pair(key: u64) -> (u64, Vec<u8>) {
+    (key, value(key))
 }
 
 fn value(key: u64) -> Vec<u8> {

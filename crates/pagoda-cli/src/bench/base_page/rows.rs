@@ -12,8 +12,7 @@ use pagoda_linux::perf::TlbMisses;
 use serde::Serialize;
 
 use super::super::data::mix;
-use super::super::report::round;
-use super::super::stats::{median, spread};
+use super::super::stats::{middle_of, round};
 use super::buffer::{Buffer, Side};
 use super::pattern::{BLOCK, Fate, Pattern, cycle, fate, link};
 
@@ -95,13 +94,14 @@ impl SideRows {
     /// The rows over all rounds. None before one was measured.
     pub fn finish(&self) -> Option<BTreeMap<&'static str, Row>> {
         let of = |(pattern, rounds): (&Pattern, &Vec<Row>)| {
-            let values = |pick: fn(&Row) -> f64| rounds.iter().map(pick).collect::<Vec<_>>();
-            let (rates, loads) = (values(|row| row.first_touch_gib_s), values(|row| row.random_load_ns));
+            let (first_touch_gib_s, first_touch_gib_s_spread) =
+                middle_of(rounds, |row| row.first_touch_gib_s)?;
+            let (random_load_ns, random_load_ns_spread) = middle_of(rounds, |row| row.random_load_ns)?;
             let row = Row {
-                first_touch_gib_s: round(median(&rates)?),
-                first_touch_gib_s_spread: spread(&rates)?.map(round),
-                random_load_ns: round(median(&loads)?),
-                random_load_ns_spread: spread(&loads)?.map(round),
+                first_touch_gib_s,
+                first_touch_gib_s_spread,
+                random_load_ns,
+                random_load_ns_spread,
                 ..rounds.last()?.clone()
             };
             Some((pattern.name(), row))

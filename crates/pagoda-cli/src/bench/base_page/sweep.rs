@@ -15,8 +15,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::plain_memory::PlainMemory;
 use serde::Serialize;
 
-use super::super::report::round;
-use super::super::stats::median;
+use super::super::stats::{median_of, round};
 use super::buffer::{Buffer, Manner, Side};
 use super::pattern::{BLOCK, some_of_each_block};
 
@@ -118,7 +117,7 @@ pub fn densities(len: usize) -> anyhow::Result<Vec<[f64; 2]>> {
 /// The medians over rounds.
 pub fn density_medians(rounds: &[Vec<[f64; 2]>]) -> Vec<Density> {
     let of = |(at, some): (usize, usize)| {
-        let us = |base: usize| median(&rounds.iter().map(|round| round[at][base]).collect::<Vec<_>>());
+        let us = |base: usize| median_of(rounds, |round| round[at][base]);
         Some(Density {
             density: some as f64 / BLOCK as f64,
             us_per_64k_at_4k: round(us(0)?),

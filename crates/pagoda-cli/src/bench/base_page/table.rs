@@ -1,10 +1,11 @@
 //! The figures for people. Pure.
 
-use comfy_table::{CellAlignment, Table};
+use comfy_table::Table;
 use pagoda_core::size::Bytes;
 
+use super::super::text_table::{number, text_table, with_spread};
 use super::pattern::Pattern;
-use super::{Group, Report, Rows};
+use super::report::{Group, Report, Rows};
 
 impl Report {
     /// For people.
@@ -59,23 +60,25 @@ impl Report {
     }
 
     fn pattern_table(&self, pattern: &str) -> Table {
-        let mut table = table(&[
-            "side",
-            "faults",
-            "table",
-            "resident",
-            "of touched",
-            "after 5 s",
-            "first touch GiB/s",
-            "random load ns",
-            "TLB misses",
-            "contiguous %",
-        ]);
+        let mut table = text_table(
+            [
+                "side",
+                "faults",
+                "table",
+                "resident",
+                "of touched",
+                "after 5 s",
+                "first touch GiB/s",
+                "random load ns",
+                "TLB misses",
+                "contiguous %",
+            ],
+            1..,
+        );
         let groups: [(&str, &Group<Rows>); 2] = [("Pagoda", &self.clusters), ("kernel", &self.kernel)];
         for (who, group) in groups {
             for (name, rows) in &group.rows {
                 let Some(row) = rows.as_ref().and_then(|rows| rows.get(pattern)) else { continue };
-                let [least, greatest] = row.first_touch_gib_s_spread;
                 table.add_row([
                     format!("{who} {name}"),
                     row.faults.to_string(),
@@ -83,30 +86,30 @@ impl Report {
                     Bytes::new(row.resident).to_string(),
                     format!("{:.2}", row.resident as f64 / row.touched as f64),
                     row.resident_after_5s.map_or_else(String::new, |bytes| Bytes::new(bytes).to_string()),
-                    format!("{:.2} ({least:.2}-{greatest:.2})", row.first_touch_gib_s),
+                    with_spread(row.first_touch_gib_s, row.first_touch_gib_s_spread, 2),
                     format!("{:.1}", row.random_load_ns),
                     row.tlb_misses.map_or("-".to_owned(), |misses| misses.to_string()),
                     number(row.contiguous_percent, 1),
                 ]);
             }
         }
-        align_right(table)
+        table
     }
 
     fn sweep_table(&self) -> Table {
-        let sizes: Vec<String> = self.sweep_mib.iter().map(|mib| format!("{mib} MiB")).collect();
-        let header: Vec<&str> = std::iter::once("side").chain(sizes.iter().map(String::as_str)).collect();
-        let mut table = table(&header);
+        let sizes = self.sweep_mib.iter().map(|mib| format!("{mib} MiB"));
+        let header = std::iter::once("side".to_owned()).chain(sizes);
+        let mut table = text_table(header, 1..);
         for (side, times) in &self.map_touch_us.rows {
             let Some(times) = times else { continue };
             let times = times.iter().map(|us| format!("{us:.0}"));
             table.add_row(std::iter::once((*side).to_owned()).chain(times));
         }
-        align_right(table)
+        table
     }
 
     fn redis_table(&self) -> Table {
-        let mut table = table(&["side", "GET/s", "SET/s", "p50 ms"]);
+        let mut table = text_table(["side", "GET/s", "SET/s", "p50 ms"], 1..);
         for (side, figures) in &self.redis.sides {
             let Some(figures) = figures else { continue };
             table.add_row([
@@ -116,24 +119,6 @@ impl Report {
                 format!("{:.3}", figures.p50_ms),
             ]);
         }
-        align_right(table)
+        table
     }
-}
-
-fn number(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header(header);
-    table
-}
-
-fn align_right(mut table: Table) -> Table {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }

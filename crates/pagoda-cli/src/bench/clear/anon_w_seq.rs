@@ -15,9 +15,8 @@ use pagoda_core::size::Bytes;
 use serde::Serialize;
 
 use super::super::process::{Cancel, Running};
-use super::super::report::round;
 use super::super::scratch::Scratch;
-use super::super::stats::{median, spread};
+use super::super::stats::{median, round, spread};
 use super::writer::{self, START_FILE, Side, Written, ready_file};
 use super::{Setup, name};
 

@@ -19,8 +19,7 @@ use serde::Serialize;
 
 use super::Setup;
 use crate::bench::process::Cancel;
-use crate::bench::report::round;
-use crate::bench::stats::median;
+use crate::bench::stats::{median, round};
 
 /// Frames of a round: as many as are kept ready at most.
 const FRAMES: usize = 32;

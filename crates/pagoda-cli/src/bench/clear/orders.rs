@@ -18,8 +18,7 @@ use serde::Serialize;
 
 use super::super::data::Random;
 use super::super::process::Cancel;
-use super::super::report::round;
-use super::super::stats::{median, midmean, spread};
+use super::super::stats::{median, median_of, middle_of, midmean, round};
 use super::shape::Shape;
 use super::thrash::Thrashers;
 use super::{Setup, frame, name, thread_cpu};
@@ -270,16 +269,16 @@ impl Setup {
     }
 
     fn times(&self, rounds: &[Sample]) -> Option<Times> {
-        let of = |pick: &dyn Fn(&Sample) -> f64| rounds.iter().map(pick).collect::<Vec<_>>();
-        let touch = of(&|sample| self.touch_ns(sample));
-        let total = of(&|sample| (sample.clear_ns + self.touch_ns(sample) + sample.write_ns) / 1e3);
+        let (first_touch_ns, first_touch_ns_spread) = middle_of(rounds, |sample| self.touch_ns(sample))?;
+        let total_us = |sample: &Sample| (sample.clear_ns + self.touch_ns(sample) + sample.write_ns) / 1e3;
+        let (total_us, total_us_spread) = middle_of(rounds, total_us)?;
         Some(Times {
-            clear_us: round(median(&of(&|sample| sample.clear_ns / 1e3))?),
-            first_touch_ns: round(median(&touch)?),
-            write_all_us: round(median(&of(&|sample| sample.write_ns / 1e3))?),
-            total_us: round(median(&total)?),
-            first_touch_ns_spread: spread(&touch)?.map(round),
-            total_us_spread: spread(&total)?.map(round),
+            clear_us: round(median_of(rounds, |sample| sample.clear_ns / 1e3)?),
+            first_touch_ns,
+            write_all_us: round(median_of(rounds, |sample| sample.write_ns / 1e3)?),
+            total_us,
+            first_touch_ns_spread,
+            total_us_spread,
         })
     }
 }

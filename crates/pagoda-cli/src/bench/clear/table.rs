@@ -1,8 +1,9 @@
 //! The figures for people. Pure.
 
-use comfy_table::{CellAlignment, Table};
+use comfy_table::Table;
 use pagoda_core::size::Bytes;
 
+use super::super::text_table::{number, text_table, with_spread};
 use super::Clear;
 use super::fault::{Fault, Prezeroed};
 use super::orders::{Orders, Perf};
@@ -37,22 +38,24 @@ impl Clear {
     }
 
     fn rows_table(&self) -> Table {
-        let mut table = table(&[
-            "processes",
-            "cache each",
-            "kernel THP",
-            "ascending",
-            "converge",
-            "reverse-in-page",
-            "neighbourhood",
-            "streaming",
-            "converge vs ascending",
-            "best vs kernel",
-        ]);
+        let mut table = text_table(
+            [
+                "processes",
+                "cache each",
+                "kernel THP",
+                "ascending",
+                "converge",
+                "reverse-in-page",
+                "neighbourhood",
+                "streaming",
+                "converge vs ascending",
+                "best vs kernel",
+            ],
+            1..,
+        );
         for row in &self.anon_w_seq {
             let gib_s = |rate: f64| format!("{rate:.2}");
-            let ratio =
-                |ratio: f64, [least, greatest]: [f64; 2]| format!("{ratio:.3} ({least:.3}-{greatest:.3})");
+            let ratio = |ratio: f64, spread| with_spread(ratio, spread, 3);
             table.add_row([
                 row.processes.to_string(),
                 Bytes::new(row.llc_bytes_per_process).to_string(),
@@ -66,13 +69,13 @@ impl Clear {
                 ratio(row.ratio_best_vs_kernel, row.ratio_best_vs_kernel_spread),
             ]);
         }
-        align_right(table)
+        table
     }
 }
 
 /// What faults take.
 fn fault_table(fault: &Fault, ready: &Prezeroed) -> Table {
-    let mut table = table(&["fault", "us", "of kernel THP", "writing the frame us"]);
+    let mut table = text_table(["fault", "us", "of kernel THP", "writing the frame us"], 1..);
     let ratio = |us: f64| format!("{:.2}", us / fault.kernel_thp_us);
     let mut row = |name: String, us: f64, write_us: Option<f64>| {
         let write = write_us.map_or_else(String::new, |us| format!("{us:.1}"));
@@ -86,29 +89,29 @@ fn fault_table(fault: &Fault, ready: &Prezeroed) -> Table {
     row(ahead, fault.pagoda_prezeroed_us, Some(ready.write_all_us));
     row("Pagoda in thread, cleared in the fault".to_owned(), fault.in_thread_us, None);
     row("Pagoda in thread, cleared ahead".to_owned(), fault.in_thread_prezeroed_us, None);
-    align_right(table)
+    table
 }
 
 /// One part of the orders.
 pub fn orders_table(orders: &Orders) -> Table {
-    let mut table = table(&[
-        "order",
-        "cleared after target",
-        "extents",
-        "clear us",
-        "first touch ns",
-        "of ascending",
-        "write all us",
-        "total us",
-        "IPC",
-        "cache misses %",
-    ]);
+    let mut table = text_table(
+        [
+            "order",
+            "cleared after target",
+            "extents",
+            "clear us",
+            "first touch ns",
+            "of ascending",
+            "write all us",
+            "total us",
+            "IPC",
+            "cache misses %",
+        ],
+        1..,
+    );
     for (name, figures) in orders {
         let times = &figures.times;
-        let [least, greatest] = times.total_us_spread;
-        let perf = |of: fn(&Perf) -> f64| {
-            figures.perf.as_ref().map_or("-".to_owned(), |perf| format!("{:.2}", of(perf)))
-        };
+        let perf = |of: fn(&Perf) -> f64| number(figures.perf.as_ref().map(of), 2);
         table.add_row([
             (*name).to_owned(),
             figures.cleared_after_target_max.to_string(),
@@ -117,24 +120,10 @@ pub fn orders_table(orders: &Orders) -> Table {
             format!("{:.0}", times.first_touch_ns),
             format!("{:.2}", figures.first_touch_ratio_vs_ascending),
             format!("{:.1}", times.write_all_us),
-            format!("{:.1} ({least:.1}-{greatest:.1})", times.total_us),
+            with_spread(times.total_us, times.total_us_spread, 1),
             perf(|perf| perf.ipc),
             perf(|perf| perf.cache_miss_percent),
         ]);
-    }
-    align_right(table)
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header(header);
-    table
-}
-
-fn align_right(mut table: Table) -> Table {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }

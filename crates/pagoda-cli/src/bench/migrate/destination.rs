@@ -106,12 +106,11 @@ fn listen(args: &DestinationArgs) -> anyhow::Result<(Listener, ReceiveOptions)> 
     let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().map_err(anyhow::Error::msg)?)?;
     say(&listener.endpoint()?.to_string())?;
     let options = ReceiveOptions {
-        token: None,
-        tls: None,
         zero: args.zero,
         image_most: args.most,
         wait: PATIENCE,
         stall: PATIENCE,
+        ..ReceiveOptions::default()
     };
     Ok((listener, options))
 }

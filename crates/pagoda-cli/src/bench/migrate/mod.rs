@@ -15,15 +15,16 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{Manager, Region};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::zero_scan::is_zero;
 
+use super::command;
 use super::data::{PAGE_BYTES, Pages};
 use super::machine::{Machine, last_level_cache_bytes};
 use cases::{Case, USUAL, write_page};
@@ -53,19 +54,12 @@ pub struct MigrateArgs {
 
 /// Runs `pagoda bench migrate`.
 pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
-    if !pagoda::userfaultfd_allows_managers() {
-        bail!("this machine offers no userfaultfd with UFFDIO_MOVE; `pagoda doctor` says why");
-    }
+    command::needs_managers()?;
     let memory = args.memory.unwrap_or(if args.quick { Bytes::mib(64) } else { Bytes::gib(1) });
     let memory = memory.max(Bytes::mib(64));
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
     let runs = (rounds + 1) * (Case::ALL.len() * (ZeroPolicy::ALL.len() + 1) + Codec::ALL.len() + 3);
-    // Drawn on standard error, and there only if that is a terminal.
-    let progress = ProgressBar::new(runs as u64).with_style(
-        ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
-            .context("the progress bar's template")?,
-    );
-    let bench = Bench { memory, rounds, progress };
+    let bench = Bench { memory, rounds, progress: command::progress(runs as u64, "run")? };
     let mut cases = Vec::new();
     let mut limits = Vec::new();
     for case in Case::ALL {
@@ -76,11 +70,7 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let measured = Measured { cases, codecs, live, late, stored, limits, scan: scan(memory) };
     let setting = Setting { memory, rounds, quick: args.quick };
     let report = Report::new(&setting, &measured, Machine::this()).context("no round was measured")?;
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
+    command::print(&report, args.json, Report::table)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,18 +1,18 @@
-//! The figures as they are printed: JSON whose keys other tools read, and a table for people.
+//! The figures as they are printed: JSON whose keys other tools read, (`table.rs` has them for people). Pure.
 //!
 //! Every figure is a median over the rounds that count, every spread the least and the greatest of them.
 
+mod table;
+
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, Table};
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 
 use super::super::data::PAGE_BYTES;
 use super::super::machine::Machine;
-use super::super::report::round;
-use super::super::stats::{median, spread};
+use super::super::stats::{median, median_of, middle_of, round, spread};
 use super::cases::Case;
 use super::destination::FaultsByCause;
 use super::trial::Outcome;
@@ -141,13 +141,12 @@ struct Ratios {
     full_of_limit: f64,
 }
 
-/// The median of one figure.
-fn of(outcomes: &[Outcome], figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
-    median(&outcomes.iter().map(figure).collect::<Vec<_>>())
-}
-
 fn total_ms(outcome: &Outcome) -> f64 {
     outcome.took.as_secs_f64() * 1e3
+}
+
+fn downtime_ms(outcome: &Outcome) -> f64 {
+    outcome.moved.downtime.as_secs_f64() * 1e3
 }
 
 fn content_pages(outcome: &Outcome) -> f64 {
@@ -162,21 +161,23 @@ fn gib_s(outcome: &Outcome) -> f64 {
 impl Figures {
     fn new(outcomes: &[Outcome]) -> Option<Self> {
         let cause = |pick: fn(&FaultsByCause) -> u64| {
-            of(outcomes, |outcome| pick(&outcome.arrived.faults_by_cause) as f64).map(|faults| faults as u64)
+            median_of(outcomes, |outcome| pick(&outcome.arrived.faults_by_cause) as f64)
+                .map(|faults| faults as u64)
         };
+        let (total_ms, total_ms_spread) = middle_of(outcomes, total_ms)?;
         Some(Self {
-            dest_faults: of(outcomes, |outcome| outcome.arrived.faults as f64)?,
+            dest_faults: median_of(outcomes, |outcome| outcome.arrived.faults as f64)?,
             faults_by_cause: FaultsByCause {
                 zero_check: cause(|causes| causes.zero_check)?,
                 zero_write: cause(|causes| causes.zero_write)?,
                 data_write: cause(|causes| causes.data_write)?,
             },
-            total_ms: round(of(outcomes, total_ms)?),
-            total_ms_spread: spread(&outcomes.iter().map(total_ms).collect::<Vec<_>>())?.map(round),
-            gib_s: round(of(outcomes, gib_s)?),
-            dest_rss: of(outcomes, |outcome| outcome.arrived.rss_bytes as f64)?,
-            cpu_ms: round(of(outcomes, |outcome| outcome.cpu_ms)?),
-            wire_bytes: of(outcomes, |outcome| outcome.moved.counts.wire_bytes as f64)?,
+            total_ms,
+            total_ms_spread,
+            gib_s: round(median_of(outcomes, gib_s)?),
+            dest_rss: median_of(outcomes, |outcome| outcome.arrived.rss_bytes as f64)?,
+            cpu_ms: round(median_of(outcomes, |outcome| outcome.cpu_ms)?),
+            wire_bytes: median_of(outcomes, |outcome| outcome.moved.counts.wire_bytes as f64)?,
         })
     }
 }
@@ -203,6 +204,7 @@ impl Report {
         let zeros = figures.get(Case::ResidentZeros.name())?;
         let zero_wire = zeros.policies.get(&ZeroPolicy::Drop.to_string())?.wire_bytes;
         let limit = median(limits)?;
+        let (live_downtime_ms, live_downtime_ms_spread) = middle_of(live, downtime_ms)?;
         Some(Self {
             bench: "migrate",
             memory_bytes: setting.memory.get(),
@@ -218,28 +220,22 @@ impl Report {
                 .map(|(codec, outcomes)| Some((codec.to_string(), Figures::new(outcomes)?)))
                 .collect::<Option<_>>()?,
             live: Live {
-                dirty_mib_s: round(of(live, |outcome| {
+                dirty_mib_s: round(median_of(live, |outcome| {
                     outcome.moved.pace.written_per_s.get() as f64 / f64::from(1 << 20)
                 })?),
-                rounds: of(live, |outcome| f64::from(outcome.moved.pace.rounds))?,
-                downtime_ms: round(of(live, |outcome| outcome.moved.downtime.as_secs_f64() * 1e3)?),
-                downtime_ms_spread: spread(
-                    &live
-                        .iter()
-                        .map(|outcome| outcome.moved.downtime.as_secs_f64() * 1e3)
-                        .collect::<Vec<_>>(),
-                )?
-                .map(round),
-                total_ms: round(of(live, total_ms)?),
-                postcopy_downtime_ms: round(of(late, |outcome| outcome.moved.downtime.as_secs_f64() * 1e3)?),
-                max_fault_us: of(late, |outcome| outcome.arrived.max_fault_us as f64)?,
-                fully_resident_ms: round(of(late, |outcome| outcome.arrived.owed_us as f64 / 1e3)?),
+                rounds: median_of(live, |outcome| f64::from(outcome.moved.pace.rounds))?,
+                downtime_ms: live_downtime_ms,
+                downtime_ms_spread: live_downtime_ms_spread,
+                total_ms: round(median_of(live, total_ms)?),
+                postcopy_downtime_ms: round(median_of(late, downtime_ms)?),
+                max_fault_us: median_of(late, |outcome| outcome.arrived.max_fault_us as f64)?,
+                fully_resident_ms: round(median_of(late, |outcome| outcome.arrived.owed_us as f64 / 1e3)?),
             },
             stored: Stored {
-                packed_pages: of(stored, |outcome| outcome.moved.counts.packed_pages as f64)? as u64,
-                reinflated_pages: of(stored, |outcome| outcome.moved.counts.data_pages as f64)? as u64,
-                gib_s: round(of(stored, gib_s)?),
-                wire_bytes: of(stored, |outcome| outcome.moved.counts.wire_bytes as f64)?,
+                packed_pages: median_of(stored, |outcome| outcome.moved.counts.packed_pages as f64)? as u64,
+                reinflated_pages: median_of(stored, |outcome| outcome.moved.counts.data_pages as f64)? as u64,
+                gib_s: round(median_of(stored, gib_s)?),
+                wire_bytes: median_of(stored, |outcome| outcome.moved.counts.wire_bytes as f64)?,
             },
             loopback_limit_gib_s: round(limit),
             loopback_limit_gib_s_spread: spread(limits)?.map(round),
@@ -249,75 +245,6 @@ impl Report {
             quick: setting.quick,
             machine,
         })
-    }
-
-    /// The report for people.
-    pub fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::NOTHING);
-        table.set_header([
-            "case",
-            "zero pages",
-            "how",
-            "faults there",
-            "ms",
-            "GiB/s",
-            "resident",
-            "CPU ms",
-            "wire",
-        ]);
-        let mut row = |case: &str, zero: String, how: &str, figures: &Figures| {
-            table.add_row([
-                case.to_owned(),
-                zero,
-                how.to_owned(),
-                figures.dest_faults.to_string(),
-                format!("{:.0}", figures.total_ms),
-                format!("{:.2}", figures.gib_s),
-                Bytes::new(figures.dest_rss as u64).to_string(),
-                format!("{:.0}", figures.cpu_ms),
-                Bytes::new(figures.wire_bytes as u64).to_string(),
-            ]);
-        };
-        for (name, case) in &self.cases {
-            for (policy, figures) in &case.policies {
-                row(name, case.zero_pages.to_string(), policy, figures);
-            }
-        }
-        for (codec, figures) in &self.codecs {
-            row("3:1 data", "0".to_owned(), codec, figures);
-        }
-        for column in table.column_iter_mut().skip(3) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        let (live, stored, scan) = (&self.live, &self.stored, self.wire.scan);
-        format!(
-            "{}\n{table}\n\
-             live: {:.0} MiB/s written, {} rounds, {:.0} ms to the end, the writer stood still for {:.1} ms\n\
-             post-copy: {:.1} ms until the other side went on, {:.0} ms until it had all, {:.0} us for its longest read till then\n\
-             stored: {} pages travel packed, {} were unpacked, {:.2} GiB/s of content\n\
-             zero pages: {:.2} bytes each on the wire; found at {:.0} GiB/s from cache, {:.0} from memory\n\
-             loopback: {:.2} GiB/s on {} channels with nothing done; full reaches {:.2} of that\n\
-             QEMU: not measured ({})\n",
-            self.machine,
-            live.dirty_mib_s,
-            live.rounds,
-            live.total_ms,
-            live.downtime_ms,
-            live.postcopy_downtime_ms,
-            live.fully_resident_ms,
-            live.max_fault_us,
-            stored.packed_pages,
-            stored.reinflated_pages,
-            stored.gib_s,
-            self.wire.bytes_per_zero_page,
-            scan.cached_gib_s,
-            scan.memory_gib_s,
-            self.loopback_limit_gib_s,
-            self.channels,
-            self.ratios.full_of_limit,
-            self.qemu_reason,
-        )
     }
 }
 

@@ -87,14 +87,7 @@ pub fn run(
     let destination = Destination::start(zero, into, Bytes::new(region.len() as u64))?;
     let to = destination.address.parse().map_err(anyhow::Error::msg)?;
     let options = LiveOptions {
-        send: SendOptions {
-            channels: CHANNELS,
-            codec,
-            token: None,
-            tls: None,
-            bandwidth: None,
-            stall: PATIENCE,
-        },
+        send: SendOptions { channels: CHANNELS, codec, stall: PATIENCE, ..SendOptions::default() },
         downtime: Duration::from_millis(50),
         rounds: if into == Into::LateRegion { 0 } else { 30 },
         otherwise: if into == Into::LateRegion { Otherwise::PostCopy } else { Otherwise::StopForLonger },

@@ -5,8 +5,7 @@
 use serde::Serialize;
 
 use super::super::histogram::Percentiles;
-use super::super::report::round;
-use super::super::stats::{median, median_percentiles, spread};
+use super::super::stats::{median, median_percentiles, middle_of, round, spread};
 use super::killed::Killed;
 use super::store::Stored;
 use super::trial::Outcome;
@@ -94,12 +93,6 @@ pub struct StoreFigures {
     pub waste_percent: f64,
 }
 
-/// The median of the rounds, and their spread.
-pub fn middle<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> Option<(f64, [f64; 2])> {
-    let values: Vec<f64> = rounds.iter().map(of).collect();
-    Some((round(median(&values)?), spread(&values)?.map(round)))
-}
-
 /// Of several times in each round: the median and the 99th percentile of all, and the spread of the rounds' medians.
 fn several<T>(rounds: &[T], of: impl Fn(&T) -> &[f64]) -> Option<(f64, f64, [f64; 2])> {
     let mut all: Vec<f64> = rounds.iter().flat_map(|round| of(round).iter().copied()).collect();
@@ -121,9 +114,9 @@ impl KernelZram {
     pub fn of(zram: &[Killed], never: &[Killed]) -> Option<Self> {
         let (kill_ms, kill_ms_spread) = gone_ms(zram)?;
         let (kill_never_swapped_ms, kill_never_swapped_ms_spread) = gone_ms(never)?;
-        let (back_ms, back_ms_spread) = middle(zram, |killed| killed.back_ms)?;
-        let (starter_start_ms, starter_start_ms_spread) = middle(zram, |killed| killed.starter_start_ms)?;
-        let (starter_work_ms, starter_work_ms_spread) = middle(zram, |killed| killed.starter_work_ms)?;
+        let (back_ms, back_ms_spread) = middle_of(zram, |killed| killed.back_ms)?;
+        let (starter_start_ms, starter_start_ms_spread) = middle_of(zram, |killed| killed.starter_start_ms)?;
+        let (starter_work_ms, starter_work_ms_spread) = middle_of(zram, |killed| killed.starter_work_ms)?;
         Some(Self {
             kill_ms,
             kill_ms_spread,
@@ -131,7 +124,7 @@ impl KernelZram {
             kill_never_swapped_ms_spread,
             back_ms,
             back_ms_spread,
-            stored_percent: middle(zram, |killed| killed.stored_percent)?.0,
+            stored_percent: middle_of(zram, |killed| killed.stored_percent)?.0,
             starter_start_ms,
             starter_start_ms_spread,
             starter_work_ms,
@@ -142,18 +135,18 @@ impl KernelZram {
 
 impl StoreFigures {
     pub fn of(rounds: &[Stored]) -> Option<Self> {
-        let (compress_gib_s, compress_gib_s_spread) = middle(rounds, |stored| stored.compress_gib_s)?;
+        let (compress_gib_s, compress_gib_s_spread) = middle_of(rounds, |stored| stored.compress_gib_s)?;
         let percentiles =
             |of: fn(&Stored) -> Percentiles| median_percentiles(&rounds.iter().map(of).collect::<Vec<_>>());
         Some(Self {
             compress_gib_s,
             compress_gib_s_spread,
-            compress_cpu_gib_s: middle(rounds, |stored| stored.compress_cpu_gib_s)?.0,
+            compress_cpu_gib_s: middle_of(rounds, |stored| stored.compress_cpu_gib_s)?.0,
             fetch_us: percentiles(|stored| stored.fetch_us)?,
             fetch_first_us: percentiles(|stored| stored.fetch_first_us)?,
             fetch_in_thread_us: percentiles(|stored| stored.fetch_in_thread_us)?,
             fetch_first_in_thread_us: percentiles(|stored| stored.fetch_first_in_thread_us)?,
-            waste_percent: middle(rounds, |stored| stored.waste_percent)?.0,
+            waste_percent: middle_of(rounds, |stored| stored.waste_percent)?.0,
         })
     }
 }
@@ -161,12 +154,13 @@ impl StoreFigures {
 impl Figures {
     pub fn of(outcomes: &[Outcome], never_ms: f64) -> Option<Self> {
         let (close_ms_p50, close_ms_p99, close_ms_spread) = close_ms(outcomes)?;
-        let (frames_back_ms, frames_back_ms_spread) = middle(outcomes, |outcome| outcome.frames_back_ms)?;
-        let (stored_back_ms, stored_back_ms_spread) = middle(outcomes, |outcome| outcome.stored_back_ms)?;
+        let (frames_back_ms, frames_back_ms_spread) = middle_of(outcomes, |outcome| outcome.frames_back_ms)?;
+        let (stored_back_ms, stored_back_ms_spread) = middle_of(outcomes, |outcome| outcome.stored_back_ms)?;
         let (starter_start_ms, starter_start_ms_spread) =
-            middle(outcomes, |outcome| outcome.starter_start_ms)?;
-        let (starter_work_ms, starter_work_ms_spread) = middle(outcomes, |outcome| outcome.starter_work_ms)?;
-        let (cpu_ms, cpu_ms_spread) = middle(outcomes, |outcome| outcome.cpu_ms)?;
+            middle_of(outcomes, |outcome| outcome.starter_start_ms)?;
+        let (starter_work_ms, starter_work_ms_spread) =
+            middle_of(outcomes, |outcome| outcome.starter_work_ms)?;
+        let (cpu_ms, cpu_ms_spread) = middle_of(outcomes, |outcome| outcome.cpu_ms)?;
         let most = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).max().unwrap_or(0);
         Some(Self {
             close_ms_p50,
@@ -183,9 +177,9 @@ impl Figures {
             starter_work_ms_spread,
             cpu_ms,
             cpu_ms_spread,
-            in_close_ms: middle(outcomes, |outcome| outcome.in_close_ms)?.0,
-            lock_wait_ms: middle(outcomes, |outcome| outcome.lock_wait_ms)?.0,
-            locks: middle(outcomes, |outcome| outcome.locks as f64)?.0,
+            in_close_ms: middle_of(outcomes, |outcome| outcome.in_close_ms)?.0,
+            lock_wait_ms: middle_of(outcomes, |outcome| outcome.lock_wait_ms)?.0,
+            locks: middle_of(outcomes, |outcome| outcome.locks as f64)?.0,
             peak_queued_bytes: most(|outcome| outcome.peak_queued_bytes),
             queued: most(|outcome| outcome.queued),
             inline: most(|outcome| outcome.inline),

@@ -18,14 +18,15 @@ mod trial;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use pagoda::ReleasePolicy;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 
 use super::budget::reason;
+use super::command;
 use super::machine::Machine;
 use super::process::Cancel;
 use killed::{How, Killed, Killing};
@@ -85,9 +86,7 @@ struct Measured {
 
 /// Runs `pagoda bench release`. Exit status 1 if `pagoda run` could not run.
 pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
-    if !pagoda::userfaultfd_allows_managers() {
-        bail!("this machine offers no userfaultfd with UFFDIO_MOVE; `pagoda doctor` says why");
-    }
+    command::needs_managers()?;
     let owners = args.owners.map_or(2, usize::from);
     let owner = args.owner.unwrap_or(Bytes::mib(if args.quick { 32 } else { 512 }));
     let base = args.base_page.unwrap_or(BasePage::K4);
@@ -98,12 +97,8 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
         + aging_rounds * AGING_PERCENT.len() * ReleasePolicy::ALL.len();
     let bench = Bench {
         together,
-        program: std::env::current_exe().context("finding this program")?.display().to_string(),
-        // Drawn on standard error, and there only if that is a terminal.
-        progress: ProgressBar::new(runs as u64).with_style(
-            ProgressStyle::with_template("{msg} [{bar:30}] run {pos} of {len}, {elapsed} gone, {eta} to go")
-                .context("the progress bar's template")?,
-        ),
+        program: command::this_program()?,
+        progress: command::progress(runs as u64, "run")?,
         cancel: Cancel::on_signals()?,
     };
     let quiet = Quiet::begin();
@@ -120,11 +115,7 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     bench.progress.finish_and_clear();
     let report = Report::new(together, rounds, args.quick, &measured, quiet.end(), Machine::this())
         .context("no round was measured")?;
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
+    command::print(&report, args.json, Report::table)?;
     Ok(if report.run_kill9_reason.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, fs};
 
 use serde::Serialize;
 
-use super::super::report::round;
+use super::super::stats::round;
 
 /// How quiet the machine was while it was measured.
 #[derive(Serialize)]

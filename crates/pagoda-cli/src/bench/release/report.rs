@@ -9,11 +9,8 @@ use pagoda::ReleasePolicy;
 use serde::Serialize;
 
 use super::super::machine::Machine;
-use super::super::report::round;
-use super::super::stats::median;
-use super::figures::{
-    Figures, KernelZram, NeverStored, StarterAlone, StoreFigures, close_ms, gone_ms, middle,
-};
+use super::super::stats::{median, middle_of, round};
+use super::figures::{Figures, KernelZram, NeverStored, StarterAlone, StoreFigures, close_ms, gone_ms};
 use super::killed::How;
 use super::quiet::Quiet;
 use super::trial::{Kind, Trial};
@@ -100,8 +97,8 @@ impl Report {
         let [one, runs, background, workers] = ReleasePolicy::ALL.map(figures);
         let (one, runs, background, workers) = (one?, runs?, background?, workers?);
         let alone = of(Kind::StarterAlone)?;
-        let (start_ms, start_ms_spread) = middle(alone, |outcome| outcome.starter_start_ms)?;
-        let (work_ms, work_ms_spread) = middle(alone, |outcome| outcome.starter_work_ms)?;
+        let (start_ms, start_ms_spread) = middle_of(alone, |outcome| outcome.starter_start_ms)?;
+        let (work_ms, work_ms_spread) = middle_of(alone, |outcome| outcome.starter_work_ms)?;
         let killed = |how: How| &measured.kills[how as usize];
         let [zram, never, run] = How::ALL.map(killed);
         let kernel_zram = KernelZram::of(&zram.killed, &never.killed);
@@ -154,7 +151,7 @@ impl Report {
             kernel_zram,
             run_kill9_ms: run_kill9.map(|(ms, _)| ms),
             run_kill9_ms_spread: run_kill9.map(|(_, spread)| spread),
-            run_kill9_stored_percent: middle(&run.killed, |killed| killed.stored_percent)
+            run_kill9_stored_percent: middle_of(&run.killed, |killed| killed.stored_percent)
                 .map(|(percent, _)| percent),
             run_kill9_reason: reason(&[run]),
             ratios,

@@ -1,36 +1,37 @@
 //! The figures as people read them. Pure.
 
-use comfy_table::{CellAlignment, Table};
 use pagoda::ReleasePolicy;
 use pagoda_core::size::Bytes;
 
+use super::super::text_table::{text_table, with_spread};
 use super::report::Report;
 
-fn range(value: f64, [least, most]: [f64; 2]) -> String {
-    format!("{value:.1} ({least:.1}-{most:.1})")
+fn range(value: f64, spread: [f64; 2]) -> String {
+    with_spread(value, spread, 1)
 }
 
 impl Report {
     /// For people.
     pub fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header([
-            "policy",
-            "close ms",
-            "p99",
-            "extra",
-            "frames back",
-            "stored back",
-            "starter",
-            "work",
-            "CPU ms",
-            "in close",
-            "lock wait",
-            "queued",
-            "inline",
-            "early",
-        ]);
+        let mut table = text_table(
+            [
+                "policy",
+                "close ms",
+                "p99",
+                "extra",
+                "frames back",
+                "stored back",
+                "starter",
+                "work",
+                "CPU ms",
+                "in close",
+                "lock wait",
+                "queued",
+                "inline",
+                "early",
+            ],
+            1..,
+        );
         for name in ReleasePolicy::ALL.map(ReleasePolicy::name) {
             let figures = &self.policies[name];
             table.add_row([
@@ -50,13 +51,9 @@ impl Report {
                 figures.early.to_string(),
             ]);
         }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        let mut aging = Table::new();
-        aging.load_preset(comfy_table::presets::ASCII_MARKDOWN);
         let header = self.aging.stored_percent.map(|percent| format!("{percent} % stored"));
-        aging.set_header(["one owner closes, ms".to_owned()].into_iter().chain(header));
+        let header = ["one owner closes, ms".to_owned()].into_iter().chain(header);
+        let mut aging = text_table(header, 1..);
         for name in ReleasePolicy::ALL.map(ReleasePolicy::name) {
             let times = self.aging.close_ms[name].iter().map(|time| format!("{time:.1}"));
             aging.add_row([name.to_owned()].into_iter().chain(times));

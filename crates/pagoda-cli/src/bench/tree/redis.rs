@@ -17,16 +17,13 @@ use crate::bench::data::{Random, mix};
 use crate::bench::histogram::Histogram;
 use crate::bench::kernel::{KernelSide, Split};
 use crate::bench::process::{Cancel, Running};
-use crate::bench::redis_client::Client;
-use crate::bench::report::round;
+use crate::bench::redis_client::{self, Client, name};
 use crate::bench::scratch::Scratch;
-use crate::bench::stats::median;
+use crate::bench::stats::{median_of, round};
 use crate::bench::{Plan, pagoda_run, warm};
 
 const LIMIT: Duration = Duration::from_secs(300);
 const VALUE_WORDS: u64 = 256;
-/// How many requests are on their way while the server is filled.
-const PIPELINE: u64 = 64;
 /// A save that ends sooner is too short to tell percentiles: the load goes on after it for as long.
 const LOAD_TIME_MIN: Duration = Duration::from_secs(1);
 /// How often the load looks whether the save has ended, in requests.
@@ -107,7 +104,7 @@ pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Bgsave> {
     }
     let of = |side: usize, pick: fn(&Sample) -> f64| {
         let none_failed = failed[side].is_none();
-        median(&samples[side].iter().map(pick).collect::<Vec<_>>()).filter(|_| none_failed).map(round)
+        median_of(&samples[side], pick).filter(|_| none_failed).map(round)
     };
     (all.native_ops, all.pagoda_ops, all.kernel_ops) = (of(0, |s| s.ops), of(1, |s| s.ops), of(2, |s| s.ops));
     (all.native_p99_ms, all.p99_ms, all.kernel_p99_ms) =
@@ -156,9 +153,7 @@ impl Bench<'_> {
     fn run(&self, wrap: impl FnOnce(Vec<String>, &Scratch) -> Vec<String>) -> anyhow::Result<Sample> {
         let scratch = Scratch::new()?;
         let socket = scratch.file("redis.sock");
-        let [directory, at] = [scratch.file(""), socket.clone()].map(|path| path.display().to_string());
-        let server = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--dir", &directory];
-        let server = server.into_iter().chain(["--unixsocket", &at]).map(str::to_owned).collect();
+        let server = redis_client::server(scratch.path(), &socket);
         warm(Bytes::new(self.keys * VALUE_WORDS * 8 * 2));
         let mut server = Running::start(&wrap(server, &scratch))?;
         let sample = self.load(&socket, &mut server);
@@ -171,17 +166,7 @@ impl Bench<'_> {
     fn load(&self, socket: &Path, server: &mut Running) -> anyhow::Result<Sample> {
         let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
         let mut versions = vec![0u32; self.keys as usize];
-        for first in (0..self.keys).step_by(PIPELINE as usize) {
-            self.cancel.check()?;
-            let keys = first..(first + PIPELINE).min(self.keys);
-            for key in keys.clone() {
-                client.send(&[b"SET", &name(key), &value(key, 0)])?;
-            }
-            client.flush()?;
-            for _ in keys {
-                client.expect("+OK")?;
-            }
-        }
+        client.set_all((0..self.keys).map(|key| (key, value(key, 0))), self.cancel)?;
         let mut peak_bytes = descendants_bytes();
         client.ask(&[b"BGSAVE"])?;
         if !client.line()?.starts_with("+Background saving started") {
@@ -224,10 +209,6 @@ impl Bench<'_> {
         client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
         Ok(Sample { ops, p99_ms: times.percentiles().p99 / 1000.0, peak_bytes })
     }
-}
-
-fn name(key: u64) -> Vec<u8> {
-    format!("key:{key:08}").into_bytes()
 }
 
 /// The first quarter is random, the rest repeats one word.

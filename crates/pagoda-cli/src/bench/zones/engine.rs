@@ -11,7 +11,7 @@ use pagoda::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{Bytes, Manager, ZonePolicy};
 use serde::Serialize;
 
-use crate::bench::report::round;
+use super::super::stats::round;
 
 const ZONES: [(&str, Bytes); 2] = [("small", Bytes::mib(32)), ("large", Bytes::mib(96))];
 const BUDGET_BYTES: usize = 128 << 20;

@@ -1,4 +1,5 @@
-//! Where a remote store is, as people write it: `redis://[[USER]:PASSWORD@]ADDRESS:PORT[/DATABASE]`.
+//! Where a remote store is, as people write it: `redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE]`, the user empty for the
+//! default one.
 //!
 //! The address is a literal one: whoever connects may be a thread that can't resolve names. What is not of this form is
 //! refused, never guessed; and a password never shows in what is printed for debugging.
@@ -14,7 +15,7 @@ pub struct RemoteAddress {
     pub socket: SocketAddr,
     /// The user, if it is not the default one.
     pub user: Option<String>,
-    /// The password, if it takes one.
+    /// The password, if it takes one. A user without one is told the empty password.
     pub password: Option<String>,
     /// The number of the database.
     pub database: u32,
@@ -32,8 +33,10 @@ pub enum AddressError {
     /// What follows the address is not a number.
     #[error("what follows a remote store's port is the number of its database, like /0")]
     Database,
-    /// The user or password has a broken escape, or the user comes without a password.
-    #[error("a remote store's user and password are written as USER:PASSWORD@, with %40 for @ and %25 for %")]
+    /// The user or password has a broken escape, or nothing is before the `@`.
+    #[error(
+        "a remote store's user and password are written as USER:PASSWORD@ or USER@, with %40 for @ and %25 for %"
+    )]
     Credentials,
 }
 
@@ -45,10 +48,11 @@ impl FromStr for RemoteAddress {
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let rest = text.strip_prefix(SCHEME).ok_or(AddressError::Scheme)?;
         let (credentials, place) = rest.rsplit_once('@').map_or((None, rest), |(who, at)| (Some(who), at));
-        let (user, password) = match credentials.map(|who| who.split_once(':')) {
+        let (user, password) = match credentials.map(|who| who.split_once(':').ok_or(who)) {
             None => (None, None),
-            Some(None) => return Err(AddressError::Credentials),
-            Some(Some((user, password))) => {
+            Some(Err("")) => return Err(AddressError::Credentials),
+            Some(Err(user)) => (Some(unescape(user)?), None),
+            Some(Ok((user, password))) => {
                 (Some(unescape(user)?).filter(|user| !user.is_empty()), Some(unescape(password)?))
             }
         };
@@ -66,8 +70,11 @@ impl FromStr for RemoteAddress {
 impl fmt::Display for RemoteAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(SCHEME)?;
-        if let Some(password) = &self.password {
-            write!(f, "{}:{}@", escape(self.user.as_deref().unwrap_or("")), escape(password))?;
+        let user = escape(self.user.as_deref().unwrap_or_default());
+        match &self.password {
+            Some(password) => write!(f, "{user}:{}@", escape(password))?,
+            None if self.user.is_some() => write!(f, "{user}@")?,
+            None => {}
         }
         write!(f, "{}/{}", self.socket, self.database)
     }
@@ -118,7 +125,6 @@ mod tests {
             database: u32,
         ) {
             let ip = if v6 { "[::1]" } else { "127.0.0.1" };
-            let user = user.filter(|_| password.is_some());
             let socket = format!("{ip}:{port}").parse().expect("an address");
             let address = RemoteAddress { socket, user, password, database };
             prop_assert_eq!(address.to_string().parse(), Ok(address));
@@ -139,7 +145,7 @@ mod tests {
             ("redis://localhost:6379", AddressError::Socket),
             ("redis://127.0.0.1", AddressError::Socket),
             ("redis://127.0.0.1:6379/x", AddressError::Database),
-            ("redis://user@127.0.0.1:6379", AddressError::Credentials),
+            ("redis://@127.0.0.1:6379", AddressError::Credentials),
             ("redis://u:%4@127.0.0.1:6379", AddressError::Credentials),
         ] {
             assert_eq!(text.parse::<RemoteAddress>(), Err(error), "{text}");
@@ -147,5 +153,7 @@ mod tests {
         let address: RemoteAddress = "redis://:p%40ss@127.0.0.1:6379/3".parse().expect("whole");
         assert_eq!((address.user.as_deref(), address.password.as_deref()), (None, Some("p@ss")));
         assert_eq!(format!("{address:?}"), "redis://127.0.0.1:6379/3");
+        let address: RemoteAddress = "redis://me@127.0.0.1:6379".parse().expect("whole");
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("me"), None));
     }
 }

@@ -118,12 +118,13 @@ impl Open {
         let connection = TcpConnection::connect(address.socket, deadline_ns)?;
         let mut open = Self { connection, parser: Parser::new() };
         let mut requests = Vec::new();
-        if let Some(password) = &address.password {
+        if address.user.is_some() || address.password.is_some() {
             let mut auth = redis::cmd("AUTH");
             if let Some(user) = &address.user {
                 auth.arg(user);
             }
-            requests.push(auth.arg(password).clone());
+            // A user who needs none is taken with any.
+            requests.push(auth.arg(address.password.as_deref().unwrap_or_default()).clone());
         }
         if address.database != 0 {
             requests.push(redis::cmd("SELECT").arg(address.database).clone());

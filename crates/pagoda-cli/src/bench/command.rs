@@ -1,0 +1,35 @@
+//! What the commands of `pagoda bench` do alike: find this program, ask for what they need, draw progress, print.
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+/// The path of this program, which runs what is measured in processes of their own.
+pub fn this_program() -> anyhow::Result<String> {
+    Ok(std::env::current_exe().context("finding this program")?.display().to_string())
+}
+
+/// An error where this machine has no managers for libraries.
+pub fn needs_managers() -> anyhow::Result<()> {
+    if !pagoda::userfaultfd_allows_managers() {
+        bail!("this machine offers no userfaultfd with UFFDIO_MOVE; `pagoda doctor` says why");
+    }
+    Ok(())
+}
+
+/// A bar of so many steps, each a `unit`. Drawn on standard error, and there only if that is a terminal.
+pub fn progress(steps: u64, unit: &str) -> anyhow::Result<ProgressBar> {
+    let template = format!("{{msg}} [{{bar:30}}] {unit} {{pos}} of {{len}}, {{elapsed}} gone, {{eta}} to go");
+    let style = ProgressStyle::with_template(&template).context("the progress bar's template")?;
+    Ok(ProgressBar::new(steps).with_style(style))
+}
+
+/// Prints what was found out: JSON on one line, or the table for people.
+pub fn print<R: Serialize>(report: &R, json: bool, table: impl FnOnce(&R) -> String) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(report)?);
+    } else {
+        print!("{}", table(report));
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! The figures for people. Pure.
+
+use pagoda_core::size::Bytes;
+
+use super::super::super::text_table::text_table;
+use super::{Figures, Report};
+
+impl Report {
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut table = text_table(
+            ["case", "zero pages", "how", "faults there", "ms", "GiB/s", "resident", "CPU ms", "wire"],
+            3..,
+        );
+        let mut row = |case: &str, zero: String, how: &str, figures: &Figures| {
+            table.add_row([
+                case.to_owned(),
+                zero,
+                how.to_owned(),
+                figures.dest_faults.to_string(),
+                format!("{:.0}", figures.total_ms),
+                format!("{:.2}", figures.gib_s),
+                Bytes::new(figures.dest_rss as u64).to_string(),
+                format!("{:.0}", figures.cpu_ms),
+                Bytes::new(figures.wire_bytes as u64).to_string(),
+            ]);
+        };
+        for (name, case) in &self.cases {
+            for (policy, figures) in &case.policies {
+                row(name, case.zero_pages.to_string(), policy, figures);
+            }
+        }
+        for (codec, figures) in &self.codecs {
+            row("3:1 data", "0".to_owned(), codec, figures);
+        }
+        let (live, stored, scan) = (&self.live, &self.stored, self.wire.scan);
+        format!(
+            "{}\n{table}\n\
+             live: {:.0} MiB/s written, {} rounds, {:.0} ms to the end, the writer stood still for {:.1} ms\n\
+             post-copy: {:.1} ms until the other side went on, {:.0} ms until it had all, {:.0} us for its longest read till then\n\
+             stored: {} pages travel packed, {} were unpacked, {:.2} GiB/s of content\n\
+             zero pages: {:.2} bytes each on the wire; found at {:.0} GiB/s from cache, {:.0} from memory\n\
+             loopback: {:.2} GiB/s on {} channels with nothing done; full reaches {:.2} of that\n\
+             QEMU: not measured ({})\n",
+            self.machine,
+            live.dirty_mib_s,
+            live.rounds,
+            live.total_ms,
+            live.downtime_ms,
+            live.postcopy_downtime_ms,
+            live.fully_resident_ms,
+            live.max_fault_us,
+            stored.packed_pages,
+            stored.reinflated_pages,
+            stored.gib_s,
+            self.wire.bytes_per_zero_page,
+            scan.cached_gib_s,
+            scan.memory_gib_s,
+            self.loopback_limit_gib_s,
+            self.channels,
+            self.ratios.full_of_limit,
+            self.qemu_reason,
+        )
+    }
+}

@@ -1,0 +1,156 @@
+//! Each row is there when it has something to say, with the figures that it says.
+
+use super::*;
+
+fn render_with(counters: Snapshot) -> String {
+    let ended = Ended { end: End::Exited(0), resident_peak_bytes: 300 << 20 };
+    render(&Summary {
+        program: "sort",
+        zones: &two_zones(),
+        ended,
+        wall: Duration::from_millis(1234),
+        counters,
+        gauges_at_peak: counters.processes > 1,
+    })
+}
+
+fn two_zones() -> [ZoneConfig; 2] {
+    ["fast=64M", "slow=192M"].map(|text| text.parse().expect("a zone"))
+}
+
+#[test]
+fn zones_have_a_row_each_and_their_ages_are_compared() {
+    let zoned = Snapshot {
+        zone0_bytes: 64 << 20,
+        zone0_held_bytes: 60 << 20,
+        zone0_free_bytes: 2 << 20,
+        zone0_allocated_bytes: 100 << 20,
+        zone0_evicted_bytes: 40 << 20,
+        zone1_bytes: 192 << 20,
+        zone1_held_bytes: 180 << 20,
+        zone1_free_bytes: 6 << 20,
+        zone1_allocated_bytes: 300 << 20,
+        zone1_evicted_bytes: 60 << 20,
+        zones_resets: 7,
+        ..busy()
+    };
+    let table = render_with(zoned);
+    for says in [
+        "zone             64 MiB  fast: gave 100 MiB (25.0%), 40 MiB moved out, 2 MiB free at the end",
+        "zone            192 MiB  slow: gave 300 MiB (75.0%), 60 MiB moved out, 6 MiB free at the end",
+        "zones' ages        2.00  times as old at eviction in the zone where they get oldest; 7 rounds of turns",
+    ] {
+        assert!(table.contains(says), "{says}\n{table}");
+    }
+    assert!(table.lines().all(|line| line.len() <= 110), "{table}");
+}
+
+fn row<'a>(table: &'a str, name: &str) -> Option<&'a str> {
+    table.lines().find(|line| line.trim_start().starts_with(name))
+}
+
+fn busy() -> Snapshot {
+    Snapshot {
+        status: Status::Managed as u64,
+        budget_bytes: 256 << 20,
+        base_page_bytes: 64 << 10,
+        anon_peak_bytes: 255 << 20,
+        held_peak_bytes: 1 << 30,
+        unmanaged_at_peak_bytes: 16 << 20,
+        left_thread_bytes: 1 << 20,
+        faults: 30,
+        faults_zero: 10,
+        faults_stored: 20,
+        evictions: 40,
+        stores: 25,
+        stores_zero: 5,
+        stored_bytes: 600 << 20,
+        stored_peak_bytes: 768 << 20,
+        store_memory_bytes: 100 << 20,
+        store_memory_peak_bytes: 110 << 20,
+        spilled_bytes: 100 << 20,
+        spilled_peak_bytes: 128 << 20,
+        own_bytes: 8 << 20,
+        ..Snapshot::default()
+    }
+}
+
+#[test]
+fn every_figure_is_in_its_row() {
+    let table = render_with(busy());
+    for (name, says) in [
+        ("pagoda:", "sort, exit status 0, 1.23 s"),
+        ("budget", "256 MiB  base page 64 KiB"),
+        ("peak", "within the budget"),
+        ("native peak", "1 GiB  what the program held at most, 4.0 times the budget"),
+        ("unmanaged", "16 MiB  1.6% of the native peak; left alone at the end: 1 MiB of threads"),
+        ("with files", "300 MiB"),
+        ("faults", "30  10 zero, 20 stored"),
+        ("evictions", "40  25 went on to the store, 5 of them at no cost"),
+        ("stored peak", "768 MiB  before compression, which was 3.0:1 at the end"),
+        ("compressed", "110 MiB"),
+        ("spilled peak", "128 MiB"),
+        ("own", "8 MiB"),
+    ] {
+        assert!(row(&table, name).is_some_and(|row| row.contains(says)), "{name}: {says}\n{table}");
+    }
+    assert!(table.lines().count() <= 15 && table.lines().all(|line| line.len() <= 110), "{table}");
+    assert_eq!(row(&table, "forked"), None);
+}
+
+#[test]
+fn a_passed_budget_a_fork_and_children_are_said() {
+    let released = Snapshot {
+        status: Status::Released as u64,
+        anon_peak_bytes: 300 << 20,
+        forks: 1,
+        brought_back_bytes: 2 << 20,
+        children_unmanaged: 3,
+        ..busy()
+    };
+    let table = render_with(released);
+    assert!(row(&table, "peak").is_some_and(|row| row.contains("44 MiB over it")), "{table}");
+    let forked = "2 MiB  forked: everything brought back, managed no further";
+    assert!(row(&table, "forked").is_some_and(|row| row.contains(forked)), "{table}");
+    assert!(
+        row(&table, "children").is_some_and(|row| row.contains("3  child processes ran unmanaged")),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_fork_that_was_served_is_told_with_what_it_copied() {
+    let copied = Snapshot {
+        forks: 2,
+        fork_taken_over_bytes: 9 << 20,
+        fork_copied_bytes: 3 << 20,
+        copied_on_write_peak_bytes: 5 << 20,
+        ..busy()
+    };
+    let table = render_with(copied);
+    let says = "2  children took over 9 MiB that were out, 3 MiB were copied to them; at most 5 MiB over budget by copy on write";
+    assert!(row(&table, "forks").is_some_and(|row| row.contains(says)), "{table}");
+    assert_eq!(row(&table, "forked"), None);
+}
+
+#[test]
+fn a_tree_has_its_processes_told_and_a_program_of_one_has_not() {
+    let tree = render_with(Snapshot { processes: 412, processes_managed: 3, ..busy() });
+    for (name, says) in [
+        ("processes", "412  3 managed, 409 too small for an engine, or unmanaged"),
+        ("peak", "255 MiB  anonymous memory of all processes by the kernel's count, within the budget"),
+        ("native peak", "1 GiB  what the processes held at most, 4.0 times the budget"),
+        ("stored peak", "768 MiB  before compression, which was 3.0:1 at the peak"),
+    ] {
+        assert!(row(&tree, name).is_some_and(|row| row.contains(says)), "{name}: {says}\n{tree}");
+    }
+    let one = render_with(Snapshot { processes: 1, processes_managed: 1, ..busy() });
+    assert_eq!(one, render_with(busy()));
+}
+
+#[test]
+fn a_program_that_did_nothing_divides_by_no_zero() {
+    let table = render_with(Snapshot::default());
+    assert!(!table.contains("NaN") && !table.contains("inf"), "{table}");
+    assert_eq!(row(&table, "evictions"), None);
+}

@@ -1,0 +1,57 @@
+//! What comes with a fault beyond the page it is for, and the switch that keeps it from coming.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+const ROLE: &str = "PAGODA_TEST_SEQUENTIAL_READER";
+const BUDGET: &str = "48M";
+/// Four times the budget of what shrinks to a fraction, so that all of it stays in the compressed memory.
+const FILL: usize = 192 << 20;
+const STEP: usize = 4096;
+
+fn word(at: usize) -> u64 {
+    (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The program that is managed, which is this test's own binary: it fills its memory, and reads it upwards twice.
+#[test]
+fn reader() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let mut filled = vec![0u64; FILL / 8];
+    let firsts = (0..filled.len()).step_by(STEP / 8);
+    firsts.clone().for_each(|at| filled[at] = word(at));
+    for _ in 0..2 {
+        assert!(firsts.clone().all(|at| filled[at] == word(at)), "a wrong byte");
+    }
+}
+
+fn counters(options: &[&str]) -> serde_json::Value {
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let stats = scratch.path().join("stats.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+    command.args(["run", "-q", "-m", BUDGET, "--file-limit", "0", "--stats"]).arg(&stats).args(options);
+    command.arg("--").arg(std::env::current_exe().expect("a path")).args(["--exact", "reader"]);
+    command.env(ROLE, "1").env_remove("PAGODA_PRELOAD").stdin(Stdio::null());
+    let output = command.output().expect("pagoda starts");
+    assert!(output.status.success(), "{output:?}");
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(&stats).expect("--stats")).expect("JSON");
+    assert_eq!(told["status"], "managed", "{told}");
+    told["counters"].clone()
+}
+
+#[test]
+fn a_sequential_reader_gets_more_than_it_faulted_for_unless_that_is_switched_off() {
+    if let Err(why) = pagoda_linux::probe::can_run() {
+        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {why}");
+        return eprintln!("SKIPPED fetching ahead: {why}");
+    }
+    for (options, fetches) in [(&[][..], true), (&["--no-fetch-ahead"], false)] {
+        let counters = counters(options);
+        let count = |name: &str| counters[name].as_u64().expect("a counter");
+        assert!(count("faults_stored") > 0, "it reads what is stored: {counters}");
+        assert_eq!(count("fetched_ahead") > 0, fetches, "{options:?}: {counters}");
+        assert_eq!(count("filled_around"), 0, "a program's first touches are served one by one: {counters}");
+    }
+}

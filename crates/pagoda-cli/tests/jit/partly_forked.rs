@@ -1,0 +1,42 @@
+//! Memory of which a child gets only a part: the rest is not mapped there at all (madvise DONTFORK).
+
+use pagoda_linux::testing::process::fork;
+
+use crate::filtered::{expect_right, status};
+use crate::pressure::{Arena, check, fill};
+use crate::support::memory::Mapping;
+
+const PAGES: usize = 96;
+/// What a child does not get: it begins and ends within base pages of 64 KiB.
+const KEPT: std::ops::Range<usize> = 37..59;
+
+/// Forks while a part of the memory is out; child and parent check what they have, and each writes its own.
+pub fn body(arena: &Arena, _: u64) -> Result<(), String> {
+    let mut mapping = Mapping::new(PAGES).map_err(|error| error.to_string())?;
+    let mut tag = 0;
+    while arena.next_round() {
+        tag += 1;
+        fill(&mut mapping, 0..PAGES, tag);
+        arena.wait_until_managed(&mapping);
+        // Only now: before, the parts would have been mappings of their own when they were adopted.
+        mapping.advise(KEPT, libc::MADV_DONTFORK).map_err(|error| format!("madvise: {error}"))?;
+        let child = fork(|| in_child(&mut mapping, tag)).map_err(|error| format!("fork: {error}"))?;
+        fill(&mut mapping, KEPT, tag + 1);
+        expect_right(child)?;
+        check(&mapping, 0..KEPT.start, tag)?;
+        check(&mapping, KEPT, tag + 1)?;
+        check(&mapping, KEPT.end..PAGES, tag)?;
+        mapping.advise(KEPT, libc::MADV_DOFORK).map_err(|error| format!("madvise: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Its status.
+fn in_child(mapping: &mut Mapping, tag: u64) -> i32 {
+    let right = [0..KEPT.start, KEPT.end..PAGES].into_iter().try_for_each(|part| {
+        check(mapping, part.clone(), tag)?;
+        fill(mapping, part.clone(), tag + 1);
+        check(mapping, part, tag + 1)
+    });
+    status(&right)
+}

@@ -1,0 +1,30 @@
+//! Saying that a test can't run on this machine.
+//!
+//! Nothing here may ever let a test pass in silence: it prints a line that says what was not tested, and why. Where
+//! `PAGODA_NO_SKIPS` is set every test has to run, and it panics.
+
+use std::fmt::Display;
+
+use crate::uffd::{Mode, Uffd, feature};
+
+/// Says that `what` is not tested here.
+///
+/// # Panics
+/// If `PAGODA_NO_SKIPS` is set.
+pub fn skip(what: &str, why: impl Display) {
+    assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here: {what}: {why}");
+    eprintln!("SKIPPED {what}: {why}");
+}
+
+/// Whether `what` can't be tested here because this process may not manage memory in user mode, which it says.
+///
+/// # Panics
+/// If so, and `PAGODA_NO_SKIPS` is set.
+#[must_use]
+pub fn skip_without_moves(what: &str) -> bool {
+    let skips = Uffd::open(Mode::UserOnly, feature::PROCESS).is_err();
+    if skips {
+        skip(what, "this machine offers no userfaultfd with UFFDIO_MOVE");
+    }
+    skips
+}

@@ -1,0 +1,117 @@
+//! What a kernel does with pages on its own account, done all the time: it moves them to other frames, and swaps them out.
+//!
+//! Neither changes a byte, but while it lasts the page tables show no page where there is one. This module must leave the
+//! machine as it was: the swap that it adds goes with it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::maps::MapsReader;
+use crate::range::PageRange;
+use crate::swapfile::Label;
+use crate::testing::skip::skip;
+use crate::zram::{self, Setup, ZramSwap};
+
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
+const LABEL: &str = "pagoda-test";
+/// More than any test has.
+const SWAP_BYTES: u64 = 1 << 30;
+/// Between two goes: the program is to get somewhere, too.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Runs `run` while it is stirred; says that `what` is not tested where that can't be.
+///
+/// # Panics
+/// If it was not stirred once meanwhile, or may not be skipped.
+pub fn while_stirred(what: &str, stir: io::Result<Stir>, run: impl FnOnce()) {
+    match stir {
+        Ok(stir) => {
+            run();
+            assert!(stir.goes() > 0, "{what}");
+        }
+        Err(error) => skip(what, error),
+    }
+}
+
+/// A thread that does it again and again until this is dropped.
+#[derive(Debug)]
+pub struct Stir {
+    done: Arc<AtomicBool>,
+    goes: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+    _swap: Option<ZramSwap>,
+}
+
+impl Stir {
+    /// Moves pages to other frames: all of the machine's memory is compacted.
+    ///
+    /// # Errors
+    /// What the kernel said, to who is not root, say.
+    pub fn by_compaction() -> io::Result<Self> {
+        std::fs::write(COMPACT, "1")?;
+        Self::start(None, || {
+            let _ = std::fs::write(COMPACT, "1");
+        })
+    }
+
+    /// Swaps out all anonymous memory of this process, to a swap device of its own.
+    ///
+    /// # Errors
+    /// What the kernel said, to who is not root, say.
+    pub fn by_swapping() -> io::Result<Self> {
+        let label = Label::new(LABEL);
+        // What a run before this one has left, which was killed.
+        zram::remove_where(label, |owner| !Path::new(&format!("/proc/{owner}")).exists())?;
+        let swap =
+            ZramSwap::create(Setup { disk_bytes: SWAP_BYTES, memory_bytes_max: None, label, priority: 1 })?;
+        let mut maps = MapsReader::new(64 << 10)?;
+        let mut ranges = Vec::new();
+        Self::start(Some(swap), move || {
+            ranges.clear();
+            let _ = maps.for_each(|mapping| {
+                if mapping.is_private_anonymous() && mapping.read && mapping.write {
+                    ranges.extend(PageRange::new(mapping.start, mapping.end));
+                }
+            });
+            for range in &ranges {
+                let at = std::ptr::with_exposed_provenance_mut(range.start());
+                // SAFETY: the advice changes no content, whoever's memory it is. What is unmapped meanwhile is refused.
+                let _ = unsafe { libc::madvise(at, range.len(), libc::MADV_PAGEOUT) };
+            }
+        })
+    }
+
+    fn start(swap: Option<ZramSwap>, mut stir: impl FnMut() + Send + 'static) -> io::Result<Self> {
+        let (done, goes) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (ends, counts) = (Arc::clone(&done), Arc::clone(&goes));
+        let run = move || {
+            while !ends.load(Ordering::Acquire) {
+                stir();
+                counts.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(PAUSE);
+            }
+        };
+        let thread = Some(thread::Builder::new().name("stir".to_owned()).spawn(run)?);
+        Ok(Self { done, goes, thread, _swap: swap })
+    }
+
+    /// How often it has gone over all of it.
+    #[must_use]
+    pub fn goes(&self) -> u64 {
+        self.goes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Stir {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // It can't have failed: what the kernel refuses is passed over.
+            let _ = thread.join();
+        }
+    }
+}

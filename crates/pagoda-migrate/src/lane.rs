@@ -1,0 +1,112 @@
+//! One channel of a sender of live memory, between its rounds and in one.
+//!
+//! In a round it carries what is to be sent of its own stripes, and waits for the other channels. This module must never take
+//! pages as sent without sending them or failing.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pagoda_core::migrate::geometry::Extent;
+use pagoda_core::migrate::pages::StripePages;
+use pagoda_core::page::OS_PAGE;
+
+use crate::error::Error;
+use crate::live::Rounds;
+use crate::live_source::{LiveReader, Room};
+use crate::outlet::Outlet;
+use crate::stripes::send_pages;
+
+/// How often a channel that has nothing more to say in a round is heard all the same, while others have: often enough for any
+/// stall.
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// How long a wait for the other channels is at most before the orders are looked at again.
+const STEP: Duration = Duration::from_millis(100);
+
+/// One channel between its rounds.
+pub(crate) struct Lane<'a> {
+    pub(crate) outlet: Outlet<'a>,
+    pub(crate) reader: Box<dyn LiveReader + 'a>,
+    pub(crate) room: Room,
+}
+
+/// Those who have not said all they have to say in a round.
+pub(crate) struct Busy {
+    lanes: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Busy {
+    /// All of so many lanes.
+    pub(crate) const fn all(lanes: usize) -> Self {
+        Self { lanes: Mutex::new(lanes), none: Condvar::new() }
+    }
+}
+
+impl<'a> Lane<'a> {
+    /// Sends all that is to be sent of this channel's stripes.
+    pub(crate) fn send(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
+        for first in rounds.geometry.stripes_of(self.outlet.channel()) {
+            self.outlet.check()?;
+            let (data, zero) = (rounds.data.take_stripe(first), rounds.zero.take_stripe(first));
+            if !(data.is_empty() && zero.is_empty()) {
+                self.send_stripe(first, data, zero)?;
+            }
+            rounds.done(&self.outlet, first);
+            // So that the receiver sees life however little there is to say.
+            self.outlet.flush()?;
+        }
+        self.outlet.sync()
+    }
+
+    fn send_stripe(&mut self, first: u64, data: StripePages, zero: StripePages) -> Result<(), Error> {
+        let Self { outlet, reader, room } = self;
+        room.begin(data, zero);
+        let mut failed = None;
+        let read = reader.read(first, room, &mut |pages, packed| {
+            let sent =
+                extent(first, pages.start, pages.end).map_or(Ok(()), |extent| outlet.packed(extent, packed));
+            sent.map_err(|error| failed = Some(error)).is_ok()
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        read.map_err(Error::Source)?;
+        for pages in room.zero().runs() {
+            if let Some(extent) = extent(first, pages.start, pages.end) {
+                outlet.repeated(extent, [0; 8])?;
+            }
+        }
+        for pages in room.content().runs() {
+            let bytes = pages.start as usize * OS_PAGE..pages.end as usize * OS_PAGE;
+            send_pages(outlet, first + u64::from(pages.start), &room.bytes()[bytes])?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all channels have sent theirs, and shows the receiver meanwhile that it is there.
+    pub(crate) fn await_others(&mut self, busy: &Busy) -> Result<(), Error> {
+        let mut lanes = busy.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        *lanes -= 1;
+        if *lanes == 0 {
+            busy.none.notify_all();
+        }
+        let mut said = Instant::now();
+        while *lanes > 0 {
+            lanes = busy.none.wait_timeout(lanes, STEP).unwrap_or_else(PoisonError::into_inner).0;
+            self.outlet.check()?;
+            if said.elapsed() > ALIVE {
+                drop(lanes);
+                self.outlet.sync()?;
+                said = Instant::now();
+                lanes = busy.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pages `from..to` of the stripe whose first page is `first`.
+pub(crate) const fn extent(first: u64, from: u32, to: u32) -> Option<Extent> {
+    Extent::new(first + from as u64, to - from)
+}

@@ -1,0 +1,138 @@
+//! Where senders are waited for: TCP and Unix sockets that listen, with a limit on every wait.
+//!
+//! The trouble of one connection must never end a listener.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::endpoint::Endpoint;
+use crate::socket::{Kind, Socket};
+
+/// How often a listener looks for a connection: short beside the time that a sender takes to connect.
+const ACCEPT_POLL: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+enum ListenerKind {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// A socket that waits for senders. Dropping it ends that, and removes a Unix socket's file.
+#[derive(Debug)]
+pub struct Listener(ListenerKind);
+
+impl Listener {
+    /// Listens there.
+    ///
+    /// # Errors
+    /// What bind(2) said. A Unix socket's path that exists is in use, whether or not anybody still listens there.
+    pub fn bind(at: &Endpoint) -> io::Result<Self> {
+        match at {
+            Endpoint::Tcp { host, port } => {
+                let listener = TcpListener::bind((host.as_str(), *port))?;
+                listener.set_nonblocking(true)?;
+                Ok(Self(ListenerKind::Tcp(listener)))
+            }
+            Endpoint::Unix(path) => {
+                let listener = UnixListener::bind(path)?;
+                let listener = Self(ListenerKind::Unix(listener, path.clone()));
+                if let ListenerKind::Unix(socket, _) = &listener.0 {
+                    socket.set_nonblocking(true)?;
+                }
+                Ok(listener)
+            }
+        }
+    }
+
+    /// Where it listens: with the port that it got.
+    ///
+    /// # Errors
+    /// What getsockname(2) said.
+    pub fn endpoint(&self) -> io::Result<Endpoint> {
+        match &self.0 {
+            ListenerKind::Tcp(listener) => {
+                let address = listener.local_addr()?;
+                Ok(Endpoint::Tcp { host: address.ip().to_string(), port: address.port() })
+            }
+            ListenerKind::Unix(_, path) => Ok(Endpoint::Unix(path.clone())),
+        }
+    }
+
+    /// The next connection, if one comes within `limit`.
+    pub(crate) fn accept(&self, limit: Duration, stall: Duration) -> io::Result<Option<Socket>> {
+        let until = Instant::now() + limit;
+        loop {
+            let accepted = match &self.0 {
+                ListenerKind::Tcp(listener) => listener.accept().map(|(stream, _)| Kind::Tcp(stream)),
+                ListenerKind::Unix(listener, _) => listener.accept().map(|(stream, _)| Kind::Unix(stream)),
+            };
+            match accepted {
+                Ok(kind) => {
+                    match &kind {
+                        Kind::Tcp(stream) => stream.set_nonblocking(false)?,
+                        Kind::Unix(stream) => stream.set_nonblocking(false)?,
+                    }
+                    return Socket::new(kind, stall).map(Some);
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => return Err(error),
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            sleep(ACCEPT_POLL);
+        }
+    }
+}
+
+/// Whether this is the trouble of one connection that is gone already: accept(2) tells of it, and the next may be well.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    let errnos = [
+        Errno::CONNABORTED,
+        Errno::PROTO,
+        Errno::NOPROTOOPT,
+        Errno::OPNOTSUPP,
+        Errno::NETDOWN,
+        Errno::NETUNREACH,
+        Errno::HOSTDOWN,
+        Errno::HOSTUNREACH,
+        Errno::NONET,
+    ];
+    errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let ListenerKind::Unix(_, path) = &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_of_one_connection_does_not_end_a_listener() {
+        let error = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        assert!(
+            is_of_one_connection(&error(Errno::PROTO)) && is_of_one_connection(&error(Errno::HOSTUNREACH))
+        );
+        // Too few descriptors, and a listener that is none, are its own.
+        assert!(
+            ![Errno::MFILE, Errno::NFILE, Errno::BADF]
+                .into_iter()
+                .map(error)
+                .any(|e| is_of_one_connection(&e))
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! Parts of a sender that is not ours, for the tests of what it can do to a receiver.
+
+pub(crate) mod late;
+pub(crate) mod tampering;
+
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::Duration;
+
+use pagoda_core::migrate::channel::{Outbound, Violation};
+use pagoda_core::migrate::frame::Body;
+use pagoda_core::migrate::geometry::{Extent, Geometry};
+use pagoda_core::migrate::handshake::{Codec, Hello, PROOF_BYTES};
+use pagoda_core::size::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::codec::Packer;
+use crate::connection::Connection;
+use crate::destination::Destination;
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::handshake;
+use crate::listener::Listener;
+use crate::progress::Counts;
+use crate::receive::{ReceiveOptions, receive};
+use crate::socket::Socket;
+use crate::token::Token;
+
+pub(crate) const IMAGE: Bytes = Bytes::mib(8);
+pub(crate) const PAGE: usize = 4096;
+
+/// Long enough for a busy machine where nothing should stall.
+const STALL: Duration = Duration::from_secs(20);
+
+pub(crate) fn options() -> ReceiveOptions {
+    ReceiveOptions { image_most: IMAGE, wait: STALL, stall: STALL, ..ReceiveOptions::default() }
+}
+
+pub(crate) fn token(text: &str) -> Token {
+    Token::new(text.as_bytes()).expect("long enough")
+}
+
+/// A listener at any port, and where it is.
+pub(crate) fn listen() -> (Listener, Endpoint) {
+    let listener = Listener::bind(&"127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let to = listener.endpoint().expect("an address");
+    (listener, to)
+}
+
+pub(crate) fn hello(codec: Codec, channels: u16, channel: u16) -> Hello {
+    let geometry = Geometry::new(IMAGE, channels).expect("a geometry");
+    let (nonce, proof) = ([0; PROOF_BYTES], [0; PROOF_BYTES]);
+    Hello { session: [7; 16], geometry, channel, switches: false, codec, nonce, proof }
+}
+
+pub(crate) fn connect(to: &Endpoint, hello: Hello) -> Result<Connection, Error> {
+    connect_with(to, hello, None)
+}
+
+pub(crate) fn connect_with(to: &Endpoint, hello: Hello, token: Option<&Token>) -> Result<Connection, Error> {
+    let mut connection = Connection::Plain(Socket::connect(to, STALL).map_err(Error::Connect)?);
+    handshake::introduce(&mut connection, hello, token, STALL)?;
+    Ok(connection)
+}
+
+/// Receives from `sender`, who gets the address.
+pub(crate) fn receive_from<T: Send>(
+    destination: &mut dyn Destination,
+    options: &ReceiveOptions,
+    sender: impl FnOnce(Endpoint) -> T + Send,
+) -> (Result<Counts, Error>, T) {
+    let (listener, to) = listen();
+    thread::scope(|scope| {
+        let sender = scope.spawn(move || sender(to));
+        let received = receive(listener, destination, options, &mut |_| ControlFlow::Continue(()));
+        (received, sender.join().expect("the sender"))
+    })
+}
+
+pub(crate) fn extent(first: u64, count: u32) -> Extent {
+    Extent::new(first, count).expect("an extent")
+}
+
+/// Eight pages that can be packed.
+pub(crate) fn eight_pages() -> Vec<u8> {
+    (0..8 * PAGE).map(|i| (i / 5) as u8).collect()
+}
+
+/// What a sender says of `content`, packed if that makes it smaller.
+pub(crate) fn packed(outbound: &mut Outbound, codec: Codec, extent: Extent, content: &[u8]) -> Vec<u8> {
+    let (digest, mut packed) = (xxh3_64(content), vec![0; content.len()]);
+    let (body, payload) = match Packer::new(codec).expect("memory").pack(content, &mut packed) {
+        Some(len) => (Body::Data { extent, packed_bytes: len as u32, digest }, &packed[..len]),
+        None => (Body::Stored { extent, digest }, content),
+    };
+    [&outbound.frame(body).encode(), payload].concat()
+}
+
+pub(crate) fn is_damaged(error: &Error) -> bool {
+    matches!(error, Error::Damaged { .. })
+}
+pub(crate) fn is_violation(error: &Error) -> bool {
+    matches!(error, Error::Violation { .. })
+}
+pub(crate) fn owes(error: &Error) -> bool {
+    matches!(error, Error::Violation { violation: Violation::Owes, .. })
+}
+pub(crate) fn is_lost(error: &Error) -> bool {
+    matches!(error, Error::Lost { .. })
+}

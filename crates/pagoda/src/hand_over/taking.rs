@@ -1,0 +1,161 @@
+//! The taking side: a child enters what its parent sends into its own table and store.
+//!
+//! It runs before any other thread of the child's engine. This module must never let the table miss a page that came: where the
+//! store takes no more, its content goes to its place, and where that can't be, the child can't go on.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::entry::{Backing, Word};
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::offer::Stream;
+use pagoda_linux::pack::{BLOCK, unpack};
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::uffd::{Errno as KernelErrno, Stop};
+
+use super::stream::{Kind, Record};
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::store::{Put, PutError, Scratch, Store};
+use crate::table::{Filler, Page, Table, give};
+
+/// The share of its budget that the child fills with what it is given before it spills: one part in this.
+const STORED_SHARE: u64 = 2;
+
+/// As much it may always fill.
+const STORED_LEAST: u64 = 4 << 20;
+
+impl Engine {
+    /// Takes all that this process lacks from its parent. Before any other thread of this engine runs.
+    ///
+    /// # Errors
+    /// The parent is gone or stands still, or there is no room for all of it: this process can't go on then.
+    pub(crate) fn take_over(
+        &self,
+        stream: &Stream,
+        present: &mut PagemapScanner,
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
+        let mut table = self.gate_exclusive();
+        let (mut content, mut packed) = (vec![0; self.entry_bytes()], vec![0; self.entry_bytes()]);
+        loop {
+            let Record { kind, address, len, skipped } = Record::receive(stream)?;
+            let bytes = match kind {
+                Kind::End => break,
+                Kind::Managed | Kind::Followed => {
+                    let range = PageRange::new(address, address.wrapping_add(len));
+                    let range = range.ok_or(io::ErrorKind::InvalidData)?;
+                    let filler = if kind == Kind::Followed { Filler::Kernel } else { Filler::Engine };
+                    self.take_range(&mut table, present, range, skipped, filler)?;
+                    continue;
+                }
+                Kind::Packed => packed.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?,
+                Kind::Plain => content.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?,
+            };
+            stream.receive(bytes)?;
+            if kind == Kind::Packed {
+                let page = content.len();
+                unpack(&packed[..len], page, 0, &mut content, &mut [0; BLOCK])
+                    .ok_or(io::ErrorKind::InvalidData)?;
+            }
+            let packed = (kind == Kind::Packed).then_some(&packed[..len]);
+            self.take_page(&table, address, packed, &content, scratch)?;
+        }
+        self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+        Ok(())
+    }
+
+    fn take_range(
+        &self,
+        table: &mut Table,
+        present: &mut PagemapScanner,
+        range: PageRange,
+        skipped: usize,
+        filler: Filler,
+    ) -> io::Result<()> {
+        let registered = match filler {
+            Filler::Kernel => self.space.follow(range),
+            Filler::Engine | Filler::EngineHuge => self.space.register(range),
+        };
+        match registered {
+            // Of a part there may be no memory here (madvise DONTFORK): the rest has its pages.
+            Ok(()) | Err(KernelErrno::FAULT) => {}
+            // Of none of it.
+            Err(KernelErrno::INVAL) => return Ok(()),
+            // It would read zero where its parent's memory is out.
+            Err(errno) => return Err(errno.into()),
+        }
+        // Pages at a boundary of the parent's have content for each side: what the one side's page holds beyond it is nothing.
+        table.insert_apart(range, skipped, filler);
+        match filler {
+            Filler::Engine | Filler::EngineHuge => self.mark_present(table, present, range),
+            Filler::Kernel => self.follows.store(true, Ordering::Relaxed),
+        }
+        self.counters.add(Counter::AdoptedRanges, 1);
+        self.counters.add(Counter::AdoptedBytes, range.len() as u64);
+        Ok(())
+    }
+
+    fn take_page(
+        &self,
+        table: &Table,
+        address: usize,
+        packed: Option<&[u8]>,
+        content: &[u8],
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
+        let Some(span) = table.find(address) else { return Ok(()) };
+        let page = table.page_at(span, address);
+        let word = self.take(span.entries(), page.index);
+        let is_missing = !page.granules.without(word.resident()).is_empty();
+        let after = match if is_missing { self.put_taken(packed, content, scratch) } else { Ok(Put::Zero) } {
+            Ok(Put::Stored(handle)) => Some(word.with_backing(Backing::Handle(handle.to_bits()))),
+            Ok(Put::Zero) => Some(word),
+            Err(_) => self.put_in_place(&page, word, content),
+        };
+        self.ledger.changed(word, after.unwrap_or(word));
+        give(span.entry(page.index), after.unwrap_or(word));
+        after.map(|_| ()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// Copies what is missing of a page to where it belongs, because the store takes no more. None if there is no memory for it.
+    fn put_in_place(&self, page: &Page, word: Word, content: &[u8]) -> Option<Word> {
+        for (from, to) in page.granules.without(word.resident()).runs() {
+            let content = &content[from as usize * OS_PAGE..to as usize * OS_PAGE];
+            let mut done = 0;
+            while done < content.len() {
+                let at = PageRange::at(page.addresses(from, to).start() + done, content.len() - done);
+                let filled = self.space.fill_with(at, &content[done..]);
+                done += filled.bytes;
+                match filled.stop {
+                    None => {}
+                    // Its parent filled it before this process accepted.
+                    Some(Stop::Exists) => done += OS_PAGE,
+                    Some(_) => return None,
+                }
+            }
+        }
+        let missing = page.granules.without(word.resident());
+        Some(self.came_in(word, missing, self.zone_of_kernel_memory(word)))
+    }
+
+    fn put_taken(
+        &self,
+        packed: Option<&[u8]>,
+        content: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<Put, PutError> {
+        let most = (self.marks().budget().get() / STORED_SHARE).max(STORED_LEAST);
+        if self.store.usage().memory_used_bytes.get() > most {
+            // By much at once, for each time is a trip to the disk. Where there is no other place, memory takes it.
+            let _ = self.store.spill(Bytes::new(most / 2));
+        }
+        match packed.map(|packed| self.store.put_packed(packed, content)) {
+            Some(Ok(Some(handle))) => Ok(Put::Stored(handle)),
+            Some(Ok(None)) | None => self.store.put(content, scratch),
+            Some(Err(error)) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Who writes to a region that moves: a program with a shadow of what it wrote, and what stops it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use pagoda::Region;
+use pagoda::migrate::Writer;
+use pagoda_linux::testing::random::Random;
+
+pub const PAGE: usize = 4096;
+
+/// A program that writes to a region, and what it has written.
+pub struct Program<'a> {
+    region: &'a Region,
+    random: Random,
+    pub shadow: Vec<u64>,
+}
+
+const WORDS: usize = PAGE / 8;
+
+impl<'a> Program<'a> {
+    pub fn new(region: &'a Region, seed: u64) -> Self {
+        Self::of_part(region, region.len(), seed)
+    }
+
+    /// A program that leaves what is beyond the first `len` bytes, whole pages, to others.
+    pub fn of_part(region: &'a Region, len: usize, seed: u64) -> Self {
+        assert!(len <= region.len());
+        Self { region, random: Random::new(seed, 1), shadow: vec![0; len / 8] }
+    }
+
+    /// A program that goes on in `region`, in its first `len` bytes, which hold `shadow`.
+    pub fn go_on(region: &'a Region, shadow: &[u64], len: usize, seed: u64) -> Self {
+        Self { shadow: shadow[..len / 8].to_vec(), ..Self::of_part(region, len, seed) }
+    }
+
+    fn write(&mut self, index: usize, word: u64) {
+        self.region.write_words(index * 8, &word.to_ne_bytes());
+        self.shadow[index] = word;
+    }
+
+    fn pages(&self) -> usize {
+        self.shadow.len() / WORDS
+    }
+
+    /// Writes a page of a random kind: zeroes, one word, what packs and what does not.
+    fn write_page(&mut self, page: usize) {
+        let kind = self.random.below(8);
+        let word = self.random.next();
+        for index in page * WORDS..(page + 1) * WORDS {
+            let word = match kind {
+                0 => 0,
+                1 => word,
+                2..5 => word ^ (index as u64 / 32),
+                _ => self.random.next(),
+            };
+            self.write(index, word);
+        }
+    }
+
+    fn discard(&mut self, page: usize, pages: usize) {
+        let pages = pages.min(self.pages() - page);
+        self.region.discard(page * PAGE, pages * PAGE).expect("discarded");
+        self.shadow[page * WORDS..(page + pages) * WORDS].fill(0);
+    }
+
+    /// Writes runs of pages until most of the region was written, and leaves the rest untouched.
+    pub fn fill(&mut self) {
+        for _ in 0..self.pages() / 12 {
+            let (page, len) = (self.random.below(self.pages()), 1 + self.random.below(24));
+            for page in page..(page + len).min(self.pages()) {
+                self.write_page(page);
+            }
+        }
+    }
+
+    /// Does one thing: writes a word or a page, reads, or discards.
+    pub fn step(&mut self) {
+        // Mostly in one part, so that rounds get somewhere.
+        let page = match self.random.below(4) {
+            0 => self.random.below(self.pages()),
+            _ => self.random.below(self.pages() / 8),
+        };
+        match self.random.below(16) {
+            0..8 => {
+                let (index, word) = (page * WORDS + self.random.below(WORDS), self.random.next());
+                self.write(index, word);
+            }
+            8..12 => self.write_page(page),
+            12..15 => {
+                let index = page * WORDS + self.random.below(WORDS);
+                let mut found = [0; 8];
+                self.region.read_at(index * 8, &mut found);
+                assert_eq!(u64::from_ne_bytes(found), self.shadow[index], "word {index} at the source");
+            }
+            _ => {
+                let pages = 1 + self.random.below(40);
+                self.discard(page, pages);
+            }
+        }
+    }
+
+    /// Whether `page` was written so last.
+    pub fn wrote(&self, page: usize, found: &[u8; PAGE]) -> bool {
+        let shadow = &self.shadow[page * WORDS..(page + 1) * WORDS];
+        found.as_chunks().0.iter().zip(shadow).all(|(word, shadow)| u64::from_ne_bytes(*word) == *shadow)
+    }
+
+    /// How `region` differs from what was written, if it does.
+    pub fn differs(&self, region: &Region) -> Option<Difference> {
+        let (mut pages, mut first) = (Vec::new(), None);
+        let mut content = [0; PAGE];
+        for page in 0..self.pages() {
+            region.read_at(page * PAGE, &mut content);
+            if self.wrote(page, &content) {
+                continue;
+            }
+            pages.push(page);
+            let words = content.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+            let shadow = &self.shadow[page * WORDS..];
+            let found = words.zip(shadow).enumerate().find(|(_, (word, shadow))| word != *shadow);
+            first = first.or(found.map(|(word, (found, wrote))| (word, found, *wrote)));
+        }
+        first.map(|(word, found, wrote)| Difference { pages, word, found, wrote })
+    }
+}
+
+/// How a region differs from what was written to it: its pages, and the first word of the first of them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Difference {
+    pub pages: Vec<usize>,
+    pub word: usize,
+    pub found: u64,
+    pub wrote: u64,
+}
+
+/// Stops a program that runs in another thread.
+#[derive(Default)]
+pub struct Brake {
+    wanted: AtomicBool,
+    pub stands: AtomicBool,
+}
+
+impl Brake {
+    /// Runs `program` until it is stopped.
+    pub fn run(&self, program: &mut Program<'_>) {
+        while !self.wanted.load(Ordering::Acquire) {
+            program.step();
+            if program.random.below(64) == 0 {
+                thread::sleep(Duration::from_micros(100));
+            }
+        }
+        self.stands.store(true, Ordering::Release);
+    }
+    pub fn stop(&self) {
+        self.wanted.store(true, Ordering::Release);
+    }
+}
+
+impl Writer for &Brake {
+    fn throttle(&mut self, _percent: u8) {}
+    fn stop(&mut self) {
+        Brake::stop(self);
+        while !self.stands.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Nobody writes.
+pub struct Idle;
+
+impl Writer for Idle {
+    fn throttle(&mut self, _percent: u8) {}
+    fn stop(&mut self) {}
+}

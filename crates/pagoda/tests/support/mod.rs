@@ -1,0 +1,47 @@
+//! What tests of regions share: the shadow by which every page is checked.
+
+use pagoda::Region;
+use pagoda_linux::testing::random::Random;
+
+pub const PAGE: usize = 4096;
+
+/// What each OS page of a region holds: the value its content is made of, or 0 for a page that reads zero.
+pub struct Shadow {
+    values: Vec<u64>,
+    random: Random,
+    /// A page's content by its value, which is not 0.
+    content: fn(u64) -> [u8; PAGE],
+}
+
+impl Shadow {
+    /// Of a fresh region of `len` bytes.
+    pub fn new(len: usize, random: Random, content: fn(u64) -> [u8; PAGE]) -> Self {
+        Self { values: vec![0; len / PAGE], random, content }
+    }
+
+    /// Goes through all pages upwards, then to `more` at random: checks every byte of each before it writes it anew. Once in a
+    /// thousand times up to 40 pages are discarded. `case` names the run where a page is wrong.
+    pub fn run(&mut self, region: &mut Region, more: usize, case: &str) {
+        let pages = self.values.len();
+        for round in 0..pages + more {
+            let page = if round < pages { round } else { self.random.below(pages) };
+            let mut before = [0; PAGE];
+            region.read_at(page * PAGE, &mut before);
+            let value = self.values[page];
+            let expected = if value == 0 { [0; PAGE] } else { (self.content)(value) };
+            let first = u64::from_le_bytes(*before.first_chunk().expect("a word"));
+            assert!(
+                before == expected,
+                "page {page}, {case}: begins with {first:#x}, should be of {value:#x}"
+            );
+            self.values[page] = self.random.next() | 1;
+            region.write_at(page * PAGE, &(self.content)(self.values[page]));
+            if self.random.below(1000) == 0 {
+                let from = self.random.below(pages - 40);
+                let count = 1 + self.random.below(39);
+                region.discard(from * PAGE, count * PAGE).expect("discard");
+                self.values[from..from + count].fill(0);
+            }
+        }
+    }
+}
