@@ -66,6 +66,12 @@ fn zeroes_stay_within_the_budget() {
     within_budget("zero");
 }
 
+/// Whoever has to notice comes late then: memory is found to be over the budget before it was found to be short.
+#[test]
+fn zeroes_stay_within_the_budget_while_another_program_keeps_a_processor_busy() {
+    beside("zero", &["sh", "-c", "while :; do :; done"]);
+}
+
 #[test]
 fn compressible_data_stays_within_the_budget() {
     within_budget("compressible");
@@ -79,6 +85,15 @@ fn incompressible_data_stays_within_the_budget_and_spills_past_the_page_cache() 
 /// One at a time: two fillers would sample each other's disk and processors.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
+struct KilledAtEnd(Child);
+
+impl Drop for KilledAtEnd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 struct Sample {
     anonymous: u64,
     file_backed: u64,
@@ -90,6 +105,11 @@ struct Sample {
 }
 
 fn within_budget(kind: &str) {
+    beside(kind, &[]);
+}
+
+/// `other` is a program that runs meanwhile, if any.
+fn beside(kind: &str, other: &[&str]) {
     if let Err(why) = pagoda_linux::probe::can_run() {
         assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {why}");
         return eprintln!("SKIPPED the budget of {kind} data: {why}");
@@ -105,6 +125,9 @@ fn within_budget(kind: &str) {
         .env(ROLE, kind)
         .env("PAGODA_TEST_MARKS", scratch.path());
     command.env_remove("PAGODA_PRELOAD").stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let _other = other.split_first().map(|(program, arguments)| {
+        KilledAtEnd(Command::new(program).args(arguments).spawn().expect("a program to run beside"))
+    });
     let mut child = command.spawn().expect("pagoda starts");
     let (samples, status) = sample_until_end(&mut child, scratch.path());
     let told: serde_json::Value = serde_json::from_slice(&fs::read(&stats).expect("--stats")).expect("JSON");

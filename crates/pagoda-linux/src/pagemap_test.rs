@@ -1,5 +1,7 @@
 //! Real pages: untouched, written, only read, huge; by both ways of asking.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 
 use pagoda_core::page::HUGE_FRAME;
@@ -41,18 +43,24 @@ impl Pages {
         unsafe { self.at.add(page * OS_PAGE).read_volatile() }
     }
 
-    /// The runs in `pages`, numbered from the start of the mapping.
+    /// The runs in `pages`, numbered from the start of the mapping. While the kernel gives one of them another frame (another
+    /// test may make it compact memory) they are asked for again.
     fn runs(&self, method: ScanMethod, pages: Range<usize>) -> Vec<(Range<usize>, Presence)> {
         let mut scanner = PagemapScanner::with_method(method).expect("open");
         let address = |page| self.start() + page * OS_PAGE;
         let page = |address| (address - self.start()) / OS_PAGE;
-        let mut found = Vec::new();
-        scanner
-            .populated_runs(address(pages.start), address(pages.end), |run, presence| {
-                found.push((page(run.start)..page(run.end), presence));
-            })
-            .expect("scan");
-        found
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let mut found = Vec::new();
+            scanner
+                .populated_runs(address(pages.start), address(pages.end), |run, presence| {
+                    found.push((page(run.start)..page(run.end), presence));
+                })
+                .expect("scan");
+            if found.iter().all(|(_, presence)| *presence != Presence::Away) || Instant::now() > until {
+                return found;
+            }
+        }
     }
 }
 

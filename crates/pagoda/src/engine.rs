@@ -228,10 +228,10 @@ impl Engine {
         budget::store_limit(&self.marks(), self.immovable_bytes())
     }
 
-    /// What can be had without reclaim: frames that are ready, and what the kernel may still give.
+    /// What can be had without reclaim and without exceeding the budget: frames that are ready, and what the kernel may
+    /// still give.
     pub(crate) fn free(&self) -> Bytes {
-        let ready = self.ready_bytes();
-        Bytes::new(ready + self.ledger.room_bytes())
+        Bytes::new(self.ledger.free_bytes(self.ready_bytes()))
     }
 
     /// Frames that are ready, small and huge.

@@ -78,6 +78,11 @@ impl Ledger {
     pub(crate) fn room_bytes(&self) -> u64 {
         (self.budget_bytes() as i64 - self.held_bytes.load(Ordering::Relaxed)).max(0) as u64
     }
+    /// What is free with `ready` bytes of frames that nobody uses: they are held, and as far as the budget is exceeded they
+    /// are to be given back. (Frames that counted as free then kept the reclaimer asleep while a program took 100 MiB.)
+    pub(crate) fn free_bytes(&self, ready: u64) -> u64 {
+        (self.room_bytes() + ready).saturating_sub(self.excess_bytes())
+    }
     /// By how much the budget is exceeded.
     pub(crate) fn excess_bytes(&self) -> u64 {
         (self.held_bytes.load(Ordering::Relaxed) - self.budget_bytes() as i64).max(0) as u64
@@ -120,5 +125,21 @@ impl Ledger {
     }
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_are_ready_are_not_free_as_far_as_the_budget_is_exceeded() {
+        let ledger = Ledger::new(100);
+        let free = |held, ready| {
+            ledger.reconcile(held, 0);
+            ledger.free_bytes(ready)
+        };
+        assert_eq!([free(60, 0), free(60, 20), free(100, 20)], [40, 60, 20]);
+        assert_eq!([free(115, 20), free(120, 20), free(500, 20)], [5, 0, 0]);
     }
 }

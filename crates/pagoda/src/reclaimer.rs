@@ -184,7 +184,8 @@ impl Engine {
         let since = *trouble.since_ns.get_or_insert(now);
         // Only a program that is kept waiting is worth ending: below the low watermark faults still find frames, if the
         // budget is not exceeded so far that they are nobody's.
-        if self.free() >= self.marks().min && self.may_use_frames() {
+        let found = self.ready_bytes() + self.ledger.room_bytes();
+        if found >= self.marks().min.get() && self.may_use_frames() {
             trouble.since_ns = None;
         } else if now - since > GIVE_UP_NS {
             self.stop(reason);
