@@ -31,6 +31,7 @@ pub mod perf;
 pub mod plain_memory;
 pub mod probe;
 pub mod process;
+pub mod proportional;
 pub mod range;
 mod raw_syscall;
 pub mod region_memory;

@@ -35,7 +35,7 @@ impl Statm {
 /// `/proc/self/status` is about 1.5 KiB, and `RssAnon` is in the first: before it come 25 short lines, a process
 /// name of at most 64 bytes and the list of groups. Only that list has no small bound (65,536 groups); a process
 /// with more than fit here gets an error, not a wrong count.
-const STATUS_BYTES: usize = 4096;
+pub(crate) const STATUS_BYTES: usize = 4096;
 
 /// Reads the memory counts of this process, any number of times.
 pub struct StatmReader {
@@ -84,79 +84,7 @@ impl StatmReader {
     }
 }
 
-/// Reads how much anonymous memory this process has, what it shares with others counted in parts.
-pub struct PssReader {
-    rollup: OwnedFd,
-}
-
-impl PssReader {
-    /// Opens the file; see [`StatmReader::new`].
-    ///
-    /// # Errors
-    /// As there; a kernel before 5.15 has no such count (`InvalidData` when it is read).
-    pub fn new() -> io::Result<Self> {
-        let rollup =
-            rustix::fs::open(c"/proc/self/smaps_rollup", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { rollup })
-    }
-
-    /// Proportional anonymous memory in bytes (`Pss_Anon`). Takes some milliseconds a GiB, and keeps mappings from being
-    /// changed meanwhile.
-    ///
-    /// # Errors
-    /// What `pread` said, or `InvalidData` if there is no such line.
-    pub fn anon_bytes(&self) -> io::Result<usize> {
-        let mut buffer = [0; STATUS_BYTES];
-        let text = read_start(&self.rollup, &mut buffer)?;
-        let line = |line: &[u8]| {
-            let value = line.strip_prefix(b"Pss_Anon:")?;
-            decimal(value.strip_suffix(b" kB")?.trim_ascii())?.checked_mul(1024)
-        };
-        Ok(text.split(|byte| *byte == b'\n').find_map(line).ok_or(io::ErrorKind::InvalidData)?)
-    }
-}
-
-/// The time between two proportional counts, and the least part of the time that is left for all else.
-const PROPORTIONAL_NS: u64 = 250_000_000;
-const PROPORTIONAL_COST: u64 = 50;
-
-/// Reads how much anonymous memory this process answers for: the kernel's quick count, less what others answer for of
-/// what a fork shares, as the last slow count found it.
-pub struct AnonReader {
-    quick: StatmReader,
-    proportional: PssReader,
-    others_bytes: usize,
-    due_ns: u64,
-}
-
-impl AnonReader {
-    /// Opens the files; see [`StatmReader::new`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self { quick: StatmReader::new()?, proportional: PssReader::new()?, others_bytes: 0, due_ns: 0 })
-    }
-
-    /// Resident anonymous memory in bytes, and how much of it others answer for: nothing as long as nothing is `shared`.
-    ///
-    /// # Errors
-    /// As [`StatmReader::read`].
-    pub fn read(&mut self, shared: bool) -> io::Result<(usize, usize)> {
-        let resident = self.quick.anon_bytes()?;
-        let now = crate::thread::now_ns();
-        if shared && now >= self.due_ns {
-            // Without the count all of it is ours: too much is evicted then, not too little.
-            let own = self.proportional.anon_bytes().unwrap_or(resident);
-            self.others_bytes = resident.saturating_sub(own);
-            let end = crate::thread::now_ns();
-            self.due_ns = end + PROPORTIONAL_NS.max(PROPORTIONAL_COST * (end - now));
-        }
-        Ok((resident, self.others_bytes.min(resident)))
-    }
-}
-
-fn read_start<'a>(file: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+pub(crate) fn read_start<'a>(file: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     loop {
         match rustix::io::pread(file, &mut *buffer, 0) {
             Err(rustix::io::Errno::INTR) => {}
@@ -182,7 +110,7 @@ fn parse_rss_anon(text: &[u8]) -> Option<usize> {
     decimal(value.strip_suffix(b" kB")?.trim_ascii())?.checked_mul(1024)
 }
 
-fn decimal(text: &[u8]) -> Option<usize> {
+pub(crate) fn decimal(text: &[u8]) -> Option<usize> {
     let digits = (!text.is_empty()).then_some(text)?;
     digits.iter().try_fold(0usize, |value, byte| {
         let digit = byte.is_ascii_digit().then(|| usize::from(byte - b'0'))?;
@@ -193,13 +121,6 @@ fn decimal(text: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_not_shared_counts_in_full() {
-        let memory = std::hint::black_box(vec![1u8; 8 << 20]);
-        let proportional = PssReader::new().expect("a file").anon_bytes().expect("a count");
-        assert!(proportional >= std::hint::black_box(&memory).len(), "{proportional}");
-    }
 
     #[test]
     fn text_is_read_exactly_or_not_at_all() {

@@ -1,6 +1,12 @@
 //! What a thread or this process has used so far, by the kernel's own count: processor time and faults.
+//!
+//! It must never use thread-local storage: engine threads ask, too.
 
 use std::io;
+
+use linux_raw_sys::general::__NR_getrusage;
+
+use crate::raw_syscall::syscall3;
 
 /// Processor time and faults since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,10 +37,9 @@ impl Usage {
     fn of(whom: libc::c_int) -> io::Result<Self> {
         // SAFETY: rusage is plain data, for which all zeroes are a value.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let whom = whom as isize as usize;
         // SAFETY: the kernel writes one rusage, which is borrowed for the call.
-        if unsafe { libc::getrusage(whom, &raw mut usage) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        unsafe { syscall3(__NR_getrusage, whom, (&raw mut usage).expose_provenance(), 0)? };
         let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
         Ok(Self { cpu_us: us(usage.ru_utime) + us(usage.ru_stime), minor_faults: usage.ru_minflt as u64 })
     }

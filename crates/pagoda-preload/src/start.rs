@@ -23,8 +23,8 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::doorbell::{Answer, Doorbell, leave};
 use pagoda_linux::offer::Offer;
 use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
+use pagoda_linux::proportional::AnonReader;
 use pagoda_linux::space::Adoption;
-use pagoda_linux::statm::AnonReader;
 use pagoda_linux::tcb::ThreadLayout;
 use pagoda_linux::thread::{Files, disable_huge_pages, exit_process, now_ns, sleep_us, spawn_raw};
 

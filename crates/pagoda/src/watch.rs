@@ -18,8 +18,8 @@ use pagoda_linux::locked::LockedReader;
 use pagoda_linux::maps::{Mapping, MappingKind, MapsReader};
 use pagoda_linux::own_memory::not_own;
 use pagoda_linux::pagemap::{PagemapScanner, Presence};
+use pagoda_linux::proportional::AnonReader;
 use pagoda_linux::range::PageRange;
-use pagoda_linux::statm::AnonReader;
 use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
 use pagoda_linux::thread::{now_ns, sleep_us};
 
