@@ -17,8 +17,8 @@ use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::exit_process;
 use talc::{OomHandler, Span, Talc};
 
-/// From this size on a block is a mapping of its own.
-const LARGE_BYTES: usize = 256 << 10;
+/// From this size on a block is a mapping of its own: working memory of threads, of which most is never written.
+const LARGE_BYTES: usize = 64 << 10;
 
 /// What the heap grows by: so seldom that the list of our own mappings stays short.
 const GROWTH_BYTES: usize = 4 << 20;

@@ -113,6 +113,11 @@ impl Engine {
             // A file that is full or broken shows again at the next put, which is where it is dealt with.
             let _ = self.store.spill(Bytes::new(limit - limit / 16));
         }
+        // What is committed beyond the limit and holds little is better used for the program's pages.
+        let usage = self.store.usage();
+        if usage.memory_committed_bytes.get() > limit && usage.memory_is_sparse() {
+            self.trim_store();
+        }
         // Beyond its own limit too, if all the rest (tables, what can't be moved) leaves less of the budget for good: as
         // long as it is exceeded by so much, faults get no frames. For a moment it always is while the store grows, and as
         // long as there is much in the regions, reclaim makes up for it.
@@ -126,10 +131,14 @@ impl Engine {
         if now - *trouble.excess_since_ns.get_or_insert(now) > EXCESS_NS {
             let used = self.store.usage().memory_used_bytes.get();
             let _ = self.store.spill(Bytes::new(used.saturating_sub(excess).min(limit - limit / 16)));
-            let freed = self.store.trim();
-            if freed > Bytes::ZERO {
-                self.ledger.store_has(self.store_committed_bytes());
-            }
+            self.trim_store();
+        }
+    }
+
+    /// Gives what the store has and does not use back to the kernel.
+    fn trim_store(&self) {
+        if self.store.trim() > Bytes::ZERO {
+            self.ledger.store_has(self.store_committed_bytes());
         }
     }
 

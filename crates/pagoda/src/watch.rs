@@ -251,7 +251,9 @@ impl Engine {
             held = held.max(Bytes::new(anon as u64 - self.counters.get(Counter::OwnBytes).min(anon as u64)));
         }
         let fetched = Bytes::new(self.ledger.fetched_bytes());
-        let share = watcher.keeper.look(now_ns(), Bytes::new(anon as u64), held, fetched);
+        // Its engine's own memory is part of what a member needs: a small share is little more.
+        let needed = held.saturating_add(Bytes::new(self.counters.get(Counter::OwnBytes)));
+        let share = watcher.keeper.look(now_ns(), Bytes::new(anon as u64), needed, fetched);
         self.set_budget(share);
         self.note_copied_on_write(watcher, anon as u64, others as u64);
     }

@@ -3,7 +3,7 @@
 //! The test adopts what loses its parent, so that nothing gets out of sight; what is still there after the end of a run
 //! was left behind. Nothing here may ask the engine: these are the kernel's own counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -49,12 +49,20 @@ pub struct Held {
     pub anonymous_bytes: u64,
     /// The part of it that is held by processes without an engine that are large enough to have one.
     pub without_engine_bytes: u64,
+    /// The same of those that were not seen without one for long: the child of a fork is large from the start, and its engine
+    /// takes over what its parent has out before any thread of it shows.
+    pub starting_bytes: u64,
     pub processes: usize,
 }
+
+/// How long a process may be seen large and without an engine until that counts.
+const STARTING_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Looks at a tree again and again.
 #[derive(Default)]
 pub struct Watch {
+    /// When each was first seen to be large and to have none.
+    without: BTreeMap<u32, Instant>,
     /// Processes that were seen with an engine: its threads end before the process has given back its memory.
     managed: BTreeSet<u32>,
 }
@@ -70,6 +78,8 @@ impl Watch {
             if bytes >= WORTH_MANAGING_BYTES && !self.managed.contains(&pid) {
                 if has_engine(pid) {
                     self.managed.insert(pid);
+                } else if self.without.entry(pid).or_insert_with(Instant::now).elapsed() < STARTING_TIME_MAX {
+                    held.starting_bytes += bytes;
                 } else {
                     held.without_engine_bytes += bytes;
                 }

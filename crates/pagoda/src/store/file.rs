@@ -12,8 +12,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{FileConfig, GetError, OpenError};
 
-/// One write: large enough that the disk streams, small enough to wait for.
+/// The longest write: large enough that the disk streams, small enough to wait for.
 pub(super) const BATCH: usize = 1 << 20;
+
+/// Where memory is short a write is no more than one part in this many of what compressed pages may take, and at least
+/// [`BATCH_LEAST`]: each process of a tree has its own buffer, and a small budget is to hold pages.
+const BATCH_SHARE: u64 = 128;
+const BATCH_LEAST: usize = 128 << 10;
 
 /// Slots that are given back to the disk at once: fewer are not worth a change of the file system's tables, and of more a
 /// write that waits for them would notice.
@@ -50,9 +55,16 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub fn new() -> Self {
-        let items = Vec::with_capacity(BATCH / pagoda_core::extents::UNIT);
-        Self { buffer: AlignedBuffer::new(BATCH), items, units: 0 }
+    /// For a store whose memory may take `memory_limit`.
+    pub fn new(memory_limit: Bytes) -> Self {
+        let bytes = (memory_limit.get() / BATCH_SHARE).clamp(BATCH_LEAST as u64, BATCH as u64) as usize;
+        let bytes = bytes.next_multiple_of(SLOT);
+        let items = Vec::with_capacity(bytes / pagoda_core::extents::UNIT);
+        Self { buffer: AlignedBuffer::new(bytes), items, units: 0 }
+    }
+    /// What it takes.
+    pub fn bytes(&self) -> u64 {
+        (self.buffer.len() + self.items.capacity() * size_of::<Item>()) as u64
     }
     pub fn clear(&mut self) {
         self.items.clear();
@@ -214,5 +226,20 @@ impl FileTier {
     #[cfg(test)]
     pub fn raw_file(&self) -> &DirectFile {
         &self.file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_store_has_a_small_batch_that_takes_the_longest_page() {
+        let bytes = |limit| Batch::new(limit).buffer.len();
+        assert_eq!([Bytes::ZERO, Bytes::mib(32), Bytes::gib(1)].map(bytes), [BATCH_LEAST, 256 << 10, BATCH]);
+        for limit in [0, 17 << 20, 100_000_001, 1 << 40].map(Bytes::new) {
+            let mut batch = Batch::new(limit);
+            assert!(batch.bytes() <= limit.get() / 60 + (256 << 10) && batch.add(1, 64 << 10), "{limit}");
+        }
     }
 }

@@ -158,6 +158,10 @@ impl MemoryTier {
     pub fn segment_bytes(&self) -> usize {
         self.segment
     }
+    /// The most that is kept ready for the next puts.
+    pub fn reserve_bytes(&self) -> u64 {
+        u64::from(RESERVE_SEGMENTS) * self.segment as u64
+    }
     pub fn block_bytes(&self) -> usize {
         self.block
     }

@@ -269,6 +269,8 @@ pub struct StoreUsage {
     pub memory_packed_bytes: Bytes,
     /// Of them, bytes of objects that were tried to be made smaller because they are cold.
     pub memory_dense_bytes: Bytes,
+    /// Bytes of segments that are committed and hold nothing, without those that are kept ready for the next puts.
+    pub memory_spare_bytes: Bytes,
     /// Bytes that stand behind the store: segments, tables and the spill buffer.
     pub memory_committed_bytes: Bytes,
     /// Bytes of the file in use.
@@ -282,6 +284,12 @@ pub struct StoreUsage {
 }
 
 impl StoreUsage {
+    /// Whether a quarter of its segments and more holds nothing, so that [`TieredStore::trim`] gains.
+    #[must_use]
+    pub fn memory_is_sparse(&self) -> bool {
+        self.memory_spare_bytes.get() > self.memory_used_bytes.get() / 3
+    }
+
     /// What blocks in memory take beyond the objects in them, in percent of these; 0 if there are none.
     #[must_use]
     pub fn waste_percent(&self) -> f64 {

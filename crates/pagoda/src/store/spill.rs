@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::FileError;
 
-use super::file::{BATCH, Batch, FileTier, Item};
+use super::file::{Batch, FileTier, Item};
 use super::memory::MemoryState;
 use super::objects::{FREED, Kind, MOVING, NOBODY, QUEUED, Queue};
 use super::remote::{RemoteError, RemoteTier};
@@ -44,7 +44,7 @@ impl Written<'_> {
 }
 
 impl TieredStore {
-    /// Spills the oldest objects, in sequential writes of about 1 MiB, until the segments that hold any take
+    /// Spills the oldest objects, in sequential writes of up to 1 MiB, until the segments that hold any take
     /// `target_memory` or less. Returns what was freed in memory. Blocks for the disk. [`trim`](Self::trim) then gives
     /// the emptied segments to the kernel.
     ///
@@ -90,7 +90,7 @@ impl TieredStore {
 
     /// Raw objects gain nothing in memory: a batch of them leaves it as soon as there is one.
     pub(super) fn spill_raw_if_many(&self) {
-        if self.memory.lock().raw.bytes < BATCH as u64 {
+        if self.memory.lock().raw.bytes < self.batch_bytes {
             return;
         }
         // Someone who is at it takes the raw ones first anyway.

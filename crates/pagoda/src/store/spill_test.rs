@@ -61,7 +61,7 @@ fn store_over(path: &str, read: bool, write: bool) -> TieredStore {
     let file = File::options().read(read).write(write).open(path).expect("a device");
     let mut store = TieredStore::open(config(BasePage::K64, Bytes::mib(1), None)).expect("small");
     store.file = Some(FileTier::over(DirectFile::from(OwnedFd::from(file)), 64 << 20));
-    *store.spiller.lock() = Some(Batch::new());
+    *store.spiller.lock() = Some(Batch::new(Bytes::gib(1)));
     store
 }
 
@@ -128,7 +128,7 @@ fn a_free_or_a_reader_during_a_spill_is_right() {
     let pages: Vec<_> = (0..3).map(|i| page_of(64 << 10, 43, i)).collect();
     let handles: Vec<_> = pages.iter().map(|page| stored(store.put(page, &mut scratch))).collect();
     let file = store.file.as_ref().expect("a file");
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(Bytes::gib(1));
     store.gather(&mut store.memory.lock(), |state| &mut state.packed, &mut batch);
     assert_eq!(batch.items.len(), 3);
     for item in batch.items.clone() {

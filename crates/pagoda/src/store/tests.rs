@@ -290,7 +290,9 @@ fn sparse_segments_are_emptied_and_given_back() {
         store.free(handle);
     }
     let before = store.usage();
+    assert!(before.memory_is_sparse(), "{before:?}");
     assert!(store.trim() > Bytes::mib(7), "{before:?} {:?}", store.usage());
+    assert!(!store.usage().memory_is_sparse(), "{:?}", store.usage());
     held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
     held.iter().for_each(|(handle, _)| store.free(*handle));
     store.trim();

@@ -15,7 +15,7 @@ use pagoda_linux::lock::Lock;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::block_digests::BlockDigests;
-use super::file::{BATCH, Batch, FileTier};
+use super::file::{Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
 use super::objects::{FREED, Kind, MOVING, ObjectTable};
@@ -37,6 +37,8 @@ pub struct TieredStore {
     pub(super) remote: Option<RemoteTier>,
     /// Whoever moves objects holds this: one mover at a time.
     pub(super) spiller: Lock<Option<Batch>>,
+    /// What the batch takes, which its holder need not be asked for.
+    pub(super) batch_bytes: u64,
     releases: Releases,
     pub(super) base: BasePage,
     page: usize,
@@ -59,10 +61,12 @@ impl TieredStore {
         let file = config.file.as_ref().map(FileTier::open).transpose()?;
         let remote = config.remote.map(RemoteTier::open).transpose()?;
         let seed = pagoda_linux::process::random_u64();
+        let batch = (file.is_some() || remote.is_some()).then(|| Batch::new(config.memory_limit));
         Ok(Self {
             table: ObjectTable::new(),
             memory,
-            spiller: Lock::new((file.is_some() || remote.is_some()).then(Batch::new)),
+            batch_bytes: batch.as_ref().map_or(0, Batch::bytes),
+            spiller: Lock::new(batch),
             file,
             remote,
             releases: Releases::default(),
@@ -115,21 +119,22 @@ impl TieredStore {
     pub fn usage(&self) -> StoreUsage {
         let (file, file_table) =
             self.file.as_ref().map_or((0, 0), |file| (file.used_bytes(), file.table_bytes()));
-        let buffer = if self.file.is_some() || self.remote.is_some() { BATCH as u64 } else { 0 };
         let (remote, failures) =
             self.remote.as_ref().map_or((0, 0), |remote| (remote.used_bytes(), remote.failures()));
         let state = self.memory.lock();
         let objects = u64::from(state.numbers.used - state.gone.objects);
         let segments = u64::from(state.pool.present_segments()) * self.memory.segment_bytes() as u64;
+        let used = state.pool.used_blocks() * self.memory.block_bytes() as u64;
         let links = state.pool.linked_segments() as usize * self.memory.segment_bytes()
             / self.memory.block_bytes()
             * 4;
-        let tables = links as u64 + self.table.bytes() + file_table + buffer + self.blocks.bytes();
+        let tables = links as u64 + self.table.bytes() + file_table + self.batch_bytes + self.blocks.bytes();
         StoreUsage {
             raw_bytes: Bytes::new(objects * self.page as u64),
-            memory_used_bytes: Bytes::new(state.pool.used_blocks() * self.memory.block_bytes() as u64),
+            memory_used_bytes: Bytes::new(used),
             memory_packed_bytes: Bytes::new(state.raw.bytes + state.dense.bytes + state.packed.bytes),
             memory_dense_bytes: Bytes::new(state.dense.bytes),
+            memory_spare_bytes: Bytes::new(segments.saturating_sub(used + self.memory.reserve_bytes())),
             memory_committed_bytes: Bytes::new(segments + tables),
             file_bytes: Bytes::new(file),
             remote_bytes: Bytes::new(remote),

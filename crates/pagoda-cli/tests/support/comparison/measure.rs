@@ -49,6 +49,8 @@ pub struct Run {
     pub peak_bytes: u64,
     /// The most that processes held which could have an engine and had none.
     pub without_engine_bytes: u64,
+    /// The most that processes held whose engine was starting.
+    pub starting_bytes: u64,
     pub processes_peak: usize,
     pub wall: Duration,
     /// What was still there when it had ended.
@@ -146,7 +148,8 @@ fn run(program: &Program, pagoda: Option<&[String]>, scratch: &Scratch, sample_i
     let root = child.id();
     let client = program.client.clone().map(|(client, directory)| thread::spawn(move || client(&directory)));
     let mut watch = Watch::default();
-    let (mut peak_bytes, mut without_engine_bytes, mut processes_peak) = (0, 0, 0);
+    let (mut peak_bytes, mut processes_peak) = (0, 0);
+    let (mut without_engine_bytes, mut starting_bytes) = (0, 0);
     let status = loop {
         if let Some(status) = child.try_wait().expect("waited for") {
             break status;
@@ -164,6 +167,7 @@ fn run(program: &Program, pagoda: Option<&[String]>, scratch: &Scratch, sample_i
         let held = watch.held(&pids[usize::from(pagoda.is_some())..]);
         peak_bytes = peak_bytes.max(held.anonymous_bytes);
         without_engine_bytes = without_engine_bytes.max(held.without_engine_bytes);
+        starting_bytes = starting_bytes.max(held.starting_bytes);
         processes_peak = processes_peak.max(held.processes);
         thread::sleep(sample_interval);
     };
@@ -183,5 +187,15 @@ fn run(program: &Program, pagoda: Option<&[String]>, scratch: &Scratch, sample_i
     }
     let errors = fs::read_to_string(&err).unwrap_or_default();
     let left = before.left(root);
-    Run { output, status, errors, peak_bytes, without_engine_bytes, processes_peak, wall, left }
+    Run {
+        output,
+        status,
+        errors,
+        peak_bytes,
+        without_engine_bytes,
+        starting_bytes,
+        processes_peak,
+        wall,
+        left,
+    }
 }

@@ -27,8 +27,15 @@ impl Row {
     }
 
     /// What the table says about a row that is not judged by all its figures.
-    fn remark(&self) -> &'static str {
-        if self.small { "every process is too small to be worth managing" } else { "" }
+    fn remark(&self) -> String {
+        let starting = self.managed.run.starting_bytes;
+        if self.small {
+            "every process is too small to be worth managing".to_owned()
+        } else if starting > 0 {
+            format!("{} in processes whose engine was starting", Bytes::new(starting))
+        } else {
+            String::new()
+        }
     }
 
     /// Every way in which the managed run is not what it has to be.
