@@ -26,9 +26,17 @@ impl Row {
         100.0 * self.managed.unmanaged_bytes() as f64 / self.native.peak_bytes.max(1) as f64
     }
 
+    /// Of that, code that the program made itself: the kernel moves none, and a small program of that kind has as much.
+    fn executable_percent(&self) -> f64 {
+        100.0 * self.managed.counter("left_executable_bytes") as f64 / self.native.peak_bytes.max(1) as f64
+    }
+
     /// What the table says about a row that is not judged by all its figures.
     fn remark(&self) -> String {
         let starting = self.managed.run.starting_bytes;
+        if !self.small && self.unmanaged_percent() > UNMANAGED_PERCENT_MAX {
+            return format!("{:.1}% of it executable", self.executable_percent());
+        }
         if self.small {
             "every process is too small to be worth managing".to_owned()
         } else if starting > 0 {
@@ -52,7 +60,7 @@ impl Row {
             faults.push(format!("it was {} at its end, not managed", managed.run_status));
         }
         let percent = self.unmanaged_percent();
-        if percent > UNMANAGED_PERCENT_MAX && !self.small {
+        if percent - self.executable_percent() > UNMANAGED_PERCENT_MAX && !self.small {
             faults.push(format!(
                 "{percent:.1}% of its native peak were unmanaged: {} in processes without an engine",
                 Bytes::new(run.without_engine_bytes)
