@@ -2,7 +2,8 @@
 //!
 //! Bits are only ever set, by atomic or, so that any number of receivers share the map without a lock, and it outlives
 //! them. It is about what was *said* and not about what is there: of a page whose first word was "zero" the bit is
-//! set and nothing is present. Whoever serves faults meanwhile may answer such a page with zeroes at once.
+//! set and nothing is present. Nobody who serves a fault asks it: after a switch the marks of what is owed say which pages are
+//! waited for, and any other that holds nothing is zero, whether a word about it was ever received or not.
 
 use std::ops::Range;
 use std::sync::Arc;

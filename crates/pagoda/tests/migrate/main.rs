@@ -12,6 +12,7 @@ mod kills;
 mod late;
 mod late_kills;
 mod late_trusted;
+mod late_zero;
 #[path = "../../../pagoda-cli/tests/migrate/line.rs"]
 mod line;
 mod program;

@@ -145,11 +145,17 @@ pub struct Brake {
 impl Brake {
     /// Runs `program` until it is stopped.
     pub fn run(&self, program: &mut Program<'_>) {
-        while !self.wanted.load(Ordering::Acquire) {
+        self.repeat(|| {
             program.step();
             if program.random.below(64) == 0 {
                 thread::sleep(Duration::from_micros(100));
             }
+        });
+    }
+    /// Does `step` again and again until it is stopped.
+    pub fn repeat(&self, mut step: impl FnMut()) {
+        while !self.wanted.load(Ordering::Acquire) {
+            step();
         }
         self.stands.store(true, Ordering::Release);
     }

@@ -91,7 +91,7 @@ pub fn migrate(
 
 /// Receives what `send` sends to the address it gets, and lets `use_it` have it as soon as it is shown. Returns what came of
 /// sending.
-fn use_early<T: Send>(
+pub fn use_early<T: Send>(
     to: &Manager,
     receiving: &ReceiveOptions,
     send: impl FnOnce(&Endpoint) -> T + Send,
