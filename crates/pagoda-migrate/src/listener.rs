@@ -5,18 +5,16 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::endpoint::Endpoint;
 use crate::socket::{Kind, Socket};
-
-/// How often a listener looks for a connection: short beside the time that a sender takes to connect.
-const ACCEPT_POLL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 enum ListenerKind {
@@ -85,10 +83,25 @@ impl Listener {
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => return Err(error),
             }
-            if Instant::now() >= until {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Ok(None);
             }
-            sleep(ACCEPT_POLL);
+            self.await_connection(left)?;
+        }
+    }
+
+    /// Returns when somebody may have come, or after `limit`. A sender waits for each of its channels in turn, so that a look now
+    /// and then would add up.
+    fn await_connection(&self, limit: Duration) -> io::Result<()> {
+        let socket = match &self.0 {
+            ListenerKind::Tcp(listener) => listener.as_fd(),
+            ListenerKind::Unix(listener, _) => listener.as_fd(),
+        };
+        let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 }
