@@ -320,6 +320,8 @@ counters! {
     Total ClearingAheadNs clearing_ahead_ns,
     /// Huge frames that were moved out of their region whole, by reclaim and by closing.
     Total HugeMovedOut huge_moved_out,
+    /// Huge frames in which content from another host was moved in.
+    Total HugeArrived huge_arrived,
     /// Base pages that could not be moved out because their mapping does not allow it.
     Total EvictRefused evict_refused,
     /// UNMAP events.

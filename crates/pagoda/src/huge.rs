@@ -5,6 +5,9 @@
 //! whole or not at all: the kernel would take it apart, and what was moved out of huge pages in parts came back wrong in
 //! our tests. This module must never hand out a frame that holds anything.
 
+#[cfg(feature = "migrate")]
+pub(crate) mod install;
+
 use std::sync::Arc;
 use std::sync::RwLockReadGuard;
 use std::sync::atomic::Ordering;

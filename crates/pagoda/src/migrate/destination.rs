@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use pagoda_core::page::OS_PAGE;
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
@@ -120,9 +120,15 @@ impl Destination for RegionDestination {
         Ok(())
     }
 
+    /// A part of a huge frame is cleared: a frame goes whole or not at all.
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let (region, memory) = self.region()?;
         let len = Bytes::new(range.end - range.start).as_usize().next_multiple_of(OS_PAGE);
-        self.region()?.1.discard(Bytes::new(range.start).as_usize(), len)
+        let at = addresses(memory, range.start, len);
+        if len < HUGE_FRAME && region.engine().is_huge(at.start()) {
+            return self.clear(range);
+        }
+        memory.discard(Bytes::new(range.start).as_usize(), len)
     }
 
     fn finish(&mut self) -> io::Result<()> {

@@ -1,8 +1,9 @@
 //! Putting pages that arrive into a region that nobody uses yet.
 //!
-//! A page for which there is nothing yet is put in place by the kernel, so that nobody faults for it: moved out of a ready
-//! frame if there is one, else copied into fresh memory, which is then not cleared first. Any other is written through the
-//! region's address; if it was evicted meanwhile, that brings it back. Both keep the budget, by the same reclaim as a fault.
+//! A page for which there is nothing yet is put in place by the kernel, so that nobody faults for it: with most of a huge frame
+//! by that (`huge/install.rs`), else moved out of a ready frame if there is one, else copied into fresh memory, which is then not
+//! cleared first. Any other is written through the region's address; if it was evicted meanwhile, that brings it back. All keep
+//! the budget, by the same reclaim as a fault.
 
 use std::io;
 
@@ -15,6 +16,7 @@ use pagoda_linux::thread::{sleep_us, yield_now};
 use pagoda_linux::uffd::{Progress, Stop};
 
 use crate::engine::Engine;
+use crate::huge::install::HugePlaced;
 use crate::reclaim::Step;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give, try_take};
@@ -46,6 +48,17 @@ impl Engine {
     ) -> io::Result<()> {
         let mut done = 0;
         while let Some(rest) = PageRange::new(range.start() + done, range.end()) {
+            match self.place_huge(rest, &content[done..]) {
+                HugePlaced::Filled(bytes) => {
+                    done += bytes;
+                    continue;
+                }
+                HugePlaced::Again => {
+                    yield_now();
+                    continue;
+                }
+                HugePlaced::No => {}
+            }
             match self.place(rest, &content[done..])? {
                 Placed::Filled(bytes) => done += bytes,
                 Placed::Known(bytes) => {

@@ -36,10 +36,11 @@ fn one(seed: u64, base: BasePage, codec: Codec, zero: ZeroPolicy, channels: u16)
     let context = format!("seed {seed}: {base:?}, {codec}, {zero}, {channels} channels");
     let from = manager(BUDGET, base);
     // Here and there, within the budget or not, and with the same base page or another.
-    let (budget, to_base) = match seed % 4 {
+    let (budget, to_base) = match seed % 5 {
         0 => (Bytes::mib(64), base),
         1 => (BUDGET, base),
         2 => (Bytes::mib(64), BasePage::K16),
+        3 => (Bytes::mib(64), BasePage::M2),
         _ => (BUDGET, BasePage::K64),
     };
     let to = manager(budget, to_base);

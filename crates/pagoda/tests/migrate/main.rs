@@ -8,6 +8,7 @@ mod authority;
 mod content;
 mod example;
 mod faults;
+mod huge;
 mod kills;
 mod late;
 mod late_kills;

@@ -1,0 +1,120 @@
+//! What arrives for a region in huge frames comes in huge frames where most of one comes together, and only there.
+
+use std::ops::ControlFlow;
+use std::ops::Range;
+
+use pagoda::migrate::{Codec, LiveOptions, Writer, ZeroPolicy};
+use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda_linux::testing::random::Random;
+use pagoda_linux::testing::skip::skip_without_moves;
+
+use crate::late_zero::held;
+use crate::program::PAGE;
+use crate::support::{any_port, live_options, manager, receive_options};
+
+/// OS pages of a huge frame, and where the `n`-th begins and ends.
+const PAGES: usize = 512;
+const fn frame(n: usize) -> Range<usize> {
+    n * PAGES..(n + 1) * PAGES
+}
+
+/// Writes what nothing repeats in.
+fn fill(region: &Region, pages: Range<usize>) {
+    let mut random = Random::new(7, pages.start as u64);
+    for page in pages {
+        let bytes: [u8; PAGE] = std::array::from_fn(|_| random.below(256) as u8);
+        region.write_words(page * PAGE, &bytes);
+    }
+}
+
+fn assert_equal(one: &Region, other: &Region, context: &str) {
+    let (mut found, mut wanted) = ([0; PAGE], [0; PAGE]);
+    for page in 0..one.len() / PAGE {
+        one.read_at(page * PAGE, &mut wanted);
+        other.read_at(page * PAGE, &mut found);
+        assert!(found == wanted, "{context}: page {page}");
+    }
+}
+
+/// Changes the region when it is stopped, so that the last round has to say so.
+struct Last<'a>(&'a dyn Fn());
+
+impl Writer for Last<'_> {
+    fn throttle(&mut self, _percent: u8) {}
+    fn stop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Moves a region to `to`, and returns what arrived.
+fn moved(region: &Region, to: &Manager, zero: ZeroPolicy, options: &LiveOptions, last: &dyn Fn()) -> Region {
+    let listener = any_port();
+    let at = listener.endpoint().expect("an address");
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            Region::receive(to, listener, &receive_options(zero), &mut |_| ControlFlow::Continue(()))
+        });
+        let sent = region.migrate_to(&at, options, &mut Last(last), &mut |_, _| ControlFlow::Continue(()));
+        sent.expect("sent");
+        receiver.join().expect("the receiver").expect("received").0
+    })
+}
+
+#[test]
+fn dense_content_comes_in_huge_frames_and_sparse_content_takes_what_it_is() {
+    if skip_without_moves("huge frames that arrive") {
+        return;
+    }
+    for (zero, codec) in ZeroPolicy::ALL.into_iter().zip([Codec::None, Codec::Lz4, Codec::None]) {
+        let (from, to) = (manager(Bytes::mib(64), BasePage::K4), manager(Bytes::mib(96), BasePage::M2));
+        let region = from.region(Bytes::mib(16)).create().expect("a region");
+        // Three whole frames, the last of which begins within another; two with most of one; less than that; a page; zeroes.
+        fill(&region, frame(0).start..frame(1).end);
+        fill(&region, frame(2).start..frame(2).start + 300);
+        fill(&region, frame(3).start + 200..frame(3).end);
+        fill(&region, frame(4).start + 100..frame(4).start + 300);
+        fill(&region, frame(5).start + 77..frame(5).start + 78);
+        frame(6).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]));
+        // All of one is one word.
+        frame(7).for_each(|page| region.write_words(page * PAGE, &[9; PAGE]));
+        let arrived = moved(&region, &to, zero, &live_options(codec, 2), &|| ());
+        assert_eq!(to.stats().huge_arrived, 5, "{zero}");
+        for dense in [0, 1, 2, 3, 7] {
+            assert_eq!(held(&arrived, frame(dense)), PAGES, "{zero}: frame {dense}");
+        }
+        // Who looks at each zero page faults them in.
+        if zero != ZeroPolicy::CheckThenClear {
+            assert_eq!([4, 5, 6].map(|n| held(&arrived, frame(n))), [200, 1, 0], "{zero}");
+        }
+        assert_equal(&region, &arrived, &format!("{zero}"));
+    }
+}
+
+#[test]
+fn a_huge_range_that_becomes_zero_holds_nothing_and_a_part_of_one_is_cleared_in_place() {
+    if skip_without_moves("huge frames that become zero") {
+        return;
+    }
+    for zero in ZeroPolicy::ALL {
+        let (from, to) = (manager(Bytes::mib(64), BasePage::K64), manager(Bytes::mib(96), BasePage::M2));
+        let region = from.region(Bytes::mib(8)).create().expect("a region");
+        fill(&region, 0..4 * PAGES);
+        let last = || {
+            frame(0).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]));
+            region.write_words((frame(1).start + 5) * PAGE, &[0; PAGE]);
+            (0..256).for_each(|page| region.write_words((frame(2).start + page) * PAGE, &[0; PAGE]));
+            region.discard(frame(3).start * PAGE, PAGES * PAGE).expect("discarded");
+            // And content again, over zeroes and over content.
+            fill(&region, frame(2).start + 10..frame(2).start + 20);
+            fill(&region, frame(1).start + 5..frame(1).start + 7);
+        };
+        let arrived = moved(&region, &to, zero, &live_options(Codec::None, 2), &last);
+        assert_eq!(to.stats().huge_arrived, 4, "{zero}");
+        let expected = if zero == ZeroPolicy::Drop { [0, PAGES, PAGES, 0] } else { [PAGES; 4] };
+        assert_eq!([0, 1, 2, 3].map(|n| held(&arrived, frame(n))), expected, "{zero}");
+        assert_equal(&region, &arrived, &format!("{zero}"));
+        // What was cleared in place can still leave, whole.
+        arrived.page_out(0, arrived.len()).expect("stored");
+        assert_equal(&region, &arrived, &format!("{zero}, from the store"));
+    }
+}
