@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 
 use super::churn;
 use super::clear::writer;
-use super::migrate::destination;
+use super::migrate::{destination, guest};
 use super::release::holder;
 pub use patterns::{Pattern, Phase};
 use patterns::{PatternArgs, patterns};
@@ -42,6 +42,8 @@ enum Work {
     Hold(holder::HolderArgs),
     /// Receives one migration.
     MigrateDestination(destination::DestinationArgs),
+    /// Becomes QEMU.
+    Qemu(guest::QemuArgs),
 }
 
 /// Runs the worker. Prints one line of JSON; ends with an error if memory read wrong.
@@ -55,6 +57,7 @@ pub fn run(args: &WorkerArgs) -> anyhow::Result<ExitCode> {
         Work::AnonWriter(args) => println!("{}", serde_json::to_string(&writer::run(args)?)?),
         Work::Hold(args) => return holder::run(args),
         Work::MigrateDestination(args) => println!("{}", serde_json::to_string(&destination::run(args)?)?),
+        Work::Qemu(args) => return Err(guest::become_qemu(args)),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,8 @@
 //! `pagoda bench migrate`: its keys, and those of its figures that no noise moves.
 
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
@@ -7,19 +10,36 @@ use serde_json::Value;
 /// The pages of the two channels' buffers, which are touched for the first time, too.
 const BUFFER_PAGES: f64 = 2.0 * 512.0;
 
-#[test]
-fn the_bench_moves_every_case_and_counts_what_others_fault_for() {
+/// What a short run says with `path` as the PATH; none where there are no managers.
+fn report_with(path: &OsStr, memory: &[&str]) -> Option<Value> {
     if !pagoda::userfaultfd_allows_managers() {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
+        assert!(env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
         eprintln!("SKIPPED the bench of migration: this machine offers no userfaultfd with UFFDIO_MOVE");
-        return;
+        return None;
     }
     let ran = Command::new(env!("CARGO_BIN_EXE_pagoda"))
         .args(["bench", "migrate", "--quick", "--json"])
+        .args(memory)
+        .env("PATH", path)
         .output()
         .expect("run");
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let report: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    Some(serde_json::from_slice(&ran.stdout).expect("JSON"))
+}
+
+/// Whether any process has `word` among its arguments.
+fn is_running_with(word: &str) -> bool {
+    let folders = fs::read_dir("/proc").expect("/proc").flatten();
+    let lines = folders.filter_map(|folder| fs::read(folder.path().join("cmdline")).ok());
+    lines
+        .flat_map(|line| line.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect::<Vec<_>>())
+        .any(|argument| argument == word.as_bytes())
+}
+
+#[test]
+fn the_bench_moves_every_case_and_counts_what_others_fault_for() {
+    // Nothing on the PATH, so no QEMU either.
+    let Some(report) = report_with(OsStr::new("/nonexistent"), &[]) else { return };
     let number = |path: &str| {
         report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {report}"))
     };
@@ -27,8 +47,11 @@ fn the_bench_moves_every_case_and_counts_what_others_fault_for() {
         assert!(number(&format!("/codecs/{codec}/wire_bytes")) > 0.0);
     }
     for case in ["untouched", "resident-zeros", "idle", "full", "sparse"] {
-        for policy in ["check-then-clear", "received-map", "drop"] {
-            assert!(number(&format!("/cases/{case}/{policy}/total_ms")) > 0.0);
+        for way in ["check-then-clear", "received-map", "drop", "ready-frames", "huge-frames"] {
+            assert!(number(&format!("/cases/{case}/{way}/total_ms")) > 0.0);
+        }
+        for ratio in ["drop_time", "ready_frames_time", "huge_frames_time"] {
+            assert!(number(&format!("/ratios/{ratio}/{case}")) > 0.0);
         }
     }
     // One fault for each page that is looked at, and none for those that were never named.
@@ -40,13 +63,59 @@ fn the_bench_moves_every_case_and_counts_what_others_fault_for() {
     assert_eq!(of("resident-zeros", "received-map/faults_by_cause/zero_check"), 0.0);
     let data = of("full", "data_pages");
     one_each(of("full", "received-map/faults_by_cause/data_write"), data);
-    assert!(of("full", "drop/faults_by_cause/data_write") < data / 10.0, "{report}");
-    assert!(of("untouched", "drop/wire_bytes") < 10_000.0);
+    // The policies differ in the policy: where they put content they fault alike.
+    one_each(of("full", "drop/faults_by_cause/data_write"), data);
+    for way in ["ready-frames", "huge-frames"] {
+        assert!(of("full", &format!("{way}/faults_by_cause/data_write")) < data / 10.0, "{report}");
+    }
+    assert!(of("untouched", "ready-frames/wire_bytes") < 10_000.0);
+    // Sparse content takes no huge frames, wherever it arrives.
+    let sparse = of("sparse", "huge-frames/dest_rss") - of("untouched", "huge-frames/dest_rss");
+    assert!(sparse < 1_048_576.0, "{report}");
     assert_eq!(number("/stored/reinflated_pages"), 0.0);
     assert!(number("/wire/bytes_per_zero_page") < 1.0);
-    assert!(report["qemu"].is_null() && report["qemu_reason"].is_string());
+    assert!(report["qemu"].is_null(), "{report}");
+    let why = report["qemu_reason"].as_str().expect("a reason");
+    assert!(why.contains("qemu-system-x86_64 is not on the PATH"), "{why}");
+    assert!(report.pointer("/ratios/full_to_qemu_rate").is_none());
     for figure in ["postcopy_downtime_ms", "max_fault_us", "fully_resident_ms"] {
         assert!(number(&format!("/live/{figure}")) > 0.0, "{figure}");
     }
     assert!(number("/live/rounds") >= 1.0 && number("/loopback_limit_gib_s") > 0.0);
+}
+
+#[test]
+fn qemu_moves_the_same_memory_and_is_gone_afterwards() {
+    const QEMU: &str = "qemu-system-x86_64";
+    let path = env::var_os("PATH").unwrap_or_default();
+    if !env::split_paths(&path).any(|folder| folder.join(QEMU).is_file()) {
+        eprintln!("SKIPPED QEMU beside the bench of migration: {QEMU} is not on the PATH");
+        return;
+    }
+    // A size that nobody else's has.
+    let Some(report) = report_with(&path, &["--memory", "70M"]) else { return };
+    let number = |path: &str| {
+        report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {report}"))
+    };
+    assert!(report["qemu"]["version"].as_str().is_some_and(|version| version.contains('.')), "{report}");
+    assert!(report["qemu_reason"].is_null(), "{report}");
+    for case in ["untouched", "full"] {
+        assert!(number(&format!("/qemu/{case}/total_ms")) > 0.0);
+        assert!(number(&format!("/qemu/{case}/dest_faults")) > 0.0);
+    }
+    // All of what it was filled with went over.
+    let content = number("/cases/full/data_pages") * 4096.0;
+    assert!(number("/qemu/full/wire_bytes") > content && number("/qemu/full/dest_rss") > content, "{report}");
+    assert!(number("/ratios/untouched_to_qemu_time") > 0.0 && number("/ratios/full_to_qemu_rate") > 0.0);
+    assert!(!is_running_with(&format!("{}k", 70 << 10)), "one was left behind");
+}
+
+#[test]
+fn a_qemu_that_fails_is_told_and_ends_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // A program of that name that greets nobody.
+    std::os::unix::fs::symlink("/bin/false", folder.path().join("qemu-system-x86_64")).expect("a link");
+    let report = report_with(folder.path().as_os_str(), &[]);
+    let Some(report) = report else { return };
+    assert!(report["qemu"].is_null() && report["qemu_reason"].as_str().is_some_and(|why| !why.is_empty()));
 }

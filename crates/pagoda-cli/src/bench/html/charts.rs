@@ -181,11 +181,16 @@ pub fn clear(json: &Value) -> Vec<Chart> {
 /// Of `pagoda bench migrate`.
 pub fn migrate(json: &Value) -> Vec<Chart> {
     const CASES: [&str; 4] = ["resident-zeros", "idle", "full", "sparse"];
-    const POLICIES: [(&str, Side); 3] =
-        [("check-then-clear", Side::Baseline), ("received-map", Side::Pagoda), ("drop", Side::Pagoda)];
+    const WAYS: [(&str, Side); 5] = [
+        ("check-then-clear", Side::Baseline),
+        ("received-map", Side::Pagoda),
+        ("drop", Side::Pagoda),
+        ("ready-frames", Side::Pagoda),
+        ("huge-frames", Side::Pagoda),
+    ];
     let of = |case: &str, key: &str| {
-        POLICIES.iter().fold(Bars::of(json), |bars, (policy, side)| {
-            bars.figure(*side, *policy, &format!("/cases/{case}/{policy}/{key}"))
+        WAYS.iter().fold(Bars::of(json), |bars, (way, side)| {
+            bars.figure(*side, *way, &format!("/cases/{case}/{way}/{key}"))
         })
     };
     let published = |case: &str| match case {
@@ -205,7 +210,9 @@ pub fn migrate(json: &Value) -> Vec<Chart> {
     charts.push(
         Bars::of(json)
             .figure(Side::Baseline, "the loopback, sending and discarding", "/loopback_limit_gib_s")
-            .figure(Side::Pagoda, "a full region", "/cases/full/drop/gib_s")
+            .figure(Side::Baseline, "QEMU", "/qemu/full/gib_s")
+            .figure(Side::Pagoda, "a full region", "/cases/full/ready-frames/gib_s")
+            .figure(Side::Pagoda, "a full region, by huge frames", "/cases/full/huge-frames/gib_s")
             .figure(Side::Pagoda, "stored pages, as they are", "/stored/gib_s")
             .chart("Content on its way", GIB_S),
     );

@@ -11,7 +11,7 @@ use super::super::data::{PAGE_BYTES, PAGE_WORDS, Pages};
 const LOOK_BYTES: usize = 1 << 20;
 
 /// A huge frame, of which `sparse` uses one OS page.
-const HUGE_BYTES: usize = 2 << 20;
+pub const HUGE_BYTES: usize = 2 << 20;
 
 /// Content that no codec makes smaller, and content that compresses as a program's memory does.
 pub const INCOMPRESSIBLE: f64 = 1.0;
@@ -45,19 +45,24 @@ impl Case {
         }
     }
 
+    /// Whether a page has content; none if it was never touched.
+    pub const fn uses(self, page: usize) -> Option<bool> {
+        let huge = page * PAGE_BYTES / HUGE_BYTES;
+        match self {
+            Self::Untouched => None,
+            Self::ResidentZeros => Some(false),
+            Self::Idle => Some(huge.is_multiple_of(32)),
+            Self::Full => Some(huge % 8 != 7),
+            Self::Sparse if page.is_multiple_of(HUGE_BYTES / PAGE_BYTES) => Some(true),
+            Self::Sparse => None,
+        }
+    }
+
     /// Fills a fresh region.
     pub fn fill(self, region: &mut Region) {
         let pages = Pages::new(1, INCOMPRESSIBLE);
-        let huge = |page: usize| page * PAGE_BYTES / HUGE_BYTES;
         for page in 0..region.len() / PAGE_BYTES {
-            let used = match self {
-                Self::Untouched => None,
-                Self::ResidentZeros => Some(false),
-                Self::Idle => Some(huge(page).is_multiple_of(32)),
-                Self::Full => Some(huge(page) % 8 != 7),
-                Self::Sparse => page.is_multiple_of(HUGE_BYTES / PAGE_BYTES).then_some(true),
-            };
-            match used {
+            match self.uses(page) {
                 None => {}
                 Some(false) => region.write_at(page * PAGE_BYTES, &[0; PAGE_BYTES]),
                 Some(true) => write_page(region, &pages, page, 0),

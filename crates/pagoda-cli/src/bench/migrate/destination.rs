@@ -56,7 +56,9 @@ pub enum Into {
     Region,
     /// A region in base pages of 64 KiB.
     LargeRegion,
-    /// The same, read at random as soon as it may be.
+    /// A region in huge frames.
+    HugeRegion,
+    /// One in base pages of 64 KiB, read at random as soon as it may be.
     LateRegion,
     /// Nowhere: whatever comes on plain connections is discarded.
     Nowhere,
@@ -91,6 +93,7 @@ pub fn run(args: &DestinationArgs) -> anyhow::Result<Arrived> {
         Into::Memory => return receive_into(args, MemoryDestination::new()),
         Into::Region => BasePage::K4,
         Into::LargeRegion | Into::LateRegion => BasePage::K64,
+        Into::HugeRegion => BasePage::M2,
     };
     // Enough for all of it, so that no reclaim is measured.
     let budget = Bytes::new(args.most.get() * 5 / 4).max(Bytes::mib(64));
@@ -236,7 +239,12 @@ fn say(line: &str) -> io::Result<()> {
 }
 
 fn rss_bytes() -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/status")?;
+    rss_bytes_of("self")
+}
+
+/// What a process, by its folder in /proc, has resident that is no file's.
+pub fn rss_bytes_of(process: &str) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let line =
         text.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon in its status")?;
     let kib: u64 = line.split_whitespace().next().unwrap_or_default().parse()?;

@@ -1,13 +1,15 @@
 //! What moving a live region costs: by what is in it, by what is done with zero pages, by codec, and while it is written.
 //!
-//! The policies take turns, each into a fresh process, and the first round is discarded. `check-then-clear` and
-//! `received-map` receive into plain memory, where every page is faulted in as it is touched: that is what others do, and
-//! what the figures of the series are of. `drop` receives into a region, where pages are put in place. What arrives is
-//! compared in every run; one that differs ends the bench.
+//! The ways to receive take turns, each into a fresh process, and the first round is discarded. The three policies receive into
+//! plain memory, where every page is faulted in as it is touched: that is what others do, what the figures of the series are
+//! of, and nothing differs between them but the policy. What Pagoda does if nothing is said, `drop` into a region where pages
+//! are put in place, is two ways of its own: by OS pages, and by huge frames. What arrives is compared in every run; one
+//! that differs ends the bench.
 
 mod cases;
 pub mod destination;
 mod live;
+mod qemu;
 mod report;
 mod trial;
 
@@ -29,14 +31,31 @@ use super::data::{PAGE_BYTES, Pages};
 use super::machine::{Machine, last_level_cache_bytes};
 use cases::{Case, USUAL, write_page};
 use destination::Into;
-use report::{ByPolicy, Measured, Report, Scan, Setting};
+use qemu::Qemu;
+pub use qemu::guest;
+use report::{ByWay, Measured, Report, Scan, Setting};
 use trial::{Idle, Outcome};
 
 /// What a scan from the cache goes over.
 const CACHED_BYTES: usize = 256 << 10;
 
+/// What `--help` says of the keys.
+const KEYS: &str = "\
+Keys of the JSON, beside those of the table's columns:
+  cases.CASE.HOW              what receiving took: dest_faults of the whole process, faults_by_cause of its threads that receive.
+                              HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where drop puts pages
+                              in place: ready-frames, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB
+  ratios.drop_time            the policy drop by check-then-clear; ratios.ready_frames_time and huge_frames_time the same of those
+  loopback_limit_gib_s        the same channels sending, and discarding what comes
+  qemu                        null if there is no qemu-system-x86_64 on the PATH, or if it failed; qemu_reason says why
+  qemu.version                of that program
+  qemu.untouched, qemu.full   the same memory moved by it, its multifd on 2 channels, in turn with ours: total_ms until its
+                              destination had all, dest_faults from before that listened, dest_rss, wire_bytes, gib_s of content
+  ratios.untouched_to_qemu_time  our time by QEMU's; ratios.full_to_qemu_rate: our content in a second by QEMU's";
+
 /// What to measure.
 #[derive(Args, Debug)]
+#[command(after_long_help = KEYS)]
 pub struct MigrateArgs {
     /// Print JSON instead of a table
     #[arg(long)]
@@ -58,16 +77,18 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
     let memory = args.memory.unwrap_or(if args.quick { Bytes::mib(64) } else { Bytes::gib(1) });
     let memory = memory.max(Bytes::mib(64));
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
-    let runs = (rounds + 1) * (Case::ALL.len() * (ZeroPolicy::ALL.len() + 1) + Codec::ALL.len() + 3);
+    let runs = (rounds + 1) * (Case::ALL.len() * Way::ALL.len() + Codec::ALL.len() + 3);
     let bench = Bench { memory, rounds, progress: command::progress(runs as u64, "run")? };
     let mut cases = Vec::new();
-    let mut limits = Vec::new();
+    let mut beside = Beside { limits: Vec::new(), qemu: Qemu::find(std::env::var_os("PATH").as_deref()) };
     for case in Case::ALL {
-        cases.push((case, bench.case(case, &mut limits)?));
+        cases.push((case, bench.case(case, &mut beside)?));
     }
     let (codecs, (live, late), stored) = (bench.codecs()?, bench.live()?, bench.stored()?);
     bench.progress.finish_and_clear();
-    let measured = Measured { cases, codecs, live, late, stored, limits, scan: scan(memory) };
+    let Beside { limits, qemu } = beside;
+    let qemu = qemu.map(Qemu::into_runs);
+    let measured = Measured { cases, codecs, live, late, stored, limits, qemu, scan: scan(memory) };
     let setting = Setting { memory, rounds, quick: args.quick };
     let report = Report::new(&setting, &measured, Machine::this()).context("no round was measured")?;
     command::print(&report, args.json, Report::table)?;
@@ -78,6 +99,49 @@ struct Bench {
     memory: Bytes,
     rounds: usize,
     progress: ProgressBar,
+}
+
+/// A way to receive: what is done with zero pages, and where it is put.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    name: &'static str,
+    zero: ZeroPolicy,
+    into: Into,
+}
+
+impl Way {
+    const fn memory(name: &'static str, zero: ZeroPolicy) -> Self {
+        Self { name, zero, into: Into::Memory }
+    }
+    const CHECK: Self = Self::memory("check-then-clear", ZeroPolicy::CheckThenClear);
+    const MAP: Self = Self::memory("received-map", ZeroPolicy::ReceivedMap);
+    const DROP: Self = Self::memory("drop", ZeroPolicy::Drop);
+    const READY: Self = Self { name: "ready-frames", zero: ZeroPolicy::Drop, into: Into::Region };
+    const HUGE: Self = Self { name: "huge-frames", zero: ZeroPolicy::Drop, into: Into::HugeRegion };
+    const ALL: [Self; 5] = [Self::CHECK, Self::MAP, Self::DROP, Self::READY, Self::HUGE];
+}
+
+/// What others do with the same memory, each in turn with `ready-frames`.
+struct Beside {
+    /// Of the loopback.
+    limits: Vec<f64>,
+    /// None from where something went wrong, and why.
+    qemu: Result<Qemu, String>,
+}
+
+impl Beside {
+    fn measure(&mut self, case: Case, region: &Region, counts: bool) -> anyhow::Result<()> {
+        if case == Case::Full {
+            let limit = trial::loopback_limit_gib_s(Bytes::new(region.len() as u64))?;
+            self.limits.extend(counts.then_some(limit));
+        }
+        if let Ok(qemu) = &mut self.qemu
+            && let Err(error) = qemu.measure(case, region, counts)
+        {
+            self.qemu = Err(format!("{error:#}"));
+        }
+        Ok(())
+    }
 }
 
 impl Bench {
@@ -106,21 +170,18 @@ impl Bench {
         Ok(outcomes)
     }
 
-    fn case(&self, case: Case, limits: &mut Vec<f64>) -> anyhow::Result<ByPolicy> {
+    fn case(&self, case: Case, beside: &mut Beside) -> anyhow::Result<ByWay> {
         self.progress.set_message(case.name());
         let manager = Self::manager(self.memory)?;
         let mut region = manager.region(self.memory).create()?;
         case.fill(&mut region);
-        self.rounds(&ZeroPolicy::ALL, |zero, counts| {
-            // Beside what it is compared with.
-            if case == Case::Full && zero == ZeroPolicy::Drop {
-                let limit = trial::loopback_limit_gib_s(self.memory)?;
-                limits.extend(counts.then_some(limit));
+        self.rounds(&Way::ALL, |way, counts| {
+            if way == Way::READY {
+                beside.measure(case, &region, counts)?;
             }
             // What the last run gave back to the kernel is warm for this one.
             super::warm(self.memory);
-            let into = if zero == ZeroPolicy::Drop { Into::Region } else { Into::Memory };
-            trial::run(&region, zero, into, Codec::None, &mut Idle)
+            trial::run(&region, way.zero, way.into, Codec::None, &mut Idle)
         })
     }
 

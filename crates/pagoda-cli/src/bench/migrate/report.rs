@@ -2,25 +2,29 @@
 //!
 //! Every figure is a median over the rounds that count, every spread the least and the greatest of them.
 
+mod qemu;
 mod table;
 
 use std::collections::BTreeMap;
 
-use pagoda::migrate::{Codec, ZeroPolicy};
+use pagoda::migrate::Codec;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 
 use super::super::data::PAGE_BYTES;
 use super::super::machine::Machine;
 use super::super::stats::{median, median_of, middle_of, round, spread};
+use super::Way;
 use super::cases::Case;
 use super::destination::FaultsByCause;
+use super::qemu::QemuRuns;
 use super::trial::Outcome;
+use qemu::{QemuFigures, QemuRatios};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// The outcomes of one case, by policy.
-pub type ByPolicy = Vec<(ZeroPolicy, Vec<Outcome>)>;
+/// The outcomes of one case, by the way to receive.
+pub type ByWay = Vec<(Way, Vec<Outcome>)>;
 
 /// How it was measured.
 pub struct Setting {
@@ -31,13 +35,15 @@ pub struct Setting {
 
 /// What was measured, in the rounds that count.
 pub struct Measured {
-    pub cases: Vec<(Case, ByPolicy)>,
+    pub cases: Vec<(Case, ByWay)>,
     pub codecs: Vec<(Codec, Vec<Outcome>)>,
     pub live: Vec<Outcome>,
     pub late: Vec<Outcome>,
     pub stored: Vec<Outcome>,
     /// Of the loopback, each beside a run of `full`.
     pub limits: Vec<f64>,
+    /// What QEMU did, beside runs of `untouched` and `full`; or why it did not.
+    pub qemu: Result<QemuRuns, String>,
     pub scan: Scan,
 }
 
@@ -55,9 +61,9 @@ pub struct Report {
     loopback_limit_gib_s: f64,
     loopback_limit_gib_s_spread: [f64; 2],
     ratios: Ratios,
-    /// Never measured here: the key is for those who compare.
-    qemu: Option<()>,
-    qemu_reason: &'static str,
+    qemu: Option<QemuFigures>,
+    /// Why there is none.
+    qemu_reason: Option<String>,
     rounds: usize,
     quick: bool,
     machine: Machine,
@@ -68,7 +74,7 @@ struct CaseFigures {
     zero_pages: u64,
     data_pages: u64,
     #[serde(flatten)]
-    policies: BTreeMap<String, Figures>,
+    ways: BTreeMap<&'static str, Figures>,
 }
 
 /// One way to receive.
@@ -131,14 +137,20 @@ struct Ratios {
     check_then_clear_faults: BTreeMap<&'static str, f64>,
     /// `received-map`: faults to data pages.
     received_map_faults: BTreeMap<&'static str, f64>,
-    /// `drop`: faults to zero and data pages.
-    drop_faults: BTreeMap<&'static str, f64>,
-    /// `drop`: total time to that of `check-then-clear`.
+    /// `ready-frames`: faults to zero and data pages.
+    ready_frames_faults: BTreeMap<&'static str, f64>,
+    /// `drop` into the same plain memory: total time to that of `check-then-clear`.
     drop_time: BTreeMap<&'static str, f64>,
-    /// `sparse`: what is resident, beyond what a process that has received nothing has, to its data.
+    /// `ready-frames` and `huge-frames`: total time to that of `check-then-clear`.
+    ready_frames_time: BTreeMap<&'static str, f64>,
+    huge_frames_time: BTreeMap<&'static str, f64>,
+    /// `sparse` by `ready-frames`: what is resident, beyond what a process that has received nothing has, to its data.
     sparse_resident: f64,
-    /// `full`: throughput of `drop` to the loopback's limit.
+    /// `full`: throughput of `ready-frames` and of `huge-frames` to the loopback's limit.
     full_of_limit: f64,
+    full_huge_of_limit: f64,
+    #[serde(flatten)]
+    qemu: Option<QemuRatios>,
 }
 
 fn total_ms(outcome: &Outcome) -> f64 {
@@ -159,6 +171,10 @@ fn gib_s(outcome: &Outcome) -> f64 {
 }
 
 impl Figures {
+    const fn faults_and_ms(&self) -> (f64, f64) {
+        (self.dest_faults, self.total_ms)
+    }
+
     fn new(outcomes: &[Outcome]) -> Option<Self> {
         let cause = |pick: fn(&FaultsByCause) -> u64| {
             median_of(outcomes, |outcome| pick(&outcome.arrived.faults_by_cause) as f64)
@@ -185,31 +201,35 @@ impl Figures {
 impl Report {
     /// The report of what was measured; None if no round was.
     pub fn new(setting: &Setting, measured: &Measured, machine: Machine) -> Option<Self> {
-        let Measured { cases, codecs, live, late, stored, limits, scan } = measured;
+        let Measured { cases, codecs, live, late, stored, limits, qemu, scan } = measured;
+        let (qemu, qemu_reason) = match qemu {
+            Ok(runs) => (Some(QemuFigures::new(runs)?), None),
+            Err(reason) => (None, Some(reason.clone())),
+        };
         let mut figures = BTreeMap::new();
-        for (case, policies) in cases {
-            let counts = policies.first()?.1.first()?.moved.counts;
+        for (case, ways) in cases {
+            let counts = ways.first()?.1.first()?.moved.counts;
             figures.insert(
                 case.name(),
                 CaseFigures {
                     zero_pages: counts.zero_pages,
                     data_pages: counts.data_pages + counts.filled_pages,
-                    policies: policies
+                    ways: ways
                         .iter()
-                        .map(|(policy, outcomes)| Some((policy.to_string(), Figures::new(outcomes)?)))
+                        .map(|(way, outcomes)| Some((way.name, Figures::new(outcomes)?)))
                         .collect::<Option<_>>()?,
                 },
             );
         }
         let zeros = figures.get(Case::ResidentZeros.name())?;
-        let zero_wire = zeros.policies.get(&ZeroPolicy::Drop.to_string())?.wire_bytes;
+        let zero_wire = zeros.ways.get(Way::READY.name)?.wire_bytes;
         let limit = median(limits)?;
         let (live_downtime_ms, live_downtime_ms_spread) = middle_of(live, downtime_ms)?;
         Some(Self {
             bench: "migrate",
             memory_bytes: setting.memory.get(),
             channels: super::trial::CHANNELS,
-            ratios: Ratios::new(&figures, limit)?,
+            ratios: Ratios::new(&figures, limit, qemu.as_ref())?,
             wire: Wire {
                 scan: *scan,
                 bytes_per_zero_page: round(zero_wire / zeros.zero_pages.max(1) as f64),
@@ -239,8 +259,8 @@ impl Report {
             },
             loopback_limit_gib_s: round(limit),
             loopback_limit_gib_s_spread: spread(limits)?.map(round),
-            qemu: None,
-            qemu_reason: "this bench does not drive QEMU",
+            qemu,
+            qemu_reason,
             rounds: setting.rounds,
             quick: setting.quick,
             machine,
@@ -249,34 +269,39 @@ impl Report {
 }
 
 impl Ratios {
-    fn new(cases: &BTreeMap<&'static str, CaseFigures>, limit_gib_s: f64) -> Option<Self> {
+    fn new(
+        cases: &BTreeMap<&'static str, CaseFigures>,
+        limit_gib_s: f64,
+        qemu: Option<&QemuFigures>,
+    ) -> Option<Self> {
         let by_case = |ratio: &dyn Fn(&CaseFigures) -> Option<f64>| -> BTreeMap<&'static str, f64> {
             cases.iter().filter_map(|(name, case)| Some((*name, round(ratio(case)?)))).collect()
         };
-        let policy = |case: &'_ CaseFigures, policy: ZeroPolicy| {
-            let figures = case.policies.get(&policy.to_string())?;
-            Some((figures.dest_faults, figures.total_ms))
-        };
+        let of = |case: &'_ CaseFigures, way: Way| case.ways.get(way.name).map(Figures::faults_and_ms);
+        let gib_s = |case: &'_ CaseFigures, way: Way| Some(case.ways.get(way.name)?.gib_s);
         let per = |figure: f64, pages: u64| (pages > 0).then(|| figure / pages as f64);
-        let sparse = cases.get(Case::Sparse.name())?;
-        let full = cases.get(Case::Full.name())?;
-        let drop = ZeroPolicy::Drop;
-        let rss = |case: &CaseFigures| Some(case.policies.get(&drop.to_string())?.dest_rss);
-        let sparse_rss = rss(sparse)? - rss(cases.get(Case::Untouched.name())?)?;
-        let full_gib_s = full.policies.get(&drop.to_string())?.gib_s;
+        let time = |way: Way| by_case(&|case| Some(of(case, way)?.1 / of(case, Way::CHECK)?.1));
+        let [untouched, sparse, full] =
+            [Case::Untouched, Case::Sparse, Case::Full].map(|case| cases.get(case.name()));
+        let (untouched, sparse, full) = (untouched?, sparse?, full?);
+        let rss = |case: &CaseFigures| Some(case.ways.get(Way::READY.name)?.dest_rss);
+        let sparse_rss = rss(sparse)? - rss(untouched)?;
+        let (untouched_ms, full_gib_s) = (of(untouched, Way::READY)?.1, gib_s(full, Way::READY)?);
         Some(Self {
             check_then_clear_faults: by_case(&|case| {
-                per(policy(case, ZeroPolicy::CheckThenClear)?.0, case.zero_pages + case.data_pages)
+                per(of(case, Way::CHECK)?.0, case.zero_pages + case.data_pages)
             }),
-            received_map_faults: by_case(&|case| {
-                per(policy(case, ZeroPolicy::ReceivedMap)?.0, case.data_pages)
+            received_map_faults: by_case(&|case| per(of(case, Way::MAP)?.0, case.data_pages)),
+            ready_frames_faults: by_case(&|case| {
+                per(of(case, Way::READY)?.0, case.zero_pages + case.data_pages)
             }),
-            drop_faults: by_case(&|case| per(policy(case, drop)?.0, case.zero_pages + case.data_pages)),
-            drop_time: by_case(&|case| {
-                Some(policy(case, drop)?.1 / policy(case, ZeroPolicy::CheckThenClear)?.1)
-            }),
+            drop_time: time(Way::DROP),
+            ready_frames_time: time(Way::READY),
+            huge_frames_time: time(Way::HUGE),
             sparse_resident: round(sparse_rss / (sparse.data_pages as f64 * PAGE_BYTES as f64)),
             full_of_limit: round(full_gib_s / limit_gib_s),
+            full_huge_of_limit: round(gib_s(full, Way::HUGE)? / limit_gib_s),
+            qemu: qemu.map(|qemu| qemu.ratios(untouched_ms, full_gib_s)),
         })
     }
 }

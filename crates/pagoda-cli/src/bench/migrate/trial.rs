@@ -43,6 +43,7 @@ impl Destination {
             Into::Memory => "memory",
             Into::Region => "region",
             Into::LargeRegion => "large-region",
+            Into::HugeRegion => "huge-region",
             Into::LateRegion => "late-region",
             Into::Nowhere => "nowhere",
         };

@@ -26,13 +26,35 @@ impl Report {
             ]);
         };
         for (name, case) in &self.cases {
-            for (policy, figures) in &case.policies {
-                row(name, case.zero_pages.to_string(), policy, figures);
+            for (way, figures) in &case.ways {
+                row(name, case.zero_pages.to_string(), way, figures);
             }
         }
         for (codec, figures) in &self.codecs {
             row("3:1 data", "0".to_owned(), codec, figures);
         }
+        if let Some(qemu) = &self.qemu {
+            for (name, case) in [("untouched", &qemu.untouched), ("full", &qemu.full)] {
+                table.add_row([
+                    name.to_owned(),
+                    String::new(),
+                    format!("QEMU {}", qemu.version),
+                    case.dest_faults.to_string(),
+                    format!("{:.0}", case.total_ms),
+                    format!("{:.2}", case.gib_s),
+                    Bytes::new(case.dest_rss as u64).to_string(),
+                    String::new(),
+                    Bytes::new(case.wire_bytes as u64).to_string(),
+                ]);
+            }
+        }
+        let qemu = match (&self.ratios.qemu, &self.qemu_reason) {
+            (Some(ratios), _) => format!(
+                "untouched takes {:.3} of its time, full moves {:.2} times as much in a second",
+                ratios.untouched_to_qemu_time, ratios.full_to_qemu_rate,
+            ),
+            (None, reason) => format!("not measured ({})", reason.as_deref().unwrap_or_default()),
+        };
         let (live, stored, scan) = (&self.live, &self.stored, self.wire.scan);
         format!(
             "{}\n{table}\n\
@@ -40,8 +62,8 @@ impl Report {
              post-copy: {:.1} ms until the other side went on, {:.0} ms until it had all, {:.0} us for its longest read till then\n\
              stored: {} pages travel packed, {} were unpacked, {:.2} GiB/s of content\n\
              zero pages: {:.2} bytes each on the wire; found at {:.0} GiB/s from cache, {:.0} from memory\n\
-             loopback: {:.2} GiB/s on {} channels with nothing done; full reaches {:.2} of that\n\
-             QEMU: not measured ({})\n",
+             loopback: {:.2} GiB/s on {} channels with nothing done; full reaches {:.2} of that, by huge frames {:.2}\n\
+             QEMU: {qemu}\n",
             self.machine,
             live.dirty_mib_s,
             live.rounds,
@@ -59,7 +81,7 @@ impl Report {
             self.loopback_limit_gib_s,
             self.channels,
             self.ratios.full_of_limit,
-            self.qemu_reason,
+            self.ratios.full_huge_of_limit,
         )
     }
 }

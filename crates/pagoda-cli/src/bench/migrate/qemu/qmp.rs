@@ -1,0 +1,194 @@
+//! QEMU's own protocol: a line of JSON for each command, a line for its answer, and lines that tell what happened between.
+//!
+//! Every wait has an end, and no line is longer than what is set aside for it. This module must never start or end a process.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+
+/// How long an answer may take: each is about what is known already.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// A line: the longest answers that we ask for have some KiB.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// One QEMU, from our side.
+pub struct Qmp {
+    stream: UnixStream,
+    /// What was read and is no whole line yet.
+    read: Vec<u8>,
+    version: String,
+    /// The last that was told of its migration.
+    migration: Option<String>,
+}
+
+impl Qmp {
+    /// Waits for its greeting, and says that we know the protocol.
+    pub fn begin(stream: UnixStream) -> anyhow::Result<Self> {
+        let mut qmp = Self { stream, read: Vec::new(), version: String::new(), migration: None };
+        let greeting = qmp.message(Instant::now() + ANSWER)?;
+        qmp.version = version(&greeting).context("QEMU's greeting names no version")?;
+        qmp.execute("qmp_capabilities", &json!({}))?;
+        Ok(qmp)
+    }
+
+    /// Three numbers.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Has a command executed, and returns its answer.
+    pub fn execute(&mut self, command: &str, arguments: &Value) -> anyhow::Result<Value> {
+        let line = json!({ "execute": command, "arguments": arguments });
+        self.stream.set_write_timeout(Some(ANSWER))?;
+        writeln!(self.stream, "{line}").with_context(|| format!("telling QEMU to {command}"))?;
+        let end = Instant::now() + ANSWER;
+        loop {
+            let mut message = self.message(end).with_context(|| format!("waiting for {command}"))?;
+            if let Some(error) = message.get("error") {
+                bail!("QEMU refused {command}: {}", error["desc"].as_str().unwrap_or("for no reason"));
+            }
+            if let Some(answer) = message.get_mut("return") {
+                return Ok(answer.take());
+            }
+        }
+    }
+
+    /// Waits until its migration has succeeded.
+    pub fn await_migration(&mut self, limit: Duration) -> anyhow::Result<()> {
+        let end = Instant::now() + limit;
+        loop {
+            match self.migration.as_deref() {
+                Some("completed") => return Ok(()),
+                Some("failed" | "cancelled") => bail!("QEMU's migration has failed"),
+                _ => self.message(end).context("waiting for the end of QEMU's migration")?,
+            };
+        }
+    }
+
+    /// The next line. What it tells of the migration is kept.
+    fn message(&mut self, end: Instant) -> anyhow::Result<Value> {
+        let line = loop {
+            if let Some(length) = self.read.iter().position(|byte| *byte == b'\n') {
+                break self.read.drain(..=length).collect::<Vec<_>>();
+            }
+            ensure!(self.read.len() < LINE_BYTES_MAX, "QEMU's answer has no end");
+            self.read_more(end)?;
+        };
+        let message: Value = serde_json::from_slice(&line).context("QEMU's answer is no JSON")?;
+        if message["event"] == "MIGRATION" {
+            self.migration = message["data"]["status"].as_str().map(str::to_owned);
+        }
+        Ok(message)
+    }
+
+    fn read_more(&mut self, end: Instant) -> anyhow::Result<()> {
+        let left = end.saturating_duration_since(Instant::now());
+        ensure!(!left.is_zero(), "QEMU is silent");
+        // The kernel takes no wait of zero, and rounds to microseconds.
+        self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        let mut room = [0; 4096];
+        match self.stream.read(&mut room) {
+            Ok(0) => bail!("QEMU has ended"),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => bail!("QEMU has ended"),
+            Ok(bytes) => self.read.extend_from_slice(&room[..bytes]),
+            // Looked at again: too late is said above.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(error).context("reading what QEMU says"),
+        }
+        Ok(())
+    }
+}
+
+fn version(greeting: &Value) -> Option<String> {
+    let qemu = greeting.pointer("/QMP/version/qemu")?;
+    let part = |name: &str| qemu.get(name)?.as_u64();
+    Some(format!("{}.{}.{}", part("major")?, part("minor")?, part("micro")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::thread;
+
+    use super::*;
+
+    const GREETING: &str = r#"{"QMP":{"version":{"qemu":{"micro":22,"minor":2,"major":7},"package":"Debian"},"capabilities":["oob"]}}"#;
+
+    /// The other side says its greeting, and `says[i]` to the i-th command; what was asked of it is returned.
+    fn talk<T>(says: &[&str], with: impl FnOnce(UnixStream) -> T) -> (T, Vec<Value>) {
+        let (ours, theirs) = UnixStream::pair().expect("two sockets");
+        thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                let mut input = BufReader::new(theirs.try_clone().expect("the same socket")).lines();
+                let mut asked = Vec::new();
+                writeln!(&theirs, "{GREETING}").expect("heard");
+                for said in says {
+                    let Some(Ok(line)) = input.next() else { break };
+                    asked.push(serde_json::from_str(&line).expect("JSON"));
+                    (&theirs).write_all(said.as_bytes()).expect("heard");
+                }
+                asked
+            });
+            (with(ours), other.join().expect("it talks"))
+        })
+    }
+
+    fn failed<T>(result: anyhow::Result<T>) -> String {
+        format!("{:#}", result.err().expect("it must fail"))
+    }
+
+    #[test]
+    fn answers_are_found_between_events_and_the_last_state_of_the_migration_is_kept() {
+        let moving = "{\"event\":\"MIGRATION\",\"data\":{\"status\":\"active\"}}\r\n";
+        let moved = "{\"event\":\"MIGRATION\",\"data\":{\"status\":\"completed\"}}\r\n";
+        let answer =
+            format!("{moving}{{\"event\":\"STOP\"}}\r\n{{\"return\":{{\"port\":\"7\"}}}}\r\n{moved}");
+        let (port, asked) = talk(&["{\"return\":{}}\r\n", &answer], |stream| {
+            let mut qmp = Qmp::begin(stream).expect("greeted");
+            assert_eq!(qmp.version(), "7.2.22");
+            let answer = qmp.execute("migrate", &json!({ "uri": "tcp:" })).expect("done");
+            qmp.await_migration(Duration::from_secs(20)).expect("moved");
+            answer["port"].as_str().map(str::to_owned)
+        });
+        assert_eq!(port.as_deref(), Some("7"));
+        assert_eq!(asked[0]["execute"], "qmp_capabilities");
+        assert_eq!(asked[1], json!({ "execute": "migrate", "arguments": { "uri": "tcp:" } }));
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_a_migration_that_failed_is_no_success() {
+        let failing = "{\"event\":\"MIGRATION\",\"data\":{\"status\":\"failed\"}}\n{\"return\":{}}\n";
+        let refusal = "{\"error\":{\"class\":\"GenericError\",\"desc\":\"no such parameter\"}}\n";
+        let ((), _) = talk(&["{\"return\":{}}\n", refusal, failing], |stream| {
+            let mut qmp = Qmp::begin(stream).expect("greeted");
+            let refused = failed(qmp.execute("migrate-set-parameters", &json!({})));
+            assert!(
+                refused.contains("migrate-set-parameters") && refused.contains("no such parameter"),
+                "{refused}"
+            );
+            qmp.execute("migrate", &json!({})).expect("begun");
+            assert!(failed(qmp.await_migration(Duration::from_secs(20))).contains("failed"));
+        });
+    }
+
+    #[test]
+    fn who_says_nothing_ends_or_talks_without_end_is_not_waited_for() {
+        let (ours, _silent) = UnixStream::pair().expect("two sockets");
+        let mut qmp = Qmp { stream: ours, read: Vec::new(), version: String::new(), migration: None };
+        assert!(failed(qmp.await_migration(Duration::from_millis(5))).contains("silent"));
+        let (ended, _) = talk(&[], |stream| failed(Qmp::begin(stream)));
+        assert!(ended.contains("ended") || ended.contains("telling"), "{ended}");
+        let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
+        let endless = thread::spawn(move || while theirs.write_all(&[b' '; 4096]).is_ok() {});
+        assert!(failed(Qmp::begin(ours)).contains("no end"));
+        endless.join().expect("it stops when nobody listens");
+    }
+}
