@@ -49,6 +49,8 @@ pub enum Use {
     Stack,
     /// Address space that is reserved for much more than will be touched: hash tables, shadow memory.
     Reserved,
+    /// Nothing is known: what is touched will show it.
+    Unknown,
 }
 
 impl Use {
@@ -62,7 +64,7 @@ impl Use {
             Self::Buffer if length.get() >= 16 * BasePage::M2.bytes() as u64 => BasePage::M2,
             Self::Buffer | Self::Heap => largest_within(BasePage::K64, length),
             Self::Stack => largest_within(BasePage::K16, length),
-            Self::Reserved => BasePage::K4,
+            Self::Reserved | Self::Unknown => BasePage::K4,
         }
     }
 }
@@ -85,6 +87,15 @@ pub struct Touched {
 }
 
 impl Touched {
+    /// So many OS pages in so many blocks of 64 KiB that are all resident, as it is known of pages that are large: of blocks in
+    /// between nothing is, and they count as if what was touched lay together.
+    #[must_use]
+    pub fn of_large(os_pages: u64, blocks: u64) -> Self {
+        let together = |size: BasePage| os_pages.div_ceil((size.bytes() / OS_PAGE) as u64);
+        let count = |size: BasePage| if size < BasePage::K64 { together(size) } else { blocks };
+        Self { blocks: BasePage::ALL.map(count) }
+    }
+
     /// Counts ranges of byte addresses that begin and end at OS pages. Panics if they are not sorted, or overlap.
     #[must_use]
     pub fn of(ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
@@ -191,6 +202,12 @@ impl Chooser {
             looks_needed: LOOKS_LEAST,
             counters: Counters::default(),
         }
+    }
+
+    /// The same for a range whose base page can't be larger than `most`.
+    #[must_use]
+    pub fn up_to(self, most: BasePage) -> Self {
+        Self { size: self.size.min(most), most: self.most.min(most), ..self }
     }
 
     /// The base page now.

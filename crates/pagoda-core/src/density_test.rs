@@ -18,7 +18,7 @@ fn dense() -> Touched {
 }
 
 fn any_use() -> impl Strategy<Value = Use> {
-    prop::sample::select([Use::Buffer, Use::Heap, Use::Stack, Use::Reserved].as_slice())
+    prop::sample::select([Use::Buffer, Use::Heap, Use::Stack, Use::Reserved, Use::Unknown].as_slice())
 }
 
 fn touched() -> impl Strategy<Value = Touched> {
@@ -160,4 +160,21 @@ proptest! {
         prop_assert!(density.iter().rev().is_sorted());
         prop_assert_eq!(density[0], 100);
     }
+}
+
+#[test]
+fn a_range_with_a_most_never_passes_it() {
+    let mut chooser = Chooser::new(Use::Buffer, LENGTH).up_to(BasePage::K64);
+    assert_eq!(chooser.size(), BasePage::K64);
+    assert_eq!(sizes(&mut chooser, &dense(), 20), [BasePage::K64; 20]);
+    let mut chooser = Chooser::new(Use::Unknown, LENGTH).up_to(BasePage::K16);
+    assert_eq!((chooser.size(), sizes(&mut chooser, &dense(), 20)[19]), (BasePage::K4, BasePage::K16));
+}
+
+#[test]
+fn what_is_used_of_large_pages_counts_in_them() {
+    let used = |pages| Touched::of_large(pages, 64).density_percent(BasePage::K64);
+    assert_eq!([0, 64, 512, 1024].map(used), [0, 6, 50, 100]);
+    let mut chooser = Chooser::new(Use::Heap, LENGTH).up_to(BasePage::K64);
+    assert_eq!(sizes(&mut chooser, &Touched::of_large(64, 64), 3)[2], BasePage::K16);
 }

@@ -9,6 +9,7 @@
 //! A range of which anything is discarded stops being followed before the kernel drops it, so that what the kernel fills
 //! is never confused with what it is about to drop.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Word};
@@ -21,6 +22,7 @@ use crate::counters::{Counter, Status};
 use crate::engine::Engine;
 use crate::error::Errno;
 use crate::fault::{Extent, Served};
+use crate::fill::Density;
 use crate::region::RegionError;
 use crate::store::Scratch;
 use crate::table::{Filler, Span, Table, give};
@@ -171,6 +173,7 @@ impl Engine {
         &self,
         range: PageRange,
         present: Option<&mut PagemapScanner>,
+        density: Option<Arc<Density>>,
     ) -> Result<(), RegionError> {
         let mut table = self.gate_exclusive();
         // The kernel gives the addresses of a region that is being unmapped away before anybody has read of it: that event
@@ -195,7 +198,17 @@ impl Engine {
         if huge {
             self.space.allow_huge(range);
         }
-        table.insert(range, if huge { Filler::EngineHuge } else { Filler::Engine });
+        let filler = if huge { Filler::EngineHuge } else { Filler::Engine };
+        match density {
+            Some(density) => {
+                let skipped = range.start() % table.entry_bytes();
+                let span = table.insert_apart(range, skipped, filler);
+                self.densities.enter(span.entries(), density);
+            }
+            None => {
+                table.insert(range, filler);
+            }
+        }
         if let Some(present) = present {
             self.mark_present(&table, present, range);
         }

@@ -91,6 +91,9 @@ impl Engine {
         }
         let table = self.gate_shared();
         let span = table.find(address).filter(|span| span.filler() == Filler::Engine)?;
+        if !self.fills_whole(span) {
+            return None;
+        }
         let entry_bytes = table.entry_bytes();
         let page = table.page_at(span, address);
         if !self.is_empty_whole(&table, span, &page) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagoda_core::budget::store_most;
+use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
@@ -46,6 +47,8 @@ pub(crate) struct Policies {
     pub(crate) clearing: Clearing,
     /// Faults are served in the thread that has them.
     pub(crate) in_thread: bool,
+    /// First touches bring as much of a base page as is touched densely.
+    pub(crate) by_density: bool,
     /// Who touches memory upwards gets more than it faulted for.
     pub(crate) fault_around: bool,
 }
@@ -148,6 +151,7 @@ pub(crate) fn assemble(
         fork_events,
         stop_hook,
     );
+    engine.by_density = policies.by_density && (BasePage::K16..=BasePage::K64).contains(&base);
     engine.around = Around::new(base, policies.fault_around);
     engine.fetches_ahead = config.fetch_ahead;
     Ok(engine)

@@ -283,6 +283,10 @@ counters! {
     Total FetchedAhead fetched_ahead,
     /// Base pages that were filled with zeroes before anyone touched them, because the one below them was touched first.
     Total FilledAround filled_around,
+    /// How often first touches of a region that goes by density got more at once than before.
+    Total FillsGrown fills_grown,
+    /// And how often less.
+    Total FillsShrunk fills_shrunk,
     /// Faults that found their page already there.
     Total FaultsSpurious faults_spurious,
     /// Faults that had to wait for memory.

@@ -31,6 +31,7 @@ use crate::around::Around;
 use crate::bell::Bell;
 use crate::counters::{Counter, Counters};
 use crate::error::StopReason;
+use crate::fill::Densities;
 use crate::handler::Recent;
 use crate::huge::Clearing;
 use crate::huge_pool::HugePool;
@@ -67,6 +68,10 @@ pub(crate) struct Engine {
     pub(crate) ledger: Ledger,
     /// Whose memory is where, for what is released.
     pub(crate) owners: Owners,
+    /// First touches bring as much of a base page as is touched densely, in regions of our own.
+    pub(crate) by_density: bool,
+    /// How much a first touch brings, where that goes by density.
+    pub(crate) densities: Densities,
     /// What arrives later.
     #[cfg(feature = "migrate")]
     pub(crate) owed: Owed,
@@ -147,6 +152,8 @@ impl Engine {
             store,
             ledger: Ledger::new(budget.get()),
             owners: Owners::new(Arc::clone(&counters)),
+            by_density: false,
+            densities: Densities::new(),
             #[cfg(feature = "migrate")]
             owed: Owed::default(),
             counters,

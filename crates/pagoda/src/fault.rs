@@ -86,8 +86,12 @@ impl Engine {
             }
             match word.backing() {
                 Backing::None => {
-                    let (word, served) = self.fill_zero(&page, word, granule, write);
+                    let within = self.fill_for(span, granule);
+                    let (word, served) = self.fill_zero(&page, word, (granule, within), write);
                     give(entry, word);
+                    if served == Served::Done {
+                        self.note_first_touch(span, &page);
+                    }
                     return served;
                 }
                 Backing::Slot(slot) => {
@@ -195,8 +199,14 @@ impl Engine {
     }
 
     /// Fills what nobody ever wrote, or what was discarded: as much of the base page around the fault as is missing.
-    fn fill_zero(&self, page: &Page, word: Word, granule: u32, write: bool) -> (Word, Served) {
-        let run = page.granules.without(word.resident()).run_around(granule);
+    fn fill_zero(
+        &self,
+        page: &Page,
+        word: Word,
+        (granule, within): (u32, Granules),
+        write: bool,
+    ) -> (Word, Served) {
+        let run = page.granules.and(within).without(word.resident()).run_around(granule);
         let Some((from, to)) = run.runs().next() else {
             // The fault lies in the entry's memory but not in the span: cut off meanwhile, its event comes.
             return (word, Served::Again);
@@ -214,7 +224,7 @@ impl Engine {
         let progress = match frame {
             Some(mut slot) => {
                 zone = self.zones.of_slot(slot.index());
-                self.space.bytes_mut(&mut slot).fill(0);
+                self.space.bytes_mut(&mut slot)[from as usize * 4096..to as usize * 4096].fill(0);
                 let moved = self.move_in(page, &slot, run);
                 if moved.done.count() as usize * 4096 == self.entry_bytes() && moved.copied.is_empty() {
                     self.zones.put_empty(&self.space, slot);

@@ -54,6 +54,7 @@
 #![forbid(unsafe_code)]
 
 pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
+pub use pagoda_core::density::Use as Purpose;
 pub use pagoda_core::page::BasePage;
 pub use pagoda_core::release::ReleasePolicy;
 pub use pagoda_core::size::Bytes;
@@ -73,6 +74,7 @@ mod engine;
 pub mod error;
 mod event;
 mod fault;
+pub mod fill;
 mod fork;
 mod gauges;
 mod give_back;

@@ -58,10 +58,12 @@ impl ManagerBuilder {
         self.config.zone_policy = policy;
         self
     }
-    /// The unit of management: 64 KiB if it is not said.
+    /// The unit of management: what is evicted, stored, and brought by a first touch. If it is not said it is 64 KiB, and a first
+    /// touch brings 4, 16 or 64 KiB of it, as what is touched lies densely: see [`Region::fill`](crate::region::Region::fill).
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
         self.config.base_page = base_page;
+        self.policies.by_density = false;
         self
     }
     /// Spills what does not fit the compressed store into an unlinked file of at most `limit` in `directory`, which must
@@ -280,7 +282,7 @@ impl Manager {
             zones: Vec::new(),
             zone_policy: ZonePolicy::default(),
         };
-        let policies = Policies { fault_around: true, ..Policies::default() };
+        let policies = Policies { fault_around: true, by_density: true, ..Policies::default() };
         ManagerBuilder { config, mode: Mode::Full, policies }
     }
 

@@ -121,6 +121,7 @@ impl Engine {
                 continue;
             }
             let held = self.space.claim_slot(slot);
+            self.note_stored(&entries, self.space.bytes(&held));
             return Some(match self.store.put(self.space.bytes(&held), scratch) {
                 Ok(put) => {
                     self.count_put(&put);

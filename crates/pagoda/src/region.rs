@@ -7,6 +7,7 @@ use std::sync::Arc;
 #[cfg(feature = "migrate")]
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pagoda_core::density::Use;
 use pagoda_core::size::Bytes;
 use pagoda_linux::maps::MapsReader;
 use pagoda_linux::pagemap::PagemapScanner;
@@ -19,6 +20,7 @@ use crate::account::Account;
 #[cfg(feature = "migrate")]
 use crate::engine::Engine;
 use crate::error::Errno;
+use crate::fill::{Density, Fill};
 use crate::manager::Shared;
 #[cfg(feature = "migrate")]
 use crate::migrate::Receiving;
@@ -88,11 +90,21 @@ pub enum RegionError {
 pub struct RegionBuilder {
     shared: Arc<Shared>,
     len: Bytes,
+    purpose: Use,
 }
 
 impl RegionBuilder {
     pub(crate) fn new(shared: Arc<Shared>, len: Bytes) -> Self {
-        Self { shared, len }
+        Self { shared, len, purpose: Use::Unknown }
+    }
+
+    /// What the region is for, which says how much of a base page the first first touches bring; nothing is known if it is not
+    /// said, and they bring 4 KiB. What is touched then decides. It matters where no base page was
+    /// [chosen](crate::ManagerBuilder::base_page).
+    #[must_use]
+    pub fn purpose(mut self, purpose: Use) -> Self {
+        self.purpose = purpose;
+        self
     }
 
     /// Maps the region and takes it under management.
@@ -109,12 +121,17 @@ impl RegionBuilder {
         let memory = RegionMemory::map(len)
             .map_err(|error| RegionError::Map { len: self.len, errno: Errno::from(&error) })?;
         let range = memory.range();
-        self.shared.engine.manage(range, None)?;
+        let engine = &self.shared.engine;
+        let density = engine
+            .by_density
+            .then(|| Arc::new(Density::new(self.purpose, Bytes::new(len as u64), engine.base)));
+        engine.manage(range, None, density.clone())?;
         let account = self.shared.engine.owners.enter(range);
         Ok(Region {
             shared: self.shared,
             range,
             account,
+            density,
             memory: Some(memory),
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
@@ -129,6 +146,8 @@ pub struct Region {
     shared: Arc<Shared>,
     range: PageRange,
     account: Arc<Account>,
+    /// How much first touches bring, if that goes by density.
+    density: Option<Arc<Density>>,
     /// None if the memory is somebody else's.
     memory: Option<RegionMemory>,
     /// It is being sent elsewhere.
@@ -179,12 +198,13 @@ impl Region {
             PagemapScanner::new().map_err(|error| RegionError::Pagemap { errno: Errno::from(&error) })?;
         let range = memory.range();
         check_mapped(range)?;
-        shared.engine.manage(range, Some(&mut present))?;
+        shared.engine.manage(range, Some(&mut present), None)?;
         let account = shared.engine.owners.enter(range);
         Ok(Self {
             shared,
             range,
             account,
+            density: None,
             memory: None,
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
@@ -198,6 +218,13 @@ impl Region {
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.range.start())
+    }
+
+    /// How much of a base page first touches bring just now, and how often that was changed. None where the base page was chosen:
+    /// they bring all of it.
+    #[must_use]
+    pub fn fill(&self) -> Option<Fill> {
+        self.density.as_ref().map(|density| density.fill())
     }
 
     /// Its length in bytes: what was asked for, rounded up to whole base pages.
@@ -301,6 +328,10 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let engine = &self.shared.engine;
+        // As long as the entries are there nobody else has their address.
+        if let Some(density) = &self.density {
+            engine.densities.leave(density);
+        }
         // Before another region can have these addresses.
         #[cfg(feature = "migrate")]
         if let Some(mut receiving) = self.receiving.take() {

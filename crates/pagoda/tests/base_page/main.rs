@@ -1,5 +1,6 @@
 //! Base pages on real userfaultfd: what they cost by count, and that a program can't tell them from 4 KiB.
 
+mod density;
 #[cfg(target_arch = "x86_64")]
 mod differential;
 mod faults;

@@ -1,0 +1,168 @@
+//! How much a first touch brings in a region that goes by density: 4, 16 or 64 KiB of its base page.
+//!
+//! [`pagoda_core::density`] decides; this counts for it. A region begins as small as its purpose suggests, and grows as what was
+//! touched lies densely; where a base page is filled whole nothing shows what of it is used but its content, so that pages
+//! on their way to the store are asked how much of them is still zero. The entries stay those of the base page: a smaller
+//! fill is a partial one. This module must never fill, and never look at more than a bounded part of a region.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pagoda_core::density::{Chooser, Counters, Reason, Touched, Use};
+use pagoda_core::entry::{Granules, Word};
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::lock::Lock;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::table::{Entries, Page, Span};
+
+/// First touches between two looks at what was touched: 1 MiB of them at 4 KiB.
+const FAULTS_BETWEEN_LOOKS: u32 = 256;
+
+/// Entries on each side of the last first touch that a look counts, 32 MiB: some 20 µs for 256 faults.
+const LOOK_ENTRIES: usize = 512;
+
+/// Pages on their way to the store between two looks at how much of them was used.
+const STORED_BETWEEN_LOOKS: u64 = 64;
+
+/// What a first touch brings in a region just now, and how it came to that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// So much, aligned, as far as nothing is there.
+    pub size: BasePage,
+    /// How all looks so far ended.
+    pub looks: Counters,
+}
+
+/// How a region is filled.
+pub(crate) struct Density {
+    granules: AtomicU32,
+    faults: AtomicU32,
+    /// Of the pages that were stored since the last look at them: how many, and how many of their OS pages were not zero.
+    stored: AtomicU64,
+    used: AtomicU64,
+    chooser: Lock<Chooser>,
+}
+
+impl Density {
+    pub(crate) fn new(purpose: Use, len: Bytes, base: BasePage) -> Self {
+        let chooser = Chooser::new(purpose, len).up_to(base.min(BasePage::K64));
+        Self {
+            granules: AtomicU32::new(granules(chooser.size())),
+            faults: AtomicU32::new(0),
+            stored: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            chooser: Lock::new(chooser),
+        }
+    }
+
+    pub(crate) fn fill(&self) -> Fill {
+        let chooser = self.chooser.lock();
+        Fill { size: chooser.size(), looks: chooser.counters() }
+    }
+
+    /// The part of a page that a first touch of `granule` may fill.
+    fn around(&self, granule: u32) -> Granules {
+        let count = self.granules.load(Ordering::Relaxed);
+        let first = granule / count * count;
+        Granules::range(first, first + count)
+    }
+
+    fn look(&self, touched: &Touched) -> Option<Counter> {
+        let mut chooser = self.chooser.lock();
+        let reason = chooser.look(touched);
+        self.granules.store(granules(chooser.size()), Ordering::Relaxed);
+        match reason {
+            Reason::Dense => Some(Counter::FillsGrown),
+            Reason::Sparse => Some(Counter::FillsShrunk),
+            Reason::Unconfirmed | Reason::Settled | Reason::TooLittle => None,
+        }
+    }
+}
+
+fn granules(size: BasePage) -> u32 {
+    (size.bytes() / OS_PAGE) as u32
+}
+
+/// Those of all regions that have one, by where their entries are: each region has an array of its own then.
+pub(crate) struct Densities {
+    of: Lock<BTreeMap<usize, Arc<Density>>>,
+}
+
+fn key(entries: &Entries) -> usize {
+    entries.as_ptr().addr()
+}
+
+impl Densities {
+    pub(crate) const fn new() -> Self {
+        Self { of: Lock::new(BTreeMap::new()) }
+    }
+
+    pub(crate) fn enter(&self, entries: &Entries, density: Arc<Density>) {
+        self.of.lock().insert(key(entries), density);
+    }
+
+    /// A region is gone.
+    pub(crate) fn leave(&self, density: &Arc<Density>) {
+        self.of.lock().retain(|_, other| !Arc::ptr_eq(other, density));
+    }
+
+    fn find(&self, entries: &Entries) -> Option<Arc<Density>> {
+        self.of.lock().get(&key(entries)).cloned()
+    }
+}
+
+impl Engine {
+    /// What of a page may be filled for a first touch of `granule`.
+    pub(crate) fn fill_for(&self, span: &Span, granule: u32) -> Granules {
+        let all = Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
+        self.densities.find(span.entries()).map_or(all, |density| density.around(granule))
+    }
+
+    /// Whether first touches bring whole base pages there.
+    pub(crate) fn fills_whole(&self, span: &Span) -> bool {
+        self.fill_for(span, 0).count() as usize * OS_PAGE >= self.entry_bytes()
+    }
+
+    /// A first touch of this page was served.
+    pub(crate) fn note_first_touch(&self, span: &Span, page: &Page) {
+        let Some(density) = self.densities.find(span.entries()) else { return };
+        if !(density.faults.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(FAULTS_BETWEEN_LOOKS) {
+            return;
+        }
+        if self.fills_whole(span) {
+            // Whatever was touched is there with all of its page, which says nothing.
+            return;
+        }
+        let entries = span.entries();
+        let first = page.index.saturating_sub(LOOK_ENTRIES);
+        let last = (page.index + LOOK_ENTRIES).min(entries.len());
+        let runs = (first..last).flat_map(|index| {
+            let start = (index * self.entry_bytes()) as u64;
+            let resident = Word::from_bits(entries[index].load(Ordering::Relaxed)).resident();
+            let at = move |granule: u32| start + u64::from(granule) * OS_PAGE as u64;
+            resident.runs().map(move |(from, to)| at(from)..at(to)).collect::<Vec<_>>()
+        });
+        let counter = density.look(&Touched::of(runs));
+        counter.into_iter().for_each(|counter| self.counters.add(counter, 1));
+    }
+
+    /// A whole page goes to the store with this content.
+    pub(crate) fn note_stored(&self, entries: &Entries, content: &[u8]) {
+        let Some(density) = self.densities.find(entries) else { return };
+        let used = content.chunks(OS_PAGE).filter(|page| page.iter().any(|byte| *byte != 0)).count();
+        density.used.fetch_add(used as u64, Ordering::Relaxed);
+        if !(density.stored.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(STORED_BETWEEN_LOOKS) {
+            return;
+        }
+        let used = density.used.swap(0, Ordering::Relaxed);
+        if density.granules.load(Ordering::Relaxed) as usize * OS_PAGE < self.entry_bytes() {
+            return;
+        }
+        let counter = density.look(&Touched::of_large(used, STORED_BETWEEN_LOOKS));
+        counter.into_iter().for_each(|counter| self.counters.add(counter, 1));
+    }
+}

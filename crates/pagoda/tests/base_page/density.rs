@@ -1,0 +1,105 @@
+//! Regions whose first touches go by density: what comes in is what is used, and every byte is right.
+
+use pagoda::{BasePage, Bytes, Manager, Purpose, Region};
+use pagoda_linux::testing::skip::skip_without_moves;
+
+const PAGE_WORDS: usize = 512;
+const BLOCK_PAGES: usize = 16;
+
+fn manager(budget: Bytes) -> Manager {
+    Manager::builder().budget(budget).user_mode_only(true).build().expect("manager")
+}
+
+fn region(manager: &Manager, len: usize, purpose: Purpose) -> Region {
+    manager.region(Bytes::new(len as u64)).purpose(purpose).create().expect("region")
+}
+
+fn write(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
+    let words = region.words_mut();
+    pages.into_iter().for_each(|page| words[page * PAGE_WORDS + page % PAGE_WORDS] += page as u64 + 1);
+}
+
+/// Each page says its number where it was written, and the rest of it is zero.
+fn check(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
+    let words = region.words_mut();
+    for page in pages {
+        let content = &words[page * PAGE_WORDS..][..PAGE_WORDS];
+        let told: Vec<_> = content.iter().enumerate().filter(|(_, word)| **word != 0).collect();
+        assert_eq!(told, [(page % PAGE_WORDS, &(page as u64 + 1))], "page {page}");
+    }
+}
+
+#[test]
+fn what_is_touched_sparsely_holds_what_is_touched_and_nothing_beside_it() {
+    if skip_without_moves("first touches by density") {
+        return;
+    }
+    let len = 64 << 20;
+    let manager = manager(Bytes::mib(256));
+    let mut region = region(&manager, len, Purpose::Unknown);
+    let pages = || (0..len / 4096).step_by(BLOCK_PAGES).map(|page| page + page / BLOCK_PAGES % BLOCK_PAGES);
+    write(&mut region, pages());
+    check(&mut region, pages());
+    let touched = pages().count() as u64;
+    // A handler counts what came in after it woke who waits.
+    while manager.stats().resident_bytes < touched * 4096 {
+        std::thread::yield_now();
+    }
+    let stats = manager.stats();
+    assert_eq!((stats.resident_bytes, stats.filled_around), (touched * 4096, 0));
+    let fill = region.fill().expect("no base page was chosen");
+    assert_eq!((fill.size, fill.looks.grown, stats.fills_grown), (BasePage::K4, 0, 0), "{fill:?}");
+    assert!(fill.looks.settled > 0, "it was looked at: {fill:?}");
+}
+
+#[test]
+fn what_is_touched_densely_comes_in_whole_base_pages_before_long() {
+    if skip_without_moves("first touches by density") {
+        return;
+    }
+    let len = 64 << 20;
+    let manager = manager(Bytes::mib(256));
+    let mut region = region(&manager, len, Purpose::Unknown);
+    // Downwards: nobody goes on upwards.
+    write(&mut region, (0..len / 4096).rev());
+    check(&mut region, 0..len / 4096);
+    let (fill, stats) = (region.fill().expect("no base page was chosen"), manager.stats());
+    assert_eq!((fill.size, fill.looks.grown, stats.fills_grown), (BasePage::K64, 2, 2), "{fill:?}");
+    assert!(stats.faults_zero < (len / 4096 / 4) as u64, "{} faults", stats.faults_zero);
+}
+
+#[test]
+fn a_buffer_that_is_used_sparsely_shrinks_as_its_pages_are_stored() {
+    if skip_without_moves("first touches by density") {
+        return;
+    }
+    let len = 256 << 20;
+    let manager = manager(Bytes::mib(32));
+    // A part of it, or it would begin with 2 MiB, which is more than it may.
+    let mut region = region(&manager, len, Purpose::Heap);
+    assert_eq!(region.fill().map(|fill| fill.size), Some(BasePage::K64));
+    let pages = || (0..len / 4096).step_by(BLOCK_PAGES);
+    write(&mut region, pages());
+    let (fill, stats) = (region.fill().expect("no base page was chosen"), manager.stats());
+    assert!(fill.size < BasePage::K64 && fill.looks.shrunk > 0, "{fill:?}");
+    assert!(stats.fills_shrunk > 0 && stats.stored_bytes > 0, "{stats:?}");
+    check(&mut region, pages());
+}
+
+#[test]
+fn regions_that_close_take_their_density_with_them_and_a_chosen_base_page_has_none() {
+    if skip_without_moves("first touches by density") {
+        return;
+    }
+    let manager = manager(Bytes::mib(64));
+    for round in 0..200 {
+        let mut one = region(&manager, 1 << 20, Purpose::Heap);
+        let two = region(&manager, 1 << 20, Purpose::Unknown);
+        write(&mut one, 0..256);
+        check(&mut one, 0..256);
+        let sizes = [&one, &two].map(|region| region.fill().expect("no base page was chosen").size);
+        assert_eq!(sizes, [BasePage::K64, BasePage::K4], "round {round}");
+    }
+    let chosen = Manager::builder().base_page(BasePage::K64).user_mode_only(true).build().expect("manager");
+    assert_eq!(chosen.region(Bytes::mib(1)).create().expect("region").fill(), None);
+}
