@@ -19,11 +19,11 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::table::{Entries, Page, Span};
 
-/// First touches between two looks at what was touched: 1 MiB of them at 4 KiB.
-const FAULTS_BETWEEN_LOOKS: u32 = 256;
+/// First touches between two looks at what was touched: 256 KiB of them at 4 KiB. Three looks in a row have to agree.
+const FAULTS_BETWEEN_LOOKS: u32 = 64;
 
-/// Entries on each side of the last first touch that a look counts, 32 MiB: some 20 µs for 256 faults.
-const LOOK_ENTRIES: usize = 512;
+/// Entries on each side of the last first touch that a look counts, 16 MiB: some µs for 64 faults.
+const LOOK_ENTRIES: usize = 256;
 
 /// Pages on their way to the store between two looks at how much of them was used.
 const STORED_BETWEEN_LOOKS: u64 = 64;

@@ -190,7 +190,8 @@ fn one_zone_is_the_budget_undivided() {
     let mut seen = Vec::new();
     for builder in [builder(&[]).budget(Bytes::mib(64)), builder(&[("all", 64, Place::Local)])] {
         // What comes with another's fault depends on the time.
-        let manager = builder.fault_around(false).build().expect("manager");
+        let builder = builder.base_page(BasePage::K64).fault_around(false);
+        let manager = builder.build().expect("manager");
         let mut region = manager.region(Bytes::mib(48)).create().expect("region");
         fill(&mut region, 0, 48 << 20);
         let stats = manager.stats();

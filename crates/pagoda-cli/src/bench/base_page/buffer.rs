@@ -27,7 +27,8 @@ pub enum Side {
 /// How Pagoda does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
-    pub base: BasePage,
+    /// None: as much of 64 KiB as is touched densely.
+    pub base: Option<BasePage>,
     /// In the thread that touches.
     pub in_thread: bool,
     /// Who touches upwards gets more with a fault.
@@ -37,14 +38,20 @@ pub struct Manner {
 impl Manner {
     /// By handler threads, one base page for each fault.
     pub const fn handlers(base: BasePage) -> Self {
-        Self { base, in_thread: false, fault_around: false }
+        Self { base: Some(base), in_thread: false, fault_around: false }
+    }
+
+    /// As a manager is made if nothing is said.
+    pub const fn by_density() -> Self {
+        Self { base: None, in_thread: false, fault_around: true }
     }
 
     /// A manager with room for a buffer of `len`.
     pub fn manager(self, len: usize) -> anyhow::Result<Manager> {
         // The buffer, as much again for what is staged, and far from every watermark.
         let budget = Bytes::new(4 * len as u64).max(Bytes::mib(256));
-        let builder = Manager::builder().budget(budget).base_page(self.base).serve_in_thread(self.in_thread);
+        let builder = Manager::builder().budget(budget).serve_in_thread(self.in_thread);
+        let builder = self.base.into_iter().fold(builder, |builder, base| builder.base_page(base));
         let builder = builder.fault_around(self.fault_around);
         builder.user_mode_only(true).build().context("starting Pagoda")
     }

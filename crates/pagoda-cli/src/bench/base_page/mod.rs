@@ -43,9 +43,6 @@ const SWEEP_QUICK: usize = 4;
 /// The published figure is of 16 MiB.
 const FILE_BYTES: usize = 16 << 20;
 
-/// Why a row of Pagoda's is null.
-const NO_ENGINE: &str = "the engine does not do this yet";
-
 /// What to measure.
 #[derive(Args, Debug)]
 pub struct BasePageArgs {
@@ -135,10 +132,8 @@ impl Report {
             Group::of(rows, mthp)
         };
         let no_mthp = sides.no_mthp.as_ref();
-        let (clusters, kernel) = (
-            group(&sides.clusters, Some(("auto", &NO_ENGINE.to_owned()))),
-            group(&sides.kernel, no_mthp.map(|why| ("mthp64k", why))),
-        );
+        let (clusters, kernel) =
+            (group(&sides.clusters, None), group(&sides.kernel, no_mthp.map(|why| ("mthp64k", why))));
 
         let sweep_mib = &SWEEP_MIB[..if setup.quick { SWEEP_QUICK } else { SWEEP_MIB.len() }];
         let mut densities = Vec::new();

@@ -35,6 +35,7 @@ impl Sides {
                 ("16K", handlers(BasePage::K16)),
                 ("64K", handlers(BasePage::K64)),
                 ("64K_in_thread", Side::Pagoda(in_thread)),
+                ("auto", Side::Pagoda(Manner::by_density())),
             ],
             fault_around: [
                 (AROUND, Side::Pagoda(Manner { fault_around: true, ..Manner::handlers(BasePage::K64) })),
@@ -55,7 +56,7 @@ impl Sides {
         self.all().chain(around.iter().copied())
     }
 
-    /// The sides of what goes by size: Pagoda's as its managers are if nothing is said.
+    /// The sides of what goes by size: Pagoda's in 64 KiB.
     pub fn of_sweep(&self) -> Vec<(&'static str, Side)> {
         let name = |name| match name {
             "4k" => "kernel_4k",
@@ -64,7 +65,7 @@ impl Sides {
             "64K_in_thread" => "pagoda_in_thread",
             _ => "pagoda",
         };
-        let chosen = self.all().filter(|(name, _)| !["4K", "16K"].contains(name));
+        let chosen = self.all().filter(|(name, _)| !["4K", "16K", "auto"].contains(name));
         chosen.map(|(of, side)| (name(of), side)).collect()
     }
 
