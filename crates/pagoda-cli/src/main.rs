@@ -4,6 +4,7 @@
 mod bench;
 mod doctor;
 mod elf;
+mod latency;
 mod manual;
 mod migrate;
 mod place;

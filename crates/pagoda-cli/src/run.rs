@@ -222,7 +222,8 @@ impl Run<'_> {
             let stats = Stats::new(shown(&self.args.command), ended, wall, verdict.status);
             tree.sweep();
             let processes = tree.members().map(|(_, counters)| Process::new(&counters)).collect();
-            let stats = stats.zones(&self.args.zone, &counters).counters(counters, processes);
+            let stats =
+                stats.zones(&self.args.zone, &counters).counters(counters, &tree.latencies(), processes);
             let stats = stats.exit_status(verdict.exit_status);
             file.write(&verdict.line.into_iter().fold(stats, Stats::reason));
         }

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pagoda::counters::{Snapshot, Status};
+use pagoda::latencies::Latencies;
 use pagoda::zones::{ZoneConfig, ZoneStats};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
+use crate::latency::LatencyUs;
 use crate::refusal::Refusal;
 use crate::supervise::{End, Ended};
 
@@ -35,6 +37,8 @@ pub struct Stats {
     reason: Option<String>,
     /// Of all processes of the tree.
     counters: Option<Fields>,
+    /// How long the faults of all processes took, by kind.
+    latency_us: Option<LatencyUs>,
     /// Those that have a place in the tree at the end: the program itself, and what it left behind.
     processes: Vec<Process>,
     /// The zones of the budget, as they were named; none if it is not divided.
@@ -112,6 +116,7 @@ impl Stats {
             status,
             reason: None,
             counters: None,
+            latency_us: None,
             processes: Vec::new(),
             zones: Vec::new(),
         }
@@ -131,9 +136,10 @@ impl Stats {
         self.zones = named.iter().zip(ZoneStats::all(counters)).map(zone).collect();
         self
     }
-    /// With the tree's counters, and its processes.
-    pub fn counters(mut self, counters: Snapshot, processes: Vec<Process>) -> Self {
+    /// With the tree's counters and latencies, and its processes.
+    pub fn counters(mut self, counters: Snapshot, latencies: &Latencies, processes: Vec<Process>) -> Self {
         self.counters = Some(Fields(counters));
+        self.latency_us = Some(LatencyUs::of(latencies));
         self.processes = processes;
         self
     }

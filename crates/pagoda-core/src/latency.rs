@@ -1,16 +1,22 @@
 //! A histogram of latencies in a fixed number of buckets, for counters that live in shared memory.
 //!
 //! Each power of two is cut into eight equal buckets, so that a latency is known to an eighth of itself
-//! whatever its size: from 0 ns to 584 years in 496 counts, less than 4 KiB. This module must never hold the
-//! counts: the caller has them, as plain numbers or as atomics, and this says which one to raise and what
-//! they mean.
+//! whatever its size: from 0 ns to 69 seconds in 272 counts, about 2 KiB. What takes longer counts as that: the engine gives
+//! up after half of it. This module must never hold the counts: the caller has them, as plain numbers or as atomics, and
+//! this says which one to raise and what they mean.
 
 /// Buckets for one power of two, as a shift.
 const SUB_BITS: u32 = 3;
 const SUB: usize = 1 << SUB_BITS;
 
-/// How many counts a histogram has: a group for 0..8 ns, then one for each of the 61 powers of two from 8 on.
-pub const BUCKETS: usize = (1 + u64::BITS as usize - SUB_BITS as usize) * SUB;
+/// The powers of two that are told apart, as a number of bits.
+const BITS: u32 = 36;
+
+/// The longest latency that is told from longer ones, 68.7 s.
+pub const LONGEST_NS: u64 = (1 << BITS) - 1;
+
+/// How many counts a histogram has: a group for 0..8 ns, then one for each of the 33 powers of two from 8 on.
+pub const BUCKETS: usize = (1 + BITS as usize - SUB_BITS as usize) * SUB;
 
 /// The bucket that counts a latency of `ns`; always below [`BUCKETS`].
 #[must_use]
@@ -18,12 +24,14 @@ pub const fn index_of(ns: u64) -> usize {
     if ns < SUB as u64 {
         return ns as usize;
     }
+    let ns = if ns > LONGEST_NS { LONGEST_NS } else { ns };
     let shift = ns.ilog2() - SUB_BITS;
     // The top bit and the three below it; the top bit is worth one group, so that the groups join without a gap.
     (shift as usize) * SUB + (ns >> shift) as usize
 }
 
-/// The largest latency in ns that the bucket at `index` counts, at most an eighth above any other in it.
+/// The largest latency in ns that the bucket at `index` counts, at most an eighth above any other in it; the last one
+/// counts longer ones, too.
 ///
 /// The largest, so that a percentile never flatters. Panics if `index` is not below [`BUCKETS`].
 #[must_use]
@@ -40,7 +48,7 @@ pub const fn value_of(index: usize) -> u64 {
 /// The latency in ns that `per_mille` of 1000 of all counted ones do not exceed: 500 for the median, 999 for
 /// p99.9. None if nothing was counted.
 ///
-/// At most an eighth above the true one. Panics if `per_mille` exceeds 1000, or if a count lies beyond
+/// At most an eighth above the true one, up to [`LONGEST_NS`]. Panics if `per_mille` exceeds 1000, or if a count lies beyond
 /// [`BUCKETS`].
 #[must_use]
 pub fn percentile(counts: &[u64], per_mille: u32) -> Option<u64> {
@@ -77,7 +85,8 @@ mod tests {
             let lowest = value_of(index - 1) + 1;
             assert_eq!((index_of(lowest), index_of(value_of(index))), (index, index));
         }
-        assert_eq!(value_of(BUCKETS - 1), u64::MAX);
+        assert_eq!(value_of(BUCKETS - 1), LONGEST_NS);
+        assert_eq!((index_of(LONGEST_NS + 1), index_of(u64::MAX)), (BUCKETS - 1, BUCKETS - 1));
     }
 
     #[test]
@@ -97,7 +106,7 @@ mod tests {
 
     #[test]
     fn counts_of_any_size_do_not_overflow() {
-        assert_eq!(percentile(&[u64::MAX; BUCKETS], 1000), Some(u64::MAX));
+        assert_eq!(percentile(&[u64::MAX; BUCKETS], 1000), Some(LONGEST_NS));
     }
 
     proptest! {
@@ -107,7 +116,8 @@ mod tests {
             per_mille in 0u32..=1000,
         ) {
             // Shifted, so that every power of two is as likely as the next.
-            let mut latencies: Vec<u64> = drawn.into_iter().map(|(ns, shift)| ns >> shift).collect();
+            let mut latencies: Vec<u64> =
+                drawn.into_iter().map(|(ns, shift)| (ns & LONGEST_NS) >> (shift % BITS)).collect();
             latencies.sort_unstable();
             let rank = (latencies.len() * per_mille as usize).div_ceil(1000).max(1);
             let truth = latencies[rank - 1];

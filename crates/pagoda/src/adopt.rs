@@ -23,6 +23,7 @@ use crate::engine::Engine;
 use crate::error::Errno;
 use crate::fault::{Extent, Served};
 use crate::fill::Density;
+use crate::fault_kind::FaultKind;
 use crate::region::RegionError;
 use crate::store::Scratch;
 use crate::table::{Filler, Span, Table, give};
@@ -310,7 +311,8 @@ impl Engine {
                 None => at = range.end(),
                 Some(missing) => {
                     at = missing.end();
-                    let served = self.serve(missing.start(), true, Extent::Page, &mut scratch);
+                    let mut kind = FaultKind::Zero;
+                    let served = self.serve(missing.start(), true, Extent::Page, &mut kind, &mut scratch);
                     if served == Served::Done {
                         self.counters.add(Counter::BroughtBackBytes, missing.len() as u64);
                     } else {

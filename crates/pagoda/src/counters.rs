@@ -2,15 +2,17 @@
 //!
 //! Plain atomics in a shared mapping, so that counting never locks, and so that the counters of a program that was
 //! killed can still be read. Those of a member of a process tree lie in its place of the [tree](crate::tree)'s file;
-//! a library's lie in a mapping of their own. Beside them lies a histogram of the rounds in which handlers serve faults: a
-//! round is the time from having read some faults, one as a rule, to having served what could be served of them. Nothing
+//! a library's lie in a mapping of their own. Beside them lies a histogram for each kind of fault (`latencies.rs`). Nothing
 //! here may ever decide anything: the engine never reads a counter back to act on it (it has its own ledger).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_core::latency::{self, BUCKETS};
+use pagoda_core::latency;
 use pagoda_linux::shared_file::SharedWords;
+
+use crate::fault_kind::FaultKind;
+use crate::latencies::{LATENCY_WORDS, Latencies};
 
 /// How a process stands; the value of [`Counter::Status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,12 +117,12 @@ macro_rules! counters {
     };
 }
 
-/// Where counters lie: [`COUNT`] words, and [`BUCKETS`] of the histogram.
+/// Where counters lie: [`COUNT`] words, and [`LATENCY_WORDS`] of the histograms.
 enum Words {
     /// One behind the other.
     Private(SharedWords),
     /// In a tree file.
-    Member { counters: &'static [AtomicU64], rounds: &'static [AtomicU64] },
+    Member { counters: &'static [AtomicU64], latencies: &'static [AtomicU64] },
 }
 
 impl Words {
@@ -130,10 +132,10 @@ impl Words {
             Self::Member { counters, .. } => counters,
         }
     }
-    fn rounds(&self) -> &[AtomicU64] {
+    fn latencies(&self) -> &[AtomicU64] {
         match self {
             Self::Private(words) => &words[COUNT..],
-            Self::Member { rounds, .. } => rounds,
+            Self::Member { latencies, .. } => latencies,
         }
     }
 }
@@ -146,12 +148,12 @@ pub struct Counters {
 impl Counters {
     /// Counters that only this process sees.
     pub fn private() -> io::Result<Self> {
-        Ok(Self { words: Words::Private(SharedWords::anonymous(COUNT + BUCKETS)?) })
+        Ok(Self { words: Words::Private(SharedWords::anonymous(COUNT + LATENCY_WORDS)?) })
     }
-    /// The counters of a member of a tree. Panics if these are not [`COUNT`] and [`BUCKETS`] words.
-    pub(crate) fn of_member(counters: &'static [AtomicU64], rounds: &'static [AtomicU64]) -> Self {
-        assert_eq!((counters.len(), rounds.len()), (COUNT, BUCKETS));
-        Self { words: Words::Member { counters, rounds } }
+    /// The counters of a member of a tree. Panics if these are not [`COUNT`] and [`LATENCY_WORDS`] words.
+    pub(crate) fn of_member(counters: &'static [AtomicU64], latencies: &'static [AtomicU64]) -> Self {
+        assert_eq!((counters.len(), latencies.len()), (COUNT, LATENCY_WORDS));
+        Self { words: Words::Member { counters, latencies } }
     }
     /// Reads every counter once.
     #[must_use]
@@ -163,19 +165,21 @@ impl Counters {
     pub fn get(&self, counter: Counter) -> u64 {
         self.words.counters()[counter as usize].load(Ordering::Relaxed)
     }
-    /// Counts `n` more. Of [`Counter::FaultServiceNs`] each addition is one round, and counted as such, too.
+    /// Counts `n` more.
     #[inline]
     pub fn add(&self, counter: Counter, n: u64) {
         self.words.counters()[counter as usize].fetch_add(n, Ordering::Relaxed);
-        // The counter is a constant wherever this is called, so that no other one pays for the question.
-        if counter == Counter::FaultServiceNs {
-            self.words.rounds()[latency::index_of(n)].fetch_add(1, Ordering::Relaxed);
-        }
     }
-    /// Reads the histogram of rounds once: buckets of [`pagoda_core::latency`].
+    /// Counts one fault in the histogram of its kind: it was served so many nanoseconds after it had been read.
+    #[inline]
+    pub fn took(&self, kind: FaultKind, ns: u64) {
+        let at = kind as usize * latency::BUCKETS + latency::index_of(ns);
+        self.words.latencies()[at].fetch_add(1, Ordering::Relaxed);
+    }
+    /// Reads the histograms once.
     #[must_use]
-    pub fn rounds(&self) -> Vec<u64> {
-        self.words.rounds().iter().map(|count| count.load(Ordering::Relaxed)).collect()
+    pub fn latencies(&self) -> Latencies {
+        Latencies::new(self.words.latencies().iter().map(|count| count.load(Ordering::Relaxed)).collect())
     }
     /// Sets a gauge.
     pub fn set(&self, counter: Counter, n: u64) {
@@ -279,6 +283,8 @@ counters! {
     Total FaultsStaged faults_staged,
     /// Faults on stored pages: fetched from the store.
     Total FaultsStored faults_stored,
+    /// Of them, those whose content was read from the file, or from the remote store.
+    Total FaultsSpilled faults_spilled,
     /// Base pages that were fetched before anyone asked, because the one below them was read.
     Total FetchedAhead fetched_ahead,
     /// Base pages that were filled with zeroes before anyone touched them, because the one below them was touched first.

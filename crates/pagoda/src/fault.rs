@@ -22,6 +22,7 @@ use pagoda_linux::uffd::Stop;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
+use crate::fault_kind::FaultKind;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give, try_take};
 
@@ -50,11 +51,21 @@ pub(crate) enum Served {
 }
 
 impl Engine {
-    /// Serves the fault at `address`; of a page that is staged or stored, brings in as much as `extent` says.
-    pub(crate) fn serve(&self, address: usize, write: bool, extent: Extent, scratch: &mut Scratch) -> Served {
+    /// Serves the fault at `address`; of a page that is staged or stored, brings in as much as `extent` says. Where the page was
+    /// found is left in `kind`.
+    pub(crate) fn serve(
+        &self,
+        address: usize,
+        write: bool,
+        extent: Extent,
+        kind: &mut FaultKind,
+        scratch: &mut Scratch,
+    ) -> Served {
+        *kind = FaultKind::Huge;
         if let Some(served) = self.serve_huge(address) {
             return served;
         }
+        *kind = FaultKind::Zero;
         let (mut fetched, mut tried) = (false, false);
         let mut content = [0; 4096];
         // What `content` is of, if it was read from the file.
@@ -74,15 +85,21 @@ impl Engine {
             let granule = page.granule_of(address);
             let owed = self.owed_granules(&page);
             if owed.has(granule) {
+                *kind = FaultKind::Spurious;
                 give(entry, word);
                 return self.await_owed(address);
             }
             // What is owed beside it must not be filled with it.
             let page = page.without(owed);
             if word.resident().has(granule) {
+                *kind = FaultKind::Spurious;
                 let served = self.fill_hole(&page, granule, write);
                 give(entry, word);
                 return served;
+            }
+            // What was fetched for this fault is in memory by now.
+            if !tried {
+                *kind = self.kind_of(word.backing());
             }
             match word.backing() {
                 Backing::None => {
@@ -157,6 +174,18 @@ impl Engine {
                     fetched = true;
                 }
             }
+        }
+    }
+
+    /// What a fault is on a page whose content lies there.
+    fn kind_of(&self, backing: Backing) -> FaultKind {
+        match backing {
+            Backing::None => FaultKind::Zero,
+            Backing::Slot(_) => FaultKind::Staged,
+            Backing::Handle(handle) if self.store.is_in_memory(Handle::from_bits(handle)) => {
+                FaultKind::Stored
+            }
+            Backing::Handle(_) => FaultKind::Spilled,
         }
     }
 

@@ -12,6 +12,7 @@ use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fault::{Extent, Served};
+use crate::fault_kind::FaultKind;
 use crate::reclaim::Step;
 use crate::store::Scratch;
 
@@ -143,12 +144,29 @@ impl Engine {
         }
     }
 
-    /// Serves one fault. False if it has to wait.
+    /// Serves one fault, and counts how long it took. False if it has to wait.
     pub(crate) fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
+        let mut kind = FaultKind::Zero;
+        let served = self.try_to_serve(fault, &mut kind, scratch);
+        if served {
+            self.note_served(fault, kind, now_ns());
+        }
+        served
+    }
+
+    fn note_served(&self, fault: Fault, kind: FaultKind, now_ns: u64) {
+        let took_ns = now_ns.saturating_sub(fault.since_ns);
+        self.counters.took(kind, took_ns);
+        if kind == FaultKind::Spilled {
+            self.counters.add(Counter::FaultsSpilled, 1);
+        }
+    }
+
+    fn try_to_serve(&self, fault: Fault, kind: &mut FaultKind, scratch: &mut Scratch) -> bool {
         let page = fault.address / self.entry_bytes();
         let extent = self.recent.extent(page);
         self.fill_around(fault);
-        match self.serve(fault.address, fault.write, extent, scratch) {
+        match self.serve(fault.address, fault.write, extent, kind, scratch) {
             Served::Done => {
                 let next = (page + 1) * self.entry_bytes();
                 let ahead = if self.recent.goes_up(page) { self.fetch_ahead(next, scratch) } else { 0 };
@@ -162,7 +180,7 @@ impl Engine {
             Served::Busy => false,
             Served::NoMemory if self.is_making_own(fault.address) => {
                 self.bringing_back.fetch_add(1, Ordering::AcqRel);
-                let served = self.serve(fault.address, fault.write, extent, scratch);
+                let served = self.serve(fault.address, fault.write, extent, kind, scratch);
                 self.bringing_back.fetch_sub(1, Ordering::AcqRel);
                 served == Served::Done
             }
@@ -183,14 +201,14 @@ impl Engine {
                 if freed == EARNED_BY && self.has_a_share() {
                     self.earned.fetch_add(1, Ordering::AcqRel);
                     self.keep_budget();
-                    let served = self.serve(fault.address, fault.write, extent, scratch);
+                    let served = self.serve(fault.address, fault.write, extent, kind, scratch);
                     // If another's fault was quicker, that one is served, and this one earns its own with the next try.
                     self.use_earned();
                     return served == Served::Done;
                 }
                 // Compressed pages may have taken more than the budget had: what is ready goes to the kernel for it.
                 self.keep_budget();
-                self.serve(fault.address, fault.write, extent, scratch) == Served::Done
+                self.serve(fault.address, fault.write, extent, kind, scratch) == Served::Done
             }
         }
     }

@@ -75,6 +75,7 @@ pub mod error;
 mod event;
 mod fault;
 pub mod fill;
+pub mod fault_kind;
 mod fork;
 mod gauges;
 mod give_back;
@@ -83,6 +84,7 @@ mod handler;
 mod huge;
 mod huge_pool;
 mod in_thread;
+pub mod latencies;
 mod ledger;
 pub mod manager;
 #[cfg(feature = "migrate")]

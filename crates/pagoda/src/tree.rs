@@ -1,7 +1,7 @@
 //! The tree file: what the processes below one `pagoda run` know of each other, and all that they share.
 //!
 //! ```text
-//!   header | identities | uses | claims | places: the counters of one process each | rounds: a histogram of each
+//!   header | identities | uses | claims | places: the counters of one process each | latencies: the histograms of each
 //! ```
 //! A process is a *member* while its identity (its number and its start, in one word) stands at an index of
 //! `identities`; what stands at that index elsewhere is its own to write. There is no lock that a killed process could
@@ -25,7 +25,6 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use pagoda_core::latency::BUCKETS;
 use pagoda_core::page::BasePage;
 use pagoda_core::shares::Use;
 use pagoda_core::size::Bytes;
@@ -39,13 +38,14 @@ use member::publish_unlimited;
 use sums::Sums;
 
 use crate::counters::{COUNT, Counter, Counters, Snapshot, Status};
+use crate::latencies::{LATENCY_WORDS, Latencies};
 
 /// Members that a tree has room for at a time: more than `ulimit -u` leaves most builds, and a look at all of them takes
 /// some microseconds. Whoever finds no place stays unmanaged and is counted.
 pub const MEMBERS_MAX: usize = 1024;
 
 /// Of this layout; a process that finds another number leaves the file alone.
-const MAGIC: u64 = u64::from_le_bytes(*b"pagoda07");
+const MAGIC: u64 = u64::from_le_bytes(*b"pagoda08");
 
 /// Words of the header.
 #[derive(Clone, Copy)]
@@ -81,10 +81,10 @@ const WAS_MANAGED: usize = COUNT + 1;
 const PLACE_WORDS: usize = (COUNT + 2).next_multiple_of(8);
 
 /// Behind all places, so that processes without an engine, which are the most, touch nothing of theirs.
-const ROUNDS: usize = PLACES + MEMBERS_MAX * PLACE_WORDS;
+const LATENCIES: usize = PLACES + MEMBERS_MAX * PLACE_WORDS;
 
-/// About 5 MiB of address space, of which a page for every six members is ever touched, and one or two for each engine.
-const WORDS: usize = ROUNDS + MEMBERS_MAX * BUCKETS;
+/// About 14 MiB of address space, of which a page for every six members is ever touched, and up to four for each engine.
+const WORDS: usize = LATENCIES + MEMBERS_MAX * LATENCY_WORDS;
 
 /// A tree file, mapped for the life of this process.
 #[derive(Clone, Copy)]
@@ -128,7 +128,8 @@ impl Tree {
         &self.words[PLACES + index * PLACE_WORDS..][..PLACE_WORDS]
     }
     fn counters(&self, index: usize) -> Counters {
-        Counters::of_member(&self.place(index)[..COUNT], &self.words[ROUNDS + index * BUCKETS..][..BUCKETS])
+        let latencies = &self.words[LATENCIES + index * LATENCY_WORDS..][..LATENCY_WORDS];
+        Counters::of_member(&self.place(index)[..COUNT], latencies)
     }
     fn used(&self) -> usize {
         (self.header(Header::Used).load(SeqCst) as usize).min(MEMBERS_MAX)
@@ -289,6 +290,20 @@ impl Tree {
             self.header(Header::BasePageBytes).load(SeqCst),
             turned_away.saturating_add(unmanaged_ended),
         )
+    }
+
+    /// How long the faults of all members that ever were took, by kind.
+    #[must_use]
+    pub fn latencies(&self) -> Latencies {
+        let mut sum = Latencies::default();
+        for index in 0..self.used() {
+            let place = self.counters(index);
+            // Of a process without an engine there is nothing to read.
+            if place.get(Counter::Faults) > 0 {
+                sum.add(&place.latencies());
+            }
+        }
+        sum
     }
 
     fn uses(&self) -> impl Iterator<Item = Use> + Clone + use<> {

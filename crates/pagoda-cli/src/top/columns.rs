@@ -7,7 +7,8 @@ use std::fmt;
 
 use pagoda_core::size::Bytes;
 
-use super::rows::{Percentiles, Rates, Row};
+use super::rows::{Rates, Row};
+use crate::latency::{LatencyUs, Percentiles};
 
 /// What a cell holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +21,8 @@ pub enum Value {
     Ratio(Option<f64>),
     /// Microseconds.
     Us(Option<f64>),
+    /// Microseconds, the median and p99, by which it is ordered.
+    UsPair(Option<(f64, f64)>),
 }
 
 impl Value {
@@ -29,6 +32,7 @@ impl Value {
             Self::Text(_) => None,
             Self::Number(n) | Self::Bytes(n) => Some(*n as f64),
             Self::Rate(value) | Self::Ratio(value) | Self::Us(value) => *value,
+            Self::UsPair(value) => value.map(|(_, p99)| p99),
         };
         match (self, other) {
             (Self::Text(one), Self::Text(other)) => one.cmp(other),
@@ -44,13 +48,19 @@ impl fmt::Display for Value {
             Self::Number(n) => f.pad(&n.to_string()),
             // One word, for who cuts the table at its blanks.
             Self::Bytes(n) => f.pad(&Bytes::new(*n).to_string().replace(' ', "")),
-            Self::Rate(None) | Self::Ratio(None) | Self::Us(None) => f.pad("-"),
+            Self::Rate(None) | Self::Ratio(None) | Self::Us(None) | Self::UsPair(None) => f.pad("-"),
             Self::Rate(Some(rate)) => f.pad(&format!("{rate:.0}")),
             Self::Ratio(Some(ratio)) => f.pad(&format!("{ratio:.1}")),
             Self::Us(Some(us)) if *us < 10_000.0 => f.pad(&format!("{us:.1}")),
             Self::Us(Some(us)) => f.pad(&format!("{us:.0}")),
+            Self::UsPair(Some((p50, p99))) => f.pad(&format!("{}/{}", short(*p50), short(*p99))),
         }
     }
+}
+
+/// Three digits that count, as far as there are any.
+fn short(us: f64) -> String {
+    if us < 99.95 { format!("{us:.1}") } else { format!("{us:.0}") }
 }
 
 /// One column.
@@ -74,7 +84,12 @@ fn rate(row: &Row, of: fn(&Rates) -> f64) -> Value {
 }
 
 fn us(row: &Row, of: fn(&Percentiles) -> f64) -> Value {
-    Value::Us(row.rates.as_ref().and_then(|rates| rates.round_us.as_ref()).map(of))
+    Value::Us(row.rates.as_ref().and_then(|rates| rates.latency_us.all.as_ref()).map(of))
+}
+
+fn us_of(row: &Row, of: fn(&LatencyUs) -> Option<Percentiles>) -> Value {
+    let us = row.rates.as_ref().and_then(|rates| of(&rates.latency_us));
+    Value::UsPair(us.map(|us| (us.p50, us.p99)))
 }
 
 const fn column(title: &'static str, width: u16, rank: u8, value: fn(&Row) -> Value) -> Column {
@@ -82,7 +97,7 @@ const fn column(title: &'static str, width: u16, rank: u8, value: fn(&Row) -> Va
 }
 
 /// All of them, in the order in which they stand.
-pub static COLUMNS: [Column; 20] = [
+pub static COLUMNS: [Column; 24] = [
     column("PID", 7, 0, |row| Value::Number(row.pid.into())),
     column("NAME", 17, 0, |row| Value::Text(row.name.clone())),
     column("STATUS", 9, 9, |row| Value::Text(row.status.to_owned())),
@@ -103,6 +118,10 @@ pub static COLUMNS: [Column; 20] = [
     column("p50 us", 7, 17, |row| us(row, |us| us.p50)),
     column("p99 us", 7, 6, |row| us(row, |us| us.p99)),
     column("p99.9 us", 8, 18, |row| us(row, |us| us.p999)),
+    column("ZERO us", 12, 19, |row| us_of(row, |us| us.zero)),
+    column("STAGED us", 12, 20, |row| us_of(row, |us| us.staged)),
+    column("STORED us", 12, 21, |row| us_of(row, |us| us.stored)),
+    column("SPILLED us", 12, 22, |row| us_of(row, |us| us.spilled)),
 ];
 
 /// Those that there is room for in `width` characters, with one between each two.
@@ -138,6 +157,9 @@ mod tests {
         let sorted =
             [Value::Rate(None), Value::Rate(Some(0.0)), Value::Rate(Some(9.5)), Value::Rate(Some(10.0))];
         assert!(sorted.windows(2).all(|pair| pair[0].order(&pair[1]) == Ordering::Less));
+        let pairs = [None, Some((9.0, 10.0)), Some((1.0, 11.0))].map(Value::UsPair);
+        assert!(pairs.is_sorted_by(|one, other| one.order(other) == Ordering::Less), "by p99");
+        assert_eq!(pairs[1].to_string(), "9.0/10.0");
         assert_eq!(Value::Text("a".into()).order(&Value::Text("b".into())), Ordering::Less);
     }
 
@@ -151,6 +173,7 @@ mod tests {
             (Value::Us(Some(9999.9)), 7),
             (Value::Us(Some(9_999_999.0)), 7),
             (Value::Ratio(Some(99.9)), 5),
+            (Value::UsPair(Some((99_999.0, 999_999.0))), 12),
         ] {
             assert!(value.to_string().len() <= width, "{value}");
         }

@@ -16,7 +16,7 @@ use super::rows::{Group, Row};
 use super::state::{Line, State};
 
 /// Lines below the table, without those of zones.
-const DETAIL_LINES: u16 = 8;
+const DETAIL_LINES: u16 = 9;
 /// A table of so few lines is worth more than what is below it.
 const TABLE_LINES_LEAST: u16 = 6;
 
@@ -210,15 +210,22 @@ fn rates(row: &Row) -> Vec<String> {
         rates.faults_spurious_s,
         rates.faults_throttled_s,
     );
-    let rounds = rates.round_us.map_or_else(
+    let us = &rates.latency_us;
+    let served = us.all.map_or_else(
         || "no fault was served".to_owned(),
         |us| format!("served in us: p50 {:.1}, p99 {:.1}, p99.9 {:.1}", us.p50, us.p99, us.p999),
     );
+    let kinds: Vec<_> = us.kinds().map(|(name, us)| format!("{name} {:.1}/{:.1}", us.p50, us.p99)).collect();
+    let kinds = if kinds.is_empty() { String::new() } else { format!("p50/p99: {}", kinds.join(", ")) };
     let evictions = format!(
-        "evictions/s {:.0}, clean {:.0}; to the store {:.0}; fetched ahead {:.0}",
-        rates.evictions_s, rates.evictions_clean_s, rates.stores_s, rates.fetched_ahead_s,
+        "evictions/s {:.0}, clean {:.0}; to the store {:.0}, from its file {:.0}; fetched ahead {:.0}",
+        rates.evictions_s,
+        rates.evictions_clean_s,
+        rates.stores_s,
+        rates.faults_spilled_s,
+        rates.fetched_ahead_s,
     );
-    vec![faults, rounds, evictions]
+    vec![faults, served, kinds, evictions]
 }
 
 #[cfg(test)]

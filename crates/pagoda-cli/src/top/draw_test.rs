@@ -3,8 +3,9 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 
-use super::super::rows::{Percentiles, Rates, Zone};
+use super::super::rows::{Rates, Zone};
 use super::*;
+use crate::latency::{LatencyUs, Percentiles};
 
 fn member(pid: u32, name: &str, mib: u64) -> Row {
     Row {
@@ -36,15 +37,24 @@ fn member(pid: u32, name: &str, mib: u64) -> Row {
 }
 
 fn groups() -> Vec<Group> {
-    let round_us = Some(Percentiles { p50: 21.5, p99: 88.0, p999: 12_400.0 });
+    let of = |p50, p99| Some(Percentiles { p50, p99, p999: 12_400.0 });
+    let latency_us = LatencyUs {
+        all: of(21.5, 88.0),
+        zero: of(4.5, 9.0),
+        staged: of(11.0, 40.0),
+        stored: of(21.5, 80.0),
+        spilled: of(144.0, 9_216.0),
+        ..LatencyUs::default()
+    };
     let rates = Rates {
         faults_s: 1234.0,
         faults_zero_s: 34.0,
         faults_staged_s: 200.0,
         faults_stored_s: 1000.0,
+        faults_spilled_s: 10.0,
         evictions_s: 900.0,
         stores_s: 800.0,
-        round_us,
+        latency_us,
         ..Rates::default()
     };
     let tree = |pid, name, mib| Row { status: "tree", rates: Some(rates), ..member(pid, name, mib) };
@@ -99,17 +109,17 @@ fn assert_shows(state: &State, width: u16, height: u16, picture: &str) {
 
 #[test]
 fn a_usual_terminal_shows_the_most_important_columns_and_the_selected_line_in_words() {
-    assert_shows(&pressed(""), 80, 16, USUAL);
+    assert_shows(&pressed(""), 80, 17, USUAL);
 }
 
 #[test]
 fn a_wide_terminal_shows_all_columns() {
-    assert_shows(&pressed("s"), 205, 16, WIDE);
+    assert_shows(&pressed("s"), 257, 17, WIDE);
 }
 
 #[test]
 fn a_filter_an_order_and_a_frozen_picture_are_told() {
-    assert_shows(&pressed("rf/sort\nvv"), 80, 16, FILTERED);
+    assert_shows(&pressed("rf/sort\nvv"), 80, 17, FILTERED);
 }
 
 /// The second tree, its budget in two zones.
@@ -130,14 +140,14 @@ fn zoned() -> Vec<Group> {
 
 #[test]
 fn zones_are_told_below_what_they_are_of_where_there_is_room() {
-    let shown = text(&screen(80, 18, &zoned(), &[], &State::default()));
+    let shown = text(&screen(80, 19, &zoned(), &[], &State::default()));
     assert!(shown == ZONED, "it shows\n{shown}");
     // On another line the table stands where it stood.
-    let other = text(&screen(80, 18, &zoned(), &[], &pressed("vv")));
+    let other = text(&screen(80, 19, &zoned(), &[], &pressed("vv")));
     assert!(other.contains("\n4000 sort: budget") && !other.contains("zone 0"), "{other}");
     let line_of = |text: &str, what: &str| text.lines().position(|line| line.contains(what));
     assert_eq!(line_of(&shown, "claimed"), line_of(&other, "claimed"));
-    let without = text(&screen(80, 16, &zoned(), &[], &State::default()));
+    let without = text(&screen(80, 17, &zoned(), &[], &State::default()));
     assert!(without == USUAL, "it shows\n{without}");
 }
 
@@ -185,7 +195,8 @@ stored 6 GiB in 512 MiB of memory and 1 GiB of file, 4.0:1; to release 64 KiB
 free 3 MiB, ready frames 256 KiB; min 1 MiB, low 2 MiB, high 4 MiB: below high
 faults/s 1234: zero 34, staged 200, stored 1000, there already 0; waited 0
 served in us: p50 21.5, p99 88.0, p99.9 12400.0
-evictions/s 900, clean 0; to the store 800; fetched ahead 0
+p50/p99: zero 4.5/9.0, staged 11.0/40.0, stored 21.5/80.0, spilled 144.0/9216.0
+evictions/s 900, clean 0; to the store 800, from its file 10; fetched ahead 0
 q quit  s/S order  r reverse  / filter  f freeze  arrows select
 ";
 const ZONED: &str = "\
@@ -203,19 +214,20 @@ stored 6 GiB in 512 MiB of memory and 1 GiB of file, 4.0:1; to release 64 KiB
 free 3 MiB, ready frames 256 KiB; min 1 MiB, low 2 MiB, high 4 MiB: below high
 faults/s 1234: zero 34, staged 200, stored 1000, there already 0; waited 0
 served in us: p50 21.5, p99 88.0, p99.9 12400.0
-evictions/s 900, clean 0; to the store 800; fetched ahead 0
+p50/p99: zero 4.5/9.0, staged 11.0/40.0, stored 21.5/80.0, spilled 144.0/9216.0
+evictions/s 900, clean 0; to the store 800, from its file 10; fetched ahead 0
 zone 0 of 1.5 GiB: held 1.5 GiB, free 1 MiB; low 2 MiB, high 4 MiB: below low
 zone 1 of 512 MiB: held 448 MiB, free 64 MiB; low 2 MiB, high 4 MiB: above high
 q quit  s/S order  r reverse  / filter  f freeze  arrows select
 ";
 const WIDE: &str = "\
 pagoda top  2 trees, 3 processes  every 1 s  by HELD down
-    PID NAME              STATUS        SHARE      ANON      HELD  RESIDENT    STAGED    STORED    MEMORY      FILE RATIO FAULTS/s  ZERO/s STAGED/s STORED/s WAITED/s  p50 us  p99 us p99.9 us
-   4100 python3           tree           2GiB      2GiB      8GiB      1GiB    128MiB      6GiB    512MiB      1GiB   4.0     1234      34      200     1000        0    21.5    88.0    12400
-   4101   python3         managed      2.0GiB    2.0GiB    8.0GiB 1023.5MiB  127.9MiB    6.0GiB  511.8MiB 1023.5MiB   4.0        -       -        -        -        -       -       -        -
-   4000 sort              tree          64MiB     64MiB    256MiB     32MiB      4MiB    192MiB     16MiB     32MiB   4.0     1234      34      200     1000        0    21.5    88.0    12400
-   4001   sort            managed       60MiB     60MiB    240MiB     30MiB    3.8MiB    180MiB     15MiB     30MiB   4.0     1234      34      200     1000        0    21.5    88.0    12400
-   4002   sh              managed        2MiB      2MiB      8MiB      1MiB    128KiB      6MiB    512KiB      1MiB   4.0        -       -        -        -        -       -       -        -
+    PID NAME              STATUS        SHARE      ANON      HELD  RESIDENT    STAGED    STORED    MEMORY      FILE RATIO FAULTS/s  ZERO/s STAGED/s STORED/s WAITED/s  p50 us  p99 us p99.9 us      ZERO us    STAGED us    STORED us   SPILLED us
+   4100 python3           tree           2GiB      2GiB      8GiB      1GiB    128MiB      6GiB    512MiB      1GiB   4.0     1234      34      200     1000        0    21.5    88.0    12400      4.5/9.0    11.0/40.0    21.5/80.0     144/9216
+   4101   python3         managed      2.0GiB    2.0GiB    8.0GiB 1023.5MiB  127.9MiB    6.0GiB  511.8MiB 1023.5MiB   4.0        -       -        -        -        -       -       -        -            -            -            -            -
+   4000 sort              tree          64MiB     64MiB    256MiB     32MiB      4MiB    192MiB     16MiB     32MiB   4.0     1234      34      200     1000        0    21.5    88.0    12400      4.5/9.0    11.0/40.0    21.5/80.0     144/9216
+   4001   sort            managed       60MiB     60MiB    240MiB     30MiB    3.8MiB    180MiB     15MiB     30MiB   4.0     1234      34      200     1000        0    21.5    88.0    12400      4.5/9.0    11.0/40.0    21.5/80.0     144/9216
+   4002   sh              managed        2MiB      2MiB      8MiB      1MiB    128KiB      6MiB    512KiB      1MiB   4.0        -       -        -        -        -       -       -        -            -            -            -            -
 
 4100 python3: budget 2 GiB, claimed 2 GiB, anonymous 2 GiB, without Pagoda 8 GiB
 resident 1 GiB, staged 128 MiB, unmanaged 100 KiB, own 1 MiB, base page 64 KiB
@@ -223,7 +235,8 @@ stored 6 GiB in 512 MiB of memory and 1 GiB of file, 4.0:1; to release 64 KiB
 free 3 MiB, ready frames 256 KiB; min 1 MiB, low 2 MiB, high 4 MiB: below high
 faults/s 1234: zero 34, staged 200, stored 1000, there already 0; waited 0
 served in us: p50 21.5, p99 88.0, p99.9 12400.0
-evictions/s 900, clean 0; to the store 800; fetched ahead 0
+p50/p99: zero 4.5/9.0, staged 11.0/40.0, stored 21.5/80.0, spilled 144.0/9216.0
+evictions/s 900, clean 0; to the store 800, from its file 10; fetched ahead 0
 q quit  s/S order  r reverse  / filter  f freeze  arrows select
 ";
 const FILTERED: &str = "\
@@ -241,6 +254,7 @@ stored 180 MiB in 15 MiB of memory and 30 MiB of file, 4.0:1; to release 64 KiB
 free 3 MiB, ready frames 256 KiB; min 1 MiB, low 2 MiB, high 4 MiB: below high
 faults/s 1234: zero 34, staged 200, stored 1000, there already 0; waited 0
 served in us: p50 21.5, p99 88.0, p99.9 12400.0
-evictions/s 900, clean 0; to the store 800; fetched ahead 0
+p50/p99: zero 4.5/9.0, staged 11.0/40.0, stored 21.5/80.0, spilled 144.0/9216.0
+evictions/s 900, clean 0; to the store 800, from its file 10; fetched ahead 0
 q quit  s/S order  r reverse  / filter  f freeze  arrows select
 ";

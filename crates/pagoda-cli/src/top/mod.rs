@@ -26,7 +26,7 @@ use screen::Ended;
 ///
 /// One line for each `pagoda run` of this user, and one for each process below it: share of the budget, anonymous memory
 /// by the kernel's count, what is held in all, resident, staged and stored (before compression), the store's memory and
-/// file, faults a second by kind, and how long handlers take to serve what they read at once, one fault as a rule.
+/// file, faults a second by kind, and how long it takes to serve them, by kind, too (the median and p99).
 /// The programs don't notice. Regions of a library publish nothing: ask `Manager::stats`.
 ///
 /// Keys: q quits, s and S choose the column that orders, r reverses, / filters by name or number, f freezes, the arrows

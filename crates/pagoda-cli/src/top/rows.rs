@@ -6,11 +6,12 @@
 use std::time::Duration;
 
 use pagoda::counters::{Snapshot, Status};
+use pagoda::latencies::Latencies;
 use pagoda::zones::ZoneStats;
-use pagoda_core::latency;
 use serde::Serialize;
 
 use super::find::{Look, Tree};
+use crate::latency::LatencyUs;
 
 /// A tree, and its members.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -95,6 +96,8 @@ pub struct Rates {
     pub faults_zero_s: f64,
     pub faults_staged_s: f64,
     pub faults_stored_s: f64,
+    /// Of them, those whose content was read from the file or the remote store.
+    pub faults_spilled_s: f64,
     pub faults_spurious_s: f64,
     /// Faults that waited for memory.
     pub faults_throttled_s: f64,
@@ -103,29 +106,12 @@ pub struct Rates {
     /// Of them, those whose copy the store still had.
     pub evictions_clean_s: f64,
     pub stores_s: f64,
-    /// Of the rounds in which handlers serve faults, one fault each as a rule; null without any.
-    pub round_us: Option<Percentiles>,
-}
-
-/// In microseconds, at most an eighth too high.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Percentiles {
-    pub p50: f64,
-    pub p99: f64,
-    pub p999: f64,
-}
-
-impl Percentiles {
-    fn of(before: &[u64], now: &[u64]) -> Option<Self> {
-        let added: Vec<u64> =
-            now.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect();
-        let us = |per_mille| latency::percentile(&added, per_mille).map(|ns| ns as f64 / 1000.0);
-        Some(Self { p50: us(500)?, p99: us(990)?, p999: us(999)? })
-    }
+    /// How long the faults took.
+    pub latency_us: LatencyUs,
 }
 
 impl Rates {
-    fn of(before: (&Snapshot, &[u64]), now: (&Snapshot, &[u64]), elapsed: Duration) -> Option<Self> {
+    fn of(before: (&Snapshot, &Latencies), now: (&Snapshot, &Latencies), elapsed: Duration) -> Option<Self> {
         let seconds = elapsed.as_secs_f64();
         if seconds <= 0.0 {
             return None;
@@ -137,13 +123,14 @@ impl Rates {
             faults_zero_s: rate(|counters| counters.faults_zero),
             faults_staged_s: rate(|counters| counters.faults_staged),
             faults_stored_s: rate(|counters| counters.faults_stored),
+            faults_spilled_s: rate(|counters| counters.faults_spilled),
             faults_spurious_s: rate(|counters| counters.faults_spurious),
             faults_throttled_s: rate(|counters| counters.faults_throttled),
             fetched_ahead_s: rate(|counters| counters.fetched_ahead),
             evictions_s: rate(|counters| counters.evictions),
             evictions_clean_s: rate(|counters| counters.evictions_clean),
             stores_s: rate(|counters| counters.stores),
-            round_us: Percentiles::of(before.1, now.1),
+            latency_us: LatencyUs::of(&now.1.since(before.1)),
         })
     }
 }
@@ -201,14 +188,15 @@ fn group(earlier: Option<(&Tree, Duration)>, tree: &Tree) -> Group {
     whole.share_bytes = view.totals.budget_bytes;
     whole.rates = earlier.and_then(|(known, elapsed)| {
         let known = &known.view;
-        Rates::of((&known.totals, &known.rounds), (&view.totals, &view.rounds), elapsed)
+        Rates::of((&known.totals, &known.latencies), (&view.totals, &view.latencies), elapsed)
     });
     let members = view.members.iter().zip(names).map(|(member, name)| {
         let status = Status::from_word(member.counters.status).name();
         let mut row = Row::of(member.identity.pid(), name, status, &member.counters);
         row.rates = earlier.and_then(|(known, elapsed)| {
             let known = known.view.members.iter().find(|known| known.identity == member.identity)?;
-            Rates::of((&known.counters, &known.rounds), (&member.counters, &member.rounds), elapsed)
+            let now = (&member.counters, &member.latencies);
+            Rates::of((&known.counters, &known.latencies), now, elapsed)
         });
         row
     });

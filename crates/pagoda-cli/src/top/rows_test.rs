@@ -1,29 +1,30 @@
 use std::time::Instant;
 
+use pagoda::fault_kind::FaultKind;
 use pagoda::tree::{MemberView, View};
 use pagoda_core::size::Bytes;
 use pagoda_linux::identity::Identity;
 
 use super::*;
+use crate::latency::Percentiles;
 
-fn rounds(ns: &[u64]) -> Vec<u64> {
-    let mut counts = vec![0; latency::BUCKETS];
-    for ns in ns {
-        counts[latency::index_of(*ns)] += 1;
-    }
-    counts
+/// Of faults on zeroes, and a last one on what is in the file.
+fn latencies(ns: &[u64]) -> Latencies {
+    let kind = |at| if at == 3 { FaultKind::Spilled } else { FaultKind::Zero };
+    let faults: Vec<_> = ns.iter().enumerate().map(|(at, ns)| (kind(at), *ns)).collect();
+    Latencies::of_faults(&faults)
 }
 
 fn member(pid: u32, counters: Snapshot, ns: &[u64]) -> MemberView {
     let identity = Identity::new(pid, 1).expect("fits");
-    MemberView { identity, is_first: pid == 100, counters, rounds: rounds(ns) }
+    MemberView { identity, is_first: pid == 100, counters, latencies: latencies(ns) }
 }
 
 fn look(at: Instant, faults: u64, ns: &[u64], pids: &[u32]) -> Look {
     let counters = Snapshot { faults, faults_stored: faults / 2, status: Status::Managed as u64, ..busy() };
     let members = pids.iter().map(|pid| member(*pid, counters, ns)).collect::<Vec<_>>();
     let names = pids.iter().map(|pid| format!("name{pid}")).collect();
-    let view = View { totals: counters, rounds: rounds(ns), claimed: Bytes::mib(60), members };
+    let view = View { totals: counters, latencies: latencies(ns), claimed: Bytes::mib(60), members };
     Look {
         at,
         trees: vec![Tree { path: "/run/pagoda-99-1-0".into(), maker: 99, view, names }],
@@ -51,11 +52,14 @@ fn rates_are_what_was_added_between_two_looks() {
     let [group] = &groups[..] else { panic!("one tree: {groups:?}") };
     let rates = group.tree.rates.expect("known before");
     assert_eq!((rates.faults_s, rates.faults_stored_s, rates.evictions_s), (200.0, 100.0, 0.0));
-    let us = rates.round_us.expect("three rounds");
+    let us = rates.latency_us;
+    let (all, zero, spilled) =
+        (us.all.expect("three faults"), us.zero.expect("two of them"), us.spilled.expect("one"));
     assert!(
-        (40.0..45.0).contains(&us.p50) && us.p999 >= 1000.0,
-        "the round before is not among them: {us:?}"
+        (40.0..45.0).contains(&all.p50) && all.p999 >= 1000.0,
+        "the fault before is not among them: {us:?}"
     );
+    assert!((40.0..45.0).contains(&zero.p999) && spilled.p50 >= 1000.0 && us.stored.is_none(), "{us:?}");
     assert_eq!(group.members[0].rates, Some(rates));
     assert_eq!(group.members[1].rates, None, "not there before: its place counted for others");
     assert_eq!((group.tree.pid, group.tree.name.as_str(), group.tree.share_bytes), (99, "name100", 64 << 20));
@@ -64,13 +68,13 @@ fn rates_are_what_was_added_between_two_looks() {
 }
 
 #[test]
-fn without_an_earlier_look_or_rounds_there_is_no_rate_and_nothing_stored_has_no_ratio() {
+fn without_an_earlier_look_or_faults_there_is_no_rate_and_nothing_stored_has_no_ratio() {
     let now = look(Instant::now(), 5, &[], &[100]);
     assert_eq!(groups(None, &now)[0].tree.rates, None);
     assert_eq!(groups(Some(&now), &now)[0].tree.rates, None, "no time has passed");
     let later = Look { at: now.at + Duration::from_secs(1), ..now.clone() };
     let rates = groups(Some(&now), &later)[0].tree.rates.expect("a second");
-    assert_eq!((rates.faults_s, rates.round_us), (0.0, None));
+    assert_eq!((rates.faults_s, rates.latency_us), (0.0, LatencyUs::default()));
     assert_eq!(
         Row::of(1, "", "", &Snapshot { store_memory_bytes: 5, ..Snapshot::default() }).compression,
         None
@@ -128,8 +132,8 @@ fn a_tree_of_the_same_maker_and_another_program_is_another_tree() {
 #[test]
 fn every_key_of_the_json_is_in_the_documentation() {
     let page = include_str!("../../../../docs/top.md");
-    let us = Some(Percentiles::default());
-    let rates = Some(Rates { round_us: us, ..Rates::default() });
+    let latency_us = LatencyUs { all: Some(Percentiles::default()), ..LatencyUs::default() };
+    let rates = Some(Rates { latency_us, ..Rates::default() });
     let zones = vec![Zone::default()];
     let tree = Row { rates, zones, ..Row::default() };
     let group = Group { tree, claimed_bytes: 0, members: Vec::new() };
@@ -138,7 +142,8 @@ fn every_key_of_the_json_is_in_the_documentation() {
         let object = json.pointer(path).and_then(serde_json::Value::as_object).expect("an object");
         object.keys().cloned().collect::<Vec<_>>()
     };
-    for key in [keys(""), keys("/zones/0"), keys("/rates"), keys("/rates/round_us")].concat() {
+    let of_rates = ["/rates", "/rates/latency_us", "/rates/latency_us/all"].map(keys).concat();
+    for key in [keys(""), keys("/zones/0"), of_rates].concat() {
         assert!(page.contains(&format!("`{key}`")), "{key}");
     }
 }

@@ -12,6 +12,7 @@ use std::process::{Command, Output, Stdio};
 use pagoda::config::Config;
 use pagoda::counters::{Counter, Counters, Status};
 use pagoda::error::{Errno, StartError, StopReason};
+use pagoda::fault_kind::FaultKind;
 use pagoda::tree::Tree;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
@@ -71,6 +72,7 @@ fn managed_engine(tree: &Tree) {
     counters.raise(Counter::AnonPeakBytes, 60 << 20);
     counters.raise(Counter::HeldPeakBytes, 640 << 20);
     counters.add(Counter::Faults, 1234);
+    counters.took(FaultKind::Staged, 9_000);
 }
 
 #[test]
@@ -140,6 +142,9 @@ fn quiet_prints_no_table_and_stats_has_every_counter() {
     assert_eq!(counters.len(), pagoda::counters::COUNT);
     assert_eq!((&counters["faults"], &counters["held_peak_bytes"]), (&1234.into(), &(640 << 20).into()));
     assert_eq!(counters["processes"], 1);
+    let us = &stats["latency_us"];
+    assert!(us["staged"]["p50"].as_f64().is_some_and(|us| (9.0..10.2).contains(&us)), "{us}");
+    assert!(us["all"] == us["staged"] && us["stored"].is_null(), "{us}");
     let processes = stats["processes"].as_array().expect("a list");
     assert_eq!((processes.len(), &processes[0]["status"]), (1, &"managed".into()));
 }

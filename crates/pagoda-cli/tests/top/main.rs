@@ -173,7 +173,7 @@ fn scripts_get_a_table_or_json_of_the_same() {
         rates["faults_s"].as_f64() > Some(0.0) && rates["faults_stored_s"].as_f64() > Some(0.0),
         "{rates}"
     );
-    let us = |key: &str| rates["round_us"][key].as_f64().expect("faults were served");
+    let us = |key: &str| rates["latency_us"]["all"][key].as_f64().expect("faults were served");
     assert!(us("p50") > 0.0 && us("p50") <= us("p99") && us("p99") <= us("p999"), "{rates}");
     let table = output("--once");
     let table = String::from_utf8(table.stdout).expect("text");

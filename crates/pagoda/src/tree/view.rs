@@ -7,16 +7,16 @@
 use std::io;
 use std::path::Path;
 
-use pagoda_core::latency::BUCKETS;
 use pagoda_core::size::Bytes;
 use pagoda_linux::identity::{self, Identity};
 use pagoda_linux::shared_file::WordFile;
 
 use super::{
-    CLAIMS, HEADER_WORDS, Header, IDENTITIES, MAGIC, MEMBERS_MAX, PLACE_WORDS, PLACES, READY, ROUNDS, Sums,
-    WORDS,
+    CLAIMS, HEADER_WORDS, Header, IDENTITIES, LATENCIES, MAGIC, MEMBERS_MAX, PLACE_WORDS, PLACES, READY,
+    Sums, WORDS,
 };
 use crate::counters::{COUNT, Counter, Snapshot};
+use crate::latencies::{LATENCY_WORDS, Latencies};
 
 /// Why a file has nothing to show.
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +37,8 @@ pub enum ViewError {
 pub struct View {
     /// All that [`Tree::totals`](super::Tree::totals) tells.
     pub totals: Snapshot,
-    /// The rounds of all members that ever were, in buckets of [`pagoda_core::latency`].
-    pub rounds: Vec<u64>,
+    /// How long the faults of all members that ever were took.
+    pub latencies: Latencies,
     /// What all members claim of the budget.
     pub claimed: Bytes,
     /// The living, in no order. A member that starts just now may be missing.
@@ -54,13 +54,13 @@ pub struct MemberView {
     pub is_first: bool,
     /// Its counters.
     pub counters: Snapshot,
-    /// Its rounds, in buckets of [`pagoda_core::latency`].
-    pub rounds: Vec<u64>,
+    /// How long its faults took.
+    pub latencies: Latencies,
 }
 
 impl View {
-    /// Looks at the file of a tree. It reads 4.7 KiB for each place that was ever used, 25 KiB besides, and a `/proc` file for each
-    /// member; it waits for nobody.
+    /// Looks at the file of a tree. It reads 1 KiB for each place that was ever used, 13 KiB more for each that had faults, 25 KiB
+    /// besides, and a `/proc` file for each member; it waits for nobody.
     ///
     /// # Errors
     /// See [`ViewError`].
@@ -86,22 +86,22 @@ impl View {
             return Err(ViewError::Torn("its base page is none"));
         }
         let places = read(PLACES, used * PLACE_WORDS)?;
-        let all_rounds = read(ROUNDS, used * BUCKETS)?;
         // Whose namespaces differ from ours has numbers that say nothing here.
         let comparable = identity::namespaces().is_ok_and(|own| own == header(Header::Namespaces));
-        let (mut sums, mut rounds) = (Sums::default(), vec![0u64; BUCKETS]);
+        let (mut sums, mut latencies) = (Sums::default(), Latencies::default());
         let (mut members, mut first, mut claimed) = (Vec::new(), Snapshot::default(), 0u64);
         for index in 0..used {
             let place = &places[index * PLACE_WORDS..][..PLACE_WORDS];
-            let of_member = &all_rounds[index * BUCKETS..][..BUCKETS];
             let word = head[IDENTITIES + index];
             let owner = Identity::from_word(word).filter(|_| place[READY] == word);
             let alive = owner.filter(|owner| !comparable || owner.is_alive());
             let value = |counter: Counter| place[..COUNT][counter as usize];
             sums.add(alive.is_some(), value);
-            for (sum, count) in rounds.iter_mut().zip(of_member) {
-                *sum = sum.saturating_add(*count);
-            }
+            let of_member = match value(Counter::Faults) {
+                0 => Latencies::default(),
+                _ => Latencies::new(read(LATENCIES + index * LATENCY_WORDS, LATENCY_WORDS)?),
+            };
+            latencies.add(&of_member);
             let is_first = word != 0 && word == header(Header::First);
             if is_first {
                 first = Snapshot::of(value);
@@ -109,13 +109,13 @@ impl View {
             if let Some(identity) = alive {
                 claimed = claimed.saturating_add(head[CLAIMS + index]);
                 let counters = Snapshot::of(value);
-                members.push(MemberView { identity, is_first, counters, rounds: of_member.to_vec() });
+                members.push(MemberView { identity, is_first, counters, latencies: of_member });
             }
         }
         let before = header(Header::TurnedAway).saturating_add(header(Header::UnmanagedEnded));
         let budget = Bytes::new(header(Header::BudgetBytes));
         let totals = sums.of_tree(&first, budget, base_page_bytes, before);
-        Ok(Self { totals, rounds, claimed: Bytes::new(claimed), members })
+        Ok(Self { totals, latencies, claimed: Bytes::new(claimed), members })
     }
 }
 

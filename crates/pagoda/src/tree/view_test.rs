@@ -7,6 +7,7 @@ use pagoda_core::page::BasePage;
 
 use super::*;
 use crate::counters::Status;
+use crate::fault_kind::FaultKind;
 use crate::tree::Tree;
 
 struct Scratch {
@@ -42,22 +43,25 @@ fn a_look_tells_what_the_tree_itself_tells() {
     let counters = member.counters();
     counters.set(Counter::Status, Status::Unmanaged as u64);
     counters.add(Counter::Faults, 3);
-    for ns in [1000, 1000, 1_000_000] {
-        counters.add(Counter::FaultServiceNs, ns);
+    for (kind, ns) in [(FaultKind::Zero, 1000), (FaultKind::Zero, 1000), (FaultKind::Spilled, 1_000_000)] {
+        counters.took(kind, ns);
     }
     let view = View::read(&scratch.path).expect("whole");
     assert_eq!(view.totals, scratch.tree.totals());
-    assert_eq!((view.totals.children_unmanaged, view.totals.fault_service_ns), (1, 1_002_000));
+    assert_eq!(view.totals.children_unmanaged, 1);
     assert_eq!(view.claimed, scratch.tree.claimed());
     let [own] = &view.members[..] else { panic!("one member: {:?}", view.members) };
     assert!(own.is_first && own.identity.pid() == std::process::id());
     assert_eq!(
-        (own.counters, &own.rounds, &own.rounds),
-        (counters.snapshot(), &counters.rounds(), &view.rounds)
+        (own.counters, &own.latencies, &own.latencies),
+        (counters.snapshot(), &counters.latencies(), &view.latencies)
     );
-    let median = latency::percentile(&own.rounds, 500).expect("three rounds");
+    assert_eq!(scratch.tree.latencies(), view.latencies);
+    let median = latency::percentile(&own.latencies.of_all(), 500).expect("three faults");
     assert!((1000..=1125).contains(&median), "{median}");
-    assert!(latency::percentile(&own.rounds, 999) >= Some(1_000_000));
+    let spilled = latency::percentile(own.latencies.of(FaultKind::Spilled), 500);
+    assert!(spilled >= Some(1_000_000), "{spilled:?}");
+    assert_eq!(latency::percentile(own.latencies.of(FaultKind::Staged), 500), None);
 }
 
 #[test]
@@ -105,5 +109,6 @@ fn a_file_full_of_ones_is_bounded_and_sums_nothing_past_the_end_of_a_word() {
     let view = View::read(&scratch.path).expect("whole, as far as can be told");
     assert!(view.members.is_empty(), "no identity is all ones");
     assert_eq!((view.totals.faults, view.totals.children_unmanaged), (u64::MAX, u64::MAX));
-    assert_eq!(latency::percentile(&view.rounds, 500), Some(latency::value_of(BUCKETS / 2 - 1)));
+    let half = Some(latency::value_of(latency::BUCKETS / 2 - 1));
+    assert_eq!(latency::percentile(&view.latencies.of_all(), 500), half);
 }
