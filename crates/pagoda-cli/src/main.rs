@@ -7,6 +7,7 @@ mod elf;
 mod latency;
 mod manual;
 mod migrate;
+mod output_file;
 mod place;
 mod preload;
 mod program;
@@ -17,6 +18,7 @@ mod stats;
 mod supervise;
 mod table;
 mod top;
+mod trace;
 
 use std::fmt;
 use std::io::Write;
@@ -40,6 +42,7 @@ enum Subcommands {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
+    Trace(trace::TraceArgs),
     Send(migrate::send::SendArgs),
     Recv(migrate::recv::RecvArgs),
     /// Measure against the kernel, side by side on this machine.
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Subcommands::Run(args) => run::run(&args),
         Subcommands::Doctor(args) => doctor::run(&args).map_err(own),
         Subcommands::Top(args) => top::run(&args),
+        Subcommands::Trace(args) => trace::run(&args),
         Subcommands::Send(args) => migrate::send::run(&args),
         Subcommands::Recv(args) => migrate::recv::run(&args),
         Subcommands::Bench(args) => bench::run(&args).map_err(own),

@@ -15,18 +15,21 @@ use std::time::{Duration, Instant};
 use pagoda::config::{self, Config, MINIMUM_BUDGET};
 use pagoda::error::StartError;
 use pagoda::store::RemoteAddress;
+use pagoda::trace::Trace;
 use pagoda::zones::ZoneConfig;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::process::{self, Inherited};
 
+use crate::output_file::OutputFile;
 use crate::place::{self, TreeFile};
 use crate::refusal::Refusal;
 use crate::sample::{Peaks, Sampler};
-use crate::stats::{Process, Stats, StatsFile};
+use crate::stats::{Process, Stats};
 use crate::supervise::{self, Ended, Failed};
 use crate::table::{self, Summary};
+use crate::trace::file::{self as trace_file, Header};
 use crate::{preload, program};
 use verdict::{failed_below, not_enforced, verdict, was_silent};
 
@@ -78,6 +81,10 @@ pub struct RunArgs {
     /// Write all counters to this file at the end, as JSON.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// Write all faults and evictions to this file at the end, by address and time; `pagoda trace FILE` shows them. The first
+    /// 4 million are kept, in memory beyond the budget, 16 bytes each.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Where the budget can't be enforced, run the program without one, and say so at the end.
     #[arg(long)]
     best_effort: bool,
@@ -91,6 +98,8 @@ struct Managed {
     preload: PathBuf,
     tree: TreeFile,
     config: Config,
+    /// Goes with this value, and its memory with the last process that writes to it.
+    trace: Option<Trace>,
 }
 
 /// Runs it, and returns what this process is to exit with.
@@ -105,8 +114,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         return Err(Refusal::own("no program was named; name one after `--`"));
     };
     let path = program::find(name, std::env::var_os("PATH").as_deref())?;
-    let stats = args.stats.as_deref().map(StatsFile::open).transpose()?;
-    let run = Run { args, path, stats, inherited };
+    let open = |path: &Option<PathBuf>, option| {
+        path.as_deref().map(|path| OutputFile::open(path, option)).transpose()
+    };
+    let (stats, trace) = (open(&args.stats, "--stats")?, open(&args.trace, "--trace")?);
+    let run = Run { args, path, stats, trace, inherited };
     match prepare(args, budget, remote, &run.path) {
         Ok(managed) => run.managed(&managed),
         Err(refusal) if args.best_effort => run.unmanaged(&refusal),
@@ -157,6 +169,9 @@ fn prepare(
     let store_directory = place::store_directory(args.store_dir.as_deref(), store, args.file_limit)?;
     let file_limit = args.file_limit.map_or_else(|| place::default_file_limit(&store_directory), Ok)?;
     let tree = TreeFile::create(std::env::var_os("XDG_RUNTIME_DIR"), budget, args.base_page)?;
+    let trace = args.trace.as_ref().map(|_| Trace::create()).transpose().map_err(|error| {
+        Refusal::own(format!("could not make a file in memory ({error}); free some, or leave --trace out"))
+    })?;
     let config = Config {
         budget,
         base_page: args.base_page,
@@ -169,8 +184,9 @@ fn prepare(
         remote_limit: args.remote_limit.unwrap_or(Bytes::new(u64::MAX)),
         zones: args.zone.clone(),
         zone_policy: args.zone_policy,
+        trace: trace.as_ref().map(Trace::path),
     };
-    Ok(Managed { preload, tree, config })
+    Ok(Managed { preload, tree, config, trace })
 }
 
 /// Whether this machine lets the engine evict safely.
@@ -183,7 +199,8 @@ fn machine_allows() -> Result<(), Refusal> {
 struct Run<'a> {
     args: &'a RunArgs,
     path: PathBuf,
-    stats: Option<StatsFile>,
+    stats: Option<OutputFile>,
+    trace: Option<OutputFile>,
     inherited: Inherited,
 }
 
@@ -204,6 +221,12 @@ impl Run<'_> {
         if verdict.line.is_none() {
             verdict.line = tree.failure().map(failed_below);
         }
+        let base_page = self.args.base_page.bytes() as u64;
+        let header = managed.trace.as_ref().map(|trace| {
+            let header =
+                Header::new(shown(&self.args.command), counters.budget_bytes, base_page, micros(wall));
+            header.counted(trace, counters.untraced)
+        });
         if verdict.table && !self.args.quiet {
             let program = self.args.command[0].to_string_lossy();
             crate::print_error(&table::render(&Summary {
@@ -213,6 +236,7 @@ impl Run<'_> {
                 wall,
                 counters,
                 gauges_at_peak,
+                trace: header.as_ref(),
             }));
         }
         if let Some(line) = &verdict.line {
@@ -225,7 +249,10 @@ impl Run<'_> {
             let stats =
                 stats.zones(&self.args.zone, &counters).counters(counters, &tree.latencies(), processes);
             let stats = stats.exit_status(verdict.exit_status);
-            file.write(&verdict.line.into_iter().fold(stats, Stats::reason));
+            verdict.line.into_iter().fold(stats, Stats::reason).write_to(file);
+        }
+        if let (Some(file), Some(trace), Some(header)) = (self.trace, &managed.trace, header) {
+            file.write(|out| trace_file::write(out, &header, trace.events().take(header.events as usize)));
         }
         Ok(ExitCode::from(verdict.exit_status))
     }
@@ -235,7 +262,14 @@ impl Run<'_> {
         crate::say(not_enforced(refusal));
         if let Some(file) = self.stats {
             let stats = Stats::new(shown(&self.args.command), ended, wall, "unmanaged");
-            file.write(&stats.reason(refusal.to_string()));
+            stats.reason(refusal.to_string()).write_to(file);
+        }
+        if let Some(file) = self.trace {
+            // Nobody traced anything.
+            let budget = budget(self.args)?.get();
+            let base_page = self.args.base_page.bytes() as u64;
+            let header = Header::new(shown(&self.args.command), budget, base_page, micros(wall));
+            file.write(|out| trace_file::write(out, &header, std::iter::empty()));
         }
         Ok(ExitCode::from(ended.end.status()))
     }
@@ -265,6 +299,10 @@ impl Run<'_> {
         })?;
         Ok((ended, start.elapsed()))
     }
+}
+
+fn micros(wall: Duration) -> u64 {
+    u64::try_from(wall.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn shown(command: &[OsString]) -> Vec<String> {

@@ -1,11 +1,7 @@
 //! The JSON that `--stats FILE` writes when the program has ended.
 //!
-//! Fields are only ever added. This module must never fail a run whose program has ended well: what can't be written
-//! is said on standard error.
+//! Fields are only ever added. This module must never count anything itself.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pagoda::counters::{Snapshot, Status};
@@ -15,7 +11,7 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 use crate::latency::LatencyUs;
-use crate::refusal::Refusal;
+use crate::output_file::OutputFile;
 use crate::supervise::{End, Ended};
 
 /// What `--stats` tells of a run. Sizes are bytes.
@@ -155,42 +151,12 @@ impl Stats {
     }
 }
 
-/// The file to write to, opened before the program starts: one that can't be written is an error at once.
-pub struct StatsFile {
-    file: File,
-    path: PathBuf,
-}
-
-impl StatsFile {
-    /// Opens it; what it holds stays until there is something to write.
-    pub fn open(path: &Path) -> Result<Self, Refusal> {
-        // A pipe or a terminal can't be cut, and a regular file is cut when it is written.
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|error| {
-                Refusal::own(format!(
-                    "{} can't be written ({error}); give another file: --stats FILE",
-                    path.display()
-                ))
-            })?;
-        Ok(Self { file, path: path.to_owned() })
-    }
-
-    /// Replaces what it holds.
-    pub fn write(mut self, stats: &Stats) {
-        if let Err(error) = self.try_write(stats) {
-            crate::say(format_args!(
-                "could not write {} ({error}); the program has ended well",
-                self.path.display()
-            ));
-        }
-    }
-
-    fn try_write(&mut self, stats: &Stats) -> io::Result<()> {
-        if self.file.metadata()?.is_file() {
-            self.file.set_len(0)?;
-        }
-        let mut text = serde_json::to_vec_pretty(stats)?;
-        text.push(b'\n');
-        self.file.write_all(&text)
+impl Stats {
+    /// Replaces what the file holds.
+    pub fn write_to(&self, file: OutputFile) {
+        file.write(|out| {
+            serde_json::to_writer_pretty(&mut *out, self)?;
+            out.write_all(b"\n")
+        });
     }
 }

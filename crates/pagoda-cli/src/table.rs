@@ -11,6 +11,7 @@ use pagoda::zones::{ZoneConfig, ZoneStats, age_ratio};
 use pagoda_core::size::Bytes;
 
 use crate::supervise::{End, Ended};
+use crate::trace::file::Header;
 
 /// What the table tells of.
 pub struct Summary<'a> {
@@ -24,6 +25,8 @@ pub struct Summary<'a> {
     pub counters: Snapshot,
     /// The zones of the budget, if it is divided.
     pub zones: &'a [ZoneConfig],
+    /// What was traced, if anything was to be.
+    pub trace: Option<&'a Header>,
     /// The gauges are those of the moment when most was held, not of the end.
     pub gauges_at_peak: bool,
 }
@@ -98,6 +101,10 @@ pub fn render(summary: &Summary) -> String {
     }
     zones(&mut table, summary);
     table.row("own", bytes(counters.own_bytes), format_args!("Pagoda's tables, stacks and heap"));
+    if let Some(Header { events, dropped, untraced, .. }) = summary.trace {
+        let says = format_args!("faults and evictions; {dropped} dropped, {untraced} processes not traced");
+        table.row("traced", events.to_string(), says);
+    }
     if several {
         table.row("processes", counters.processes.to_string(), format_args!("{}", processes(counters)));
     }

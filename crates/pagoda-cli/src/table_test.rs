@@ -11,6 +11,7 @@ fn render_with(counters: Snapshot) -> String {
         wall: Duration::from_millis(1234),
         counters,
         gauges_at_peak: counters.processes > 1,
+        trace: None,
     })
 }
 

@@ -218,14 +218,14 @@ fn number(rest: &mut &[u8], separator: u8, radix: u32) -> Option<u64> {
 /// memfds, System V and POSIX shared memory.
 const SHARED_MEMORY: [&[u8]; 4] = [b"/dev/zero", b"/memfd:", b"/SYSV", b"/dev/shm/"];
 
-/// How the name of the counters file begins that `pagoda run` makes there.
-const OWN_COUNTERS: &[u8] = b"/dev/shm/pagoda-";
+/// How the names of the counters file and of the trace begin that `pagoda run` makes there.
+const OWN: [&[u8]; 2] = [b"/dev/shm/pagoda-", b"/memfd:pagoda-trace "];
 
 fn kind(name: &[u8], inode: u64) -> MappingKind {
     // The inode first: a file may have any name, `[heap]` included. Some file systems number from 0, hence the slash.
     if inode != 0 || name.starts_with(b"/") {
         let is_shared_memory = SHARED_MEMORY.iter().any(|start| name.starts_with(start));
-        let is_shared_memory = is_shared_memory && !name.starts_with(OWN_COUNTERS);
+        let is_shared_memory = is_shared_memory && !OWN.iter().any(|start| name.starts_with(start));
         return if is_shared_memory { MappingKind::SharedMemory } else { MappingKind::File };
     }
     match name {

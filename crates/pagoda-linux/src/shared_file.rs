@@ -4,14 +4,16 @@
 //! at any time. It must never hold a pointer: the other side of the file is another process. Who only looks, and does not
 //! trust the writer, reads words by [`WordFile`] and maps nothing: a mapped file that is cut short kills its reader.
 
+use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::OFlags;
+use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// A fixed number of atomic words in a shared mapping. Dropping it unmaps; the file stays.
@@ -93,6 +95,35 @@ impl Drop for SharedWords {
     }
 }
 
+/// A file of words in memory, without a name: nothing is left of it when its maker and all who opened it are gone, however they
+/// ended. As long as its maker lives, those who may look into that process open it by [`path`](Self::path).
+pub struct NamelessWords {
+    words: SharedWords,
+    file: File,
+}
+
+impl NamelessWords {
+    /// Creates it, all zero. What is never written takes no memory. `name` is what `/proc/PID/maps` shows.
+    pub fn create(name: &CStr, words: usize) -> io::Result<Self> {
+        let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+        file.set_len(SharedWords::bytes(words) as u64)?;
+        Ok(Self { words: SharedWords::map(&file, words)?, file })
+    }
+
+    /// Where [`SharedWords::open`] finds it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+}
+
+impl Deref for NamelessWords {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        &self.words
+    }
+}
+
 /// A file of words that is only looked at, as it is at each read.
 pub struct WordFile {
     file: File,
@@ -154,6 +185,18 @@ mod tests {
         assert!(SharedWords::create(&path, 2).is_err(), "an existing file is never taken over");
         std::fs::write(&path, b"short").expect("write");
         assert!(SharedWords::open(&path, 2).is_err());
+    }
+
+    #[test]
+    fn a_nameless_file_is_shared_by_its_path_and_gone_with_its_maker() {
+        let maker = NamelessWords::create(c"test", 600).expect("create");
+        let (path, other) = (maker.path(), SharedWords::open(&maker.path(), 600).expect("open"));
+        other[599].store(7, Ordering::Relaxed);
+        assert_eq!(maker[599].load(Ordering::Relaxed), 7);
+        assert!(SharedWords::open(&path, 1200).is_err(), "of another version");
+        drop(maker);
+        assert!(SharedWords::open(&path, 600).is_err());
+        assert_eq!(other[599].load(Ordering::Relaxed), 7, "who has it keeps it");
     }
 
     #[test]

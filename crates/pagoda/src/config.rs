@@ -1,8 +1,8 @@
 //! The configuration of one managed process, and the one string that carries it through `PAGODA_CONFIG`.
 //!
 //! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;fetch-ahead=1;remote=ADDRESS;remote-limit=BYTES;
-//! zones=NAME=BYTES@PLACE,...;zone-policy=NAME`, in one line, remote and its limit only if there is a remote store, zones and their
-//! policy only if there are several. A path may hold any byte but NUL: `%`, `;` and NUL are written as `%` and
+//! zones=NAME=BYTES@PLACE,...;zone-policy=NAME;trace=PATH`, in one line, remote and its limit only if there is a remote store, zones and
+//! their policy only if there are several, the trace only if there is one. A path may hold any byte but NUL: `%`, `;` and NUL are written as `%` and
 //! two hexadecimal digits. Reading must never guess: a field that is
 //! unknown, missing or given twice is an error, for then the two sides are of different versions.
 
@@ -58,6 +58,8 @@ pub struct Config {
     pub zones: Vec<ZoneConfig>,
     /// How they share allocations.
     pub zone_policy: ZonePolicy,
+    /// The trace, made by whoever reads it; none if nobody does.
+    pub trace: Option<PathBuf>,
 }
 
 /// Why a configuration string could not be read.
@@ -111,10 +113,23 @@ const REMOTE: &str = "remote";
 const REMOTE_LIMIT: &str = "remote-limit";
 const ZONES: &str = "zones";
 const ZONE_POLICY: &str = "zone-policy";
+const TRACE: &str = "trace";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 11] =
-    [BUDGET, BASE, COUNTERS, STORE, FILE, BEST_EFFORT, FETCH_AHEAD, REMOTE, REMOTE_LIMIT, ZONES, ZONE_POLICY];
+const FIELDS: [&str; 12] = [
+    BUDGET,
+    BASE,
+    COUNTERS,
+    STORE,
+    FILE,
+    BEST_EFFORT,
+    FETCH_AHEAD,
+    REMOTE,
+    REMOTE_LIMIT,
+    ZONES,
+    ZONE_POLICY,
+    TRACE,
+];
 
 impl Config {
     /// The value of [`ENV`] that says this.
@@ -139,6 +154,10 @@ impl Config {
             let zones: Vec<String> = self.zones.iter().map(ZoneConfig::to_string).collect();
             let rest = format!(";{ZONES}={};{ZONE_POLICY}={}", zones.join(","), self.zone_policy.name());
             text.extend_from_slice(rest.as_bytes());
+        }
+        if let Some(path) = &self.trace {
+            text.extend_from_slice(b";trace=");
+            escape(path.as_os_str(), &mut text);
         }
         OsString::from_vec(text)
     }
@@ -169,6 +188,7 @@ impl Config {
             remote_limit,
             zones,
             zone_policy,
+            trace,
         ] = values;
         Ok(Self {
             budget: parse(BUDGET, budget)?,
@@ -187,6 +207,7 @@ impl Config {
                 Some(_) => parse(ZONE_POLICY, zone_policy)?,
                 None => ZonePolicy::default(),
             },
+            trace: trace.map(|value| path(TRACE, value)).transpose()?,
             zones: zones.map_or(Ok(Vec::new()), |list| {
                 list.split(|&byte| byte == b',').map(|zone| parse(ZONES, Some(zone))).collect()
             })?,
@@ -267,6 +288,7 @@ mod tests {
             remote_limit: Bytes::ZERO,
             zones: Vec::new(),
             zone_policy: ZonePolicy::default(),
+            trace: None,
         }
     }
 
@@ -277,6 +299,7 @@ mod tests {
             store in proptest::collection::vec(1u8.., 1..40),
             budget: u64, file: u64, flags: [bool; 2], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
             zones in proptest::collection::vec("[a-z]{1,9}=[0-9]{1,9}(|@remote|@node[0-9]{1,5})", 0..4),
+            trace in proptest::option::of("/[ -~]{1,9}"),
         ) {
             let mut config = config(counters, store, budget, file, flags);
             if let Some(password) = remote {
@@ -289,6 +312,7 @@ mod tests {
                 config.zones = zones.iter().map(|zone| zone.parse().expect("a zone")).collect();
                 config.zone_policy = ZonePolicy::ALL[config.zones.len()];
             }
+            config.trace = trace.map(PathBuf::from);
             prop_assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(config));
         }
 

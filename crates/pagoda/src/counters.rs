@@ -301,6 +301,8 @@ counters! {
     Total RetriesAgain retries_again,
     /// Time spent serving faults, in nanoseconds, of all handlers together.
     Total FaultServiceNs fault_service_ns,
+    /// Processes with an engine whose faults and evictions are missing in the trace that was asked for.
+    Total Untraced untraced,
     /// Base pages moved out of a region.
     Total Evictions evictions,
     /// Base pages of which the store still had what was moved out: nothing was stored again.

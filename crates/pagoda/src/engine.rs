@@ -42,6 +42,7 @@ use crate::pins::Pins;
 use crate::reclaim::Hand;
 use crate::store::TieredStore;
 use crate::table::Table;
+use crate::trace::Tracer;
 use crate::zones::Zones;
 
 /// What ends the process (or, in a test, the engine) when it can't go on.
@@ -76,6 +77,8 @@ pub(crate) struct Engine {
     #[cfg(feature = "migrate")]
     pub(crate) owed: Owed,
     pub(crate) counters: Arc<Counters>,
+    /// Where faults and evictions are told one by one, if somebody asked for it.
+    pub(crate) trace: Option<Tracer>,
     pub(crate) pins: Pins,
     pub(crate) hand: Mutex<Hand>,
     pub(crate) base: BasePage,
@@ -157,6 +160,7 @@ impl Engine {
             #[cfg(feature = "migrate")]
             owed: Owed::default(),
             counters,
+            trace: None,
             pins: Pins::default(),
             hand: Mutex::new(Hand::default()),
             base,

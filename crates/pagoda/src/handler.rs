@@ -160,6 +160,9 @@ impl Engine {
         if kind == FaultKind::Spilled {
             self.counters.add(Counter::FaultsSpilled, 1);
         }
+        if let Some(trace) = &self.trace {
+            trace.fault(kind, fault.address, now_ns, took_ns);
+        }
     }
 
     fn try_to_serve(&self, fault: Fault, kind: &mut FaultKind, scratch: &mut Scratch) -> bool {

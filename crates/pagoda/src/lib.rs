@@ -101,6 +101,7 @@ pub mod region;
 mod release;
 pub mod store;
 mod table;
+pub mod trace;
 pub mod tree;
 mod watch;
 mod zone;

@@ -281,6 +281,7 @@ impl Manager {
             remote_limit: Bytes::ZERO,
             zones: Vec::new(),
             zone_policy: ZonePolicy::default(),
+            trace: None,
         };
         let policies = Policies { fault_around: true, by_density: true, ..Policies::default() };
         ManagerBuilder { config, mode: Mode::Full, policies }

@@ -18,10 +18,11 @@ use pagoda_linux::uffd::Uffd;
 
 use crate::assemble::{Owner, Policies, assemble, handler_count};
 use crate::config::Config;
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::engine::Engine;
 use crate::error::{Errno, StartError, StopReason};
 use crate::store::Scratch;
+use crate::trace::Tracer;
 use crate::tree::ShareKeeper;
 use crate::watch::Watcher;
 
@@ -50,7 +51,12 @@ impl ProcessEngine {
         stop_hook: fn(StopReason) -> !,
     ) -> Result<PreparedEngine, StartError> {
         let policies = Policies::default();
-        let engine = assemble(config, counters, Owner::Process(of_parent), adoption, policies, stop_hook)?;
+        let mut engine =
+            assemble(config, counters, Owner::Process(of_parent), adoption, policies, stop_hook)?;
+        if let Some(path) = &config.trace {
+            // A program is not ended for a trace that it has no part in; `pagoda run` says so.
+            engine.trace = Tracer::open(path).inspect_err(|_| engine.counters.add(Counter::Untraced, 1)).ok();
+        }
         engine.set_budget(keeper.share());
         engine.has_forked.store(is_child, Ordering::Release);
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));

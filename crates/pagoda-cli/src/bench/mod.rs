@@ -36,6 +36,8 @@ mod tree;
 pub mod worker;
 mod zones;
 
+pub use html::{document, escaped};
+
 use std::path::Path;
 use std::process::ExitCode;
 

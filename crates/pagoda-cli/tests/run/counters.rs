@@ -107,6 +107,7 @@ fn the_program_is_told_its_configuration() {
         remote_limit: Bytes::ZERO,
         zones: Vec::new(),
         zone_policy: pagoda::ZonePolicy::Fair,
+        trace: None,
     };
     assert_eq!(config, expected);
     assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(expected));

@@ -97,6 +97,7 @@ impl Engine {
             return None;
         }
         self.went_out(zone, moved as i64);
+        self.trace_evicted(start, moved);
         for (i, slot) in slots.into_iter().enumerate() {
             let entry = span.entry(first + i);
             let of_page = (moved.saturating_sub(i * entry_bytes)).min(entry_bytes);
@@ -157,6 +158,10 @@ impl Engine {
         let (out, stop) = self.evict_granules(&page, word.resident().without(taken), &slots);
         let [slot] = slots;
         self.went_out(word.zone(), i64::from(out.count()) * 4096);
+        for (first, end) in out.runs() {
+            let gone = page.addresses(first, end);
+            self.trace_evicted(gone.start(), gone.len());
+        }
         // What stays because it must is not tried again at once.
         let warmth = match stop {
             Some(Stop::Refused) => 3,

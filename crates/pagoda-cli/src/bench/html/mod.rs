@@ -45,16 +45,23 @@ const STYLE: &str = "\
     .failed{border-left:4px solid #d55e00;padding-left:.8em;white-space:pre-wrap}\
     pre{white-space:pre-wrap;word-break:break-all;font-size:12px}";
 
+/// A page of its own: it forbids itself to load anything. `body` is HTML.
+pub fn document(title: &str, body: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{}</title>\
+         <style>{STYLE}</style></head><body>\n{body}</body></html>\n",
+        escaped(title)
+    )
+}
+
 /// The page.
 pub fn page(about: &About, outcomes: &[Outcome]) -> String {
     let run =
         if about.quick { "a quick run: one pair or round each, for a first look" } else { "a full run" };
     let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>Pagoda on this machine</title>\
-         <style>{STYLE}</style></head><body>\n<h1>Pagoda on this machine</h1>\n\
-         <p>{}</p>\n<p>pagoda {}, {}, {run}. Every figure is a median; the line across a bar goes from the least to the \
+        "<h1>Pagoda on this machine</h1>\n<p>{}</p>\n<p>pagoda {}, {}, {run}. Every figure is a median; the line across a bar goes from the least to the \
          greatest.</p>\n",
         escaped(&about.machine),
         escaped(about.version),
@@ -71,7 +78,7 @@ pub fn page(about: &About, outcomes: &[Outcome]) -> String {
     for outcome in outcomes {
         page += &section(outcome);
     }
-    page + "</body></html>\n"
+    document("Pagoda on this machine", &page)
 }
 
 fn summary(outcomes: &[Outcome]) -> String {
@@ -146,7 +153,7 @@ fn section(outcome: &Outcome) -> String {
 }
 
 /// Text that can stand anywhere in the page, attributes included.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {
         match char {

@@ -1,0 +1,50 @@
+//! A file that a run writes when its program has ended, opened before the program starts: one that can't be written is an
+//! error at once.
+//!
+//! This module must never fail a run whose program has ended well: what can't be written then is said on standard error.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::refusal::Refusal;
+
+/// The file.
+pub struct OutputFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl OutputFile {
+    /// Opens what `option` names; what it holds stays until there is something to write.
+    pub fn open(path: &Path, option: &str) -> Result<Self, Refusal> {
+        // A pipe or a terminal can't be cut, and a regular file is cut when it is written.
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|error| {
+                Refusal::own(format!(
+                    "{} can't be written ({error}); give another file: {option} FILE",
+                    path.display()
+                ))
+            })?;
+        Ok(Self { file, path: path.to_owned() })
+    }
+
+    /// Replaces what it holds by what `write` writes.
+    pub fn write(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+        if let Err(error) = self.try_write(write) {
+            crate::say(format_args!(
+                "could not write {} ({error}); the program has ended well",
+                self.path.display()
+            ));
+        }
+    }
+
+    fn try_write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        let mut buffered = BufWriter::new(&self.file);
+        write(&mut buffered)?;
+        buffered.flush()
+    }
+}
