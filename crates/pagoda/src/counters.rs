@@ -299,7 +299,7 @@ counters! {
     Total FaultsThrottled faults_throttled,
     /// Times a fill met an unread event and was tried again.
     Total RetriesAgain retries_again,
-    /// Time spent serving faults, in nanoseconds, of all handlers together.
+    /// The time from a fault's having been read to its having been served, in nanoseconds, of all faults together.
     Total FaultServiceNs fault_service_ns,
     /// Processes with an engine whose faults and evictions are missing in the trace that was asked for.
     Total Untraced untraced,

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use pagoda_linux::fault_signal::FaultServer;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
-use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::handler::Fault;
@@ -97,8 +96,6 @@ impl FaultServer for InThread {
             tries += 1;
             if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
         }
-        engine.counters.add(Counter::Faults, 1);
-        engine.counters.add(Counter::FaultServiceNs, now_ns() - since_ns);
         true
     }
 }

@@ -1,4 +1,5 @@
-//! `pagoda bench all`: every bench as a process of its own, one after the other, and one page of what they printed.
+//! `pagoda bench all`: every bench as a process of its own, one after the other, and one page of what they printed, with a
+//! heat map of a program that is traced beside them.
 //!
 //! A bench that fails is told with what it said, and the rest go on. Asked to end, the bench that runs is asked to end and
 //! waited for, so that it undoes what it set up, and no page is written. This module must never measure anything itself.
@@ -20,6 +21,7 @@ use super::html::{About, Outcome, page};
 use super::list::{BENCHES, Entry};
 use super::machine::Machine;
 use super::process::{Cancel, Reader};
+use super::traced;
 
 /// All quick ones together: five minutes are promised, and the last one may take [`GRACE`] to end. What doesn't fit is ended
 /// and told so.
@@ -48,8 +50,8 @@ pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
     // Before anything is measured for nothing. What it holds stays until there is something to write.
     let writable = OpenOptions::new().write(true).create(true).truncate(false).open(&args.html);
     let mut file = writable.with_context(|| format!("opening {}", args.html.display()))?;
-    let outcomes = match run_all(&program, args.quick) {
-        Ok(outcomes) => outcomes,
+    let (heat, outcomes) = match run_all(&program, args.quick) {
+        Ok(all) => all,
         Err(error) => {
             if is_new {
                 // Whoever removed it before has done our work.
@@ -64,7 +66,7 @@ pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
         when: utc(SystemTime::now()),
         quick: args.quick,
     };
-    let html = page(&about, &outcomes);
+    let html = page(&about, &outcomes, &heat);
     file.set_len(0)
         .and_then(|()| file.write_all(html.as_bytes()))
         .with_context(|| args.html.display().to_string())?;
@@ -76,10 +78,12 @@ pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn run_all(program: &Path, quick: bool) -> anyhow::Result<Vec<Outcome>> {
+/// The heat map, and every bench.
+fn run_all(program: &Path, quick: bool) -> anyhow::Result<(String, Vec<Outcome>)> {
     let cancel = Cancel::on_signals()?;
     let progress = progress()?;
     let deadline = Instant::now() + QUICK;
+    let heat = traced::figure(program, &cancel)?;
     let mut outcomes = Vec::new();
     for entry in &BENCHES {
         progress.set_message(entry.name);
@@ -90,7 +94,7 @@ fn run_all(program: &Path, quick: bool) -> anyhow::Result<Vec<Outcome>> {
         progress.inc(1);
     }
     progress.finish_and_clear();
-    Ok(outcomes)
+    Ok((heat, outcomes))
 }
 
 fn progress() -> anyhow::Result<ProgressBar> {
@@ -129,14 +133,18 @@ fn outcome(
 }
 
 /// How a bench ended by itself.
-struct Ended {
-    status: ExitStatus,
-    output: String,
-    errors: String,
+pub struct Ended {
+    pub status: ExitStatus,
+    pub output: String,
+    pub errors: String,
 }
 
 /// Waits for it. The inner error says why it was ended.
-fn finish(mut command: Command, limit: Duration, cancel: &Cancel) -> anyhow::Result<Result<Ended, String>> {
+pub fn finish(
+    mut command: Command,
+    limit: Duration,
+    cancel: &Cancel,
+) -> anyhow::Result<Result<Ended, String>> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let begun = Instant::now();
     let mut child = command.spawn().context("starting a bench")?;

@@ -24,13 +24,20 @@ pub struct Entry {
 }
 
 /// All of them, in the order in which `all` runs them: the longest last, so that where time runs out only they lack it.
-pub static BENCHES: [Entry; 7] = [
+pub static BENCHES: [Entry; 8] = [
     Entry {
         name: "zones",
         shows: "From which zone frames are taken: the fair policy and its baselines by counts, and what an allocation costs",
         takes_min: 1,
         takes_quick_s: 1,
         charts: charts::zones,
+    },
+    Entry {
+        name: "counters",
+        shows: "What counting and timing a fault costs, over what serving it takes",
+        takes_min: 1,
+        takes_quick_s: 2,
+        charts: charts::counters,
     },
     Entry {
         name: "clear",

@@ -4,8 +4,8 @@
 //! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `clear` compares the orders in which
 //! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library and kills
 //! processes with as much stored (`release/`), `migrate` moves them to another process (`migrate/`), `base-page` touches them
-//! densely and sparsely (`base_page/`). `list.rs` says what there is, and `all.rs` runs all
-//! of it for one page (`html/`). The worker process that is measured is `worker.rs`. But for these two, nothing here knows the engine: Pagoda is
+//! densely and sparsely (`base_page/`), `counters` times the engine's own counting (`counters.rs`). `list.rs` says what there is, and `all.rs` runs all
+//! of it for one page (`html/`), with a trace of a program of its own (`traced.rs`). The worker process that is measured is `worker.rs`. But for these two, nothing here knows the engine: Pagoda is
 //! started as anyone starts it, by `pagoda run`.
 
 mod all;
@@ -14,6 +14,7 @@ mod budget;
 mod churn;
 mod clear;
 mod command;
+mod counters;
 mod data;
 mod histogram;
 mod html;
@@ -32,6 +33,7 @@ mod report;
 mod scratch;
 mod stats;
 mod text_table;
+mod traced;
 mod tree;
 pub mod worker;
 mod zones;
@@ -74,7 +76,14 @@ enum Bench {
     Migrate(migrate::MigrateArgs),
     /// Base pages of 4, 16 and 64 KiB by density, against the kernel's small, huge and 64 KiB pages: faults, tables, memory, time
     BasePage(base_page::BasePageArgs),
-    /// Every bench, and one HTML page of all their figures
+    /// What counting and timing a fault costs, over what serving it takes
+    ///
+    /// The JSON has `counting_ns`, the counting calls of one fault by one thread, `counting_at_once_ns`, the same while all handlers do
+    /// nothing else, `clock_ns`, one read of the clock, `service_us`, the median time of a fault in a managed program,
+    /// `counting_percent`, the calls over that, and `timing_percent`, the calls and the clock over it; each with the least and the
+    /// greatest of the rounds in `_spread`.
+    Counters(counters::CountersArgs),
+    /// Every bench, one HTML page of all their figures, and a heat map of a traced program
     All(all::AllArgs),
 }
 
@@ -157,6 +166,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Release(args) => release::run(args),
         Bench::Migrate(args) => migrate::run(args),
         Bench::BasePage(args) => base_page::run(args),
+        Bench::Counters(args) => counters::run(args),
         Bench::All(args) => all::run(args),
     };
     match result {

@@ -109,21 +109,17 @@ impl Heat {
             "<svg viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\">\
              <title>Faults and evictions by address and time</title>"
         );
-        let mut labelled = None;
-        for (at, (&(pid, block), &top)) in self.rows.iter().zip(&tops).enumerate() {
-            let begins = at == 0 || !self.is_joined(at);
-            if begins && labelled.is_none_or(|above| top >= above + LABEL) {
-                labelled = Some(top);
-                let address = block << self.block_bits;
-                // Writing to a string does not fail, here and below.
-                let _ = write!(
-                    svg,
-                    "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-                    LEFT - 8,
-                    top + 9,
-                    escaped(&format!("{pid} {address:x}")),
-                );
-            }
+        for at in self.labelled(&tops) {
+            let (pid, block) = self.rows[at];
+            let address = block << self.block_bits;
+            // Writing to a string does not fail, here and below.
+            let _ = write!(
+                svg,
+                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+                LEFT - 8,
+                tops[at] + 9,
+                escaped(&format!("{pid} {address:x}")),
+            );
         }
         for (kind, (counts, colour)) in self.counts.iter().zip(COLOURS).enumerate() {
             self.fields(&mut svg, counts, kind * CELL / 2, &tops, tall, colour);
@@ -175,6 +171,22 @@ impl Heat {
                 line + 16,
             );
         }
+    }
+
+    /// The rows that are named: where memory begins after a gap, that of the most rows first, as far as there is room.
+    fn labelled(&self, tops: &[usize]) -> Vec<usize> {
+        let mut begins: Vec<usize> = (0..tops.len()).filter(|&at| at == 0 || !self.is_joined(at)).collect();
+        let ends = begins.iter().skip(1).copied().chain([tops.len()]);
+        let mut sizes: Vec<(usize, usize)> =
+            begins.iter().zip(ends).map(|(at, end)| (end - at, *at)).collect();
+        sizes.sort_by_key(|(rows, at)| (std::cmp::Reverse(*rows), *at));
+        begins.clear();
+        for (_, at) in sizes {
+            if begins.iter().all(|&other| tops[at].abs_diff(tops[other]) >= LABEL) {
+                begins.push(at);
+            }
+        }
+        begins
     }
 
     /// Whether a row's memory begins where that of the row above ends.

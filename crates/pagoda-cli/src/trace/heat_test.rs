@@ -47,6 +47,13 @@ fn gaps_are_cut_out_and_every_event_is_in_its_field() {
 }
 
 #[test]
+fn where_there_is_no_room_for_two_names_the_larger_memory_has_its_own() {
+    let large = (0..50).map(|at| fault(1, 7, (1 << 40) + at * MIB / 16));
+    let svg = Heat::of(&trace(large.chain([fault(1, 7, 1 << 30)]).collect())).svg();
+    assert!(svg.contains("7 10000000000<") && !svg.contains("7 40000000<"), "{svg}");
+}
+
+#[test]
 fn whatever_is_spread_is_drawn_in_few_rows() {
     let wide = Heat::of(&trace((0..100_000).map(|at| fault(at, 7, at << 24)).collect()));
     assert!(wide.rows.len() <= ROWS_MAX && wide.rows.len() > ROWS_MAX / 3, "{}", wide.rows.len());

@@ -276,6 +276,23 @@ pub fn release(json: &Value) -> Vec<Chart> {
     ]
 }
 
+/// Of `pagoda bench counters`.
+pub fn counters(json: &Value) -> Vec<Chart> {
+    let costs = Bars::of(json)
+        .figure(Side::Pagoda, "counting, one thread", "/counting_ns")
+        .figure(Side::Pagoda, "counting, all handlers at once", "/counting_at_once_ns")
+        .figure(Side::Pagoda, "one read of the clock", "/clock_ns");
+    let part = Bars::of(json).figure(Side::Pagoda, "counting", "/counting_percent").figure(
+        Side::Pagoda,
+        "counting and the clock",
+        "/timing_percent",
+    );
+    vec![
+        costs.chart("Counting and timing one fault", "nanoseconds, less is better"),
+        part.chart("Of what serving a fault takes", "percent of the median, less is better"),
+    ]
+}
+
 /// Of `pagoda bench zones`.
 pub fn zones(json: &Value) -> Vec<Chart> {
     const POLICIES: [(&str, Side); 4] = [

@@ -56,8 +56,8 @@ pub fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// The page.
-pub fn page(about: &About, outcomes: &[Outcome]) -> String {
+/// The page; `heat` is the figure of a traced program, as HTML.
+pub fn page(about: &About, outcomes: &[Outcome], heat: &str) -> String {
     let run =
         if about.quick { "a quick run: one pair or round each, for a first look" } else { "a full run" };
     let mut page = format!(
@@ -78,6 +78,10 @@ pub fn page(about: &About, outcomes: &[Outcome]) -> String {
     for outcome in outcomes {
         page += &section(outcome);
     }
+    page += "<h2 id=\"trace\">A trace</h2>\n<p>A program with twice its budget of data fills it, reads it in order, and touches it \
+             unevenly and at random, under <code>pagoda run --memory 64M --trace FILE</code>; <code>pagoda trace FILE --html PAGE</code> \
+             draws any other.</p>\n";
+    page += heat;
     document("Pagoda on this machine", &page)
 }
 

@@ -8,6 +8,8 @@ use markup5ever_rcdom::{Handle, NodeData, RcDom};
 
 use super::super::list::BENCHES;
 use super::*;
+use crate::trace::figure;
+use crate::trace::file::{Header, Kind, Line, Trace};
 
 fn canned(name: &str) -> Value {
     let text = match name {
@@ -17,6 +19,7 @@ fn canned(name: &str) -> Value {
         "release" => include_str!("canned/release.json"),
         "migrate" => include_str!("canned/migrate.json"),
         "zones" => include_str!("canned/zones.json"),
+        "counters" => include_str!("canned/counters.json"),
         "base-page" => include_str!("canned/base-page.json"),
         other => panic!("the bench {other} has no canned figures"),
     };
@@ -35,6 +38,16 @@ fn outcomes() -> Vec<Outcome> {
 
 fn about() -> About {
     About { machine: "a <b>machine</b>".to_owned(), version: "1.2.3", when: "today".to_owned(), quick: true }
+}
+
+/// Of a small trace, through the code that draws any.
+fn heat() -> String {
+    let header = Header::new(vec!["a <program>".to_owned()], 64 << 20, 64 << 10, 1000);
+    let lines = vec![
+        Line(10, 7, Kind::Zero, 1 << 30, 4096, Some(3.0)),
+        Line(500, 7, Kind::Eviction, 1 << 30, 1 << 20, None),
+    ];
+    figure(&Trace { header: Header { events: 2, ..header }, lines })
 }
 
 /// The document, without the quirks mode and the errors that a browser would swallow.
@@ -79,7 +92,7 @@ fn text_of(node: &Handle) -> String {
 
 #[test]
 fn the_page_parses_and_has_a_plot_of_everything_that_was_measured() {
-    let (dom, outcomes) = (parsed(&page(&about(), &outcomes())), outcomes());
+    let (dom, outcomes) = (parsed(&page(&about(), &outcomes(), &heat())), outcomes());
     let charts: Vec<Chart> = outcomes
         .iter()
         .flat_map(|outcome| (outcome.entry.charts)(outcome.json.as_ref().expect("canned")))
@@ -90,7 +103,9 @@ fn the_page_parses_and_has_a_plot_of_everything_that_was_measured() {
         assert!(chart.bars.iter().all(|bar| bar.value.is_finite()), "{}", chart.title);
     }
     let plots = elements(&dom, "svg");
-    assert_eq!((plots.len(), elements(&dom, "figure").len()), (charts.len(), charts.len()));
+    // The last one is the heat map.
+    assert_eq!((plots.len(), elements(&dom, "figure").len()), (charts.len() + 1, charts.len() + 1));
+    assert!(text_of(plots.last().expect("plots")).contains("Faults and evictions by address and time"));
     for (plot, chart) in plots.iter().zip(&charts) {
         let mut bars = 0;
         walk(plot, &mut |node| {
@@ -108,7 +123,7 @@ fn the_page_parses_and_has_a_plot_of_everything_that_was_measured() {
 
 #[test]
 fn the_page_refers_to_nothing_outside_of_itself() {
-    let html = page(&about(), &outcomes());
+    let html = page(&about(), &outcomes(), &heat());
     for outside in
         ["http:", "https:", "url(", "@import", "<script", "<link", "<img", "<iframe", "javascript:"]
     {
@@ -131,7 +146,7 @@ fn the_page_refers_to_nothing_outside_of_itself() {
 
 #[test]
 fn what_each_bench_printed_is_in_the_page_as_it_was() {
-    let dom = parsed(&page(&about(), &outcomes()));
+    let dom = parsed(&page(&about(), &outcomes(), &heat()));
     let raw = elements(&dom, "pre");
     assert_eq!(raw.len(), BENCHES.len());
     for entry in &BENCHES {
@@ -147,7 +162,7 @@ fn a_bench_that_failed_has_its_message_and_the_rest_their_plots() {
     outcomes[0].json = None;
     outcomes[0].failure = Some("pagoda: no <userfaultfd> & \"nothing\"\u{1b}".to_owned());
     outcomes[1].failure = Some("one side".to_owned());
-    let html = page(&about(), &outcomes);
+    let html = page(&about(), &outcomes, &heat());
     let dom = parsed(&html);
     let text = text_of(&dom.document);
     assert!(
@@ -171,7 +186,7 @@ fn figures_that_are_null_or_missing_draw_nothing() {
             "{}: {bars:?}",
             entry.name
         );
-        parsed(&page(&about(), &[Outcome { entry, json: Some(json), failure: None, seconds: 0.0 }]));
+        parsed(&page(&about(), &[Outcome { entry, json: Some(json), failure: None, seconds: 0.0 }], ""));
     }
 }
 
@@ -184,7 +199,7 @@ fn the_published_figures_lead_to_the_benches_that_there_are() {
             seed.title
         );
     }
-    let text = text_of(&parsed(&page(&about(), &outcomes())).document);
+    let text = text_of(&parsed(&page(&about(), &outcomes(), &heat())).document);
     for seed in &SEEDS {
         assert!(text.contains(seed.published), "{}", seed.title);
     }
