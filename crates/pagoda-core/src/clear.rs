@@ -11,11 +11,15 @@
 //! module must never allocate (it runs on the fault path), and must never leave a page out or name it twice: a page that is
 //! left out shows one program's data to another.
 
+mod choice;
+
 use std::fmt;
 use std::ops::Range;
 
 use crate::page::{HUGE_FRAME, OS_PAGE};
 use crate::size::Bytes;
+
+pub use choice::Choice;
 
 /// On each side of the target, this many pages (32 KiB) are its neighbourhood. Both sides together and the target are 68 KiB,
 /// which any processor's second-level cache holds and has room left.

@@ -1,0 +1,141 @@
+//! When the base pages of a huge frame that was broken become one huge frame again.
+//!
+//! A huge frame is broken when it leaves: what it held is stored by base pages, and comes back by base pages. Once all of them are
+//! back they may be joined. That copies 2 MiB and needs as much room meanwhile, so it is worth it only for what stays: all of
+//! it has to be there at several looks, with reclaim asleep. This module must never join anything: it names what to do
+//! with what was seen.
+
+use crate::page::HUGE_FRAME;
+use crate::size::Bytes;
+use crate::watermark::Watermarks;
+
+/// Looks in a row that have to find all of it there: what comes back only to be read once is gone by then under pressure.
+pub const LOOKS_LEAST: u32 = 2;
+
+/// After each refusal of the kernel twice as many looks are left out, up to two to this power: 64 looks.
+const REFUSALS_MOST: u32 = 6;
+
+/// What a look found where a huge frame was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing is there any more, or one huge page is: the next first touch brings a huge frame by itself.
+    Gone,
+    /// A part of it is there, or all of it, but not in a state to be joined.
+    Part,
+    /// All of its base pages are there.
+    All,
+}
+
+/// What to do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Join it now.
+    Join,
+    /// Look again later.
+    Wait,
+    /// Never look again.
+    Forget,
+}
+
+/// A place where a huge frame was broken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Broken {
+    looks: u32,
+    refusals: u32,
+    left_out: u32,
+}
+
+impl Broken {
+    /// Takes note of a look, while `free` bytes are.
+    pub fn look(&mut self, seen: Seen, free: Bytes, marks: &Watermarks) -> Verdict {
+        match seen {
+            Seen::Gone => return Verdict::Forget,
+            Seen::Part => self.looks = 0,
+            Seen::All if self.left_out > 0 => self.left_out -= 1,
+            Seen::All => self.looks = self.looks.saturating_add(1),
+        }
+        if self.looks >= LOOKS_LEAST && has_room(free, marks) { Verdict::Join } else { Verdict::Wait }
+    }
+
+    /// The kernel did not join it: a page of it is shared, read-only or the page of zeroes, or there is no huge page to be had.
+    pub fn refused(&mut self) {
+        self.refusals = (self.refusals + 1).min(REFUSALS_MOST);
+        self.left_out = 1 << self.refusals;
+        self.looks = 0;
+    }
+}
+
+/// Whether `free` bytes are enough to hold a huge frame twice for a moment, and reclaim stays asleep with one frame more in use.
+fn has_room(free: Bytes, marks: &Watermarks) -> bool {
+    free >= marks.high.saturating_add(Bytes::new(2 * HUGE_FRAME as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::page::BasePage;
+
+    fn marks() -> Watermarks {
+        Watermarks::of_share(Bytes::mib(256), BasePage::M2, 2)
+    }
+
+    const PLENTY: Bytes = Bytes::mib(200);
+
+    #[test]
+    fn what_is_there_at_two_looks_in_a_row_is_joined() {
+        let mut broken = Broken::default();
+        for (seen, verdict) in [
+            (Seen::All, Verdict::Wait),
+            (Seen::Part, Verdict::Wait),
+            (Seen::All, Verdict::Wait),
+            (Seen::All, Verdict::Join),
+        ] {
+            assert_eq!(broken.look(seen, PLENTY, &marks()), verdict);
+        }
+        assert_eq!(broken.look(Seen::Gone, PLENTY, &marks()), Verdict::Forget);
+    }
+
+    #[test]
+    fn nothing_is_joined_that_would_wake_reclaim() {
+        let marks = marks();
+        let least = marks.high.saturating_add(Bytes::mib(4));
+        let mut broken = Broken::default();
+        for _ in 0..5 {
+            assert_eq!(broken.look(Seen::All, least.saturating_sub(Bytes::new(1)), &marks), Verdict::Wait);
+        }
+        assert_eq!(broken.look(Seen::All, least, &marks), Verdict::Join);
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_asked_for_ever_more_seldom() {
+        let mut broken = Broken::default();
+        let mut looks_until_join = || {
+            let looks = (1..).find(|_| broken.look(Seen::All, PLENTY, &marks()) == Verdict::Join);
+            broken.refused();
+            looks.expect("at some time")
+        };
+        let looks: Vec<u32> = (0..9).map(|_| looks_until_join()).collect();
+        assert_eq!(looks, [2, 4, 6, 10, 18, 34, 66, 66, 66]);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_joined_only_with_all_of_it_there_and_room_for_it(
+            looks in prop::collection::vec((0..3u8, 0u64..64 << 20, any::<bool>()), 1..200)
+        ) {
+            let marks = marks();
+            let mut broken = Broken::default();
+            for (seen, free, is_refused) in looks {
+                let seen = [Seen::Gone, Seen::Part, Seen::All][usize::from(seen)];
+                let verdict = broken.look(seen, Bytes::new(free), &marks);
+                prop_assert_eq!(verdict == Verdict::Forget, seen == Seen::Gone);
+                if verdict == Verdict::Join {
+                    prop_assert!(seen == Seen::All && free >= marks.high.get() + (4 << 20));
+                    if is_refused { broken.refused(); }
+                }
+            }
+        }
+    }
+}
