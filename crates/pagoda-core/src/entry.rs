@@ -37,6 +37,8 @@
 //! | Stored, resident too | Staged | reclaim: moved out with the gate shared, written: joined with the rest of the copy, which is freed; no gate needed to finish |
 //! | Empty, all of a huge frame's entries | Resident, huge | fault: one frame for all of them; gate shared throughout |
 //! | Resident, huge, all of a huge frame's entries | Stored each, with no backing if it is all zero; Staged where the store takes no more | reclaim: the frame moved out with the gate shared; no gate needed to finish |
+//! | Resident, huge, all of a huge frame's entries | Resident those that stayed; Staged, resident too, the one in the middle; Stored the rest | reclaim: the kernel took the frame apart on its way out; as above |
+//! | Resident, all of a huge frame's entries | Resident, huge | rebuilding: joined in place by the kernel; gate shared throughout |
 //! | Resident, huge, all of a huge frame's entries | Empty | closing: the frame kept for another; gate shared throughout |
 //! | any | bits cleared, backing dropped | event (discard, unmap); gate exclusive |
 //!

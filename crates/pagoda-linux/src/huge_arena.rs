@@ -7,11 +7,14 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use linux_raw_sys::general as raw;
 use pagoda_core::page::HUGE_FRAME;
+use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use crate::own_memory::OwnMapping;
 use crate::range::PageRange;
+use crate::raw_syscall::syscall3;
 use crate::space::Space;
 use crate::uffd::{Progress, Stop, Uffd, to_io_error};
 
@@ -151,6 +154,23 @@ impl Space {
             emptied
         };
         if emptied { GivenBack::All } else { GivenBack::PartStays }
+    }
+
+    /// Has the kernel join the OS pages of `at`, managed memory of the place of a huge frame, to one huge page: 0.6 ms, up to some
+    /// milliseconds where its processors are busy. It holds the mappings' lock while it copies, so that no write is lost, and nobody
+    /// moves anything meanwhile. All pages have to be there, each by itself: what is shared, write-protected, or the page of zeroes is
+    /// refused, and stays as it is. A place that OS pages were at can't get a huge page by a move: the kernel keeps their table.
+    ///
+    /// # Panics
+    /// If `at` is not the place of a huge frame.
+    ///
+    /// # Errors
+    /// `EINVAL`: not all of it can be joined. `ENOMEM`: there is no huge page to be had. `EAGAIN`, `EBUSY`: somebody has a page.
+    pub fn join_huge(&self, at: PageRange) -> Result<(), Errno> {
+        assert!(at.len() == HUGE_FRAME && at.start().is_multiple_of(HUGE_FRAME), "a huge frame has a place");
+        let (start, len, advice) = (at.start(), at.len(), raw::MADV_COLLAPSE as usize);
+        // SAFETY: the advice changes no content, and who else uses the memory meanwhile finds it as it was.
+        unsafe { syscall3(raw::__NR_madvise, start, len, advice).map(drop) }
     }
 
     /// Lets the kernel map `range`, managed memory, by huge pages. A fault where there is nothing comes before the kernel has

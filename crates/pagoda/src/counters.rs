@@ -320,13 +320,13 @@ counters! {
     Total HolesFilled holes_filled,
     /// Faults that got a huge frame.
     Total FaultsHuge faults_huge,
-    /// Bytes of huge frames that the kernel gave, zeroed.
+    /// Bytes of frames that the kernel gave, zeroed: of huge ones, and of base frames of zones and of those that are got ahead.
     Total KernelZeroedBytes kernel_zeroed_bytes,
-    /// Bytes of huge frames that had held something, and were cleared within a fault.
+    /// Bytes of frames that had held something, and were cleared within a fault.
     Total ClearedInFaultBytes cleared_in_fault_bytes,
-    /// Bytes of huge frames that had held something, and were cleared before anybody asked.
+    /// Bytes of frames that had held something, and were cleared before anybody asked.
     Total ClearedAheadBytes cleared_ahead_bytes,
-    /// Bytes of huge frames that were ready and zero when a fault asked.
+    /// Bytes of frames that were ready and zero when a fault asked.
     Total TakenClearedBytes taken_cleared_bytes,
     /// Processor time of clearing ahead, in nanoseconds.
     Total ClearingAheadNs clearing_ahead_ns,
@@ -463,4 +463,22 @@ counters! {
     Total Zone3AllocatedBytes zone3_allocated_bytes,
     /// Bytes of frames of the fourth zone that reclaim moved out of the regions.
     Total Zone3EvictedBytes zone3_evicted_bytes,
+    /// Bytes of those that were cleared within a fault past the cache.
+    Total ClearedStreamingBytes cleared_streaming_bytes,
+    /// Bytes that the kernel had cleared and that were cleared again: of parts of frames that were used as whole ones.
+    Total ClearedTwiceBytes cleared_twice_bytes,
+    /// First touches of base pages that got a frame which was ready and zero.
+    Total FaultsZeroReady faults_zero_ready,
+    /// Huge frames that left and were stored by base pages.
+    Total HugeBroken huge_broken,
+    /// Time that moving them out and storing them took, in nanoseconds.
+    Total HugeBreakNs huge_break_ns,
+    /// Huge frames that were joined of their base pages again.
+    Total HugeRebuilt huge_rebuilt,
+    /// Bytes that were copied for that.
+    Total HugeRebuiltBytes huge_rebuilt_bytes,
+    /// Time that joining took, in nanoseconds, refused tries included.
+    Total HugeRebuildNs huge_rebuild_ns,
+    /// Tries to join that the kernel refused.
+    Total HugeRebuildsRefused huge_rebuilds_refused,
 }

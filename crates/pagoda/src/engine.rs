@@ -33,7 +33,7 @@ use crate::counters::{Counter, Counters};
 use crate::error::StopReason;
 use crate::fill::Densities;
 use crate::handler::Recent;
-use crate::huge::Clearing;
+use crate::huge::{Clearing, Clears};
 use crate::huge_pool::HugePool;
 use crate::ledger::Ledger;
 #[cfg(feature = "migrate")]
@@ -61,6 +61,7 @@ pub(crate) struct Engine {
     pub(crate) huge: HugePool,
     pub(crate) clearing: Clearing,
     pub(crate) clearer: Clearer,
+    pub(crate) clears: Clears,
     /// Rings when a frame that was cleared ahead is taken.
     pub(crate) clear_bell: Bell,
     /// Tells whether a range is one huge page; None where the kernel does not say.
@@ -150,6 +151,7 @@ impl Engine {
             huge: HugePool::new(huge_slots),
             clearing,
             clearer: Clearer::for_this_processor(),
+            clears: Clears::default(),
             clear_bell: Bell::default(),
             huge_scan: Mutex::new((huge_slots > 0).then(PagemapScanner::new).and_then(Result::ok)),
             store,

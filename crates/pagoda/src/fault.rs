@@ -243,17 +243,13 @@ impl Engine {
         let room = self.has_room();
         // A read gets the zero page as long as there is room for the page that a write would bring.
         let several = self.zones.are_several();
-        let frame = match several {
-            // Each of them is a zone's from the beginning.
-            true => self.frame_of_a_zone(false),
-            false if write || !room => self.take_frame(),
-            false => None,
-        };
+        // A part of a page comes from the kernel as long as there is room; of several zones each of them is a zone's from the beginning.
+        let is_whole = within.count() as usize * 4096 >= self.entry_bytes();
+        let frame = if several || !room || write && is_whole { self.zeroed_frame() } else { None };
         let mut zone = 0;
         let progress = match frame {
-            Some(mut slot) => {
+            Some(slot) => {
                 zone = self.zones.of_slot(slot.index());
-                self.space.bytes_mut(&mut slot)[from as usize * 4096..to as usize * 4096].fill(0);
                 let moved = self.move_in(page, &slot, run);
                 if moved.done.count() as usize * 4096 == self.entry_bytes() && moved.copied.is_empty() {
                     self.zones.put_empty(&self.space, slot);

@@ -1,13 +1,15 @@
 //! The zone's huge frames: which slots of the huge arena are empty, which hold a frame of zeroes, and which one that still
-//! holds what somebody had.
+//! holds what somebody had; and where frames were broken.
 //!
 //! A frame goes from hand to hand by its number only. The pool must never look into one, and never hand a used frame to
 //! anybody who does not clear it: there is no way to take it for a cleared one.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::rebuild::Broken;
 use pagoda_linux::huge_arena::HugeSlot;
 use pagoda_linux::space::Space;
 
@@ -16,6 +18,8 @@ struct Hands {
     empty: Vec<u32>,
     zeroed: Vec<u32>,
     used: Vec<u32>,
+    /// By address, the one that was looked at longest ago first.
+    broken: VecDeque<(usize, Broken)>,
 }
 
 /// Ready and empty slots of one zone. Its lock is an innermost one: nothing is called with it held.
@@ -35,12 +39,20 @@ const READY_SHARE: usize = 8;
 /// The most of them: 64 MiB.
 const READY_MOST: usize = 32;
 
+/// Places that are remembered at most, 2 GiB of them; each frame that is broken beyond that takes the place of the oldest.
+const BROKEN_MOST: usize = 1024;
+
 impl HugePool {
     /// `slots` empty ones.
     pub(crate) fn new(slots: u32) -> Self {
         // Room for all, so that giving a frame back never allocates.
         let room = || Vec::with_capacity(slots as usize);
-        let hands = Hands { empty: (0..slots).rev().collect(), zeroed: room(), used: room() };
+        let hands = Hands {
+            empty: (0..slots).rev().collect(),
+            zeroed: room(),
+            used: room(),
+            broken: VecDeque::new(),
+        };
         let most = (slots as usize / READY_SHARE).clamp(1, READY_MOST);
         Self {
             hands: Mutex::new(hands),
@@ -134,5 +146,37 @@ impl HugePool {
     /// The most frames that are cleared ahead.
     pub(crate) fn most(&self) -> usize {
         self.most
+    }
+
+    /// The frame at `address` was broken.
+    pub(crate) fn note_broken(&self, address: usize) {
+        let mut hands = self.hands();
+        if hands.broken.iter().any(|(known, _)| *known == address) {
+            return;
+        }
+        if hands.broken.len() == BROKEN_MOST {
+            hands.broken.pop_front();
+        }
+        hands.broken.push_back((address, Broken::default()));
+    }
+
+    /// Of how many places it is known that a frame was broken there.
+    pub(crate) fn broken(&self) -> usize {
+        self.hands().broken.len()
+    }
+
+    /// The one that was looked at longest ago.
+    pub(crate) fn take_broken(&self) -> Option<(usize, Broken)> {
+        self.hands().broken.pop_front()
+    }
+
+    /// It is to be looked at again.
+    pub(crate) fn put_broken(&self, address: usize, broken: Broken) {
+        let mut hands = self.hands();
+        // It may have been broken again meanwhile.
+        hands.broken.retain(|(known, _)| *known != address);
+        if hands.broken.len() < BROKEN_MOST {
+            hands.broken.push_back((address, broken));
+        }
     }
 }

@@ -124,16 +124,17 @@ impl ManagerBuilder {
         self.policies.release = policy;
         self
     }
-    /// The order in which a huge frame that was used before is cleared within a fault:
-    /// [`Order::Streaming`](pagoda_core::clear::Order::Streaming) if it is not said. It matters with a base page of 2 MiB only.
+    /// The order in which a huge frame that was used before is cleared within a fault. If it is not said the one that suits is
+    /// chosen: [`Order::Streaming`](pagoda_core::clear::Order::Streaming), unless clearing into the cache turns out to be quicker here;
+    /// see [`Choice`](pagoda_core::clear::Choice). It matters with a base page of 2 MiB only.
     #[must_use]
     pub fn clear_order(mut self, order: Order) -> Self {
-        self.policies.clearing.order = order;
+        self.policies.clearing.order = Some(order);
         self
     }
-    /// How much of one processor may be spent to clear huge frames before anybody asks for them, in percent: 10 if it is not
-    /// said, 0 for none. At most an eighth of the budget, and 64 MiB, are kept ready. It matters with a base page of 2 MiB
-    /// only, and nothing is cleared ahead before the first fault that got a huge frame.
+    /// How much of one processor may be spent to clear frames before anybody asks for them, and as much again to join base pages to
+    /// huge frames, in percent: 10 if it is not said, 0 for none of both. At most an eighth of the budget and 64 MiB are kept ready in
+    /// huge frames, a sixty-fourth of each zone and 16 MiB in base frames, and nothing before the first fault that asked for one.
     #[must_use]
     pub fn clear_ahead(mut self, percent: u32) -> Self {
         self.policies.clearing.ahead_percent = percent.min(100);
@@ -180,7 +181,7 @@ impl ManagerBuilder {
         for shard in 0..shared.engine.store.releases().shards() {
             shared.spawn("pagoda-release", base, move |engine, _| engine.work_on_releases(shard))?;
         }
-        if shared.engine.huge.is_on() && self.policies.clearing.ahead_percent > 0 {
+        if self.policies.clearing.ahead_percent > 0 {
             shared.spawn("pagoda-clear", base, |engine, _| engine.clear_ahead())?;
         }
         shared.spawn("pagoda-keep", base, |engine, _| engine.store.keep(&engine.quit_handlers))?;

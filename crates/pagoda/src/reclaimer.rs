@@ -55,6 +55,7 @@ impl Engine {
     pub(crate) fn reclaim(&self, count: Option<&StatmReader>, scratch: &mut Scratch) {
         let mut pressure = Pressure::new(self.marks());
         let mut trouble = Trouble::default();
+        let mut rebuild_due_ns = 0;
         while !self.is_quitting() {
             self.look_at_count(count);
             pressure.adjust(self.marks());
@@ -66,6 +67,7 @@ impl Engine {
             }
             if !pressure.update(self.free()) && self.ledger.excess_bytes() == 0 {
                 trouble.since_ns = None;
+                self.rebuild_when_due(&mut rebuild_due_ns);
                 self.bell.sleep(SLEEP_US);
                 continue;
             }

@@ -1,8 +1,9 @@
 //! The frames of one kind: which slots of the arena are empty, and which hold a frame that is ready to be used.
 //!
-//! A slot is in one of four hands: *empty* (an address without a frame, in the buddy), *ready* (its frame holds nobody's
-//! content any more, but may still hold the bytes: it is cleared or overwritten before it goes anywhere), backing an
-//! entry, or held by a mover. The zone must never look into a slot, and never hand one to two.
+//! A slot is in one of five hands: *empty* (an address without a frame, in the buddy), *ready* (its frame holds nobody's
+//! content any more, but may still hold the bytes: it is cleared or overwritten before it goes anywhere), *zeroed* (ready, and all
+//! of it was cleared), backing an entry, or held by a mover. The zone must never look into a slot, never hand one to two, and
+//! never one that is only ready to who wants zeroes: there is no way to take it for a zeroed one.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,26 @@ const GATHERED_PIECES: u64 = 64;
 struct Hands {
     empty: Buddy,
     ready: Vec<u32>,
+    zeroed: Vec<u32>,
     pieces: Vec<Pieces>,
+}
+
+impl Hands {
+    /// A whole frame, whatever it holds: one that nobody has cleared yet, if there is one.
+    fn take_whole(&mut self) -> Option<u32> {
+        self.ready.pop().or_else(|| self.zeroed.pop())
+    }
+}
+
+/// What a frame for a page of zeroes holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Zeroes.
+    Zeroes,
+    /// What somebody had; of so many bytes there is no frame.
+    Used { lacks_bytes: u64 },
+    /// Nothing: the slot has no frame yet.
+    Nothing,
 }
 
 /// A slot of which only some OS pages hold a frame that is ready: granules that were evicted alone, to be handed out
@@ -38,6 +58,7 @@ pub(crate) struct Zone {
     /// The number of its first slot. A number below is another zone's.
     first: u32,
     hands: Mutex<Hands>,
+    /// Whole frames that are ready, zeroed ones included.
     ready: AtomicU64,
     pieces: AtomicU64,
 }
@@ -49,7 +70,12 @@ impl Zone {
         let ready = Vec::with_capacity(slots as usize);
         Self {
             first,
-            hands: Mutex::new(Hands { empty: Buddy::new(slots), ready, pieces: Vec::new() }),
+            hands: Mutex::new(Hands {
+                empty: Buddy::new(slots),
+                ready,
+                zeroed: Vec::new(),
+                pieces: Vec::new(),
+            }),
             ready: AtomicU64::new(0),
             pieces: AtomicU64::new(0),
         }
@@ -72,10 +98,8 @@ impl Zone {
 
     /// A frame that is ready.
     pub(crate) fn take_ready(&self, space: &Space) -> Option<Slot> {
-        let whole = self.hands().ready.pop();
-        if let Some(index) = whole {
-            self.ready.fetch_sub(1, Ordering::Relaxed);
-            return Some(space.claim_slot(index));
+        if let Some(slot) = self.take_whole_ready(space) {
+            return Some(slot);
         }
         // A part of a frame does as well: what it lacks comes from the kernel when it is written.
         self.take_part_ready(space).map(|(slot, _)| slot)
@@ -105,9 +129,51 @@ impl Zone {
 
     /// A frame that is ready, all of it.
     pub(crate) fn take_whole_ready(&self, space: &Space) -> Option<Slot> {
-        let index = self.hands().ready.pop()?;
+        let index = self.hands().take_whole()?;
         self.ready.fetch_sub(1, Ordering::Relaxed);
         Some(space.claim_slot(index))
+    }
+
+    /// A frame for a page of zeroes, all of it, and what it holds: one of zeroes if there is one.
+    pub(crate) fn take_for_zeroes(&self, space: &Space) -> Option<(Slot, Holds)> {
+        let mut hands = self.hands();
+        let zeroed = hands.zeroed.pop().map(|index| (index, Holds::Zeroes));
+        let (index, holds) = zeroed.or_else(|| Some((hands.ready.pop()?, Holds::Used { lacks_bytes: 0 })))?;
+        drop(hands);
+        self.ready.fetch_sub(1, Ordering::Relaxed);
+        Some((space.claim_slot(index), holds))
+    }
+
+    /// Whole frames that nobody has cleared, `most` of them at most.
+    pub(crate) fn take_used(&self, space: &Space, most: usize) -> Vec<Slot> {
+        let mut indices = Vec::with_capacity(most);
+        let mut hands = self.hands();
+        let rest = hands.ready.len().saturating_sub(most);
+        indices.extend(hands.ready.drain(rest..));
+        drop(hands);
+        self.ready.fetch_sub(indices.len() as u64, Ordering::Relaxed);
+        indices.into_iter().map(|index| space.claim_slot(index)).collect()
+    }
+
+    /// As many empty slots, or fewer.
+    pub(crate) fn take_empties(&self, space: &Space, most: usize) -> Vec<Slot> {
+        let mut indices = Vec::with_capacity(most);
+        let mut hands = self.hands();
+        indices.extend((0..most).map_while(|_| hands.empty.alloc(0)));
+        drop(hands);
+        indices.into_iter().map(|at| space.claim_slot(self.first + at)).collect()
+    }
+
+    /// All of the frames of `slots` is zero.
+    pub(crate) fn put_zeroed(&self, space: &Space, slots: Vec<Slot>) {
+        let indices: Vec<u32> = slots.into_iter().map(|slot| space.release_slot(slot)).collect();
+        self.ready.fetch_add(indices.len() as u64, Ordering::Relaxed);
+        self.hands().zeroed.extend(indices);
+    }
+
+    /// How many frames of zeroes there are.
+    pub(crate) fn zeroed(&self) -> usize {
+        self.hands().zeroed.len()
     }
 
     /// An empty slot: writing to it takes fresh memory from the kernel.
@@ -148,7 +214,7 @@ impl Zone {
             self.pieces.fetch_sub(u64::from(pieces.frames.count()), Ordering::Relaxed);
             return Some(pieces);
         }
-        let slot = if may_open { hands.ready.pop()? } else { return None };
+        let slot = if may_open { hands.take_whole()? } else { return None };
         self.ready.fetch_sub(1, Ordering::Relaxed);
         Some(Pieces { slot, frames: Granules::range(0, (space.slot_bytes() / OS_PAGE) as u32) })
     }

@@ -150,3 +150,22 @@ fn owners_come_and_go_on_several_threads() {
     let stats = manager.stats();
     assert!(stats.faults_huge > 0 && stats.evictions > 0, "{stats:?}");
 }
+
+#[test]
+fn frames_that_left_and_came_back_are_whole_again_by_themselves() {
+    let Some(builder) = builder(Bytes::mib(64)) else { return };
+    let manager = builder.clear_ahead(10).build().expect("a manager");
+    let mut region = region(&manager, 2);
+    write(&mut region, 9, 0..2 * PAGES);
+    region.page_out(0, 2 * HUGE_FRAME).expect("room");
+    // What may be evicted for nobody stays, so that nothing but rebuilding changes anything.
+    for _ in 0..600 {
+        expect(&region, 9, 0..2 * PAGES);
+        if manager.stats().huge_rebuilt == 2 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert_eq!((huge_bytes(&region), manager.stats().huge_rebuilt), (2 * HUGE_FRAME, 2));
+    expect(&region, 9, 0..2 * PAGES);
+}

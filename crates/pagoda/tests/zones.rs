@@ -83,6 +83,8 @@ fn without_pressure_zones_give_by_their_batches() {
     for base in [BasePage::K4, BasePage::K16, BasePage::K64] {
         let manager = builder(&[("fast", 64, Place::Local), ("slow", 192, Place::Local)])
             .base_page(base)
+            // What is got ready is held, and given to nobody yet.
+            .clear_ahead(0)
             .build()
             .expect("manager");
         let mut region = manager.region(Bytes::mib(160)).create().expect("region");

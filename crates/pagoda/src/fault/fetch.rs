@@ -92,7 +92,7 @@ impl Engine {
 
     /// A ready frame, if the budget allows to use one. While it is exceeded, by compressed pages that took more, say,
     /// ready frames belong to the kernel.
-    pub(super) fn take_frame(&self) -> Option<Slot> {
+    fn take_frame(&self) -> Option<Slot> {
         if self.may_use_frame() { self.zones.take_ready(&self.space) } else { None }
     }
 

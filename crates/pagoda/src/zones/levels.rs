@@ -33,6 +33,18 @@ impl Engine {
         turns::Zone::of_part(&self.marks(), part, self.zones.whole, free, frame_bytes)
     }
 
+    /// What may still be taken from the kernel for zone number `zone`, and its part of the high watermark.
+    pub(crate) fn zone_room_and_high(&self, zone: usize) -> (Bytes, Bytes) {
+        let room_bytes = self.ledger.room_bytes();
+        if !self.zones.are_several() {
+            return (Bytes::new(room_bytes), self.marks().high);
+        }
+        let level = self.zone_levels()[zone];
+        let now = self.zone_now(zone, &level);
+        let of_zone = (level.room_bytes.max(0) as u64).min(room_bytes);
+        (Bytes::new(of_zone), Bytes::new(now.high_frames * self.entry_bytes() as u64))
+    }
+
     /// All zones, the one whose turn it is first, and then by how much of each is free. If none is above its low watermark,
     /// reclaim is woken.
     pub(super) fn zones_in_turn(&self) -> (Order<ZONES_MAX>, [Level; ZONES_MAX]) {

@@ -16,7 +16,7 @@ mod levels;
 mod stats;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
@@ -27,7 +27,7 @@ use pagoda_linux::uffd::Progress;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::zone::Zone;
+use crate::zone::{Holds, Zone};
 
 pub use config::{NAME_BYTES_MAX, Place, ZONES_MAX, ZoneConfig, ZoneError};
 pub use stats::{ZoneStats, age_ratio};
@@ -56,6 +56,8 @@ pub(crate) struct Zones {
     one_list: bool,
     /// None with one zone. An innermost lock, as the zones' own.
     turns: Option<Mutex<turns::Zones>>,
+    /// Whether any fault wanted a frame of zeroes yet: before that none is got ready.
+    asked: AtomicBool,
 }
 
 /// What a zone is made of: what was said of it, and how many slots it has.
@@ -80,7 +82,13 @@ impl Zones {
             let (in_regions, staged) = (AtomicI64::new(0), AtomicI64::new(0));
             Part { name, number, bytes, is_remote, hands, in_regions, staged }
         };
-        Self { parts: plan.into_iter().map(part).collect(), whole, one_list, turns }
+        Self {
+            parts: plan.into_iter().map(part).collect(),
+            whole,
+            one_list,
+            turns,
+            asked: AtomicBool::new(false),
+        }
     }
 
     /// Their names, as they were named.
@@ -117,6 +125,33 @@ impl Zones {
             return self.parts[0].hands.take_ready(space);
         }
         self.parts.iter().max_by_key(|part| part.hands.ready_bytes(space))?.hands.take_ready(space)
+    }
+
+    /// How many zones there are.
+    pub(crate) fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The size of a zone.
+    pub(crate) fn size(&self, zone: usize) -> Bytes {
+        self.parts[zone].bytes
+    }
+
+    /// The frames of a zone.
+    pub(crate) fn hands(&self, zone: usize) -> &Zone {
+        &self.parts[zone].hands
+    }
+
+    /// A fault wants a frame of zeroes.
+    pub(crate) fn note_asked(&self) {
+        // Most find it noted, and leave the line to all who read it.
+        if !self.was_asked() {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn was_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// An empty slot of a zone.
@@ -221,35 +256,50 @@ impl Engine {
     /// A frame of the zone whose turn it is, or of the next that has one: ready or fresh, `regardless` of the budget if that is
     /// said. Only with several zones.
     pub(crate) fn frame_of_a_zone(&self, regardless: bool) -> Option<Slot> {
+        let used =
+            |hands: &Zone| Some((hands.take_whole_ready(&self.space)?, Holds::Used { lacks_bytes: 0 }));
+        self.frame_of_zones(regardless, used).map(|(slot, _)| slot)
+    }
+
+    /// The same for a page of zeroes, and what the frame holds.
+    pub(crate) fn frame_of_a_zone_for_zeroes(&self) -> Option<(Slot, Holds)> {
+        self.frame_of_zones(false, |hands| hands.take_for_zeroes(&self.space))
+    }
+
+    fn frame_of_zones(
+        &self,
+        regardless: bool,
+        take_whole: impl Fn(&Zone) -> Option<(Slot, Holds)>,
+    ) -> Option<(Slot, Holds)> {
         let (order, levels) = self.zones_in_turn();
         let may_use = regardless || self.may_use_frame();
         let may_take = regardless || self.has_room();
         let frame_bytes = self.entry_bytes() as u64;
-        let given = |zone: usize, slot: Slot| {
+        let given = |zone: usize, slot: Slot, holds: Holds| {
             self.gave(zone, frame_bytes);
-            slot
+            (slot, holds)
         };
         let fresh = |zone: usize| {
             let slot = self.zones.parts[zone].hands.take_empty(&self.space)?;
             self.ledger.took(frame_bytes as i64);
-            Some(given(zone, slot))
+            Some(given(zone, slot, Holds::Nothing))
         };
         for zone in order.iter() {
-            if may_use && let Some(slot) = self.zones.parts[zone].hands.take_whole_ready(&self.space) {
-                return Some(given(zone, slot));
+            if may_use && let Some((slot, holds)) = take_whole(&self.zones.parts[zone].hands) {
+                return Some(given(zone, slot, holds));
             }
             if may_take
                 && levels[zone].room_bytes >= frame_bytes as i64
-                && let Some(slot) = fresh(zone)
+                && let Some(frame) = fresh(zone)
             {
-                return Some(slot);
+                return Some(frame);
             }
         }
         // Parts of frames do as well.
         for zone in order.iter().filter(|_| may_use) {
             if let Some((slot, lacks_bytes)) = self.zones.parts[zone].hands.take_part_ready(&self.space) {
                 self.ledger.took(lacks_bytes as i64);
-                return Some(given(zone, slot));
+                return Some(given(zone, slot, Holds::Used { lacks_bytes }));
             }
         }
         // The budget has room for a frame, and each zone for a part of one.

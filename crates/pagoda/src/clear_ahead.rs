@@ -1,0 +1,105 @@
+//! The thread that works for faults to come: it gets frames of zeroes ready, huge ones and base frames of each zone.
+//!
+//! It runs only when a processor is idle, and takes no more than its share of one. Frames that were used come first, then fresh ones
+//! from the kernel as long as there is plenty of room; of both kinds only a few are kept, and none before a fault has asked for
+//! one. Who runs so seldom must hold nothing that others wait for: this module must never have a lock while it clears, nor the gate at
+//! all, and asks the zones for a turn's frames in one go.
+
+use pagoda_core::budget;
+use pagoda_core::clear::{FrameSize, Order, Target};
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::space::Slot;
+use pagoda_linux::thread::{cpu_ns, run_when_idle, sleep_us};
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+
+/// How long it sleeps when there is nothing to do.
+const IDLE_US: u32 = 100_000;
+
+/// Base frames of one turn: up to 0.4 ms, after which it rests for its share.
+const TURN_FRAMES: usize = 16;
+
+impl Engine {
+    /// Clears ahead until the engine ends.
+    pub(crate) fn clear_ahead(&self) {
+        run_when_idle();
+        let percent = u64::from(self.clearing.ahead_percent.clamp(1, 100));
+        while !self.is_quitting() {
+            let begin = cpu_ns();
+            if !self.clear_one_ahead() {
+                self.clear_bell.sleep(IDLE_US);
+                continue;
+            }
+            let used_ns = cpu_ns() - begin;
+            self.counters.add(Counter::ClearingAheadNs, used_ns);
+            let rest_us = used_ns * (100 - percent) / percent / 1000;
+            if rest_us > 0 {
+                sleep_us(u32::try_from(rest_us).unwrap_or(IDLE_US));
+            }
+        }
+    }
+
+    /// Clears a huge frame ahead, or some base frames. False if there is nothing to do.
+    pub(crate) fn clear_one_ahead(&self) -> bool {
+        if self.is_released() {
+            return false;
+        }
+        self.clear_huge_ahead() || (0..self.zones.count()).any(|zone| self.clear_base_ahead(zone))
+    }
+
+    fn clear_huge_ahead(&self) -> bool {
+        if !self.huge.wants_zeroed() {
+            return false;
+        }
+        if let Some(mut slot) = self.huge.take_used(&self.space) {
+            // Nobody knows who will touch what.
+            let target = Target::of_address(0, FrameSize::HUGE).1;
+            self.clearer.clear(self.space.huge_bytes_mut(&mut slot), Order::Streaming, target);
+            self.counters.add(Counter::ClearedAheadBytes, HUGE_FRAME as u64);
+            self.huge.put_zeroed(&self.space, slot);
+            return true;
+        }
+        let most = Bytes::new((self.huge.most() * HUGE_FRAME) as u64);
+        let room = Bytes::new(self.ledger.room_bytes());
+        if !self.huge.was_asked() || !budget::takes_ahead(room, most, self.marks().high) {
+            return false;
+        }
+        self.frame_from_kernel().map(|slot| self.huge.put_zeroed(&self.space, slot)).is_some()
+    }
+
+    /// Gets some base frames of a zone ready, and says whether it did.
+    fn clear_base_ahead(&self, zone: usize) -> bool {
+        let entry_bytes = self.entry_bytes();
+        let hands = self.zones.hands(zone);
+        let most = budget::ready_base_most(self.zones.size(zone));
+        let missing = (most.as_usize() / entry_bytes).saturating_sub(hands.zeroed()).min(TURN_FRAMES);
+        if missing == 0 || !self.zones.was_asked() {
+            return false;
+        }
+        let mut slots = hands.take_used(&self.space, missing);
+        if slots.is_empty() {
+            let (room, high) = self.zone_room_and_high(zone);
+            if !budget::takes_ahead(room, most, high) {
+                return false;
+            }
+            slots = hands.take_empties(&self.space, missing);
+            // The ledger first: another thread may want the same room.
+            self.ledger.took((slots.len() * entry_bytes) as i64);
+            slots.iter_mut().for_each(|slot| self.take_zeroes_from_kernel(slot));
+        } else {
+            slots.iter_mut().for_each(|slot| self.clear_base_frame(slot));
+        }
+        let any = !slots.is_empty();
+        hands.put_zeroed(&self.space, slots);
+        any
+    }
+
+    fn clear_base_frame(&self, slot: &mut Slot) {
+        let bytes = self.space.bytes_mut(slot);
+        let target = Target::in_frame((bytes.len() / OS_PAGE) as u32, None).expect("its beginning");
+        self.counters.add(Counter::ClearedAheadBytes, bytes.len() as u64);
+        self.clearer.clear(bytes, Order::Streaming, target);
+    }
+}

@@ -1,0 +1,103 @@
+//! Huge frames before they go into a region and after they left it: cleared, taken from the kernel, given back to it.
+//!
+//! No gate is held here, nor any lock while a frame is cleared: who clears keeps nobody waiting but the thread that asked. This module
+//! must never take a frame that was used for one of zeroes.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pagoda_core::clear::{Choice, FrameSize, Order, Target};
+use pagoda_core::page::HUGE_FRAME;
+use pagoda_linux::huge_arena::{GivenBack, HugeSlot};
+use pagoda_linux::thread::{now_ns, yield_now};
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::error::StopReason;
+
+/// Who clears within a fault just now, and what it took lately.
+#[derive(Default)]
+pub(crate) struct Clears {
+    now: AtomicU32,
+    /// An innermost lock: nothing is called with it held.
+    choice: Mutex<Choice>,
+}
+
+impl Engine {
+    /// A frame of zeroes: one that is ready, one that was used and is cleared now, or one from the kernel.
+    pub(super) fn cleared_frame(&self, address: usize) -> Option<HugeSlot> {
+        self.huge.note_asked();
+        if let Some(slot) = self.huge.take_zeroed(&self.space) {
+            self.counters.add(Counter::TakenClearedBytes, HUGE_FRAME as u64);
+            self.clear_bell.ring();
+            return Some(slot);
+        }
+        if let Some(mut slot) = self.huge.take_used(&self.space) {
+            self.clear_in_fault(&mut slot, Target::of_address(address, FrameSize::HUGE).1);
+            return Some(slot);
+        }
+        self.frame_from_kernel()
+    }
+
+    fn clear_in_fault(&self, slot: &mut HugeSlot, target: Target) {
+        let choice = || self.clears.choice.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
+        let others = self.clears.now.fetch_add(1, Ordering::Relaxed);
+        let order = self.clearing.order.unwrap_or_else(|| choice().order(target.pages(), others));
+        let begin = now_ns();
+        self.clearer.clear(self.space.huge_bytes_mut(slot), order, target);
+        if self.clearing.order.is_none() {
+            choice().note(order, target.pages(), others, now_ns() - begin);
+        }
+        self.clears.now.fetch_sub(1, Ordering::Relaxed);
+        self.counters.add(Counter::ClearedInFaultBytes, HUGE_FRAME as u64);
+        if order == Order::Streaming {
+            self.counters.add(Counter::ClearedStreamingBytes, HUGE_FRAME as u64);
+        }
+    }
+
+    /// A fresh frame, which the kernel has cleared.
+    pub(crate) fn frame_from_kernel(&self) -> Option<HugeSlot> {
+        if self.ledger.room_bytes() < HUGE_FRAME as u64 {
+            return None;
+        }
+        let mut slot = self.huge.take_empty(&self.space)?;
+        // The ledger first: another thread may want the same room.
+        self.ledger.took(HUGE_FRAME as i64);
+        if self.space.populate_huge(&mut slot).is_err() {
+            self.give_frame_back(slot, HUGE_FRAME);
+            return None;
+        }
+        self.counters.add(Counter::KernelZeroedBytes, HUGE_FRAME as u64);
+        Some(slot)
+    }
+
+    /// Gives a frame, of which the slot holds `bytes`, back to the kernel. False if it has to stay: somebody who reads all of the
+    /// process has pinned it, say.
+    pub(super) fn give_frame_back(&self, mut slot: HugeSlot, bytes: usize) -> bool {
+        loop {
+            match self.space.give_back_huge(&slot) {
+                GivenBack::All => break,
+                // It is done in a moment.
+                GivenBack::Busy => yield_now(),
+                GivenBack::PartStays => {
+                    // It is whole again, or becomes so when it is cleared: counted like any that was used. It may be one more than
+                    // are kept ready; the slots of the arena bound them.
+                    let _ = self.space.populate_huge(&mut slot);
+                    self.ledger.took((HUGE_FRAME - bytes) as i64);
+                    self.huge.put_used(&self.space, slot);
+                    return false;
+                }
+            }
+        }
+        self.ledger.took(-(bytes as i64));
+        self.counters.add(Counter::ReleasedBytes, bytes as u64);
+        self.huge.put_empty(&self.space, slot);
+        true
+    }
+
+    /// Gives a huge frame that is ready back to the kernel, so that base pages find room. False if there is none that can go.
+    pub(crate) fn give_back_a_huge_frame(&self) -> bool {
+        let ready = self.huge.take_used(&self.space).or_else(|| self.huge.take_zeroed(&self.space));
+        ready.is_some_and(|slot| self.give_frame_back(slot, HUGE_FRAME))
+    }
+}

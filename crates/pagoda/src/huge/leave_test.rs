@@ -1,0 +1,86 @@
+//! A frame that the kernel takes apart while it leaves.
+
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::testing::process::{end, fork, sleep_until_killed};
+use pagoda_linux::testing::skip::skip_without_moves;
+use rustix::process::Pid;
+
+use super::*;
+use crate::Manager;
+use crate::store::page_of;
+
+const PAGES: usize = HUGE_FRAME / OS_PAGE;
+
+/// So many pages go: eighteen base pages, and a part of the next.
+const GOES: usize = 300;
+
+fn content(page: usize) -> Vec<u8> {
+    page_of(OS_PAGE, 43, page as u64)
+}
+
+/// A child that ends whatever becomes of the test: it holds the descriptors of all managers here, and what they unmap meanwhile
+/// would wait for it.
+struct Child(Pid);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        end(self.0).expect("ended");
+    }
+}
+
+#[test]
+fn what_went_of_a_frame_that_is_taken_apart_is_out_and_the_rest_stays() {
+    if skip_without_moves("frames that are taken apart") {
+        return;
+    }
+    let builder = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::M2).user_mode_only(true);
+    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let region = manager.region(Bytes::new(HUGE_FRAME as u64)).create().expect("a region");
+    let (engine, address) = (&*manager.engine(), region.as_ptr().addr());
+    let write = |pages: std::ops::Range<usize>| {
+        pages.for_each(|page| region.write_words(page * OS_PAGE, &content(page)));
+    };
+    let read = || {
+        let mut is = [0; OS_PAGE];
+        for page in 0..PAGES {
+            region.read_at(page * OS_PAGE, &mut is);
+            assert!(is[..] == content(page), "page {page}");
+        }
+    };
+    write(0..PAGES);
+    // It comes back in OS pages, of which the kernel moves some: those that are shared with a child it does not.
+    region.page_out(0, HUGE_FRAME).expect("room");
+    read();
+    let range = PageRange::at(address, HUGE_FRAME);
+    engine.space.set_forked(range, true);
+    let child = Child(fork(sleep_until_killed).expect("forked"));
+    engine.space.set_forked(range, false);
+    write(0..GOES);
+
+    let table = engine.gate_shared();
+    let span = table.find(address).expect("managed");
+    let block = Block::around(&table, span, address).expect("a place of a frame");
+    // A handler may have one of them for a moment.
+    let words = std::iter::repeat_with(|| block.take(span, is_whole)).flatten().next().expect("at some time");
+    let slot = engine.huge.take_empty(&engine.space).expect("an empty slot");
+    let moved = engine.space.evict_huge(block.range, &slot);
+    assert!(matches!(moved, HugeMove::Part(bytes, _) if bytes == GOES * OS_PAGE), "{moved:?}");
+    let out = engine.settle_huge_move(span, block, words, slot, moved).expect("a part is out");
+    drop(table);
+    let step = engine.store_moved_out(out, &mut Scratch::new(engine.base));
+    assert_eq!(step, Step::FrameReady);
+
+    let stats = manager.stats();
+    assert_eq!(stats.resident_bytes, ((PAGES - GOES) * OS_PAGE) as u64);
+    assert_eq!(
+        (stats.staged_bytes, stats.stores),
+        (ENTRY as u64, (ENTRIES + 18) as u64),
+        "all of it, then what went"
+    );
+    read();
+    drop(child);
+    // It is whole again, and can leave.
+    region.page_out(0, HUGE_FRAME).expect("room");
+    read();
+}

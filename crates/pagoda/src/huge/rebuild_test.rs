@@ -1,0 +1,186 @@
+//! Frames that were broken become whole again, and lose nothing however much is written meanwhile.
+
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::testing::random::Random;
+use pagoda_linux::testing::skip::skip_without_moves;
+
+use super::*;
+use crate::store::page_of;
+use crate::{Manager, Region};
+
+const PAGES: usize = HUGE_FRAME / OS_PAGE;
+const FRAMES: usize = 4;
+/// Looks until something must have been joined: the kernel may have no huge page for a while.
+const LOOKS_MOST: usize = 2000;
+
+fn manager() -> Option<Manager> {
+    if skip_without_moves("rebuilding huge frames") {
+        return None;
+    }
+    let builder = Manager::builder().budget(Bytes::mib(96)).base_page(BasePage::M2).user_mode_only(true);
+    // The thread that does this elsewhere is the test's own here.
+    Some(builder.clear_ahead(0).build().expect("a manager"))
+}
+
+fn region(manager: &Manager) -> Region {
+    manager.region(Bytes::new((FRAMES * HUGE_FRAME) as u64)).create().expect("a region")
+}
+
+fn huge_bytes(region: &Region) -> usize {
+    let start = region.as_ptr().addr();
+    let mut scanner = PagemapScanner::new().expect("pagemap");
+    scanner.huge_bytes(start, start + region.len()).expect("PAGEMAP_SCAN")
+}
+
+fn content(page: usize) -> Vec<u8> {
+    page_of(OS_PAGE, 43, page as u64)
+}
+
+fn write(region: &Region, pages: std::ops::Range<usize>) {
+    pages.for_each(|page| region.write_words(page * OS_PAGE, &content(page)));
+}
+
+fn expect(region: &Region, pages: std::ops::Range<usize>) {
+    let mut is = [0; OS_PAGE];
+    for page in pages {
+        region.read_at(page * OS_PAGE, &mut is);
+        assert!(is[..] == content(page), "page {page}");
+    }
+}
+
+/// Looks until `count` more frames were joined.
+fn rebuild(manager: &Manager, count: u64) {
+    let wanted = manager.stats().huge_rebuilt + count;
+    for _ in 0..LOOKS_MOST {
+        manager.engine().rebuild_one();
+        if manager.stats().huge_rebuilt == wanted {
+            return;
+        }
+        thread::yield_now();
+    }
+    panic!("not joined: {:?}", manager.stats());
+}
+
+#[test]
+fn frames_that_were_broken_are_joined_once_they_are_back_and_leave_whole_again() {
+    let Some(manager) = manager() else { return };
+    let region = region(&manager);
+    write(&region, 0..FRAMES * PAGES);
+    for turn in 1..=2 {
+        assert_eq!(huge_bytes(&region), FRAMES * HUGE_FRAME, "turn {turn}");
+        region.page_out(0, FRAMES * HUGE_FRAME).expect("room");
+        let stats = manager.stats();
+        assert_eq!((stats.huge_broken, stats.huge_moved_out), (4 * turn, 4 * turn));
+        assert!(stats.huge_break_ns > 0);
+        assert_eq!(manager.engine().rebuild_one(), 0, "nothing is there");
+        // All of three of them, and the last but for a base page.
+        expect(&region, 0..FRAMES * PAGES - 16);
+        rebuild(&manager, 3);
+        for _ in 0..2 * pagoda_core::rebuild::LOOKS_LEAST {
+            assert_eq!(manager.engine().rebuild_one(), 0, "a part is missing");
+        }
+        assert_eq!(huge_bytes(&region), (FRAMES - 1) * HUGE_FRAME);
+        expect(&region, 0..FRAMES * PAGES);
+        rebuild(&manager, 1);
+        expect(&region, 0..FRAMES * PAGES);
+        let stats = manager.stats();
+        assert_eq!(stats.huge_rebuilt_bytes, stats.huge_rebuilt * HUGE_FRAME as u64);
+        assert!(stats.huge_rebuild_ns > 0);
+    }
+    // What nobody needs any more, or is empty, is not looked at for good.
+    region.page_out(0, FRAMES * HUGE_FRAME).expect("room");
+    region.discard(0, FRAMES * HUGE_FRAME).expect("discarded");
+    while manager.engine().huge.broken() > 0 {
+        assert_eq!(manager.engine().rebuild_one(), 0);
+    }
+}
+
+#[test]
+fn what_is_not_a_page_of_its_own_everywhere_is_left_and_asked_for_seldom() {
+    let Some(manager) = manager() else { return };
+    let region = region(&manager);
+    write(&region, 1..PAGES);
+    write(&region, PAGES..FRAMES * PAGES);
+    region.page_out(0, HUGE_FRAME).expect("room");
+    // The kernel joins no page of zeroes: of the first base page a read brings one, and the rest is worth what it was.
+    region.discard(0, 16 * OS_PAGE).expect("discarded");
+    let mut zeroes = [1; 16 * OS_PAGE];
+    region.read_at(0, &mut zeroes);
+    assert!(zeroes.iter().all(|byte| *byte == 0));
+    expect(&region, 16..PAGES);
+    // Until whoever served the last fault has given the entry back.
+    while manager.stats().huge_rebuilds_refused == 0 {
+        manager.engine().rebuild_one();
+    }
+    // After 4, 6 and 10 looks more it is tried again.
+    for _ in 0..20 {
+        manager.engine().rebuild_one();
+    }
+    let stats = manager.stats();
+    assert_eq!((stats.huge_rebuilt, stats.huge_rebuilds_refused), (0, 4), "{stats:?}");
+    write(&region, 0..16);
+    rebuild(&manager, 1);
+    expect(&region, 0..FRAMES * PAGES);
+}
+
+#[test]
+fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
+    const WRITERS: usize = 2;
+    const TURNS: usize = 24;
+    let Some(manager) = manager() else { return };
+    let region = region(&manager);
+    write(&region, 0..FRAMES * PAGES);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = |id: usize| {
+            let (region, stop) = (&region, &stop);
+            move || {
+                let mut random = Random::new(11, id as u64);
+                // Each has every other page, and the first word of it.
+                let mut shadow = vec![None; FRAMES * PAGES];
+                let mut is = [0; 8];
+                let check = |page: usize, word: Option<u64>, is: &mut [u8; 8]| {
+                    region.read_at(page * OS_PAGE, is);
+                    let expected =
+                        word.map_or_else(|| content(page)[..8].to_vec(), |word| word.to_ne_bytes().to_vec());
+                    assert!(is[..] == expected, "page {page} of writer {id}");
+                };
+                while !stop.load(Ordering::Relaxed) {
+                    let page = random.below(FRAMES * PAGES / WRITERS) * WRITERS + id;
+                    check(page, shadow[page], &mut is);
+                    let word = random.stamp();
+                    region.write_words(page * OS_PAGE, &word.to_ne_bytes());
+                    shadow[page] = Some(word);
+                }
+                (id..FRAMES * PAGES).step_by(WRITERS).for_each(|page| check(page, shadow[page], &mut is));
+            }
+        };
+        let writers: Vec<_> = (0..WRITERS).map(|id| scope.spawn(writer(id))).collect();
+        for turn in 0..TURNS {
+            let frame = turn % FRAMES;
+            region.page_out(frame * HUGE_FRAME, HUGE_FRAME).expect("room");
+            let mut byte = [0];
+            for page in frame * PAGES..(frame + 1) * PAGES {
+                region.read_at(page * OS_PAGE, &mut byte);
+            }
+            // What could not leave as a whole, because a writer had just faulted for it, say, comes with a later turn.
+            for _ in 0..64 {
+                manager.engine().rebuild_one();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().for_each(|writer| writer.join().expect("nothing was lost"));
+    });
+    let stats = manager.stats();
+    assert!(stats.huge_rebuilt >= TURNS as u64 / 4, "{stats:?}");
+    let mut is = [0; OS_PAGE];
+    for page in 0..FRAMES * PAGES {
+        region.read_at(page * OS_PAGE, &mut is);
+        assert!(is[8..] == content(page)[8..], "the rest of page {page}");
+    }
+}

@@ -1,0 +1,98 @@
+//! A fault that gets a huge frame.
+//!
+//! Where one fits is asked before a frame is got ready, and again, with the entries taken, before it is moved in. This module must never
+//! put a frame where anything is, or is owed.
+
+use std::sync::atomic::Ordering;
+
+use pagoda_core::budget;
+use pagoda_core::entry::{Granules, Word};
+use pagoda_core::page::HUGE_FRAME;
+use pagoda_linux::huge_arena::HugeMove;
+use pagoda_linux::uffd::Stop;
+
+use super::{ALL, Block, ENTRIES, ENTRY};
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::fault::Served;
+use crate::table::{Filler, Table};
+
+impl Engine {
+    /// Serves a fault by a huge frame. None if none fits there or none can be had: then it gets a base page.
+    pub(crate) fn serve_huge(&self, address: usize) -> Option<Served> {
+        if !self.huge.is_on() || !self.is_place_for_huge(address) {
+            return None;
+        }
+        let slot = self.cleared_frame(address)?;
+        debug_assert!(
+            self.space.huge_bytes(&slot).iter().all(|&byte| byte == 0),
+            "a frame is handed out clear"
+        );
+        let table = self.gate_shared();
+        let place = |table: &Table| {
+            let span = table.find(address)?;
+            let block = Block::around(table, span, address)?;
+            let taken = block.take(span, |word| word == Word::EMPTY)?;
+            if self.owes_any(block.range) {
+                block.give(span, &taken);
+                return None;
+            }
+            Some(block)
+        };
+        let deferred = table.order.deferred() > 0;
+        let Some(block) = (!deferred).then(|| place(&table)).flatten() else {
+            self.huge.put_zeroed(&self.space, slot);
+            return deferred.then_some(Served::Again);
+        };
+        let span = table.find(address).expect("it was found just now, within the gate");
+        let moved = self.space.fill_huge(block.range, &slot);
+        let word = Word::EMPTY.with_resident(ALL).with_warmth(1);
+        match moved {
+            HugeMove::Done => {
+                self.counters.add(Counter::FaultsHuge, 1);
+                self.counters.add(Counter::FaultsZero, 1);
+                self.ledger.resident(HUGE_FRAME as i64);
+                // Over a table of OS pages that is left of what was there it came in small pages.
+                let huge = self.is_one_huge_page(block.range);
+                block.give(span, &[word.with_huge(huge); ENTRIES]);
+                self.huge.put_empty(&self.space, slot);
+                self.note_use();
+                Some(Served::Done)
+            }
+            HugeMove::Nothing(stop) => {
+                block.give(span, &[Word::EMPTY; ENTRIES]);
+                self.huge.put_zeroed(&self.space, slot);
+                (stop == Stop::Again).then_some(Served::Again)
+            }
+            // What the kernel took apart is there in small pages; the rest of the frame goes.
+            HugeMove::Part(bytes, _) => {
+                self.ledger.resident(bytes as i64);
+                let words: [Word; ENTRIES] = std::array::from_fn(|i| {
+                    let here = bytes.saturating_sub(i * ENTRY).min(ENTRY) / 4096;
+                    if here == 0 { Word::EMPTY } else { word.with_resident(Granules::range(0, here as u32)) }
+                });
+                block.give(span, &words);
+                drop(table);
+                self.give_frame_back(slot, HUGE_FRAME - bytes);
+                None
+            }
+        }
+    }
+
+    /// Whether a huge frame fits around `address`, as far as one sees without taking anything.
+    fn is_place_for_huge(&self, address: usize) -> bool {
+        if self.is_released() || !budget::takes_huge(self.free(), &self.marks()) {
+            return false;
+        }
+        let table = self.gate_shared();
+        let Some(span) = table.find(address).filter(|span| span.filler() == Filler::EngineHuge) else {
+            return false;
+        };
+        Block::around(&table, span, address).is_some_and(|block| {
+            !self.owes_any(block.range)
+                && block
+                    .indices()
+                    .all(|index| span.entry(index).load(Ordering::Acquire) == Word::EMPTY.bits())
+        })
+    }
+}

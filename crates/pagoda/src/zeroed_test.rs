@@ -1,0 +1,112 @@
+//! Base frames that are got ready: nobody sees what another had, and nothing is cleared twice.
+
+use pagoda_core::budget;
+use pagoda_core::page::{BasePage, HUGE_FRAME as HUGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::testing::skip::skip_without_moves;
+
+use crate::zones::Place;
+use crate::{Manager, ManagerBuilder, Region};
+
+fn builder(zones: usize) -> Option<ManagerBuilder> {
+    if skip_without_moves("base frames that are ready") {
+        return None;
+    }
+    // The thread that clears ahead elsewhere is the test's own here, and each base page has a fault of its own.
+    let builder = Manager::builder().user_mode_only(true).clear_ahead(0).fault_around(false);
+    let place = |builder: ManagerBuilder, (name, mib)| builder.zone(name, Bytes::mib(mib), Place::Local);
+    Some(match zones {
+        1 => builder.budget(Bytes::mib(64)),
+        _ => [("fast", 48), ("slow", 16)].into_iter().fold(builder, place),
+    })
+}
+
+fn region(manager: &Manager, bytes: usize) -> Region {
+    manager.region(Bytes::new(bytes as u64)).create().expect("a region")
+}
+
+/// Touches each base page first with a word somewhere in it, and expects the rest of it to be zero.
+fn expect_zeroes(region: &Region, base: usize, owner: usize) {
+    let mut is = vec![1; base];
+    for page in 0..region.len() / base {
+        let at = (owner * 1000 + page * 72) % base / 8 * 8;
+        region.write_words(page * base + at, &[0xee; 8]);
+        region.read_at(page * base, &mut is);
+        is[at..at + 8].fill(0);
+        assert!(is.iter().all(|byte| *byte == 0), "page {page} of owner {owner} holds what another had");
+    }
+}
+
+#[test]
+fn no_owner_sees_what_another_had_in_base_frames() {
+    const OWNERS: usize = 8;
+    for (base, zones) in BasePage::ALL.into_iter().map(|base| (base, 1)).chain([(BasePage::K64, 2)]) {
+        let Some(builder) = builder(zones) else { return };
+        let manager = builder.base_page(base).build().expect("a manager");
+        let engine = manager.engine();
+        let entry = engine.entry_bytes();
+        for owner in 0..OWNERS {
+            // Regions in huge frames have base frames where a huge one does not fit.
+            let region = region(&manager, 4 << 20);
+            if base == BasePage::M2 {
+                region.write_words(0, &[1; 8]);
+                region.page_out(0, HUGE).expect("room");
+            }
+            let size = region.len().min(if base == BasePage::M2 { HUGE } else { usize::MAX });
+            if base == BasePage::M2 {
+                // All that is stored of it is zero but for the first base page.
+                let mut is = vec![1; entry];
+                for page in 1..size / entry {
+                    region.write_words(page * entry, &[0xee; 8]);
+                    region.read_at(page * entry, &mut is);
+                    assert!(is[8..].iter().all(|byte| *byte == 0), "page {page} of owner {owner}");
+                }
+            } else {
+                expect_zeroes(&region, entry, owner);
+            }
+            let full = vec![owner as u8 + 1; size];
+            region.write_words(0, &full);
+            region.page_out(0, size).expect("room");
+            let mut is = vec![0; size];
+            region.read_at(0, &mut is);
+            assert!(is == full, "owner {owner}");
+            region.page_out(0, size).expect("room");
+            // Of the frames that are ready now all are cleared for some owners, some for others, and none for the rest.
+            for _ in 0..[0, 1, usize::MAX][owner % 3] {
+                if !engine.clear_one_ahead() {
+                    break;
+                }
+            }
+        }
+        let stats = manager.stats();
+        assert!(stats.faults_zero_ready > 0 && stats.cleared_in_fault_bytes > 0, "{base}: {stats:?}");
+        assert!(stats.cleared_ahead_bytes > 0, "{base}: {stats:?}");
+    }
+}
+
+#[test]
+fn a_fresh_frame_is_not_cleared_again_and_few_are_kept() {
+    for zones in [1, 2] {
+        let Some(builder) = builder(zones) else { return };
+        let manager = builder.build().expect("a manager");
+        let engine = manager.engine();
+        while engine.clear_one_ahead() {}
+        assert_eq!(manager.stats().ready_bytes, 0, "nobody asked");
+        let first = region(&manager, 8 << 20);
+        first.write_words(0, &[1; 8]);
+        while engine.clear_one_ahead() {}
+        let sizes: &[u64] = if zones == 1 { &[64] } else { &[48, 16] };
+        let most: u64 = sizes.iter().map(|mib| budget::ready_base_most(Bytes::mib(*mib)).get()).sum();
+        assert_eq!(manager.stats().ready_bytes, most);
+        let second = region(&manager, 8 << 20);
+        expect_zeroes(&second, engine.entry_bytes(), 1);
+        let stats = manager.stats();
+        assert_eq!(stats.faults_zero_ready * engine.entry_bytes() as u64, most);
+        assert_eq!((stats.cleared_in_fault_bytes, stats.cleared_ahead_bytes), (0, 0), "{stats:?}");
+        assert_eq!(stats.cleared_twice_bytes, 0, "{stats:?}");
+        // Of one zone the kernel fills a region itself where no frame is ready.
+        let touched = (second.len() + engine.entry_bytes()) as u64;
+        let from_kernel = if zones == 1 { most } else { touched };
+        assert_eq!(stats.kernel_zeroed_bytes, from_kernel, "{stats:?}");
+    }
+}
