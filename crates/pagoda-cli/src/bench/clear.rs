@@ -2,11 +2,14 @@
 //! writing the frame, and to processes that write a lot of memory at once.
 //!
 //! `orders` and `pressure` clear frames that stay in place (`clear/orders.rs`), without and with thrashers of the cache;
-//! `fault` takes them from Pagoda's engine and from the kernel (`clear/fault.rs`); `anon_w_seq` sets processes beside each
+//! `choice` lets threads clear them as an engine chooses (`clear/choice.rs`); `fault` takes them from Pagoda's engine and from the
+//! kernel (`clear/fault.rs`), and `base` base pages (`clear/base.rs`); `anon_w_seq` sets processes beside each
 //! other and beside the kernel's huge pages (`clear/anon_w_seq.rs`). All memory is touched before it is measured. This module
 //! must never change a setting of the machine: where it gives no transparent huge pages, that is an error that says so.
 
 mod anon_w_seq;
+mod base;
+mod choice;
 mod fault;
 mod frame;
 mod orders;
@@ -87,8 +90,12 @@ struct Clear {
     orders: AllOrders,
     /// The same beside threads that thrash the cache.
     pressure: Orders,
+    /// The order that is chosen, by how many clear at the same time.
+    choice: Vec<choice::Row>,
     /// From touch to return.
     fault: fault::Fault,
+    /// The same of base pages, alone and beside a busy thread.
+    base: Vec<base::Row>,
     anon_w_seq: Vec<Row>,
     /// Why there are no figures of the processor's counters.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,7 +116,7 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 7 }, usize::from);
     let llc_bytes = last_level_cache_bytes().unwrap_or(CACHE_ASSUMED);
-    let steps = 3 * (rounds + 1) + anon_w_seq::ROWS;
+    let steps = (3 + choice::CROWDS + 2) * (rounds + 1) + anon_w_seq::ROWS;
     let setup = Setup {
         program: command::this_program()?,
         rounds,
@@ -166,6 +173,10 @@ impl Clear {
         let (orders, perf_reason) = orders::measure(setup, 0, cancel)?;
         part("pressure");
         let (pressure, _) = orders::measure(setup, thrashers, cancel)?;
+        part("choice");
+        let choice = choice::measure(setup, cores, cancel)?;
+        part("base");
+        let base = base::measure(setup, cancel)?;
         part("fault");
         let (fault, prezeroed) = fault::measure(setup, cancel)?;
         part("anon-w-seq");
@@ -175,7 +186,9 @@ impl Clear {
             bench: "clear",
             orders: AllOrders { orders, prezeroed },
             pressure,
+            choice,
             fault,
+            base,
             anon_w_seq,
             perf_reason,
             thrashers,

@@ -4,9 +4,9 @@ use comfy_table::Table;
 use pagoda_core::size::Bytes;
 
 use super::super::text_table::{number, text_table, with_spread};
-use super::Clear;
 use super::fault::{Fault, Prezeroed};
 use super::orders::{Orders, Perf};
+use super::{Clear, base, choice};
 
 impl Clear {
     /// For people.
@@ -31,7 +31,15 @@ impl Clear {
         if let Some(reason) = &self.perf_reason {
             text += &format!("no figures of the processor's counters: {reason}\n");
         }
+        text += &format!(
+            "\nthreads that clear at the same time, in two orders and as an engine chooses\n{}\n",
+            choice_table(&self.choice)
+        );
         text += &format!("\nfrom touch to return\n{}\n", fault_table(&self.fault, &self.orders.prezeroed));
+        text += &format!(
+            "\nthe same of base pages of 64 KiB, us, and with all of it written\n{}\n",
+            base_table(&self.base)
+        );
         text += "\nanon-w-seq, GiB/s of all processes by processor time; our orders clear in place, the kernel's side has its fault in it\n";
         text += &format!("{}\n", self.rows_table());
         text
@@ -89,6 +97,61 @@ fn fault_table(fault: &Fault, ready: &Prezeroed) -> Table {
     row(ahead, fault.pagoda_prezeroed_us, Some(ready.write_all_us));
     row("Pagoda in thread, cleared in the fault".to_owned(), fault.in_thread_us, None);
     row("Pagoda in thread, cleared ahead".to_owned(), fault.in_thread_prezeroed_us, None);
+    table
+}
+
+/// What is chosen.
+fn choice_table(rows: &[choice::Row]) -> Table {
+    let headings = [
+        "at once",
+        "streaming us",
+        "neighbourhood us",
+        "chosen us",
+        "streaming chosen %",
+        "chosen vs better",
+    ];
+    let mut table = text_table(headings, 0..);
+    for row in rows {
+        table.add_row([
+            row.clearing_at_once.to_string(),
+            format!("{:.1}", row.streaming_us),
+            format!("{:.1}", row.neighbourhood_us),
+            format!("{:.1}", row.chosen_us),
+            format!("{:.0}", row.chosen_streaming_percent),
+            format!("{:.2}", row.ratio_chosen_vs_better),
+        ]);
+    }
+    table
+}
+
+/// First touches of base pages.
+fn base_table(rows: &[base::Row]) -> Table {
+    let headings = [
+        "busy threads",
+        "kernel, 4 KiB",
+        "Pagoda",
+        "frame ready",
+        "in thread",
+        "in thread, frame ready",
+        "ready vs not",
+        "in thread",
+        "CPU us a frame",
+    ];
+    let mut table = text_table(headings, 0..);
+    let times = |times: &base::Times| format!("{:.1} ({:.1})", times.touch_us, times.whole_us);
+    for row in rows {
+        table.add_row([
+            row.busy_threads.to_string(),
+            times(&row.kernel),
+            times(&row.pagoda),
+            times(&row.pagoda_ready),
+            times(&row.in_thread),
+            times(&row.in_thread_ready),
+            format!("{:.2}", row.ratio_ready),
+            format!("{:.2}", row.ratio_in_thread_ready),
+            format!("{:.1}", row.ready_cpu_us),
+        ]);
+    }
     table
 }
 
