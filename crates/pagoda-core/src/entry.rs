@@ -35,12 +35,17 @@
 //! | Stored, resident too | Stored | reclaim: moved out with the gate shared, the same as the copy: dropped; no gate needed to finish |
 //! | Stored, resident too | Stored by another handle | reclaim: moved out with the gate shared, a part was written: stored anew; no gate needed to finish |
 //! | Stored, resident too | Staged | reclaim: moved out with the gate shared, written: joined with the rest of the copy, which is freed; no gate needed to finish |
+//! | Empty, of a file | Staged | fault, read-ahead: read from the file; no gate needed |
+//! | Staged, of a file | with no backing | reclaim: written if it differs, then frame ready; no gate |
+//! | Stored, of a file | with no backing | sync: what could not be written is; no gate to finish |
 //! | Empty, all of a huge frame's entries | Resident, huge | fault: one frame for all of them; gate shared throughout |
 //! | Resident, huge, all of a huge frame's entries | Stored each, with no backing if it is all zero; Staged where the store takes no more | reclaim: the frame moved out with the gate shared; no gate needed to finish |
 //! | Resident, huge, all of a huge frame's entries | Resident those that stayed; Staged, resident too, the one in the middle; Stored the rest | reclaim: the kernel took the frame apart on its way out; as above |
 //! | Resident, all of a huge frame's entries | Resident, huge | rebuilding: joined in place by the kernel; gate shared throughout |
 //! | Resident, huge, all of a huge frame's entries | Empty | closing: the frame kept for another; gate shared throughout |
 //! | any | bits cleared, backing dropped | event (discard, unmap); gate exclusive |
+//!
+//! In a *file's* entries what has no backing is in the file, and does not read as zero.
 //!
 //! A *huge* entry is all in the region, in a part of a frame that only moves whole: it is never staged by itself.
 //!

@@ -21,6 +21,7 @@ pub mod latency;
 pub mod migrate;
 pub mod pace;
 pub mod page;
+pub mod read_ahead;
 pub mod rebuild;
 pub mod release;
 pub mod shares;

@@ -273,7 +273,7 @@ fn is_page_cached(fd: &OwnedFd, offset: u64) -> Result<bool, Errno> {
 }
 
 /// The file systems whose files are memory, by the numbers of statfs(2).
-fn memory_filesystem(kind: u64) -> Option<&'static str> {
+pub(crate) fn memory_filesystem(kind: u64) -> Option<&'static str> {
     match kind & 0xffff_ffff {
         0x0102_1994 => Some("tmpfs"),
         0x8584_58f6 => Some("ramfs"),
@@ -311,11 +311,11 @@ fn create_and_unlink(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A directory on a disk: where the tests are built.
-    fn disk() -> tempfile::TempDir {
+    pub(crate) fn disk() -> tempfile::TempDir {
         tempfile::tempdir_in(std::env::current_exe().expect("a path").parent().expect("a directory"))
             .expect("a directory")
     }

@@ -6,6 +6,7 @@
 
 mod aligned;
 pub mod byte_store;
+pub mod careful_copy;
 pub mod cgroup;
 pub mod clear;
 pub mod contiguity;
@@ -18,6 +19,7 @@ pub mod identity;
 pub mod lock;
 pub mod locked;
 pub mod lz4;
+pub mod mapped_file;
 pub mod maps;
 pub mod mincore;
 mod moves;

@@ -78,7 +78,7 @@ impl RegionMemory {
         self.range
     }
 
-    fn check(&self, offset: usize, len: usize) -> *mut u8 {
+    pub(crate) fn check(&self, offset: usize, len: usize) -> *mut u8 {
         let end = offset.checked_add(len);
         assert!(
             end.is_some_and(|end| end <= self.range.len()),

@@ -17,6 +17,7 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
+use pagoda_core::entry::Granules;
 use pagoda_core::page::OS_PAGE;
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
@@ -263,6 +264,13 @@ impl Space {
     /// Makes what is missing of `range`, managed memory, poisonous; see [`Uffd::poison`].
     pub fn poison(&self, range: PageRange) -> Progress {
         self.uffd.poison(range)
+    }
+
+    /// Which OS pages of `range`, sixteen at most, hold something; all of them, where the kernel does not say.
+    #[must_use]
+    pub fn held_pages(&self, range: PageRange) -> Granules {
+        let all = Granules::range(0, (range.len() / OS_PAGE) as u32);
+        self.occupancy.of(range).unwrap_or(all)
     }
 
     /// Whether no event is unread and no mapping is being changed just now.

@@ -9,8 +9,8 @@
 //! A range of which anything is discarded stops being followed before the kernel drops it, so that what the kernel fills
 //! is never confused with what it is about to drop.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLockWriteGuard};
 
 use pagoda_core::entry::{Backing, Word};
 use pagoda_linux::pagemap::PagemapScanner;
@@ -23,6 +23,7 @@ use crate::engine::Engine;
 use crate::error::Errno;
 use crate::fault::{Extent, Served};
 use crate::fault_kind::FaultKind;
+use crate::file_region::PageFile;
 use crate::fill::Density;
 use crate::region::RegionError;
 use crate::store::Scratch;
@@ -57,7 +58,7 @@ impl Engine {
             table.gaps(chunk, |gap| free.push(gap));
             for gap in free {
                 let registered_now = match filler {
-                    Filler::Engine | Filler::EngineHuge => self.space.register(gap),
+                    Filler::Engine | Filler::EngineHuge | Filler::File => self.space.register(gap),
                     Filler::Kernel => self.space.follow(gap),
                 };
                 match registered_now {
@@ -91,7 +92,9 @@ impl Engine {
                 table.insert(gap, filler);
                 adopted += gap.len();
                 match filler {
-                    Filler::Engine | Filler::EngineHuge => self.mark_present(&table, present, gap),
+                    Filler::Engine | Filler::EngineHuge | Filler::File => {
+                        self.mark_present(&table, present, gap);
+                    }
                     Filler::Kernel => self.follows.store(true, Ordering::Relaxed),
                 }
             }
@@ -176,24 +179,7 @@ impl Engine {
         present: Option<&mut PagemapScanner>,
         density: Option<Arc<Density>>,
     ) -> Result<(), RegionError> {
-        let mut table = self.gate_exclusive();
-        // The kernel gives the addresses of a region that is being unmapped away before anybody has read of it: that event
-        // would be taken for one of the new region.
-        while !table.is_free(range) {
-            if self.space.is_quiet() && table.order.deferred() == 0 {
-                let errno = Errno(KernelErrno::BUSY.raw_os_error());
-                return Err(RegionError::Register { errno });
-            }
-            drop(table);
-            yield_now();
-            table = self.gate_exclusive();
-        }
-        self.space
-            .register(range)
-            .map_err(|errno| RegionError::Register { errno: Errno(errno.raw_os_error()) })?;
-        if !self.fork_events {
-            self.space.set_forked(range, false);
-        }
+        let mut table = self.register_new(range)?;
         // What a region's owner does to its mapping is known only of our own.
         let huge = present.is_none() && self.huge.is_on();
         if huge {
@@ -214,6 +200,35 @@ impl Engine {
             self.mark_present(&table, present, range);
         }
         Ok(())
+    }
+
+    /// Takes `range` under management as the pages of `file`.
+    pub(crate) fn manage_file(&self, range: PageRange, file: &Arc<PageFile>) -> Result<(), RegionError> {
+        self.register_new(range)?.insert_file(range, Arc::downgrade(file));
+        Ok(())
+    }
+
+    /// Registers `range`, of which nothing is managed, and leaves the gate closed for who enters it.
+    fn register_new(&self, range: PageRange) -> Result<RwLockWriteGuard<'_, Table>, RegionError> {
+        let mut table = self.gate_exclusive();
+        // The kernel gives the addresses of a region that is being unmapped away before anybody has read of it: that event
+        // would be taken for one of the new region.
+        while !table.is_free(range) {
+            if self.space.is_quiet() && table.order.deferred() == 0 {
+                let errno = Errno(KernelErrno::BUSY.raw_os_error());
+                return Err(RegionError::Register { errno });
+            }
+            drop(table);
+            yield_now();
+            table = self.gate_exclusive();
+        }
+        self.space
+            .register(range)
+            .map_err(|errno| RegionError::Register { errno: Errno(errno.raw_os_error()) })?;
+        if !self.fork_events {
+            self.space.set_forked(range, false);
+        }
+        Ok(table)
     }
 
     /// Returns when the event of an unmapping that has returned is applied: a handler reads it and applies it within the gate, and

@@ -2,14 +2,14 @@
 //!
 //! Lock order, outermost first; whoever holds one may take those further down, never those further up:
 //!
-//! 0. where a thread serves its own fault, its working memory; see `in_thread`
+//! 0. where a thread serves its own fault, its working memory; see `in_thread`. A file region's syncs; see `file_region`
 //! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a region; exclusive
 //!    around reading events and applying them, and around adoption (register, scan, mark)
 //! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
 //! 5. the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of owners; that of what is owed, then what
-//!    is wanted of it
+//!    is wanted of it; what is to be read ahead of a file
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
 //! must never do the work itself: faults, events, reclaim and adoption each have their own.
@@ -119,6 +119,8 @@ pub(crate) struct Engine {
     pub(crate) recent: Recent,
     /// Who touches memory for the first time, and how far ahead it is filled.
     pub(crate) around: Around,
+    /// How many regions are files.
+    pub(crate) file_regions: AtomicUsize,
     /// Whether who reads upwards gets more stored pages than it faulted for.
     pub(crate) fetches_ahead: bool,
     /// How many ranges are being brought back for good, whatever the budget says.
@@ -184,6 +186,7 @@ impl Engine {
             release_done: AtomicBool::new(false),
             recent: Recent::default(),
             around: Around::new(base, false),
+            file_regions: AtomicUsize::new(0),
             fetches_ahead: true,
             bringing_back: AtomicUsize::new(0),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],

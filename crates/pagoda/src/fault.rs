@@ -66,7 +66,7 @@ impl Engine {
             return served;
         }
         *kind = FaultKind::Zero;
-        let (mut fetched, mut tried) = (false, false);
+        let (mut fetched, mut tried, mut from_file) = (false, false, false);
         let mut content = [0; 4096];
         // What `content` is of, if it was read from the file.
         let mut read: Option<(u64, u64)> = None;
@@ -91,6 +91,34 @@ impl Engine {
             }
             // What is owed beside it must not be filled with it.
             let page = page.without(owed);
+            let file = span.entries().file();
+            let lost = file.as_ref().map_or(Granules::NONE, |file| file.lost_granules(page.index));
+            let page = page.without(lost);
+            if let Some(file) = &file {
+                if lost.has(granule) {
+                    *kind = FaultKind::Spurious;
+                    give(entry, word);
+                    return self.refuse_lost(&page, granule);
+                }
+                if word.resident().has(granule) {
+                    let after = self.look_for_hole(&page, word, granule);
+                    give(entry, after);
+                    if after == word {
+                        return Served::Done;
+                    }
+                    continue;
+                }
+                if word.backing() == Backing::None {
+                    let entries = Arc::clone(span.entries());
+                    drop(table);
+                    if !self.fetch_from_file(file, &entries, page.index, word) {
+                        return Served::NoMemory;
+                    }
+                    from_file = true;
+                    *kind = FaultKind::Spilled;
+                    continue;
+                }
+            }
             if word.resident().has(granule) {
                 *kind = FaultKind::Spurious;
                 let served = self.fill_hole(&page, granule, write);
@@ -98,7 +126,7 @@ impl Engine {
                 return served;
             }
             // What was fetched for this fault is in memory by now.
-            if !tried {
+            if !tried && !from_file {
                 *kind = self.kind_of(word.backing());
             }
             match word.backing() {
@@ -114,16 +142,18 @@ impl Engine {
                 Backing::Slot(slot) => {
                     if fetched {
                         self.count_fetched(self.entry_bytes());
-                    } else {
+                    } else if !from_file {
                         self.counters.add(Counter::FaultsStaged, 1);
                     }
                     let want = match extent {
-                        Extent::Page => page.granules,
-                        Extent::Granule => Granules::range(granule, granule + 1),
+                        Extent::Granule if file.is_none() => Granules::range(granule, granule + 1),
+                        // What of a file stays behind would be read again.
+                        _ => page.granules,
                     };
                     let (word, served) =
                         self.install(&table, span, &page, word, slot, want, (granule, write));
-                    give(entry, word);
+                    // What was not there before was not missed.
+                    give(entry, if from_file { word.with_warmth(1) } else { word });
                     return served;
                 }
                 // While the file was read the page could be fetched, written and stored anew: by a digest it is still this.
@@ -213,7 +243,7 @@ impl Engine {
     }
 
     /// Turns the stop of a fill into what becomes of the fault at `at`.
-    fn settle(&self, stop: Option<Stop>, at: PageRange) -> Served {
+    pub(crate) fn settle(&self, stop: Option<Stop>, at: PageRange) -> Served {
         match stop {
             None => Served::Done,
             Some(Stop::Again) => Served::Again,
@@ -274,7 +304,7 @@ impl Engine {
     /// Puts the content of a staged page into the region. What has no page in the slot reads as zero, and comes in when it is
     /// asked for: nothing counts as in the region that is not there.
     #[expect(clippy::too_many_arguments, reason = "the state of one page, taken apart once")]
-    fn install(
+    pub(crate) fn install(
         &self,
         table: &Table,
         span: &Span,

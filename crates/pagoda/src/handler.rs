@@ -147,6 +147,7 @@ impl Engine {
         let served = self.try_to_serve(fault, &mut kind, scratch);
         if served {
             self.note_served(fault, kind);
+            self.note_file_fault(fault.address);
         }
         served
     }

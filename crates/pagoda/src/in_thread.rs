@@ -83,7 +83,7 @@ impl FaultServer for InThread {
             return false;
         }
         // What is lost is the program's SIGBUS.
-        if !engine.await_owed_here(address) {
+        if !engine.await_owed_here(address) || engine.is_lost_in_file(address) {
             return false;
         }
         let fault = Fault { address: address & !4095, write, since_ns };
@@ -96,6 +96,6 @@ impl FaultServer for InThread {
             tries += 1;
             if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
         }
-        true
+        !engine.is_lost_in_file(address)
     }
 }

@@ -53,6 +53,7 @@
 //! managed by the same engine: [`process_engine::ProcessEngine`] is what the preload library of `pagoda run` starts.
 #![forbid(unsafe_code)]
 
+pub use file_region::{FileError, FileRegion, FileRegionBuilder, FileStats, MapFileError};
 pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
 pub use pagoda_core::density::Use as Purpose;
 pub use pagoda_core::page::BasePage;
@@ -77,6 +78,7 @@ mod event;
 mod fault;
 pub mod fault_kind;
 pub mod fill;
+pub mod file_region;
 mod fork;
 mod gauges;
 mod give_back;

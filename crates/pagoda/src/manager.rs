@@ -294,6 +294,13 @@ impl Manager {
         RegionBuilder::new(Arc::clone(&self.shared), len)
     }
 
+    /// Begins to map the file at `path`: a region whose pages come from it and go back to it, through this manager's budget and not
+    /// through the kernel's page cache.
+    #[must_use]
+    pub fn map_file(&self, path: impl AsRef<std::path::Path>) -> crate::file_region::FileRegionBuilder {
+        crate::file_region::FileRegionBuilder::new(Arc::clone(&self.shared), path.as_ref())
+    }
+
     /// Takes memory that somebody else mapped under management, with what is in it. Dropping the region brings everything
     /// back and leaves the mapping to its owner. Making a [`ForeignMemory`](crate::region::ForeignMemory) is unsafe,
     /// and says what its owner vouches for.

@@ -120,6 +120,12 @@ impl Engine {
                 give(entry, word);
                 continue;
             }
+            let file = entries.file();
+            if let Some(file) = &file
+                && self.drop_to_file(file, &entries, index, word, slot)
+            {
+                return Some(Step::FrameReady);
+            }
             let held = self.space.claim_slot(slot);
             self.note_stored(&entries, self.space.bytes(&held));
             return Some(match self.store.put(self.space.bytes(&held), scratch) {
@@ -127,6 +133,8 @@ impl Engine {
                     self.count_put(&put);
                     self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
                     let backing = match put {
+                        // Without a backing it would be what the file holds.
+                        Put::Zero if file.is_some() => Backing::Handle(Handle::ZEROES.to_bits()),
                         Put::Zero => Backing::None,
                         Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
                     };

@@ -10,14 +10,16 @@
 //! that it describes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::words::zeroed_words;
 
+use crate::file_region::PageFile;
 use crate::order::EventOrder;
 
 /// The memory of one entry: the base page, or 64 KiB of a larger one (sixteen granules of an OS page each).
@@ -32,7 +34,32 @@ pub(crate) const fn entry_bytes(base: BasePage) -> usize {
 const GROWTH_ENTRIES_MOST: usize = 1 << 17;
 
 /// The entries of a span, shared by the parts that it was cut into.
-pub(crate) type Entries = Arc<[AtomicU64]>;
+pub(crate) type Entries = Arc<EntryArray>;
+
+/// The words of entries, and the file whose pages they are, if they are a file's: what has no backing is there then.
+#[derive(Debug)]
+pub(crate) struct EntryArray {
+    words: Arc<[AtomicU64]>,
+    /// Owned by the region: who comes across entries later must not keep the file open.
+    file: Weak<PageFile>,
+}
+
+impl EntryArray {
+    fn new(count: usize, file: Weak<PageFile>) -> Entries {
+        Arc::new(Self { words: zeroed_words(count), file })
+    }
+    /// The file that these are pages of.
+    pub(crate) fn file(&self) -> Option<Arc<PageFile>> {
+        self.file.upgrade()
+    }
+}
+
+impl Deref for EntryArray {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        &self.words
+    }
+}
 
 /// Who fills what is missing in a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +68,8 @@ pub(crate) enum Filler {
     Engine,
     /// The engine, and in huge frames where one fits.
     EngineHuge,
+    /// The engine, from a file.
+    File,
     /// The kernel: the span is only followed. None of its entries says anything, and nothing is out.
     Kernel,
 }
@@ -246,10 +275,18 @@ impl Table {
         self.insert_with_room(range, skipped % self.entry_bytes, filler, 0)
     }
 
+    /// Adds `range`, of which nothing is managed yet, as the pages of a file, the first at its start.
+    pub(crate) fn insert_file(&mut self, range: PageRange, file: Weak<PageFile>) {
+        let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), file);
+        let movable = AtomicBool::new(true);
+        let span = Span { range, origin: range.start(), entries, filler: Filler::File, movable };
+        self.spans.insert(range.start(), span);
+    }
+
     fn insert_with_room(&mut self, range: PageRange, skipped: usize, filler: Filler, room: usize) -> &Span {
         let origin = range.start().wrapping_sub(skipped);
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
-        let entries = zeroed_words(needed + room);
+        let entries = EntryArray::new(needed + room, Weak::new());
         let span = Span { range, origin, entries, filler, movable: AtomicBool::new(true) };
         self.spans.entry(range.start()).insert_entry(span).into_mut()
     }

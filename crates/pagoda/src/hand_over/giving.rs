@@ -137,7 +137,8 @@ impl Engine {
         for span in table.spans() {
             let kind = match span.filler() {
                 Filler::Kernel => Kind::Followed,
-                Filler::Engine | Filler::EngineHuge => Kind::Managed,
+                // A library's regions are never handed over.
+                Filler::Engine | Filler::EngineHuge | Filler::File => Kind::Managed,
             };
             let (address, len) = (span.range().start(), span.range().len());
             let skipped = span.skipped_bytes(table.entry_bytes());

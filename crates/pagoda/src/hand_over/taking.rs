@@ -77,7 +77,7 @@ impl Engine {
     ) -> io::Result<()> {
         let registered = match filler {
             Filler::Kernel => self.space.follow(range),
-            Filler::Engine | Filler::EngineHuge => self.space.register(range),
+            Filler::Engine | Filler::EngineHuge | Filler::File => self.space.register(range),
         };
         match registered {
             // Of a part there may be no memory here (madvise DONTFORK): the rest has its pages.
@@ -90,7 +90,7 @@ impl Engine {
         // Pages at a boundary of the parent's have content for each side: what the one side's page holds beyond it is nothing.
         table.insert_apart(range, skipped, filler);
         match filler {
-            Filler::Engine | Filler::EngineHuge => self.mark_present(table, present, range),
+            Filler::Engine | Filler::EngineHuge | Filler::File => self.mark_present(table, present, range),
             Filler::Kernel => self.follows.store(true, Ordering::Relaxed),
         }
         self.counters.add(Counter::AdoptedRanges, 1);

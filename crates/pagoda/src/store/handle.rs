@@ -18,6 +18,9 @@ pub(super) enum Meaning {
 }
 
 impl Handle {
+    /// A page of zeroes, for who can't go without a handle.
+    pub(crate) const ZEROES: Self = Self(SAME_FILLED);
+
     /// Its 36 bits.
     #[must_use]
     pub fn to_bits(self) -> u64 {

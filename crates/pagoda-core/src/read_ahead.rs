@@ -1,0 +1,203 @@
+//! What of a file is read before it is touched.
+//!
+//! Who goes on upwards gets a *window* of pages behind the one that was asked for: 128 KiB at first, twice as much each time,
+//! up to 2 MiB. The next window is ordered when the first page of the last one is touched, so that the disk works while
+//! the reader does. Who jumps gets nothing beyond his page, until he goes on from there. Pages are numbered from the file's
+//! beginning. This module must never order a page beyond the file's end, nor one twice for the same reader.
+//!
+//! That is Linux's readahead (mm/readahead.c), its marker page included. Linux keeps the state in each open file; a
+//! region has only the addresses of its faults, so that readers are told apart by where they would go on.
+
+use std::ops::Range;
+
+use crate::size::Bytes;
+
+/// The first window of a reader who goes on.
+pub const WINDOW_FIRST: Bytes = Bytes::kib(128);
+
+/// The largest window: what a disk reads at its full speed, and 1/64 of a budget of 128 MiB.
+pub const WINDOW_MOST: Bytes = Bytes::mib(2);
+
+/// Readers that go on at the same time. One more makes the one begin anew that went on longest ago.
+pub const STREAMS: usize = 16;
+
+/// Places where somebody was once and may go on: twice as many as streams, so that random readers don't displace who is about
+/// to begin one.
+const SEEN: usize = 2 * STREAMS;
+
+/// A reader who goes on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    /// The window that was ordered last: `start..end`. Empty: there is none such reader.
+    start: u64,
+    end: u64,
+    /// When it went on last, by the count of faults.
+    at: u64,
+}
+
+/// The readers of one file.
+#[derive(Clone, Debug)]
+pub struct ReadAhead {
+    page_bytes: u64,
+    /// Pages of the file.
+    pages: u64,
+    streams: [Stream; STREAMS],
+    /// The pages behind those that were touched out of turn; 0, behind which nobody was, for none.
+    seen: [u64; SEEN],
+    next_seen: usize,
+    faults: u64,
+}
+
+impl ReadAhead {
+    /// Nobody has read yet of the `pages` of a file, each of `page` bytes.
+    ///
+    /// # Panics
+    /// If a page has no bytes.
+    #[must_use]
+    pub fn new(page: Bytes, pages: u64) -> Self {
+        assert!(page > Bytes::ZERO, "a page has bytes");
+        let (page_bytes, streams) = (page.get(), [Stream::default(); STREAMS]);
+        Self { page_bytes, pages, streams, seen: [0; SEEN], next_seen: 0, faults: 0 }
+    }
+
+    fn pages_of(&self, bytes: Bytes) -> u64 {
+        (bytes.get() / self.page_bytes).max(1)
+    }
+
+    /// Takes note that `page` was asked for, and says what to read behind it; nothing, if the range is empty. The first page of
+    /// what is ordered is to be noted here again when it is touched.
+    pub fn fault(&mut self, page: u64) -> Range<u64> {
+        self.faults += 1;
+        let (first, most) = (self.pages_of(WINDOW_FIRST), self.pages_of(WINDOW_MOST));
+        let goes_on =
+            |stream: &&mut Stream| stream.start < stream.end && (stream.start..=stream.end).contains(&page);
+        if let Some(stream) = self.streams.iter_mut().find(goes_on) {
+            stream.at = self.faults;
+            if page != stream.start && page != stream.end {
+                // It was ordered and is not there yet, or not any more.
+                return page..page;
+            }
+            let pages = (2 * (stream.end - stream.start)).min(most);
+            // Past the end of the window, its reader was faster than the disk.
+            let start = stream.end.max(page + 1);
+            (stream.start, stream.end) = (start, start + pages);
+            let end = stream.end.min(self.pages);
+            return start.min(end)..end;
+        }
+        if let Some(seen) = self.seen.iter_mut().find(|seen| **seen == page && page != 0) {
+            *seen = 0;
+        } else if page != 0 {
+            self.seen[self.next_seen] = page + 1;
+            self.next_seen = (self.next_seen + 1) % SEEN;
+            return page..page;
+        }
+        // Who begins at the beginning mostly goes on.
+        let start = page + 1;
+        let oldest = self.streams.iter_mut().min_by_key(|stream| stream.at).expect("there are some");
+        *oldest = Stream { start, end: start + first, at: self.faults };
+        let end = oldest.end.min(self.pages);
+        start.min(end)..end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGE: Bytes = Bytes::kib(64);
+
+    #[test]
+    fn a_stream_grows_up_to_two_mebibytes_and_ends_with_the_file() {
+        let mut ahead = ReadAhead::new(PAGE, 100);
+        let mut windows = Vec::new();
+        let mut page = 0;
+        loop {
+            let window = ahead.fault(page);
+            if window.is_empty() {
+                break;
+            }
+            page = window.start;
+            windows.push((window.start, window.end - window.start));
+        }
+        assert_eq!(windows, [(1, 2), (3, 4), (7, 8), (15, 16), (31, 32), (63, 32), (95, 5)]);
+    }
+
+    #[test]
+    fn a_jump_gets_nothing_until_it_goes_on() {
+        let mut ahead = ReadAhead::new(PAGE, 1000);
+        assert!(ahead.fault(500).is_empty() && ahead.fault(200).is_empty() && ahead.fault(502).is_empty());
+        assert_eq!(ahead.fault(501), 502..504);
+        assert_eq!(ahead.fault(502), 504..508);
+        // Another place begins anew, and the first goes on.
+        assert!(ahead.fault(200).is_empty());
+        assert_eq!((ahead.fault(201), ahead.fault(504)), (202..204, 508..516));
+    }
+
+    #[test]
+    fn who_is_faster_than_the_disk_goes_on_and_orders_nothing_twice() {
+        let mut ahead = ReadAhead::new(PAGE, 1000);
+        assert_eq!(ahead.fault(0), 1..3);
+        assert!(ahead.fault(2).is_empty(), "it is on its way");
+        assert_eq!(ahead.fault(3), 4..8);
+    }
+
+    #[test]
+    fn random_readers_do_not_end_a_stream() {
+        let mut ahead = ReadAhead::new(Bytes::kib(4), 1 << 20);
+        let mut window = ahead.fault(0);
+        for round in 0..100 {
+            for i in 0..200u64 {
+                assert!(ahead.fault(500_000 + (round * 200 + i) * 7).is_empty());
+            }
+            window = ahead.fault(window.start);
+            assert!(!window.is_empty(), "round {round}");
+        }
+        assert_eq!(window.end - window.start, 512);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_ordered_beyond_the_end_nor_more_than_a_window(
+            pages in 1u64..2000,
+            kib in prop::sample::select(vec![4u64, 16, 64, 2048]),
+            faults in prop::collection::vec((0u64..2000, any::<bool>()), 1..200)
+        ) {
+            let mut ahead = ReadAhead::new(Bytes::kib(kib), pages);
+            let mut last = 0;
+            for (page, goes_on) in faults {
+                let page = if goes_on { last + 1 } else { page } % pages;
+                let window = ahead.fault(page);
+                prop_assert!(window.end <= pages && window.end - window.start <= (2048 / kib).max(1));
+                prop_assert!(window.is_empty() || window.start > page);
+                last = page;
+            }
+        }
+
+        #[test]
+        fn readers_side_by_side_get_each_page_once(count in 1usize..STREAMS, kib in prop::sample::select(vec![4u64, 64])) {
+            // Far from each other: none is ever in another's way.
+            let apart = 10_000;
+            let pages = apart * count as u64;
+            let mut ahead = ReadAhead::new(Bytes::kib(kib), pages);
+            let (mut there, mut asked) = (BTreeSet::new(), 0);
+            for step in 0..200 {
+                for reader in 0..count as u64 {
+                    let page = reader * apart + step;
+                    let marks = ahead.streams.iter().any(|stream| stream.start == page);
+                    if there.contains(&page) && !marks {
+                        continue;
+                    }
+                    asked += u64::from(!there.contains(&page));
+                    for page in ahead.fault(page) {
+                        prop_assert!(there.insert(page), "page {page} was ordered before");
+                    }
+                }
+            }
+            prop_assert!(asked <= 4 * count as u64, "{asked} pages were waited for");
+        }
+    }
+}

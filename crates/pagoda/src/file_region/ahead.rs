@@ -1,0 +1,229 @@
+//! Reading ahead: what `pagoda_core::read_ahead` orders is read by a thread of the region's own, while its readers go on.
+//!
+//! Entries that hold nothing are read in runs into frames, and moved into the region; the first page of each window stays staged,
+//! so that touching it tells that its reader has come so far. It is a guess: it takes its frames as a fault does, by reclaim
+//! if need be, and what can't be read is left to who asks for it. This module must never fill anything but what is in the file
+//! and nowhere else.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use pagoda_core::entry::{Backing, Word};
+use pagoda_core::read_ahead::{ReadAhead, STREAMS};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::space::Slot;
+
+use super::page_file::{PageFile, locked};
+use crate::engine::Engine;
+use crate::reclaim::Step;
+use crate::store::Scratch;
+use crate::table::{Entries, give, try_take};
+
+/// Read at once: what a disk does at nearly its full speed, and a reader who comes too early waits for.
+const READ_BYTES: usize = 512 << 10;
+
+/// Moved in with the gate held, at most: who maps or unmaps waits for the end of that.
+const GATE_BYTES: usize = 256 << 10;
+
+/// Steps of reclaim for one frame before the window is given up.
+const STEPS: u32 = 16;
+
+/// Windows that wait: one of each reader who goes on. One more is forgotten, and its reader faults.
+const ORDERS_MOST: usize = STREAMS;
+
+/// Windows to be read, and who ordered them.
+pub(super) struct Orders {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+struct State {
+    policy: ReadAhead,
+    windows: VecDeque<Range<u64>>,
+    quit: bool,
+}
+
+/// What the thread does next.
+pub(super) enum Next {
+    Read(Range<u64>),
+    /// Nothing was ordered for so long as was waited.
+    Idle,
+    Quit,
+}
+
+impl Orders {
+    pub(super) fn new(policy: ReadAhead) -> Self {
+        let windows = VecDeque::with_capacity(ORDERS_MOST);
+        Self { state: Mutex::new(State { policy, windows, quit: false }), bell: Condvar::new() }
+    }
+
+    /// Takes note of a fault on entry `index`.
+    fn note(&self, index: u64) {
+        let mut state = locked(&self.state);
+        let window = state.policy.fault(index);
+        if !window.is_empty() && state.windows.len() < ORDERS_MOST {
+            state.windows.push_back(window);
+            self.bell.notify_one();
+        }
+    }
+
+    pub(super) fn quit(&self) {
+        locked(&self.state).quit = true;
+        self.bell.notify_all();
+    }
+
+    /// Waits for an order, `most` at the longest.
+    pub(super) fn next(&self, most: Duration) -> Next {
+        let state = locked(&self.state);
+        let idle = |state: &mut State| state.windows.is_empty() && !state.quit;
+        let (mut state, _) =
+            self.bell.wait_timeout_while(state, most, idle).unwrap_or_else(PoisonError::into_inner);
+        if state.quit {
+            return Next::Quit;
+        }
+        state.windows.pop_front().map_or(Next::Idle, Next::Read)
+    }
+}
+
+impl Engine {
+    /// After a fault was served: if it was in a file, orders what is to be read next.
+    pub(crate) fn note_file_fault(&self, address: usize) {
+        if self.file_regions.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let table = self.gate_shared();
+        let Some(span) = table.find(address) else { return };
+        let Some(file) = span.entries().file() else { return };
+        let index = table.page_at(span, address).index;
+        drop(table);
+        file.orders.note(index as u64);
+    }
+
+    /// Reads the entries `window` of a file, which is mapped at `range`, as far as they hold nothing.
+    pub(super) fn read_window(
+        &self,
+        file: &PageFile,
+        range: PageRange,
+        window: Range<u64>,
+        scratch: &mut Scratch,
+    ) {
+        let entries = {
+            let table = self.gate_shared();
+            let Some(span) = table.find(range.start()) else { return };
+            Entries::clone(span.entries())
+        };
+        let marker = window.start as usize;
+        let (mut index, end) = (marker, (window.end as usize).min(entries.len()));
+        while index < end {
+            let is_out = |index: &usize| is_only_in_file(load(&entries, *index));
+            let count = (index..end).take_while(is_out).take(READ_BYTES / self.entry_bytes()).count();
+            if count == 0 {
+                index += 1;
+                continue;
+            }
+            // Before any entry is taken: reclaim needs the gate.
+            let frames: Vec<Slot> = (0..count).map_while(|_| self.frame_for_window(scratch)).collect();
+            if frames.is_empty() {
+                return;
+            }
+            let done = self.read_run(file, &entries, index, frames);
+            if done == 0 {
+                return;
+            }
+            self.move_run_in(file, range, index..index + done, marker);
+            file.ahead_bytes.fetch_add((done * self.entry_bytes()) as u64, Ordering::Relaxed);
+            index += done;
+        }
+    }
+
+    fn frame_for_window(&self, scratch: &mut Scratch) -> Option<Slot> {
+        for _ in 0..STEPS {
+            if self.is_quitting() {
+                return None;
+            }
+            if self.free() >= self.marks().low
+                && let Some(slot) = self.frame_for_fetch(false)
+            {
+                return Some(slot);
+            }
+            match self.reclaim_step(scratch) {
+                Step::FrameReady | Step::Staged | Step::Looking => {}
+                Step::Again | Step::Exhausted | Step::Full(_) => break,
+            }
+        }
+        self.frame_for_fetch(false)
+    }
+
+    /// Reads entries from `first` on into `frames`, and enters them as staged. Returns how many.
+    fn read_run(&self, file: &PageFile, entries: &Entries, first: usize, mut frames: Vec<Slot>) -> usize {
+        let mut taken: Vec<Word> = Vec::with_capacity(frames.len());
+        while taken.len() < frames.len() {
+            let entry = &entries[first + taken.len()];
+            let Some(word) = try_take(entry) else { break };
+            if !is_only_in_file(word) || !file.lost_granules(first + taken.len()).is_empty() {
+                give(entry, word);
+                break;
+            }
+            taken.push(word);
+        }
+        frames.drain(taken.len()..).for_each(|frame| self.zones.put_ready(&self.space, frame));
+        let mut content: Vec<&mut [u8]> =
+            frames.iter_mut().map(|frame| self.space.bytes_mut(frame)).collect();
+        let read = !content.is_empty() && file.read_several(first, &mut content);
+        let count = if read { taken.len() } else { 0 };
+        for (i, (word, frame)) in taken.into_iter().zip(frames).enumerate() {
+            let entry = &entries[first + i];
+            if read {
+                let slot = self.space.release_slot(frame);
+                self.went_into_staging(slot);
+                give(entry, word.with_backing(Backing::Slot(slot)).with_warmth(0));
+                self.queue_staged(entries, first + i, slot);
+            } else {
+                self.zones.put_ready(&self.space, frame);
+                give(entry, word);
+            }
+        }
+        self.note_use();
+        count
+    }
+
+    /// Moves what was read into the region, but for the entry that marks how far the reader is.
+    fn move_run_in(&self, file: &PageFile, range: PageRange, run: Range<usize>, marker: usize) {
+        let entry_bytes = self.entry_bytes();
+        let mut at = run.start;
+        while at < run.end {
+            let end = run.end.min(at + (GATE_BYTES / entry_bytes).max(1));
+            let table = self.gate_shared();
+            if table.order.deferred() > 0 {
+                return;
+            }
+            for index in (at..end).filter(|index| *index != marker) {
+                let address = range.start() + index * entry_bytes;
+                let Some(span) = table.find(address) else { return };
+                let page = table.page_at(span, address);
+                let page = page.without(file.lost_granules(index));
+                let Some(word) = try_take(span.entry(index)) else { continue };
+                let word = match word.backing() {
+                    Backing::Slot(slot) if word.resident().is_empty() => {
+                        // Whoever goes on does not come back: it is the first to go again.
+                        self.install_staged(&table, span, &page, word, slot).with_warmth(0)
+                    }
+                    _ => word,
+                };
+                give(span.entry(index), word);
+            }
+            at = end;
+        }
+    }
+}
+
+fn load(entries: &Entries, index: usize) -> Word {
+    Word::from_bits(entries[index].load(Ordering::Acquire))
+}
+
+fn is_only_in_file(word: Word) -> bool {
+    !word.is_busy() && word.resident().is_empty() && word.backing() == Backing::None
+}

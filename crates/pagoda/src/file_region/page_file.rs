@@ -1,0 +1,351 @@
+//! A file as pages: what it holds of each entry, which of it is out of date, and which of it is lost.
+//!
+//! What the file holds of each OS page is known by a digest, taken when it was read or written. So a page is *dirty* if it
+//! differs from the file, whoever wrote it and by whatever address, and one that is clean is dropped without a write. What is
+//! mapped to be read has no digests: it is always dropped.
+//!
+//! What could not be read is *lost* for as long as the file is mapped: a reader gets an error, and never what was there before.
+//! Whoever calls has the busy bit of the entry. This module must never take I/O that failed for content, write beyond the
+//! file's end, or know an address.
+
+use std::io::IoSliceMut;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pagoda_core::entry::Granules;
+use pagoda_core::migrate::pages::PageSet;
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::read_ahead::ReadAhead;
+use pagoda_core::size::Bytes;
+use pagoda_linux::mapped_file::MappedFile;
+use pagoda_linux::uffd::Errno as KernelErrno;
+use pagoda_linux::words::zeroed_words;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::ahead::Orders;
+use crate::error::Errno;
+
+/// How I/O on the file failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It is shorter than it was.
+    Truncated,
+    /// What the kernel said.
+    Os(Errno),
+}
+
+impl Trouble {
+    const fn to_code(self) -> i32 {
+        match self {
+            Self::Truncated => -1,
+            Self::Os(errno) => errno.0,
+        }
+    }
+    const fn from_code(code: i32) -> Option<Self> {
+        match code {
+            0 => None,
+            -1 => Some(Self::Truncated),
+            errno => Some(Self::Os(Errno(errno))),
+        }
+    }
+}
+
+impl From<KernelErrno> for Trouble {
+    fn from(errno: KernelErrno) -> Self {
+        Self::Os(Errno(errno.raw_os_error()))
+    }
+}
+
+/// A mapped file.
+pub(crate) struct PageFile {
+    file: MappedFile,
+    /// Its length when it was mapped, in bytes.
+    len: u64,
+    entry_bytes: usize,
+    writable: bool,
+    /// Of each OS page what the file holds; 0 if that is not known. None at all if it is only read.
+    digests: Arc<[AtomicU64]>,
+    /// What digests depend on, so that nobody makes two pages of one digest on purpose.
+    seed: u64,
+    /// OS pages that could not be read.
+    lost: PageSet,
+    /// Why the first of them could not.
+    why_lost: AtomicI32,
+    /// Why something could not be written that nobody was told of.
+    untold: AtomicI32,
+    pub(super) orders: Orders,
+    pub(super) read_bytes: AtomicU64,
+    pub(super) written_bytes: AtomicU64,
+    pub(super) ahead_bytes: AtomicU64,
+    #[cfg(test)]
+    pub(super) failing: super::tests::Failing,
+}
+
+impl PageFile {
+    pub(super) fn new(file: MappedFile, len: u64, entry_bytes: usize, writable: bool) -> Self {
+        let pages = len.div_ceil(OS_PAGE as u64);
+        let digests = if writable { pages } else { 0 };
+        let entries = len.div_ceil(entry_bytes as u64);
+        Self {
+            file,
+            len,
+            entry_bytes,
+            writable,
+            digests: zeroed_words(Bytes::new(digests).as_usize()),
+            seed: pagoda_linux::process::random_u64(),
+            lost: PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(pages)).as_usize())),
+            why_lost: AtomicI32::new(0),
+            untold: AtomicI32::new(0),
+            orders: Orders::new(ReadAhead::new(Bytes::new(entry_bytes as u64), entries)),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            ahead_bytes: AtomicU64::new(0),
+            #[cfg(test)]
+            failing: super::tests::Failing::default(),
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// How many bytes of it lie in `offset..offset + bytes`.
+    fn bytes_in(&self, offset: u64, bytes: usize) -> usize {
+        self.len.saturating_sub(offset).min(bytes as u64) as usize
+    }
+    fn offset(&self, index: usize) -> u64 {
+        index as u64 * self.entry_bytes as u64
+    }
+    fn first_page(&self, index: usize) -> u64 {
+        self.offset(index) / OS_PAGE as u64
+    }
+
+    /// Reads entry `index`: what the file has of it, and zeroes behind its end. What can't be read is zero and lost.
+    pub(super) fn read(&self, index: usize, into: &mut [u8]) {
+        let offset = self.offset(index);
+        let wanted = self.bytes_in(offset, into.len());
+        match self.read_at(offset, &mut into[..wanted.next_multiple_of(OS_PAGE)]) {
+            Ok(got) if got >= wanted => into[wanted..].fill(0),
+            // Only what is really bad shall be lost.
+            _ => {
+                for at in (0..wanted).step_by(OS_PAGE) {
+                    self.read_page(offset + at as u64, &mut into[at..at + OS_PAGE]);
+                }
+                into[wanted.next_multiple_of(OS_PAGE)..].fill(0);
+            }
+        }
+        self.read_bytes.fetch_add(wanted as u64, Ordering::Relaxed);
+        self.note_content(index, into);
+    }
+
+    fn read_page(&self, offset: u64, into: &mut [u8]) {
+        let wanted = self.bytes_in(offset, OS_PAGE);
+        let trouble = match self.read_at(offset, into) {
+            Ok(got) if got >= wanted => return into[wanted..].fill(0),
+            Ok(_) => Trouble::Truncated,
+            Err(errno) => errno.into(),
+        };
+        into.fill(0);
+        let page = offset / OS_PAGE as u64;
+        self.lose(page..page + 1, trouble);
+    }
+
+    /// Reads entries from `index` on, all or nothing: what can't be read is left to who asks for it.
+    pub(super) fn read_several(&self, index: usize, into: &mut [&mut [u8]]) -> bool {
+        let offset = self.offset(index);
+        let room = into.iter().map(|part| part.len()).sum();
+        let wanted = self.bytes_in(offset, room);
+        let mut left = wanted.next_multiple_of(OS_PAGE);
+        let mut slices: Vec<IoSliceMut<'_>> = Vec::with_capacity(into.len());
+        for part in into.iter_mut() {
+            let here = left.min(part.len());
+            left -= here;
+            slices.push(IoSliceMut::new(&mut part[..here]));
+        }
+        if !self.read_all_at(offset, &mut slices).is_ok_and(|got| got >= wanted) {
+            return false;
+        }
+        drop(slices);
+        let mut at = 0;
+        for (i, part) in into.iter_mut().enumerate() {
+            let here = wanted.saturating_sub(at).min(part.len());
+            part[here..].fill(0);
+            at += part.len();
+            self.note_content(index + i, part);
+        }
+        self.read_bytes.fetch_add(wanted as u64, Ordering::Relaxed);
+        true
+    }
+
+    fn digest(&self, content: &[u8]) -> u64 {
+        xxh3_64_with_seed(content, self.seed).max(1)
+    }
+
+    /// The OS pages of an entry that the file has something of: their number, and their bytes.
+    fn pages<'a>(&self, index: usize, content: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let (first, wanted) = (self.first_page(index), self.bytes_in(self.offset(index), content.len()));
+        (first..).zip(content[..wanted].chunks(OS_PAGE))
+    }
+
+    /// The file holds this of an entry.
+    fn note_content(&self, index: usize, content: &[u8]) {
+        if self.writable {
+            for (page, bytes) in self.pages(index, content) {
+                self.digests[page as usize].store(self.digest(bytes), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Writes those of `granules` that the file does not hold as they are in `content`, which is all of the entry. What lies beyond
+    /// the end of a file that became shorter is lost.
+    ///
+    /// If it fails something of it may be written, and nothing is taken for written that is not.
+    pub(super) fn write_back(&self, index: usize, granules: Granules, content: &[u8]) -> Result<(), Trouble> {
+        if !self.writable {
+            return Ok(());
+        }
+        let first = self.first_page(index);
+        let mut dirty = Granules::NONE;
+        for (page, bytes) in self.pages(index, content) {
+            let granule = (page - first) as u32;
+            if granules.has(granule)
+                && !self.lost.has(page)
+                && self.digests[page as usize].load(Ordering::Relaxed) != self.digest(bytes)
+            {
+                dirty = dirty.or(Granules::range(granule, granule + 1));
+            }
+        }
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let now = self.now_len().inspect_err(|trouble| self.is_untold(*trouble))?;
+        for (page, bytes) in self.pages(index, content) {
+            if now < page * OS_PAGE as u64 + bytes.len() as u64 {
+                // Writing would make it longer again.
+                let granule = (page - first) as u32;
+                if dirty.has(granule) {
+                    self.is_untold(Trouble::Truncated);
+                }
+                dirty = dirty.without(Granules::range(granule, granule + 1));
+                self.lose(page..page + 1, Trouble::Truncated);
+            }
+        }
+        let mut outcome = Ok(());
+        for (from, to) in dirty.runs() {
+            let bytes = from as usize * OS_PAGE..to as usize * OS_PAGE;
+            let at = self.offset(index) + bytes.start as u64;
+            let len = self.bytes_in(at, bytes.len());
+            let content = &content[bytes.start..bytes.start + len];
+            let written = self.write_at(at, content);
+            self.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            for (page, bytes) in (first + u64::from(from)..).zip(content.chunks(OS_PAGE)) {
+                let digest = if written.is_ok() { self.digest(bytes) } else { 0 };
+                self.digests[page as usize].store(digest, Ordering::Relaxed);
+            }
+            if let Err(errno) = written {
+                self.is_untold(errno.into());
+                outcome = Err(errno.into());
+            }
+        }
+        outcome
+    }
+
+    fn write_at(&self, offset: u64, content: &[u8]) -> Result<(), KernelErrno> {
+        #[cfg(test)]
+        self.failing.write()?;
+        let whole = content.len() / OS_PAGE * OS_PAGE;
+        if whole > 0 {
+            self.file.write_at(offset, &content[..whole])?;
+        }
+        if whole < content.len() {
+            self.file.write_end(offset + whole as u64, &content[whole..])?;
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, KernelErrno> {
+        #[cfg(test)]
+        self.failing.read()?;
+        self.file.read_at(offset, into)
+    }
+
+    fn read_all_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, KernelErrno> {
+        #[cfg(test)]
+        self.failing.read()?;
+        self.file.read_all_at(offset, into)
+    }
+
+    /// Returns when all that was written is on stable storage.
+    pub(super) fn flush(&self) -> Result<(), KernelErrno> {
+        #[cfg(test)]
+        self.failing.flush()?;
+        self.file.sync()
+    }
+
+    /// How long the file is now.
+    pub(super) fn now_len(&self) -> Result<u64, Trouble> {
+        self.file.len().map_err(Trouble::from)
+    }
+
+    /// OS pages can't be had any more.
+    fn lose(&self, pages: std::ops::Range<u64>, why: Trouble) {
+        let _ = self.why_lost.compare_exchange(0, why.to_code(), Ordering::AcqRel, Ordering::Acquire);
+        self.lost.add(pages);
+    }
+
+    /// What lies beyond `now_len` is gone. Returns where that begins, if it was not known.
+    pub(super) fn lose_beyond(&self, now_len: u64) -> Option<u64> {
+        let pages = now_len / OS_PAGE as u64..self.len.div_ceil(OS_PAGE as u64);
+        if now_len >= self.len || self.lost.has_all(pages.clone()) {
+            return None;
+        }
+        let from = pages.start * OS_PAGE as u64;
+        self.lose(pages, Trouble::Truncated);
+        Some(from)
+    }
+
+    /// Why the OS page at `offset` can't be had, if so.
+    pub(super) fn why_lost(&self, offset: u64) -> Option<Trouble> {
+        if !self.lost.has(offset.min(self.len - 1) / OS_PAGE as u64) {
+            return None;
+        }
+        Trouble::from_code(self.why_lost.load(Ordering::Acquire))
+    }
+
+    /// The granules of an entry that can't be had.
+    pub(crate) fn lost_granules(&self, index: usize) -> Granules {
+        if self.why_lost.load(Ordering::Acquire) == 0 {
+            return Granules::NONE;
+        }
+        let (first, end) = (self.first_page(index), self.len.div_ceil(OS_PAGE as u64));
+        let pages = first..(first + (self.entry_bytes / OS_PAGE) as u64).min(end);
+        pages.filter(|page| self.lost.has(*page)).fold(Granules::NONE, |lost, page| {
+            let granule = (page - first) as u32;
+            lost.or(Granules::range(granule, granule + 1))
+        })
+    }
+
+    /// Something could not be written: the next sync tells, whatever comes of it.
+    fn is_untold(&self, trouble: Trouble) {
+        let _ = self.untold.compare_exchange(0, trouble.to_code(), Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// What could not be written since this was asked last.
+    pub(super) fn take_untold(&self) -> Option<Trouble> {
+        Trouble::from_code(self.untold.swap(0, Ordering::AcqRel))
+    }
+}
+
+/// A lock that nothing panics with.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for PageFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a file of {} bytes", self.len)
+    }
+}

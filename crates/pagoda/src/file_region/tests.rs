@@ -1,0 +1,118 @@
+//! A file that fails, which no real one can be made to do at a given moment.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::uffd::Errno as KernelErrno;
+
+use super::*;
+use crate::{BasePage, Manager};
+
+/// Which calls fail.
+#[derive(Default)]
+pub(super) struct Failing {
+    reads: AtomicBool,
+    writes: AtomicBool,
+    flushes: AtomicBool,
+}
+
+fn fail(which: &AtomicBool) -> Result<(), KernelErrno> {
+    if which.load(Ordering::Acquire) { Err(KernelErrno::IO) } else { Ok(()) }
+}
+
+impl Failing {
+    pub fn read(&self) -> Result<(), KernelErrno> {
+        fail(&self.reads)
+    }
+    pub fn write(&self) -> Result<(), KernelErrno> {
+        fail(&self.writes)
+    }
+    pub fn flush(&self) -> Result<(), KernelErrno> {
+        fail(&self.flushes)
+    }
+}
+
+const LEN: usize = (48 << 20) + 1234;
+
+/// A file of `LEN` bytes with a page's number in each, mapped by a manager of a third of that.
+fn mapped(base: BasePage) -> (tempfile::NamedTempFile, Manager, FileRegion) {
+    let directory = std::env::current_exe().expect("a path");
+    let file = tempfile::NamedTempFile::new_in(directory.parent().expect("a directory")).expect("room");
+    let content: Vec<u8> = (0..LEN).map(|at| (at / OS_PAGE % 251) as u8).collect();
+    std::fs::write(file.path(), content).expect("room");
+    let manager = Manager::builder()
+        .budget(Bytes::mib(if base == BasePage::M2 { 64 } else { 16 }))
+        .base_page(base)
+        .spill_to("/var/tmp", Bytes::mib(256))
+        .user_mode_only(true)
+        .build()
+        .expect("manager");
+    let region = manager.map_file(file.path()).writable(true).map().expect("a disk");
+    (file, manager, region)
+}
+
+#[test]
+fn what_can_not_be_read_is_an_error_and_stays_one() {
+    if skip_without_moves("a file that can't be read") {
+        return;
+    }
+    let (_file, _manager, region) = mapped(BasePage::K64);
+    let failing = &region.inner().file.failing;
+    let mut byte = [0];
+    region.read_at(0, &mut byte).expect("it works");
+    failing.reads.store(true, Ordering::Release);
+    let at = (24 << 20) + 5000;
+    let errno = Errno(KernelErrno::IO.raw_os_error());
+    let error = FileError::Unreadable { offset: Bytes::new((24 << 20) + 4096), errno };
+    assert_eq!(region.read_at(at, &mut byte), Err(error));
+    failing.reads.store(false, Ordering::Release);
+    assert_eq!(region.read_at(at, &mut byte), Err(error), "it was never tried again");
+    assert!(region.write_at(at, &[1]).is_err());
+    region.read_at(40 << 20, &mut byte).expect("what is elsewhere was not lost");
+    assert_eq!(byte, [((40 << 20) / OS_PAGE % 251) as u8]);
+}
+
+#[test]
+fn what_can_not_be_written_is_kept_told_once_and_written_when_it_can_be() {
+    if skip_without_moves("a file that can't be written") {
+        return;
+    }
+    for base in BasePage::ALL {
+        let (file, manager, region) = mapped(base);
+        let failing = &region.inner().file.failing;
+        failing.writes.store(true, Ordering::Release);
+        let value = |page: usize| if page.is_multiple_of(3) { 0 } else { (page % 239) as u8 };
+        for page in 0..LEN.div_ceil(OS_PAGE) {
+            let len = (LEN - page * OS_PAGE).min(OS_PAGE);
+            region.write_at((page * OS_PAGE) as u64, &vec![value(page); len]).expect("memory");
+        }
+        let is_whole = |when: &str| {
+            let mut page = [0; OS_PAGE];
+            for number in (0..LEN / OS_PAGE).rev() {
+                region.read_at((number * OS_PAGE) as u64, &mut page).expect("it is kept");
+                assert!(page == [value(number); OS_PAGE], "page {number} {when}, base page {base}");
+            }
+        };
+        is_whole("while nothing could be written");
+        let error = Err(FileError::Unwritten { errno: Errno(KernelErrno::IO.raw_os_error()) });
+        assert_eq!(region.sync(), error);
+        assert_eq!(region.sync(), error, "it was tried again");
+        failing.writes.store(false, Ordering::Release);
+        if base != BasePage::M2 {
+            // Reclaim's trouble was told; what it is to write is written.
+            assert!(manager.stats().stores > 0, "it was kept in the store");
+        }
+        let mut last = region.sync();
+        if last.is_err() {
+            // Something left memory between the sync before and the end of the trouble.
+            last = region.sync();
+        }
+        assert_eq!(last, Ok(()));
+        is_whole("afterwards");
+        let found = std::fs::read(file.path()).expect("it is there");
+        assert_eq!(found.len(), LEN);
+        assert!((0..LEN).all(|at| found[at] == value(at / OS_PAGE)), "base page {base}");
+        failing.flushes.store(true, Ordering::Release);
+        assert!(matches!(region.sync(), Err(FileError::Unsafe { .. })));
+    }
+}

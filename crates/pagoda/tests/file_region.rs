@@ -1,0 +1,361 @@
+//! Files as memory: every byte against a shadow, files that become shorter or vanish, and processes that are killed.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pagoda::{BasePage, Bytes, FileError, FileRegion, Manager, ManagerBuilder, MapFileError};
+use pagoda_linux::testing::random::Random;
+use pagoda_linux::testing::skip::skip_without_moves;
+
+const PAGE: usize = 4096;
+
+/// Where a test runs its own binary again, says what for.
+const ROLE: &str = "PAGODA_FILE_REGION_TEST";
+
+fn budget_mib(base: BasePage) -> usize {
+    if base == BasePage::M2 { 64 } else { 16 }
+}
+
+fn builder(base: BasePage) -> ManagerBuilder {
+    Manager::builder().budget(Bytes::mib(budget_mib(base) as u64)).base_page(base).user_mode_only(true)
+}
+
+/// A directory on a disk: where the tests are built.
+fn directory() -> tempfile::TempDir {
+    let path = std::env::current_exe().expect("a path");
+    tempfile::tempdir_in(path.parent().expect("a directory")).expect("room")
+}
+
+/// What page `page` holds as of `value`: no two alike, and no word twice.
+fn content(page: usize, value: u64) -> [u8; PAGE] {
+    let mut content = [0; PAGE];
+    for (i, word) in content.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let mixed = (page as u64) << 32 ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (i as u64) << 50;
+        *word = mixed.to_le_bytes();
+    }
+    content
+}
+
+/// A file of `len` bytes, all of it as of value 0.
+fn make(path: &Path, len: usize) {
+    let bytes: Vec<u8> = (0..len.div_ceil(PAGE)).flat_map(|page| content(page, 0)).take(len).collect();
+    std::fs::write(path, bytes).expect("room");
+    std::fs::File::open(path).and_then(|file| file.sync_all()).expect("a disk");
+}
+
+/// Pages of the file that are in the kernel's cache.
+fn cached_pages(path: &Path) -> usize {
+    let file = std::fs::File::open(path).expect("it is there");
+    // SAFETY: nobody reads or writes the mapping, and its file is the test's own.
+    let map = unsafe { memmap2::Mmap::map(&file).expect("a mapping") };
+    let mut told = vec![0u8; map.len().div_ceil(PAGE)];
+    // SAFETY: one byte for each page of the mapping.
+    let done = unsafe { libc::mincore(map.as_ptr().cast_mut().cast(), map.len(), told.as_mut_ptr()) };
+    assert_eq!(done, 0);
+    told.iter().filter(|page| **page & 1 == 1).count()
+}
+
+fn is_whole(path: &Path, len: usize, values: impl Fn(usize) -> u64) {
+    let found = std::fs::read(path).expect("it is there");
+    assert_eq!(found.len(), len, "a file keeps its length");
+    for (page, found) in found.chunks(PAGE).enumerate() {
+        assert!(*found == content(page, values(page))[..found.len()], "page {page} of the file");
+    }
+}
+
+#[test]
+fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
+    const THREADS: usize = 4;
+    if skip_without_moves("file regions") {
+        return;
+    }
+    let directory = directory();
+    let path = directory.path().join("file");
+    for base in BasePage::ALL {
+        let len = (budget_mib(base) << 21) + 1234;
+        let pages = len.div_ceil(PAGE);
+        make(&path, len);
+        let manager = builder(base).build().expect("manager");
+        let region = manager.map_file(&path).writable(true).map().expect("a disk");
+        let values: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
+        let done = AtomicBool::new(false);
+        let check = |page: usize, case: &str| {
+            let mut found = vec![0; (len - page * PAGE).min(PAGE)];
+            region.read_at((page * PAGE) as u64, &mut found).expect("a disk");
+            let value = values[page].load(Ordering::Relaxed);
+            assert!(found == content(page, value)[..found.len()], "page {page}, {case}, base page {base}");
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (check, values, region) = (&check, &values, &region);
+                    scope.spawn(move || {
+                        let mut random = Random::new(base.bytes() as u64, thread as u64);
+                        let own = |number: usize| number * THREADS + thread;
+                        let count = (pages - thread).div_ceil(THREADS);
+                        for round in 0..2 * count {
+                            let page = own(if round < count { round } else { random.below(count) });
+                            check(page, "while it is written");
+                            if random.below(3) > 0 {
+                                let value = random.next() | 1;
+                                let here = (len - page * PAGE).min(PAGE);
+                                values[page].store(value, Ordering::Relaxed);
+                                region
+                                    .write_at((page * PAGE) as u64, &content(page, value)[..here])
+                                    .expect("memory");
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let syncs = scope.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    region.sync().expect("a disk");
+                }
+            });
+            for worker in workers {
+                worker.join().expect("every page is right");
+            }
+            done.store(true, Ordering::Release);
+            syncs.join().expect("every sync succeeds");
+        });
+        let stats = manager.stats();
+        assert!(stats.anon_peak_bytes <= stats.budget_bytes + (16 << 20), "{} held", stats.anon_peak_bytes);
+        assert_eq!(stats.stores, 0, "what is in the file is nowhere else");
+        region.sync().expect("a disk");
+        let written = region.stats().written;
+        region.sync().expect("a disk");
+        assert_eq!(region.stats().written, written, "nothing is dirty after a sync");
+        assert_eq!(cached_pages(&path), 0, "the kernel's cache has nothing of it");
+        (0..pages).for_each(|page| check(page, "after a sync"));
+        region.close().expect("a disk");
+        let held = manager.stats();
+        assert_eq!((held.resident_bytes, held.staged_bytes), (0, 0));
+        is_whole(&path, len, |page| values[page].load(Ordering::Relaxed));
+    }
+}
+
+/// Reads all of the file by address, upwards.
+fn read_by_address(region: &FileRegion) {
+    for offset in (0..region.len() as usize).step_by(8) {
+        if region.len() as usize - offset < 8 {
+            break;
+        }
+        // SAFETY: within the region, which lives and which nobody writes to.
+        let word = unsafe { region.as_ptr().add(offset).cast::<[u8; 8]>().read_volatile() };
+        let (page, at) = (offset / PAGE, offset % PAGE);
+        if at == 0 || at == PAGE - 8 {
+            assert!(word == content(page, 0)[at..at + 8], "page {page}");
+        }
+    }
+}
+
+#[test]
+fn who_reads_by_address_gets_the_file_and_nothing_is_read_twice() {
+    if skip_without_moves("file regions by address") {
+        return;
+    }
+    let directory = directory();
+    let path = directory.path().join("file");
+    let len = (64 << 20) + 100;
+    make(&path, len);
+    for (base, in_thread) in
+        [(BasePage::K64, false), (BasePage::K4, false), (BasePage::K16, true), (BasePage::M2, false)]
+    {
+        let manager = builder(base).serve_in_thread(in_thread).build().expect("manager");
+        let region = manager.map_file(&path).map().expect("a disk");
+        read_by_address(&region);
+        let stats = region.stats();
+        assert!(stats.read_ahead.get() >= len as u64 / 4, "it was read ahead: {stats:?}");
+        assert!(stats.read.get() <= len as u64 * 3 / 2, "once: {stats:?} at base page {base}");
+        assert_eq!((stats.written, cached_pages(&path)), (Bytes::ZERO, 0));
+        assert_eq!(region.write_at(0, &[1]), Err(FileError::ReadOnly));
+        region.close().expect("nothing to write");
+    }
+    is_whole(&path, len, |_| 0);
+}
+
+#[test]
+fn a_file_that_becomes_shorter_is_an_error_and_stays_as_short() {
+    if skip_without_moves("truncated files") {
+        return;
+    }
+    let directory = directory();
+    let path = directory.path().join("file");
+    for base in BasePage::ALL {
+        let (len, kept) = (budget_mib(base) << 21, (8 << 20) + 5000);
+        make(&path, len);
+        let manager = builder(base).build().expect("manager");
+        let region = manager.map_file(&path).writable(true).map().expect("a disk");
+        let mut found = [0; PAGE];
+        for page in (0..len / PAGE).rev() {
+            region.write_at((page * PAGE) as u64, &content(page, 1)).expect("memory");
+        }
+        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
+        file.set_len(kept as u64).expect("a disk");
+        for page in (kept / PAGE + 1..len / PAGE).step_by(7) {
+            assert_eq!(region.read_at((page * PAGE) as u64, &mut found), Err(FileError::Truncated));
+            assert_eq!(region.write_at((page * PAGE) as u64, &found), Err(FileError::Truncated));
+        }
+        for page in 0..kept / PAGE {
+            region.read_at((page * PAGE) as u64, &mut found).expect("it is still there");
+            assert!(found == content(page, 1), "page {page}, base page {base}");
+        }
+        assert_eq!(region.sync(), Err(FileError::Truncated));
+        assert_eq!(region.close(), Err(FileError::Truncated), "as long as it is so");
+        let found = std::fs::read(&path).expect("it is there");
+        assert_eq!(found.len(), kept, "nobody made it longer");
+        for page in 0..kept / PAGE {
+            assert!(found[page * PAGE..][..PAGE] == content(page, 1), "page {page} was safe");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_a_name_goes_on() {
+    if skip_without_moves("files that vanish") {
+        return;
+    }
+    let directory = directory();
+    let path = directory.path().join("file");
+    let len = 40 << 20;
+    make(&path, len);
+    let manager = builder(BasePage::K64).build().expect("manager");
+    let region = manager.map_file(&path).writable(true).map().expect("a disk");
+    std::fs::remove_file(&path).expect("it was there");
+    let mut found = [0; PAGE];
+    for page in 0..len / PAGE {
+        region.write_at((page * PAGE) as u64, &content(page, 3)).expect("memory");
+    }
+    for page in 0..len / PAGE {
+        region.read_at((page * PAGE) as u64, &mut found).expect("it is there");
+        assert!(found == content(page, 3), "page {page}");
+    }
+    region.close().expect("a disk");
+}
+
+#[test]
+fn what_is_no_file_or_has_no_direct_io_is_refused() {
+    if skip_without_moves("refused files") {
+        return;
+    }
+    let directory = directory();
+    let manager = builder(BasePage::K64).build().expect("manager");
+    let map = |path: &Path| manager.map_file(path).map().map(|region| region.len());
+    let path: PathBuf = directory.path().join("file");
+    assert!(matches!(map(&path), Err(MapFileError::Open { .. })));
+    assert!(matches!(map(directory.path()), Err(MapFileError::NotAFile { kind: "a directory", .. })));
+    std::fs::write(&path, []).expect("room");
+    assert!(matches!(map(&path), Err(MapFileError::Empty { .. })));
+    if let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm") {
+        make(file.path(), 3 * PAGE);
+        assert!(matches!(map(file.path()), Err(MapFileError::InMemory { .. })));
+        let region = manager.map_file(file.path()).buffered(true).writable(true).map().expect("allowed");
+        region.write_at(0, &content(0, 9)).expect("memory");
+        region.close().expect("memory");
+        is_whole(file.path(), 3 * PAGE, |page| if page == 0 { 9 } else { 0 });
+    }
+    std::fs::write(&path, vec![1; 100]).expect("room");
+    let region = manager.map_file(&path).map().expect("a disk");
+    let mut found = [0; 100];
+    assert!(matches!(region.read_at(1, &mut found), Err(FileError::BeyondEnd { .. })));
+    region.read_at(0, &mut found).expect("a disk");
+    assert_eq!(found, [1; 100]);
+}
+
+/// Runs this test binary again for `test`, in the role of one that is killed or kills itself.
+fn again(test: &str, path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args(["--exact", test, "--nocapture"]).env(ROLE, path).stderr(Stdio::null());
+    command
+}
+
+const KILLED: &str = "what_was_synced_outlives_a_killed_process";
+const KILLED_LEN: usize = (24 << 20) + 777;
+
+/// Writes all pages as of one value after the other; says when the first is safe.
+fn write_until_killed(path: &Path) {
+    let manager = builder(BasePage::K64).build().expect("manager");
+    let region = manager.map_file(path).writable(true).map().expect("a disk");
+    for value in 1.. {
+        for page in 0..KILLED_LEN.div_ceil(PAGE) {
+            let here = (KILLED_LEN - page * PAGE).min(PAGE);
+            region.write_at((page * PAGE) as u64, &content(page, value)[..here]).expect("memory");
+        }
+        if value == 1 {
+            region.sync().expect("a disk");
+            println!("synced");
+        }
+    }
+}
+
+#[test]
+fn what_was_synced_outlives_a_killed_process() {
+    if skip_without_moves("killed processes with files") {
+        return;
+    }
+    if let Some(path) = std::env::var_os(ROLE) {
+        return write_until_killed(Path::new(&path));
+    }
+    let directory = directory();
+    let path = directory.path().join("file");
+    let mut random = Random::new(11, 0);
+    let mut newer = 0;
+    for _ in 0..4 {
+        make(&path, KILLED_LEN);
+        let mut child = again(KILLED, &path).stdout(Stdio::piped()).spawn().expect("a process");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let synced = lines.map_while(Result::ok).any(|line| line.contains("synced"));
+        assert!(synced, "it came so far");
+        std::thread::sleep(std::time::Duration::from_millis(random.below(300) as u64));
+        child.kill().expect("it was alive");
+        child.wait().expect("a process");
+        let found = std::fs::read(&path).expect("it is there");
+        assert_eq!(found.len(), KILLED_LEN);
+        for (page, found) in found.chunks(PAGE).enumerate() {
+            // As of which value, its first word tells.
+            let is = |value: u64| *found == content(page, value)[..found.len()];
+            let value = (1..1000).find(|value| is(*value));
+            assert!(value.is_some(), "page {page} is neither as it was synced nor newer (old: {})", is(0));
+            newer += usize::from(value > Some(1));
+        }
+    }
+    println!("{newer} pages were newer");
+}
+
+const LOST: &str = "who_touches_what_was_cut_off_gets_a_bus_error";
+
+#[test]
+fn who_touches_what_was_cut_off_gets_a_bus_error() {
+    if skip_without_moves("bus errors of files") {
+        return;
+    }
+    let Some(role) = std::env::var_os(ROLE) else {
+        let directory = directory();
+        for way in ["handler", "in-thread"] {
+            let path = directory.path().join(way);
+            make(&path, 4 << 20);
+            let status = again(LOST, &path).stdout(Stdio::null()).status().expect("a process");
+            assert_eq!(status.signal(), Some(libc::SIGBUS), "{way}: {status}");
+        }
+        return;
+    };
+    let path = Path::new(&role);
+    let in_thread = path.ends_with("in-thread");
+    let manager = builder(BasePage::K64).serve_in_thread(in_thread).build().expect("manager");
+    let region = manager.map_file(path).map().expect("a disk");
+    let mut found = [0; PAGE];
+    region.read_at(0, &mut found).expect("a disk");
+    let file = std::fs::OpenOptions::new().write(true).open(path).expect("it is there");
+    file.set_len(1 << 20).expect("a disk");
+    // What is before the end is read, by address, too; what is behind it ends the process.
+    for offset in [0, (1 << 20) - 1, 2 << 20] {
+        // SAFETY: within the region, which nobody writes to; for the last the kernel raises a signal.
+        let byte = unsafe { region.as_ptr().add(offset).read_volatile() };
+        assert_eq!(byte, content(offset / PAGE, 0)[offset % PAGE], "at {offset}");
+    }
+    std::process::exit(3);
+}
