@@ -5,7 +5,6 @@
 //! this part goes through the cache, to the disk, and out of the cache again. Nothing here may make the file longer, nor
 //! change what was not asked for; what lies where is the caller's business.
 
-use std::fmt;
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -198,12 +197,6 @@ fn name_of(kind: FileType) -> &'static str {
         FileType::BlockDevice => "a block device",
         _ => "of an unknown kind",
     }
-}
-
-/// An error number of the kernel as its text.
-#[must_use]
-pub fn text_of(errno: Errno) -> impl fmt::Display {
-    std::io::Error::from(errno)
 }
 
 #[cfg(test)]
