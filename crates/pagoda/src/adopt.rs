@@ -185,15 +185,10 @@ impl Engine {
         if huge {
             self.space.allow_huge(range);
         }
-        let filler = if huge { Filler::EngineHuge } else { Filler::Engine };
         match density {
-            Some(density) => {
-                let skipped = range.start() % table.entry_bytes();
-                let span = table.insert_apart(range, skipped, filler);
-                self.densities.enter(span.entries(), density);
-            }
+            Some(density) => table.insert_by_density(range, density),
             None => {
-                table.insert(range, filler);
+                table.insert(range, if huge { Filler::EngineHuge } else { Filler::Engine });
             }
         }
         if let Some(present) = present {

@@ -283,7 +283,7 @@ counters! {
     Total FaultsStaged faults_staged,
     /// Faults on stored pages: fetched from the store.
     Total FaultsStored faults_stored,
-    /// Of them, those whose content was read from the file, or from the remote store.
+    /// Faults whose content was read from the store's file, the remote store, or the file whose page it is.
     Total FaultsSpilled faults_spilled,
     /// Base pages that were fetched before anyone asked, because the one below them was read.
     Total FetchedAhead fetched_ahead,

@@ -31,7 +31,6 @@ use crate::around::Around;
 use crate::bell::Bell;
 use crate::counters::{Counter, Counters};
 use crate::error::StopReason;
-use crate::fill::Densities;
 use crate::handler::Recent;
 use crate::huge::{Clearing, Clears};
 use crate::huge_pool::HugePool;
@@ -72,8 +71,6 @@ pub(crate) struct Engine {
     pub(crate) owners: Owners,
     /// First touches bring as much of a base page as is touched densely, in regions of our own.
     pub(crate) by_density: bool,
-    /// How much a first touch brings, where that goes by density.
-    pub(crate) densities: Densities,
     /// What arrives later.
     #[cfg(feature = "migrate")]
     pub(crate) owed: Owed,
@@ -160,7 +157,6 @@ impl Engine {
             ledger: Ledger::new(budget.get()),
             owners: Owners::new(Arc::clone(&counters)),
             by_density: false,
-            densities: Densities::new(),
             #[cfg(feature = "migrate")]
             owed: Owed::default(),
             counters,

@@ -14,7 +14,7 @@ pub enum FaultKind {
     Staged,
     /// In the store's memory, compressed.
     Stored,
-    /// In the store's file, or at the remote store.
+    /// In the store's file, at the remote store, or in the file whose page it is.
     Spilled,
     /// It was there already, or somebody else is about to bring it.
     Spurious,

@@ -5,8 +5,6 @@
 //! on their way to the store are asked how much of them is still zero. The entries stay those of the base page: a smaller
 //! fill is a partial one. This module must never fill, and never look at more than a bounded part of a region.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::density::{Chooser, Counters, Reason, Touched, Use};
@@ -83,43 +81,21 @@ impl Density {
     }
 }
 
+impl std::fmt::Debug for Density {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Density").field(&self.fill()).finish()
+    }
+}
+
 fn granules(size: BasePage) -> u32 {
     (size.bytes() / OS_PAGE) as u32
-}
-
-/// Those of all regions that have one, by where their entries are: each region has an array of its own then.
-pub(crate) struct Densities {
-    of: Lock<BTreeMap<usize, Arc<Density>>>,
-}
-
-fn key(entries: &Entries) -> usize {
-    entries.as_ptr().addr()
-}
-
-impl Densities {
-    pub(crate) const fn new() -> Self {
-        Self { of: Lock::new(BTreeMap::new()) }
-    }
-
-    pub(crate) fn enter(&self, entries: &Entries, density: Arc<Density>) {
-        self.of.lock().insert(key(entries), density);
-    }
-
-    /// A region is gone.
-    pub(crate) fn leave(&self, density: &Arc<Density>) {
-        self.of.lock().retain(|_, other| !Arc::ptr_eq(other, density));
-    }
-
-    fn find(&self, entries: &Entries) -> Option<Arc<Density>> {
-        self.of.lock().get(&key(entries)).cloned()
-    }
 }
 
 impl Engine {
     /// What of a page may be filled for a first touch of `granule`.
     pub(crate) fn fill_for(&self, span: &Span, granule: u32) -> Granules {
         let all = Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
-        self.densities.find(span.entries()).map_or(all, |density| density.around(granule))
+        span.entries().density().map_or(all, |density| density.around(granule))
     }
 
     /// Whether first touches bring whole base pages there.
@@ -129,7 +105,7 @@ impl Engine {
 
     /// A first touch of this page was served.
     pub(crate) fn note_first_touch(&self, span: &Span, page: &Page) {
-        let Some(density) = self.densities.find(span.entries()) else { return };
+        let Some(density) = span.entries().density() else { return };
         if !(density.faults.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(FAULTS_BETWEEN_LOOKS) {
             return;
         }
@@ -152,7 +128,7 @@ impl Engine {
 
     /// A whole page goes to the store with this content.
     pub(crate) fn note_stored(&self, entries: &Entries, content: &[u8]) {
-        let Some(density) = self.densities.find(entries) else { return };
+        let Some(density) = entries.density() else { return };
         let used = content.chunks(OS_PAGE).filter(|page| page.iter().any(|byte| *byte != 0)).count();
         density.used.fetch_add(used as u64, Ordering::Relaxed);
         if !(density.stored.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(STORED_BETWEEN_LOOKS) {

@@ -328,10 +328,6 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let engine = &self.shared.engine;
-        // As long as the entries are there nobody else has their address.
-        if let Some(density) = &self.density {
-            engine.densities.leave(density);
-        }
         // Before another region can have these addresses.
         #[cfg(feature = "migrate")]
         if let Some(mut receiving) = self.receiving.take() {

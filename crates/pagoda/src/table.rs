@@ -20,6 +20,7 @@ use pagoda_linux::range::PageRange;
 use pagoda_linux::words::zeroed_words;
 
 use crate::file_region::PageFile;
+use crate::fill::Density;
 use crate::order::EventOrder;
 
 /// The memory of one entry: the base page, or 64 KiB of a larger one (sixteen granules of an OS page each).
@@ -36,17 +37,23 @@ const GROWTH_ENTRIES_MOST: usize = 1 << 17;
 /// The entries of a span, shared by the parts that it was cut into.
 pub(crate) type Entries = Arc<EntryArray>;
 
-/// The words of entries, and the file whose pages they are, if they are a file's: what has no backing is there then.
+/// The words of entries, and what is special about all of them.
 #[derive(Debug)]
 pub(crate) struct EntryArray {
     words: Arc<[AtomicU64]>,
-    /// Owned by the region: who comes across entries later must not keep the file open.
+    /// The file whose pages they are, if they are a file's: what has no backing is there then. Owned by the region: who comes across
+    /// entries later must not keep the file open.
     file: Weak<PageFile>,
+    /// How much first touches bring, if not whole base pages.
+    density: Option<Arc<Density>>,
 }
 
 impl EntryArray {
-    fn new(count: usize, file: Weak<PageFile>) -> Entries {
-        Arc::new(Self { words: zeroed_words(count), file })
+    fn new(count: usize, file: Weak<PageFile>, density: Option<Arc<Density>>) -> Entries {
+        Arc::new(Self { words: zeroed_words(count), file, density })
+    }
+    pub(crate) fn density(&self) -> Option<&Density> {
+        self.density.as_deref()
     }
     /// The file that these are pages of.
     pub(crate) fn file(&self) -> Option<Arc<PageFile>> {
@@ -275,9 +282,18 @@ impl Table {
         self.insert_with_room(range, skipped % self.entry_bytes, filler, 0)
     }
 
+    /// Adds `range`, of which nothing is managed yet, as a span of its own that is filled by density.
+    pub(crate) fn insert_by_density(&mut self, range: PageRange, density: Arc<Density>) {
+        let skipped = range.start() % self.entry_bytes;
+        let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
+        let entries = EntryArray::new(needed, Weak::new(), Some(density));
+        let (origin, movable) = (range.start() - skipped, AtomicBool::new(true));
+        self.spans.insert(range.start(), Span { range, origin, entries, filler: Filler::Engine, movable });
+    }
+
     /// Adds `range`, of which nothing is managed yet, as the pages of a file, the first at its start.
     pub(crate) fn insert_file(&mut self, range: PageRange, file: Weak<PageFile>) {
-        let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), file);
+        let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), file, None);
         let movable = AtomicBool::new(true);
         let span = Span { range, origin: range.start(), entries, filler: Filler::File, movable };
         self.spans.insert(range.start(), span);
@@ -286,7 +302,7 @@ impl Table {
     fn insert_with_room(&mut self, range: PageRange, skipped: usize, filler: Filler, room: usize) -> &Span {
         let origin = range.start().wrapping_sub(skipped);
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
-        let entries = EntryArray::new(needed + room, Weak::new());
+        let entries = EntryArray::new(needed + room, Weak::new(), None);
         let span = Span { range, origin, entries, filler, movable: AtomicBool::new(true) };
         self.spans.entry(range.start()).insert_entry(span).into_mut()
     }
