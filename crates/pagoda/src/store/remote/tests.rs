@@ -16,6 +16,9 @@ use crate::store::{
 
 const EXPIRY: Duration = Duration::from_secs(60);
 
+/// Of which a batch is the largest there is.
+const ROOMY: Bytes = Bytes::mib(128);
+
 fn address_of(server: &RedisServer) -> RemoteAddress {
     RemoteAddress { socket: server.address(), user: None, password: None, database: 0 }
 }
@@ -173,7 +176,7 @@ fn a_server_that_has_lost_its_content_is_an_error_at_once() {
 fn a_server_that_hangs_is_given_up_and_nothing_is_lost() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
-    let store = open(&server, Bytes::mib(16));
+    let store = open(&server, ROOMY);
     let mut scratch = Scratch::new(BasePage::K64);
     let old = fill(&store, &mut scratch, 3);
     store.spill(Bytes::ZERO).expect("room");
@@ -198,7 +201,7 @@ fn a_server_that_hangs_is_given_up_and_nothing_is_lost() {
 fn what_comes_back_otherwise_is_never_served() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
-    let store = open(&server, Bytes::mib(16));
+    let store = open(&server, ROOMY);
     let mut scratch = Scratch::new(BasePage::K64);
     let held = fill(&store, &mut scratch, 10);
     store.spill(Bytes::ZERO).expect("room");
