@@ -44,13 +44,13 @@ pub fn working(share: Bytes, full: Bytes, immovable: Bytes, base: BasePage, hand
     share.max(least.min(full))
 }
 
-/// What is free above the high watermark when the kernel stops serving first touches: two processors that do nothing else
+/// What is free above the high watermark when memory stops being left to the kernel: two processors that do nothing else
 /// take 4 GiB/s in 4 KiB pages, which is this much in 4 ms. Between two looks is less.
 const FOLLOW_LEAST: Bytes = Bytes::mib(16);
 
-/// Whether memory is only *followed* while `free` bytes are: the kernel serves first touches, faster than anybody who has to be
-/// woken, and we only hear of what is discarded, moved and unmapped. Nothing is evicted then. `follows` says whether it is
-/// so now; it takes twice as much to begin again.
+/// Whether memory is only *followed* while `free` bytes are: it is counted and looked at, and all else is the kernel's, who serves
+/// first touches faster than anybody who has to be woken, and has nobody to tell what is unmapped. Nothing more is adopted
+/// then. `follows` says whether it is so now; it takes twice as much to begin again.
 #[must_use]
 pub fn follows(free: Bytes, marks: &Watermarks, follows: bool) -> bool {
     let least = marks.high.saturating_add(FOLLOW_LEAST);

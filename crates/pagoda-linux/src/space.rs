@@ -142,8 +142,8 @@ impl Space {
         })
     }
 
-    /// Takes `range` under management: its missing faults and its events arrive here from now on. In a range that was followed
-    /// the kernel fills nothing more, from when this returns.
+    /// Takes `range` under management: its missing faults and its events arrive here from now on. A discard that began before has
+    /// ended when this returns.
     ///
     /// # Errors
     /// `EBUSY`: the program registered it with userfaultfd itself. `EINVAL`: memory of a kind that can't be managed.
@@ -151,16 +151,6 @@ impl Space {
     pub fn register(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: the space's `Adoption` vouches for what is registered.
         unsafe { self.uffd.register(range)? };
-        self.keep_pages_small(range)
-    }
-
-    /// Follows `range`: its events arrive here from now on, but the kernel fills what is missing.
-    ///
-    /// # Errors
-    /// As for [`register`](Self::register).
-    pub fn follow(&self, range: PageRange) -> Result<(), Errno> {
-        // SAFETY: as for `register`.
-        unsafe { self.uffd.follow(range)? };
         self.keep_pages_small(range)
     }
 
@@ -332,6 +322,5 @@ pub(crate) mod tests {
         // SAFETY: a part of the test's own mapping, which nothing uses.
         unsafe { munmap(hole, OS_PAGE).expect("unmap") };
         assert_eq!(space.register(memory.range()), Err(Errno::FAULT));
-        assert_eq!(space.follow(memory.range()), Err(Errno::FAULT));
     }
 }

@@ -241,7 +241,7 @@ impl Uffd {
     }
 
     /// Asks for the events of `range` alone: its missing pages are the kernel's business. So an arena, into which pages can be
-    /// moved, never faults to whoever fills its slots. [`register`](Self::register) asks for the faults, too, from then on.
+    /// moved, never faults to whoever fills its slots.
     ///
     /// # Errors
     /// As for [`register`](Self::register).

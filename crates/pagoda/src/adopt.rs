@@ -4,10 +4,8 @@
 //! exclusively: no event is read meanwhile, so nothing that is marked can be the rest of a discard that was applied
 //! before. Giving up brings everything back first; a range is never left with content elsewhere.
 //!
-//! As long as there is plenty of room a range is only *followed*: it is registered for its events, and the kernel fills it.
-//! When room gets short it is registered for its faults, too, and only then is marked what is present, in the same way.
-//! A range of which anything is discarded stops being followed before the kernel drops it, so that what the kernel fills
-//! is never confused with what it is about to drop.
+//! A discard that the program began before its range was registered has ended when the registration returns: each of them keeps
+//! the other out by the mapping's own lock in the kernel. One that begins later is an event.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
@@ -27,7 +25,7 @@ use crate::file_region::PageFile;
 use crate::fill::Density;
 use crate::region::RegionError;
 use crate::store::Scratch;
-use crate::table::{Filler, Span, Table, give};
+use crate::table::{Filler, Table, give};
 
 /// How much of a mapping is registered, scanned and marked at once, with the gate closed for faults meanwhile: about
 /// 200 µs for the scan of 64 MiB.
@@ -44,7 +42,7 @@ pub(crate) struct NotAdopted {
 
 impl Engine {
     /// Takes `range` under management, with what is present in it. Returns what it could not.
-    pub(crate) fn adopt(&self, present: &mut PagemapScanner, range: PageRange, filler: Filler) -> NotAdopted {
+    pub(crate) fn adopt(&self, present: &mut PagemapScanner, range: PageRange) -> NotAdopted {
         let mut start = range.start();
         let mut adopted = 0;
         let mut not = NotAdopted::default();
@@ -57,11 +55,7 @@ impl Engine {
             let mut free = Vec::new();
             table.gaps(chunk, |gap| free.push(gap));
             for gap in free {
-                let registered_now = match filler {
-                    Filler::Engine | Filler::EngineHuge | Filler::File => self.space.register(gap),
-                    Filler::Kernel => self.space.follow(gap),
-                };
-                match registered_now {
+                match self.space.register(gap) {
                     Ok(()) => {}
                     Err(errno) if errno == KernelErrno::BUSY => {
                         not.registered_bytes += gap.len() as u64;
@@ -89,14 +83,9 @@ impl Engine {
                 if !self.fork_events {
                     self.space.set_forked(gap, false);
                 }
-                table.insert(gap, filler);
+                table.insert(gap, Filler::Engine);
                 adopted += gap.len();
-                match filler {
-                    Filler::Engine | Filler::EngineHuge | Filler::File => {
-                        self.mark_present(&table, present, gap);
-                    }
-                    Filler::Kernel => self.follows.store(true, Ordering::Relaxed),
-                }
+                self.mark_present(&table, present, gap);
             }
         }
         if adopted > 0 {
@@ -104,53 +93,6 @@ impl Engine {
             self.counters.add(Counter::AdoptedBytes, adopted as u64);
         }
         not
-    }
-
-    /// Ends the following of all ranges: what is missing in them is ours to fill from now on, and what is present may be
-    /// evicted. A range that is changing just now, or where the kernel has no room for another mapping, is left for the
-    /// next time. Holds the gate for a range at a time, 1.6 ms for each GiB that is present.
-    pub(crate) fn end_all_following(&self, present: &mut PagemapScanner) {
-        let followed: Vec<PageRange> = {
-            let table = self.gate_shared();
-            let followed = table.spans().filter(|span| span.filler() == Filler::Kernel);
-            followed.map(Span::range).collect()
-        };
-        let mut left = false;
-        for range in followed {
-            let mut table = self.gate_exclusive();
-            // It may have been cut or moved since: what is there now is found the next time.
-            if table.find(range.start()).is_none_or(|span| span.range() != range) {
-                left = true;
-                continue;
-            }
-            // While a mapping is changing, what is registered here may be another's: asked after it was.
-            let registered = matches!(self.space.register(range), Ok(()) | Err(KernelErrno::FAULT));
-            if !registered || !self.space.is_quiet() || table.order.deferred() > 0 {
-                left = true;
-                continue;
-            }
-            table.fill_by_engine(range);
-            self.mark_present(&table, present, range);
-        }
-        self.follows.store(left, Ordering::Relaxed);
-    }
-
-    /// Ends the following of what of `range` is followed, before the kernel drops what is present there: what comes after that
-    /// is filled by us. The rest of its span is followed on.
-    pub(crate) fn end_following(&self, table: &mut Table, range: PageRange) {
-        let mut followed = Vec::new();
-        let mut at = range.start();
-        while let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) {
-            at = span.range().end();
-            if span.filler() == Filler::Kernel {
-                followed.extend(span.range().intersection(range));
-            }
-        }
-        for part in followed {
-            // Where that fails the kernel goes on to fill it: without a mark, so that it is never evicted.
-            let _ = self.space.register(part);
-            table.fill_by_engine(part);
-        }
     }
 
     /// Marks what is present in `range`, which was just registered, as the region's own.

@@ -1,91 +1,66 @@
-//! Following on real userfaultfd: who fills a range, and what of it may be evicted.
+//! Adoption on real userfaultfd, of memory whose owner writes to it and discards it at the same time.
+
+use std::sync::atomic::AtomicUsize;
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::testing::skip::skip_without_moves;
-use pagoda_linux::uffd::Message;
 
 use super::*;
 use crate::Manager;
 
-const PAGES: usize = 256;
+const PAGES: usize = 1024;
 
-/// A mapping that a manager follows, all of it filled by the kernel.
-struct Followed {
-    manager: Manager,
-    memory: RegionMemory,
-    present: PagemapScanner,
-}
+/// A part that is discarded at once: long, so that adoption falls within a discard now and then.
+const PART: usize = 128;
 
-impl Followed {
-    fn new() -> Option<Self> {
-        if skip_without_moves("following") {
-            return None;
-        }
+#[test]
+fn what_is_discarded_while_it_is_adopted_stays_discarded() {
+    if skip_without_moves("adoption") {
+        return;
+    }
+    let mut found_marked = 0;
+    for round in 0..100 {
         let manager =
             Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
+        let engine = manager.engine();
         let mut memory = RegionMemory::map(PAGES * OS_PAGE).expect("memory");
-        let mut present = PagemapScanner::new().expect("pagemap");
-        manager.engine().adopt(&mut present, memory.range(), Filler::Kernel);
         memory.write_at(0, &[7; PAGES * OS_PAGE]);
-        let followed = Self { manager, memory, present };
-        assert_eq!(followed.marked(0..PAGES), 0);
-        assert_eq!(followed.manager.stats().faults, 0);
-        Some(followed)
+        let memory = &memory;
+        let at_part = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let owner = scope.spawn(|| {
+                for part in 0..PAGES / PART {
+                    at_part.store(part, Ordering::Release);
+                    memory.discard(part * PART * OS_PAGE, PART * OS_PAGE).expect("discarded");
+                    let mut word = [1; 8];
+                    for page in part * PART..(part + 1) * PART {
+                        memory.read_at(page * OS_PAGE, &mut word);
+                        assert_eq!(word, [0; 8], "page {page} of round {round}");
+                    }
+                    memory.write_words(part * PART * OS_PAGE, &[part as u8 + 1; 8]);
+                }
+            });
+            // At another moment in each round.
+            while at_part.load(Ordering::Acquire) < round % (PAGES / PART) && !owner.is_finished() {
+                std::hint::spin_loop();
+            }
+            let mut present = PagemapScanner::new().expect("pagemap");
+            engine.adopt(&mut present, memory.range());
+            found_marked += usize::from(engine.ledger.resident_bytes() > 0);
+            // What was marked goes, whatever its owner does to it.
+            engine.page_out(memory.range(), &mut Scratch::new(engine.base)).expect("room");
+        });
+        engine.bring_back(memory.range());
+        drop(engine);
+        let mut content = vec![1; OS_PAGE];
+        for page in 0..PAGES {
+            memory.read_at(page * OS_PAGE, &mut content);
+            let first = if page % PART == 0 { (page / PART) as u8 + 1 } else { 0 };
+            assert!(content[..8].iter().all(|&byte| byte == first), "page {page} of round {round}");
+            assert!(content[8..].iter().all(|&byte| byte == 0), "page {page} of round {round}");
+        }
     }
-
-    fn part(&self, pages: std::ops::Range<usize>) -> PageRange {
-        PageRange::at(self.memory.range().start() + pages.start * OS_PAGE, pages.len() * OS_PAGE)
-    }
-
-    /// How many of these OS pages may be evicted.
-    fn marked(&self, pages: std::ops::Range<usize>) -> usize {
-        let engine = self.manager.engine();
-        let table = engine.gate_shared();
-        let is_marked = |page: &usize| {
-            let address = self.part(*page..page + 1).start();
-            let span = table.find(address).expect("managed");
-            let at = table.page_at(span, address);
-            let word = Word::from_bits(span.entry(at.index).load(Ordering::Acquire));
-            word.resident().has(at.granule_of(address))
-        };
-        pages.filter(is_marked).count()
-    }
-
-    /// Everything is there, and nothing of it is managed any more.
-    fn end(self) {
-        self.manager.engine().bring_back(self.memory.range());
-        let mut content = vec![0; PAGES * OS_PAGE];
-        self.memory.read_at(0, &mut content);
-        assert!(content.iter().all(|&byte| byte == 7));
-    }
-}
-
-#[test]
-fn what_was_followed_may_be_evicted_when_that_ends() {
-    let Some(mut followed) = Followed::new() else { return };
-    let engine = followed.manager.engine();
-    assert!(engine.follows.load(Ordering::Relaxed));
-    engine.end_all_following(&mut followed.present);
-    assert!(!engine.follows.load(Ordering::Relaxed));
-    assert_eq!(followed.marked(0..PAGES), PAGES);
-    drop(engine);
-    followed.end();
-}
-
-#[test]
-fn what_the_kernel_is_about_to_drop_is_never_marked() {
-    let Some(mut followed) = Followed::new() else { return };
-    let engine = followed.manager.engine();
-    // The event is read, and the pages are still there, as they are until the program's thread goes on.
-    let (from, to) = (37, 80);
-    let event = Message::Remove(followed.part(from..to));
-    let gone = engine.apply(&mut engine.gate_exclusive(), event, &mut Scratch::new(engine.base));
-    assert_eq!(gone, None);
-    engine.end_all_following(&mut followed.present);
-    assert_eq!(followed.marked(from..to), 0);
-    assert_eq!(followed.marked(0..PAGES), PAGES - (to - from));
-    drop(engine);
-    followed.end();
+    assert!(found_marked > 10, "there was something to adopt in {found_marked} of 100 rounds");
 }

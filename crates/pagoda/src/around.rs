@@ -9,6 +9,7 @@
 //! refuse, as it does any fill; one that was read has emptied the entries before, and drops what is filled now like
 //! anything else that is there.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
 use pagoda_core::entry::{Backing, Granules, Word};
@@ -20,7 +21,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::handler::Fault;
-use crate::table::{Filler, Page, Span, Table, give, try_take};
+use crate::table::{Filler, Page, give, try_take};
 
 /// Streams that are followed at the same time: a few threads of which each fills something. One more begins anew at each fault.
 const STREAMS: usize = 8;
@@ -35,26 +36,29 @@ pub(crate) struct Around {
 }
 
 struct Streams {
-    of: [FaultAround; STREAMS],
+    /// What a first touch brings where the stream is, and how far it has come.
+    of: [(BasePage, FaultAround); STREAMS],
     /// The one that a new stream takes.
     next: usize,
 }
 
 impl Around {
     pub(crate) fn new(base: BasePage, on: bool) -> Self {
-        Self { on, streams: Mutex::new(Streams { of: [FaultAround::new(base); STREAMS], next: 0 }) }
+        let none = (base, FaultAround::new(base));
+        Self { on, streams: Mutex::new(Streams { of: [none; STREAMS], next: 0 }) }
     }
 }
 
 impl Streams {
-    /// The stream that goes on at `page`, or one that begins there.
-    fn at(&mut self, page: u64) -> &mut FaultAround {
-        let known = self.of.iter().position(|stream| stream.may_go_on_at(page));
+    /// The stream that goes on at `page` of this size, or one that begins there.
+    fn at(&mut self, size: BasePage, page: u64) -> &mut FaultAround {
+        let known = self.of.iter().position(|(of, stream)| *of == size && stream.may_go_on_at(page));
         let at = known.unwrap_or_else(|| {
             self.next = (self.next + 1) % STREAMS;
+            self.of[self.next] = (size, FaultAround::new(size));
             self.next
         });
-        &mut self.of[at]
+        &mut self.of[at].1
     }
 }
 
@@ -82,7 +86,8 @@ impl Engine {
         }
     }
 
-    /// The base pages above the fault's that are to be filled, whole ones of one span, empty as far as is known.
+    /// What is to be filled above the fault: whole multiples of what a first touch brings there, of one span, empty as far as is
+    /// known.
     fn window_above(&self, address: usize) -> Option<PageRange> {
         // Far from where reclaim begins, even if every handler is about to do the same.
         let enough = self.marks().high.get() + 4 * WINDOW_MOST.get();
@@ -91,29 +96,40 @@ impl Engine {
         }
         let table = self.gate_shared();
         let span = table.find(address).filter(|span| span.filler() == Filler::Engine)?;
-        if !self.fills_whole(span) {
-            return None;
-        }
-        let entry_bytes = table.entry_bytes();
+        let size = self.fill_size(span);
         let page = table.page_at(span, address);
-        if !self.is_empty_whole(&table, span, &page) {
+        let granules = (size.bytes() / OS_PAGE) as u32;
+        let first = page.granule_of(address) / granules * granules;
+        // Whether one of that size is wholly within the span, holds nothing, and is worth zero.
+        let is_empty = |start: usize| {
+            let whole = PageRange::at(start, size.bytes());
+            span.range().intersection(whole) == Some(whole) && {
+                let page = table.page_at(span, start);
+                let first = page.granule_of(start);
+                let part = Granules::range(first, first + granules);
+                let word = Word::from_bits(span.entry(page.index).load(Ordering::Acquire));
+                !word.is_busy() && is_empty(word, part) && self.owed_granules(&page).and(part).is_empty()
+            }
+        };
+        // Of the first one in a span that was moved a part may lie below address zero.
+        let within = (page.granule_of(address) - first) as usize * OS_PAGE;
+        let start = (address & !(OS_PAGE - 1)).checked_sub(within)?;
+        if !is_empty(start) {
             return None;
         }
-        let start = page.addresses(0, 1).start();
         // Numbered by address, so that spans don't share numbers; a moved span's pages are not aligned, and that is no matter.
-        let number = (start / entry_bytes) as u64;
-        let first = span.indices(span.range(), entry_bytes);
-        let mapping = number - (page.index - first.start) as u64..number + (first.end - page.index) as u64;
-        let window = self.streams().at(number).fault(number, mapping, |other| {
-            let index = (page.index as u64).wrapping_add(other.wrapping_sub(number)) as usize;
-            self.is_empty_whole(&table, span, &span.page(index, span.range(), entry_bytes))
+        let number = (start / size.bytes()) as u64;
+        let below = (start.saturating_sub(span.range().start()) / size.bytes()) as u64;
+        let above = ((span.range().end() - start) / size.bytes()) as u64;
+        let window = self.streams().at(size, number).fault(number, number - below..number + above, |other| {
+            let offset = other.wrapping_sub(number).wrapping_mul(size.bytes() as u64);
+            is_empty(start.wrapping_add(offset as usize))
         });
         let above = (window.end - window.start - 1) as usize;
-        PageRange::new(start + entry_bytes, start + (1 + above) * entry_bytes)
+        PageRange::new(start + size.bytes(), start + (1 + above) * size.bytes())
     }
 
-    /// Fills the base pages of `range`, lowest first, as long as they are empty. Returns how far it came, and whether something
-    /// was in the way.
+    /// Fills `range`, lowest first, as long as it is empty. Returns how far it came, and whether something was in the way.
     fn fill_empty(&self, range: PageRange, write: bool) -> (usize, bool) {
         let table = self.gate_shared();
         let entry_bytes = table.entry_bytes();
@@ -123,37 +139,33 @@ impl Engine {
             let span = table.find(at).filter(|span| span.filler() == Filler::Engine);
             let Some(span) = span.filter(|_| table.order.deferred() == 0) else { return (at, true) };
             let page = table.page_at(span, at);
+            let from = page.granule_of(at);
+            let to = (entry_bytes / OS_PAGE).min(from as usize + (range.end() - at) / OS_PAGE) as u32;
+            let part = Granules::range(from, to);
             let Some(word) = try_take(span.entry(page.index)) else { return (at, true) };
-            let is_owed = !self.owed_granules(&page).is_empty();
-            if is_owed || !is_empty(word) || page.granules != all(entry_bytes) || page.granule_of(at) != 0 {
+            let is_owed = !self.owed_granules(&page).and(part).is_empty();
+            if is_owed || !is_empty(word, part) || page.granules.and(part) != part {
                 give(span.entry(page.index), word);
                 return (at, true);
             }
-            let filled = self.fill_whole(&page, entry_bytes, write);
-            give(span.entry(page.index), word.with_resident(filled));
+            let filled = self.fill_part(&page, (from, to), write);
+            give(span.entry(page.index), word.with_resident(word.resident().or(filled)));
             self.ledger.resident(i64::from(filled.count()) * OS_PAGE as i64);
-            if filled != page.granules {
+            if filled != part {
                 return (at, true);
             }
             self.counters.add(Counter::FilledAround, 1);
-            at += entry_bytes;
+            at += (to - from) as usize * OS_PAGE;
         }
         (at, false)
     }
 
-    /// Whether a page is wholly within the span, holds nothing, and is worth zero.
-    fn is_empty_whole(&self, table: &Table, span: &Span, page: &Page) -> bool {
-        let word = Word::from_bits(span.entry(page.index).load(std::sync::atomic::Ordering::Acquire));
-        let is_whole = page.granules == all(table.entry_bytes());
-        is_whole && !word.is_busy() && is_empty(word) && self.owed_granules(page).is_empty()
-    }
-
-    /// Fills a page whose entry is taken with zeroes for who writes, with the zero page for who reads. Returns what is filled.
-    fn fill_whole(&self, page: &Page, entry_bytes: usize, write: bool) -> Granules {
-        let count = (entry_bytes / OS_PAGE) as u32;
-        let mut filled = 0;
-        while filled < count {
-            let rest = page.addresses(filled, count);
+    /// Fills granules of a page whose entry is taken with zeroes for who writes, with the zero page for who reads. Returns what is
+    /// filled.
+    fn fill_part(&self, page: &Page, (from, to): (u32, u32), write: bool) -> Granules {
+        let mut filled = from;
+        while filled < to {
+            let rest = page.addresses(filled, to);
             let progress =
                 if write { self.space.fill_with_zeroes(rest) } else { self.space.fill_with_zero_page(rest) };
             filled += (progress.bytes / OS_PAGE) as u32;
@@ -163,14 +175,11 @@ impl Engine {
                 break;
             }
         }
-        Granules::range(0, filled)
+        Granules::range(from, filled)
     }
 }
 
-fn all(entry_bytes: usize) -> Granules {
-    Granules::range(0, (entry_bytes / OS_PAGE) as u32)
-}
-
-fn is_empty(word: Word) -> bool {
-    word.resident().is_empty() && word.backing() == Backing::None && !word.is_huge()
+/// Whether nothing of `part` is anywhere.
+fn is_empty(word: Word, part: Granules) -> bool {
+    word.resident().and(part).is_empty() && word.backing() == Backing::None && !word.is_huge()
 }

@@ -210,7 +210,7 @@ counters! {
     Peak AnonPeakBytes anon_peak_bytes,
     /// Gauge: bytes that managed regions hold in frames (resident).
     Gauge ResidentBytes resident_bytes,
-    /// Gauge: of those, what was filled by the kernel and is only followed, as long as there is plenty of room.
+    /// Gauge: of those, what is only followed: as long as there is plenty of room the kernel fills what is new.
     Gauge FollowedBytes followed_bytes,
     /// The most `followed_bytes` was.
     Peak FollowedPeakBytes followed_peak_bytes,

@@ -93,7 +93,7 @@ pub(crate) struct Engine {
     pub(crate) quit_handlers: AtomicBool,
     /// A fault came from registered memory that the table does not know: look at the maps soon.
     pub(crate) look_soon: AtomicBool,
-    /// There may be ranges that are only followed.
+    /// Memory is only followed: there is so much room that nothing more is adopted.
     pub(crate) follows: AtomicBool,
     /// Forks that were announced and have not come: their children start an engine of their own. One that fails leaves its
     /// announcement to the next child that was not announced, which is then not counted as unmanaged.

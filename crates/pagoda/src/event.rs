@@ -92,7 +92,6 @@ impl Engine {
             Message::Fault { .. } => {}
             Message::Remove(range) => {
                 self.counters.add(Counter::EventsRemove, 1);
-                self.end_following(table, range);
                 self.discard(table, range, scratch);
                 // What is present in a part that the table does not know yet goes soon: adoption must not take it for
                 // content. So it is known from now on, as empty.

@@ -5,6 +5,7 @@
 //! on their way to the store are asked how much of them is still zero. The entries stay those of the base page: a smaller
 //! fill is a partial one. This module must never fill, and never look at more than a bounded part of a region.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::density::{Chooser, Counters, Reason, Touched, Use};
@@ -12,6 +13,7 @@ use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::lock::Lock;
+use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -69,6 +71,10 @@ impl Density {
         Granules::range(first, first + count)
     }
 
+    fn size(&self) -> BasePage {
+        of_entry(self.granules.load(Ordering::Relaxed) as usize * OS_PAGE)
+    }
+
     fn look(&self, touched: &Touched) -> Option<Counter> {
         let mut chooser = self.chooser.lock();
         let reason = chooser.look(touched);
@@ -87,20 +93,36 @@ impl std::fmt::Debug for Density {
     }
 }
 
+/// The base page of this size, or its entries.
+fn of_entry(bytes: usize) -> BasePage {
+    BasePage::ALL.into_iter().rev().find(|size| size.bytes() <= bytes).unwrap_or(BasePage::K4)
+}
+
 fn granules(size: BasePage) -> u32 {
     (size.bytes() / OS_PAGE) as u32
 }
 
 impl Engine {
+    /// How a new region is filled, if that goes by density.
+    pub(crate) fn density(&self, purpose: Use, range: PageRange) -> Option<Arc<Density>> {
+        let new = || Arc::new(Density::new(purpose, Bytes::new(range.len() as u64), self.base));
+        self.by_density.then(new)
+    }
+
     /// What of a page may be filled for a first touch of `granule`.
     pub(crate) fn fill_for(&self, span: &Span, granule: u32) -> Granules {
         let all = Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
         span.entries().density().map_or(all, |density| density.around(granule))
     }
 
+    /// How much a first touch brings there.
+    pub(crate) fn fill_size(&self, span: &Span) -> BasePage {
+        span.entries().density().map_or_else(|| of_entry(self.entry_bytes()), Density::size)
+    }
+
     /// Whether first touches bring whole base pages there.
-    pub(crate) fn fills_whole(&self, span: &Span) -> bool {
-        self.fill_for(span, 0).count() as usize * OS_PAGE >= self.entry_bytes()
+    fn fills_whole(&self, span: &Span) -> bool {
+        self.fill_size(span).bytes() >= self.entry_bytes()
     }
 
     /// A first touch of this page was served.

@@ -122,9 +122,7 @@ impl RegionBuilder {
             .map_err(|error| RegionError::Map { len: self.len, errno: Errno::from(&error) })?;
         let range = memory.range();
         let engine = &self.shared.engine;
-        let density = engine
-            .by_density
-            .then(|| Arc::new(Density::new(self.purpose, Bytes::new(len as u64), engine.base)));
+        let density = engine.density(self.purpose, range);
         engine.manage(range, None, density.clone())?;
         let account = self.shared.engine.owners.enter(range);
         Ok(Region {
@@ -198,13 +196,14 @@ impl Region {
             PagemapScanner::new().map_err(|error| RegionError::Pagemap { errno: Errno::from(&error) })?;
         let range = memory.range();
         check_mapped(range)?;
-        shared.engine.manage(range, Some(&mut present), None)?;
+        let density = shared.engine.density(Use::Unknown, range);
+        shared.engine.manage(range, Some(&mut present), density.clone())?;
         let account = shared.engine.owners.enter(range);
         Ok(Self {
             shared,
             range,
             account,
-            density: None,
+            density,
             memory: None,
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),

@@ -77,8 +77,6 @@ pub(crate) enum Filler {
     EngineHuge,
     /// The engine, from a file.
     File,
-    /// The kernel: the span is only followed. None of its entries says anything, and nothing is out.
-    Kernel,
 }
 
 /// A managed range.
@@ -332,21 +330,6 @@ impl Table {
         cut
     }
 
-    /// What of `range` was only followed is filled by the engine from now on: it is registered for that. What is present there
-    /// has no mark, and is never evicted, until somebody who knows that no discard of it is on its way marks it.
-    pub(crate) fn fill_by_engine(&mut self, range: PageRange) {
-        let mut at = range.start();
-        while let Some(span) = self.next_from(at).filter(|span| span.range.start() < range.end()) {
-            at = span.range.end();
-            let followed = span.range.intersection(range).filter(|_| span.filler == Filler::Kernel);
-            let Some(followed) = followed else { continue };
-            for mut span in self.cut(followed) {
-                span.filler = Filler::Engine;
-                self.spans.insert(span.range.start(), span);
-            }
-        }
-    }
-
     /// Puts a span that was cut at `from` back in at `to`, with everything it holds.
     pub(crate) fn put_moved(&mut self, span: Span, from: usize, to: usize) {
         let delta = to.wrapping_sub(from);
@@ -454,24 +437,6 @@ mod tests {
         assert_eq!((moved.index, moved.granules), (page.index, page.granules));
         assert_eq!(moved.granule_of(49 * PAGE), page.granule_of(1050 * PAGE));
         assert_eq!(span.range(), range(2, 99));
-    }
-
-    #[test]
-    fn a_part_of_a_followed_span_can_be_filled_by_the_engine() {
-        let mut table = Table::new(BasePage::K64);
-        table.insert(range(16, 64), Filler::Kernel);
-        table.insert(range(64, 80), Filler::Engine);
-        table.fill_by_engine(range(20, 70));
-        let spans: Vec<_> = table.spans().map(|span| (span.range(), span.filler())).collect();
-        let expected = [
-            (range(16, 20), Filler::Kernel),
-            (range(20, 64), Filler::Engine),
-            (range(64, 80), Filler::Engine),
-        ];
-        assert_eq!(spans, expected);
-        // A heap that grows beside it is no part of it.
-        table.insert(range(80, 84), Filler::Kernel);
-        assert_eq!(table.find(83 * PAGE).expect("managed").range(), range(80, 84));
     }
 
     proptest! {

@@ -55,7 +55,7 @@ const LOCKED_MOST: usize = 1024;
 const THREADS_NS: u64 = 50_000_000;
 
 /// How long a fault may be in service before the process is ended rather than left hanging. Longer than reclaim's own
-/// patience, so that its reason is the one that is told.
+/// patience, which knows more of the reason.
 const STUCK_NS: u64 = 30_000_000_000;
 
 /// A mapping of the last look.
@@ -163,9 +163,11 @@ impl Engine {
         let free = self.free();
         let marks = self.marks();
         let pressure = free < marks.high;
-        let follows = self.follows.load(Ordering::Relaxed);
-        if follows && !budget::follows(free, &marks, true) {
-            self.end_all_following(&mut watcher.present);
+        // Zones count what they have given, which what the kernel fills is none of.
+        let followed = self.follows.load(Ordering::Relaxed);
+        let follows = !self.zones.are_several() && budget::follows(free, &marks, followed);
+        self.follows.store(follows, Ordering::Relaxed);
+        if followed && !follows {
             self.look_soon.store(true, Ordering::Relaxed);
         }
         if pressure && now - watcher.threads_ns > THREADS_NS {
@@ -248,7 +250,9 @@ impl Engine {
         for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
             let since = since.load(Ordering::Relaxed);
             if since != 0 && now.saturating_sub(since) > STUCK_NS {
-                self.stop(StopReason::HandlerStuck);
+                // What little can go may come and go all the while, so that reclaim never sees that it is not enough.
+                let is_short = self.free() < self.marks().min;
+                self.stop(if is_short { StopReason::NothingEvictable } else { StopReason::HandlerStuck });
             }
         }
     }

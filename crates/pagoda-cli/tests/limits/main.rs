@@ -1,5 +1,5 @@
-//! Programs that run into a limit under `pagoda run`: a store that is full or fails, too few descriptors, mappings or
-//! addresses, memory that can't be managed. Each run ends by itself, with right data or with one line that says why.
+//! Programs that run into a limit under `pagoda run`, or into none: a store that is full or fails, too few descriptors, mappings
+//! or addresses, memory that can't be managed, plenty of room. Each run ends by itself, with right data or with one line that says why.
 //!
 //! Like the races this executable runs itself as the program.
 
@@ -12,6 +12,7 @@ mod process_limits;
 mod program;
 #[cfg(target_arch = "x86_64")]
 mod replaced;
+mod roomy;
 mod run;
 #[cfg(target_arch = "x86_64")]
 #[path = "../support/static_program.rs"]
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         ("at_the_limit_of_mappings_the_data_stays_right", process_limits::mappings),
         ("what_is_left_alone_is_counted", left_alone::is_counted),
         ("what_became_unmovable_is_counted", left_alone::later_is_counted),
+        ("what_has_plenty_of_room_is_left_to_the_kernel", roomy::is_left_to_the_kernel),
         ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
         #[cfg(target_arch = "x86_64")]
         ("a_program_that_is_replaced_is_told_if_it_is_not_managed_any_more", replaced::is_told),

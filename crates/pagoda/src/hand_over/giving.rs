@@ -21,7 +21,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fork::Child;
 use crate::store::{Handle, Scratch};
-use crate::table::{Filler, Page, Span, Table, give};
+use crate::table::{Page, Span, Table, give};
 
 /// How long a child may take from its fork until it accepts: it comes to its fork handlers and makes an engine.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -135,14 +135,9 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> io::Result<()> {
         for span in table.spans() {
-            let kind = match span.filler() {
-                Filler::Kernel => Kind::Followed,
-                // A library's regions are never handed over.
-                Filler::Engine | Filler::EngineHuge | Filler::File => Kind::Managed,
-            };
             let (address, len) = (span.range().start(), span.range().len());
             let skipped = span.skipped_bytes(table.entry_bytes());
-            Record { kind, address, len, skipped }.send(stream)?;
+            Record { kind: Kind::Managed, address, len, skipped }.send(stream)?;
         }
         for span in table.spans() {
             for index in span.indices(span.range(), table.entry_bytes()) {

@@ -14,8 +14,6 @@ use pagoda_linux::offer::Stream;
 pub(super) enum Kind {
     /// A range that the parent manages.
     Managed,
-    /// A range that the parent follows.
-    Followed,
     /// A page as it is packed; its bytes follow.
     Packed,
     /// A page as it is; its bytes follow.
@@ -24,7 +22,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Managed, Self::Followed, Self::Packed, Self::Plain, Self::End];
+    const ALL: [Self; 4] = [Self::Managed, Self::Packed, Self::Plain, Self::End];
 }
 
 const RECORD: usize = 4 * size_of::<u64>();

@@ -4,7 +4,6 @@
 //! store takes no more, its content goes to its place, and where that can't be, the child can't go on.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Word};
 use pagoda_core::page::OS_PAGE;
@@ -44,11 +43,10 @@ impl Engine {
             let Record { kind, address, len, skipped } = Record::receive(stream)?;
             let bytes = match kind {
                 Kind::End => break,
-                Kind::Managed | Kind::Followed => {
+                Kind::Managed => {
                     let range = PageRange::new(address, address.wrapping_add(len));
                     let range = range.ok_or(io::ErrorKind::InvalidData)?;
-                    let filler = if kind == Kind::Followed { Filler::Kernel } else { Filler::Engine };
-                    self.take_range(&mut table, present, range, skipped, filler)?;
+                    self.take_range(&mut table, present, range, skipped)?;
                     continue;
                 }
                 Kind::Packed => packed.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?,
@@ -73,13 +71,8 @@ impl Engine {
         present: &mut PagemapScanner,
         range: PageRange,
         skipped: usize,
-        filler: Filler,
     ) -> io::Result<()> {
-        let registered = match filler {
-            Filler::Kernel => self.space.follow(range),
-            Filler::Engine | Filler::EngineHuge | Filler::File => self.space.register(range),
-        };
-        match registered {
+        match self.space.register(range) {
             // Of a part there may be no memory here (madvise DONTFORK): the rest has its pages.
             Ok(()) | Err(KernelErrno::FAULT) => {}
             // Of none of it.
@@ -88,11 +81,8 @@ impl Engine {
             Err(errno) => return Err(errno.into()),
         }
         // Pages at a boundary of the parent's have content for each side: what the one side's page holds beyond it is nothing.
-        table.insert_apart(range, skipped, filler);
-        match filler {
-            Filler::Engine | Filler::EngineHuge | Filler::File => self.mark_present(table, present, range),
-            Filler::Kernel => self.follows.store(true, Ordering::Relaxed),
-        }
+        table.insert_apart(range, skipped, Filler::Engine);
+        self.mark_present(table, present, range);
         self.counters.add(Counter::AdoptedRanges, 1);
         self.counters.add(Counter::AdoptedBytes, range.len() as u64);
         Ok(())

@@ -6,7 +6,6 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide};
-use pagoda_core::budget;
 use pagoda_core::size::Bytes;
 use pagoda_linux::maps::{Mapping, MappingKind};
 use pagoda_linux::own_memory::not_own;
@@ -17,7 +16,6 @@ use pagoda_linux::thread::now_ns;
 use super::{KNOWN_MOST, Known, LOCKED_MOST, Watcher};
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::table::Filler;
 
 /// The time between two looks at what is locked and what is shared, which grow by the program's own calls alone and may
 /// take milliseconds to walk.
@@ -129,7 +127,6 @@ impl Engine {
     ) {
         let mut gaps: Vec<PageRange> = Vec::new();
         let mut managed: Vec<PageRange> = Vec::new();
-        let mut followed: Vec<PageRange> = Vec::new();
         let locked = watcher.is_locked(range);
         {
             let table = self.gate_shared();
@@ -142,9 +139,6 @@ impl Engine {
                 if whole || movable {
                     span.movable.store(movable, Ordering::Relaxed);
                 }
-                if span.filler() == Filler::Kernel {
-                    followed.extend(range.intersection(span.range()));
-                }
                 if !movable {
                     managed.extend(range.intersection(span.range()));
                 }
@@ -153,10 +147,7 @@ impl Engine {
         }
         let marks = self.marks();
         let situation = Situation { pressure, budget: marks.budget(), base: self.base };
-        // What the kernel fills is of no zone until it is marked.
-        let follows = !self.zones.are_several()
-            && budget::follows(self.free(), &marks, self.follows.load(Ordering::Relaxed));
-        let filler = if follows { Filler::Kernel } else { Filler::Engine };
+        let follows = self.follows.load(Ordering::Relaxed);
         let facts = |part: PageRange, populated: u64| MappingFacts {
             length: Bytes::new(part.len() as u64),
             populated: Some(Bytes::new(populated)),
@@ -174,22 +165,17 @@ impl Engine {
         for gap in gaps {
             let Some(populated) = populated_bytes(&mut watcher.present, gap) else { continue };
             match decide(&facts(gap, populated), &situation) {
+                Decision::Adopt if follows => watcher.followed += populated,
                 Decision::Adopt => {
-                    let not = self.adopt(&mut watcher.present, gap, filler);
+                    let not = self.adopt(&mut watcher.present, gap);
                     let registered = not.registered_bytes.min(populated);
                     let refused = not.refused_bytes.min(populated - registered);
                     watcher.left_registered += registered;
                     // The next look tries again.
                     watcher.left[Reason::Young as usize] += refused;
-                    if follows {
-                        watcher.followed += populated - registered - refused;
-                    }
                 }
                 Decision::Leave(reason) => watcher.left[reason as usize] += populated,
             }
-        }
-        for part in followed {
-            watcher.followed += populated_bytes(&mut watcher.present, part).unwrap_or(0);
         }
         for part in managed {
             let Some(populated) = populated_bytes(&mut watcher.present, part) else { continue };

@@ -1,6 +1,7 @@
 //! Regions whose first touches go by density: what comes in is what is used, and every byte is right.
 
 use pagoda::{BasePage, Bytes, Manager, Purpose, Region};
+use pagoda_linux::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
 
 const PAGE_WORDS: usize = 512;
@@ -37,7 +38,9 @@ fn what_is_touched_sparsely_holds_what_is_touched_and_nothing_beside_it() {
     let len = 64 << 20;
     let manager = manager(Bytes::mib(256));
     let mut region = region(&manager, len, Purpose::Unknown);
-    let pages = || (0..len / 4096).step_by(BLOCK_PAGES).map(|page| page + page / BLOCK_PAGES % BLOCK_PAGES);
+    // In another place of each block, and none right above the one before.
+    let pages =
+        || (0..len / 4096).step_by(BLOCK_PAGES).map(|page| page + page / BLOCK_PAGES * 7 % BLOCK_PAGES);
     write(&mut region, pages());
     check(&mut region, pages());
     let touched = pages().count() as u64;
@@ -50,6 +53,29 @@ fn what_is_touched_sparsely_holds_what_is_touched_and_nothing_beside_it() {
     let fill = region.fill().expect("no base page was chosen");
     assert_eq!((fill.size, fill.looks.grown, stats.fills_grown), (BasePage::K4, 0, 0), "{fill:?}");
     assert!(fill.looks.settled > 0, "it was looked at: {fill:?}");
+}
+
+#[test]
+fn memory_that_is_adopted_goes_by_density_too() {
+    if skip_without_moves("first touches by density") {
+        return;
+    }
+    let len = 16 << 20;
+    let manager = manager(Bytes::mib(128));
+    let mut memory = PlainMemory::map(len, Pages::Small).expect("memory");
+    let pages = || (0..len / 4096).step_by(BLOCK_PAGES);
+    let (before, after): (Vec<_>, Vec<_>) = pages().partition(|page| *page < len / 8192);
+    before.iter().for_each(|page| memory.set_word(page * PAGE_WORDS, *page as u64 + 1));
+    let region = manager.adopt(memory.foreign()).expect("adopted");
+    after.iter().for_each(|page| memory.set_word(page * PAGE_WORDS, *page as u64 + 1));
+    assert!(pages().all(|page| memory.word(page * PAGE_WORDS) == page as u64 + 1), "all is there");
+    let touched = pages().count() as u64 * 4096;
+    while manager.stats().resident_bytes < touched {
+        std::thread::yield_now();
+    }
+    assert_eq!(manager.stats().resident_bytes, touched);
+    assert_eq!(region.fill().map(|fill| fill.size), Some(BasePage::K4));
+    region.close();
 }
 
 #[test]
@@ -66,6 +92,25 @@ fn what_is_touched_densely_comes_in_whole_base_pages_before_long() {
     let (fill, stats) = (region.fill().expect("no base page was chosen"), manager.stats());
     assert_eq!((fill.size, fill.looks.grown, stats.fills_grown), (BasePage::K64, 2, 2), "{fill:?}");
     assert!(stats.faults_zero < (len / 4096 / 4) as u64, "{} faults", stats.faults_zero);
+}
+
+#[test]
+fn who_goes_on_upwards_gets_more_with_each_fault_from_the_first_os_page_on() {
+    if skip_without_moves("first touches by density") {
+        return;
+    }
+    let len = 16 << 20;
+    let manager = manager(Bytes::mib(256));
+    // Not at the beginning of a base page, and with one hole in the way that is there already.
+    let mut region = region(&manager, len, Purpose::Unknown);
+    write(&mut region, [1000]);
+    write(&mut region, (5..len / 4096).filter(|page| *page != 1000));
+    check(&mut region, 5..len / 4096);
+    let stats = manager.stats();
+    assert!(stats.filled_around > 0 && stats.faults_zero < 64, "{} faults", stats.faults_zero);
+    // The pages below were never touched, and nothing brought them.
+    let beyond = region.words_mut()[..5 * PAGE_WORDS].iter().all(|word| *word == 0);
+    assert!(beyond);
 }
 
 #[test]

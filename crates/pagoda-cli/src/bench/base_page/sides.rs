@@ -56,16 +56,17 @@ impl Sides {
         self.all().chain(around.iter().copied())
     }
 
-    /// The sides of what goes by size: Pagoda's in 64 KiB.
+    /// The sides of what goes by size: Pagoda as it is if nothing is said, and with nothing but base pages of 64 KiB.
     pub fn of_sweep(&self) -> Vec<(&'static str, Side)> {
         let name = |name| match name {
             "4k" => "kernel_4k",
             "thp" => "kernel_thp",
             "mthp64k" => "kernel_mthp64k",
+            "64K" => "pagoda_64k",
             "64K_in_thread" => "pagoda_in_thread",
             _ => "pagoda",
         };
-        let chosen = self.all().filter(|(name, _)| !["4K", "16K", "auto"].contains(name));
+        let chosen = self.all().filter(|(name, _)| !["4K", "16K"].contains(name));
         chosen.map(|(of, side)| (name(of), side)).collect()
     }
 

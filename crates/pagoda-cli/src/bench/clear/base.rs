@@ -91,7 +91,9 @@ struct Side {
 
 impl Side {
     fn new(is_ready: bool, in_thread: bool) -> anyhow::Result<Self> {
-        let builder = Manager::builder().budget(BUDGET).user_mode_only(true).fault_around(false);
+        // What is filled in parts comes from the kernel.
+        let builder = Manager::builder().budget(BUDGET).base_page(BasePage::K64).user_mode_only(true);
+        let builder = builder.fault_around(false);
         let builder = builder.clear_ahead(if is_ready { 100 } else { 0 }).serve_in_thread(in_thread);
         let manager = builder.build().context("starting Pagoda")?;
         Ok(Self { manager, is_ready, samples: Samples::default() })

@@ -1,0 +1,49 @@
+//! A program that has much more room than it takes: nothing of it is registered, so that no fault, no discard and no unmapping of
+//! its own waits for anybody.
+
+use std::time::Duration;
+
+use crate::program::{PAGES_PER_MIB, check, write};
+use crate::run::begin;
+use crate::support::memory::Mapping;
+
+/// Long enough for several looks at the maps.
+const LOOKS: Duration = Duration::from_millis(700);
+
+const KEPT_MIB: usize = 40;
+
+/// From outside.
+pub fn is_left_to_the_kernel() -> Result<String, String> {
+    let ended = begin(&[], &["-m", "512M"], &["roomy"])?.end()?;
+    ended.expect_success()?;
+    for name in ["faults", "events_unmap", "events_remove", "events_remap", "adopted_bytes", "evictions"] {
+        let count = ended.counter(name)?;
+        if count != 0 {
+            return Err(format!("{name} is {count}"));
+        }
+    }
+    // It is counted all the same.
+    let followed = ended.counter("followed_peak_bytes")?;
+    if followed < (KEPT_MIB as u64) << 20 {
+        return Err(format!("only {followed} bytes were followed"));
+    }
+    Ok(format!("followed_peak_bytes {followed}"))
+}
+
+/// In the program: memory that stays, and memory that comes and goes in each way there is.
+pub fn program() -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut kept = Mapping::new(KEPT_MIB * PAGES_PER_MIB).map_err(told)?;
+    write(&mut kept, 0..KEPT_MIB * PAGES_PER_MIB);
+    std::thread::sleep(LOOKS);
+    for _ in 0..100 {
+        let mut mapping = Mapping::new(2 * PAGES_PER_MIB).map_err(told)?;
+        write(&mut mapping, 0..2 * PAGES_PER_MIB);
+        mapping.advise(0..PAGES_PER_MIB, libc::MADV_DONTNEED).map_err(told)?;
+        let mapping = mapping.remap(4 * PAGES_PER_MIB).map_err(|(_, error)| told(error))?;
+        check(&mapping, PAGES_PER_MIB..2 * PAGES_PER_MIB)?;
+    }
+    kept.advise(0..PAGES_PER_MIB, libc::MADV_DONTNEED).map_err(told)?;
+    std::thread::sleep(LOOKS);
+    check(&kept, PAGES_PER_MIB..KEPT_MIB * PAGES_PER_MIB)
+}
