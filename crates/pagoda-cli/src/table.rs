@@ -112,14 +112,15 @@ pub fn render(summary: &Summary) -> String {
         let back = bytes(counters.brought_back_bytes);
         table.row("forked", back, format_args!("forked: everything brought back, managed no further"));
     } else if counters.forks > 0 {
-        let [copied, taken] = [counters.fork_copied_bytes, counters.fork_taken_over_bytes].map(bytes);
+        let [copied, taken, lent] =
+            [counters.fork_copied_bytes, counters.fork_taken_over_bytes, counters.fork_lent_bytes].map(bytes);
         let written = bytes(counters.copied_on_write_peak_bytes);
         table.row(
             "forks",
             counters.forks.to_string(),
             format_args!(
-                "children took over {taken} that were out, {copied} were copied to them; at most {written} over budget by copy on \
-                 write"
+                "children took over {taken} that were out ({lent} in its file), {copied} were copied; at most {written} over \
+                 budget by copy on write"
             ),
         );
     }

@@ -124,12 +124,14 @@ fn a_fork_that_was_served_is_told_with_what_it_copied() {
     let copied = Snapshot {
         forks: 2,
         fork_taken_over_bytes: 9 << 20,
+        fork_lent_bytes: 7 << 20,
         fork_copied_bytes: 3 << 20,
         copied_on_write_peak_bytes: 5 << 20,
         ..busy()
     };
     let table = render_with(copied);
-    let says = "2  children took over 9 MiB that were out, 3 MiB were copied to them; at most 5 MiB over budget by copy on write";
+    let says = "2  children took over 9 MiB that were out (7 MiB in its file), 3 MiB were copied; at most 5 MiB over budget by copy \
+                on write";
     assert!(row(&table, "forks").is_some_and(|row| row.contains(says)), "{table}");
     assert_eq!(row(&table, "forked"), None);
 }

@@ -85,6 +85,11 @@ impl Extents {
         }
     }
 
+    /// Sets how many slots may be taken at once. If more are, none is taken until as many are free.
+    pub fn limit_to(&mut self, slots_max: u32) {
+        self.slots_max = slots_max.min(u32::MAX / UNITS_PER_SLOT);
+    }
+
     /// Whether there is room for what is elsewhere, too, and need not be here: not in the last eighth, which is for what has no
     /// other place.
     #[must_use]
@@ -116,11 +121,15 @@ impl Extents {
     /// A run of full length among the freed slots comes first (next fit, so that writes stay sequential), then new
     /// ground, then the longest freed run. Little more than one pass over the bits: 4 KiB of bits for each 128 MiB of file.
     pub fn take(&mut self, least: u32, most: u32) -> Option<Run> {
+        let most = most.min(self.slots_max.saturating_sub(self.taken_slots()));
+        if most < least {
+            return None;
+        }
         let reused = if self.free_below_high >= least { self.search(most) } else { None };
         let run = match reused {
             Some(run) if run.slots == most => run,
             shorter => {
-                let fresh = most.min(self.slots_max - self.high());
+                let fresh = most.min(self.slots_max.saturating_sub(self.high()));
                 match shorter {
                     Some(run) if run.slots >= fresh && run.slots >= least => run,
                     _ if fresh >= least && fresh > 0 => self.extend(fresh),
@@ -311,6 +320,20 @@ mod tests {
         assert_eq!(extents.take(58, 58), Some(Run { first: 42, slots: 58 }));
         extents.settle(Run { first: 42, slots: 58 });
         assert_eq!(extents.take_unused(1, 100), Some(Run { first: 42, slots: 58 }), "it was written again");
+    }
+
+    #[test]
+    fn a_limit_that_is_raised_and_lowered_bounds_what_is_taken() {
+        let mut extents = Extents::new(8);
+        let runs: Vec<Run> = (0..4).map(|_| extents.take(2, 2).expect("room")).collect();
+        extents.limit_to(10);
+        let more = extents.take(1, 4).expect("two more");
+        assert_eq!(more.slots, 2);
+        extents.limit_to(8);
+        extents.settle(more);
+        assert_eq!(extents.take(1, 4), None, "as many as before are taken");
+        extents.settle(runs[0]);
+        assert_eq!(extents.take(1, 4).map(|run| run.slots), Some(2));
     }
 
     proptest! {

@@ -18,6 +18,7 @@ pub mod fault_around;
 pub mod fork_wait;
 pub mod geometry;
 pub mod latency;
+pub mod lending;
 pub mod migrate;
 pub mod pace;
 pub mod page;

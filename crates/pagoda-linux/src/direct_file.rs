@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -141,6 +141,12 @@ impl From<OwnedFd> for DirectFile {
     /// A file that is open for direct I/O already.
     fn from(fd: OwnedFd) -> Self {
         Self { fd }
+    }
+}
+
+impl AsFd for DirectFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

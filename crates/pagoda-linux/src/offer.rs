@@ -1,7 +1,7 @@
 //! A parent's offer to its forked child to take over what the child lacks: its descriptor of userfaultfd, and a stream on which the
-//! content comes.
+//! content comes. With them come, if it has one, the parent's file and what says which places of it the child holds.
 //!
-//! The child takes both out of the descriptor table of the parent's thread that serves the fork, so that nothing of it ever
+//! The child takes all of them out of the descriptor table of the parent's thread that serves the fork, so that nothing of it ever
 //! is in the program's table. Who of the two comes first decides: the child accepts or refuses, or the parent revokes. This
 //! module must never let both serve the child's faults.
 
@@ -13,14 +13,21 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
+};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getppid, pidfd_getfd, pidfd_open};
 
+use crate::direct_file::DirectFile;
+use crate::holds::{Holds, HoldsFile};
 use crate::thread::current_id;
 use crate::uffd::Uffd;
 
 /// Words of an offer in a page.
-pub(crate) const WORDS: usize = 6;
+pub(crate) const WORDS: usize = 8;
+
+/// In place of a descriptor: there is none.
+const NONE: u32 = u32::MAX;
 
 /// `PIDFD_THREAD` (Linux 6.9): a descriptor of a thread, with its own table.
 const PIDFD_THREAD: u32 = 0o200;
@@ -50,6 +57,8 @@ pub struct Offer {
     thread: u32,
     uffd: u32,
     stream: u32,
+    /// The parent's file, and what the child holds of it; none if there is none.
+    lent: [u32; 2],
     /// Where the word is.
     word: u64,
     number: u64,
@@ -59,12 +68,16 @@ impl Offer {
     pub(crate) fn to_words(self) -> [u64; WORDS] {
         let [process, thread, uffd, stream] =
             [self.process, self.thread, self.uffd, self.stream].map(u64::from);
-        [process, thread, uffd, stream, self.word, self.number]
+        let [file, holds] = self.lent.map(u64::from);
+        [process, thread, uffd, stream, file, holds, self.word, self.number]
     }
 
-    pub(crate) fn from_words([process, thread, uffd, stream, word, number]: [u64; WORDS]) -> Self {
+    pub(crate) fn from_words(
+        [process, thread, uffd, stream, file, holds, word, number]: [u64; WORDS],
+    ) -> Self {
         let [process, thread, uffd, stream] = [process, thread, uffd, stream].map(|word| word as u32);
-        Self { process, thread, uffd, stream, word, number }
+        let lent = [file, holds].map(|word| word as u32);
+        Self { process, thread, uffd, stream, lent, word, number }
     }
 
     fn settle(self, how: u64) -> bool {
@@ -82,14 +95,19 @@ impl Offer {
     /// # Errors
     /// What the kernel said: before Linux 6.9, without the right to trace the parent, without a free descriptor; and `ESRCH` if the
     /// child can't see its parent.
-    pub fn descriptors(self) -> io::Result<(Uffd, Stream)> {
+    pub fn descriptors(self) -> io::Result<Taken> {
         // In a namespace of its own a number may be another process's.
         if getppid().map(Pid::as_raw_nonzero).map(|pid| pid.get().cast_unsigned()) != Some(self.process) {
             return Err(io::Error::from_raw_os_error(Errno::SRCH.raw_os_error()));
         }
         let thread = thread_descriptor(self.thread)?;
         let get = |number: u32| pidfd_getfd(&thread, number.cast_signed(), PidfdGetfdFlags::empty());
-        Ok((Uffd::of_parent(get(self.uffd)?), Stream(get(self.stream)?)))
+        let (uffd, stream) = (Uffd::of_parent(get(self.uffd)?), Stream(get(self.stream)?));
+        let lent = match self.lent {
+            [NONE, _] | [_, NONE] => None,
+            [file, holds] => Some(Lent { file: get(file)?.into(), holds: Holds::of(get(holds)?)? }),
+        };
+        Ok(Taken { uffd, stream, lent })
     }
 
     /// In the child: from now on it serves its faults itself. False if the parent came first and has revoked the offer.
@@ -102,6 +120,26 @@ impl Offer {
     pub fn refuse(self) {
         let _ = self.settle(REFUSED);
     }
+}
+
+/// What a child has taken of an offer.
+#[derive(Debug)]
+pub struct Taken {
+    /// Its own descriptor.
+    pub uffd: Uffd,
+    /// What it lacks comes here.
+    pub stream: Stream,
+    /// What its parent lends to it.
+    pub lent: Option<Lent>,
+}
+
+/// A parent's file, which its child reads.
+#[derive(Debug)]
+pub struct Lent {
+    /// The file. It is there as long as anybody has it open.
+    pub file: DirectFile,
+    /// Which places of it the child holds.
+    pub holds: Holds,
 }
 
 fn thread_descriptor(id: u32) -> io::Result<OwnedFd> {
@@ -123,7 +161,7 @@ pub struct Made<'a> {
     pub(crate) offer: Offer,
     stream: Stream,
     /// The child's end: kept open until it has one of its own.
-    _theirs: OwnedFd,
+    _theirs: Stream,
 }
 
 impl Offers {
@@ -145,16 +183,17 @@ impl Offers {
     }
 
     /// Offers the descriptor of a child, as long as what is returned lives. One at a time. `patience` is the longest that either
-    /// side waits for the other within the stream; it is not 0.
+    /// side waits for the other within the stream; it is not 0. What is `lent` is open as long, too.
     ///
     /// # Errors
     /// What socketpair(2) said.
-    pub fn make(&self, child: &Uffd, patience: Duration) -> io::Result<Made<'_>> {
-        let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        for end in [&mine, &theirs] {
-            set_socket_timeout(end, Timeout::Send, Some(patience))?;
-            set_socket_timeout(end, Timeout::Recv, Some(patience))?;
-        }
+    pub fn make(
+        &self,
+        child: &Uffd,
+        patience: Duration,
+        lent: Option<(&DirectFile, &HoldsFile)>,
+    ) -> io::Result<Made<'_>> {
+        let (mine, theirs) = Stream::pair(patience)?;
         let number = self.word().load(Ordering::Acquire) / STATES + 1;
         self.word().store(number * STATES + OPEN, Ordering::Release);
         let raw = |end: BorrowedFd<'_>| end.as_raw_fd().cast_unsigned();
@@ -162,11 +201,12 @@ impl Offers {
             process: std::process::id(),
             thread: current_id(),
             uffd: raw(child.as_fd()),
-            stream: raw(theirs.as_fd()),
+            stream: raw(theirs.0.as_fd()),
+            lent: lent.map_or([NONE; 2], |(file, holds)| [raw(file.as_fd()), raw(holds.as_fd())]),
             word: self.word as u64,
             number,
         };
-        Ok(Made { offers: self, offer, stream: Stream(mine), _theirs: theirs })
+        Ok(Made { offers: self, offer, stream: mine, _theirs: theirs })
     }
 }
 
@@ -199,6 +239,35 @@ impl Made<'_> {
 pub struct Stream(OwnedFd);
 
 impl Stream {
+    /// Both ends of one. `patience` is the longest that either waits for the other; it is not 0.
+    ///
+    /// # Errors
+    /// What socketpair(2) said.
+    pub fn pair(patience: Duration) -> io::Result<(Self, Self)> {
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        for end in [&one, &other] {
+            set_socket_timeout(end, Timeout::Send, Some(patience))?;
+            set_socket_timeout(end, Timeout::Recv, Some(patience))?;
+        }
+        Ok((Self(one), Self(other)))
+    }
+
+    /// Whether the other side has closed it, which the kernel does for a process that ends or executes another program, once
+    /// none of the threads that had it runs any more. Never waits. For a side to which nothing is sent.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        match recv(&self.0, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((received, _)) => received == 0,
+            Err(error) => !matches!(error, Errno::AGAIN | Errno::INTR),
+        }
+    }
+
+    /// Ends it for both sides.
+    pub fn end(&self) {
+        // That of one that is over already says so.
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+
     /// Sends all of it.
     ///
     /// # Errors
@@ -228,5 +297,26 @@ impl Stream {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_is_the_same_as_words_and_a_stream_says_when_the_other_side_is_gone() {
+        let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
+        let offer =
+            Offer { process: 1, thread: 2, uffd: 3, stream: 4, lent: [5, NONE], word: 1 << 40, number: 1 << 50 };
+        assert_eq!(Offer::from_words(offer.to_words()), offer);
+        assert!(!one.is_over() && !other.is_over());
+        one.send(b"all of it").expect("sent");
+        assert!(!one.is_over());
+        drop(other);
+        assert!(one.is_over(), "though it has not read all");
+        let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
+        one.end();
+        assert!(one.is_over() && other.receive(&mut [0]).is_err());
     }
 }

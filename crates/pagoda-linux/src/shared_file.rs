@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{MemfdFlags, OFlags, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// A fixed number of atomic words in a shared mapping. Dropping it unmaps; the file stays.
 pub struct SharedWords {
@@ -70,7 +70,13 @@ impl SharedWords {
         (words * size_of::<AtomicU64>()).next_multiple_of(4096)
     }
 
-    fn map(file: &File, words: usize) -> io::Result<Self> {
+    /// Keeps the mapping out of children of a fork.
+    pub(crate) fn keep_from_children(&self) {
+        // SAFETY: it changes what a child inherits, and no content, of a mapping that this value owns.
+        let _ = unsafe { madvise(self.at.cast(), Self::bytes(self.words), Advice::LinuxDontFork) };
+    }
+
+    pub(crate) fn map(file: &File, words: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the file is long enough.
         let at =

@@ -21,7 +21,7 @@ use pagoda::tree::{Member, Tree};
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;
 use pagoda_linux::doorbell::{Answer, Doorbell, leave};
-use pagoda_linux::offer::Offer;
+use pagoda_linux::offer::{Offer, Taken};
 use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
 use pagoda_linux::proportional::AnonReader;
 use pagoda_linux::space::Adoption;
@@ -232,14 +232,14 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     let is_child = IS_CHILD.load(Ordering::Acquire);
     let taken = offer.map(Offer::descriptors).transpose();
     let taken = taken.map_err(|error| StartError::DescriptorLimit((&error).into()))?;
-    let (uffd, stream) = taken.unzip();
+    let (uffd, given) = taken.map(|Taken { uffd, stream, lent }| (uffd, (stream, lent))).unzip();
     let mut prepared =
         ProcessEngine::prepare(config, keeper, is_child, counters, &adoption, uffd, layout, stop)?;
-    if let (Some(offer), Some(stream)) = (offer, stream) {
+    if let (Some(offer), Some((stream, lent))) = (offer, given) {
         if !offer.accept() {
             return Err(StartError::Userfaultfd(Errno::NONE));
         }
-        if prepared.take_over(&stream).is_err() {
+        if prepared.take_over(stream, lent).is_err() {
             stop(StopReason::EngineBroken);
         }
     }

@@ -355,6 +355,8 @@ counters! {
     Total ForkCopiedBytes fork_copied_bytes,
     /// Bytes that were out when the process forked, and that the child's engine took over as they were stored.
     Total ForkTakenOverBytes fork_taken_over_bytes,
+    /// Of them, bytes of pages that stayed in the parent's file, which the child reads.
+    Total ForkLentBytes fork_lent_bytes,
     /// Bytes that were shared after a fork and made the process's own, to be moved out.
     Total MadeOwnBytes made_own_bytes,
     /// Bytes that were brought back because the process forked and the kernel does not tell of forks.

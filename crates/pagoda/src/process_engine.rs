@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::offer::Stream;
+use pagoda_linux::offer::{Lent, Stream};
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::space::Adoption;
 use pagoda_linux::statm::StatmReader;
@@ -114,13 +114,19 @@ pub struct PreparedEngine {
 }
 
 impl PreparedEngine {
-    /// Takes all that this process lacks from its parent, whose offer it has accepted. Blocks until the parent has sent it.
+    /// Takes all that this process lacks from its parent, whose offer it has accepted. Blocks until the parent has sent it. What is
+    /// `lent` is read for as long as this process lives, and so long the stream stays open.
     ///
     /// # Errors
     /// The parent is gone, or there is no room: this process can't go on.
-    pub fn take_over(&mut self, stream: &Stream) -> io::Result<()> {
+    pub fn take_over(&mut self, stream: Stream, lent: Option<Lent>) -> io::Result<()> {
         let mut present = PagemapScanner::new()?;
-        self.engine.take_over(stream, &mut present, &mut Scratch::new(self.engine.base))
+        let stream = Arc::new(stream);
+        if lent.is_some_and(|lent| !self.engine.store.borrow_from(lent, &stream)) {
+            // Both have one configuration: where the one has a file, so has the other.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.engine.take_over(&stream, &mut present, &mut Scratch::new(self.engine.base))
     }
 
     /// Starts the threads. The watcher runs on the calling thread afterwards, by [`ProcessWatcher::run`].

@@ -8,6 +8,8 @@ use std::time::Duration;
 use rustix::mm::{Advice, madvise};
 
 use super::Space;
+use crate::direct_file::DirectFile;
+use crate::holds::HoldsFile;
 use crate::offer::Made;
 use crate::range::PageRange;
 use crate::uffd::{Progress, Stop, Uffd};
@@ -35,9 +37,15 @@ impl Space {
     }
 
     /// Offers a forked child, when it comes to its doorbell, to take over what it lacks. None where that is not to be had, or the
-    /// child is changing its mappings. `patience` is the longest that either side waits for the other within the stream.
-    pub fn offer(&self, child: &Uffd, patience: Duration) -> Option<Made<'_>> {
-        let made = self.offers.as_ref()?.make(child, patience).ok()?;
+    /// child is changing its mappings. `patience` is the longest that either side waits for the other within the stream; `lent` is a
+    /// file that it may read on.
+    pub fn offer(
+        &self,
+        child: &Uffd,
+        patience: Duration,
+        lent: Option<(&DirectFile, &HoldsFile)>,
+    ) -> Option<Made<'_>> {
+        let made = self.offers.as_ref()?.make(child, patience, lent).ok()?;
         self.doorbell?.offer(child, &made.offer).stop.is_none().then_some(made)
     }
 

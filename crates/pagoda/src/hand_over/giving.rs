@@ -4,6 +4,7 @@
 //! never serve a fault of a child that has accepted, nor send the end before all that is out.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::stream::{Kind, Record, send_page};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fork::Child;
-use crate::store::{Handle, Scratch};
+use crate::store::{Handle, Loan, Scratch};
 use crate::table::{Page, Span, Table, give};
 
 /// How long a child may take from its fork until it accepts: it comes to its fork handlers and makes an engine.
@@ -52,11 +53,14 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> HandedOver {
         let mut born = Vec::new();
-        let made = match is_announced && self.hands_over() {
-            true => self.space.offer(&child.uffd, STREAM_PATIENCE),
-            false => None,
+        if !is_announced || !self.hands_over() {
+            return HandedOver::Nothing(born);
+        }
+        let loan = self.store.loan();
+        let lent = loan.as_ref().map(Loan::descriptors);
+        let Some(made) = self.space.offer(&child.uffd, STREAM_PATIENCE, lent) else {
+            return HandedOver::Nothing(born);
         };
-        let Some(made) = made else { return HandedOver::Nothing(born) };
         let begin = now_ns();
         let mut waiting = Vec::new();
         while made.state() == State::Open {
@@ -80,7 +84,14 @@ impl Engine {
         // A child that is gone, or stands still for too long, gets no end, and ends itself. So does one that changed a mapping in
         // the moment before it accepted: its thread does nothing there that would.
         if child.is_as_it_was() {
-            let _ = self.send_all(table, &made.into_stream(), buffer, scratch);
+            let stream = Arc::new(made.into_stream());
+            if let Some(loan) = &loan {
+                self.store.begin_loan(loan, &stream);
+            }
+            if self.send_all(table, &stream, loan.as_ref(), buffer, scratch).is_err() {
+                // Who lacks the end reads nothing for its program: it holds nothing any more.
+                stream.end();
+            }
         }
         HandedOver::Everything
     }
@@ -131,6 +142,7 @@ impl Engine {
         &self,
         table: &Table,
         stream: &Stream,
+        loan: Option<&Loan<'_>>,
         buffer: &mut [u8],
         scratch: &mut Scratch,
     ) -> io::Result<()> {
@@ -143,7 +155,7 @@ impl Engine {
             for index in span.indices(span.range(), table.entry_bytes()) {
                 if span.entry(index).load(Ordering::Acquire) != 0 {
                     let page = span.page(index, span.range(), table.entry_bytes());
-                    self.send_page(stream, span, &page, buffer, scratch)?;
+                    self.send_page(stream, loan, span, &page, buffer, scratch)?;
                 }
             }
             self.counters.set(Counter::LastLookNs, now_ns());
@@ -151,10 +163,11 @@ impl Engine {
         Record { kind: Kind::End, address: 0, len: 0, skipped: 0 }.send(stream)
     }
 
-    /// Sends what is out of a page, by the address of its first granule that is.
+    /// Sends what is out of a page, by the address of its first granule that is; of a page in the file only where it is.
     fn send_page(
         &self,
         stream: &Stream,
+        loan: Option<&Loan<'_>>,
         span: &Span,
         page: &Page,
         buffer: &mut [u8],
@@ -167,7 +180,17 @@ impl Engine {
             return Ok(());
         };
         let address = page.addresses(first, first + 1).start();
-        self.counters.add(Counter::ForkTakenOverBytes, u64::from(missing.count()) * OS_PAGE as u64);
+        let bytes = u64::from(missing.count()) * OS_PAGE as u64;
+        self.counters.add(Counter::ForkTakenOverBytes, bytes);
+        let lent = match (word.backing(), loan) {
+            (Backing::Handle(handle), Some(loan)) => self.store.lend(Handle::from_bits(handle), loan),
+            _ => None,
+        };
+        if let Some(lent) = lent {
+            give(span.entry(page.index), word);
+            self.counters.add(Counter::ForkLentBytes, bytes);
+            return send_page(stream, Kind::Lent, address, &lent);
+        }
         let packed = match word.backing() {
             Backing::Handle(handle) => {
                 self.store.get_packed(Handle::from_bits(handle), scratch).ok().flatten()

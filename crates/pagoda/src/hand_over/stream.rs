@@ -18,11 +18,13 @@ pub(super) enum Kind {
     Packed,
     /// A page as it is; its bytes follow.
     Plain,
+    /// A page that lies in the parent's file and stays there; where, and what it has to be, follows.
+    Lent,
     End,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Managed, Self::Packed, Self::Plain, Self::End];
+    const ALL: [Self; 5] = [Self::Managed, Self::Packed, Self::Plain, Self::Lent, Self::End];
 }
 
 const RECORD: usize = 4 * size_of::<u64>();
@@ -57,7 +59,7 @@ impl Record {
     }
 }
 
-/// A page, packed or plain, whose content begins at `address`.
+/// A page, packed, plain or lent, whose content begins at `address`.
 pub(super) fn send_page(stream: &Stream, kind: Kind, address: usize, bytes: &[u8]) -> io::Result<()> {
     Record { kind, address, len: bytes.len(), skipped: 0 }.send(stream)?;
     stream.send(bytes)

@@ -17,7 +17,7 @@ use pagoda_linux::uffd::{Errno as KernelErrno, Stop};
 use super::stream::{Kind, Record};
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::store::{Put, PutError, Scratch, Store};
+use crate::store::{Handle, Put, PutError, Scratch, Store};
 use crate::table::{Filler, Page, Table, give};
 
 /// The share of its budget that the child fills with what it is given before it spills: one part in this.
@@ -39,6 +39,7 @@ impl Engine {
     ) -> io::Result<()> {
         let mut table = self.gate_exclusive();
         let (mut content, mut packed) = (vec![0; self.entry_bytes()], vec![0; self.entry_bytes()]);
+        let mut lent = vec![0; self.store.lent_bytes()];
         loop {
             let Record { kind, address, len, skipped } = Record::receive(stream)?;
             let bytes = match kind {
@@ -51,6 +52,12 @@ impl Engine {
                 }
                 Kind::Packed => packed.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?,
                 Kind::Plain => content.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?,
+                Kind::Lent => {
+                    stream.receive(lent.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?)?;
+                    let handle = self.store.borrow(&lent[..len]).ok_or(io::ErrorKind::InvalidData)?;
+                    self.take_lent(&table, address, handle);
+                    continue;
+                }
             };
             stream.receive(bytes)?;
             if kind == Kind::Packed {
@@ -86,6 +93,20 @@ impl Engine {
         self.counters.add(Counter::AdoptedRanges, 1);
         self.counters.add(Counter::AdoptedBytes, range.len() as u64);
         Ok(())
+    }
+
+    /// Enters a page that stays in the parent's file, or lets it go if nothing is missing of it here.
+    fn take_lent(&self, table: &Table, address: usize, handle: Handle) {
+        let Some(span) = table.find(address) else { return self.store.free(handle) };
+        let page = table.page_at(span, address);
+        let word = self.take(span.entries(), page.index);
+        let is_missing = !page.granules.without(word.resident()).is_empty();
+        let after = if is_missing { word.with_backing(Backing::Handle(handle.to_bits())) } else { word };
+        self.ledger.changed(word, after);
+        give(span.entry(page.index), after);
+        if !is_missing {
+            self.store.free(handle);
+        }
     }
 
     fn take_page(

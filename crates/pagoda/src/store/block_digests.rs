@@ -17,6 +17,16 @@ use super::by_number::ByNumber;
 /// Lengths in a word.
 const LENGTHS: usize = 4;
 
+/// What digests depend on: random, the same for all stores of a process and, by its inherited memory, of the children that it forks.
+/// So they can go by what their parent has noted.
+static SEED: AtomicU64 = AtomicU64::new(0);
+
+/// That seed. Never waits: a child of a fork has no thread of its parent's that could be waited for.
+pub(super) fn seed() -> u64 {
+    let drawn = pagoda_linux::process::random_u64().max(1);
+    SEED.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|seed| seed, |_| drawn)
+}
+
 /// Digests and lengths of packed blocks, by object: a digest for each block, and then the lengths.
 pub(super) struct BlockDigests {
     records: ByNumber<AtomicU64>,
@@ -47,6 +57,22 @@ impl BlockDigests {
             let length = (packed.len() as u64) << (block % LENGTHS * 16);
             lengths[block / LENGTHS].fetch_or(length, Ordering::Relaxed);
         }
+    }
+
+    /// What is noted of an object, as [`words`](Self::words) words, for a store of the same seed: zeroes if that is nothing.
+    pub fn noted(&self, id: u32) -> impl Iterator<Item = u64> {
+        let record = self.records.get(id);
+        (0..self.words()).map(move |at| record.map_or(0, |record| record[at].load(Ordering::Relaxed)))
+    }
+
+    /// How many words there are of each object.
+    pub fn words(&self) -> usize {
+        self.blocks + self.blocks.div_ceil(LENGTHS)
+    }
+
+    /// Enters what another store has noted.
+    pub fn enter(&self, id: u32, noted: impl Iterator<Item = u64>) {
+        self.records.ensure(id).iter().zip(noted).for_each(|(word, noted)| word.store(noted, Ordering::Relaxed));
     }
 
     /// Where a block of an object lies in its packed bytes, and its digest.

@@ -4,12 +4,13 @@
 
 use std::ops::Range;
 
-use pagoda_core::extents::{Extents, Run, SLOT, Units};
+use pagoda_core::extents::{Extents, Run, SLOT, UNIT, Units};
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, FileError};
 use pagoda_linux::lock::Lock;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::loan::{Loans, THEIRS};
 use super::{FileConfig, GetError, OpenError};
 
 /// The longest write: large enough that the disk streams, small enough to wait for.
@@ -26,15 +27,20 @@ const DISCARD_LEAST: u32 = 16;
 const DISCARD_MOST: u32 = (4 * BATCH / SLOT) as u32;
 
 pub(super) struct FileTier {
-    file: DirectFile,
-    extents: Lock<Extents>,
+    pub(super) file: DirectFile,
+    pub(super) extents: Lock<Extents>,
+    /// What children read of it, and what this process reads of its parent's.
+    pub(super) loans: Loans,
+    limit: u32,
+    /// The same where no limit was given: what this process may write to, and unit numbers reach.
+    limit_most: u32,
     #[cfg(test)]
     pub faults: super::faults::Faults,
 }
 
-/// Says which bytes belong at a place: those of an older object there have another sum even if they are intact.
-pub(super) fn checksum(id: u32, first_unit: u32, bytes: &[u8]) -> u64 {
-    xxh3_64_with_seed(bytes, u64::from(id) << 32 | u64::from(first_unit))
+/// Says which bytes belong at a place: those of another place have another sum even if they are intact.
+pub(super) fn checksum(place: u64, bytes: &[u8]) -> u64 {
+    xxh3_64_with_seed(bytes, place)
 }
 
 /// An object in a batch.
@@ -99,12 +105,17 @@ impl FileTier {
         Ok(Self::over(DirectFile::create_in(&config.directory)?, limit))
     }
 
-    /// A tier in this file. Of a limit beyond 1 TiB (what the unit numbers reach) the rest is left unused.
+    /// A tier in this file. Of a limit beyond 512 GiB (what the unit numbers reach) the rest is left unused.
     pub fn over(file: DirectFile, limit_bytes: u64) -> Self {
-        let slots = (limit_bytes / SLOT as u64).min(u64::from(u32::MAX)) as u32;
+        let slots = |bytes: u64| (bytes / SLOT as u64).min(u64::from(THEIRS / (SLOT / UNIT) as u32 - 1)) as u32;
+        let limit_most = slots(DirectFile::length_limit());
+        let limit = slots(limit_bytes).min(limit_most);
         Self {
             file,
-            extents: Lock::new(Extents::new(slots)),
+            extents: Lock::new(Extents::new(limit)),
+            loans: Loans::default(),
+            limit,
+            limit_most,
             #[cfg(test)]
             faults: super::faults::Faults::default(),
         }
@@ -118,7 +129,15 @@ impl FileTier {
         self.extents.lock().has_room_for_copies()
     }
     pub fn table_bytes(&self) -> u64 {
-        self.extents.lock().table_bytes()
+        self.extents.lock().table_bytes() + self.loan_bytes()
+    }
+    /// All units that were ever used lie below this one.
+    pub(super) fn used_units(&self) -> u32 {
+        Run { first: self.extents.lock().high(), slots: 0 }.first_unit()
+    }
+    /// How many slots may be taken while so many are held back for children.
+    pub(super) fn limit_slots(&self, held_back: u32) -> u32 {
+        self.limit.saturating_add(held_back).min(self.limit_most)
     }
 
     /// Writes as much of the front of a batch as there is one run for, and places it: those items have their units in
@@ -128,11 +147,14 @@ impl FileTier {
     pub fn write(&self, batch: &mut Batch) -> Result<usize, FileError> {
         let end = |item: &Item| item.units.slots().first + item.units.slots().slots;
         let (Some(first), Some(last)) = (batch.items.first(), batch.items.last()) else { return Ok(0) };
-        let run = self.extents.lock().take(end(first), end(last)).ok_or(FileError::Full)?;
+        let room = || self.extents.lock().take(end(first), end(last));
+        // Before it is full, what children have let go is looked for.
+        let run = room().or_else(|| self.take_back().then(room).flatten()).ok_or(FileError::Full)?;
         let written = batch.items.iter().take_while(|item| end(item) <= run.slots).count();
         for index in 0..written {
             let mut item = batch.items[index];
-            item.checksum = checksum(item.id, run.first_unit() + item.units.first, batch.bytes_of(&item));
+            let place = u64::from(run.first_unit() + item.units.first);
+            item.checksum = checksum(place, batch.bytes_of(&item));
             batch.items[index] = item;
         }
         let bytes = end(&batch.items[written - 1]) as usize * SLOT;
@@ -151,21 +173,21 @@ impl FileTier {
     /// Reads an object's bytes through `slots`, and returns them if they are what was written.
     pub fn read<'a>(
         &self,
-        id: u32,
         units: Units,
         len: usize,
         sum: u64,
         slots: &'a mut AlignedBuffer,
     ) -> Result<&'a [u8], GetError> {
+        let (file, units) = self.located(units).ok_or(GetError::Corrupt)?;
         let Run { first, slots: count } = units.slots();
         let into = &mut slots[..count as usize * SLOT];
-        match self.read_at(u64::from(first) * SLOT as u64, into) {
+        match self.read_at(file, u64::from(first) * SLOT as u64, into) {
             Ok(()) => {}
             Err(FileError::Short) => return Err(GetError::Corrupt),
             Err(source) => return Err(GetError::Io { source }),
         }
         let bytes = &into[units.offset_in_slots()..][..len];
-        if checksum(id, units.first, bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
+        if checksum(u64::from(units.first), bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
     }
 
     /// Reads bytes `part` of an object through `slots`, and no more slots than hold them. Nothing is checked.
@@ -175,11 +197,12 @@ impl FileTier {
         part: Range<usize>,
         slots: &'a mut AlignedBuffer,
     ) -> Result<&'a [u8], GetError> {
+        let (file, units) = self.located(units).ok_or(GetError::Corrupt)?;
         let from = units.offset_in_slots() + part.start;
         let (first, count) = (from / SLOT, (from % SLOT + part.len()).div_ceil(SLOT));
         let into = &mut slots[..count * SLOT];
         let at = (u64::from(units.slots().first) + first as u64) * SLOT as u64;
-        match self.read_at(at, into) {
+        match self.read_at(file, at, into) {
             Ok(()) => Ok(&into[from % SLOT..][..part.len()]),
             Err(FileError::Short) => Err(GetError::Corrupt),
             Err(source) => Err(GetError::Io { source }),
@@ -204,23 +227,17 @@ impl FileTier {
         self.faults.write(&self.file, offset, from)
     }
     #[cfg(not(test))]
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
-        self.file.read_at(offset, into)
+    fn read_at(&self, file: &DirectFile, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        file.read_at(offset, into)
     }
     #[cfg(test)]
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
-        self.faults.read(&self.file, offset, into)
+    fn read_at(&self, file: &DirectFile, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        self.faults.read(file, offset, into)
     }
 
     /// The object in these units is gone.
     pub fn release(&self, units: Units) {
-        self.extents.lock().release(units);
-    }
-
-    /// The objects in all these units are gone.
-    pub fn release_all(&self, all: &[Units]) {
-        let mut extents = self.extents.lock();
-        all.iter().for_each(|units| extents.release(*units));
+        self.release_all(&[units]);
     }
 
     #[cfg(test)]

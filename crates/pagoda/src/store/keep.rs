@@ -22,6 +22,7 @@ impl TieredStore {
         let mut condenser = self.condenser();
         while !quit.load(Ordering::Acquire) {
             self.keep_remote();
+            let _ = self.file.as_ref().is_some_and(FileTier::take_back);
             self.condense_while_idle(&mut condenser, u64::from(SLEEP_US) * 1000);
             if condenser.is_idle() {
                 let discard = |_: &u32| self.file.as_ref().is_some_and(FileTier::discard_unused);

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Locks, in order: `spiller` (one mover at a time) → `memory` (pool, ages, object numbers, every change of an
-//! object's place) or `extents`; never both of the latter at once. A connection of the remote store has a lock each; what is
+//! object's place) or `extents`; never both of the latter at once. That of the loans comes before `extents`, and never with
+//! `memory`. A connection of the remote store has a lock each; what is
 //! taken with the writer's is none of these, and no other lock is taken with a reader's. The queues of `release` have a lock each, with which no
 //! other is taken.
 
@@ -27,6 +28,9 @@ mod faults_test;
 mod file;
 mod handle;
 mod keep;
+mod loan;
+#[cfg(test)]
+mod loan_test;
 mod memory;
 mod objects;
 mod packed;
@@ -53,6 +57,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{DirectFileError, FileError};
 
 pub use handle::Handle;
+pub(crate) use loan::Loan;
 pub(crate) use release::Freed;
 pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError};
 pub use scratch::Scratch;

@@ -43,7 +43,7 @@ impl TieredStore {
         };
         let units = Units::of_bytes(word.first(), word.len());
         let checksum = object.checksum.load(Ordering::Relaxed);
-        let bytes = file.read(id, units, word.len(), checksum, &mut scratch.slots)?;
+        let bytes = file.read(units, word.len(), checksum, &mut scratch.slots)?;
         let room = || self.memory.reserve_copy(word.len(), id);
         // What makes room is mostly what came here the same way, and goes without a write.
         let spilled = || self.spill_once(Bytes::ZERO).ok().and_then(|_| room());

@@ -129,7 +129,7 @@ impl Names {
     }
     /// Says whose bytes they are, too: another owner's have another sum even if they are intact.
     fn checksum(&self, id: u32, batch: u32, bytes: &[u8]) -> u64 {
-        checksum(id, batch, bytes) ^ self.owner as u64
+        checksum(u64::from(id) << 32 | u64::from(batch), bytes) ^ self.owner as u64
     }
 }
 

@@ -14,7 +14,7 @@ use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::lock::Lock;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::block_digests::BlockDigests;
+use super::block_digests::{self, BlockDigests};
 use super::file::{Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
@@ -60,7 +60,7 @@ impl TieredStore {
         let memory = MemoryTier::open(config.base, config.memory_limit)?;
         let file = config.file.as_ref().map(FileTier::open).transpose()?;
         let remote = config.remote.map(RemoteTier::open).transpose()?;
-        let seed = pagoda_linux::process::random_u64();
+        let seed = block_digests::seed();
         let batch = (file.is_some() || remote.is_some()).then(|| Batch::new(config.memory_limit));
         Ok(Self {
             table: ObjectTable::new(),
@@ -217,7 +217,7 @@ impl TieredStore {
                     let file = self.file.as_ref().ok_or(GetError::Corrupt)?;
                     let units = Units::of_bytes(word.first(), len);
                     let checksum = object.checksum.load(Ordering::Relaxed);
-                    let bytes = file.read(id, units, len, checksum, slots)?;
+                    let bytes = file.read(units, len, checksum, slots)?;
                     return Ok((bytes, word.raw()));
                 }
                 Kind::Remote => {
