@@ -39,10 +39,13 @@
 //! | Staged, of a file | with no backing | reclaim: written if it differs, then frame ready; no gate |
 //! | Stored, of a file | with no backing | sync: what could not be written is; no gate to finish |
 //! | Empty, all of a huge frame's entries | Resident, huge | fault: one frame for all of them; gate shared throughout |
+//! | Empty, all of a huge frame's entries, none of it owed | Resident, huge | arrival: one frame, filled before; gate shared throughout |
 //! | Resident, huge, all of a huge frame's entries | Stored each, with no backing if it is all zero; Staged where the store takes no more | reclaim: the frame moved out with the gate shared; no gate needed to finish |
 //! | Resident, huge, all of a huge frame's entries | Resident those that stayed; Staged, resident too, the one in the middle; Stored the rest | reclaim: the kernel took the frame apart on its way out; as above |
 //! | Resident, all of a huge frame's entries | Resident, huge | rebuilding: joined in place by the kernel; gate shared throughout |
 //! | Resident, huge, all of a huge frame's entries | Empty | closing: the frame kept for another; gate shared throughout |
+//! | any | one granule more resident, owed no longer | arrival: gate shared throughout |
+//! | Empty, Resident | Stored, resident too | a forked child takes over; gate exclusive, before other threads run |
 //! | any | bits cleared, backing dropped | event (discard, unmap); gate exclusive |
 //!
 //! In a *file's* entries what has no backing is in the file, and does not read as zero.

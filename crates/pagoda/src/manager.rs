@@ -125,7 +125,7 @@ impl ManagerBuilder {
         self
     }
     /// The order in which a huge frame that was used before is cleared within a fault. If it is not said the one that suits is
-    /// chosen: [`Order::Streaming`](pagoda_core::clear::Order::Streaming), unless clearing into the cache turns out to be quicker here;
+    /// chosen: [`Order::Streaming`], unless clearing into the cache turns out to be quicker here;
     /// see [`Choice`](pagoda_core::clear::Choice). It matters with a base page of 2 MiB only.
     #[must_use]
     pub fn clear_order(mut self, order: Order) -> Self {

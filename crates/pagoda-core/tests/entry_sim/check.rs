@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::kernel::GRANULES;
-use crate::world::{SLOTS, Staged, World};
+use crate::setting::ZONES_MAX;
+use crate::world::{Staged, World};
 use pagoda_core::entry::{Backing, Word};
 
 impl World {
@@ -13,7 +14,7 @@ impl World {
     pub fn check(&self) {
         let (kernel, table) = (self.kernel.borrow(), self.table.borrow());
         let claimed = self.claimed.borrow();
-        let mut hands = [0u32; SLOTS];
+        let mut hands = vec![0u32; claimed.len()];
         for &slot in self.empty.borrow().iter().chain(self.ready.borrow().iter()) {
             hands[slot] += 1 + u32::from(claimed[slot]);
         }
@@ -80,6 +81,39 @@ impl World {
                     _ => {}
                 }
             }
+        }
+    }
+
+    /// What holds when nobody is in the middle of anything.
+    pub fn check_end(&self) -> Result<(), String> {
+        self.check_queue().and_then(|()| self.check_store()).and_then(|()| self.check_zones())
+    }
+
+    /// At the end: what is counted of each zone is what the entries that somebody can find say.
+    fn check_zones(&self) -> Result<(), String> {
+        let (table, queue) = (self.table.borrow(), self.queue.borrow());
+        let (mut in_regions, mut staged) = ([0; ZONES_MAX], [0; ZONES_MAX]);
+        let mut seen: Vec<*const Vec<Cell<Word>>> = Vec::new();
+        let arrays =
+            table.spans().map(|span| &span.entries).chain(queue.iter().map(|staged| &staged.entries));
+        for entries in arrays {
+            if seen.contains(&Rc::as_ptr(entries)) {
+                continue;
+            }
+            seen.push(Rc::as_ptr(entries));
+            for word in entries.iter().map(Cell::get) {
+                in_regions[word.zone()] += word.resident().count() as isize;
+                if let Backing::Slot(slot) = word.backing() {
+                    staged[self.zone_of(slot as usize)] += 1;
+                }
+            }
+        }
+        let counted = (self.in_regions.get(), self.staged.get());
+        let is = (in_regions, staged);
+        if counted == is {
+            Ok(())
+        } else {
+            Err(format!("zones: {counted:?} is counted where there is {is:?}"))
         }
     }
 

@@ -21,6 +21,8 @@ pub async fn handler(world: Rc<World>) {
                 }
                 Served::Done => {}
                 Served::NoMemory => {
+                    // A frame that is ready and too large is room for small ones.
+                    world.give_back_a_huge_frame();
                     world.stage_next().await;
                     world.store_oldest().await;
                     faults.push(address);
@@ -38,6 +40,14 @@ pub async fn reclaimer(world: Rc<World>) {
             world.stage_next().await;
         } else {
             world.store_oldest().await;
+        }
+        if world.setting.has_region {
+            match world.below(8) {
+                0 => world.clear_ahead().await,
+                1..4 => world.rebuild().await,
+                4 => drop(world.give_back_a_huge_frame()),
+                _ => {}
+            }
         }
         // Frames go back to the kernel.
         if world.below(8) == 0

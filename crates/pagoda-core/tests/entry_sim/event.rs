@@ -2,7 +2,7 @@
 //! a page moves.
 
 use crate::fill::one;
-use crate::kernel::{GRANULES, Message, Range, overlap};
+use crate::kernel::{GRANULES, Message, PROGRAM_PAGES, Range, overlap};
 use crate::table::{Page, WHOLE, give, try_take};
 use crate::world::{World, step};
 use pagoda_core::entry::{Backing, Word};
@@ -146,11 +146,14 @@ impl World {
         let whole = self.table.borrow().granules_of_entry(page, self.is_queued(&page.entries));
         let outside_before = whole.without(word.resident());
         let outside = outside_before.without(page.granules);
-        word = word.with_resident(word.resident().without(page.granules));
+        self.in_regions(word.zone(), -(word.resident().and(page.granules).count() as isize));
+        let resident = word.resident().without(page.granules);
+        word = word.with_resident(resident).with_huge(word.is_huge() && !resident.is_empty());
         loop {
             match word.backing() {
                 Backing::None => break,
                 Backing::Slot(slot) if outside.is_empty() => {
+                    self.staged(slot as usize, -1);
                     self.put_ready(self.claim_slot(slot as usize));
                     word = word.with_backing(Backing::None);
                 }
@@ -187,7 +190,8 @@ impl World {
 
     /// Takes what the maps showed, some time ago, under management.
     pub async fn adopt(&self) {
-        let maps: Vec<bool> = self.kernel.borrow().pages.iter().map(|page| page.mapped).collect();
+        let maps: Vec<bool> =
+            self.kernel.borrow().pages[..PROGRAM_PAGES].iter().map(|page| page.mapped).collect();
         step().await;
         let _gate = self.gate_exclusive().await;
         let gaps = self.table.borrow().gaps(0..maps.len());
@@ -212,8 +216,8 @@ impl World {
             let page = self.table.borrow().page_at(address).expect("just inserted");
             if is_present {
                 let word = self.take(&page).await;
-                let marked = word.resident().or(one(page.granule_of(address)));
-                give(page.entry(), word.with_resident(marked));
+                let marked = one(page.granule_of(address)).without(word.resident());
+                give(page.entry(), self.came(word, marked, self.zone_of_kernel_memory(word)));
             }
         }
     }

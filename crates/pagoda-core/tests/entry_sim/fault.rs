@@ -17,6 +17,11 @@ pub enum Served {
 
 impl World {
     pub async fn serve(&self, address: usize) -> Served {
+        if self.setting.has_region
+            && let Some(served) = self.serve_huge(address).await
+        {
+            return served;
+        }
         loop {
             let table = self.gate_shared().await;
             // The kernel refuses while an event is unread; of one that was read and waits only the engine knows.
@@ -87,20 +92,25 @@ impl World {
         let run = page.granules.without(word.resident()).run_around(granule);
         let Some((from, to)) = run.runs().next() else { return (word, Served::Again) };
         let room = self.has_room();
+        let several = self.setting.zones > 1;
         let frame = if self.below(2) == 0 || !room { self.take_ready() } else { None };
+        // With several zones every frame begins in a slot.
+        let frame = frame.or_else(|| if room && several { self.take_empty() } else { None });
+        let mut zone = self.zone_of_kernel_memory(word);
         let moved = if let Some(slot) = frame {
+            zone = self.zone_of(slot);
             step().await;
             self.kernel.borrow_mut().slots[slot] = [Some(0); GRANULES];
             let moved = self.move_in(page, slot, run).await;
             self.put_pieces(slot, WHOLE.without(moved.done).or(moved.copied));
             moved
-        } else if !room {
+        } else if !room || several {
             return (word, Served::NoMemory);
         } else {
             self.fill_fresh(page, from, to).await
         };
         self.note(|| format!("engine: zero {:?} of {page:?}", moved.done));
-        let word = word.with_resident(word.resident().or(moved.done));
+        let word = self.came(word, moved.done, zone);
         if moved.done.has(granule) {
             return (word, Served::Done);
         }
@@ -117,9 +127,11 @@ impl World {
         let moved = self.move_in(page, slot, want.and(there).without(word.resident())).await;
         self.note(|| format!("engine: install {:?} of {page:?} from slot {slot}", moved.done));
         let holes = if self.without.holes_of_slots { page.granules.without(there) } else { Granules::NONE };
-        let word = word.with_resident(word.resident().or(moved.done).or(holes)).with_warmth(2);
+        let word =
+            self.came(word, moved.done.or(holes.without(word.resident())), self.zone_of(slot)).with_warmth(2);
         let whole = self.table.borrow().granules_of_entry(page, self.is_queued(&page.entries));
         let word = if whole.and(there).without(word.resident()).is_empty() {
+            self.staged(slot, -1);
             self.put_pieces(slot, there.without(moved.done).or(moved.copied));
             word.with_backing(Backing::None)
         } else {
@@ -138,7 +150,7 @@ impl World {
             return (word, self.settle(moved.stop, here));
         }
         let (filled, served) = self.fill_one(here).await;
-        (if filled { word.with_resident(word.resident().or(one(granule))) } else { word }, served)
+        (if filled { self.came(word, one(granule), self.zone_of_kernel_memory(word)) } else { word }, served)
     }
 
     /// Copies one granule of a stored page into the region; the page stays stored.
@@ -148,9 +160,11 @@ impl World {
         let content = content[granule as usize];
         let here = page.addresses(granule, granule + 1);
         step().await;
+        let mut zone = self.zone_of_kernel_memory(word);
         let stop = if self.has_room() {
             self.kernel.borrow_mut().copy(here.start, content)
         } else if let Some(slot) = self.take_ready() {
+            zone = self.zone_of(slot);
             // A part of a frame, at whatever place: what it lacks comes from the kernel.
             let at = self.below(GRANULES);
             self.kernel.borrow_mut().slots[slot][at] = Some(content);
@@ -169,7 +183,7 @@ impl World {
             return (word, self.settle(stop, here.start));
         }
         self.note(|| format!("engine: copy granule {granule} of {page:?}"));
-        (word.with_resident(word.resident().or(one(granule))).with_warmth(1), Served::Done)
+        (self.came(word, one(granule), zone).with_warmth(1), Served::Done)
     }
 
     /// Puts a stored page into the region; it stays stored, too.
@@ -183,7 +197,7 @@ impl World {
         let MovedIn { done, copied, stop } = self.move_in(page, slot, want).await;
         self.put_pieces(slot, WHOLE.without(done).or(copied));
         self.note(|| format!("engine: copy {done:?} of {page:?}"));
-        let word = word.with_resident(word.resident().or(done)).with_warmth(2);
+        let word = self.came(word, done, self.zone_of(slot)).with_warmth(2);
         if done.has(granule) {
             return (word, Served::Done);
         }

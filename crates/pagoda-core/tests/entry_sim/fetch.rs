@@ -32,6 +32,7 @@ impl World {
         };
         self.kernel.borrow_mut().slots[slot] = content.map(Some);
         step().await;
+        self.staged(slot, 1);
         give(page.entry(), word.with_backing(Backing::Slot(self.release_slot(slot) as u32)));
         true
     }
@@ -79,7 +80,7 @@ impl World {
             self.note(|| format!("engine: {at} granules ahead of {page:?}"));
             let here = Granules::range(0, at);
             self.put_pieces(slot, WHOLE.without(here));
-            give(page.entry(), word.with_resident(here).with_warmth(1));
+            give(page.entry(), self.came(word, here, self.zone_of(slot)).with_warmth(1));
         }
     }
 }

@@ -5,6 +5,7 @@
 //! its event was read) is left open here too: the program's steps in `program.rs` have a step between. This module must
 //! never know an entry.
 
+mod huge;
 mod moves;
 
 use std::collections::VecDeque;
@@ -13,8 +14,16 @@ pub use moves::Course;
 
 /// Granules of a base page in the simulation: few, so that edges are everywhere.
 pub const GRANULES: usize = 4;
+/// OS pages of the address space that programs share.
+pub const PROGRAM_PAGES: usize = 48;
+/// Base pages of a huge frame in the simulation.
+pub const HUGE_ENTRIES: usize = 2;
+/// OS pages of a huge frame.
+pub const HUGE: usize = HUGE_ENTRIES * GRANULES;
+/// Where a tenant has its region in huge frames: apart from the programs' pages.
+pub const REGION: Range = 56..56 + 2 * HUGE;
 /// OS pages of the address space.
-pub const PAGES: usize = 48;
+pub const PAGES: usize = REGION.end;
 
 /// A range of OS pages, by number.
 pub type Range = std::ops::Range<usize>;
@@ -70,7 +79,15 @@ impl Page {
 #[derive(Default)]
 pub struct Kernel {
     pub pages: Vec<Page>,
+    /// The base slots, and behind them those of the huge arena, as so many base slots each.
     pub slots: Vec<[Option<u64>; GRANULES]>,
+    /// The number of the first slot of the huge arena.
+    first_huge: usize,
+    /// Which places of huge pages are one huge page, and for which the kernel has a table of OS pages.
+    huge: [bool; PAGES / HUGE],
+    tables: [bool; PAGES / HUGE],
+    /// Which huge slots hold one huge page.
+    huge_slots: Vec<bool>,
     /// The descriptor's count of changes that were begun and whose event is unread.
     pub changing: u32,
     /// With a descriptor of its own, the arena's count never rises: no move into it is refused.
@@ -85,10 +102,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    pub fn new(slots: usize, arena_has_own_descriptor: bool) -> Self {
+    pub fn new(slots: usize, huge_slots: usize, arena_has_own_descriptor: bool) -> Self {
         Self {
             pages: vec![Page::default(); PAGES],
-            slots: vec![[None; GRANULES]; slots],
+            slots: vec![[None; GRANULES]; slots + huge_slots * HUGE_ENTRIES],
+            first_huge: slots,
+            huge_slots: vec![false; huge_slots],
             arena_has_own_descriptor,
             ..Self::default()
         }
@@ -147,6 +166,7 @@ impl Kernel {
         }
         if page.content.is_none() {
             page.bring(0);
+            self.tables[address / HUGE] = true;
         }
         true
     }
@@ -162,6 +182,7 @@ impl Kernel {
         }
     }
     pub fn drop_content(&mut self, range: Range) {
+        self.cut_huge(&range);
         for page in &mut self.pages[range] {
             page.content = None;
             page.discarded = true;
@@ -169,6 +190,7 @@ impl Kernel {
         }
     }
     pub fn unmap(&mut self, range: Range) {
+        self.forget_huge(&range);
         for page in &mut self.pages[range] {
             *page = Page::default();
         }
@@ -198,6 +220,7 @@ impl Kernel {
         let stop = self.refusal(to);
         if stop.is_none() {
             self.pages[to].bring(content);
+            self.tables[to / HUGE] = true;
             self.wake(to..to + 1);
         }
         stop

@@ -13,7 +13,7 @@ impl World {
         if (at..at + to.len()).any(|granule| !self.is_in_slot(slot, granule)) {
             self.fail(format!("a hole of slot {slot} is moved to {to:?}"));
         }
-        let course = self.course();
+        let course = self.course(to.len());
         let told = self.kernel.borrow_mut().fill(to.clone(), slot, at, &course);
         let (from, len) = (to.start + told.done, to.len());
         let has_moved = async |page| {
@@ -26,29 +26,15 @@ impl World {
         progress
     }
 
-    /// Moves pages out to a slot, from `at` on, where nothing is. Holes are skipped.
+    /// Moves pages out to a slot, from `at` on, and to those that follow it, where nothing is. Holes are skipped.
     pub async fn evict(&self, from: Range, slot: usize, at: usize) -> Progress {
         let mut done = 0;
         while done < from.len() {
-            step().await;
-            let (rest, at) = (from.start + done..from.end, at + done);
-            let course = self.course();
-            let told = self.kernel.borrow_mut().evict(rest.clone(), slot, at, &course);
-            let has_moved = async |page| {
-                step().await;
-                if !self.is_in_slot(slot, at + page) {
-                    return false;
-                }
-                step().await;
-                if !self.is_in_region(rest.start + page) {
-                    return true;
-                }
-                // The program has put another mapping there, perhaps.
-                step().await;
-                !self.is_quiet() && !self.without.changes_while_asking
-            };
-            let is_asked = !self.without.asking_what_moved_out;
-            let progress = if is_asked { self.ask(told, rest.len(), has_moved).await } else { told };
+            let rest = from.start + done..from.end;
+            if self.kernel.borrow().is_any_huge(&rest) {
+                self.fail(format!("a part of a huge page is moved, or not to the place of one: {rest:?}"));
+            }
+            let progress = self.move_out(rest.clone(), slot, at + done).await;
             done += progress.done;
             if progress.stop != Some(Stop::Missing) || !self.is_hole(rest.start).await {
                 return Progress { done, stop: progress.stop.filter(|_| done == 0) };
@@ -56,6 +42,28 @@ impl World {
             done += 1;
         }
         Progress { done, stop: None }
+    }
+
+    /// The same by one move, which a hole ends.
+    pub async fn move_out(&self, from: Range, slot: usize, at: usize) -> Progress {
+        step().await;
+        let course = self.course(from.len());
+        let told = self.kernel.borrow_mut().evict(from.clone(), slot, at, &course);
+        let has_moved = async |page| {
+            step().await;
+            if !self.is_in_slot(slot, at + page) {
+                return false;
+            }
+            step().await;
+            if !self.is_in_region(from.start + page) {
+                return true;
+            }
+            // The program has put another mapping there, perhaps.
+            step().await;
+            !self.is_quiet() && !self.without.changes_while_asking
+        };
+        let is_asked = !self.without.asking_what_moved_out;
+        if is_asked { self.ask(told, from.len(), has_moved).await } else { told }
     }
 
     /// What moved of `len` pages: if there may be more than was told, `has_moved` tells of the next.
@@ -69,7 +77,7 @@ impl World {
             return told;
         }
         // The mover may lose its processor here, for long enough that the program puts another mapping there.
-        for _ in 0..self.below(4) * self.below(100) {
+        for _ in 0..self.below(6) * self.below(150) {
             step().await;
         }
         let mut done = told.done;
@@ -80,7 +88,7 @@ impl World {
     }
 
     fn is_in_slot(&self, slot: usize, granule: usize) -> bool {
-        self.kernel.borrow().slots[slot][granule].is_some()
+        self.kernel.borrow().slots[slot + granule / GRANULES][granule % GRANULES].is_some()
     }
 
     fn is_in_region(&self, address: usize) -> bool {
@@ -100,11 +108,12 @@ impl World {
         is_mapped && !self.is_in_region(address)
     }
 
-    /// How the kernel fares with a move.
-    fn course(&self) -> Course {
-        let most = if self.below(6) == 0 { 1 + self.below(GRANULES) } else { GRANULES };
-        let failing = self.below(GRANULES);
-        let uncounted = if self.below(6) == 0 { failing..failing + 1 + self.below(GRANULES) } else { 0..0 };
+    /// How the kernel fares with a move of so many pages.
+    fn course(&self, pages: usize) -> Course {
+        let pages = pages.max(GRANULES);
+        let most = if self.below(6) == 0 { 1 + self.below(pages) } else { pages };
+        let failing = self.below(pages);
+        let uncounted = if self.below(6) == 0 { failing..failing + 1 + self.below(pages) } else { 0..0 };
         Course { most, uncounted }
     }
 }

@@ -3,10 +3,14 @@
 //! Each thread has blocks of its own, at addresses that the kernel chooses without regard to base pages: neighbours in a
 //! base page are often different threads', and what one gives up the next one gets.
 
+mod tenant;
+
 use std::rc::Rc;
 
-use crate::kernel::{Message, PAGES, Range, overlap};
+use crate::kernel::{Message, PROGRAM_PAGES, Range, overlap};
 use crate::world::{World, step};
+
+pub use tenant::tenant;
 
 /// Steps of one thread's program.
 const OPERATIONS: usize = 26;
@@ -46,7 +50,7 @@ pub async fn program(world: Rc<World>, thread: usize) {
         match world.below(16) {
             0..5 => program.write(block, 0).await,
             5..9 => program.read_all(block).await,
-            9..11 => program.discard(block, 0).await,
+            9..11 => program.discard(block, 0, false).await,
             11 => program.unmap(block).await,
             12 => program.remap(block).await,
             13 => program.grow_and_trim(block).await,
@@ -67,8 +71,9 @@ impl Program {
     /// The first place from a random one on that is free.
     fn place(&self, len: usize) -> Option<usize> {
         let kernel = self.world.kernel.borrow();
-        let first = self.world.below(PAGES);
-        let starts = (0..PAGES).map(|i| (first + i) % PAGES).filter(|at| at + len <= PAGES);
+        let first = self.world.below(PROGRAM_PAGES);
+        let starts =
+            (0..PROGRAM_PAGES).map(|i| (first + i) % PROGRAM_PAGES).filter(|at| at + len <= PROGRAM_PAGES);
         starts.into_iter().find(|&at| kernel.is_free(at..at + len))
     }
 
@@ -147,14 +152,17 @@ impl Program {
         parts
     }
 
-    /// madvise(MADV_DONTNEED) of a part: each mapping's event first, then its pages go.
-    async fn discard(&mut self, block: usize, lowest: usize) {
+    /// madvise(MADV_DONTNEED) of a part: each mapping's event first, then its pages go. A library takes huge frames apart before.
+    async fn discard(&mut self, block: usize, lowest: usize, by_library: bool) {
         let world = Rc::clone(&self.world);
         let len = self.blocks[block].content.len();
         let from = lowest + world.below(len - lowest);
         let to = from + 1 + world.below(len - from);
         let at = self.blocks[block].at;
         let (mut start, end) = (at + from, at + to);
+        if by_library {
+            world.take_huge_apart(&(start..end)).await;
+        }
         while start < end {
             // Adoption goes on while the thread waits: what is registered is looked at anew.
             let is_registered = |address: usize| self.is_registered(&(address..address + 1));
@@ -253,7 +261,7 @@ impl Program {
     async fn grow_and_trim(&mut self, block: usize) {
         let world = Rc::clone(&self.world);
         let end = self.blocks[block].range().end;
-        let grown = end..(end + 1 + world.below(3)).min(PAGES);
+        let grown = end..(end + 1 + world.below(3)).min(PROGRAM_PAGES);
         if grown.is_empty() || self.blocks[block].read_only || !world.kernel.borrow().is_free(grown.clone()) {
             return;
         }
@@ -268,7 +276,7 @@ impl Program {
         let from = self.blocks[block].content.len();
         self.blocks[block].content.resize(from + grown.len(), 0);
         self.write(block, from).await;
-        self.discard(block, from).await;
+        self.discard(block, from, false).await;
         self.read_all(block).await;
     }
 

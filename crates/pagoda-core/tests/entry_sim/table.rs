@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::kernel::{GRANULES, PAGES, Range, overlap};
+use crate::kernel::{GRANULES, HUGE, HUGE_ENTRIES, PAGES, Range, overlap};
 use pagoda_core::entry::{Granules, Word};
 
 pub type Entries = Rc<Vec<Cell<Word>>>;
@@ -17,6 +17,8 @@ pub struct Span {
     pub range: Range,
     pub origin: isize,
     pub entries: Entries,
+    /// What is empty is filled in huge frames where one fits.
+    pub is_huge: bool,
 }
 
 /// One entry seen from one span.
@@ -78,6 +80,43 @@ pub fn give(entry: &Cell<Word>, word: Word) {
     entry.set(word.idle());
 }
 
+fn untouched() -> Entries {
+    Rc::new((0..PAGES).map(|_| Cell::new(Word::EMPTY)).collect())
+}
+
+/// The place of a huge frame, with its entries.
+pub struct Block {
+    pub range: Range,
+    pub pages: Vec<Page>,
+    pub is_of_huge_span: bool,
+}
+
+impl Block {
+    /// Takes the busy bits of all its entries, if each is as it is wanted; of none otherwise.
+    pub fn take(&self, wanted: impl Fn(Word) -> bool) -> Option<Vec<Word>> {
+        let mut taken = Vec::new();
+        for page in &self.pages {
+            match try_take(page.entry()) {
+                Some(word) if wanted(word) => taken.push(word),
+                other => {
+                    if let Some(word) = other {
+                        give(page.entry(), word);
+                    }
+                    self.give(&taken);
+                    return None;
+                }
+            }
+        }
+        Some(taken)
+    }
+    /// Gives its first entries back.
+    pub fn give(&self, words: &[Word]) {
+        for (page, &word) in self.pages.iter().zip(words) {
+            give(page.entry(), word);
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Table {
     spans: BTreeMap<usize, Span>,
@@ -120,7 +159,8 @@ impl Table {
     }
     pub fn insert(&mut self, range: Range, queued: impl Fn(&Entries) -> bool) {
         let before = self.spans.range(..range.start).next_back();
-        if let Some((&key, before)) = before.filter(|(_, before)| before.range.end == range.start) {
+        let meets = |span: &Span| !span.is_huge && span.range.end == range.start;
+        if let Some((&key, before)) = before.filter(|(_, before)| meets(before)) {
             let alone = self.spans().filter(|span| Rc::ptr_eq(&span.entries, &before.entries)).count() == 1;
             if alone && !queued(&before.entries) {
                 self.spans.get_mut(&key).expect("just found").range.end = range.end;
@@ -129,8 +169,21 @@ impl Table {
         }
         let origin = (range.start - range.start % GRANULES) as isize;
         // Whatever it grows or moves to, the array is long enough.
-        let entries = Rc::new((0..PAGES).map(|_| Cell::new(Word::EMPTY)).collect());
-        self.spans.insert(range.start, Span { range, origin, entries });
+        self.spans.insert(range.start, Span { range, origin, entries: untouched(), is_huge: false });
+    }
+    /// A region of a library, in huge frames.
+    pub fn insert_region(&mut self, range: Range) {
+        let span = Span { range, origin: 0, entries: untouched(), is_huge: true };
+        self.spans.insert(span.range.start, Span { origin: span.range.start as isize, ..span });
+    }
+    /// The base pages of the huge frame around `address`, if all of it is in one span.
+    pub fn block_at(&self, address: usize) -> Option<Block> {
+        let start = address - address % HUGE;
+        let span =
+            self.find(address).filter(|span| span.range.start <= start && start + HUGE <= span.range.end)?;
+        let pages = span.pages(&(start..start + HUGE));
+        let is_aligned = pages.len() == HUGE_ENTRIES;
+        is_aligned.then(|| Block { range: start..start + HUGE, pages, is_of_huge_span: span.is_huge })
     }
     pub fn cut(&mut self, range: &Range) -> Vec<Span> {
         let mut cut = Vec::new();
@@ -152,6 +205,6 @@ impl Table {
         let start = span.range.start - from + to;
         let range = start..start + span.range.len();
         let origin = span.origin + to as isize - from as isize;
-        self.spans.insert(start, Span { range, origin, entries: span.entries });
+        self.spans.insert(start, Span { range, origin, ..span });
     }
 }

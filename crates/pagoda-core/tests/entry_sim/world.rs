@@ -10,49 +10,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use crate::huge::Huge;
 use crate::kernel::{GRANULES, Kernel, Message, Range};
+use crate::setting::{Seen, Setting, Without, ZONES_MAX};
 use crate::table::{Entries, Page, Table};
 use pagoda_core::entry::Granules;
 
-/// What of the protocol is left out, to see that the checks find it.
-#[derive(Clone, Copy, Default)]
-pub struct Without {
-    /// Events are read before the gate is taken.
-    pub gate_around_reading: bool,
-    /// The arena has a descriptor of its own, so that no eviction is refused for an unread event.
-    pub shared_descriptor: bool,
-    /// Whatever is present is evicted.
-    pub resident_mask: bool,
-    /// A move of a mapping is applied when its event is read, whatever is known of its target.
-    pub order_of_moves: bool,
-    /// A discard of memory that is not in the table yet is forgotten.
-    pub discards_of_unknown: bool,
-    /// Memory is adopted while mappings are changing.
-    pub quiet_adoption: bool,
-    /// A page that is fetched, staged again into the slot it has, or busy when its turn comes is not queued again.
-    pub queueing_again: bool,
-    /// What has a stored copy is dropped, whether it was written or not.
-    pub comparison_of_copies: bool,
-    /// A discard of a part of a staged page leaves the old copies there of what was in the region.
-    pub discards_of_old_copies: bool,
-    /// A page of which a part was stored anew keeps its old place in the store, too.
-    pub freeing_of_old_copies: bool,
-    /// What a slot holds is moved out over, when its page is staged again.
-    pub places_taken_in_slots: bool,
-    /// What the kernel tells of a move into a region is believed.
-    pub asking_what_moved_in: bool,
-    /// What the kernel tells of a move out of a region is believed.
-    pub asking_what_moved_out: bool,
-    /// What is at both ends of a move has stayed, whatever the program maps there meanwhile.
-    pub changes_while_asking: bool,
-    /// A hole of a slot counts as in the region once its page is installed.
-    pub holes_of_slots: bool,
-}
-
-/// Slots of the arena.
-pub const SLOTS: usize = 20;
-/// OS pages of memory that the process may hold.
-const BUDGET: usize = 40;
 /// Steps after which a run that has not ended is stuck. A run takes about 19,000 steps, at most 88,000 in 250,000 seeds.
 const STEPS_MAX: usize = 200_000;
 /// Steps between two checks of the whole state.
@@ -85,13 +48,19 @@ pub struct Staged {
 
 pub struct World {
     pub without: Without,
+    pub setting: Setting,
+    pub seen: Cell<Seen>,
+    pub huge: Huge,
+    /// OS pages in the regions by the zone that they are counted of, and base pages that are staged.
+    pub in_regions: Cell<[isize; ZONES_MAX]>,
+    pub staged: Cell<[isize; ZONES_MAX]>,
     pub kernel: RefCell<Kernel>,
     gate: RefCell<Gate>,
     pub table: RefCell<Table>,
     pub queue: RefCell<VecDeque<Staged>>,
     pub empty: RefCell<Vec<usize>>,
     pub ready: RefCell<Vec<usize>>,
-    pub claimed: RefCell<[bool; SLOTS]>,
+    pub claimed: RefCell<Vec<bool>>,
     pub store: RefCell<HashMap<u64, [u64; GRANULES]>>,
     pub next_handle: Cell<u64>,
     /// Events that wait for an earlier one of another thread, and the sources of moves whose unmapping is still to come.
@@ -127,16 +96,22 @@ impl Drop for GateGuard<'_> {
 }
 
 impl World {
-    pub fn new(seed: u64, without: Without, programs: usize) -> Rc<Self> {
+    pub fn new(seed: u64, setting: Setting, without: Without, programs: usize) -> Rc<Self> {
+        let (slots, huge_slots) = setting.slots();
         Rc::new(Self {
             without,
-            kernel: RefCell::new(Kernel::new(SLOTS, without.shared_descriptor)),
+            setting,
+            seen: Cell::default(),
+            huge: Huge::new(huge_slots),
+            in_regions: Cell::default(),
+            staged: Cell::default(),
+            kernel: RefCell::new(Kernel::new(slots, huge_slots, without.shared_descriptor)),
             gate: RefCell::default(),
             table: RefCell::default(),
             queue: RefCell::default(),
-            empty: RefCell::new((0..SLOTS).collect()),
+            empty: RefCell::new((0..slots).collect()),
             ready: RefCell::default(),
-            claimed: RefCell::new([false; SLOTS]),
+            claimed: RefCell::new(vec![false; slots]),
             store: RefCell::default(),
             next_handle: Cell::new(1),
             deferred: RefCell::default(),
@@ -198,15 +173,45 @@ impl World {
         slot
     }
     pub fn take_ready(&self) -> Option<usize> {
-        let slot = self.ready.borrow_mut().pop()?;
+        let slot = self.take_of(&self.ready, self.first_zone(), self.setting.zones)?;
         Some(self.claim_slot(slot))
     }
     pub fn take_empty(&self) -> Option<usize> {
-        let slot = self.empty.borrow_mut().pop()?;
+        self.take_empty_of(self.first_zone(), self.setting.zones)
+    }
+    /// An empty slot of a zone, or of one of `zones` from that one on.
+    pub fn take_empty_of(&self, zone: usize, zones: usize) -> Option<usize> {
+        let slot = self.take_of(&self.empty, zone, zones)?;
+        self.check_empty(slot);
+        Some(self.claim_slot(slot))
+    }
+    fn take_of(&self, hand: &RefCell<Vec<usize>>, zone: usize, zones: usize) -> Option<usize> {
+        let mut hand = hand.borrow_mut();
+        let at = (zone..zone + zones).find_map(|zone| {
+            hand.iter().rposition(|&slot| self.zone_of(slot) == zone % self.setting.zones)
+        })?;
+        Some(hand.remove(at))
+    }
+    /// `1 << order` empty slots of a zone that follow each other, as a buddy gives them: the first.
+    pub fn take_empty_run(&self, zone: usize, order: u32) -> Option<usize> {
+        let len = 1 << order;
+        let mut empty = self.empty.borrow_mut();
+        let is_run = |first: usize| (first..first + len).all(|slot| empty.contains(&slot));
+        let first = (0..self.claimed.borrow().len()).step_by(len).find(|&first| {
+            self.zone_of(first) == zone && self.zone_of(first + len - 1) == zone && is_run(first)
+        })?;
+        empty.retain(|&slot| !(first..first + len).contains(&slot));
+        drop(empty);
+        for slot in first..first + len {
+            self.check_empty(slot);
+            self.claim_slot(slot);
+        }
+        Some(first)
+    }
+    fn check_empty(&self, slot: usize) {
         if self.kernel.borrow().slots[slot] != [None; GRANULES] {
             self.fail(format!("slot {slot} is in the hand of the empty ones and is not"));
         }
-        Some(self.claim_slot(slot))
     }
     pub fn put_ready(&self, slot: usize) {
         self.ready.borrow_mut().push(self.release_slot(slot));
@@ -215,10 +220,18 @@ impl World {
         self.empty.borrow_mut().push(self.release_slot(slot));
     }
     pub fn has_room(&self) -> bool {
+        self.has_room_for(GRANULES)
+    }
+    pub fn has_room_for(&self, pages: usize) -> bool {
         let kernel = self.kernel.borrow();
         let resident = kernel.pages.iter().filter(|page| page.content.is_some()).count();
         let framed = kernel.slots.iter().flatten().filter(|granule| granule.is_some()).count();
-        resident + framed + GRANULES <= BUDGET
+        resident + framed + pages <= self.setting.budget()
+    }
+    pub fn note_seen(&self, count: impl FnOnce(&mut Seen)) {
+        let mut seen = self.seen.get();
+        count(&mut seen);
+        self.seen.set(seen);
     }
     pub fn is_queued(&self, entries: &Entries) -> bool {
         self.queue.borrow().iter().any(|staged| Rc::ptr_eq(&staged.entries, entries))
@@ -255,7 +268,7 @@ pub fn run(world: &Rc<World>, mut threads: Vec<Thread>) -> Result<usize, String>
     let mut ended = vec![false; threads.len()];
     for steps in 0..STEPS_MAX {
         if ended.iter().all(|&ended| ended) {
-            return world.check_queue().and_then(|()| world.check_store()).map(|()| steps);
+            return world.check_end().map(|()| steps);
         }
         let at = world.below(threads.len());
         if ended[at] || asleep_until[at] > steps {

@@ -143,7 +143,7 @@ impl StartError {
     }
 }
 
-/// Says it for a managed program and for a library's manager alike, like [`StopReason`].
+/// Says it for a managed program and for a library's manager alike, like [`StopReason`](super::StopReason).
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.errno() {
