@@ -99,6 +99,7 @@ impl Engine {
         let Some(file) = span.entries().file() else { return };
         let index = table.page_at(span, address).index;
         drop(table);
+        file.reads.note_asked(index);
         file.orders.note(index as u64);
     }
 
@@ -179,6 +180,7 @@ impl Engine {
             if read {
                 let slot = self.space.release_slot(frame);
                 self.went_into_staging(slot);
+                file.reads.note_ahead(first + i);
                 give(entry, word.with_backing(Backing::Slot(slot)).with_warmth(0));
                 self.queue_staged(entries, first + i, slot);
             } else {

@@ -23,6 +23,7 @@ use pagoda_linux::words::zeroed_words;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::ahead::Orders;
+use super::reads::Reads;
 use crate::error::Errno;
 
 /// How I/O on the file failed.
@@ -74,6 +75,7 @@ pub(crate) struct PageFile {
     /// Why something could not be written that nobody was told of.
     untold: AtomicI32,
     pub(super) orders: Orders,
+    pub(super) reads: Reads,
     pub(super) read_bytes: AtomicU64,
     pub(super) written_bytes: AtomicU64,
     pub(super) ahead_bytes: AtomicU64,
@@ -97,6 +99,7 @@ impl PageFile {
             why_lost: AtomicI32::new(0),
             untold: AtomicI32::new(0),
             orders: Orders::new(ReadAhead::new(Bytes::new(entry_bytes as u64), entries)),
+            reads: Reads::new(entries),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             ahead_bytes: AtomicU64::new(0),
@@ -138,6 +141,7 @@ impl PageFile {
             }
         }
         self.read_bytes.fetch_add(wanted as u64, Ordering::Relaxed);
+        self.reads.note_read(index, wanted);
         self.note_content(index, into);
     }
 
@@ -174,6 +178,7 @@ impl PageFile {
             let here = wanted.saturating_sub(at).min(part.len());
             part[here..].fill(0);
             at += part.len();
+            self.reads.note_read(index + i, here);
             self.note_content(index + i, part);
         }
         self.read_bytes.fetch_add(wanted as u64, Ordering::Relaxed);

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pagoda_core::page::OS_PAGE;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::uffd::Errno as KernelErrno;
 
 use super::*;
+use crate::error::Errno;
 use crate::{BasePage, Manager};
 
 /// Which calls fail.

@@ -114,6 +114,7 @@ impl Engine {
             self.space.release_slot(held);
             return false;
         }
+        file.reads.note_gone(index, self.entry_bytes());
         give(&entries[index], word.with_backing(Backing::None).with_warmth(0));
         self.left_staging(slot);
         self.zones.put_ready(&self.space, held);
