@@ -17,6 +17,7 @@ use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 use super::FileError;
 use super::ahead::Next;
 use super::page_file::{PageFile, Trouble, locked};
+use super::write_back::Work;
 use crate::account::Account;
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -42,7 +43,7 @@ pub(super) struct Inner {
     /// One sync at a time. Whoever has it may take the gate.
     syncing: Mutex<()>,
     /// Working memory, at most of as many threads as were here at once. Held around nothing else.
-    scratches: Mutex<Vec<Scratch>>,
+    works: Mutex<Vec<Work>>,
 }
 
 impl Drop for Inner {
@@ -51,6 +52,7 @@ impl Drop for Inner {
         // The kernel tells the handlers by an event, and returns when one has read it.
         drop(self.memory.take());
         engine.await_unmapped();
+        engine.note_all_clean(&self.file);
         engine.file_regions.fetch_sub(1, Ordering::AcqRel);
         engine.owners.leave(&self.account);
         engine.look_after_releases();
@@ -69,22 +71,22 @@ impl Inner {
             memory: Some(memory),
             account,
             syncing: Mutex::new(()),
-            scratches: Mutex::new(Vec::new()),
+            works: Mutex::new(Vec::new()),
         }
     }
 
-    fn engine(&self) -> &Engine {
+    pub(super) fn engine(&self) -> &Engine {
         &self.shared.engine
     }
     pub(super) fn memory(&self) -> &RegionMemory {
         self.memory.as_ref().expect("it is there until the last owner is gone")
     }
 
-    fn with_scratch<T>(&self, body: impl FnOnce(&mut Scratch) -> T) -> T {
-        let spare = locked(&self.scratches).pop();
-        let mut scratch = spare.unwrap_or_else(|| Scratch::new(self.engine().base));
-        let result = body(&mut scratch);
-        locked(&self.scratches).push(scratch);
+    pub(super) fn with_work<T>(&self, body: impl FnOnce(&mut Work) -> T) -> T {
+        let spare = locked(&self.works).pop();
+        let mut work = spare.unwrap_or_else(|| Work::new(self.engine().base));
+        let result = body(&mut work);
+        locked(&self.works).push(work);
         result
     }
 
@@ -141,13 +143,13 @@ impl Inner {
         if let Some(trouble) = self.file.why_lost(offset as u64) {
             return Err(error(trouble));
         }
-        if !anew && engine.is_in_region(address) {
+        if !anew && engine.zone_in_region(address).is_some() {
             self.file.reads.note_asked(offset / engine.entry_bytes());
             return Ok(());
         }
         let since_ns = now_ns();
         let mut tries = 0;
-        self.with_scratch(|scratch| {
+        self.with_work(|Work { scratch, .. }| {
             while !engine.serve_or_keep(Fault { address, write: false, since_ns }, scratch) {
                 // An event that nobody has read keeps the kernel from filling.
                 engine.read_messages(&mut Vec::new(), scratch);
@@ -161,9 +163,7 @@ impl Inner {
     }
 
     pub(super) fn write_all_back(&self) {
-        self.with_scratch(|scratch| {
-            self.engine().write_all_back(&self.file, self.range, self.memory(), scratch);
-        });
+        self.with_work(|work| self.engine().write_all_back(&self.file, self.memory(), work));
     }
 
     pub(super) fn sync(&self) -> Result<(), FileError> {
@@ -203,6 +203,7 @@ impl Inner {
                     if let Ok(now) = self.file.now_len() {
                         self.cut(now);
                     }
+                    self.write_back_in_background();
                 }
             }
         }
@@ -220,13 +221,12 @@ fn error_of(trouble: Trouble, offset: u64) -> FileError {
 }
 
 impl Engine {
-    /// Whether the page at `address` is in its region, as far as the table knows.
-    fn is_in_region(&self, address: usize) -> bool {
+    /// Of which zone the frame of the page at `address` is, if it is in its region, as far as the table knows.
+    pub(super) fn zone_in_region(&self, address: usize) -> Option<usize> {
         let table = self.gate_shared();
-        table.find(address).is_some_and(|span| {
-            let page = table.page_at(span, address);
-            let word = Word::from_bits(span.entry(page.index).load(Ordering::Acquire));
-            word.resident().has(page.granule_of(address))
-        })
+        let span = table.find(address)?;
+        let page = table.page_at(span, address);
+        let word = Word::from_bits(span.entry(page.index).load(Ordering::Acquire));
+        word.resident().has(page.granule_of(address)).then(|| word.zone())
     }
 }

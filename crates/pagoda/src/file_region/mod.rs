@@ -10,6 +10,7 @@
 //! | `builder` | opening a file and mapping it |
 //! | `inner` | what a region does for its users |
 //! | `page_file` | the file as pages: what differs from it, what of it can't be read |
+//! | `dirty` | which of them were written and are not in the file yet; the zones' limits for that |
 //! | `reads` | which of them were read before, and which nobody has asked for yet |
 //! | `write_back` | from the file into a slot, and back |
 //! | `ahead` | the thread that reads ahead, by `pagoda_core::read_ahead` |
@@ -18,6 +19,7 @@
 
 mod ahead;
 mod builder;
+mod dirty;
 mod error;
 mod inner;
 mod page_file;
@@ -50,8 +52,11 @@ pub struct FileStats {
     /// Read ahead and evicted before anybody asked for it. Asking is `read_at`, `write_at`, and a fault: what is used by its address
     /// is only seen where it faults, so that this is too much for who uses addresses.
     pub evicted_unused: Bytes,
-    /// Written to the file: by syncs, and by reclaim.
+    /// Written to the file: by syncs, by reclaim, and by who wrote more than may be dirty.
     pub written: Bytes,
+    /// Base pages that were written by [`FileRegion::write_at`] and are not in the file yet. At most a fifth of each zone is dirty so
+    /// when `write_at` returns, unless the file can't be written; what is written by address is not seen.
+    pub dirty: Bytes,
 }
 
 /// A file as memory. Any number of threads may use it at once. Dropping it writes what differs back, without waiting for the disk
@@ -117,6 +122,7 @@ impl FileRegion {
             read_again: bytes(&file.reads.again_bytes),
             evicted_unused: bytes(&file.reads.evicted_unused_bytes),
             written: bytes(&file.written_bytes),
+            dirty: Bytes::new(file.dirty.count() * self.inner().engine().entry_bytes() as u64),
         }
     }
 
@@ -134,7 +140,8 @@ impl FileRegion {
         })
     }
 
-    /// Copies into the file's memory. It reaches the file when memory gets short, and is safe after [`sync`](Self::sync).
+    /// Copies into the file's memory. It reaches the file when memory gets short, and is safe after [`sync`](Self::sync). Who writes
+    /// more than a fifth of a zone waits until a part of it is written back, up to 1 MiB for each base page.
     ///
     /// # Errors
     /// See [`FileError`]; a part may be written then.
@@ -146,7 +153,11 @@ impl FileRegion {
         inner.check(offset, from.len())?;
         let memory = inner.memory();
         inner.each_part(offset, from.len(), |at, done, len| {
-            memory.write_what_is_there(at, &from[done..done + len])
+            let copied = memory.write_what_is_there(at, &from[done..done + len]);
+            if copied > 0 {
+                inner.note_written(at);
+            }
+            copied
         })
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct Part {
     /// ledger has them.
     in_regions: AtomicI64,
     staged: AtomicI64,
+    /// Bytes of base pages of files that were written and are not in the file yet, also with one zone.
+    dirty: AtomicI64,
 }
 
 /// All zones, local ones first, and whose turn it is.
@@ -79,8 +81,9 @@ impl Zones {
             let hands = Zone::new(first, slots);
             first += slots;
             let ZoneConfig { name, bytes, .. } = zone;
-            let (in_regions, staged) = (AtomicI64::new(0), AtomicI64::new(0));
-            Part { name, number, bytes, is_remote, hands, in_regions, staged }
+            let zero = || AtomicI64::new(0);
+            let (in_regions, staged, dirty) = (zero(), zero(), zero());
+            Part { name, number, bytes, is_remote, hands, in_regions, staged, dirty }
         };
         Self {
             parts: plan.into_iter().map(part).collect(),
@@ -135,6 +138,16 @@ impl Zones {
     /// The size of a zone.
     pub(crate) fn size(&self, zone: usize) -> Bytes {
         self.parts[zone].bytes
+    }
+
+    /// Base pages of files became dirty in a zone, or are not any more (negative).
+    pub(crate) fn dirty(&self, zone: usize, bytes: i64) {
+        self.parts[zone].dirty.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What of a zone is known to be dirty.
+    pub(crate) fn dirty_bytes(&self, zone: usize) -> Bytes {
+        Bytes::new(self.parts[zone].dirty.load(Ordering::Relaxed).max(0) as u64)
     }
 
     /// The frames of a zone.
