@@ -20,6 +20,7 @@
 
 pub mod cache;
 pub mod cases;
+pub mod dirty;
 pub mod levels;
 pub mod policy;
 

@@ -13,6 +13,7 @@ pub mod contiguity;
 pub mod direct_file;
 pub mod doorbell;
 pub mod fault_signal;
+pub mod file_mapping;
 pub mod holds;
 pub mod huge_arena;
 pub mod huge_frames;

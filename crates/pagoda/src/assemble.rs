@@ -38,7 +38,7 @@ const QUEUED_BUDGETS: u64 = 4;
 const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
 
 /// The least zone: what a program fills between two looks, twice over.
-const ZONE_LEAST: Bytes = Bytes::mib(4);
+pub(crate) const ZONE_LEAST: Bytes = Bytes::mib(4);
 
 /// What a library's user may choose, and a process has as it is.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,8 +8,8 @@
 //! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
-//! 5. the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of owners; that of what is owed, then what
-//!    is wanted of it; what is to be read ahead of a file
+//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of owners; that of
+//!    what is owed, then what is wanted of it; what is to be read ahead of a file
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
 //! must never do the work itself: faults, events, reclaim and adoption each have their own.
@@ -81,7 +81,7 @@ pub(crate) struct Engine {
     pub(crate) hand: Mutex<Hand>,
     pub(crate) base: BasePage,
     /// How many threads serve faults.
-    handlers: u32,
+    pub(crate) handlers: u32,
     /// The budget that the tables are made for: a tree's, of which this process may have a share.
     pub(crate) full_budget: Bytes,
     /// The kernel tells of every fork. Without that, children that were not announced don't get managed memory at all.
@@ -237,7 +237,8 @@ impl Engine {
 
     /// How much compressed pages may take in memory.
     pub(crate) fn store_memory_limit(&self) -> Bytes {
-        budget::store_limit(&self.marks(), self.immovable_bytes())
+        // A budget may have become larger than what the store's addresses are for.
+        budget::store_limit(&self.marks(), self.immovable_bytes()).min(budget::store_most(self.full_budget))
     }
 
     /// What can be had without reclaim and without exceeding the budget: frames that are ready, and what the kernel may

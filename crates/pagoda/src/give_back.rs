@@ -37,6 +37,11 @@ impl Engine {
             let Some(slot) = self.zones.take_ready(&self.space) else { break };
             slots.push(slot);
         }
+        self.give_back(slots);
+    }
+
+    /// Gives these frames, which hold nobody's content, back to the kernel.
+    pub(crate) fn give_back(&self, mut slots: Vec<Slot>) {
         if slots.is_empty() {
             return;
         }

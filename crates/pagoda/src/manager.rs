@@ -23,7 +23,7 @@ use crate::error::{Errno, StartError, StopReason};
 use crate::in_thread::InThread;
 use crate::region::RegionBuilder;
 use crate::store::{RemoteAddress, Scratch};
-use crate::zones::{Place, ZoneConfig, ZoneStats};
+use crate::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
 
 /// The name of the thread that reclaims.
 const RECLAIMER: &str = "pagoda-reclaim";
@@ -319,6 +319,20 @@ impl Manager {
     #[must_use]
     pub fn zones(&self) -> Vec<(String, ZoneStats)> {
         self.shared.engine.zones.names().into_iter().zip(ZoneStats::all(&self.stats())).collect()
+    }
+
+    /// Gives the zone `name` another size, and the budget what all zones have together then. A manager whose zones were not named has one,
+    /// `all`. Nothing that is in memory is lost, and nobody waits: what a zone holds beyond its new size is moved out in the
+    /// background, as long as that can be stored, and its frames go back to the kernel. [`zones`](Self::zones) tells how far
+    /// that is.
+    ///
+    /// A zone can have twice the size that it was made with, and 4 MiB at least. What the compressed store may take at most stays
+    /// as it was.
+    ///
+    /// # Errors
+    /// See [`ResizeError`]; then nothing has changed.
+    pub fn resize_zone(&self, name: &str, bytes: Bytes) -> Result<(), ResizeError> {
+        self.shared.engine.resize_zone(name, bytes)
     }
 
     /// Returns when everything that closed regions had in the store is freed, and frees it itself as far as no worker has

@@ -67,6 +67,9 @@ impl Engine {
             }
             if !pressure.update(self.free()) && self.ledger.excess_bytes() == 0 {
                 trouble.since_ns = None;
+                if self.shrink_zones(scratch) {
+                    continue;
+                }
                 self.rebuild_when_due(&mut rebuild_due_ns);
                 self.bell.sleep(SLEEP_US);
                 continue;
@@ -80,6 +83,7 @@ impl Engine {
             }
             self.make_shared_own();
             self.give_back_pieces();
+            self.give_back_of_full_zones();
             self.keep_budget();
             self.keep_store_within_limits(&mut trouble);
         }

@@ -57,6 +57,7 @@ struct Pieces {
 pub(crate) struct Zone {
     /// The number of its first slot. A number below is another zone's.
     first: u32,
+    slots: u32,
     hands: Mutex<Hands>,
     /// Whole frames that are ready, zeroed ones included.
     ready: AtomicU64,
@@ -70,6 +71,7 @@ impl Zone {
         let ready = Vec::with_capacity(slots as usize);
         Self {
             first,
+            slots,
             hands: Mutex::new(Hands {
                 empty: Buddy::new(slots),
                 ready,
@@ -88,6 +90,11 @@ impl Zone {
     /// The number of its first slot.
     pub(crate) fn first(&self) -> u32 {
         self.first
+    }
+
+    /// How many slots it has.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
     }
 
     /// Bytes of frames that are ready, whole ones and parts.

@@ -205,3 +205,122 @@ fn one_zone_is_the_budget_undivided() {
     }
     assert_eq!(seen[0], seen[1]);
 }
+
+/// A region's own reader and writer: every page is read as it was written last.
+fn touch(region: &mut Region, values: &mut [u64], random: &mut Random, touches: usize) {
+    for _ in 0..touches {
+        let page = random.below(values.len());
+        let mut back = [0; PAGE];
+        region.read_at(page * PAGE, &mut back);
+        assert!(back == content(values[page]), "page {page}");
+        if random.below(2) == 0 {
+            values[page] = random.next();
+            region.write_at(page * PAGE, &content(values[page]));
+        }
+    }
+}
+
+#[test]
+fn zones_become_smaller_and_larger_while_they_are_used_and_no_page_is_lost() {
+    const THREADS: usize = 2;
+    if skip_without_moves("zones of another size") {
+        return;
+    }
+    for policy in [ZonePolicy::Fair, ZonePolicy::GlobalList] {
+        let zones = [("fast", 24, Place::Local), ("slow", 40, Place::Local)];
+        let manager = builder(&zones).zone_policy(policy).build().expect("manager");
+        let workers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let mut region = manager.region(Bytes::mib(48)).create().expect("region");
+                std::thread::spawn(move || {
+                    let mut random = Random::new(11, thread as u64);
+                    let mut values = vec![0; (48 << 20) / PAGE];
+                    for (page, value) in values.iter_mut().enumerate() {
+                        *value = (page * THREADS + thread) as u64;
+                        region.write_at(page * PAGE, &content(*value));
+                    }
+                    touch(&mut region, &mut values, &mut random, 15_000);
+                    (region, values, random)
+                })
+            })
+            .collect();
+        let sizes = [("fast", 8), ("slow", 64), ("fast", 48), ("slow", 8), ("fast", 24), ("slow", 40)];
+        for (name, mib) in sizes.into_iter().cycle() {
+            manager.resize_zone(name, Bytes::mib(mib)).expect("within its addresses");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            if workers.iter().all(std::thread::JoinHandle::is_finished) {
+                break;
+            }
+        }
+        let owners: Vec<_> = workers.into_iter().map(|worker| worker.join().expect("as written")).collect();
+        for (name, mib) in [("fast", 40), ("slow", 60), ("fast", 8), ("slow", 16)] {
+            manager.resize_zone(name, Bytes::mib(mib)).expect("within its addresses");
+        }
+        let begun = std::time::Instant::now();
+        loop {
+            let zones = check(&manager);
+            assert_eq!(manager.stats().budget_bytes, 24 << 20);
+            assert_eq!([zones[0].bytes, zones[1].bytes], [Bytes::mib(8), Bytes::mib(16)]);
+            if zones.iter().all(|zone| zone.held <= zone.bytes) {
+                break;
+            }
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{policy}: {zones:?}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        for (mut region, mut values, mut random) in owners {
+            for (page, value) in values.iter().enumerate() {
+                let mut back = [0; PAGE];
+                region.read_at(page * PAGE, &mut back);
+                assert!(back == content(*value), "page {page}, {policy}");
+            }
+            touch(&mut region, &mut values, &mut random, 1000);
+        }
+        let zones = check(&manager);
+        assert!(zones.iter().all(|zone| zone.evicted > Bytes::ZERO), "{zones:?}");
+    }
+}
+
+#[test]
+fn a_size_that_can_not_be_is_an_error_and_changes_nothing() {
+    use pagoda::zones::ResizeError;
+
+    if skip_without_moves("zones of another size") {
+        return;
+    }
+    let manager = builder(&[("a", 8, Place::Local), ("b", 12, Place::Local)]).build().expect("manager");
+    let resize = |name: &str, mib| manager.resize_zone(name, Bytes::mib(mib)).expect_err("it can't be");
+    assert!(matches!(resize("c", 8), ResizeError::Unknown { name, zones } if name == "c" && zones == "a, b"));
+    assert!(matches!(resize("a", 3), ResizeError::TooSmall { least, .. } if least == Bytes::mib(4)));
+    assert!(matches!(resize("a", 17), ResizeError::TooLarge { most, .. } if most == Bytes::mib(16)));
+    manager.resize_zone("b", Bytes::mib(10)).expect("18 MiB in all");
+    assert!(matches!(resize("a", 5), ResizeError::BudgetTooSmall { budget, .. } if budget == Bytes::mib(15)));
+    assert_eq!(
+        manager.zones().iter().map(|(_, zone)| zone.bytes).collect::<Vec<_>>(),
+        [Bytes::mib(8), Bytes::mib(10)]
+    );
+    assert_eq!(manager.stats().budget_bytes, 18 << 20);
+}
+
+#[test]
+fn a_budget_without_zones_can_have_another_size() {
+    if skip_without_moves("a budget of another size") {
+        return;
+    }
+    let manager = builder(&[]).budget(Bytes::mib(64)).build().expect("manager");
+    let mut region = manager.region(Bytes::mib(48)).create().expect("region");
+    fill(&mut region, 0, 48 << 20);
+    assert_eq!(manager.stats().evictions, 0, "it fits");
+    manager.resize_zone("all", Bytes::mib(24)).expect("enough to serve faults");
+    let begun = std::time::Instant::now();
+    while manager.stats().anon_bytes > 24 << 20 {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", manager.stats());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    manager.resize_zone("all", Bytes::mib(96)).expect("within its addresses");
+    for offset in (0..48 << 20).step_by(PAGE) {
+        let mut back = [0; PAGE];
+        region.read_at(offset, &mut back);
+        assert!(back == content(offset as u64), "page at {offset}");
+    }
+    assert!(manager.stats().anon_bytes > 40 << 20, "it may be in memory again");
+}

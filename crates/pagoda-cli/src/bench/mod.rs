@@ -67,7 +67,7 @@ enum Bench {
     Tree(tree::TreeArgs),
     /// Clearing huge frames in different orders, against clearing them from the beginning and against the kernel's huge pages
     Clear(clear::ClearArgs),
-    /// From which zone frames are taken: the fair policy and its baselines by counts, and what an allocation costs
+    /// From which zone frames are taken: the fair policy and its baselines by counts, and streams over a file beside the kernel's mmap
     Zones(zones::ZonesArgs),
     /// Closing owners with most of their memory stored: how it is released, by policy, beside an owner that starts, and against
     /// being killed with as much in the kernel's zram

@@ -12,6 +12,7 @@ use super::churn;
 use super::clear::writer;
 use super::migrate::{destination, guest};
 use super::release::holder;
+use super::zones::kernel_mmap;
 pub use patterns::{Pattern, Phase};
 use patterns::{PatternArgs, patterns};
 
@@ -42,6 +43,8 @@ enum Work {
     Hold(holder::HolderArgs),
     /// Receives one migration.
     MigrateDestination(destination::DestinationArgs),
+    /// Reads a file by mmap, once.
+    FileStream(kernel_mmap::StreamArgs),
     /// Becomes QEMU.
     Qemu(guest::QemuArgs),
 }
@@ -57,6 +60,7 @@ pub fn run(args: &WorkerArgs) -> anyhow::Result<ExitCode> {
         Work::AnonWriter(args) => println!("{}", serde_json::to_string(&writer::run(args)?)?),
         Work::Hold(args) => return holder::run(args),
         Work::MigrateDestination(args) => println!("{}", serde_json::to_string(&destination::run(args)?)?),
+        Work::FileStream(args) => println!("{}", serde_json::to_string(&kernel_mmap::stream(args)?)?),
         Work::Qemu(args) => return Err(guest::become_qemu(args)),
     }
     Ok(ExitCode::SUCCESS)

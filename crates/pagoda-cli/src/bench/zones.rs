@@ -3,10 +3,14 @@
 //! The counts are those of the four cases in `pagoda_core::zone::cases`. The share error is that of the fair policy
 //! without pressure: as many threads as may serve faults, each with its cache, at two zones of 3:1. Costs are medians
 //! over pairs of runs that take turns, the first pair discarded. No memory is moved for these: they must never be read as
-//! figures of the engine, which are those of [`engine`], from a real one.
+//! figures of the engine, which are those of [`engine`], from a real one, and of [`tiobench`], whose streams over a file stand
+//! beside the kernel's own.
 
+mod content;
 mod engine;
+pub mod kernel_mmap;
 mod table;
+mod tiobench;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -28,7 +32,10 @@ use serde::Serialize;
 
 use super::command;
 use super::machine::Machine;
+use super::process::Cancel;
 use super::stats::{middle, round};
+
+pub use tiobench::PUBLISHED;
 
 /// Allocations of which the shares are told.
 const SHARED_ALLOCATIONS: u32 = 100_000;
@@ -45,7 +52,7 @@ pub struct ZonesArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// A short run: fewer allocations, one pair
+    /// A short run: fewer allocations, one pair, a small file
     #[arg(long)]
     quick: bool,
     /// Pairs of timed runs that count, after one that is discarded [default: 3, quick: 1]
@@ -68,6 +75,9 @@ struct Report {
     alloc_ns: Costs,
     /// In a real engine, by the policies' names; nothing where this machine has no userfaultfd with UFFDIO_MOVE.
     engine: BTreeMap<&'static str, engine::Outcome>,
+    /// Files, in a real engine and by the kernel.
+    #[serde(flatten)]
+    streams: tiobench::Streams,
     pairs: usize,
     quick: bool,
     machine: Machine,
@@ -100,9 +110,11 @@ struct Costs {
 /// Runs `pagoda bench zones`.
 pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
     let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
-    let progress = command::progress(3 + pairs as u64, "run")?;
+    let plan = tiobench::Plan::new(args.quick, command::this_program()?);
+    let progress = command::progress(3 + pairs as u64 + plan.runs() as u64, "run")?;
     let allocations = if args.quick { 1 << 20 } else { 1 << 24 };
-    let report = Report::measure(pairs, args.quick, allocations, &progress)?;
+    let cancel = Cancel::on_signals()?;
+    let report = Report::measure(pairs, args.quick, allocations, &plan, &progress, &cancel)?;
     progress.finish_and_clear();
     command::print(&report, args.json, Report::table)?;
     Ok(ExitCode::SUCCESS)
@@ -218,7 +230,14 @@ fn time_ns<T>(
 }
 
 impl Report {
-    fn measure(pairs: usize, quick: bool, allocations: u32, progress: &ProgressBar) -> anyhow::Result<Self> {
+    fn measure(
+        pairs: usize,
+        quick: bool,
+        allocations: u32,
+        plan: &tiobench::Plan,
+        progress: &ProgressBar,
+        cancel: &Cancel,
+    ) -> anyhow::Result<Self> {
         progress.set_message("shares");
         let local = local_zones()?;
         let most = cache_frames(&local, HANDLERS_MAX);
@@ -227,9 +246,11 @@ impl Report {
         progress.set_message("engine");
         let engine = engines(if quick { 1 } else { 3 })?;
         progress.inc(1);
+        let streams = tiobench::Streams::measure(plan, progress, cancel)?;
         progress.set_message("costs");
         Ok(Self {
             engine,
+            streams,
             bench: "zones",
             cases: Case::ALL.map(|case| (case.name(), counts(case))).into(),
             share_error_percent: round(share_error_percent(&local, &got)),
@@ -249,7 +270,10 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        Report::measure(1, true, 1000, &ProgressBar::hidden()).expect("no pressure")
+        // This program is the test's, which is no worker: there is nothing of the kernel.
+        let plan = tiobench::Plan::tiny();
+        Report::measure(1, true, 1000, &plan, &ProgressBar::hidden(), &Cancel::default())
+            .expect("no pressure")
     }
 
     #[test]
@@ -284,6 +308,52 @@ mod tests {
             eprintln!("SKIPPED zones of an engine: this machine offers no userfaultfd with UFFDIO_MOVE");
         }
         assert!(json["alloc_ns"]["warm"].is_f64() && json["alloc_ns"]["cold"].is_f64());
+    }
+
+    #[test]
+    fn streams_have_the_documented_shape() {
+        let report = report();
+        let json = serde_json::to_value(&report).expect("json");
+        if let Some(reason) = &report.streams.tiobench_reason {
+            assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here: {reason}");
+            return eprintln!("SKIPPED streams over a file: {reason}");
+        }
+        assert_eq!(json["file_bytes"], 32 << 20, "twice the memory");
+        for pattern in ["seq_read", "seq_write", "rand_read", "rand_write"] {
+            for threads in ["1", "3"] {
+                let row = &json["tiobench"][pattern][threads];
+                for policy in ZonePolicy::ALL.map(ZonePolicy::name) {
+                    let cell = &row[policy];
+                    assert!(
+                        cell["mib_s"].as_f64().is_some_and(|rate| rate > 0.0),
+                        "{pattern} {threads} {cell}"
+                    );
+                    for key in ["resets", "shortages", "evicted_before_use", "bytes_read_twice"] {
+                        assert!(cell[key].is_u64(), "{pattern} {threads} {policy} {key}");
+                    }
+                    let frames: u64 = (0..2).filter_map(|zone| cell["allocs_by_zone"][zone].as_u64()).sum();
+                    assert!(frames > 0, "{pattern} {threads} {cell}");
+                    if pattern == "seq_read" {
+                        // All of it came through the zones, and what came twice was counted.
+                        let twice = cell["bytes_read_twice"].as_u64().expect("a number");
+                        assert!(frames << 16 >= (32 << 20) + twice / 2, "{threads} {cell}");
+                        assert!(cell["age_ratio"].is_f64(), "both zones moved pages out: {cell}");
+                    }
+                }
+                assert!(row["ratio_fair_vs_reset"].is_f64());
+                let published = pattern == "seq_read" && threads == "1";
+                assert_eq!(
+                    row["published_ratio"].as_f64(),
+                    published.then_some(1.1045),
+                    "{pattern} {threads}"
+                );
+            }
+        }
+        assert!(json["cached_reread_mib_s"].as_f64().is_some_and(|rate| rate > 0.0));
+        assert!(json["kernel_mmap"]["seq_read_mib_s"].is_null() && json["kernel_mmap"]["reason"].is_string());
+        assert!(json["ratio_vs_mmap"].is_null());
+        let table = report.table();
+        assert!(table.contains("| seq_read   |       1 |") && table.contains("1.105"), "{table}");
     }
 
     #[test]

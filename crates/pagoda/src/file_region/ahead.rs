@@ -99,6 +99,7 @@ impl Engine {
         let Some(file) = span.entries().file() else { return };
         let index = table.page_at(span, address).index;
         drop(table);
+        file.reads.note_asked(index);
         file.orders.note(index as u64);
     }
 
@@ -118,7 +119,7 @@ impl Engine {
         let marker = window.start as usize;
         let (mut index, end) = (marker, (window.end as usize).min(entries.len()));
         while index < end {
-            let is_out = |index: &usize| is_only_in_file(load(&entries, *index));
+            let is_out = |index: &usize| is_only_in_file(&entries, *index);
             let count = (index..end).take_while(is_out).take(READ_BYTES / self.entry_bytes()).count();
             if count == 0 {
                 index += 1;
@@ -163,7 +164,7 @@ impl Engine {
         while taken.len() < frames.len() {
             let entry = &entries[first + taken.len()];
             let Some(word) = try_take(entry) else { break };
-            if !is_only_in_file(word) || !file.lost_granules(first + taken.len()).is_empty() {
+            if !holds_nothing(word) || !file.lost_granules(first + taken.len()).is_empty() {
                 give(entry, word);
                 break;
             }
@@ -179,6 +180,7 @@ impl Engine {
             if read {
                 let slot = self.space.release_slot(frame);
                 self.went_into_staging(slot);
+                file.reads.note_ahead(first + i);
                 give(entry, word.with_backing(Backing::Slot(slot)).with_warmth(0));
                 self.queue_staged(entries, first + i, slot);
             } else {
@@ -220,10 +222,12 @@ impl Engine {
     }
 }
 
-fn load(entries: &Entries, index: usize) -> Word {
-    Word::from_bits(entries[index].load(Ordering::Acquire))
+/// Whether nobody has this entry of a file, and nothing of it is in memory or in the store.
+pub(super) fn is_only_in_file(entries: &Entries, index: usize) -> bool {
+    let word = Word::from_bits(entries[index].load(Ordering::Acquire));
+    !word.is_busy() && holds_nothing(word)
 }
 
-fn is_only_in_file(word: Word) -> bool {
-    !word.is_busy() && word.resident().is_empty() && word.backing() == Backing::None
+fn holds_nothing(word: Word) -> bool {
+    word.resident().is_empty() && word.backing() == Backing::None
 }

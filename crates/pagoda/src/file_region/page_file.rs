@@ -23,6 +23,8 @@ use pagoda_linux::words::zeroed_words;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::ahead::Orders;
+use super::dirty::Dirty;
+use super::reads::Reads;
 use crate::error::Errno;
 
 /// How I/O on the file failed.
@@ -74,6 +76,8 @@ pub(crate) struct PageFile {
     /// Why something could not be written that nobody was told of.
     untold: AtomicI32,
     pub(super) orders: Orders,
+    pub(super) reads: Reads,
+    pub(super) dirty: Dirty,
     pub(super) read_bytes: AtomicU64,
     pub(super) written_bytes: AtomicU64,
     pub(super) ahead_bytes: AtomicU64,
@@ -97,6 +101,8 @@ impl PageFile {
             why_lost: AtomicI32::new(0),
             untold: AtomicI32::new(0),
             orders: Orders::new(ReadAhead::new(Bytes::new(entry_bytes as u64), entries)),
+            reads: Reads::new(entries),
+            dirty: Dirty::new(Bytes::new(entries).as_usize()),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             ahead_bytes: AtomicU64::new(0),
@@ -138,6 +144,7 @@ impl PageFile {
             }
         }
         self.read_bytes.fetch_add(wanted as u64, Ordering::Relaxed);
+        self.reads.note_read(index, wanted);
         self.note_content(index, into);
     }
 
@@ -174,6 +181,7 @@ impl PageFile {
             let here = wanted.saturating_sub(at).min(part.len());
             part[here..].fill(0);
             at += part.len();
+            self.reads.note_read(index + i, here);
             self.note_content(index + i, part);
         }
         self.read_bytes.fetch_add(wanted as u64, Ordering::Relaxed);
@@ -199,42 +207,41 @@ impl PageFile {
         }
     }
 
-    /// Writes those of `granules` that the file does not hold as they are in `content`, which is all of the entry. What lies beyond
-    /// the end of a file that became shorter is lost.
+    /// Writes those OS pages of `wanted`, bits from the first of entry `index` on, that the file does not hold as they are in
+    /// `content`, which is all of some entries. What lies beyond the end of a file that became shorter is lost.
     ///
     /// If it fails something of it may be written, and nothing is taken for written that is not.
-    pub(super) fn write_back(&self, index: usize, granules: Granules, content: &[u8]) -> Result<(), Trouble> {
+    pub(super) fn write_back(&self, index: usize, wanted: u64, content: &[u8]) -> Result<(), Trouble> {
         if !self.writable {
             return Ok(());
         }
         let first = self.first_page(index);
-        let mut dirty = Granules::NONE;
+        let bit = |page: u64| 1u64 << (page - first);
+        let mut dirty = 0;
         for (page, bytes) in self.pages(index, content) {
-            let granule = (page - first) as u32;
-            if granules.has(granule)
+            if wanted & bit(page) != 0
                 && !self.lost.has(page)
                 && self.digests[page as usize].load(Ordering::Relaxed) != self.digest(bytes)
             {
-                dirty = dirty.or(Granules::range(granule, granule + 1));
+                dirty |= bit(page);
             }
         }
-        if dirty.is_empty() {
+        if dirty == 0 {
             return Ok(());
         }
         let now = self.now_len().inspect_err(|trouble| self.is_untold(*trouble))?;
         for (page, bytes) in self.pages(index, content) {
             if now < page * OS_PAGE as u64 + bytes.len() as u64 {
                 // Writing would make it longer again.
-                let granule = (page - first) as u32;
-                if dirty.has(granule) {
+                if dirty & bit(page) != 0 {
                     self.is_untold(Trouble::Truncated);
                 }
-                dirty = dirty.without(Granules::range(granule, granule + 1));
+                dirty &= !bit(page);
                 self.lose(page..page + 1, Trouble::Truncated);
             }
         }
         let mut outcome = Ok(());
-        for (from, to) in dirty.runs() {
+        for (from, to) in runs(dirty) {
             let bytes = from as usize * OS_PAGE..to as usize * OS_PAGE;
             let at = self.offset(index) + bytes.start as u64;
             let len = self.bytes_in(at, bytes.len());
@@ -337,6 +344,19 @@ impl PageFile {
     pub(super) fn take_untold(&self) -> Option<Trouble> {
         Trouble::from_code(self.untold.swap(0, Ordering::AcqRel))
     }
+}
+
+/// The runs of set bits, lowest first, as `(first, one past the last)`.
+fn runs(mut bits: u64) -> impl Iterator<Item = (u32, u32)> {
+    std::iter::from_fn(move || {
+        if bits == 0 {
+            return None;
+        }
+        let from = bits.trailing_zeros();
+        let to = from + (bits >> from).trailing_ones();
+        bits &= u64::MAX.checked_shl(to).unwrap_or(0);
+        Some((from, to))
+    })
 }
 
 /// A lock that nothing panics with.

@@ -2,10 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pagoda_core::page::OS_PAGE;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::uffd::Errno as KernelErrno;
 
 use super::*;
+use crate::error::Errno;
+use crate::zones::Place;
 use crate::{BasePage, Manager};
 
 /// Which calls fail.
@@ -115,4 +118,78 @@ fn what_can_not_be_written_is_kept_told_once_and_written_when_it_can_be() {
         failing.flushes.store(true, Ordering::Release);
         assert!(matches!(region.sync(), Err(FileError::Unsafe { .. })));
     }
+}
+
+#[test]
+fn who_writes_more_than_may_be_dirty_of_a_zone_waits_for_write_back() {
+    const THREADS: usize = 4;
+    if skip_without_moves("dirty limits") {
+        return;
+    }
+    let zoned = || {
+        let zone = |name, mib| (name, Bytes::mib(mib), Place::Local);
+        [zone("small", 4), zone("large", 28)]
+            .into_iter()
+            .fold(Manager::builder(), |builder, (name, bytes, place)| builder.zone(name, bytes, place))
+    };
+    for builder in [Manager::builder().budget(Bytes::mib(32)), zoned()] {
+        let (file, _manager, region) = mapped(BasePage::K64);
+        drop(region);
+        let manager = builder.user_mode_only(true).build().expect("manager");
+        let region = manager.map_file(file.path()).writable(true).map().expect("a disk");
+        let engine = manager.engine();
+        let zones = || {
+            (0..engine.zones.count()).map(|zone| (engine.zones.dirty_bytes(zone), engine.zones.size(zone)))
+        };
+        let excess = |slack: u64| zones().find(|(dirty, size)| dirty.get() > size.get() / 5 + slack);
+        let write = |page: usize| {
+            region.write_at((page * OS_PAGE) as u64, &[(page % 239) as u8 + 1; OS_PAGE]).expect("memory");
+        };
+        // It fits: without a limit nothing of it would be written.
+        for page in 0..(16 << 20) / OS_PAGE {
+            write(page);
+            assert_eq!(excess(0), None, "after page {page}");
+        }
+        let stats = region.stats();
+        assert!(stats.written >= Bytes::mib(8), "the rest was written back: {stats:?}");
+        assert_eq!(stats.dirty.get(), zones().map(|(dirty, _)| dirty.get()).sum::<u64>());
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let write = &write;
+                scope.spawn(move || (thread..LEN / OS_PAGE).step_by(THREADS).for_each(write));
+            }
+        });
+        assert_eq!(excess((THREADS as u64 * 64) << 10), None, "each is one base page beyond it at most");
+        let mut page = [0; OS_PAGE];
+        for number in 0..LEN / OS_PAGE {
+            region.read_at((number * OS_PAGE) as u64, &mut page).expect("a disk");
+            assert!(page == [(number % 239) as u8 + 1; OS_PAGE], "page {number}");
+        }
+        region.sync().expect("a disk");
+        assert_eq!((region.stats().dirty, zones().map(|(dirty, _)| dirty.get()).sum()), (Bytes::ZERO, 0));
+        // Somebody who leaves takes his marks with him, also where nothing can be written.
+        write(0);
+        region.inner().file.failing.writes.store(true, Ordering::Release);
+        assert_eq!(region.stats().dirty, Bytes::kib(64));
+        drop(region);
+        assert_eq!(zones().map(|(dirty, _)| dirty.get()).sum::<u64>(), 0);
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_is_written_back_when_nothing_else_is_to_be_done() {
+    if skip_without_moves("writing back in the background") {
+        return;
+    }
+    let (_file, _manager, region) = mapped(BasePage::K64);
+    // More than a tenth of 16 MiB, and less than a fifth.
+    for page in 0..(5 << 19) / OS_PAGE {
+        region.write_at((page * OS_PAGE) as u64, &[7; OS_PAGE]).expect("memory");
+    }
+    let begun = std::time::Instant::now();
+    while region.stats().dirty > Bytes::new((16 << 20) / 10) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", region.stats());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(region.stats().written > Bytes::ZERO);
 }

@@ -7,21 +7,27 @@
 //! A sync copies what is in the region with the gate held: nothing leaves meanwhile. This module must never drop what the file
 //! does not hold, and never write what an entry was before it was taken.
 
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
 use pagoda_core::entry::{Backing, Granules, Word};
-use pagoda_core::page::OS_PAGE;
+use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_linux::direct_file::AlignedBuffer;
-use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::thread::yield_now;
 
-use std::sync::atomic::Ordering;
-
+use super::ahead::is_only_in_file;
 use super::page_file::PageFile;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fault::{Served, unreadable};
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
+
+/// Written back at once, at most: what a disk does at nearly its full speed, and what is copied with the gate held; as
+/// many OS pages as a set of them has bits.
+pub(super) const RUN_BYTES: usize = 256 << 10;
+const _: () = assert!(RUN_BYTES / OS_PAGE == u64::BITS as usize);
 
 impl Engine {
     /// Reads an entry, whose busy bit the caller has taken, into a slot, and gives it back as staged. Without a frame it is given
@@ -110,10 +116,13 @@ impl Engine {
     ) -> bool {
         let held = self.space.claim_slot(slot);
         let out = self.whole().without(word.resident());
-        if file.write_back(index, out, self.space.bytes(&held)).is_err() {
+        // What can't be written goes to the store, where it is in nobody's way.
+        self.note_clean(file, index);
+        if file.write_back(index, out.bits().into(), self.space.bytes(&held)).is_err() {
             self.space.release_slot(held);
             return false;
         }
+        file.reads.note_gone(index, self.entry_bytes());
         give(&entries[index], word.with_backing(Backing::None).with_warmth(0));
         self.left_staging(slot);
         self.zones.put_ready(&self.space, held);
@@ -124,87 +133,122 @@ impl Engine {
         Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32)
     }
 
-    /// Writes what differs from the file of all that is mapped at `range`, and goes on where it can't. What was written is not on
+    /// Writes what differs from the file of all that is mapped at `memory`, and goes on where it can't. What was written is not on
     /// stable storage yet. What fails is told by [`PageFile::take_untold`].
-    pub(super) fn write_all_back(
-        &self,
-        file: &PageFile,
-        range: PageRange,
-        memory: &RegionMemory,
-        scratch: &mut Scratch,
-    ) {
-        let mut content = AlignedBuffer::new(self.entry_bytes());
-        for address in (range.start()..range.end()).step_by(self.entry_bytes()) {
-            while !self.write_entry_back(file, address, memory, &mut content, scratch) {
+    pub(super) fn write_all_back(&self, file: &PageFile, memory: &RegionMemory, work: &mut Work) {
+        let entries = memory.range().len() / self.entry_bytes();
+        let mut first = 0;
+        while first < entries {
+            let run = first..entries.min(first + RUN_BYTES / self.entry_bytes());
+            let done = self.write_run_back(file, memory, run, work);
+            if done == 0 {
                 // Who has it moves it, reads it, or writes it.
                 yield_now();
             }
+            first += done;
         }
     }
 
-    /// Writes back one entry. False if somebody else has it.
-    fn write_entry_back(
+    /// Writes back what of the entries `run`, at most [`RUN_BYTES`] of them, is in memory and differs from the file. Returns how many
+    /// were looked at, from the first on: none if somebody else has that one.
+    pub(super) fn write_run_back(
         &self,
         file: &PageFile,
-        address: usize,
         memory: &RegionMemory,
-        content: &mut AlignedBuffer,
-        scratch: &mut Scratch,
-    ) -> bool {
+        run: Range<usize>,
+        work: &mut Work,
+    ) -> usize {
+        let (entry_bytes, first) = (self.entry_bytes(), run.start);
+        let Work { scratch, content } = work;
+        let pages_before = |count: usize| count * entry_bytes / OS_PAGE;
         let table = self.gate_shared();
+        let address = |index: usize| memory.range().start() + index * entry_bytes;
         // Unmapped by its user.
-        let Some(span) = table.find(address) else { return true };
-        let page = table.page_at(span, address);
-        let (index, entry) = (page.index, span.entry(page.index));
-        let word = Word::from_bits(entry.load(Ordering::Acquire));
-        if !word.is_busy() && word.resident().is_empty() && word.backing() == Backing::None {
-            return true;
+        let Some(span) = table.find(address(first)) else { return 1 };
+        let is_out =
+            |index: &usize| span.range().contains(address(*index)) && is_only_in_file(span.entries(), *index);
+        let out = run.clone().take_while(is_out).inspect(|index| self.note_clean(file, *index)).count();
+        if out > 0 {
+            return out;
         }
-        let Some(word) = try_take(entry) else { return false };
-        let bytes = |(from, to): (u32, u32)| from as usize * OS_PAGE..to as usize * OS_PAGE;
-        let mut granules = Granules::NONE;
-        // What its user has discarded is not there, and asking for it would wait for us.
-        let there = word.resident().and(self.space.held_pages(page.addresses(0, self.whole().count())));
-        for (from, to) in there.runs() {
-            let offset = page.addresses(from, to).start() - memory.range().start();
-            let copied = memory.read_what_is_there(offset, &mut content[bytes((from, to))]);
-            granules = granules.or(Granules::range(from, from + (copied / OS_PAGE) as u32));
+        let (mut taken, mut count) = ([Word::EMPTY; RUN_BYTES / OS_PAGE], 0);
+        let mut wanted = 0u64;
+        for index in run {
+            if !span.range().contains(address(index)) || is_out(&index) {
+                break;
+            }
+            let Some(word) = try_take(span.entry(index)) else { break };
+            // Before it is looked at: who writes from now on marks it anew.
+            self.note_clean(file, index);
+            let page = table.page_at(span, address(index));
+            // What its user has discarded is not there, and asking for it would wait for us.
+            let there = word.resident().and(self.space.held_pages(page.addresses(0, self.whole().count())));
+            let content = &mut content[count * entry_bytes..];
+            for (from, to) in there.runs() {
+                let offset = page.addresses(from, to).start() - memory.range().start();
+                let copied = memory.read_what_is_there(offset, &mut content[bytes((from, to))]);
+                let copied = Granules::range(from, from + (copied / OS_PAGE) as u32);
+                wanted |= u64::from(copied.bits()) << pages_before(count);
+            }
+            taken[count] = word;
+            count += 1;
         }
         let entries = Entries::clone(span.entries());
         drop(table);
-        let out = self.whole().without(word.resident());
-        match word.backing() {
-            Backing::None => {}
-            Backing::Slot(slot) => {
-                let slot = self.space.claim_slot(slot);
-                for run in out.runs() {
-                    content[bytes(run)].copy_from_slice(&self.space.bytes(&slot)[bytes(run)]);
+        for (i, word) in taken[..count].iter().enumerate() {
+            let content = &mut content[i * entry_bytes..];
+            let out = self.whole().without(word.resident());
+            match word.backing() {
+                Backing::None => continue,
+                Backing::Slot(slot) => {
+                    let slot = self.space.claim_slot(slot);
+                    for run in out.runs() {
+                        content[bytes(run)].copy_from_slice(&self.space.bytes(&slot)[bytes(run)]);
+                    }
+                    self.space.release_slot(slot);
                 }
-                self.space.release_slot(slot);
-                granules = granules.or(out);
-            }
-            Backing::Handle(handle) => {
-                for run in out.runs() {
-                    let into = &mut content[bytes(run)];
-                    if let Err(error) =
-                        self.store.get(Handle::from_bits(handle), bytes(run).start, into, scratch)
-                    {
-                        self.stop(unreadable(error));
+                Backing::Handle(handle) => {
+                    for run in out.runs() {
+                        let into = &mut content[bytes(run)];
+                        let handle = Handle::from_bits(handle);
+                        if let Err(error) = self.store.get(handle, bytes(run).start, into, scratch) {
+                            self.stop(unreadable(error));
+                        }
                     }
                 }
-                granules = granules.or(out);
             }
+            wanted |= u64::from(out.bits()) << pages_before(i);
         }
-        let mut after = word;
-        if file.write_back(index, granules, content).is_ok()
-            && let Backing::Handle(handle) = word.backing()
-        {
-            // The file has it again.
-            self.store.free(Handle::from_bits(handle));
-            after = word.with_backing(Backing::None);
-            self.ledger.changed(word, after);
+        let is_written = file.write_back(first, wanted, &content[..count * entry_bytes]).is_ok();
+        for (index, word) in (first..).zip(&taken[..count]) {
+            let mut after = *word;
+            if !is_written {
+                self.note_unwritten(file, index, *word);
+            } else if let Backing::Handle(handle) = word.backing() {
+                // The file has it again.
+                self.store.free(Handle::from_bits(handle));
+                after = word.with_backing(Backing::None);
+                self.ledger.changed(*word, after);
+            }
+            give(&entries[index], after);
         }
-        give(&entries[index], after);
-        true
+        count
+    }
+}
+
+/// Where granules lie in their entry's content.
+fn bytes((from, to): (u32, u32)) -> Range<usize> {
+    from as usize * OS_PAGE..to as usize * OS_PAGE
+}
+
+/// What a thread needs to write back.
+pub(super) struct Work {
+    pub(super) scratch: Scratch,
+    content: AlignedBuffer,
+}
+
+impl Work {
+    pub(super) fn new(base: BasePage) -> Self {
+        Self { scratch: Scratch::new(base), content: AlignedBuffer::new(RUN_BYTES) }
     }
 }

@@ -19,7 +19,7 @@ impl Engine {
         let amounts = |part: &Part| {
             let ready = part.hands.ready_bytes(&self.space) as i64;
             let used = part.in_regions.load(Ordering::Relaxed) + part.staged.load(Ordering::Relaxed);
-            Holding { bytes: part.bytes, held_bytes: used + ready, ready_bytes: ready }
+            Holding { bytes: part.bytes(), held_bytes: used + ready, ready_bytes: ready }
         };
         let parts = self.zones.parts.iter().map(amounts);
         levels(self.ledger.budget_bytes() as i64, self.ledger.held_bytes() as i64, parts)
@@ -29,8 +29,9 @@ impl Engine {
     pub(super) fn zone_now(&self, zone: usize, level: &Level) -> turns::Zone {
         let free = Bytes::new(level.free_bytes.max(0) as u64);
         let frame_bytes = self.entry_bytes() as u64;
-        let part = self.zones.parts[zone].bytes;
-        turns::Zone::of_part(&self.marks(), part, self.zones.whole, free, frame_bytes)
+        let part = self.zones.size(zone);
+        let whole = Bytes::new((0..self.zones.count()).map(|zone| self.zones.size(zone).get()).sum());
+        turns::Zone::of_part(&self.marks(), part, whole, free, frame_bytes)
     }
 
     /// What may still be taken from the kernel for zone number `zone`, and its part of the high watermark.
@@ -49,7 +50,7 @@ impl Engine {
     /// reclaim is woken.
     pub(super) fn zones_in_turn(&self) -> (Order<ZONES_MAX>, [Level; ZONES_MAX]) {
         let levels = self.zone_levels();
-        let order = Order::by_free_share(&levels, self.zones.parts.iter().map(|part| part.bytes));
+        let order = Order::by_free_share(&levels, self.zones.parts.iter().map(Part::bytes));
         let Some(turns) = &self.zones.turns else { return (order, levels) };
         let mut turns = turns.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
         for id in turns.ids() {
@@ -73,9 +74,9 @@ impl Engine {
     }
 
     /// The zones from which pages are to go, as bits: those below their high watermarks, or all if there are none such or
-    /// all age on one list.
+    /// all age on one list. While one that became smaller holds too much, those.
     pub(crate) fn short_zones(&self) -> u64 {
-        if !self.zones.are_several() || self.zones.one_list {
+        if !self.zones.are_several() || self.zones.one_list && !self.zones.has_shrunk() {
             return u64::MAX;
         }
         let levels = self.zone_levels();

@@ -13,10 +13,11 @@
 
 mod config;
 mod levels;
+mod resize;
 mod stats;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
@@ -30,6 +31,7 @@ use crate::engine::Engine;
 use crate::zone::{Holds, Zone};
 
 pub use config::{NAME_BYTES_MAX, Place, ZONES_MAX, ZoneConfig, ZoneError};
+pub use resize::ResizeError;
 pub use stats::{ZoneStats, age_ratio};
 
 pub(crate) use config::{Ranked, Unfit, in_order};
@@ -39,19 +41,31 @@ pub(crate) struct Part {
     name: String,
     /// As they were named: which counters are its.
     number: usize,
-    bytes: Bytes,
+    /// Its size, which may change: whoever computes with it goes by what it was a moment ago.
+    bytes: AtomicU64,
     is_remote: bool,
     hands: Zone,
     /// Bytes of its frames in the regions, by the entries' masks, and of those that back staged entries. With one zone the
     /// ledger has them.
     in_regions: AtomicI64,
     staged: AtomicI64,
+    /// Bytes of base pages of files that were written and are not in the file yet, also with one zone.
+    dirty: AtomicI64,
+}
+
+impl Part {
+    fn bytes(&self) -> Bytes {
+        Bytes::new(self.bytes.load(Ordering::Relaxed))
+    }
 }
 
 /// All zones, local ones first, and whose turn it is.
 pub(crate) struct Zones {
     parts: Box<[Part]>,
-    whole: Bytes,
+    /// One is given another size at a time.
+    resizing: Mutex<()>,
+    /// One has become smaller, and may hold more than it is to.
+    shrunk: AtomicBool,
     /// The pages of all zones age on one list, so that reclaim takes from all.
     one_list: bool,
     /// None with one zone. An innermost lock, as the zones' own.
@@ -66,7 +80,6 @@ pub(crate) type Plan = (Ranked, u32);
 impl Zones {
     /// Zones with empty slots, local ones first. Their slots follow each other in this order.
     pub(crate) fn new(plan: Vec<Plan>, policy: turns::ZonePolicy) -> Self {
-        let whole = Bytes::new(plan.iter().map(|(ranked, _)| ranked.zone.bytes.get()).sum());
         // What each can give is observed before each allocation.
         let any = turns::Zone { free_frames: 0, low_frames: 0, high_frames: 1 };
         let remote = plan.iter().filter(|(ranked, _)| ranked.is_remote).count();
@@ -79,12 +92,14 @@ impl Zones {
             let hands = Zone::new(first, slots);
             first += slots;
             let ZoneConfig { name, bytes, .. } = zone;
-            let (in_regions, staged) = (AtomicI64::new(0), AtomicI64::new(0));
-            Part { name, number, bytes, is_remote, hands, in_regions, staged }
+            let (bytes, zero) = (AtomicU64::new(bytes.get()), || AtomicI64::new(0));
+            let (in_regions, staged, dirty) = (zero(), zero(), zero());
+            Part { name, number, bytes, is_remote, hands, in_regions, staged, dirty }
         };
         Self {
             parts: plan.into_iter().map(part).collect(),
-            whole,
+            resizing: Mutex::new(()),
+            shrunk: AtomicBool::new(false),
             one_list,
             turns,
             asked: AtomicBool::new(false),
@@ -134,7 +149,17 @@ impl Zones {
 
     /// The size of a zone.
     pub(crate) fn size(&self, zone: usize) -> Bytes {
-        self.parts[zone].bytes
+        self.parts[zone].bytes()
+    }
+
+    /// Base pages of files became dirty in a zone, or are not any more (negative).
+    pub(crate) fn dirty(&self, zone: usize, bytes: i64) {
+        self.parts[zone].dirty.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What of a zone is known to be dirty.
+    pub(crate) fn dirty_bytes(&self, zone: usize) -> Bytes {
+        Bytes::new(self.parts[zone].dirty.load(Ordering::Relaxed).max(0) as u64)
     }
 
     /// The frames of a zone.

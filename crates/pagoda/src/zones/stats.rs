@@ -4,7 +4,7 @@
 
 use pagoda_core::size::Bytes;
 
-use super::{Part, ZONES_MAX};
+use super::ZONES_MAX;
 use crate::counters::{Counter, Snapshot};
 use crate::engine::Engine;
 
@@ -117,11 +117,11 @@ impl Engine {
         }
         let levels = self.zone_levels();
         let frame_bytes = self.entry_bytes() as u64;
-        for (zone, (level, Part { bytes, number, .. })) in levels.iter().zip(&self.zones.parts).enumerate() {
+        for (zone, (level, part)) in levels.iter().zip(&self.zones.parts).enumerate() {
             let now = self.zone_now(zone, level);
-            let counters = &COUNTERS[*number];
+            let counters = &COUNTERS[part.number];
             for (counter, value) in [
-                (counters.bytes, bytes.get()),
+                (counters.bytes, part.bytes().get()),
                 (counters.held, level.held_bytes.max(0) as u64),
                 (counters.free, level.free_bytes.max(0) as u64),
                 (counters.low, now.low_frames * frame_bytes),

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 pub use base_page::base_page;
 
+use super::super::zones::PUBLISHED;
 use super::svg::{Bar, Chart, Side};
 
 /// Medians, and better the larger.
@@ -321,11 +322,33 @@ pub fn zones(json: &Value) -> Vec<Chart> {
             shares.bars.push(Bar { label, side, value, spread: None });
         }
     }
+    let mut gains = Bars::of(json);
+    for (threads, published) in PUBLISHED {
+        let here = format!("/tiobench/seq_read/{threads}/ratio_fair_vs_reset");
+        gains = gains.known(Side::Published, format!("{threads} threads, published"), published).figure(
+            Side::Pagoda,
+            format!("{threads} threads"),
+            &here,
+        );
+    }
+    let mut streams = Bars::of(json).figure(Side::Kernel, "mmap", "/kernel_mmap/seq_read_mib_s").figure(
+        Side::Kernel,
+        "mmap, told to read ahead",
+        "/kernel_mmap/seq_read_advised_mib_s",
+    );
+    for (policy, side) in POLICIES {
+        streams = streams.figure(side, policy, &format!("/tiobench/seq_read/1/{policy}/mib_s"));
+    }
     vec![
         counts("A", "scans", 1000.0).chart("A: both zones short, scans", "scans, less is better"),
         counts("B", "scans", 1010.0).chart("B: one short, one used up, scans", "scans, less is better"),
         shares.chart("C: 3:1 beside a remote zone, what the first zone gave", "share, 0.75 is right"),
         counts("D", "resets", 19.0).chart("D: nothing short, resets", "resets, less is better"),
+        gains.chart(
+            "Streaming reads of twice the memory, fair over reset on failure",
+            "ratio, more is better",
+        ),
+        streams.chart("Streaming reads of twice the memory, one thread", "MiB/s, more is better"),
         Bars::of(json)
             .figure(Side::Baseline, "without a cache", "/alloc_ns/cold")
             .figure(Side::Pagoda, "with a cache", "/alloc_ns/warm")

@@ -1,0 +1,154 @@
+//! The kernel's side of the streams: the same file, cold, by mmap(2), in a memory group of the size that the engine has.
+//!
+//! A process of its own reads it, because what a process caches is charged to its group. The group is removed with what runs in
+//! it, also after a signal that [`Cancel`] remembers. This module must never read a file whose pages somebody else has cached.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use pagoda_core::size::Bytes;
+use pagoda_linux::cgroup::{Controller, MemoryGroup};
+use pagoda_linux::file_mapping::FileMapping;
+use serde::{Deserialize, Serialize};
+
+use super::super::data::PAGE_BYTES;
+use super::super::kernel::own_name;
+use super::super::process::{self, Cancel};
+use super::super::stats::middle;
+use super::content::Content;
+use super::tiobench::{BLOCK_BYTES, mib_s};
+
+/// A disk that takes longer for the file is broken.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What is read.
+#[derive(Args, Debug)]
+pub struct StreamArgs {
+    /// The file, every page of which was written once.
+    #[arg(long)]
+    path: PathBuf,
+    /// Pages of it.
+    #[arg(long)]
+    pages: usize,
+    /// Tell the kernel that it is read upwards.
+    #[arg(long)]
+    advised: bool,
+    /// A `cgroup.procs` file to join first.
+    #[arg(long)]
+    join: Option<PathBuf>,
+}
+
+/// How long it took.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Streamed {
+    seconds: f64,
+}
+
+/// The worker: reads all of it once, upwards, and checks every byte.
+pub fn stream(args: &StreamArgs) -> anyhow::Result<Streamed> {
+    if let Some(procs) = &args.join {
+        fs::write(procs, std::process::id().to_string())
+            .with_context(|| format!("joining the memory group by {}", procs.display()))?;
+    }
+    let content = Content::new(args.pages);
+    let file = File::open(&args.path).with_context(|| format!("opening {}", args.path.display()))?;
+    let len = args.pages * PAGE_BYTES;
+    let mapping =
+        FileMapping::cold(&file, len).with_context(|| format!("mapping {}", args.path.display()))?;
+    if args.advised {
+        mapping.expect_sequential().context("telling the kernel how it is read")?;
+    }
+    let mut block = vec![0; BLOCK_BYTES];
+    let start = Instant::now();
+    for offset in (0..len).step_by(BLOCK_BYTES) {
+        let block = &mut block[..BLOCK_BYTES.min(len - offset)];
+        mapping.read_at(offset, block);
+        content.check(offset / PAGE_BYTES, block)?;
+    }
+    Ok(Streamed { seconds: start.elapsed().as_secs_f64() })
+}
+
+/// What the kernel did.
+#[derive(Default, Serialize)]
+pub struct KernelMmap {
+    pub seq_read_mib_s: Option<f64>,
+    pub seq_read_mib_s_spread: Option<[f64; 2]>,
+    /// The same after MADV_SEQUENTIAL.
+    pub seq_read_advised_mib_s: Option<f64>,
+    pub seq_read_advised_mib_s_spread: Option<[f64; 2]>,
+    /// Why there is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Streams the file at `path`, which holds `content` as it was made, `rounds` times in a group of `memory`. `program` is this one.
+pub fn measure(
+    program: &str,
+    path: &Path,
+    content: &Content,
+    memory: Bytes,
+    rounds: usize,
+    cancel: &Cancel,
+) -> anyhow::Result<KernelMmap> {
+    let (mut plain, mut advised) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        for (rates, is_advised) in [(&mut plain, false), (&mut advised, true)] {
+            // A new one each time: what a group has cached stays charged to it.
+            let group = match group(memory) {
+                Ok(group) => group,
+                Err(error) => {
+                    return Ok(KernelMmap { reason: Some(format!("{error:#}")), ..KernelMmap::default() });
+                }
+            };
+            let (procs, pages) = (group.procs(), content.pages().to_string());
+            let (path, procs) = (path.display().to_string(), procs.display().to_string());
+            let mut words = vec![program, "bench-worker", "file-stream", "--path", &path, "--pages", &pages];
+            words.extend(["--join", &procs]);
+            if is_advised {
+                words.push("--advised");
+            }
+            let command: Vec<String> = words.into_iter().map(str::to_owned).collect();
+            let finished = process::run(&command, LIMIT, cancel, || ()).context("streaming by mmap")?;
+            let Streamed { seconds } =
+                serde_json::from_str(&finished.output).context("what the worker printed")?;
+            rates.push(mib_s(content.pages() * PAGE_BYTES, seconds));
+        }
+    }
+    let (plain, advised) = (middle(&plain), middle(&advised));
+    Ok(KernelMmap {
+        seq_read_mib_s: plain.map(|(rate, _)| rate),
+        seq_read_mib_s_spread: plain.map(|(_, spread)| spread),
+        seq_read_advised_mib_s: advised.map(|(rate, _)| rate),
+        seq_read_advised_mib_s_spread: advised.map(|(_, spread)| spread),
+        reason: None,
+    })
+}
+
+fn group(memory: Bytes) -> anyhow::Result<MemoryGroup> {
+    Controller::find()
+        .and_then(|controller| controller.create(&own_name(), memory.get()))
+        .context("setting up a memory group (needs root and a mounted memory controller)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worker_reads_the_file_and_a_wrong_byte_is_an_error() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let content = Content::new(40);
+        content.make(file.path()).expect("room");
+        let args = |advised| StreamArgs { path: file.path().to_owned(), pages: 40, advised, join: None };
+        for advised in [false, true] {
+            assert!(stream(&args(advised)).expect("as it was made").seconds > 0.0);
+        }
+        let mut bytes = fs::read(file.path()).expect("it is there");
+        bytes[39 * PAGE_BYTES + 5] ^= 1;
+        fs::write(file.path(), bytes).expect("room");
+        assert!(stream(&args(false)).expect_err("a bit is wrong").to_string().contains("page 39"));
+    }
+}

@@ -1,0 +1,232 @@
+//! What a file region does for its users: bringing in what they ask for, writing it back, and the life of the thread that reads
+//! ahead.
+//!
+//! This module must never copy a page that it has not seen to be there.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pagoda_core::entry::Word;
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+
+use super::FileError;
+use super::ahead::Next;
+use super::page_file::{PageFile, Trouble, locked};
+use super::write_back::Work;
+use crate::account::Account;
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::error::Errno;
+use crate::handler::Fault;
+use crate::manager::Shared;
+use crate::store::Scratch;
+
+/// How often the file's length is asked for while nobody reads ahead.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Tries that only yield in between; afterwards each is followed by a short sleep.
+const YIELDS: u32 = 8;
+const SLEEP_US: u32 = 20;
+
+pub(super) struct Inner {
+    pub(super) shared: Arc<Shared>,
+    pub(super) range: PageRange,
+    pub(super) file: Arc<PageFile>,
+    /// As long as it lives.
+    memory: Option<RegionMemory>,
+    account: Arc<Account>,
+    /// One sync at a time. Whoever has it may take the gate.
+    syncing: Mutex<()>,
+    /// Working memory, at most of as many threads as were here at once. Held around nothing else.
+    works: Mutex<Vec<Work>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let engine = &self.shared.engine;
+        // The kernel tells the handlers by an event, and returns when one has read it.
+        drop(self.memory.take());
+        engine.await_unmapped();
+        engine.note_all_clean(&self.file);
+        engine.file_regions.fetch_sub(1, Ordering::AcqRel);
+        engine.owners.leave(&self.account);
+        engine.look_after_releases();
+    }
+}
+
+impl Inner {
+    /// Of a file that is mapped at `memory`, and that the engine manages.
+    pub(super) fn new(shared: Arc<Shared>, file: Arc<PageFile>, memory: RegionMemory) -> Self {
+        let range = memory.range();
+        let account = shared.engine.owners.enter(range);
+        Self {
+            shared,
+            range,
+            file,
+            memory: Some(memory),
+            account,
+            syncing: Mutex::new(()),
+            works: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+    pub(super) fn memory(&self) -> &RegionMemory {
+        self.memory.as_ref().expect("it is there until the last owner is gone")
+    }
+
+    pub(super) fn with_work<T>(&self, body: impl FnOnce(&mut Work) -> T) -> T {
+        let spare = locked(&self.works).pop();
+        let mut work = spare.unwrap_or_else(|| Work::new(self.engine().base));
+        let result = body(&mut work);
+        locked(&self.works).push(work);
+        result
+    }
+
+    /// Whether `len` bytes from `offset` on are the file's, now, too.
+    pub(super) fn check(&self, offset: u64, len: usize) -> Result<(), FileError> {
+        let end = offset.checked_add(len as u64).filter(|end| *end <= self.file.len());
+        let Some(end) = end else {
+            return Err(FileError::BeyondEnd { offset: Bytes::new(offset), len: Bytes::new(len as u64) });
+        };
+        let now = self.file.now_len().map_err(|trouble| error_of(trouble, offset))?;
+        if now < self.file.len() {
+            self.cut(now);
+        }
+        if now < end { Err(FileError::Truncated) } else { Ok(()) }
+    }
+
+    /// The file has become shorter: what lay beyond its end is in memory no longer.
+    fn cut(&self, now_len: u64) {
+        if let Some(from) = self.file.lose_beyond(now_len) {
+            // What of it can't be dropped goes when memory gets short.
+            let from = from as usize;
+            let _ = self.memory().discard(from, self.range.len() - from);
+        }
+    }
+
+    /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry, what is missing brought in before. It gets the
+    /// offset, the bytes that are done, and how many more; it says how far it came.
+    pub(super) fn each_part(
+        &self,
+        offset: u64,
+        len: usize,
+        mut copy: impl FnMut(usize, usize, usize) -> usize,
+    ) -> Result<(), FileError> {
+        let entry_bytes = self.engine().entry_bytes();
+        let (offset, mut done) = (offset as usize, 0);
+        let mut failed = false;
+        while done < len {
+            let at = offset + done;
+            self.bring_in(at, failed)?;
+            let copied = copy(at, done, (len - done).min(entry_bytes - at % entry_bytes));
+            // What was there a moment ago is not: it is asked for by a fault.
+            failed = copied == 0;
+            done += copied;
+        }
+        Ok(())
+    }
+
+    /// Brings in the page at `offset`, unless it is there by the table and `anew` is not said. Serves the fault that an access
+    /// would have, in this thread.
+    fn bring_in(&self, offset: usize, anew: bool) -> Result<(), FileError> {
+        let engine = self.engine();
+        let address = (self.range.start() + offset) & !(OS_PAGE - 1);
+        let error = |trouble| error_of(trouble, offset as u64);
+        if let Some(trouble) = self.file.why_lost(offset as u64) {
+            return Err(error(trouble));
+        }
+        if !anew && engine.zone_in_region(address).is_some() {
+            self.file.reads.note_asked(offset / engine.entry_bytes());
+            return Ok(());
+        }
+        let since_ns = now_ns();
+        let mut tries = 0;
+        self.with_work(|Work { scratch, .. }| {
+            while !engine.serve_or_keep(Fault { address, write: false, since_ns }, scratch) {
+                // An event that nobody has read keeps the kernel from filling.
+                engine.read_messages(&mut Vec::new(), scratch);
+                tries += 1;
+                if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
+            }
+        });
+        engine.counters.add(Counter::Faults, 1);
+        engine.counters.add(Counter::FaultServiceNs, now_ns() - since_ns);
+        self.file.why_lost(offset as u64).map_or(Ok(()), |trouble| Err(error(trouble)))
+    }
+
+    pub(super) fn write_all_back(&self) {
+        self.with_work(|work| self.engine().write_all_back(&self.file, self.memory(), work));
+    }
+
+    pub(super) fn sync(&self) -> Result<(), FileError> {
+        if !self.file.is_writable() {
+            return Ok(());
+        }
+        let _one = locked(&self.syncing);
+        self.write_all_back();
+        // Told whatever else fails, and not again.
+        let unwritten = self.file.take_untold();
+        let flushed = self.file.flush();
+        let now = self.file.now_len().map_err(|trouble| error_of(trouble, 0))?;
+        if now < self.file.len() {
+            self.cut(now);
+            return Err(FileError::Truncated);
+        }
+        match (unwritten, flushed) {
+            (Some(Trouble::Truncated), _) => Err(FileError::Truncated),
+            (Some(Trouble::Os(errno)), _) => Err(FileError::Unwritten { errno }),
+            (None, Err(errno)) => Err(FileError::Unsafe { errno: Errno(errno.raw_os_error()) }),
+            (None, Ok(())) => Ok(()),
+        }
+    }
+
+    /// The life of the thread that reads ahead.
+    pub(super) fn read_ahead(&self) {
+        pagoda_linux::thread::block_signals_for_good();
+        let mut scratch = Scratch::new(self.engine().base);
+        loop {
+            match self.file.orders.next(LOOK) {
+                Next::Quit => return,
+                Next::Read(window) => {
+                    self.engine().read_window(&self.file, self.range, window, &mut scratch);
+                }
+                // Who reads by address has no other way to learn of it.
+                Next::Idle => {
+                    if let Ok(now) = self.file.now_len() {
+                        self.cut(now);
+                    }
+                    self.write_back_in_background();
+                }
+            }
+        }
+    }
+}
+
+/// What trouble with what lies at `offset` means to its reader.
+fn error_of(trouble: Trouble, offset: u64) -> FileError {
+    match trouble {
+        Trouble::Truncated => FileError::Truncated,
+        Trouble::Os(errno) => {
+            FileError::Unreadable { offset: Bytes::new(offset / OS_PAGE as u64 * OS_PAGE as u64), errno }
+        }
+    }
+}
+
+impl Engine {
+    /// Of which zone the frame of the page at `address` is, if it is in its region, as far as the table knows.
+    pub(super) fn zone_in_region(&self, address: usize) -> Option<usize> {
+        let table = self.gate_shared();
+        let span = table.find(address)?;
+        let page = table.page_at(span, address);
+        let word = Word::from_bits(span.entry(page.index).load(Ordering::Acquire));
+        word.resident().has(page.granule_of(address)).then(|| word.zone())
+    }
+}
