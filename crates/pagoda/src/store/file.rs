@@ -30,6 +30,9 @@ pub(super) struct FileTier {
     extents: Lock<Extents>,
     #[cfg(test)]
     pub faults: super::faults::Faults,
+    /// Requests to read.
+    #[cfg(test)]
+    pub reads: std::sync::atomic::AtomicU64,
 }
 
 /// Says which bytes belong at a place: those of an older object there have another sum even if they are intact.
@@ -107,6 +110,8 @@ impl FileTier {
             extents: Lock::new(Extents::new(slots)),
             #[cfg(test)]
             faults: super::faults::Faults::default(),
+            #[cfg(test)]
+            reads: std::sync::atomic::AtomicU64::new(0),
         }
     }
 
@@ -157,14 +162,8 @@ impl FileTier {
         sum: u64,
         slots: &'a mut AlignedBuffer,
     ) -> Result<&'a [u8], GetError> {
-        let Run { first, slots: count } = units.slots();
-        let into = &mut slots[..count as usize * SLOT];
-        match self.read_at(u64::from(first) * SLOT as u64, into) {
-            Ok(()) => {}
-            Err(FileError::Short) => return Err(GetError::Corrupt),
-            Err(source) => return Err(GetError::Io { source }),
-        }
-        let bytes = &into[units.offset_in_slots()..][..len];
+        self.read_run(units.slots(), slots)?;
+        let bytes = &slots[units.offset_in_slots()..][..len];
         if checksum(id, units.first, bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
     }
 
@@ -176,11 +175,19 @@ impl FileTier {
         slots: &'a mut AlignedBuffer,
     ) -> Result<&'a [u8], GetError> {
         let from = units.offset_in_slots() + part.start;
-        let (first, count) = (from / SLOT, (from % SLOT + part.len()).div_ceil(SLOT));
-        let into = &mut slots[..count * SLOT];
-        let at = (u64::from(units.slots().first) + first as u64) * SLOT as u64;
-        match self.read_at(at, into) {
-            Ok(()) => Ok(&into[from % SLOT..][..part.len()]),
+        let run = Run {
+            first: units.slots().first + (from / SLOT) as u32,
+            slots: (from % SLOT + part.len()).div_ceil(SLOT) as u32,
+        };
+        self.read_run(run, slots)?;
+        Ok(&slots[from % SLOT..][..part.len()])
+    }
+
+    /// Reads slots to the beginning of `into`, by one request. Nothing is checked.
+    pub fn read_run(&self, run: Run, into: &mut AlignedBuffer) -> Result<(), GetError> {
+        let into = &mut into[..run.slots as usize * SLOT];
+        match self.read_at(u64::from(run.first) * SLOT as u64, into) {
+            Ok(()) => Ok(()),
             Err(FileError::Short) => Err(GetError::Corrupt),
             Err(source) => Err(GetError::Io { source }),
         }
@@ -209,6 +216,7 @@ impl FileTier {
     }
     #[cfg(test)]
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        self.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.faults.read(&self.file, offset, into)
     }
 

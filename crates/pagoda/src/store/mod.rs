@@ -28,6 +28,7 @@ mod file;
 mod handle;
 mod keep;
 mod memory;
+mod neighbours;
 mod objects;
 mod packed;
 mod promote;
@@ -53,6 +54,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{DirectFileError, FileError};
 
 pub use handle::Handle;
+pub(crate) use neighbours::NEIGHBOURS_MOST;
 pub(crate) use release::Freed;
 pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError};
 pub use scratch::Scratch;

@@ -14,7 +14,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::lock::Held;
 use pagoda_linux::pack::{BLOCK, is_dense, pack_block, packed_blocks, unpack_block};
 
-use super::file::BATCH;
+use super::file::{BATCH, FileTier};
 use super::handle::Meaning;
 use super::memory::MemoryState;
 use super::objects::{DENSE, Kind, MOVING, NOBODY, Queue, Word};
@@ -48,19 +48,31 @@ impl TieredStore {
         // What makes room is mostly what came here the same way, and goes without a write.
         let spilled = || self.spill_once(Bytes::ZERO).ok().and_then(|_| room());
         let Some(first) = room().or_else(spilled) else { return Ok(false) };
+        self.place_in_memory(id, word, first, bytes);
+        Ok(true)
+    }
+
+    /// Makes an object that is in the file, and whose bytes are these, one in memory, from block `first` on. The caller has it to
+    /// itself.
+    pub(super) fn place_in_memory(&self, id: u32, word: Word, first: u32, bytes: &[u8]) {
         self.memory.write(first, bytes);
         self.note_blocks(id, word, bytes);
-        let keeps = file.has_room_for_copies();
+        let keeps = self.has_room_for_copies();
+        let object = self.table.at(id);
         let mut state = self.memory.lock();
         let promoted = word.moved_to(Kind::Memory, first);
         object.kept.store(if keeps { word.first() } else { NOBODY }, Ordering::Relaxed);
         object.publish(promoted);
         state.queue(promoted).push_youngest(&self.table, id);
         drop(state);
-        if !keeps {
-            file.release(units);
+        if let Some(file) = self.file.as_ref().filter(|_| !keeps) {
+            file.release(Units::of_bytes(word.first(), word.len()));
         }
-        Ok(true)
+    }
+
+    /// Whether there is a file, and room in it for what is in memory, too.
+    pub(super) fn has_room_for_copies(&self) -> bool {
+        self.file.as_ref().is_some_and(FileTier::has_room_for_copies)
     }
 
     /// Whether a page in memory is in the file, too, as far as can be told.
