@@ -151,6 +151,11 @@ fn settle(store: &TieredStore, plan: &Plan, held: Vec<(Handle, Vec<u8>)>) {
         (state.numbers.used, state.raw.bytes + state.dense.bytes + state.packed.bytes + state.gone.bytes),
         (0, 0)
     );
+    assert_eq!((state.filed.objects, state.filed.bytes, state.filed.oldest()), (0, 0, None));
+    assert_eq!(
+        (state.raw.objects, state.dense.objects, state.packed.objects, state.gone.objects),
+        (0, 0, 0, 0)
+    );
     assert_eq!(state.pool.present_segments(), 0);
 }
 

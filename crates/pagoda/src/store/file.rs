@@ -33,7 +33,16 @@ pub(super) struct FileTier {
     /// Requests to read.
     #[cfg(test)]
     pub reads: std::sync::atomic::AtomicU64,
+    /// See [`HOLD_READ`].
+    #[cfg(test)]
+    pub held_read: std::sync::atomic::AtomicU32,
 }
+
+/// Makes the next read wait: it says so by [`READ_IS_HELD`], and goes on when that is changed.
+#[cfg(test)]
+pub(super) const HOLD_READ: u32 = 1;
+#[cfg(test)]
+pub(super) const READ_IS_HELD: u32 = 2;
 
 /// Says which bytes belong at a place: those of an older object there have another sum even if they are intact.
 pub(super) fn checksum(id: u32, first_unit: u32, bytes: &[u8]) -> u64 {
@@ -112,6 +121,8 @@ impl FileTier {
             faults: super::faults::Faults::default(),
             #[cfg(test)]
             reads: std::sync::atomic::AtomicU64::new(0),
+            #[cfg(test)]
+            held_read: std::sync::atomic::AtomicU32::new(0),
         }
     }
 
@@ -153,18 +164,23 @@ impl FileTier {
         outcome.map(|()| written)
     }
 
-    /// Reads an object's bytes through `slots`, and returns them if they are what was written.
-    pub fn read<'a>(
+    /// Reads an object's bytes into `slots`, and returns where they are there if they are what was written.
+    pub fn read(
         &self,
         id: u32,
         units: Units,
         len: usize,
         sum: u64,
-        slots: &'a mut AlignedBuffer,
-    ) -> Result<&'a [u8], GetError> {
+        slots: &mut AlignedBuffer,
+    ) -> Result<Range<usize>, GetError> {
         self.read_run(units.slots(), slots)?;
-        let bytes = &slots[units.offset_in_slots()..][..len];
-        if checksum(id, units.first, bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
+        let from = units.offset_in_slots();
+        let bytes = from..from + len;
+        if checksum(id, units.first, &slots[bytes.clone()]) == sum {
+            Ok(bytes)
+        } else {
+            Err(GetError::Corrupt)
+        }
     }
 
     /// Reads bytes `part` of an object through `slots`, and no more slots than hold them. Nothing is checked.
@@ -216,7 +232,13 @@ impl FileTier {
     }
     #[cfg(test)]
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
-        self.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+        self.reads.fetch_add(1, Relaxed);
+        if self.held_read.compare_exchange(HOLD_READ, READ_IS_HELD, AcqRel, Relaxed).is_ok() {
+            while self.held_read.load(Acquire) == READ_IS_HELD {
+                pagoda_linux::thread::sleep_us(100);
+            }
+        }
         self.faults.read(&self.file, offset, into)
     }
 

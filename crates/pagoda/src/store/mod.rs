@@ -8,8 +8,8 @@
 //!
 //! ```text
 //! put ─► handle (same-filled)
-//!     └► objects ─► memory: blocks of a byte store ── spill, oldest first ─┬► file: units of a direct file
-//!                                                                          └► remote, if the file takes no more
+//!     └► objects ─► memory: blocks of a byte store ── spill, oldest first ─┬► file: units of a direct file ─┐ cascade,
+//!                                                                          └► remote, if there is no file ◄─┘ oldest first
 //! ```
 //!
 //! Locks, in order: `spiller` (one mover at a time) → `memory` (pool, ages, object numbers, every change of an
@@ -19,6 +19,9 @@
 
 mod block_digests;
 mod by_number;
+mod cascade;
+#[cfg(test)]
+mod cascade_test;
 mod dense;
 #[cfg(test)]
 mod faults;

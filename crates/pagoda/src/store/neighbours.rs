@@ -31,7 +31,7 @@ impl TieredStore {
     fn in_file(&self, handle: Handle) -> Option<(u32, Word, Units)> {
         let Meaning::Object(id) = handle.meaning() else { return None };
         let word = self.table.get(id)?.word();
-        (word.kind() == Kind::File).then(|| (id, word, Units::of_bytes(word.first(), word.len())))
+        (word.kind() == Kind::File).then(|| (id, word, word.units()))
     }
 
     /// Brings the packed bytes of a page that is in the file into memory, too, with those of `others` that lie close behind it, by
@@ -69,8 +69,7 @@ impl TieredStore {
             // What goes without a write mostly came here the same way, and was wanted before.
             let made = || if self.leave_for_file() > 0 { room() } else { None };
             let Some(first) = room().or_else(made) else { break };
-            self.place_in_memory(id, word, first, bytes);
-            came += 1;
+            came += usize::from(self.place_in_memory(id, word, first, bytes));
         }
         came
     }

@@ -9,7 +9,6 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::extents::Units;
 use pagoda_core::size::Bytes;
 use pagoda_linux::lock::Held;
 use pagoda_linux::pack::{BLOCK, is_dense, pack_block, packed_blocks, unpack_block};
@@ -41,33 +40,42 @@ impl TieredStore {
             (Kind::Remote, _) => return Ok(false),
             _ => return Err(GetError::Corrupt),
         };
-        let units = Units::of_bytes(word.first(), word.len());
         let checksum = object.checksum.load(Ordering::Relaxed);
-        let bytes = file.read(id, units, word.len(), checksum, &mut scratch.slots)?;
+        let bytes = match file.read(id, word.units(), word.len(), checksum, &mut scratch.slots) {
+            Ok(bytes) => &scratch.slots[bytes],
+            Err(error) if self.is_still_at(id, word) => return Err(error),
+            // It moved on to the remote store meanwhile.
+            Err(_) => return Ok(false),
+        };
         let room = || self.memory.reserve_copy(word.len(), id);
         // What makes room is mostly what came here the same way, and goes without a write.
         let spilled = || self.spill_once(Bytes::ZERO).ok().and_then(|_| room());
         let Some(first) = room().or_else(spilled) else { return Ok(false) };
-        self.place_in_memory(id, word, first, bytes);
-        Ok(true)
+        Ok(self.place_in_memory(id, word, first, bytes))
     }
 
     /// Makes an object that is in the file, and whose bytes are these, one in memory, from block `first` on. The caller has it to
-    /// itself.
-    pub(super) fn place_in_memory(&self, id: u32, word: Word, first: u32, bytes: &[u8]) {
+    /// itself, but for its mover: if that has come first, nothing happens but that these blocks are given back.
+    pub(super) fn place_in_memory(&self, id: u32, word: Word, first: u32, bytes: &[u8]) -> bool {
         self.memory.write(first, bytes);
         self.note_blocks(id, word, bytes);
         let keeps = self.has_room_for_copies();
         let object = self.table.at(id);
         let mut state = self.memory.lock();
+        if object.word().has(MOVING) || !object.word().is_at_place_of(word) {
+            state.pool.release(first);
+            return false;
+        }
+        state.unqueue_filed(&self.table, id);
         let promoted = word.moved_to(Kind::Memory, first);
         object.kept.store(if keeps { word.first() } else { NOBODY }, Ordering::Relaxed);
         object.publish(promoted);
         state.queue(promoted).push_youngest(&self.table, id);
         drop(state);
         if let Some(file) = self.file.as_ref().filter(|_| !keeps) {
-            file.release(Units::of_bytes(word.first(), word.len()));
+            file.release(word.units());
         }
+        true
     }
 
     /// Whether there is a file, and room in it for what is in memory, too.
@@ -118,7 +126,11 @@ impl TieredStore {
         if word.has(DENSE) || word.raw() || range.end > word.len() {
             return Ok(None);
         }
-        let bytes = file.read_part(Units::of_bytes(word.first(), word.len()), range, &mut scratch.slots)?;
+        let bytes = match file.read_part(word.units(), range, &mut scratch.slots) {
+            Ok(bytes) => bytes,
+            Err(error) if self.is_still_at(id, word) => return Err(error),
+            Err(_) => return Ok(None),
+        };
         let right = self.blocks.digest(bytes) == digest && unpack_block(bytes, into).is_some();
         #[cfg(test)]
         self.parts_read.fetch_add(u64::from(right), Ordering::Relaxed);
@@ -161,6 +173,7 @@ impl TieredStore {
             return 0;
         }
         state.queue(word).remove(&self.table, id);
+        state.filed.push_youngest(&self.table, id);
         object.kept.store(NOBODY, Ordering::Relaxed);
         u64::from(state.pool.release(word.first())) * self.memory.block_bytes() as u64
     }
