@@ -162,7 +162,8 @@ mod tests {
         }
         /// Writes objects of these lengths one behind the other.
         fn write(&mut self, lengths: &[usize]) {
-            let total = lengths.iter().map(|len| len.div_ceil(UNIT) * UNIT).sum::<usize>().div_ceil(SLOT) as u32;
+            let total =
+                lengths.iter().map(|len| len.div_ceil(UNIT) * UNIT).sum::<usize>().div_ceil(SLOT) as u32;
             let Some(run) = self.extents.take(total, total) else { return };
             let mut first = run.first_unit();
             for len in lengths {
@@ -196,7 +197,8 @@ mod tests {
         }
         /// All that anybody reads is what was written there for it.
         fn check(&self) -> Result<(), TestCaseError> {
-            let children = self.children.iter().flat_map(|child| child.0.borrow().values().copied().collect::<Vec<_>>());
+            let children =
+                self.children.iter().flat_map(|child| child.0.borrow().values().copied().collect::<Vec<_>>());
             for (units, object) in self.live.iter().copied().chain(children) {
                 let written = &self.written[units.first as usize..(units.first + units.units) as usize];
                 prop_assert!(written.iter().all(|written| *written == object), "{units:?} of {object}");

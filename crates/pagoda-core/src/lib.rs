@@ -27,5 +27,6 @@ pub mod rebuild;
 pub mod release;
 pub mod shares;
 pub mod size;
+pub mod stretch;
 pub mod watermark;
 pub mod zone;

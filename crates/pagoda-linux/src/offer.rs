@@ -307,8 +307,15 @@ mod tests {
     #[test]
     fn an_offer_is_the_same_as_words_and_a_stream_says_when_the_other_side_is_gone() {
         let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
-        let offer =
-            Offer { process: 1, thread: 2, uffd: 3, stream: 4, lent: [5, NONE], word: 1 << 40, number: 1 << 50 };
+        let offer = Offer {
+            process: 1,
+            thread: 2,
+            uffd: 3,
+            stream: 4,
+            lent: [5, NONE],
+            word: 1 << 40,
+            number: 1 << 50,
+        };
         assert_eq!(Offer::from_words(offer.to_words()), offer);
         assert!(!one.is_over() && !other.is_over());
         one.send(b"all of it").expect("sent");

@@ -12,12 +12,22 @@ use pagoda_linux::space::Slot;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fault::unreadable;
-use crate::store::{Handle, Scratch, Store};
-use crate::table::{Span, Table, give, try_take};
+use crate::store::{Handle, NEIGHBOURS_MOST, Scratch, Store};
+use crate::table::{Entries, Span, Table, give, try_take};
 
 /// Pages that are fetched together: so many that the wake-up is paid once for a few, so few that little is lost if the
 /// reader stops.
 pub(crate) const AHEAD_PAGES: usize = 4;
+
+/// As long as pages are small more of them are read with another: as many as 64 KiB are.
+const NEIGHBOURS_BYTES: usize = 64 << 10;
+
+/// Pages behind another that are in the file, too, and whose entries' busy bits are held.
+pub(crate) struct Behind {
+    taken: [(usize, Word); NEIGHBOURS_MOST],
+    handles: [Handle; NEIGHBOURS_MOST],
+    count: usize,
+}
 
 impl Engine {
     /// Brings in up to [`AHEAD_PAGES`] pages from `address` on, of one mapping, all of each of them stored in memory. Returns how
@@ -44,10 +54,12 @@ impl Engine {
         // Frames of slots that follow each other move together.
         slots.sort_by_key(Slot::index);
         for (slot, (_, handle)) in slots.iter_mut().zip(taken) {
-            let content = self.space.bytes_mut(slot);
-            if let Err(error) = self.store.get(Handle::from_bits(handle), 0, content, scratch) {
+            let (content, handle) = (self.space.bytes_mut(slot), Handle::from_bits(handle));
+            if let Err(error) = self.store.get(handle, 0, content, scratch) {
                 self.stop(unreadable(error));
             }
+            // As for a page that was asked for: of two copies the one in the file is enough.
+            self.store.demote(handle);
         }
         let count = slots.len();
         let filled_bytes = self.fill_from(page.addresses(0, 1).start(), &slots);
@@ -66,6 +78,48 @@ impl Engine {
         self.counters.add(Counter::FetchedAhead, whole as u64);
         debug_assert!(whole <= count);
         whole
+    }
+
+    /// Takes the busy bits of entries behind that of a page that is in the file, as far as they are within the span and wholly in the
+    /// file: none if that page is not, or fetching ahead is switched off.
+    pub(crate) fn take_behind(&self, table: &Table, span: &Span, index: usize, handle: u64) -> Behind {
+        let mut behind = Behind {
+            taken: [(0, Word::EMPTY); NEIGHBOURS_MOST],
+            handles: [Handle::ZEROES; NEIGHBOURS_MOST],
+            count: 0,
+        };
+        if !self.fetches_ahead || !self.store.is_in_file(Handle::from_bits(handle)) {
+            return behind;
+        }
+        let pages = (NEIGHBOURS_BYTES / table.entry_bytes()).clamp(AHEAD_PAGES, NEIGHBOURS_MOST);
+        let last = span.indices(span.range(), table.entry_bytes()).end;
+        for index in (index + 1..last).take(pages) {
+            let Some(word) = try_take(span.entry(index)) else { continue };
+            match word.backing() {
+                Backing::Handle(handle)
+                    if word.resident().is_empty() && self.store.is_in_file(Handle::from_bits(handle)) =>
+                {
+                    behind.taken[behind.count] = (index, word);
+                    behind.handles[behind.count] = Handle::from_bits(handle);
+                    behind.count += 1;
+                }
+                _ => give(span.entry(index), word),
+            }
+        }
+        behind
+    }
+
+    /// Brings a page that is in the file, whose busy bit the caller has taken, into memory with those behind it, as far as that
+    /// is one read, and gives these back. Blocks for the disk, so the caller must not have the gate.
+    pub(crate) fn promote_with(&self, handle: u64, entries: &Entries, behind: Behind) {
+        let others = &behind.handles[..behind.count];
+        let came = self.store.promote_together(Handle::from_bits(handle), others);
+        for (index, word) in &behind.taken[..behind.count] {
+            give(&entries[*index], *word);
+        }
+        if came > 0 {
+            self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+        }
     }
 
     /// Takes the busy bits of entries from `first` on that are wholly within the span and wholly stored in memory.

@@ -33,6 +33,8 @@ pub(crate) use fetch::unreadable;
 pub(crate) enum Extent {
     /// All of the base page: for who reads on.
     Page,
+    /// The same for who came from the page below: from the file, what lies there behind it is brought into memory, too.
+    Onwards,
     /// The granule alone: for who jumps about, and would pay for fifteen others to come and go.
     Granule,
 }
@@ -186,9 +188,15 @@ impl Engine {
                 }
                 Backing::Handle(handle) => {
                     let entries = Arc::clone(span.entries());
-                    drop(table);
                     let is_new = !tried && !self.store.is_in_memory(Handle::from_bits(handle));
                     tried = true;
+                    if is_new && extent == Extent::Onwards {
+                        let behind = self.take_behind(&table, span, page.index, handle);
+                        drop(table);
+                        self.promote_with(handle, &entries, behind);
+                    } else {
+                        drop(table);
+                    }
                     // Who wants a second part of a page will want more of it.
                     if is_new && extent == Extent::Granule && word.resident().is_empty() {
                         let digest = self.read_granule(handle, granule, &mut content, scratch);

@@ -130,3 +130,38 @@ fn parts_of_pages_from_the_file_are_what_was_written_last() {
         assert!(usage.file_bytes > Bytes::mib(8) && parts > 1000, "{parts} parts, {usage:?}");
     }
 }
+
+#[test]
+fn who_goes_up_asks_the_file_for_several_pages_at_once_and_who_jumps_for_a_part_of_one() {
+    if skip_without_moves("reads of the file") {
+        return;
+    }
+    for base in [BasePage::K64, BasePage::K4] {
+        let builder = Manager::builder().budget(Bytes::mib(24)).base_page(base).user_mode_only(true);
+        let manager = builder.spill_to("/var/tmp", Bytes::mib(512)).build().expect("a manager");
+        let region = manager.region(Bytes::new(OS_PAGES as u64 * 4096)).create().expect("a region");
+        (0..OS_PAGES).for_each(|page| region.write_words(page * 4096, &content(page, 1)));
+        let store = &manager.engine().store;
+        let counts = || [store.file_reads(), store.parts_read.load(Ordering::Relaxed)];
+        let mut back = vec![0; 4096];
+        let mut read = |page: usize| {
+            region.read_at(page * 4096, &mut back);
+            assert!(back == content(page, 1), "page {page}");
+        };
+        let before = counts();
+        (0..OS_PAGES).for_each(&mut read);
+        let after = counts();
+        let (reads, pages) = (after[0] - before[0], (OS_PAGES * 4096 / base.bytes()) as u64);
+        println!(
+            "{base}: {reads} reads for {pages} pages in order, {} of the file",
+            store.usage().file_bytes
+        );
+        assert!((pages / 50..pages / 3).contains(&reads), "{reads} reads for {pages} pages");
+        // Each base page once, none beside the last ones.
+        let before = counts();
+        (0..pages as usize).for_each(|step| read((step * 1021 % pages as usize) * base.bytes() / 4096));
+        let after = counts();
+        let [reads, parts] = [after[0] - before[0], after[1] - before[1]];
+        assert!(reads > pages / 4 && reads == parts, "{reads} reads, {parts} of them of a part");
+    }
+}

@@ -56,13 +56,15 @@ impl Recent {
     fn any(&self, is: impl Fn(usize) -> bool) -> bool {
         self.pages.iter().any(|known| is(known.load(Ordering::Relaxed)))
     }
-    /// A whole page for who was on it or beside it just now, else the granule alone.
+    /// A whole page for who was on it or beside it just now, and what follows it if that was below; else the granule alone.
     fn extent(&self, page: usize) -> Extent {
-        if self.any(|known| known.abs_diff(page) <= 1) { Extent::Page } else { Extent::Granule }
-    }
-    /// Whether the page below was served just now.
-    fn goes_up(&self, page: usize) -> bool {
-        self.any(|known| known.wrapping_add(1) == page)
+        if self.any(|known| known.wrapping_add(1) == page) {
+            Extent::Onwards
+        } else if self.any(|known| known.abs_diff(page) <= 1) {
+            Extent::Page
+        } else {
+            Extent::Granule
+        }
     }
     fn note(&self, page: usize) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
@@ -127,7 +129,7 @@ impl Engine {
     /// reclaim would leave. A move out of a region interrupts all other processors that run the program, which takes ten
     /// times the move: while its thread is the one that serves the fault, there may be none.
     pub(crate) fn pay_ahead(&self, address: usize, scratch: &mut Scratch) {
-        if self.recent.extent(address / self.entry_bytes()) == Extent::Page {
+        if self.recent.extent(address / self.entry_bytes()) != Extent::Granule {
             return;
         }
         for _ in 0..PAY_STEPS {
@@ -174,7 +176,7 @@ impl Engine {
         match self.serve(fault.address, fault.write, extent, kind, scratch) {
             Served::Done => {
                 let next = (page + 1) * self.entry_bytes();
-                let ahead = if self.recent.goes_up(page) { self.fetch_ahead(next, scratch) } else { 0 };
+                let ahead = if extent == Extent::Onwards { self.fetch_ahead(next, scratch) } else { 0 };
                 self.recent.note(page + ahead);
                 true
             }

@@ -72,7 +72,11 @@ impl BlockDigests {
 
     /// Enters what another store has noted.
     pub fn enter(&self, id: u32, noted: impl Iterator<Item = u64>) {
-        self.records.ensure(id).iter().zip(noted).for_each(|(word, noted)| word.store(noted, Ordering::Relaxed));
+        self.records
+            .ensure(id)
+            .iter()
+            .zip(noted)
+            .for_each(|(word, noted)| word.store(noted, Ordering::Relaxed));
     }
 
     /// Where a block of an object lies in its packed bytes, and its digest.

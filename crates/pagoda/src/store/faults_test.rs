@@ -1,4 +1,5 @@
 //! Everything one can do with a store while everything below it fails: right content or a typed error, and nothing leaked.
+//! `PAGODA_RUNS` makes more runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use pagoda_linux::testing::random::runs;
 use pagoda_linux::testing::redis::RedisServer;
 
 use super::faults::{Faults, Plan};
@@ -58,6 +60,7 @@ fn walk(store: &TieredStore, seed: u64) -> Vec<(Handle, Vec<u8>)> {
     let mut condenser = store.condenser();
     for _ in 0..STEPS {
         let key = random.below(500);
+        let beside: Vec<_> = (1..6).filter_map(|i| shadow.get(&(key + i)).cloned()).collect();
         match (random.below(100), shadow.get_mut(&key)) {
             (0..2, _) => {
                 let _ = store.spill(Bytes::kib(random.below(1500)));
@@ -95,9 +98,17 @@ fn walk(store: &TieredStore, seed: u64) -> Vec<(Handle, Vec<u8>)> {
                 other[random.below(page as u64) as usize] ^= 1;
                 assert_ne!(store.holds(*handle, 0, &other, &mut scratch), Ok(true));
             }
-            (65..75, Some((handle, content))) => {
+            (65..70, Some((handle, content))) => {
                 let _ = store.promote(*handle, &mut scratch);
                 is_right(store, *handle, content, &mut scratch);
+            }
+            (70..75, Some((handle, content))) => {
+                let others: Vec<_> = beside.iter().map(|(handle, _)| *handle).collect();
+                store.promote_together(*handle, &others);
+                is_right(store, *handle, content, &mut scratch);
+                for (handle, content) in &beside {
+                    is_right(store, *handle, content, &mut scratch);
+                }
             }
             (75..78, Some((handle, content))) => {
                 store.demote(*handle);
@@ -140,13 +151,18 @@ fn settle(store: &TieredStore, plan: &Plan, held: Vec<(Handle, Vec<u8>)>) {
         (state.numbers.used, state.raw.bytes + state.dense.bytes + state.packed.bytes + state.gone.bytes),
         (0, 0)
     );
+    assert_eq!((state.filed.objects, state.filed.bytes, state.filed.oldest()), (0, 0, None));
+    assert_eq!(
+        (state.raw.objects, state.dense.objects, state.packed.objects, state.gone.objects),
+        (0, 0, 0, 0)
+    );
     assert_eq!(state.pool.present_segments(), 0);
 }
 
 #[test]
 fn memory_and_file_that_fail_give_right_content_or_an_error() {
     let directory = disk();
-    for seed in 0..6 {
+    for seed in runs(6) {
         let plan = Plan::new(seed, PER_MILLE);
         let file = FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(3) };
         let store = open(Bytes::kib(800), Some(file), None, &plan);
@@ -159,7 +175,8 @@ fn memory_and_file_that_fail_give_right_content_or_an_error() {
 fn a_server_that_fails_gives_right_content_or_an_error() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &["--appendonly", "no"]) else { return };
-    for (seed, has_file) in [(10, false), (11, false), (12, true), (13, true)] {
+    for seed in runs(4) {
+        let has_file = seed % 2 == 1;
         let plan = Plan::new(seed, PER_MILLE);
         let file =
             has_file.then(|| FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(1) });
@@ -178,13 +195,15 @@ fn a_server_that_fails_gives_right_content_or_an_error() {
 fn threads_over_a_failing_store_give_right_content_or_an_error() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &["--appendonly", "no"]) else { return };
-    let plan = Plan::new(20, PER_MILLE);
-    let file = FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(2) };
-    let store = open(Bytes::mib(1), Some(file), Some(&server), &plan);
-    let store_ref = &store;
-    let held = std::thread::scope(|scope| {
-        let walkers = [21, 22, 23].map(|seed| scope.spawn(move || walk(store_ref, seed)));
-        walkers.map(|walker| walker.join().expect("no walker failed"))
-    });
-    settle(&store, &plan, held.into_iter().flatten().collect());
+    for seed in runs(1) {
+        let plan = Plan::new(seed, PER_MILLE);
+        let file = FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(2) };
+        let store = open(Bytes::mib(1), Some(file), Some(&server), &plan);
+        let store_ref = &store;
+        let held = std::thread::scope(|scope| {
+            let walkers = [1, 2, 3].map(|id| scope.spawn(move || walk(store_ref, seed << 2 | id)));
+            walkers.map(|walker| walker.join().expect("no walker failed"))
+        });
+        settle(&store, &plan, held.into_iter().flatten().collect());
+    }
 }

@@ -36,11 +36,28 @@ pub(super) struct FileTier {
     limit_most: u32,
     #[cfg(test)]
     pub faults: super::faults::Faults,
+    /// Requests to read.
+    #[cfg(test)]
+    pub reads: std::sync::atomic::AtomicU64,
+    /// See [`HOLD_READ`].
+    #[cfg(test)]
+    pub held_read: std::sync::atomic::AtomicU32,
 }
+
+/// Makes the next read wait: it says so by [`READ_IS_HELD`], and goes on when that is changed.
+#[cfg(test)]
+pub(super) const HOLD_READ: u32 = 1;
+#[cfg(test)]
+pub(super) const READ_IS_HELD: u32 = 2;
 
 /// Says which bytes belong at a place: those of another place have another sum even if they are intact.
 pub(super) fn checksum(place: u64, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, place)
+}
+
+/// The same of bytes in these units, of whosever file.
+pub(super) fn place_checksum(units: Units, bytes: &[u8]) -> u64 {
+    checksum(u64::from(units.first & !THEIRS), bytes)
 }
 
 /// An object in a batch.
@@ -107,7 +124,8 @@ impl FileTier {
 
     /// A tier in this file. Of a limit beyond 512 GiB (what the unit numbers reach) the rest is left unused.
     pub fn over(file: DirectFile, limit_bytes: u64) -> Self {
-        let slots = |bytes: u64| (bytes / SLOT as u64).min(u64::from(THEIRS / (SLOT / UNIT) as u32 - 1)) as u32;
+        let slots =
+            |bytes: u64| (bytes / SLOT as u64).min(u64::from(THEIRS / (SLOT / UNIT) as u32 - 1)) as u32;
         let limit_most = slots(DirectFile::length_limit());
         let limit = slots(limit_bytes).min(limit_most);
         Self {
@@ -118,6 +136,10 @@ impl FileTier {
             limit_most,
             #[cfg(test)]
             faults: super::faults::Faults::default(),
+            #[cfg(test)]
+            reads: std::sync::atomic::AtomicU64::new(0),
+            #[cfg(test)]
+            held_read: std::sync::atomic::AtomicU32::new(0),
         }
     }
 
@@ -170,24 +192,18 @@ impl FileTier {
         outcome.map(|()| written)
     }
 
-    /// Reads an object's bytes through `slots`, and returns them if they are what was written.
-    pub fn read<'a>(
+    /// Reads an object's bytes into `slots`, and returns where they are there if they are what was written.
+    pub fn read(
         &self,
         units: Units,
         len: usize,
         sum: u64,
-        slots: &'a mut AlignedBuffer,
-    ) -> Result<&'a [u8], GetError> {
-        let (file, units) = self.located(units).ok_or(GetError::Corrupt)?;
-        let Run { first, slots: count } = units.slots();
-        let into = &mut slots[..count as usize * SLOT];
-        match self.read_at(file, u64::from(first) * SLOT as u64, into) {
-            Ok(()) => {}
-            Err(FileError::Short) => return Err(GetError::Corrupt),
-            Err(source) => return Err(GetError::Io { source }),
-        }
-        let bytes = &into[units.offset_in_slots()..][..len];
-        if checksum(u64::from(units.first), bytes) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
+        slots: &mut AlignedBuffer,
+    ) -> Result<Range<usize>, GetError> {
+        self.read_run(units.slots(), slots)?;
+        let from = units.offset_in_slots();
+        let bytes = from..from + len;
+        if place_checksum(units, &slots[bytes.clone()]) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
     }
 
     /// Reads bytes `part` of an object through `slots`, and no more slots than hold them. Nothing is checked.
@@ -197,13 +213,22 @@ impl FileTier {
         part: Range<usize>,
         slots: &'a mut AlignedBuffer,
     ) -> Result<&'a [u8], GetError> {
-        let (file, units) = self.located(units).ok_or(GetError::Corrupt)?;
         let from = units.offset_in_slots() + part.start;
-        let (first, count) = (from / SLOT, (from % SLOT + part.len()).div_ceil(SLOT));
-        let into = &mut slots[..count * SLOT];
-        let at = (u64::from(units.slots().first) + first as u64) * SLOT as u64;
-        match self.read_at(file, at, into) {
-            Ok(()) => Ok(&into[from % SLOT..][..part.len()]),
+        let run = Run {
+            first: units.slots().first + (from / SLOT) as u32,
+            slots: (from % SLOT + part.len()).div_ceil(SLOT) as u32,
+        };
+        self.read_run(run, slots)?;
+        Ok(&slots[from % SLOT..][..part.len()])
+    }
+
+    /// Reads slots to the beginning of `into`, by one request. Nothing is checked.
+    pub fn read_run(&self, run: Run, into: &mut AlignedBuffer) -> Result<(), GetError> {
+        let (file, units) =
+            self.located(Units { first: run.first_unit(), units: 1 }).ok_or(GetError::Corrupt)?;
+        let into = &mut into[..run.slots as usize * SLOT];
+        match self.read_at(file, u64::from(units.slots().first) * SLOT as u64, into) {
+            Ok(()) => Ok(()),
             Err(FileError::Short) => Err(GetError::Corrupt),
             Err(source) => Err(GetError::Io { source }),
         }
@@ -232,6 +257,13 @@ impl FileTier {
     }
     #[cfg(test)]
     fn read_at(&self, file: &DirectFile, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+        self.reads.fetch_add(1, Relaxed);
+        if self.held_read.compare_exchange(HOLD_READ, READ_IS_HELD, AcqRel, Relaxed).is_ok() {
+            while self.held_read.load(Acquire) == READ_IS_HELD {
+                pagoda_linux::thread::sleep_us(100);
+            }
+        }
         self.faults.read(file, offset, into)
     }
 

@@ -14,8 +14,8 @@ use pagoda_linux::holds::Holds;
 use pagoda_linux::offer::{Lent, Stream};
 use tempfile::TempDir;
 
-use super::tests::{Random, assert_holds, config, disk, page_of, stored};
 use super::file::{self, FileTier};
+use super::tests::{Random, assert_holds, config, disk, page_of, stored};
 use super::*;
 
 type Held = HashMap<u64, (Handle, Vec<u8>)>;
@@ -210,8 +210,7 @@ fn threads_of_parent_and_children_at_the_same_time_read_only_what_is_theirs() {
     let mut scratch = Scratch::new(BasePage::K16);
     for round in 0..6 {
         walk(&parent, &mut held, 300, &mut Random(round + 1), &mut scratch);
-        let children: Vec<_> =
-            (0..3).filter_map(|_| fork(&parent, &held, new(), &mut scratch)).collect();
+        let children: Vec<_> = (0..3).filter_map(|_| fork(&parent, &held, new(), &mut scratch)).collect();
         assert!(!children.is_empty());
         std::thread::scope(|scope| {
             for (number, mut child) in children.into_iter().enumerate() {

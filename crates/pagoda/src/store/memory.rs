@@ -7,13 +7,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pagoda_core::blocks::{BlockLinks, BlockPool, NUMBERS};
+use pagoda_core::extents::Units;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::byte_store::{Backing, ByteStore};
 use pagoda_linux::lock::{Held, Lock};
 
 use super::OpenError;
-use super::objects::{DENSE, Kind, Numbers, ObjectTable, QUEUED, Queue, Word};
+use super::objects::{DENSE, FREED, Kind, MOVING, Numbers, ObjectTable, QUEUED, Queue, Word};
 
 /// What is only changed one thread at a time.
 pub(super) struct MemoryState {
@@ -25,6 +26,8 @@ pub(super) struct MemoryState {
     pub dense: Queue,
     /// All other objects in memory.
     pub packed: Queue,
+    /// Objects in the file alone, the one first that came there first, or left memory for it first.
+    pub filed: Queue,
     /// How many objects were ever put.
     pub puts: u64,
     /// Objects that are to be deleted at the remote store.
@@ -51,6 +54,27 @@ impl MemoryState {
         }
         self.pool.release(word.first());
         self.numbers.give_back(table, id);
+    }
+
+    /// An object in the file alone is nobody's any more. Returns where it was, for who then releases it there; `None`: it is
+    /// moving, and its mover does all that.
+    pub fn drop_filed(&mut self, table: &ObjectTable, id: u32) -> Option<Units> {
+        let object = table.at(id);
+        let word = object.word();
+        if word.has(MOVING) {
+            object.flag(FREED, 0);
+            return None;
+        }
+        self.unqueue_filed(table, id);
+        self.numbers.give_back(table, id);
+        Some(word.units())
+    }
+
+    /// An object in the file alone is to be elsewhere, or nowhere.
+    pub fn unqueue_filed(&mut self, table: &ObjectTable, id: u32) {
+        if table.at(id).word().has(QUEUED) {
+            self.filed.remove(table, id);
+        }
     }
 
     /// An object at the remote store is nobody's any more: it is deleted there later.
@@ -129,6 +153,7 @@ impl MemoryTier {
             raw: queue(),
             dense: queue(),
             packed: queue(),
+            filed: queue(),
             puts: 0,
             gone: queue(),
         };

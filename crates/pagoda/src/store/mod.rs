@@ -8,8 +8,8 @@
 //!
 //! ```text
 //! put ─► handle (same-filled)
-//!     └► objects ─► memory: blocks of a byte store ── spill, oldest first ─┬► file: units of a direct file
-//!                                                                          └► remote, if the file takes no more
+//!     └► objects ─► memory: blocks of a byte store ── spill, oldest first ─┬► file: units of a direct file ─┐ cascade,
+//!                                                                          └► remote, if there is no file ◄─┘ oldest first
 //! ```
 //!
 //! Locks, in order: `spiller` (one mover at a time) → `memory` (pool, ages, object numbers, every change of an
@@ -20,6 +20,9 @@
 
 mod block_digests;
 mod by_number;
+mod cascade;
+#[cfg(test)]
+mod cascade_test;
 mod dense;
 #[cfg(test)]
 mod faults;
@@ -32,6 +35,7 @@ mod loan;
 #[cfg(test)]
 mod loan_test;
 mod memory;
+mod neighbours;
 mod objects;
 mod packed;
 mod promote;
@@ -58,6 +62,7 @@ use pagoda_linux::direct_file::{DirectFileError, FileError};
 
 pub use handle::Handle;
 pub(crate) use loan::Loan;
+pub(crate) use neighbours::NEIGHBOURS_MOST;
 pub(crate) use release::Freed;
 pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError};
 pub use scratch::Scratch;

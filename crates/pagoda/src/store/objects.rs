@@ -6,8 +6,10 @@
 //! - A mover sets `MOVING`, copies without the lock, and may change the place only in a compare-and-swap that sees no
 //!   reader; with a reader there it gives up.
 //! - Who frees an object that is moving sets `FREED`; the mover does the rest.
-//! - What is in the file or at the remote store never moves, so a reader of it needs no count: only `free` ends its place,
-//!   and that the caller doesn't call while others read.
+//! - What is in the file may move to the remote store, and waits for no reader: who reads bytes there that don't fit their
+//!   checksum looks under the memory lock whether the object still is where they were read, and starts anew if not. Its place is
+//!   free for others only after its word says so.
+//! - What is at the remote store never moves: only `free` ends its place, and that the caller doesn't call while others read.
 //! - What is freed at the remote store keeps its number, as `Gone`, until the server has said that it is deleted there.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -91,8 +93,16 @@ impl Word {
     pub fn len(self) -> usize {
         ((self.0 >> 32) as usize & ((1 << 16) - 1)) + 1
     }
+    /// Its units, of an object in the file.
+    pub fn units(self) -> Units {
+        Units::of_bytes(self.first(), self.len())
+    }
     pub fn raw(self) -> bool {
         self.0 & RAW != 0
+    }
+    /// Whether an object of the other word is where one of this is.
+    pub fn is_at_place_of(self, other: Self) -> bool {
+        (self.kind(), self.first(), self.len()) == (other.kind(), other.first(), other.len())
     }
     pub fn has(self, flag: u64) -> bool {
         self.0 & flag != 0
@@ -234,7 +244,7 @@ impl Numbers {
     }
 }
 
-/// Objects in the order in which they leave memory. Under the memory lock.
+/// Objects in the order in which they leave their tier. Under the memory lock.
 pub(super) struct Queue {
     oldest: u32,
     youngest: u32,

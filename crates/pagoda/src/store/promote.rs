@@ -9,13 +9,13 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::extents::Units;
 use pagoda_core::size::Bytes;
 use pagoda_linux::lock::Held;
 use pagoda_linux::pack::{BLOCK, is_dense, pack_block, packed_blocks, unpack_block};
 
-use super::file::BATCH;
+use super::file::{BATCH, FileTier};
 use super::handle::Meaning;
+use super::loan::THEIRS;
 use super::memory::MemoryState;
 use super::objects::{DENSE, Kind, MOVING, NOBODY, Queue, Word};
 use super::{GetError, Handle, Scratch, TieredStore};
@@ -41,26 +41,47 @@ impl TieredStore {
             (Kind::Remote, _) => return Ok(false),
             _ => return Err(GetError::Corrupt),
         };
-        let units = Units::of_bytes(word.first(), word.len());
         let checksum = object.checksum.load(Ordering::Relaxed);
-        let bytes = file.read(units, word.len(), checksum, &mut scratch.slots)?;
+        let bytes = match file.read(word.units(), word.len(), checksum, &mut scratch.slots) {
+            Ok(bytes) => &scratch.slots[bytes],
+            Err(error) if self.is_still_at(id, word) => return Err(error),
+            // It moved on to the remote store meanwhile.
+            Err(_) => return Ok(false),
+        };
         let room = || self.memory.reserve_copy(word.len(), id);
         // What makes room is mostly what came here the same way, and goes without a write.
         let spilled = || self.spill_once(Bytes::ZERO).ok().and_then(|_| room());
         let Some(first) = room().or_else(spilled) else { return Ok(false) };
+        Ok(self.place_in_memory(id, word, first, bytes))
+    }
+
+    /// Makes an object that is in the file, and whose bytes are these, one in memory, from block `first` on. The caller has it to
+    /// itself, but for its mover: if that has come first, nothing happens but that these blocks are given back.
+    pub(super) fn place_in_memory(&self, id: u32, word: Word, first: u32, bytes: &[u8]) -> bool {
         self.memory.write(first, bytes);
         self.note_blocks(id, word, bytes);
-        let keeps = file.has_room_for_copies();
+        let keeps = self.has_room_for_copies();
+        let object = self.table.at(id);
         let mut state = self.memory.lock();
+        if object.word().has(MOVING) || !object.word().is_at_place_of(word) {
+            state.pool.release(first);
+            return false;
+        }
+        state.unqueue_filed(&self.table, id);
         let promoted = word.moved_to(Kind::Memory, first);
         object.kept.store(if keeps { word.first() } else { NOBODY }, Ordering::Relaxed);
         object.publish(promoted);
         state.queue(promoted).push_youngest(&self.table, id);
         drop(state);
-        if !keeps {
-            file.release(units);
+        if let Some(file) = self.file.as_ref().filter(|_| !keeps) {
+            file.release(word.units());
         }
-        Ok(true)
+        true
+    }
+
+    /// Whether there is a file, and room in it for what is in memory, too.
+    pub(super) fn has_room_for_copies(&self) -> bool {
+        self.file.as_ref().is_some_and(FileTier::has_room_for_copies)
     }
 
     /// Whether a page in memory is in the file, too, as far as can be told.
@@ -106,7 +127,11 @@ impl TieredStore {
         if word.has(DENSE) || word.raw() || range.end > word.len() {
             return Ok(None);
         }
-        let bytes = file.read_part(Units::of_bytes(word.first(), word.len()), range, &mut scratch.slots)?;
+        let bytes = match file.read_part(word.units(), range, &mut scratch.slots) {
+            Ok(bytes) => bytes,
+            Err(error) if self.is_still_at(id, word) => return Err(error),
+            Err(_) => return Ok(None),
+        };
         let right = self.blocks.digest(bytes) == digest && unpack_block(bytes, into).is_some();
         #[cfg(test)]
         self.parts_read.fetch_add(u64::from(right), Ordering::Relaxed);
@@ -149,6 +174,10 @@ impl TieredStore {
             return 0;
         }
         state.queue(word).remove(&self.table, id);
+        // What is in a parent's file takes no room in this one, from which objects move on.
+        if kept & THEIRS == 0 {
+            state.filed.push_youngest(&self.table, id);
+        }
         object.kept.store(NOBODY, Ordering::Relaxed);
         u64::from(state.pool.release(word.first())) * self.memory.block_bytes() as u64
     }

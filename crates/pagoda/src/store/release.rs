@@ -165,10 +165,7 @@ impl TieredStore {
                     in_memory += 1;
                 }
                 Kind::Remote => state.forget_remote(&self.table, id),
-                Kind::File => {
-                    state.numbers.give_back(&self.table, id);
-                    in_file.push(Units::of_bytes(word.first(), word.len()));
-                }
+                Kind::File => in_file.extend(state.drop_filed(&self.table, id)),
             }
         }
         state.drop_objects(&self.table, &ids[..in_memory]);

@@ -187,6 +187,11 @@ impl RemoteTier {
         self.used_bytes() + bytes_of(batch) <= self.limit
     }
 
+    /// Whether nothing is written for a while, because it has failed.
+    pub fn is_pausing(&self) -> bool {
+        self.writer.lock().pause.is_some_and(|(until, _)| now_ns() < until)
+    }
+
     /// Writes all of a batch, and returns its number: each item has its checksum then. On an error nothing is stored, or will
     /// be deleted before anything else is written.
     pub fn write(&self, batch: &mut Batch) -> Result<u32, RemoteError> {

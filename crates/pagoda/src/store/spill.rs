@@ -1,5 +1,5 @@
 //! Moving objects: from memory to the file or the remote store, oldest first, and out of sparse segments so that these can
-//! be given back.
+//! be given back. Those that move on from the file are `cascade`'s.
 //!
 //! One mover at a time, by the `spiller` lock. It never waits for a reader: an object that is being read stays where it
 //! is and counts as young. It never lets go of the old place before the new one is written and published.
@@ -114,6 +114,7 @@ impl TieredStore {
         if left > 0 {
             return Ok(left);
         }
+        self.make_room_in_file(batch);
         batch.clear();
         let mut state = self.memory.lock();
         self.gather(&mut state, |state| &mut state.raw, batch);
@@ -201,6 +202,9 @@ impl TieredStore {
             object.checksum.store(item.checksum, Ordering::Relaxed);
             if object.replace(word, word.moved_to(kind, first)) {
                 freed_blocks += u64::from(state.pool.release(word.first()));
+                if kind == Kind::File {
+                    state.filed.push_youngest(&self.table, item.id);
+                }
             } else {
                 // It is being read: it stays, as a young one.
                 object.flag(0, MOVING);

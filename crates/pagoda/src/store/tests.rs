@@ -312,6 +312,7 @@ pub(super) fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
     let mut condenser = store.condenser();
     for step in 0..steps {
         let key = random.below(150);
+        let beside: Vec<_> = (1..6).filter_map(|i| shadow.get(&(key + i)).cloned()).collect();
         match (random.below(100), shadow.get_mut(&key)) {
             (0..2, _) if movers => {
                 let _ = store.spill(Bytes::kib(random.below(2000)));
@@ -348,9 +349,15 @@ pub(super) fn walk(store: &TieredStore, seed: u64, steps: u32, movers: bool) {
                 }
                 assert_holds(store, &mut scratch, *handle, page);
             }
-            (70..78, Some((handle, page))) => {
+            (70..74, Some((handle, page))) => {
                 store.promote(*handle, &mut scratch).expect("stored");
                 assert_holds(store, &mut scratch, *handle, page);
+            }
+            (74..78, Some((handle, page))) => {
+                let others: Vec<_> = beside.iter().map(|(handle, _)| *handle).collect();
+                store.promote_together(*handle, &others);
+                assert_holds(store, &mut scratch, *handle, page);
+                beside.iter().for_each(|(handle, page)| assert_holds(store, &mut scratch, *handle, page));
             }
             (78..81, Some((handle, page))) => {
                 store.demote(*handle);

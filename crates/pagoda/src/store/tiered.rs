@@ -6,7 +6,6 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use pagoda_core::extents::Units;
 use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
@@ -18,7 +17,7 @@ use super::block_digests::{self, BlockDigests};
 use super::file::{Batch, FileTier};
 use super::handle::{Meaning, fill, repeated_word};
 use super::memory::MemoryTier;
-use super::objects::{FREED, Kind, MOVING, ObjectTable};
+use super::objects::{FREED, Kind, MOVING, ObjectTable, Word};
 use super::release::Releases;
 use super::remote::RemoteTier;
 use super::scratch::piece;
@@ -149,6 +148,13 @@ impl TieredStore {
         xxh3_64_with_seed(page, self.seed).max(1)
     }
 
+    /// Whether an object still is where its word said. What was read there was its own then, and its checksum that of this place;
+    /// if not, either may be another's.
+    pub(super) fn is_still_at(&self, id: u32, word: Word) -> bool {
+        let _no_change = self.memory.lock();
+        self.table.at(id).word().is_at_place_of(word)
+    }
+
     /// Stores bytes as an object, spilling older ones if there is no room.
     pub(super) fn put_object(&self, bytes: &[u8], raw: bool, digest: u64) -> Result<u32, PutError> {
         let mut rounds = 0;
@@ -215,10 +221,13 @@ impl TieredStore {
                 }
                 Kind::File => {
                     let file = self.file.as_ref().ok_or(GetError::Corrupt)?;
-                    let units = Units::of_bytes(word.first(), len);
                     let checksum = object.checksum.load(Ordering::Relaxed);
-                    let bytes = file.read(units, len, checksum, slots)?;
-                    return Ok((bytes, word.raw()));
+                    match file.read(word.units(), len, checksum, slots) {
+                        Ok(bytes) => return Ok((&slots[bytes], word.raw())),
+                        Err(error) if self.is_still_at(id, word) => return Err(error),
+                        // It moved on meanwhile.
+                        Err(_) => {}
+                    }
                 }
                 Kind::Remote => {
                     let remote = self.remote.as_ref().ok_or(GetError::Corrupt)?;
@@ -352,10 +361,10 @@ impl Store for TieredStore {
             }
             Kind::Remote => state.forget_remote(&self.table, id),
             Kind::File => {
-                state.numbers.give_back(&self.table, id);
+                let units = state.drop_filed(&self.table, id);
                 drop(state);
-                if let Some(file) = &self.file {
-                    file.release(Units::of_bytes(word.first(), word.len()));
+                if let (Some(file), Some(units)) = (&self.file, units) {
+                    file.release(units);
                 }
             }
         }
