@@ -46,9 +46,9 @@ impl<B: Borrower> Lending<B> {
         self.borrowers.push(borrower);
     }
 
-    /// Forgets the borrowers that are gone: they hold nothing any more.
-    pub fn forget(&mut self, mut is_gone: impl FnMut(&B) -> bool) {
-        self.borrowers.retain(|borrower| !is_gone(borrower));
+    /// Forgets the borrowers that are gone, and returns them: they hold nothing any more.
+    pub fn forget(&mut self, mut is_gone: impl FnMut(&B) -> bool) -> Vec<B> {
+        self.borrowers.extract_if(.., |borrower| is_gone(borrower)).collect()
     }
 
     /// The borrowers.
@@ -230,7 +230,7 @@ mod tests {
                     }
                     10 if !owner.children.is_empty() => {
                         let dead = owner.children.swap_remove(pick % owner.children.len());
-                        owner.lending.forget(|child| Rc::ptr_eq(&child.0, &dead.0));
+                        assert_eq!(owner.lending.forget(|child| Rc::ptr_eq(&child.0, &dead.0)).len(), 1);
                     }
                     _ => owner.look(1 + number % 8),
                 }
@@ -238,7 +238,7 @@ mod tests {
                 prop_assert!(owner.lending.held_back_slots() <= owner.extents.taken_slots());
             }
             owner.children.clear();
-            owner.lending.forget(|_| true);
+            drop(owner.lending.forget(|_| true));
             owner.look(usize::MAX);
             prop_assert_eq!((owner.lending.held_back(), owner.lending.held_back_slots()), (0, 0));
             while !owner.live.is_empty() {

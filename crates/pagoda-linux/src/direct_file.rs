@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -192,6 +192,17 @@ impl DirectFile {
         }
     }
 
+    /// The same file for another process, which can only read it.
+    ///
+    /// # Errors
+    /// Those of open(2): without `/proc`, or if this process has become another user since.
+    pub fn for_reading(&self) -> std::io::Result<Self> {
+        // Of this thread: a raw one has a table of its own.
+        let path = format!("/proc/thread-self/fd/{}", self.fd.as_raw_fd());
+        let mode = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        Ok(Self { fd: fs::openat(CWD, path, mode, Mode::empty())? })
+    }
+
     /// Writes a page, then looks for it in the page cache. This finds what no list of file systems can: an overlay on
     /// memory, a file system that takes the flag and ignores it. A single write may go through the cache all the same (ext4
     /// falls back where its journal is in the way), so it is only the answer if all of them do.
@@ -338,6 +349,11 @@ pub(crate) mod tests {
         assert_eq!((buffer[5000], buffer[4999]), (7, 0));
         assert_eq!(file.read_at(4 * ALIGN as u64, &mut buffer), Err(FileError::Short));
         assert!(matches!(file.write_at(1, &buffer), Err(FileError::Os(_))));
+        let reader = file.for_reading().expect("the same file");
+        drop(file);
+        reader.read_at(3 * ALIGN as u64, &mut buffer).expect("what was written");
+        assert_eq!((buffer[5000], buffer[4999]), (7, 0));
+        assert!(matches!(reader.write_at(3 * ALIGN as u64, &buffer), Err(FileError::Os(_))));
         assert_eq!(directory.path().read_dir().expect("readable").count(), 0);
     }
 

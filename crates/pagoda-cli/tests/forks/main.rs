@@ -12,6 +12,7 @@ mod support;
 mod borrow;
 mod family;
 mod faults;
+mod lent;
 mod plots;
 mod racing;
 mod rounds;
@@ -36,12 +37,25 @@ struct Kind {
     name: &'static str,
     body: fn(u64, u64) -> Result<String, String>,
     short: u64,
+    /// What must have counted something.
+    counters: &'static [&'static str],
+    /// The most that all its spill files together may take.
+    spilled_max: u64,
 }
 
-const KINDS: [Kind; 3] = [
-    Kind { name: "torture", body: torture::body, short: 24 },
-    Kind { name: "rounds", body: rounds::body, short: 100 },
-    Kind { name: "faults", body: faults::body, short: 24 },
+const COUNTERS: [&str; 3] = ["forks", "evictions", "faults_stored"];
+
+const KINDS: [Kind; 4] = [
+    Kind { name: "torture", body: torture::body, short: 24, counters: &COUNTERS, spilled_max: u64::MAX },
+    Kind { name: "rounds", body: rounds::body, short: 100, counters: &COUNTERS, spilled_max: u64::MAX },
+    Kind { name: "faults", body: faults::body, short: 24, counters: &COUNTERS, spilled_max: u64::MAX },
+    Kind {
+        name: "lent",
+        body: lent::body,
+        short: 10,
+        counters: &["forks", "fork_lent_bytes", "faults_spilled"],
+        spilled_max: lent::SPILLED_MAX,
+    },
 ];
 
 fn main() -> ExitCode {
@@ -85,7 +99,11 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
     };
     let told = |error| format!("seed {seed}: {error}");
     let outcome = run.run().map_err(told)?;
-    let counted = outcome.expect_some(&["forks", "evictions", "faults_stored"]).map_err(told)?;
+    let counted = outcome.expect_some(kind.counters).map_err(told)?;
+    let spilled = outcome.counter("spilled_peak_bytes").map_err(told)?;
+    if spilled > kind.spilled_max {
+        return Err(told(format!("{spilled} bytes were in its files at once; {counted}")));
+    }
     Ok(format!("seed {seed}: {}; {counted}", outcome.said.trim()))
 }
 

@@ -142,7 +142,7 @@ impl Engine {
         &self,
         table: &Table,
         stream: &Stream,
-        loan: Option<&Loan<'_>>,
+        loan: Option<&Loan>,
         buffer: &mut [u8],
         scratch: &mut Scratch,
     ) -> io::Result<()> {
@@ -167,7 +167,7 @@ impl Engine {
     fn send_page(
         &self,
         stream: &Stream,
-        loan: Option<&Loan<'_>>,
+        loan: Option<&Loan>,
         span: &Span,
         page: &Page,
         buffer: &mut [u8],

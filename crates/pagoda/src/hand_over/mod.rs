@@ -6,6 +6,8 @@
 //! the gate held exclusively as for copies, and the child puts it into its own table and store before any fault of its own is
 //! served. Its one thread of the program waits in the library's fork handler until it has everything.
 //!
+//! What lies in the parent's file is not sent but lent: the child gets the place of each page ([`crate::store::Loan`]), and reads it there.
+//!
 //! On the stream come first all ranges, then the pages, then the end; without that the child ends itself. The two sides must
 //! never both serve the child's faults, and the child's table must never miss a page that is out.
 

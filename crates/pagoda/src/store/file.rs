@@ -151,7 +151,9 @@ impl FileTier {
         self.extents.lock().has_room_for_copies()
     }
     pub fn table_bytes(&self) -> u64 {
-        self.extents.lock().table_bytes() + self.loan_bytes()
+        // One after the other: the loans' lock comes before that of the extents.
+        let loans = self.loan_bytes();
+        self.extents.lock().table_bytes() + loans
     }
     /// All units that were ever used lie below this one.
     pub(super) fn used_units(&self) -> u32 {

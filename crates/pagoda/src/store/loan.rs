@@ -1,7 +1,7 @@
 //! What a forked child reads of its parent's file in place of a copy: the place of each page is handed over, and not its bytes.
 //!
 //! The parent's file has no name, and is there as long as one of the two has it open. The parent alone writes to it, gives places
-//! out and takes them back; the child has a duplicate of the descriptor and reads. In the child such a page is an object in
+//! out and takes them back; the child has a descriptor of it for reading alone. In the child such a page is an object in
 //! the file like any other, but for its unit number: [`THEIRS`] says in whose file it is. So it is fetched, read in part, brought into
 //! memory with its place kept and freed by the same code, and only the file's tier looks at that bit. The child never writes
 //! there: what is stored anew goes to its own memory and file.
@@ -90,16 +90,17 @@ impl Default for Loans {
 }
 
 /// A file that is offered to a child.
-pub(crate) struct Loan<'a> {
-    file: &'a DirectFile,
+pub(crate) struct Loan {
+    /// The same file, for reading alone.
+    file: DirectFile,
     holds: Arc<Holds>,
     by: HoldsFile,
 }
 
-impl Loan<'_> {
+impl Loan {
     /// What the child takes.
     pub(crate) fn descriptors(&self) -> (&DirectFile, &HoldsFile) {
-        (self.file, &self.by)
+        (&self.file, &self.by)
     }
 }
 
@@ -138,7 +139,8 @@ impl FileTier {
     /// Frees what was held back and nobody holds any more. True if there was some.
     pub(super) fn take_back(&self) -> bool {
         let mut lending = self.loans.lending.lock();
-        lending.forget(|borrower| borrower.stream.is_over());
+        // Dropped without the lock: that is the kernel's work.
+        let _gone = lending.forget(|borrower| borrower.stream.is_over());
         let mut left = lending.held_back();
         let mut any = false;
         while left > 0 {
@@ -152,6 +154,7 @@ impl FileTier {
             left = left.saturating_sub(LOOKS_MOST);
             lending = self.loans.lending.lock();
         }
+        drop(lending);
         any
     }
 
@@ -165,7 +168,7 @@ impl FileTier {
 
 impl TieredStore {
     /// A loan that a child may be offered, if there is a file, and room for one borrower more.
-    pub(crate) fn loan(&self) -> Option<Loan<'_>> {
+    pub(crate) fn loan(&self) -> Option<Loan> {
         let file = self.file.as_ref()?;
         // Those that were here before may be gone.
         file.take_back();
@@ -174,11 +177,11 @@ impl TieredStore {
             return None;
         }
         let (holds, by) = Holds::create(units.div_ceil(UNITS_PER_BIT)).ok()?;
-        Some(Loan { file: &file.file, holds: Arc::new(holds), by })
+        Some(Loan { file: file.file.for_reading().ok()?, holds: Arc::new(holds), by })
     }
 
     /// The child has accepted: it is a borrower from now on, until the stream is over.
-    pub(crate) fn begin_loan(&self, loan: &Loan<'_>, stream: &Arc<Stream>) {
+    pub(crate) fn begin_loan(&self, loan: &Loan, stream: &Arc<Stream>) {
         if let Some(file) = &self.file {
             let borrower = Borrower { holds: Arc::clone(&loan.holds), stream: Arc::clone(stream) };
             file.loans.lending.lock().add(borrower);
@@ -187,7 +190,7 @@ impl TieredStore {
 
     /// Lends a page that is in the file to the borrower of `loan`, which has begun, and says what the child has to know. None if it is
     /// to be copied. The caller has the page to itself.
-    pub(crate) fn lend(&self, handle: Handle, loan: &Loan<'_>) -> Option<Vec<u8>> {
+    pub(crate) fn lend(&self, handle: Handle, loan: &Loan) -> Option<Vec<u8>> {
         let Meaning::Object(id) = handle.meaning() else { return None };
         let object = self.table.get(id)?;
         // As long as it is held, the object's place is this one.

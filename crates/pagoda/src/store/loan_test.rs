@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pagoda_core::lending::BORROWERS_MAX;
@@ -212,6 +213,7 @@ fn threads_of_parent_and_children_at_the_same_time_read_only_what_is_theirs() {
         walk(&parent, &mut held, 300, &mut Random(round + 1), &mut scratch);
         let children: Vec<_> = (0..3).filter_map(|_| fork(&parent, &held, new(), &mut scratch)).collect();
         assert!(!children.is_empty());
+        let (parent, ended) = (&parent, &AtomicBool::new(false));
         std::thread::scope(|scope| {
             for (number, mut child) in children.into_iter().enumerate() {
                 scope.spawn(move || {
@@ -224,9 +226,19 @@ fn threads_of_parent_and_children_at_the_same_time_read_only_what_is_theirs() {
                     }
                 });
             }
-            walk(&parent, &mut held, 800, &mut Random(round + 100), &mut scratch);
+            // Whoever asks what a store holds takes its locks one after the other, beside who frees and takes back.
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    while !ended.load(Ordering::Relaxed) {
+                        assert!(parent.usage().memory_committed_bytes > Bytes::ZERO);
+                        let _ = parent.file.as_ref().is_some_and(FileTier::take_back);
+                    }
+                });
+            }
+            walk(parent, &mut held, 800, &mut Random(round + 100), &mut scratch);
+            ended.store(true, Ordering::Relaxed);
         });
-        check(&parent, &held, &mut scratch);
+        check(parent, &held, &mut scratch);
     }
     assert_empties(&parent, held);
 }
