@@ -1,9 +1,11 @@
-//! Huge frames at a fixed place, for a benchmark to clear and write again and again.
+//! Huge frames at a fixed place, for a benchmark to clear and write again and again, or as a buffer that takes one fault in place
+//! of 512.
 //!
 //! They are transparent huge pages of a mapping of our own. Whether the kernel really gave them is asked of the page tables:
 //! this must never be taken for granted, because a range of OS pages is cleared just as well, and measures something else.
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 
 use pagoda_core::page::HUGE_FRAME;
 use rustix::io::Errno;
@@ -58,12 +60,7 @@ impl HugeFrames {
 
     /// All of them, as bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
-        let range = self.mapping.range();
-        // SAFETY: the mapping is readable and writable, exclusively ours and borrowed mutably; anonymous memory holds valid
-        // bytes from the start. It lives longer than the borrow.
-        unsafe {
-            std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(range.start()), range.len())
-        }
+        self
     }
 
     /// One of them.
@@ -108,6 +105,27 @@ impl HugeFrames {
     pub fn are_huge(&self) -> io::Result<bool> {
         let range = self.mapping.range();
         Ok(PagemapScanner::new()?.huge_bytes(range.start(), range.end())? == range.len())
+    }
+}
+
+impl Deref for HugeFrames {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let range = self.mapping.range();
+        // SAFETY: the mapping is readable, and written only through a mutable borrow of its one owner; anonymous memory holds
+        // valid bytes from the start. It lives longer than the borrow.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(range.start()), range.len()) }
+    }
+}
+
+impl DerefMut for HugeFrames {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let range = self.mapping.range();
+        // SAFETY: as for `deref`; it is writable, too, and borrowed mutably.
+        unsafe {
+            std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(range.start()), range.len())
+        }
     }
 }
 

@@ -128,7 +128,9 @@ impl PagemapScanner {
         let mut runs = Runs { open: None, f };
         match &mut self.buffer {
             Buffer::Scan(regions) => {
-                scan(&self.file, regions, start..end, What::is(POPULATED), &mut runs)?;
+                scan(&self.file, regions, start..end, What::is(POPULATED), &mut runs, |presence, _| {
+                    presence
+                })?;
             }
             Buffer::Entries(bytes) => read_entries(&self.file, bytes, start..end, &mut runs)?,
         }
@@ -136,9 +138,9 @@ impl PagemapScanner {
         Ok(())
     }
 
-    /// Calls `f` with each maximal run of OS pages in `start..end` that hold something and were written since this was asked last,
-    /// lowest address first, and protects them in the same step: the next write to one shows again. A page that was never
-    /// protected counts as written: all that is there the first time, and what came by a fill or a move since. What holds
+    /// Calls `f` with each maximal run of OS pages in `start..end` that hold something, lowest address first, and whether they were
+    /// written since this was asked last. Those it protects in the same step: the next write to one shows again. A page that was
+    /// never protected counts as written: all that is there the first time, and what came by a fill or a move since. What holds
     /// nothing is passed over, and not protected either: protection is a mark in a page table, and where it lies nothing can
     /// be filled. A page that the kernel moves to another frame meanwhile may lose its mark by that, and shows again.
     ///
@@ -154,14 +156,17 @@ impl PagemapScanner {
         &mut self,
         start: usize,
         end: usize,
-        f: impl FnMut(Range<usize>, Presence),
+        mut f: impl FnMut(Range<usize>, Presence, bool),
     ) -> io::Result<()> {
         assert_whole_pages(start, end);
         let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
-        let mut runs = Runs { open: None, f };
-        let what =
-            What { flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC, all: PAGE_IS_WRITTEN, any: POPULATED };
-        scan(&self.file, regions, start..end, what, &mut runs)?;
+        let mut runs = Runs { open: None, f: |run, (presence, is_written)| f(run, presence, is_written) };
+        // Of what matches the kernel protects what was written.
+        let flags = PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC;
+        let what = What { flags, shown: SHOWN | PAGE_IS_WRITTEN, ..What::is(POPULATED) };
+        scan(&self.file, regions, start..end, what, &mut runs, |presence, is_written| {
+            (presence, is_written)
+        })?;
         runs.finish();
         Ok(())
     }
@@ -177,8 +182,8 @@ impl PagemapScanner {
         assert_whole_pages(start, end);
         let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut bytes = 0;
-        let mut runs = Runs { open: None, f: |run: Range<usize>, _| bytes += run.len() };
-        scan(&self.file, regions, start..end, What::is(PAGE_IS_HUGE), &mut runs)?;
+        let mut runs = Runs { open: None, f: |run: Range<usize>, ()| bytes += run.len() };
+        scan(&self.file, regions, start..end, What::is(PAGE_IS_HUGE), &mut runs, |_, _| ())?;
         runs.finish();
         Ok(bytes)
     }
@@ -191,27 +196,27 @@ fn assert_whole_pages(start: usize, end: usize) {
     );
 }
 
-/// Joins pieces that touch, so that a run never ends where a buffer did.
-struct Runs<F> {
-    open: Option<(Range<usize>, Presence)>,
+/// Joins pieces that touch and are alike, so that a run never ends where a buffer did.
+struct Runs<K, F> {
+    open: Option<(Range<usize>, K)>,
     f: F,
 }
 
-impl<F: FnMut(Range<usize>, Presence)> Runs<F> {
-    fn push(&mut self, piece: Range<usize>, presence: Presence) {
+impl<K: PartialEq, F: FnMut(Range<usize>, K)> Runs<K, F> {
+    fn push(&mut self, piece: Range<usize>, kind: K) {
         match &mut self.open {
-            Some((run, same)) if *same == presence && run.end == piece.start => run.end = piece.end,
+            Some((run, same)) if *same == kind && run.end == piece.start => run.end = piece.end,
             open => {
-                if let Some((run, presence)) = open.replace((piece, presence)) {
-                    (self.f)(run, presence);
+                if let Some((run, kind)) = open.replace((piece, kind)) {
+                    (self.f)(run, kind);
                 }
             }
         }
     }
 
     fn finish(mut self) {
-        if let Some((run, presence)) = self.open.take() {
-            (self.f)(run, presence);
+        if let Some((run, kind)) = self.open.take() {
+            (self.f)(run, kind);
         }
     }
 }
@@ -219,30 +224,34 @@ impl<F: FnMut(Range<usize>, Presence)> Runs<F> {
 /// The categories of which a page that holds something has one.
 const POPULATED: u32 = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
 
+/// The categories by which presences differ.
+const SHOWN: u32 = PAGE_IS_PRESENT | PAGE_IS_PFNZERO;
+
 /// What a scan looks for, and what it does with what it finds.
 #[derive(Clone, Copy)]
 struct What {
     flags: u32,
-    /// What is found has all of these.
-    all: u32,
-    /// And one of these.
+    /// What is found has one of these.
     any: u32,
+    /// By which of these runs are told apart.
+    shown: u32,
 }
 
 impl What {
     /// Only looks, for what is one of these.
     const fn is(any: u32) -> Self {
-        Self { flags: 0, all: 0, any }
+        Self { flags: 0, any, shown: SHOWN }
     }
 }
 
-/// Pushes what is found.
-fn scan<F: FnMut(Range<usize>, Presence)>(
+/// Pushes what is found, as the kind that `kind` makes of its presence and of whether it was written, where that is shown.
+fn scan<K: PartialEq, F: FnMut(Range<usize>, K)>(
     file: &OwnedFd,
     regions: &mut [page_region],
     range: Range<usize>,
     what: What,
-    runs: &mut Runs<F>,
+    runs: &mut Runs<K, F>,
+    kind: impl Fn(Presence, bool) -> K,
 ) -> io::Result<()> {
     let mut from = range.start;
     while from < range.end {
@@ -256,9 +265,9 @@ fn scan<F: FnMut(Range<usize>, Presence)>(
             vec_len: regions.len() as u64,
             max_pages: 0,
             category_inverted: 0,
-            category_mask: u64::from(what.all),
+            category_mask: 0,
             category_anyof_mask: u64::from(what.any),
-            return_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_PFNZERO),
+            return_mask: u64::from(what.shown),
         };
         // SAFETY: the opcode is that of `pm_scan_arg`; the kernel writes the argument and at most `vec_len` regions
         // at `vec`, which is borrowed for the call; its write-protect flags change who is told of writes, and no content.
@@ -273,7 +282,7 @@ fn scan<F: FnMut(Range<usize>, Presence)>(
                 (false, true) => Presence::Memory,
                 (false, false) => Presence::Away,
             };
-            runs.push(region.start as usize..region.end as usize, presence);
+            runs.push(region.start as usize..region.end as usize, kind(presence, is(PAGE_IS_WRITTEN)));
         }
         let walked = argument.walk_end as usize;
         if walked <= from {
@@ -311,7 +320,7 @@ fn read_entries<F: FnMut(Range<usize>, Presence)>(
     file: &OwnedFd,
     bytes: &mut [u8],
     range: Range<usize>,
-    runs: &mut Runs<F>,
+    runs: &mut Runs<Presence, F>,
 ) -> io::Result<()> {
     let mut from = range.start;
     while from < range.end {

@@ -1,6 +1,6 @@
 //! What arrives on one channel: frames, checked one by one, unpacked and applied to the destination.
 //!
-//! Its memory is two stripes and a small buffer, whatever a frame says. What becomes of a page is [`Apply`]'s to say, above
+//! Its memory is two stripes and a small buffer, whatever a frame says; the stripes are huge frames, which fault once. What becomes of a page is [`Apply`]'s to say, above
 //! the codecs. This module must never hand on what its digest does not vouch for.
 
 use std::io::{BufReader, ErrorKind, Read};
@@ -11,8 +11,10 @@ use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame, PAYLOAD_MOST};
 use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::reply::{Failure, Reply};
+use pagoda_core::page::HUGE_FRAME;
+use pagoda_linux::digest::digest as digest_of;
+use pagoda_linux::huge_frames::HugeFrames;
 use pagoda_linux::pack;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::apply::Apply;
 use crate::codec::Unpacker;
@@ -41,8 +43,8 @@ pub(crate) struct Inlet<'a> {
     orders: &'a Orders,
     inbound: Inbound,
     unpacker: Unpacker,
-    payload: Vec<u8>,
-    content: Vec<u8>,
+    payload: HugeFrames,
+    content: HugeFrames,
     /// One block of what a store had packed.
     block: [u8; pack::BLOCK],
 }
@@ -70,7 +72,7 @@ impl<'a> Inlet<'a> {
         orders: &'a Orders,
     ) -> Result<Self, Error> {
         let input = BufReader::with_capacity(BUFFER_BYTES, connection);
-        Self::with(shared, channel, input, Inbound::new(shared.geometry, channel), orders)
+        Self::with(shared, channel, input, Inbound::new(shared.geometry, channel), true, orders)
     }
 
     /// One on which pages are asked for after a switch.
@@ -81,13 +83,14 @@ impl<'a> Inlet<'a> {
         orders: &'a Orders,
     ) -> Result<Self, Error> {
         let input = BufReader::with_capacity(BUFFER_BYTES, connection);
-        Self::with(shared, channel, input, Inbound::asked(shared.geometry), orders)
+        // Somebody waits for the few pages that come at once: they must not wait for 2 MiB to be cleared.
+        Self::with(shared, channel, input, Inbound::asked(shared.geometry), false, orders)
     }
 
     /// One that goes on after a switch.
     pub(crate) fn resumed(shared: &'a Shared<'a>, ended: Ended, orders: &'a Orders) -> Result<Self, Error> {
         let Ended { input, inbound, channel, .. } = ended;
-        Self::with(shared, channel, input, inbound.go_on(), orders)
+        Self::with(shared, channel, input, inbound.go_on(), true, orders)
     }
 
     fn with(
@@ -95,8 +98,11 @@ impl<'a> Inlet<'a> {
         channel: u16,
         input: BufReader<Connection>,
         inbound: Inbound,
+        huge: bool,
         orders: &'a Orders,
     ) -> Result<Self, Error> {
+        const _: () = assert!(PAYLOAD_MOST == HUGE_FRAME && STRIPE_BYTES == HUGE_FRAME);
+        let buffer = || HugeFrames::untouched(1, huge).map_err(Error::System);
         Ok(Self {
             shared,
             channel,
@@ -104,8 +110,8 @@ impl<'a> Inlet<'a> {
             orders,
             inbound,
             unpacker: Unpacker::new(shared.codec).map_err(Error::System)?,
-            payload: vec![0; PAYLOAD_MOST],
-            content: vec![0; STRIPE_BYTES],
+            payload: buffer()?,
+            content: buffer()?,
             block: [0; pack::BLOCK],
         })
     }
@@ -215,7 +221,7 @@ impl<'a> Inlet<'a> {
     /// Applies the content, if it is what was sent.
     fn keep(&mut self, extent: Extent, digest: u64) -> Result<(), Error> {
         let content = &self.content[..extent.len().as_usize()];
-        if xxh3_64(content) != digest {
+        if digest_of(content) != digest {
             return Err(Error::Damaged { channel: self.channel });
         }
         self.shared.progress.add(Count::Data, u64::from(extent.count()));
@@ -229,7 +235,7 @@ impl<'a> Inlet<'a> {
         let packed = &self.payload[..packed_bytes];
         let content = &mut self.content[..extent.len().as_usize()];
         let is_right = self.shared.codec != Codec::None
-            && xxh3_64(packed) == digest
+            && digest_of(packed) == digest
             && pack::unpack(packed, content.len(), 0, content, &mut self.block).is_some();
         if !is_right {
             return Err(damaged);

@@ -14,6 +14,19 @@ const WORD_BITS: u64 = u64::BITS as u64;
 /// Words of a stripe's pages.
 const STRIPE_WORDS: usize = STRIPE_PAGES as usize / u64::BITS as usize;
 
+/// The numbers of the words that have `pages`, and which bits of them.
+fn parts(pages: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
+    let mut from = pages.start;
+    std::iter::from_fn(move || {
+        let to = pages.end.min((from / WORD_BITS + 1) * WORD_BITS);
+        let len = to.checked_sub(from).filter(|len| *len > 0)?;
+        let mask = (u64::MAX >> (WORD_BITS - len)) << (from % WORD_BITS);
+        let word = (from / WORD_BITS) as usize;
+        from = to;
+        Some((word, mask))
+    })
+}
+
 /// Some pages of one stripe, numbered from its first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StripePages([u64; STRIPE_WORDS]);
@@ -22,8 +35,8 @@ impl StripePages {
     /// Adds `pages`. Panics if they reach beyond the stripe's end.
     pub fn add(&mut self, pages: Range<u32>) {
         assert!(pages.end <= STRIPE_PAGES, "page {} of a stripe", pages.end);
-        for page in pages {
-            self.0[page as usize / 64] |= 1 << (page % 64);
+        for (word, mask) in parts(u64::from(pages.start)..u64::from(pages.end)) {
+            self.0[word] |= mask;
         }
     }
     /// Takes `page` out. Panics if there is no such page.
@@ -102,15 +115,7 @@ impl PageSet {
 
     /// The words that have `pages`, and which bits of them.
     fn parts(&self, pages: Range<u64>) -> impl Iterator<Item = (&AtomicU64, u64)> {
-        let mut from = pages.start;
-        std::iter::from_fn(move || {
-            let to = pages.end.min((from / WORD_BITS + 1) * WORD_BITS);
-            let len = to.checked_sub(from).filter(|len| *len > 0)?;
-            let mask = (u64::MAX >> (WORD_BITS - len)) << (from % WORD_BITS);
-            let word = &self.words[(from / WORD_BITS) as usize];
-            from = to;
-            Some((word, mask))
-        })
+        parts(pages).map(|(word, mask)| (&self.words[word], mask))
     }
 
     /// Whether `page` is in it. Panics if it lies beyond the last stripe.

@@ -6,6 +6,7 @@
 //! the budget, by the same reclaim as a fault.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::migrate::geometry::STRIPE_BYTES;
@@ -34,6 +35,16 @@ enum Placed {
     Again,
     /// There is no frame.
     NoMemory,
+}
+
+/// As [`try_take`], of an entry that is likely to be as it was made. Entries are memory that reads as zero: to look at one first
+/// would be a fault of its own, before that of writing to it.
+fn take_fresh(entry: &AtomicU64) -> Option<Word> {
+    let (empty, taken) = (Word::EMPTY.bits(), Word::EMPTY.busy().bits());
+    match entry.compare_exchange(empty, taken, Ordering::AcqRel, Ordering::Relaxed) {
+        Ok(_) => Some(Word::EMPTY),
+        Err(_) => try_take(entry),
+    }
 }
 
 impl Engine {
@@ -110,7 +121,7 @@ impl Engine {
         let span = table.find(range.start()).ok_or_else(gone)?;
         let within = span.range().intersection(range).ok_or_else(gone)?;
         let first = span.page(table.page_at(span, range.start()).index, within, table.entry_bytes());
-        let Some(word) = try_take(span.entry(first.index)) else { return Ok(Placed::Again) };
+        let Some(word) = take_fresh(span.entry(first.index)) else { return Ok(Placed::Again) };
         let fresh = match word.backing() {
             Backing::None => first.granules.without(word.resident()),
             Backing::Slot(_) | Backing::Handle(_) => Granules::NONE,
@@ -174,7 +185,7 @@ impl Engine {
             if taken.len() >= fits || span.page(index, within, entry_bytes).granules != all {
                 return;
             }
-            let Some(word) = try_take(span.entry(index)) else { return };
+            let Some(word) = take_fresh(span.entry(index)) else { return };
             if word.backing() != Backing::None || !word.resident().is_empty() {
                 return give(span.entry(index), word);
             }

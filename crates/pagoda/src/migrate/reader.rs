@@ -138,7 +138,8 @@ impl LiveReader for RegionReader<'_> {
         }
         for run in inside.runs() {
             let offset = (first + u64::from(run.start)) as usize * OS_PAGE;
-            self.source.memory.read_at(offset, room.put(run));
+            // A page that is written meanwhile was protected before, and shows at the next look.
+            self.source.memory.copy_at(offset, room.put(run));
         }
         let told = |run: Range<u32>| first + u64::from(run.start)..first + u64::from(run.end);
         room.content().runs().for_each(|run| self.source.told.add(told(run)));

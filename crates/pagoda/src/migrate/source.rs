@@ -14,7 +14,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::entry::{Backing, Word};
 use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
 use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::page::OS_PAGE;
@@ -106,22 +106,25 @@ impl<'a> RegionSource<'a> {
     /// Looks at one part, with the gate closed.
     fn look(&self, looking: &mut Looking, look: PageRange, data: &PageSet, zero: &PageSet) -> io::Result<()> {
         let table = self.engine.gate_exclusive();
-        let mut there = vec![StripePages::default(); look.len().div_ceil(STRIPE_BYTES)];
+        // What holds something, here or out. The kernel's page of zeroes is nothing.
+        let mut held = vec![StripePages::default(); look.len().div_ceil(STRIPE_BYTES)];
+        let mut hold = |from: usize, to: usize| {
+            let (mut page, end) = ((from - look.start()) / OS_PAGE, (to - look.start()) / OS_PAGE);
+            while page < end {
+                let (stripe, first) = (page / STRIPE_PAGES as usize, page % STRIPE_PAGES as usize);
+                let count = (end - page).min(STRIPE_PAGES as usize - first);
+                held[stripe].add(first as u32..(first + count) as u32);
+                page += count;
+            }
+        };
         let Looking { scanner, is_first } = looking;
-        scanner.populated_runs(look.start(), look.end(), |run, presence| {
-            if *is_first && presence != Presence::ZeroPage {
+        scanner.take_written(look.start(), look.end(), |run, presence, is_written| {
+            if presence == Presence::ZeroPage {
+                return;
+            }
+            hold(run.start, run.end);
+            if is_written || *is_first {
                 data.add(self.page_number(run.start)..self.page_number(run.end));
-            }
-            for address in run.step_by(OS_PAGE) {
-                let page = ((address - look.start()) / OS_PAGE) as u32;
-                there[(page / STRIPE_PAGES) as usize].add(page % STRIPE_PAGES..page % STRIPE_PAGES + 1);
-            }
-        })?;
-        scanner.take_written(look.start(), look.end(), |run, presence| {
-            let pages = self.page_number(run.start)..self.page_number(run.end);
-            match presence {
-                Presence::Memory | Presence::Away => data.add(pages),
-                Presence::ZeroPage => self.add_told(pages, zero),
             }
         })?;
         let entry_bytes = self.engine.entry_bytes();
@@ -137,37 +140,27 @@ impl<'a> RegionSource<'a> {
                 give(span.entry(index), word);
             }
             let out = match word.backing() {
-                Backing::None => Granules::NONE,
+                Backing::None => return,
                 Backing::Slot(_) | Backing::Handle(_) => page.granules.without(word.resident()),
             };
-            if !word.is_sent() {
-                for (from, to) in out.runs() {
-                    let first = self.page_number(at(from));
-                    data.add(first..first + u64::from(to - from));
-                }
-            }
-            for (from, to) in page.granules.without(out).runs() {
-                let first = self.page_number(at(from));
-                let pages = first..first + u64::from(to - from);
-                if self.told.has_any(pages.clone()) {
-                    let is_there = |page: &u64| {
-                        let page = (page - self.page_number(look.start())) as u32;
-                        there[(page / STRIPE_PAGES) as usize].has(page % STRIPE_PAGES)
-                    };
-                    pages.filter(|page| !is_there(page)).for_each(|page| self.add_told(page..page + 1, zero));
+            for (from, to) in out.runs() {
+                let (start, len) = (at(from), (to - from) as usize * OS_PAGE);
+                hold(start, start + len);
+                if !word.is_sent() {
+                    data.add(self.page_number(start)..self.page_number(start + len));
                 }
             }
         });
+        for (first, held) in (self.page_number(look.start())..).step_by(STRIPE_PAGES as usize).zip(held) {
+            for gone in self.told.stripe(first).without(held).runs() {
+                zero.add(first + u64::from(gone.start)..first + u64::from(gone.end));
+            }
+        }
         if managed == look.len() {
             Ok(())
         } else {
             Err(io::Error::new(io::ErrorKind::NotFound, "a part of the region was unmapped"))
         }
-    }
-
-    /// Adds those of `pages`, which are zero, of which the other side holds something.
-    fn add_told(&self, pages: std::ops::Range<u64>, zero: &PageSet) {
-        pages.filter(|page| self.told.has(*page)).for_each(|page| zero.add(page..page + 1));
     }
 }
 

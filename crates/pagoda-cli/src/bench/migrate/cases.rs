@@ -58,6 +58,11 @@ impl Case {
         }
     }
 
+    /// Whether there is anything in it that was never touched.
+    pub const fn leaves_untouched(self) -> bool {
+        matches!(self, Self::Untouched | Self::Sparse)
+    }
+
     /// Fills a fresh region.
     pub fn fill(self, region: &mut Region) {
         let pages = Pages::new(1, INCOMPRESSIBLE);
