@@ -15,12 +15,12 @@ use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
 use pagoda_core::migrate::reply::{REPLY_BYTES, Reply};
 use pagoda_core::size::Bytes;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// The first bytes of the input as a message with a right checksum.
 fn message<const N: usize>(input: &[u8]) -> Option<[u8; N]> {
     let mut bytes = *input.first_chunk::<N>()?;
-    let checksum = xxh3_64(&bytes[..N - 8]);
+    let checksum = XxHash3_64::oneshot(&bytes[..N - 8]);
     bytes[N - 8..].copy_from_slice(&checksum.to_le_bytes());
     Some(bytes)
 }

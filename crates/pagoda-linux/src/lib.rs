@@ -10,7 +10,6 @@ pub mod careful_copy;
 pub mod cgroup;
 pub mod clear;
 pub mod contiguity;
-pub mod digest;
 pub mod direct_file;
 pub mod doorbell;
 pub mod fault_signal;

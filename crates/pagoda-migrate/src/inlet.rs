@@ -12,9 +12,9 @@ use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::reply::{Failure, Reply};
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_linux::digest::digest as digest_of;
 use pagoda_linux::huge_frames::HugeFrames;
 use pagoda_linux::pack;
+use twox_hash::XxHash3_64;
 
 use crate::apply::Apply;
 use crate::codec::Unpacker;
@@ -221,7 +221,7 @@ impl<'a> Inlet<'a> {
     /// Applies the content, if it is what was sent.
     fn keep(&mut self, extent: Extent, digest: u64) -> Result<(), Error> {
         let content = &self.content[..extent.len().as_usize()];
-        if digest_of(content) != digest {
+        if XxHash3_64::oneshot(content) != digest {
             return Err(Error::Damaged { channel: self.channel });
         }
         self.shared.progress.add(Count::Data, u64::from(extent.count()));
@@ -235,7 +235,7 @@ impl<'a> Inlet<'a> {
         let packed = &self.payload[..packed_bytes];
         let content = &mut self.content[..extent.len().as_usize()];
         let is_right = self.shared.codec != Codec::None
-            && digest_of(packed) == digest
+            && XxHash3_64::oneshot(packed) == digest
             && pack::unpack(packed, content.len(), 0, content, &mut self.block).is_some();
         if !is_right {
             return Err(damaged);

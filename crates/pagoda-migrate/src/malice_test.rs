@@ -7,7 +7,7 @@ use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_linux::testing::directory::names;
 use proptest::prelude::*;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::codec::Packer;
 use crate::destination::{Destination, ImageDestination, MemoryDestination};
@@ -38,7 +38,7 @@ fn raw_header(kind: u8, count: u32, first: u64, what: u64) -> Vec<u8> {
     for field in [0, first, what, 0] {
         bytes.extend(field.to_le_bytes());
     }
-    bytes.extend(xxh3_64(&bytes).to_le_bytes());
+    bytes.extend(XxHash3_64::oneshot(&bytes).to_le_bytes());
     assert_eq!(bytes.len(), FRAME_BYTES);
     bytes
 }
@@ -80,7 +80,7 @@ fn malices() -> Vec<Malice> {
         malice("a commit without an end", [sync(0, 1, 0), frame(1, Body::Commit)].concat(), is_violation),
         malice("a switch without an end", [sync(0, 1, 0), frame(1, Body::Switch)].concat(), is_violation),
         malice("a half frame", frame(0, zero(0, 1))[..20].to_vec(), is_lost),
-        malice("a half payload", stored(xxh3_64(&page))[..FRAME_BYTES + 9].to_vec(), |e| {
+        malice("a half payload", stored(XxHash3_64::oneshot(&page))[..FRAME_BYTES + 9].to_vec(), |e| {
             matches!(e, Error::Lost { .. })
         }),
         malice("an end, and nothing of the other channel", [sync(0, 1, 0), end(1)].concat(), |e| {
@@ -97,8 +97,11 @@ fn malices() -> Vec<Malice> {
         let (zeroes, mut packed) = (vec![0; 2 << 20], vec![0; 2 << 20]);
         let len = Packer::new(codec).expect("memory").pack(&zeroes, &mut packed);
         let len = len.map_or(100, |len| len.min(PAGE - 1));
-        let body =
-            Body::Data { extent: extent(0, 1), packed_bytes: len as u32, digest: xxh3_64(&zeroes[..PAGE]) };
+        let body = Body::Data {
+            extent: extent(0, 1),
+            packed_bytes: len as u32,
+            digest: XxHash3_64::oneshot(&zeroes[..PAGE]),
+        };
         let says = [frame(0, body), packed[..len].to_vec()].concat();
         all.push(Malice { what: "a bomb", codec, says, is_noticed: is_damaged });
         let says = [frame(0, body), vec![0x5a; len]].concat();

@@ -12,8 +12,8 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::rate::Line;
 use pagoda_core::migrate::reply::Reply;
 use pagoda_core::size::Bytes;
-use pagoda_linux::digest::digest;
 use pagoda_linux::thread::now_ns;
+use twox_hash::XxHash3_64;
 
 use crate::codec::Packer;
 use crate::connection::{Connection, lost};
@@ -109,7 +109,7 @@ impl<'a> Outlet<'a> {
     /// Sends pages with their content.
     pub(crate) fn content(&mut self, extent: Extent, content: &[u8]) -> Result<(), Error> {
         self.shared.progress.add(Count::Data, u64::from(extent.count()));
-        let digest = digest(content);
+        let digest = XxHash3_64::oneshot(content);
         let worth = content.len() - (content.len() >> WORTH_SHIFT);
         match self.packer.pack(content, &mut self.packed[..worth]) {
             Some(len) => {
@@ -126,7 +126,8 @@ impl<'a> Outlet<'a> {
     /// Sends a base page as a store has packed it.
     pub(crate) fn packed(&mut self, extent: Extent, packed: &[u8]) -> Result<(), Error> {
         self.shared.progress.add(Count::Packed, u64::from(extent.count()));
-        let body = Body::Packed { extent, packed_bytes: packed.len() as u32, digest: digest(packed) };
+        let body =
+            Body::Packed { extent, packed_bytes: packed.len() as u32, digest: XxHash3_64::oneshot(packed) };
         self.frame(body, packed)
     }
 

@@ -9,7 +9,7 @@ use pagoda_core::migrate::frame::{Body, Frame};
 use pagoda_core::migrate::geometry::{Geometry, IMAGE_MOST};
 use pagoda_core::migrate::handshake::{Codec, Hello, Refusal};
 use pagoda_linux::pagemap::{PagemapScanner, Presence};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::*;
 use crate::destination::{ImageDestination, MemoryDestination};
@@ -26,7 +26,7 @@ fn send_rounds(to: &Endpoint, rounds: &[&[(u64, u32, u8)]]) {
             let body = match byte {
                 0 => Body::Zero { extent },
                 byte if byte % 2 == 0 => Body::Filled { extent, word: [byte; 8] },
-                _ => Body::Stored { extent, digest: xxh3_64(&content) },
+                _ => Body::Stored { extent, digest: XxHash3_64::oneshot(&content) },
             };
             connection.send(&outbound.frame(body).encode()).expect("sent");
             if byte % 2 == 1 {

@@ -4,7 +4,7 @@
 //! a message. That checks the checksum, what is reserved and what is out of range in one place. Offsets depend on
 //! the layout alone and never on what a message says, so that neither side can run off the end.
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Why bytes are not a message: they were damaged on the way, or nobody who speaks this protocol wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl<const N: usize> Put<N> {
     /// The message with its checksum, which has to be all that is missing.
     pub(super) fn seal(mut self) -> [u8; N] {
         assert!(self.at + CHECKSUM_BYTES == N, "a layout of {N} bytes ends with its checksum");
-        let checksum = xxh3_64(&self.bytes[..self.at]);
+        let checksum = XxHash3_64::oneshot(&self.bytes[..self.at]);
         self.bytes[self.at..].copy_from_slice(&checksum.to_le_bytes());
         self.bytes
     }

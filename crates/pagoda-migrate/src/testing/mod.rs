@@ -12,7 +12,7 @@ use pagoda_core::migrate::frame::Body;
 use pagoda_core::migrate::geometry::{Extent, Geometry};
 use pagoda_core::migrate::handshake::{Codec, Hello, PROOF_BYTES};
 use pagoda_core::size::Bytes;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::codec::Packer;
 use crate::connection::Connection;
@@ -88,7 +88,7 @@ pub(crate) fn eight_pages() -> Vec<u8> {
 
 /// What a sender says of `content`, packed if that makes it smaller.
 pub(crate) fn packed(outbound: &mut Outbound, codec: Codec, extent: Extent, content: &[u8]) -> Vec<u8> {
-    let (digest, mut packed) = (xxh3_64(content), vec![0; content.len()]);
+    let (digest, mut packed) = (XxHash3_64::oneshot(content), vec![0; content.len()]);
     let (body, payload) = match Packer::new(codec).expect("memory").pack(content, &mut packed) {
         Some(len) => (Body::Data { extent, packed_bytes: len as u32, digest }, &packed[..len]),
         None => (Body::Stored { extent, digest }, content),

@@ -20,7 +20,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::mapped_file::MappedFile;
 use pagoda_linux::uffd::Errno as KernelErrno;
 use pagoda_linux::words::zeroed_words;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use super::ahead::Orders;
 use super::dirty::Dirty;
@@ -189,7 +189,7 @@ impl PageFile {
     }
 
     fn digest(&self, content: &[u8]) -> u64 {
-        xxh3_64_with_seed(content, self.seed).max(1)
+        XxHash3_64::oneshot_with_seed(self.seed, content).max(1)
     }
 
     /// The OS pages of an entry that the file has something of: their number, and their bytes.

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_linux::pack::{BLOCK, header_bytes};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use super::by_number::ByNumber;
 
@@ -44,7 +44,7 @@ impl BlockDigests {
 
     /// Of a packed block. Never 0, which says that there is none.
     pub fn digest(&self, packed: &[u8]) -> u64 {
-        xxh3_64_with_seed(packed, self.seed).max(1)
+        XxHash3_64::oneshot_with_seed(self.seed, packed).max(1)
     }
 
     /// Notes the packed blocks of an object, in the order of its page.

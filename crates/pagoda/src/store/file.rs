@@ -8,7 +8,7 @@ use pagoda_core::extents::{Extents, Run, SLOT, UNIT, Units};
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, FileError};
 use pagoda_linux::lock::Lock;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use super::loan::{Loans, THEIRS};
 use super::{FileConfig, GetError, OpenError};
@@ -52,7 +52,7 @@ pub(super) const READ_IS_HELD: u32 = 2;
 
 /// Says which bytes belong at a place: those of another place have another sum even if they are intact.
 pub(super) fn checksum(place: u64, bytes: &[u8]) -> u64 {
-    xxh3_64_with_seed(bytes, place)
+    XxHash3_64::oneshot_with_seed(place, bytes)
 }
 
 /// The same of bytes in these units, of whosever file.

@@ -11,7 +11,7 @@ use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::lock::Lock;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use super::block_digests::{self, BlockDigests};
 use super::file::{Batch, FileTier};
@@ -145,7 +145,7 @@ impl TieredStore {
     /// What tells a page that was written from one that was not: two different ones have the same digest once in 2^64, less
     /// often than memory errs. Never 0.
     pub(super) fn digest(&self, page: &[u8]) -> u64 {
-        xxh3_64_with_seed(page, self.seed).max(1)
+        XxHash3_64::oneshot_with_seed(self.seed, page).max(1)
     }
 
     /// Whether an object still is where its word said. What was read there was its own then, and its checksum that of this place;

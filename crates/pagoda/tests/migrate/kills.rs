@@ -18,7 +18,7 @@ fn digest(region: &Region) -> u64 {
     let mut page = [0; PAGE];
     (0..region.len()).step_by(PAGE).fold(0, |digest, offset| {
         region.read_at(offset, &mut page);
-        xxhash_rust::xxh3::xxh3_64_with_seed(&page, digest)
+        twox_hash::XxHash3_64::oneshot_with_seed(digest, &page)
     })
 }
 
