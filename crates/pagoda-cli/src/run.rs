@@ -21,6 +21,7 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::process::{self, Inherited};
+use pagoda_linux::secret::Secret;
 
 use crate::output_file::OutputFile;
 use crate::place::{self, TreeFile};
@@ -98,6 +99,8 @@ struct Managed {
     preload: PathBuf,
     tree: TreeFile,
     config: Config,
+    /// The remote store's password, for who is managed; the configuration says where.
+    _password: Option<Secret>,
     /// Goes with this value, and its memory with the last process that writes to it.
     trace: Option<Trace>,
 }
@@ -152,6 +155,10 @@ fn remote(args: &RunArgs) -> Result<Option<RemoteAddress>, Refusal> {
         }
         address.password = Some(password::first_line(file)?);
     }
+    let password = remote.as_ref().and_then(|address| address.password.as_ref());
+    if password.is_some_and(|password| password.len() > config::PASSWORD_BYTES_MAX) {
+        return Err(Refusal::own("--remote-store: its password is too long; give one of 1024 bytes at most"));
+    }
     Ok(remote)
 }
 
@@ -172,6 +179,14 @@ fn prepare(
     let trace = args.trace.as_ref().map(|_| Trace::create()).transpose().map_err(|error| {
         Refusal::own(format!("could not make a file in memory ({error}); free some, or leave --trace out"))
     })?;
+    let mut remote = remote;
+    let password = remote.as_mut().and_then(|address| address.password.take());
+    let password = password.map(|password| Secret::create(c"pagoda-password", password.as_bytes()));
+    let password = password.transpose().map_err(|error| {
+        Refusal::own(format!(
+            "could not hand the remote store's password over ({error}); raise `ulimit -n` by 16"
+        ))
+    })?;
     let config = Config {
         budget,
         base_page: args.base_page,
@@ -182,11 +197,12 @@ fn prepare(
         fetch_ahead: !args.no_fetch_ahead,
         remote,
         remote_limit: args.remote_limit.unwrap_or(Bytes::new(u64::MAX)),
+        remote_password: password.as_ref().map(Secret::path),
         zones: args.zone.clone(),
         zone_policy: args.zone_policy,
         trace: trace.as_ref().map(Trace::path),
     };
-    Ok(Managed { preload, tree, config, trace })
+    Ok(Managed { preload, tree, config, _password: password, trace })
 }
 
 /// Whether this machine lets the engine evict safely.

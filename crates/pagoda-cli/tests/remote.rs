@@ -52,6 +52,10 @@ fn begin(url: &str, stats: &Path, password: Option<&Path>) -> Child {
         command.arg("--remote-password-file").arg(file);
     }
     command.arg("--stats").arg(stats).arg("--");
+    if password.is_some() {
+        // One that it starts has what it has.
+        command.args(["sh", "-c", "\"$@\"; exit $?", "sh"]);
+    }
     command.arg(std::env::current_exe().expect("a path")).args(["--exact", "filler", "--nocapture"]);
     command.env(ROLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
     command.stderr(Stdio::piped()).spawn().expect("pagoda starts")
@@ -117,13 +121,14 @@ fn a_program_whose_memory_is_at_a_server_reads_it_right_or_is_ended() {
     }
 }
 
-/// The arguments of a process and of all below it.
-fn arguments(pid: u32) -> String {
-    let mut text = fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("it lives");
+/// The arguments, say, of a process and of all below it.
+fn all_below(pid: u32, what: &str) -> String {
+    let mut text = fs::read_to_string(format!("/proc/{pid}/{what}")).expect("it lives");
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
     for task in tasks {
         let children = fs::read_to_string(task.expect("an entry").path().join("children")).expect("it lives");
-        children.split_whitespace().for_each(|child| text += &arguments(child.parse().expect("a number")));
+        let children = children.split_whitespace().map(|child| child.parse().expect("a number"));
+        children.for_each(|child| text += &all_below(child, what));
     }
     text
 }
@@ -131,7 +136,7 @@ fn arguments(pid: u32) -> String {
 const PASSWORD: &str = "open sesame;%@";
 
 #[test]
-fn a_password_from_a_file_opens_the_server_to_its_user_and_is_in_no_arguments() {
+fn a_password_from_a_file_opens_the_server_to_its_user_and_is_in_no_arguments_and_no_environment() {
     if !can_run() {
         return;
     }
@@ -145,9 +150,15 @@ fn a_password_from_a_file_opens_the_server_to_its_user_and_is_in_no_arguments() 
     // It was read before the program began.
     let said = wait_for(&mut child, "filled");
     fs::remove_file(&file).expect("it is there");
-    let arguments = arguments(child.id());
+    let arguments = all_below(child.id(), "cmdline");
+    let environments = all_below(child.id(), "environ");
     assert!(arguments.contains("redis://pager@127.0.0.1") && arguments.contains("filler"), "{arguments}");
     assert!(!arguments.contains("sesame"), "{arguments}");
+    assert!(
+        environments.matches("PAGODA_CONFIG=").count() > 1
+            && environments.contains("redis://pager@127.0.0.1")
+    );
+    assert!(!environments.contains("sesame"), "{environments}");
     std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"\n").expect("it reads");
     let text = std::io::read_to_string(said).expect("text");
     let output = child.wait_with_output().expect("it ends");

@@ -39,6 +39,7 @@ pub mod proportional;
 pub mod range;
 mod raw_syscall;
 pub mod region_memory;
+pub mod secret;
 pub mod shared_file;
 pub mod space;
 pub mod sparse_file;

@@ -51,13 +51,13 @@ static ENGINE: AtomicPtr<ProcessEngine> = AtomicPtr::new(std::ptr::null_mut());
 /// pointer, but not what it points to.
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
 
-/// The tree, the configuration's text and how threads are laid out: what a child needs to begin anew. In this library's own
+/// The tree, the configuration's text with the password of its remote store, and how threads are laid out: what a child needs to begin anew. In this library's own
 /// data, which a child has, too.
 static TREE: OnceLock<Tree> = OnceLock::new();
 static CONFIG: OnceLock<ConfigText> = OnceLock::new();
 static LAYOUT: OnceLock<Option<ThreadLayout>> = OnceLock::new();
 
-/// The longest configuration: two paths, escaped.
+/// The longest configuration: two paths and a password, escaped.
 const CONFIG_BYTES: usize = 16 << 10;
 
 struct ConfigText {
@@ -100,15 +100,17 @@ static CONSTRUCTOR: extern "C" fn() = construct;
 extern "C" fn construct() {
     crate::hooks::resolve();
     let Some(text) = std::env::var_os("PAGODA_CONFIG") else { return };
-    let text = text.as_bytes();
-    let config = match Config::from_env(text) {
-        Ok(config) if text.len() <= CONFIG_BYTES => config,
-        // Without a configuration there is no tree file to say so in.
-        _ => exit_process(OWN_FAILURE),
-    };
+    // Without a configuration there is no tree file to say so in.
+    let Ok(mut config) = Config::from_env(text.as_bytes()) else { exit_process(OWN_FAILURE) };
     let Some(path) = &config.counters else { return };
     // A process whose `pagoda run` has ended finds no file, and needs none.
     let Ok(tree) = Tree::open(path) else { return };
+    config.keep_password();
+    let text = config.to_env();
+    let text = text.as_bytes();
+    if text.len() > CONFIG_BYTES {
+        exit_process(OWN_FAILURE);
+    }
     let mut bytes = [0; CONFIG_BYTES];
     bytes[..text.len()].copy_from_slice(text);
     let _ = CONFIG.set(ConfigText { bytes, len: text.len() });

@@ -130,11 +130,9 @@ pub(crate) fn assemble(
     let limit = store_most(config.budget);
     let file = (config.file_limit > Bytes::ZERO)
         .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
-    let remote = config.remote.clone().map(|address| RemoteConfig {
-        address,
-        limit: config.remote_limit,
-        expiry: REMOTE_EXPIRY,
-    });
+    let remote = config.remote_with_password().map_err(|error| StartError::RemoteStore((&error).into()))?;
+    let remote =
+        remote.map(|address| RemoteConfig { address, limit: config.remote_limit, expiry: REMOTE_EXPIRY });
     let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file, remote })
         .map_err(|error| store_error(&error))?
         .releasing_by(policies.release, Bytes::new(QUEUED_BUDGETS * config.budget.get()));

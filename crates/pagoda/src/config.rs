@@ -1,7 +1,7 @@
 //! The configuration of one managed process, and the one string that carries it through `PAGODA_CONFIG`.
 //!
 //! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;fetch-ahead=1;remote=ADDRESS;remote-limit=BYTES;
-//! zones=NAME=BYTES@PLACE,...;zone-policy=NAME;trace=PATH`, in one line, remote and its limit only if there is a remote store, zones and
+//! remote-password=PATH;zones=NAME=BYTES@PLACE,...;zone-policy=NAME;trace=PATH`, in one line, remote and its limit only if there is a remote store, its password's path only if it has one, zones and
 //! their policy only if there are several, the trace only if there is one. A path may hold any byte but NUL: `%`, `;` and NUL are written as `%` and
 //! two hexadecimal digits. Reading must never guess: a field that is
 //! unknown, missing or given twice is an error, for then the two sides are of different versions.
@@ -50,8 +50,10 @@ pub struct Config {
     pub best_effort: bool,
     /// Who reads upwards gets some pages more with a fault than the one it is for.
     pub fetch_ahead: bool,
-    /// The remote store, if there is one. Whoever can read the process's environment can read its password.
+    /// The remote store, if there is one. A password in it would stand in the environment: see `remote_password`.
     pub remote: Option<RemoteAddress>,
+    /// Where its password is read, a [`Secret`](pagoda_linux::secret::Secret) of `pagoda run`; none if the address has what it takes.
+    pub remote_password: Option<PathBuf>,
     /// The most that may be held there; nothing without one.
     pub remote_limit: Bytes,
     /// The zones that the budget is divided among, which are all of it; none if it is not divided.
@@ -111,12 +113,13 @@ const BEST_EFFORT: &str = "best-effort";
 const FETCH_AHEAD: &str = "fetch-ahead";
 const REMOTE: &str = "remote";
 const REMOTE_LIMIT: &str = "remote-limit";
+const REMOTE_PASSWORD: &str = "remote-password";
 const ZONES: &str = "zones";
 const ZONE_POLICY: &str = "zone-policy";
 const TRACE: &str = "trace";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     BUDGET,
     BASE,
     COUNTERS,
@@ -126,6 +129,7 @@ const FIELDS: [&str; 12] = [
     FETCH_AHEAD,
     REMOTE,
     REMOTE_LIMIT,
+    REMOTE_PASSWORD,
     ZONES,
     ZONE_POLICY,
     TRACE,
@@ -149,6 +153,10 @@ impl Config {
         if let Some(remote) = &self.remote {
             let rest = format!(";{REMOTE}={remote};{REMOTE_LIMIT}={}", self.remote_limit.get());
             text.extend_from_slice(rest.as_bytes());
+        }
+        if let Some(path) = &self.remote_password {
+            text.extend_from_slice(b";remote-password=");
+            escape(path.as_os_str(), &mut text);
         }
         if !self.zones.is_empty() {
             let zones: Vec<String> = self.zones.iter().map(ZoneConfig::to_string).collect();
@@ -186,6 +194,7 @@ impl Config {
             fetch_ahead,
             remote,
             remote_limit,
+            remote_password,
             zones,
             zone_policy,
             trace,
@@ -203,6 +212,7 @@ impl Config {
                 Some(_) => parse(REMOTE_LIMIT, remote_limit)?,
                 None => Bytes::ZERO,
             },
+            remote_password: remote_password.map(|value| path(REMOTE_PASSWORD, value)).transpose()?,
             zone_policy: match zones {
                 Some(_) => parse(ZONE_POLICY, zone_policy)?,
                 None => ZonePolicy::default(),
@@ -212,6 +222,32 @@ impl Config {
                 list.split(|&byte| byte == b',').map(|zone| parse(ZONES, Some(zone))).collect()
             })?,
         })
+    }
+}
+
+/// The longest password that `pagoda run` hands over.
+pub const PASSWORD_BYTES_MAX: usize = 1024;
+
+impl Config {
+    /// The remote store with its password, which is read where it is.
+    ///
+    /// # Errors
+    /// It can't be read: `pagoda run` has ended, or is another user's.
+    pub fn remote_with_password(&self) -> std::io::Result<Option<RemoteAddress>> {
+        let mut remote = self.remote.clone();
+        if let (Some(address), Some(path)) = (&mut remote, &self.remote_password) {
+            address.password = Some(pagoda_linux::secret::read(path, PASSWORD_BYTES_MAX)?);
+        }
+        Ok(remote)
+    }
+
+    /// Reads the password while `pagoda run` is there to be asked: a process that forks when that is gone has it. If it can't be
+    /// read all stays as it is, and the engine says so when it starts.
+    pub fn keep_password(&mut self) {
+        if let Ok(Some(remote)) = self.remote_with_password() {
+            self.remote = Some(remote);
+            self.remote_password = None;
+        }
     }
 }
 
@@ -286,6 +322,7 @@ mod tests {
             fetch_ahead,
             remote: None,
             remote_limit: Bytes::ZERO,
+            remote_password: None,
             zones: Vec::new(),
             zone_policy: ZonePolicy::default(),
             trace: None,
@@ -299,7 +336,7 @@ mod tests {
             store in proptest::collection::vec(1u8.., 1..40),
             budget: u64, file: u64, flags: [bool; 2], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
             zones in proptest::collection::vec("[a-z]{1,9}=[0-9]{1,9}(|@remote|@node[0-9]{1,5})", 0..4),
-            trace in proptest::option::of("/[ -~]{1,9}"),
+            trace in proptest::option::of("/[ -~]{1,9}"), password in proptest::option::of("/[ -~]{1,9}"),
         ) {
             let mut config = config(counters, store, budget, file, flags);
             if let Some(password) = remote {
@@ -313,6 +350,7 @@ mod tests {
                 config.zone_policy = ZonePolicy::ALL[config.zones.len()];
             }
             config.trace = trace.map(PathBuf::from);
+            config.remote_password = password.map(PathBuf::from);
             prop_assert_eq!(Config::from_env(config.to_env().as_bytes()), Ok(config));
         }
 
@@ -320,6 +358,26 @@ mod tests {
         fn no_text_makes_reading_panic(text in proptest::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(Config::from_env(&text).is_err());
         }
+    }
+
+    #[test]
+    fn a_password_is_read_where_it_is_and_kept_by_who_has_asked() {
+        let secret = pagoda_linux::secret::Secret::create(c"a-test's", b"sesame").expect("memory");
+        let mut config = config(None, b"/s".to_vec(), 1, 2, [false; 2]);
+        config.remote = Some("redis://127.0.0.1:6379".parse().expect("an address"));
+        config.remote_password = Some(secret.path());
+        let text = config.to_env().into_string().expect("UTF-8");
+        assert!(!text.contains("sesame"), "{text}");
+        let mut other = Config::from_env(text.as_bytes()).expect("readable");
+        other.keep_password();
+        drop(secret);
+        let password = |config: &Config| {
+            config.remote_with_password().map(|remote| remote.expect("there is one").password).ok()
+        };
+        assert_eq!(password(&other), Some(Some("sesame".to_owned())));
+        assert_eq!(password(&config), None, "its maker is gone");
+        config.keep_password();
+        assert!(config.remote_password.is_some(), "the engine says so when it starts");
     }
 
     #[test]

@@ -280,6 +280,7 @@ impl Manager {
             fetch_ahead: true,
             remote: None,
             remote_limit: Bytes::ZERO,
+            remote_password: None,
             zones: Vec::new(),
             zone_policy: ZonePolicy::default(),
             trace: None,

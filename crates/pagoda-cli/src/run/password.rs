@@ -6,11 +6,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use pagoda::config::PASSWORD_BYTES_MAX;
+
 use crate::refusal::Refusal;
 
-/// The longest first line that is taken: a password of Redis as `ACL GENPASS` makes one has 64 bytes, and escaped it has to fit
-/// the configuration beside two paths.
-const BYTES_MAX: usize = 1024;
+/// The longest password that is taken: one of Redis as `ACL GENPASS` makes it has 64 bytes.
+const BYTES_MAX: usize = PASSWORD_BYTES_MAX;
 
 /// The file's first line, without its end. A pipe will do: it is read once, and no further than that line may reach.
 ///

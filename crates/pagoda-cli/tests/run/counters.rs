@@ -105,6 +105,7 @@ fn the_program_is_told_its_configuration() {
         fetch_ahead: false,
         remote: None,
         remote_limit: Bytes::ZERO,
+        remote_password: None,
         zones: Vec::new(),
         zone_policy: pagoda::ZonePolicy::Fair,
         trace: None,

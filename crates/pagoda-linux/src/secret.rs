@@ -1,0 +1,67 @@
+//! A few bytes for those who may look into this process, in memory that is a file without a name.
+//!
+//! They stand in no argument, no environment and on no disk, and are gone with their maker, however it ends. Who opens them needs
+//! the right to read this process's descriptors: the same user without more rights than it, or root. This module must never show
+//! what it is given.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+/// The bytes, for as long as this value lives. No program that is executed inherits it.
+pub struct Secret {
+    file: File,
+}
+
+impl Secret {
+    /// Keeps these bytes, which nobody changes from now on. `name` is what `/proc/PID/fd` shows.
+    ///
+    /// # Errors
+    /// There is no memory or no descriptor for it.
+    pub fn create(name: &CStr, bytes: &[u8]) -> io::Result<Self> {
+        let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+        file.write_all(bytes)?;
+        let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+        fcntl_add_seals(&file, all)?;
+        Ok(Self { file })
+    }
+
+    /// Where [`read`] finds it, as long as this lives.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+}
+
+/// Reads what a [`Secret`] of this or another process keeps, as text.
+///
+/// # Errors
+/// Its maker is gone, or of another user; it is longer than `bytes_max`, or not UTF-8.
+pub fn read(path: &Path, bytes_max: usize) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(bytes_max as u64 + 1).read_to_string(&mut text)?;
+    if text.len() > bytes_max { Err(io::ErrorKind::InvalidData.into()) } else { Ok(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_by_its_path_changed_by_nobody_and_gone_with_its_maker() {
+        let secret = Secret::create(c"a-test's", b"open sesame").expect("memory");
+        let path = secret.path();
+        for _ in 0..2 {
+            assert_eq!(read(&path, 11).expect("it lives"), "open sesame");
+        }
+        assert_eq!(read(&path, 10).expect_err("too long").kind(), io::ErrorKind::InvalidData);
+        let other = File::options().write(true).open(&path).and_then(|mut file| file.write_all(b"x"));
+        assert!(other.is_err());
+        drop(secret);
+        assert!(read(&path, 11).is_err());
+    }
+}
