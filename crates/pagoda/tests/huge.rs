@@ -57,13 +57,25 @@ fn expect_zero(region: &Region, pages: impl Iterator<Item = usize>) {
 
 const PAGES: usize = HUGE_FRAME / OS_PAGE;
 
+/// Waits until so many huge faults are counted: a fault is counted after its thread was woken.
+fn expect_huge_faults(manager: &Manager, faults: usize) {
+    for _ in 0..600 {
+        if manager.stats().faults_huge == faults as u64 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{faults} huge faults, and {:?}", manager.stats());
+}
+
 #[test]
 fn one_fault_brings_a_huge_page_and_what_is_out_comes_back() {
     let Some(builder) = builder(Bytes::mib(96)) else { return };
     let manager = builder.build().expect("a manager");
     let mut small = region(&manager, 4);
     write(&mut small, 1, std::iter::once(700));
-    assert_eq!((huge_bytes(&small), manager.stats().faults_huge), (HUGE_FRAME, 1));
+    assert_eq!(huge_bytes(&small), HUGE_FRAME);
+    expect_huge_faults(&manager, 1);
     expect_zero(&small, (512..1024).filter(|&at| at != 700));
     assert_eq!(manager.stats().faults, 1);
     drop(small);
@@ -102,21 +114,29 @@ fn no_owner_sees_what_another_had() {
     for (order, ahead) in Order::ALL.into_iter().flat_map(|order| [(order, 0), (order, 100)]) {
         let Some(builder) = builder(Bytes::mib(64)) else { return };
         let manager = builder.clear_order(order).clear_ahead(ahead).build().expect("a manager");
-        for owner in 0..8 {
+        let mut owners = 0;
+        // A thread that runs when nobody else does may have got nothing ready for the first eight.
+        while owners < 8 || ahead > 0 && manager.stats().taken_cleared_bytes == 0 && owners < 600 {
+            if owners >= 8 {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
             let mut region = region(&manager, 5);
             // Touched first at another place each time, and read before it is written.
-            let first = owner * 107 % (5 * PAGES);
+            let first = owners * 107 % (5 * PAGES);
             expect_zero(&region, (first..5 * PAGES).chain(0..first).step_by(3));
             expect_zero(&region, 0..5 * PAGES);
-            write(&mut region, owner, 0..5 * PAGES);
-            expect(&region, owner, 0..5 * PAGES);
+            write(&mut region, owners, 0..5 * PAGES);
+            expect(&region, owners, 0..5 * PAGES);
+            owners += 1;
         }
+        expect_huge_faults(&manager, owners * 5);
         let stats = manager.stats();
-        assert_eq!(stats.faults_huge, 8 * 5);
-        // A frame from the kernel is not cleared again, and each that is handed out was cleared once.
+        // Four used frames are kept at most, and as many of zeroes: of the five that an owner takes one was another's before.
+        assert!(stats.huge_moved_out >= 4 + owners as u64 - 1, "{stats:?}");
+        // A frame from the kernel is not cleared again, and each that was kept is cleared before it is handed out.
         let cleared = stats.cleared_in_fault_bytes + stats.cleared_ahead_bytes;
         let handed_out = stats.faults_huge * HUGE_FRAME as u64;
-        assert!(cleared > handed_out / 2, "{stats:?}");
+        assert!(cleared >= (stats.huge_moved_out - 4) * HUGE_FRAME as u64, "{stats:?}");
         assert!(cleared + stats.kernel_zeroed_bytes >= handed_out, "{stats:?}");
         assert!(cleared + stats.kernel_zeroed_bytes <= handed_out + (16 << 20), "{stats:?}");
         assert_eq!(ahead > 0, stats.taken_cleared_bytes > 0, "{stats:?}");

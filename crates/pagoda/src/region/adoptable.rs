@@ -1,0 +1,98 @@
+//! What can't be a region, and why: memory that could not be had, or of a kind that is not to be managed.
+//!
+//! This module must never change what it looks at.
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::maps::MapsReader;
+use pagoda_linux::range::PageRange;
+
+use crate::error::Errno;
+
+/// Why a region could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// It has no length.
+    #[error("a region has at least one byte")]
+    Empty,
+    /// The address space could not be had.
+    #[error(
+        "could not map {len} for a region ({errno}); ask for less, or raise vm.max_map_count and the limit on address space"
+    )]
+    Map {
+        /// How much.
+        len: Bytes,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The kernel does not let this memory be managed.
+    #[error(
+        "could not take the memory under management ({errno}); it must be private anonymous memory that no other userfaultfd has \
+         and nobody manages yet"
+    )]
+    Register {
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// A part of the memory to be adopted is not mapped. What is mapped there later would be managed by nobody.
+    #[error(
+        "nothing is mapped at {at:#x}, {offset} into the memory to be adopted; adopt what is mapped, each piece by itself"
+    )]
+    Hole {
+        /// The first address that is not mapped.
+        at: usize,
+        /// How far into the memory that is.
+        offset: Bytes,
+    },
+    /// A part of the memory to be adopted is of a kind that can't leave by a move and come back.
+    #[error(
+        "what is mapped at {at:#x}, {offset} into the memory to be adopted, is not private anonymous memory that can be read \
+         and written and not executed; adopt only what is"
+    )]
+    Kind {
+        /// The first address of that kind.
+        at: usize,
+        /// How far into the memory that is.
+        offset: Bytes,
+    },
+    /// `/proc/self/maps` can't be read, which tells whether all of an adopted range is mapped.
+    #[error("could not read /proc/self/maps ({errno}), which tells what is mapped; mount /proc")]
+    Maps {
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// `/proc/self/pagemap` can't be read, which tells what an adopted range holds.
+    #[error("could not read /proc/self/pagemap ({errno}), which tells what the memory holds; mount /proc")]
+    Pagemap {
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// Checks that all of `range` is memory of the kind that can be managed. The kernel registers a range with holes as well, and
+/// then says nothing when something is mapped there: it would not be managed, though the table says so.
+///
+/// It is its owner who vouches that it stays as it is.
+pub(super) fn check_mapped(range: PageRange) -> Result<(), RegionError> {
+    let offset = |at: usize| Bytes::new((at - range.start()) as u64);
+    let maps_error = |error: std::io::Error| RegionError::Maps { errno: Errno::from(&error) };
+    let mut maps = MapsReader::new(8192).map_err(maps_error)?;
+    // Up to here all is well.
+    let mut good = range.start();
+    let mut other_kind = None;
+    let walked = maps.for_each(|mapping| {
+        if other_kind.is_some() || mapping.start > good || mapping.end <= good || good >= range.end() {
+            return;
+        }
+        if mapping.is_private_anonymous() && mapping.read && mapping.write && !mapping.execute {
+            good = mapping.end;
+        } else {
+            other_kind = Some(good);
+        }
+    });
+    walked.map_err(maps_error)?;
+    match other_kind {
+        Some(at) => Err(RegionError::Kind { at, offset: offset(at) }),
+        None if good < range.end() => Err(RegionError::Hole { at: good, offset: offset(good) }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,161 @@
+//! A span, its entries, and one entry seen from it.
+//!
+//! Who changes an entry takes its busy bit, and ends by writing a new word. This module must never know what other spans there are.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use pagoda_core::entry::{Granules, Word};
+use pagoda_core::page::OS_PAGE;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::words::zeroed_words;
+
+use crate::file_region::PageFile;
+use crate::fill::Density;
+
+/// The entries of a span, shared by the parts that it was cut into.
+pub(crate) type Entries = Arc<EntryArray>;
+
+/// The words of entries, and what is special about all of them.
+#[derive(Debug)]
+pub(crate) struct EntryArray {
+    words: Arc<[AtomicU64]>,
+    /// The file whose pages they are, if they are a file's: what has no backing is there then. Owned by the region: who comes across
+    /// entries later must not keep the file open.
+    file: Weak<PageFile>,
+    /// How much first touches bring, if not whole base pages.
+    density: Option<Arc<Density>>,
+}
+
+impl EntryArray {
+    pub(super) fn new(count: usize, file: Weak<PageFile>, density: Option<Arc<Density>>) -> Entries {
+        Arc::new(Self { words: zeroed_words(count), file, density })
+    }
+    pub(crate) fn density(&self) -> Option<&Density> {
+        self.density.as_deref()
+    }
+    /// The file that these are pages of.
+    pub(crate) fn file(&self) -> Option<Arc<PageFile>> {
+        self.file.upgrade()
+    }
+}
+
+impl Deref for EntryArray {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        &self.words
+    }
+}
+
+/// Who fills what is missing in a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filler {
+    /// The engine: each missing page is a fault of ours, so that pages may be out.
+    Engine,
+    /// The engine, and in huge frames where one fits.
+    EngineHuge,
+    /// The engine, from a file.
+    File,
+}
+
+/// A managed range.
+#[derive(Debug)]
+pub(crate) struct Span {
+    pub(super) range: PageRange,
+    /// The address of entry 0, perhaps below the range's start; wrapping arithmetic, because a moved span's may
+    /// lie below address zero.
+    pub(super) origin: usize,
+    pub(super) entries: Entries,
+    pub(super) filler: Filler,
+    /// Whether its mapping allows pages to be moved out, as far as the last look at the maps tells.
+    pub(crate) movable: AtomicBool,
+}
+
+/// One entry seen from one span: where its granules are, and which of them belong to the span.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    /// The entry's number.
+    pub(crate) index: usize,
+    /// The address of granule 0, which may lie outside the span.
+    base: usize,
+    /// The granules within the span.
+    pub(crate) granules: Granules,
+}
+
+impl Page {
+    /// The addresses of granules `from..to`.
+    pub(crate) fn addresses(&self, from: u32, to: u32) -> PageRange {
+        let start = self.base.wrapping_add(from as usize * OS_PAGE);
+        PageRange::at(start, (to - from) as usize * OS_PAGE)
+    }
+    /// The same without some granules.
+    pub(crate) fn without(self, granules: Granules) -> Self {
+        Self { granules: self.granules.without(granules), ..self }
+    }
+    /// The granule of `address`.
+    pub(crate) fn granule_of(&self, address: usize) -> u32 {
+        (address.wrapping_sub(self.base) / OS_PAGE) as u32
+    }
+}
+
+impl Span {
+    pub(crate) fn range(&self) -> PageRange {
+        self.range
+    }
+    pub(crate) fn entries(&self) -> &Entries {
+        &self.entries
+    }
+    pub(crate) fn filler(&self) -> Filler {
+        self.filler
+    }
+    pub(crate) fn entry(&self, index: usize) -> &AtomicU64 {
+        &self.entries[index]
+    }
+    /// How many bytes of its first entry lie below it.
+    pub(crate) fn skipped_bytes(&self, entry_bytes: usize) -> usize {
+        self.range.start().wrapping_sub(self.origin) % entry_bytes
+    }
+    pub(super) fn index_of(&self, address: usize, entry_bytes: usize) -> usize {
+        address.wrapping_sub(self.origin) / entry_bytes
+    }
+    /// The numbers of the entries that `range`, which lies in the span, touches.
+    pub(crate) fn indices(&self, range: PageRange, entry_bytes: usize) -> std::ops::Range<usize> {
+        self.index_of(range.start(), entry_bytes)..self.index_of(range.end() - 1, entry_bytes) + 1
+    }
+    /// Entry `index`, with the granules that lie in both the span and `within`.
+    pub(crate) fn page(&self, index: usize, within: PageRange, entry_bytes: usize) -> Page {
+        let base = self.origin.wrapping_add(index * entry_bytes);
+        // Offsets from the base page's start, which may lie below the range's.
+        let granule = |address: usize| {
+            let offset = address.wrapping_sub(base) as isize;
+            (offset.clamp(0, entry_bytes as isize) as usize / OS_PAGE) as u32
+        };
+        let (from, to) = self
+            .range
+            .intersection(within)
+            .map_or((0, 0), |range| (granule(range.start()), granule(range.end())));
+        Page { index, base, granules: Granules::range(from, to) }
+    }
+}
+
+/// Takes the busy bit of an entry. None if someone else has it.
+pub(crate) fn try_take(entry: &AtomicU64) -> Option<Word> {
+    let word = Word::from_bits(entry.load(Ordering::Acquire));
+    if word.is_busy() {
+        return None;
+    }
+    entry
+        .compare_exchange(word.bits(), word.busy().bits(), Ordering::AcqRel, Ordering::Relaxed)
+        .ok()
+        .map(|_| word)
+}
+
+/// Ends what [`try_take`] began, with a new state.
+pub(crate) fn give(entry: &AtomicU64, word: Word) {
+    debug_assert!(
+        Word::from_bits(entry.load(Ordering::Relaxed)).is_busy(),
+        "only a taken entry is given back"
+    );
+    entry.store(word.idle().bits(), Ordering::Release);
+}
