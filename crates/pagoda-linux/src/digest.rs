@@ -149,8 +149,8 @@ mod wide {
 
     #[target_feature(enable = "avx2")]
     pub(super) fn sums_avx2(bytes: &[u8]) -> [u64; 8] {
-        // SAFETY: both halves of an array of 64 bytes are what an unaligned load reads.
         let load = |from: &[u8; STRIPE], half: usize| -> __m256i {
+            // SAFETY: each of the two halves of an array of 64 bytes is what an unaligned load reads.
             unsafe { _mm256_loadu_si256(from.as_ptr().cast::<__m256i>().add(half)) }
         };
         let add = |sums: &mut [__m256i; 2], stripe, secret| {
