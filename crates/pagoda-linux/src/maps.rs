@@ -219,7 +219,7 @@ fn number(rest: &mut &[u8], separator: u8, radix: u32) -> Option<u64> {
 const SHARED_MEMORY: [&[u8]; 4] = [b"/dev/zero", b"/memfd:", b"/SYSV", b"/dev/shm/"];
 
 /// How the names of the counters file and of the trace begin that `pagoda run` makes there.
-const OWN: [&[u8]; 2] = [b"/dev/shm/pagoda-", b"/memfd:pagoda-trace "];
+const OWN: [&[u8]; 3] = [b"/dev/shm/pagoda-", b"/memfd:pagoda-trace ", b"/memfd:pagoda-holds "];
 
 fn kind(name: &[u8], inode: u64) -> MappingKind {
     // The inode first: a file may have any name, `[heap]` included. Some file systems number from 0, hence the slash.

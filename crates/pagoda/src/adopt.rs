@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
 
 use pagoda_core::entry::{Backing, Word};
+use pagoda_linux::own_memory::{is_own, not_own};
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
@@ -27,8 +28,8 @@ use crate::region::RegionError;
 use crate::store::Scratch;
 use crate::table::{Filler, Table, give};
 
-/// How much of a mapping is registered, scanned and marked at once, with the gate closed for faults meanwhile: about
-/// 200 µs for the scan of 64 MiB.
+/// How much of a mapping is scanned and marked at once, with the gate closed for faults meanwhile: about 200 µs for the scan of
+/// 64 MiB.
 const ADOPT_BYTES: usize = 64 << 20;
 
 /// Bytes of address space that could not be adopted.
@@ -41,52 +42,55 @@ pub(crate) struct NotAdopted {
 }
 
 impl Engine {
-    /// Takes `range` under management, with what is present in it. Returns what it could not.
+    /// Takes `range`, which may be most of a mapping, under management, with what is present in it. Returns what it could not.
     pub(crate) fn adopt(&self, present: &mut PagemapScanner, range: PageRange) -> NotAdopted {
         let mut start = range.start();
         let mut adopted = 0;
         let mut not = NotAdopted::default();
-        let mut most = ADOPT_BYTES;
-        while start < range.end() {
-            let chunk = PageRange::at(start, most.min(range.end() - start));
-            start = chunk.end();
+        while let Some(rest) = PageRange::new(start, range.end()) {
             let mut table = self.gate_exclusive();
-            // The maps were read without the gate: what is managed meanwhile is not touched again.
+            // The maps were read without the gate: what is managed meanwhile is not touched again, nor what is our own there by now.
             let mut free = Vec::new();
-            table.gaps(chunk, |gap| free.push(gap));
-            for gap in free {
-                match self.space.register(gap) {
-                    Ok(()) => {}
-                    Err(errno) if errno == KernelErrno::BUSY => {
-                        not.registered_bytes += gap.len() as u64;
-                        continue;
-                    }
-                    // The process may not have one mapping more, which a part of one would be. All of it is none.
-                    Err(errno) if errno == KernelErrno::NOMEM && chunk.end() < range.end() => {
-                        (start, most) = (gap.start(), usize::MAX);
-                        break;
-                    }
-                    Err(errno) if errno == KernelErrno::NOMEM => {
-                        not.refused_bytes += gap.len() as u64;
-                        continue;
-                    }
-                    // Gone or changed since the maps were read: the next look sees what is there then. What the table knows must be
-                    // there: a mapping that moves to a place that it takes for occupied waits for it to be left.
-                    Err(_) => continue,
-                }
-                // While a mapping is changing, this may be the target of a move whose event is still to come: the next look
-                // finds it again.
-                if !self.space.is_quiet() || table.order.deferred() > 0 {
-                    self.look_soon.store(true, Ordering::Relaxed);
+            table.gaps(rest, |gap| not_own(gap, |part| free.push(part)));
+            let Some(gap) = free.first().copied() else { break };
+            // All of it each time: the program could not change the size of a mapping of which only a part is registered, and where it
+            // may not have one mapping more, a part could not be.
+            let registered = self.space.register(gap);
+            start = gap.end();
+            if is_own(gap) {
+                // Mapped by another thread of ours in a hole. It must not wait for itself; the next look leaves it out.
+                let _ = self.space.unregister(gap);
+                self.look_soon.store(true, Ordering::Relaxed);
+                continue;
+            }
+            match registered {
+                Ok(()) => {}
+                Err(KernelErrno::BUSY) => {
+                    not.registered_bytes += gap.len() as u64;
                     continue;
                 }
-                if !self.fork_events {
-                    self.space.set_forked(gap, false);
+                Err(KernelErrno::NOMEM) => {
+                    not.refused_bytes += gap.len() as u64;
+                    continue;
                 }
-                table.insert(gap, Filler::Engine);
-                adopted += gap.len();
-                self.mark_present(&table, present, gap);
+                // Gone or changed since the maps were read: the next look sees what is there then. What the table knows must be
+                // there: a mapping that moves to a place that it takes for occupied waits for it to be left.
+                Err(_) => continue,
             }
+            // While a mapping is changing, this may be the target of a move whose event is still to come: the next look
+            // finds it again.
+            if !self.space.is_quiet() || table.order.deferred() > 0 {
+                self.look_soon.store(true, Ordering::Relaxed);
+                continue;
+            }
+            let chunk = PageRange::at(gap.start(), ADOPT_BYTES.min(gap.len()));
+            start = chunk.end();
+            if !self.fork_events {
+                self.space.set_forked(chunk, false);
+            }
+            table.insert(chunk, Filler::Engine);
+            adopted += chunk.len();
+            self.mark_present(&table, present, chunk);
         }
         if adopted > 0 {
             self.counters.add(Counter::AdoptedRanges, 1);

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page::OS_PAGE;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Slot;
 use pagoda_linux::uffd::Stop;
@@ -289,11 +290,8 @@ impl Engine {
             Some(slot) => {
                 zone = self.zones.of_slot(slot.index());
                 let moved = self.move_in(page, &slot, run);
-                if moved.done.count() as usize * 4096 == self.entry_bytes() && moved.copied.is_empty() {
-                    self.zones.put_empty(&self.space, slot);
-                } else {
-                    self.zones.put_ready(&self.space, slot);
-                }
+                let all = Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
+                self.zones.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));
                 moved
             }
             None if !room || several => return (word, Served::NoMemory),

@@ -21,6 +21,7 @@ impl Engine {
             let hands = self.zones.hands(0);
             hands.take_for_zeroes(&self.space).or_else(|| {
                 let (slot, lacks_bytes) = hands.take_part_ready(&self.space)?;
+                self.ledger.took(lacks_bytes as i64);
                 Some((slot, Holds::Used { lacks_bytes }))
             })?
         } else {

@@ -111,3 +111,23 @@ fn a_fresh_frame_is_not_cleared_again_and_few_are_kept() {
         assert_eq!(stats.kernel_zeroed_bytes, from_kernel, "{stats:?}");
     }
 }
+
+#[test]
+fn what_a_part_of_a_page_takes_of_a_frame_is_not_in_the_frame_any_more() {
+    // First touches go by density, and those of several zones are frames of theirs.
+    let Some(builder) = builder(2) else { return };
+    let manager = builder.build().expect("a manager");
+    let region = region(&manager, 8 << 20);
+    let touches = region.len() / (64 << 10);
+    for page in 0..touches {
+        region.write_words(page << 16, &[1; 8]);
+    }
+    // A handler counts what came in after it woke who waits.
+    while manager.stats().resident_bytes < (touches << 12) as u64 {
+        std::thread::yield_now();
+    }
+    let stats = manager.stats();
+    assert_eq!(stats.resident_bytes, (touches << 12) as u64);
+    // All there is came from the kernel, once.
+    assert_eq!(stats.resident_bytes + stats.ready_bytes, stats.kernel_zeroed_bytes, "{stats:?}");
+}

@@ -46,9 +46,13 @@ impl TieredStore {
         batch.clear();
         let Some(run) = self.gather_filed(&mut self.memory.lock(), batch) else { return false };
         while !remote.has_room(batch) && self.delete_gone() {}
-        let is_read = remote.has_room(batch) && file.read_run(run, &mut batch.buffer).is_ok();
-        if !is_read {
+        if !remote.has_room(batch) {
             self.settle_filed(file, None, run, batch);
+            return false;
+        }
+        if file.read_run(run, &mut batch.buffer).is_err() {
+            // A place that can't be read is not to be in the way of the others for good.
+            self.put_back(file, run, &batch.items, |queue, id| queue.push_youngest(&self.table, id));
             return false;
         }
         let damaged = self.split_off_damaged(run, batch);

@@ -60,7 +60,8 @@ impl TieredStore {
     pub(super) fn place_in_memory(&self, id: u32, word: Word, first: u32, bytes: &[u8]) -> bool {
         self.memory.write(first, bytes);
         self.note_blocks(id, word, bytes);
-        let keeps = self.has_room_for_copies();
+        // In a parent's file it takes no room of ours.
+        let keeps = word.first() & THEIRS != 0 || self.has_room_for_copies();
         let object = self.table.at(id);
         let mut state = self.memory.lock();
         if object.word().has(MOVING) || !object.word().is_at_place_of(word) {

@@ -165,7 +165,8 @@ impl Engine {
         for gap in gaps {
             let Some(populated) = populated_bytes(&mut watcher.present, gap) else { continue };
             match decide(&facts(gap, populated), &situation) {
-                Decision::Adopt if follows => watcher.followed += populated,
+                // What a managed mapping has grown by is registered like the rest of it.
+                Decision::Adopt if follows && gap == range => watcher.followed += populated,
                 Decision::Adopt => {
                     let not = self.adopt(&mut watcher.present, gap);
                     let registered = not.registered_bytes.min(populated);
