@@ -283,8 +283,8 @@ impl Engine {
         // A read gets the zero page as long as there is room for the page that a write would bring.
         let several = self.zones.are_several();
         // A part of a page comes from the kernel as long as there is room; of several zones each of them is a zone's from the beginning.
-        let is_whole = within.count() as usize * 4096 >= self.entry_bytes();
-        let frame = if several || !room || write && is_whole { self.zeroed_frame() } else { None };
+        let is_whole = run.count() as usize * 4096 >= self.entry_bytes();
+        let frame = if several || !room || write && is_whole { self.zeroed_frame(!is_whole) } else { None };
         let mut zone = 0;
         let progress = match frame {
             Some(slot) => {

@@ -103,10 +103,10 @@ fn granules(size: BasePage) -> u32 {
 }
 
 impl Engine {
-    /// How a new region is filled, if that goes by density.
+    /// How a new region is filled, if that goes by density: not where each frame is a zone's, and comes whole.
     pub(crate) fn density(&self, purpose: Use, range: PageRange) -> Option<Arc<Density>> {
         let new = || Arc::new(Density::new(purpose, Bytes::new(range.len() as u64), self.base));
-        self.by_density.then(new)
+        (self.by_density && !self.zones.are_several()).then(new)
     }
 
     /// What of a page may be filled for a first touch of `granule`.

@@ -12,18 +12,21 @@ use crate::engine::Engine;
 use crate::zone::Holds;
 
 impl Engine {
-    /// A frame of zeroes, of the zone whose turn it is. None if the kernel has to give one, or there is no room.
-    pub(crate) fn zeroed_frame(&self) -> Option<Slot> {
+    /// A frame of zeroes, of the zone whose turn it is. None if the kernel has to give one, or there is no room. Where a part of it is
+    /// wanted it is one of which a part is left, if there is one.
+    pub(crate) fn zeroed_frame(&self, is_part: bool) -> Option<Slot> {
         self.zones.note_asked();
         let (mut slot, holds) = if self.zones.are_several() {
-            self.frame_of_a_zone_for_zeroes()?
+            self.frame_of_a_zone_for_zeroes(is_part)?
         } else if self.may_use_frame() {
             let hands = self.zones.hands(0);
-            hands.take_for_zeroes(&self.space).or_else(|| {
+            let whole = || hands.take_for_zeroes(&self.space);
+            let part = || {
                 let (slot, lacks_bytes) = hands.take_part_ready(&self.space)?;
                 self.ledger.took(lacks_bytes as i64);
                 Some((slot, Holds::Used { lacks_bytes }))
-            })?
+            };
+            if is_part { part().or_else(whole)? } else { whole().or_else(part)? }
         } else {
             return None;
         };

@@ -283,17 +283,18 @@ impl Engine {
     pub(crate) fn frame_of_a_zone(&self, regardless: bool) -> Option<Slot> {
         let used =
             |hands: &Zone| Some((hands.take_whole_ready(&self.space)?, Holds::Used { lacks_bytes: 0 }));
-        self.frame_of_zones(regardless, used).map(|(slot, _)| slot)
+        self.frame_of_zones(regardless, false, used).map(|(slot, _)| slot)
     }
 
-    /// The same for a page of zeroes, and what the frame holds.
-    pub(crate) fn frame_of_a_zone_for_zeroes(&self) -> Option<(Slot, Holds)> {
-        self.frame_of_zones(false, |hands| hands.take_for_zeroes(&self.space))
+    /// The same for a page of zeroes, or for a part of one, and what the frame holds.
+    pub(crate) fn frame_of_a_zone_for_zeroes(&self, is_part: bool) -> Option<(Slot, Holds)> {
+        self.frame_of_zones(false, is_part, |hands| hands.take_for_zeroes(&self.space))
     }
 
     fn frame_of_zones(
         &self,
         regardless: bool,
+        parts_first: bool,
         take_whole: impl Fn(&Zone) -> Option<(Slot, Holds)>,
     ) -> Option<(Slot, Holds)> {
         let (order, levels) = self.zones_in_turn();
@@ -309,6 +310,16 @@ impl Engine {
             self.ledger.took(frame_bytes as i64);
             Some(given(zone, slot, Holds::Nothing))
         };
+        let part = || {
+            order.iter().filter(|_| may_use).find_map(|zone| {
+                let (slot, lacks_bytes) = self.zones.parts[zone].hands.take_part_ready(&self.space)?;
+                self.ledger.took(lacks_bytes as i64);
+                Some(given(zone, slot, Holds::Used { lacks_bytes }))
+            })
+        };
+        if parts_first && let Some(frame) = part() {
+            return Some(frame);
+        }
         for zone in order.iter() {
             if may_use && let Some((slot, holds)) = take_whole(&self.zones.parts[zone].hands) {
                 return Some(given(zone, slot, holds));
@@ -320,15 +331,8 @@ impl Engine {
                 return Some(frame);
             }
         }
-        // Parts of frames do as well.
-        for zone in order.iter().filter(|_| may_use) {
-            if let Some((slot, lacks_bytes)) = self.zones.parts[zone].hands.take_part_ready(&self.space) {
-                self.ledger.took(lacks_bytes as i64);
-                return Some(given(zone, slot, Holds::Used { lacks_bytes }));
-            }
-        }
-        // The budget has room for a frame, and each zone for a part of one.
-        order.iter().filter(|_| may_take).find_map(fresh)
+        // Parts of frames do as well. And if there are none, the budget may have room for a frame, and each zone for a part of one.
+        part().or_else(|| order.iter().filter(|_| may_take).find_map(fresh))
     }
 
     /// A frame that is ready, all of it, of the zone whose turn it is, or of another.
