@@ -77,6 +77,11 @@ impl Default for Pins {
     }
 }
 
+/// Whether this is the word of a thread that is gone.
+fn is_of_ended_thread(who: usize) -> bool {
+    who > WRITING && who & 1 == 1 && !is_alive((who >> 1) as u32)
+}
+
 /// An announced move. What was looked at through it and found free may be moved until it is dropped.
 pub(crate) struct Moving<'a> {
     pins: &'a Pins,
@@ -100,7 +105,7 @@ impl Pins {
     /// Pins `range`. The caller touches it next. False if there are too many pins. Doing so twice is the same as once.
     #[must_use]
     pub fn pin(&self, pinner: Pinner, range: PageRange) -> bool {
-        if !self.has(pinner, range) && !self.enter(pinner, range) {
+        if !self.has(pinner, range) && !self.inherit(pinner, range) && !self.enter(pinner, range) {
             self.drop_ended_threads();
             if !self.enter(pinner, range) {
                 return false;
@@ -121,6 +126,23 @@ impl Pins {
             pin.who.load(Ordering::SeqCst) == pinner.word()
                 && pin.start.load(Ordering::SeqCst) == range.start()
         })
+    }
+
+    /// Makes the pin of a thread that has ended this one's, if it has its place in memory, too, as it mostly is: the C library keeps
+    /// stacks for the next threads. So a program that starts many has as many pins as threads that live at once.
+    fn inherit(&self, pinner: Pinner, range: PageRange) -> bool {
+        matches!(pinner, Pinner::Thread(_))
+            && self.live().any(|pin| {
+                let who = pin.who.load(Ordering::SeqCst);
+                let is_same = pin.start.load(Ordering::SeqCst) == range.start()
+                    && pin.end.load(Ordering::SeqCst) == range.end();
+                is_same
+                    && is_of_ended_thread(who)
+                    && pin
+                        .who
+                        .compare_exchange(who, pinner.word(), Ordering::SeqCst, Ordering::Relaxed)
+                        .is_ok()
+            })
     }
 
     fn enter(&self, pinner: Pinner, range: PageRange) -> bool {
@@ -162,7 +184,7 @@ impl Pins {
     pub fn drop_ended_threads(&self) {
         for pin in self.live() {
             let who = pin.who.load(Ordering::SeqCst);
-            if who > WRITING && who & 1 == 1 && !is_alive((who >> 1) as u32) {
+            if is_of_ended_thread(who) {
                 let _ = pin.who.compare_exchange(who, FREE, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
@@ -215,6 +237,23 @@ mod tests {
             std::thread::yield_now();
         }
         ended
+    }
+
+    #[test]
+    fn who_has_the_stack_of_a_thread_that_has_ended_has_its_pin() {
+        let pins = Pins::default();
+        let range = PageRange::page(0x10000);
+        for _ in 0..20 {
+            assert!(pins.pin(Pinner::Thread(ended_thread()), range));
+        }
+        assert_eq!(pins.bytes(), 4096);
+        // Not that of one that lives, nor of a part of it.
+        assert!(pins.pin(Pinner::Thread(current_id()), range));
+        assert!(pins.pin(Pinner::Thread(ended_thread()), range) && pins.pin(Pinner::Mutex(0x10008), range));
+        assert_eq!(pins.bytes(), 3 * 4096);
+        pins.drop_ended_threads();
+        assert_eq!(pins.bytes(), 2 * 4096);
+        assert!(pins.overlaps(range));
     }
 
     #[test]
