@@ -35,7 +35,8 @@ impl Engine {
             Holds::Zeroes => {
                 self.counters.add(Counter::TakenClearedBytes, frame_bytes);
                 self.counters.add(Counter::FaultsZeroReady, 1);
-                self.clear_bell.ring();
+                // Nobody is woken for the next one: who clears on another processor makes each move interrupt it, so that it is done
+                // when the clearer looks by itself.
             }
             Holds::Used { lacks_bytes } => {
                 self.space.bytes_mut(&mut slot).fill(0);
