@@ -10,6 +10,7 @@ pub mod careful_copy;
 pub mod cgroup;
 pub mod clear;
 pub mod contiguity;
+pub mod coverage;
 pub mod direct_file;
 pub mod doorbell;
 pub mod fault_signal;

@@ -22,6 +22,7 @@ use pagoda_core::page::OS_PAGE;
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
+use crate::coverage::Coverage;
 use crate::doorbell::Doorbell;
 use crate::huge_arena::HugeArena;
 use crate::occupancy::Occupancy;
@@ -147,7 +148,8 @@ impl Space {
     ///
     /// # Errors
     /// `EBUSY`: the program registered it with userfaultfd itself. `EINVAL`: memory of a kind that can't be managed.
-    /// `ENOMEM`: the limit on mappings is reached. `EFAULT`: a part of it is not mapped; the rest may be registered now.
+    /// `ENOMEM`: the limit on mappings is reached. `EFAULT`: a part of it is not mapped; the rest may be registered now. A part
+    /// that is mapped anew meanwhile is not told of: [`coverage`](Self::coverage) tells.
     pub fn register(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: the space's `Adoption` vouches for what is registered.
         unsafe { self.uffd.register(range)? };
@@ -261,6 +263,12 @@ impl Space {
     pub fn held_pages(&self, range: PageRange) -> Granules {
         let all = Granules::range(0, (range.len() / OS_PAGE) as u32);
         self.occupancy.of(range).unwrap_or(all)
+    }
+
+    /// How much of `range` is registered.
+    #[must_use]
+    pub fn coverage(&self, range: PageRange) -> Coverage {
+        self.uffd.coverage(range)
     }
 
     /// Whether no event is unread and no mapping is being changed just now.

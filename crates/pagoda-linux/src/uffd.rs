@@ -15,7 +15,7 @@ use rustix::ioctl::{self, Opcode, Setter, Updater};
 use crate::range::PageRange;
 
 const API: u64 = 0xAA;
-const GROUP: u8 = 0xAA;
+pub(crate) const GROUP: u8 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const USER_MODE_ONLY: u32 = 1;
@@ -49,7 +49,7 @@ struct ApiCall {
     ioctls: u64,
 }
 #[repr(C)]
-struct RangeCall {
+pub(crate) struct RangeCall {
     start: u64,
     len: u64,
 }
@@ -68,10 +68,10 @@ struct CopyCall {
     copied: i64,
 }
 #[repr(C)]
-struct ZeroCall {
-    range: RangeCall,
-    mode: u64,
-    zeroed: i64,
+pub(crate) struct ZeroCall {
+    pub(crate) range: RangeCall,
+    pub(crate) mode: u64,
+    pub(crate) zeroed: i64,
 }
 #[repr(C)]
 struct PoisonCall {
@@ -395,7 +395,7 @@ impl AsFd for Uffd {
     }
 }
 
-fn raw(range: PageRange) -> RangeCall {
+pub(crate) fn raw(range: PageRange) -> RangeCall {
     RangeCall { start: range.start() as u64, len: range.len() as u64 }
 }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
 
 use pagoda_core::entry::{Backing, Word};
+use pagoda_linux::coverage::Coverage;
 use pagoda_linux::own_memory::{is_own, not_own};
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
@@ -77,9 +78,10 @@ impl Engine {
                 // there: a mapping that moves to a place that it takes for occupied waits for it to be left.
                 Err(_) => continue,
             }
-            // While a mapping is changing, this may be the target of a move whose event is still to come: the next look
-            // finds it again.
-            if !self.space.is_quiet() || table.order.deferred() > 0 {
+            // While a mapping is changing, this may be the target of a move whose event is still to come. And what was mapped anew
+            // since the maps were read may not be registered: what is missing there would be no fault of ours. The next look finds
+            // it again.
+            if self.space.coverage(gap) != Coverage::Whole || table.order.deferred() > 0 {
                 self.look_soon.store(true, Ordering::Relaxed);
                 continue;
             }

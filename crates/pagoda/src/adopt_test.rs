@@ -1,10 +1,11 @@
 //! Adoption on real userfaultfd, of memory whose owner writes to it and discards it at the same time.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::skip::skip_without_moves;
 
 use super::*;
@@ -63,4 +64,66 @@ fn what_is_discarded_while_it_is_adopted_stays_discarded() {
         }
     }
     assert!(found_marked > 10, "there was something to adopt in {found_marked} of 100 rounds");
+}
+
+/// A mapping of which a part goes while it is registered is registered around a hole; what comes to lie in the hole is not, so that
+/// what is missing there is no fault of ours.
+#[test]
+fn what_is_mapped_while_it_is_adopted_is_not_taken_for_registered() {
+    if skip_without_moves("adoption of what changes") {
+        return;
+    }
+    let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
+    let engine = manager.engine();
+    let memory = Foreign::private(PART).expect("memory");
+    let whole = PageRange::at(memory.address(0), PART * OS_PAGE);
+    let upper = PART / 2..PART;
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ends = &ends;
+        let owner = scope.spawn(move || {
+            let ends = EndsWith(ends);
+            for round in 0..ROUNDS_OF_CHANGE {
+                memory.replace(upper.clone(), || wait(round % 256)).expect("replaced");
+                let value = round as u8 | 1;
+                memory.write(upper.start, value);
+                // Time for it to be moved out.
+                wait(round % 256);
+                assert_eq!(memory.read(upper.start), value, "round {round}");
+            }
+            drop(ends);
+        });
+        let mut present = PagemapScanner::new().expect("pagemap");
+        let mut scratch = Scratch::new(engine.base);
+        while !ends.load(Ordering::Acquire) {
+            engine.adopt(&mut present, whole);
+            engine.page_out(whole, &mut scratch).expect("room");
+        }
+        owner.join().expect("right in every round");
+    });
+    assert!(manager.stats().adopted_ranges > 100, "it was adopted now and then");
+    // Now that nothing changes, what is known is registered.
+    let known: Vec<PageRange> = {
+        let table = engine.gate_shared();
+        table.spans().filter_map(|span| span.range().intersection(whole)).collect()
+    };
+    for range in known {
+        assert_eq!(engine.space.coverage(range), Coverage::Whole, "{range:?} of {whole:?}");
+    }
+    engine.bring_back(whole);
+}
+
+const ROUNDS_OF_CHANGE: usize = 150_000;
+
+fn wait(spins: usize) {
+    (0..spins).for_each(|_| std::hint::spin_loop());
+}
+
+/// Sets a flag when it goes, also by a panic: whoever waits for that does not wait for good.
+struct EndsWith<'a>(&'a AtomicBool);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }

@@ -43,14 +43,7 @@ impl Foreign {
     fn map(pages: usize, flags: i32) -> io::Result<Self> {
         // The page after it stays free, so that it is a mapping by itself.
         let start = NEXT.fetch_add((pages + 1) * PAGE, Ordering::Relaxed);
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: it replaces nothing.
-        let mapped = unsafe { map_raw(start, pages * PAGE, protection, flags, -1) }?;
-        assert_eq!(mapped, start, "where it was asked for");
-        let at = std::ptr::with_exposed_provenance_mut(mapped);
-        // SAFETY: the mapping just made; the advice changes no content. A kernel without huge pages has none to forbid.
-        let _ = unsafe { libc::madvise(at, pages * PAGE, libc::MADV_NOHUGEPAGE) };
+        map_at(start, pages * PAGE, flags)?;
         Ok(Self { start, pages, holes: Vec::new(), is_given: Cell::new(false) })
     }
 
@@ -120,6 +113,23 @@ impl Foreign {
         Ok(())
     }
 
+    /// Unmaps these pages, calls `meanwhile`, and maps fresh ones in their place. An engine that takes them by itself hears of it by
+    /// an event, if they are registered.
+    ///
+    /// # Errors
+    /// What the kernel said; then they may be a hole.
+    ///
+    /// # Panics
+    /// As [`protect`](Self::protect).
+    pub fn replace(&self, pages: Range<usize>, meanwhile: impl FnOnce()) -> io::Result<()> {
+        assert!(!self.is_given.get(), "it is as it was when it was given away");
+        let (at, bytes) = (self.at(&pages), pages.len() * PAGE);
+        // SAFETY: `at` checked that the pages are mapped, and nobody has a reference to them.
+        done(unsafe { libc::munmap(at.cast(), bytes) })?;
+        meanwhile();
+        map_at(self.address(pages.start), bytes, libc::MAP_PRIVATE)
+    }
+
     /// These pages, for a manager to adopt or to refuse.
     ///
     /// # Panics
@@ -137,6 +147,19 @@ impl Foreign {
         let memory = unsafe { ForeignMemory::new(start, pages.len() * PAGE) };
         memory.expect("whole pages")
     }
+}
+
+/// Fresh memory at a place where nothing is, without huge pages.
+fn map_at(start: usize, bytes: usize, flags: i32) -> io::Result<()> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: it replaces nothing.
+    let mapped = unsafe { map_raw(start, bytes, protection, flags, -1) }?;
+    assert_eq!(mapped, start, "where it was asked for");
+    let at = std::ptr::with_exposed_provenance_mut(mapped);
+    // SAFETY: the mapping just made; the advice changes no content. A kernel without huge pages has none to forbid.
+    let _ = unsafe { libc::madvise(at, bytes, libc::MADV_NOHUGEPAGE) };
+    Ok(())
 }
 
 fn done(result: i32) -> io::Result<()> {
