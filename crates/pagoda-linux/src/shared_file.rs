@@ -13,8 +13,24 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{MemfdFlags, OFlags, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// What nobody can do to a file without a name: change its length, which kills who touches what is gone, or take a seal off.
+const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
+
+/// A file in memory for so many words, all zero, without a name. `name` is what `/proc/PID/maps` shows.
+pub(crate) fn nameless(name: &CStr, words: usize) -> io::Result<File> {
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.set_len(SharedWords::bytes(words) as u64)?;
+    fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
+/// Whether this is a file as [`nameless`] makes it: it stays as long as it is.
+pub(crate) fn is_sealed(file: &File) -> bool {
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
+}
 
 /// A fixed number of atomic words in a shared mapping. Dropping it unmaps; the file stays.
 pub struct SharedWords {
@@ -36,10 +52,16 @@ impl SharedWords {
         Self::map(&file, words)
     }
 
-    /// Opens a file that [`create`](Self::create) made. One of another length is refused: it is not of this version.
+    /// Opens a file that [`create`](Self::create) or [`NamelessWords::create`] made. One of another length is refused: it is not
+    /// of this version. So is one that has no name and could become shorter: another process has the number of its maker.
     pub fn open(path: &Path, words: usize) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        if file.metadata()?.len() != Self::bytes(words) as u64 {
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+        let about = file.metadata()?;
+        if about.nlink() == 0 && !is_sealed(&file) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file has no name, and is not ours"));
+        }
+        if about.len() != Self::bytes(words) as u64 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the file has another length than this version's",
@@ -111,8 +133,7 @@ pub struct NamelessWords {
 impl NamelessWords {
     /// Creates it, all zero. What is never written takes no memory. `name` is what `/proc/PID/maps` shows.
     pub fn create(name: &CStr, words: usize) -> io::Result<Self> {
-        let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
-        file.set_len(SharedWords::bytes(words) as u64)?;
+        let file = nameless(name, words)?;
         Ok(Self { words: SharedWords::map(&file, words)?, file })
     }
 
@@ -200,9 +221,20 @@ mod tests {
         other[599].store(7, Ordering::Relaxed);
         assert_eq!(maker[599].load(Ordering::Relaxed), 7);
         assert!(SharedWords::open(&path, 1200).is_err(), "of another version");
+        for bytes in [0, 1 << 20] {
+            assert!(maker.file.set_len(bytes).is_err(), "who touches it would be killed");
+        }
         drop(maker);
         assert!(SharedWords::open(&path, 600).is_err());
         assert_eq!(other[599].load(Ordering::Relaxed), 7, "who has it keeps it");
+    }
+
+    #[test]
+    fn a_nameless_file_that_its_maker_can_cut_is_refused() {
+        let file = File::from(memfd_create(c"test", MemfdFlags::CLOEXEC).expect("memory"));
+        file.set_len(SharedWords::bytes(600) as u64).expect("as long as ours");
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        assert!(SharedWords::open(Path::new(&path), 600).is_err());
     }
 
     #[test]
