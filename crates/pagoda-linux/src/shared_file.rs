@@ -16,6 +16,9 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::own_memory;
+use crate::range::PageRange;
+
 /// What nobody can do to a file without a name: change its length, which kills who touches what is gone, or take a seal off.
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
@@ -77,7 +80,20 @@ impl SharedWords {
         let at = unsafe {
             mmap_anonymous(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED)?
         };
-        Ok(Self { at: at.cast(), words })
+        Self::declared(at.cast(), words)
+    }
+
+    /// What is mapped at `at`, as our own: in a child it may come to lie within what its parent has managed.
+    fn declared(at: *mut AtomicU64, words: usize) -> io::Result<Self> {
+        let mapping = Self { at, words };
+        if !own_memory::declare(mapping.range()) {
+            return Err(io::Error::other("the list of Pagoda's own mappings is full"));
+        }
+        Ok(mapping)
+    }
+
+    fn range(&self) -> PageRange {
+        PageRange::at(self.at.addr(), Self::bytes(self.words))
     }
 
     /// Keeps the mapping for the life of the process, so that the words can be held on to without counting who does.
@@ -103,7 +119,7 @@ impl SharedWords {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the file is long enough.
         let at =
             unsafe { mmap(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED, file, 0)? };
-        Ok(Self { at: at.cast(), words })
+        Self::declared(at.cast(), words)
     }
 }
 
@@ -118,6 +134,7 @@ impl Deref for SharedWords {
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
+        own_memory::withdraw(self.range());
         // SAFETY: this value owns the mapping and no reference to it outlives `self`.
         let _ = unsafe { munmap(self.at.cast(), Self::bytes(self.words)) };
     }
@@ -217,6 +234,7 @@ mod tests {
     #[test]
     fn a_nameless_file_is_shared_by_its_path_and_gone_with_its_maker() {
         let maker = NamelessWords::create(c"test", 600).expect("create");
+        assert!(own_memory::is_own(maker.words.range()));
         let (path, other) = (maker.path(), SharedWords::open(&maker.path(), 600).expect("open"));
         other[599].store(7, Ordering::Relaxed);
         assert_eq!(maker[599].load(Ordering::Relaxed), 7);
