@@ -181,7 +181,7 @@ fn watch(config: &Config, member: Member, offer: Option<Offer>) {
     if offer.is_some() {
         let held = AnonReader::new().and_then(|mut count| count.read(true));
         let held = held.map_or(0, |(resident, others)| (resident - others) as u64);
-        // What can't be taken over is copied, and there may be an engine later.
+        // What can't be taken over is copied, whatever the reason, which nobody reads; and there may be an engine later.
         let _ = manage(config, member, Bytes::new(held), offer);
         decline(offer);
     }
