@@ -1,7 +1,7 @@
 //! A file that a run writes when its program has ended, opened before the program starts: one that can't be written is an
 //! error at once.
 //!
-//! This module must never fail a run whose program has ended well: what can't be written then is said on standard error.
+//! This module must never change the status of a run whose program has ended: what can't be written then is said on standard error.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -33,7 +33,7 @@ impl OutputFile {
     pub fn write(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
         if let Err(error) = self.try_write(write) {
             crate::say(format_args!(
-                "could not write {} ({error}); the program has ended well",
+                "could not write {} ({error}); the exit status is the program's all the same; give another file",
                 self.path.display()
             ));
         }

@@ -202,7 +202,23 @@ fn prepare(
         zone_policy: args.zone_policy,
         trace: trace.as_ref().map(Trace::path),
     };
+    fits(&config)?;
     Ok(Managed { preload, tree, config, _password: password, trace })
+}
+
+/// Whether who is managed can keep the configuration, with the password in it.
+fn fits(config: &Config) -> Result<(), Refusal> {
+    let mut config = config.clone();
+    config.keep_password();
+    let bytes = config.to_env().len();
+    if bytes > config::ENV_BYTES_MAX {
+        return Err(Refusal::own(format!(
+            "could not hand the options over: they take {bytes} bytes, and {} is the most; give a shorter --store-dir or \
+             --remote-store, or XDG_RUNTIME_DIR",
+            config::ENV_BYTES_MAX
+        )));
+    }
+    Ok(())
 }
 
 /// Whether this machine lets the engine evict safely.

@@ -150,8 +150,8 @@ impl ByteStore {
         }
     }
 
-    /// Puts memory behind a range now, so that writing there doesn't fault. Blocks while the kernel clears it (about
-    /// 0.1 ms a MiB in huge pages). Content stays. On a kernel before 5.14 it does nothing, and writing faults.
+    /// Puts memory behind a range now, so that writing there doesn't fault. Blocks while the kernel clears it. Content
+    /// stays. On a kernel before 5.14 it does nothing, and writing faults.
     ///
     /// # Errors
     /// `ENOMEM` where there is no memory to be had; some of the range may be backed then.

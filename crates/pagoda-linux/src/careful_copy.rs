@@ -1,7 +1,9 @@
 //! Copying from and to a region some of whose pages may never come: the kernel copies, and says where it could not.
 //!
-//! An access by address to such a page raises SIGBUS; these calls tell how far they came. They never wait for whoever fills the
-//! region in user mode, and never interpret what they copy.
+//! An access by address to such a page raises SIGBUS; these calls tell how far they came. For a page that is missing and managed they
+//! wait as an access does, unless the descriptor is for faults of user mode alone or raises SIGBUS: then they end there. So a caller
+//! who holds what its filler needs (the gate, a busy entry) must ask only for what is there, as
+//! [`Space::held_pages`](crate::space::Space::held_pages) tells. This module must never interpret what it copies.
 
 use linux_raw_sys::general::{__NR_process_vm_readv, __NR_process_vm_writev};
 use rustix::io::Errno;
@@ -20,8 +22,8 @@ pub fn try_out() -> Result<(), Errno> {
 }
 
 impl RegionMemory {
-    /// Copies from the region as far as its pages are there, or come, and says how many bytes that were. Panics if it reaches beyond
-    /// the end.
+    /// Copies from the region as far as its pages are there, or come, and says how many bytes that were. Panics if it reaches
+    /// beyond the end.
     #[must_use]
     pub fn read_what_is_there(&self, offset: usize, into: &mut [u8]) -> usize {
         let from = self.check(offset, into.len()).addr();

@@ -5,7 +5,7 @@
 //! Clearing releases and looking acquires: who finds a bit clear writes to the place after all the borrower's reads of it.
 //!
 //! The memory has no name, and is gone with the last of the two. What is never set takes none. It must never be inherited by a
-//! fork: it is about two processes.
+//! fork: it is about two processes. Nor may either change its length, which would kill the other.
 
 use std::fmt;
 use std::fs::File;
@@ -13,9 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, memfd_create};
-
-use crate::shared_file::SharedWords;
+use crate::shared_file::{SharedWords, is_sealed, nameless};
 
 const BITS: u32 = u64::BITS;
 
@@ -38,22 +36,21 @@ impl Holds {
     /// Makes them for at least so many places, none of which is held.
     ///
     /// # Errors
-    /// Those of memfd_create(2), ftruncate(2) and mmap(2).
+    /// Those of memfd_create(2), ftruncate(2), fcntl(2) and mmap(2).
     pub fn create(places: u32) -> io::Result<(Self, HoldsFile)> {
-        let file = File::from(memfd_create(c"pagoda-holds", MemfdFlags::CLOEXEC)?);
         let words = (places.max(1).div_ceil(BITS) as usize).next_multiple_of(4096 / size_of::<AtomicU64>());
-        file.set_len((words * size_of::<AtomicU64>()) as u64)?;
+        let file = nameless(c"pagoda-holds", words)?;
         Ok((Self::map(&file, words)?, HoldsFile(file)))
     }
 
     /// Those that another has made, by its descriptor.
     ///
     /// # Errors
-    /// It is not of a length that [`create`](Self::create) gives, or those of mmap(2).
+    /// It is not of a length that [`create`](Self::create) gives, or could become shorter; or those of mmap(2).
     pub fn of(file: OwnedFd) -> io::Result<Self> {
         let file = File::from(file);
         let words = file.metadata()?.len() as usize / size_of::<AtomicU64>();
-        if words == 0 || words > (u32::MAX / BITS + 1) as usize {
+        if words == 0 || words > (u32::MAX / BITS + 1) as usize || !is_sealed(&file) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Self::map(&file, words)
@@ -126,6 +123,16 @@ mod tests {
         assert!(borrower.let_go(63) && !borrower.let_go(63));
         assert!([0, 1, 64, 69_999, last].into_iter().all(|place| owner.is_held(place)));
         assert!(!owner.is_held(63) && !owner.hold(last + 1) && !owner.is_held(last + 1));
+    }
+
+    #[test]
+    fn neither_side_can_cut_what_the_other_reads() {
+        let (_owner, file) = Holds::create(64).expect("memory");
+        let borrowed = File::from(file.as_fd().try_clone_to_owned().expect("a number"));
+        assert!(borrowed.set_len(0).is_err() && borrowed.set_len(1 << 20).is_err());
+        let other = rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        rustix::fs::ftruncate(&other, 4096).expect("as long as ours");
+        assert!(Holds::of(other).is_err(), "it may become shorter");
     }
 
     #[test]

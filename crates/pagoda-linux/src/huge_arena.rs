@@ -103,8 +103,8 @@ impl Space {
         unsafe { std::slice::from_raw_parts_mut(at, HUGE_FRAME) }
     }
 
-    /// Gets a huge frame of zeroes from the kernel for an empty slot: about 180 µs. Where the kernel has no huge page it takes
-    /// small ones.
+    /// Gets a huge frame of zeroes from the kernel, which clears it, for an empty slot. Where the kernel has no huge page it
+    /// takes small ones.
     ///
     /// # Errors
     /// `ENOMEM`, and whatever else madvise(2) says of memory that can't be had.
@@ -156,9 +156,9 @@ impl Space {
         if emptied { GivenBack::All } else { GivenBack::PartStays }
     }
 
-    /// Has the kernel join the OS pages of `at`, managed memory of the place of a huge frame, to one huge page: 0.6 ms, up to some
-    /// milliseconds where its processors are busy. It holds the mappings' lock while it copies, so that no write is lost, and nobody
-    /// moves anything meanwhile. All pages have to be there, each by itself: what is shared, write-protected, or the page of zeroes is
+    /// Has the kernel join the OS pages of `at`, managed memory of the place of a huge frame, to one huge page, which takes longer
+    /// where its processors are busy. It holds the mappings' lock while it copies, so that no write is lost, and nobody moves
+    /// anything meanwhile. All pages have to be there, each by itself: what is shared, write-protected, or the page of zeroes is
     /// refused, and stays as it is. A place that OS pages were at can't get a huge page by a move: the kernel keeps their table.
     ///
     /// # Panics

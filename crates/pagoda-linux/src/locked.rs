@@ -33,8 +33,8 @@ impl LockedReader {
         Ok(Self { status, smaps, buffer: vec![0; BUFFER_BYTES].into_boxed_slice() })
     }
 
-    /// Calls `f` with each mapping that is locked, lowest address first. If none is, which is the rule, it costs one read
-    /// of some 20 µs; else some milliseconds for each gigabyte that is present.
+    /// Calls `f` with each mapping that is locked, lowest address first. If none is, which is the rule, it costs one short
+    /// read; else the kernel walks all that is present.
     ///
     /// # Errors
     /// What `pread` said. Mappings before it were passed to `f`.

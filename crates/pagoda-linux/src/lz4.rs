@@ -1,8 +1,7 @@
 //! LZ4 blocks, by the C library.
 //!
-//! Measured on 64 KiB pages, the C library decompresses 1.3 to 1.4 times as fast as the checked Rust one on mixed
-//! data at 2:1 and 3:1 and compresses 1.2 times as fast. Nothing is allocated after [`Lz4::new`]. What is decompressed
-//! is not trusted: the bounds-checking decoder is the only one used.
+//! It decompresses and compresses faster than the checked Rust one. Nothing is allocated after [`Lz4::new`]. What is
+//! decompressed is not trusted: the bounds-checking decoder is the only one used.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -218,7 +218,8 @@ fn number(rest: &mut &[u8], separator: u8, radix: u32) -> Option<u64> {
 /// memfds, System V and POSIX shared memory.
 const SHARED_MEMORY: [&[u8]; 4] = [b"/dev/zero", b"/memfd:", b"/SYSV", b"/dev/shm/"];
 
-/// How the names of the counters file and of the trace begin that `pagoda run` makes there.
+/// How the names begin of what is our own there: the counters file and the trace of `pagoda run`, and what says which places of a
+/// file a child holds.
 const OWN: [&[u8]; 3] = [b"/dev/shm/pagoda-", b"/memfd:pagoda-trace ", b"/memfd:pagoda-holds "];
 
 fn kind(name: &[u8], inode: u64) -> MappingKind {

@@ -59,7 +59,13 @@ fn shared_memory_is_told_from_files_by_its_name() {
     for name in ["/dev/zero (deleted)", "/memfd:x (deleted)", "/SYSV00000000 (deleted)", "/dev/shm/x"] {
         assert_eq!(kind(name), MappingKind::SharedMemory, "{name}");
     }
-    for name in ["/dev/shm/pagoda-1-2-0", "/memfd:pagoda-trace (deleted)", "/home/memfd:x", "/dev/shmx"] {
+    for name in [
+        "/dev/shm/pagoda-1-2-0",
+        "/memfd:pagoda-trace (deleted)",
+        "/memfd:pagoda-holds (deleted)",
+        "/home/memfd:x",
+        "/dev/shmx",
+    ] {
         assert_eq!(kind(name), MappingKind::File, "{name}");
     }
 }

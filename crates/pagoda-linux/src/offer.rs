@@ -20,6 +20,8 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getppid, pidfd_getfd, pi
 
 use crate::direct_file::DirectFile;
 use crate::holds::{Holds, HoldsFile};
+use crate::own_memory::declare;
+use crate::range::PageRange;
 use crate::thread::current_id;
 use crate::uffd::Uffd;
 
@@ -90,11 +92,12 @@ impl Offer {
         word.compare_exchange(open, settled, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// In the child: takes the descriptors, into the calling thread's table. The parent serves faults on.
+    /// In the child: takes the descriptors, into the calling thread's table. The parent serves faults on. All of them or none:
+    /// what is lent comes as places, and without the file they say nothing.
     ///
     /// # Errors
-    /// What the kernel said: before Linux 6.9, without the right to trace the parent, without a free descriptor; and `ESRCH` if the
-    /// child can't see its parent.
+    /// What the kernel said: before Linux 6.9, without the right to trace the parent, without a free descriptor; `ESRCH` if the
+    /// child can't see its parent; and those of [`Holds::of`]. The child has to refuse the offer then.
     pub fn descriptors(self) -> io::Result<Taken> {
         // In a namespace of its own a number may be another process's.
         if getppid().map(Pid::as_raw_nonzero).map(|pid| pid.get().cast_unsigned()) != Some(self.process) {
@@ -116,7 +119,8 @@ impl Offer {
         self.settle(ACCEPTED)
     }
 
-    /// In the child: it wants everything copied; see [`Doorbell::wait_for_everything`](crate::doorbell::Doorbell::wait_for_everything).
+    /// In the child: it wants everything copied; see
+    /// [`Doorbell::wait_for_everything`](crate::doorbell::Doorbell::wait_for_everything).
     pub fn refuse(self) {
         let _ = self.settle(REFUSED);
     }
@@ -173,7 +177,9 @@ impl Offers {
         let at = unsafe {
             mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
         };
-        Some(Self { word: at.ok()?.expose_provenance() })
+        let word = at.ok()?.expose_provenance();
+        // In a child it may come to lie within what its parent has managed. Without it children get copies.
+        declare(PageRange::at(word, 4096)).then_some(Self { word })
     }
 
     fn word(&self) -> &AtomicU64 {

@@ -1,7 +1,7 @@
-//! Pagoda's own anonymous memory, and the list of it that keeps it from ever being managed.
+//! Pagoda's own memory, and the list of it that keeps it from ever being managed.
 //!
 //! A pager that pages its own tables, stacks or heap out waits for itself for good. So every mapping that serves the
-//! engine is made here, and whoever looks for memory to adopt asks [`not_own`] first. The list is a fixed array of
+//! engine is made or declared here, and whoever looks for memory to adopt asks [`not_own`] first. The list is a fixed array of
 //! atomics in this library's own data, readable without a lock from any thread, also in a signal handler.
 
 use std::io;
@@ -116,16 +116,28 @@ pub fn is_own(range: PageRange) -> bool {
     next_own(range).is_some()
 }
 
-/// The parts of `range` that don't belong to Pagoda, lowest first.
-pub fn not_own(range: PageRange, mut each: impl FnMut(PageRange)) {
+/// The parts of `range`, lowest first, and whether each belongs to Pagoda.
+pub fn parts(range: PageRange, mut each: impl FnMut(PageRange, bool)) {
     let mut rest = Some(range);
     while let Some(part) = rest {
-        let Some((start, end)) = next_own(part) else { return each(part) };
-        if let Some(before) = PageRange::new(part.start(), start.max(part.start())) {
-            each(before);
+        let Some((start, end)) = next_own(part) else { return each(part, false) };
+        let (start, end) = (start.max(part.start()), end.min(part.end()));
+        for (start, end, is_own) in [(part.start(), start, false), (start, end, true)] {
+            if let Some(part) = PageRange::new(start, end) {
+                each(part, is_own);
+            }
         }
-        rest = PageRange::new(end.max(part.start()), part.end());
+        rest = PageRange::new(end, part.end());
     }
+}
+
+/// The parts of `range` that don't belong to Pagoda, lowest first.
+pub fn not_own(range: PageRange, mut each: impl FnMut(PageRange)) {
+    parts(range, |part, is_own| {
+        if !is_own {
+            each(part);
+        }
+    });
 }
 
 /// The lowest range of the list that overlaps `range`.
@@ -258,5 +270,12 @@ mod tests {
         // Other mappings of ours may lie right beside it.
         assert!(parts.iter().all(|part| part.intersection(range).is_none()));
         not_own(range, |part| panic!("{part:?} is ours"));
+        let (mut at, mut own_bytes) = (around.start(), 0);
+        super::parts(around, |part, is_own| {
+            assert_eq!(part.start(), at, "no gap");
+            at = part.end();
+            own_bytes += part.intersection(range).filter(|_| is_own).map_or(0, PageRange::len);
+        });
+        assert_eq!((at, own_bytes), (around.end(), range.len()));
     }
 }

@@ -10,7 +10,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create, open};
+
+/// What nobody can do to a secret: write to it, change its length, or take a seal off.
+const SEALS: SealFlags =
+    SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
 /// The bytes, for as long as this value lives. No program that is executed inherits it.
 pub struct Secret {
@@ -25,8 +29,7 @@ impl Secret {
     pub fn create(name: &CStr, bytes: &[u8]) -> io::Result<Self> {
         let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.write_all(bytes)?;
-        let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-        fcntl_add_seals(&file, all)?;
+        fcntl_add_seals(&file, SEALS)?;
         Ok(Self { file })
     }
 
@@ -37,13 +40,20 @@ impl Secret {
     }
 }
 
-/// Reads what a [`Secret`] of this or another process keeps, as text.
+/// Reads what a [`Secret`] of this or another process keeps, as text. Never waits, and reads nothing that is no secret: when
+/// its maker has ended, another process may have its number.
 ///
 /// # Errors
-/// Its maker is gone, or of another user; it is longer than `bytes_max`, or not UTF-8.
+/// Its maker is gone, or of another user; what is there is no secret, longer than `bytes_max`, or not UTF-8.
 pub fn read(path: &Path, bytes_max: usize) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::empty())?);
+    // Of what is no memory the kernel knows no seals.
+    if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     let mut text = String::new();
-    File::open(path)?.take(bytes_max as u64 + 1).read_to_string(&mut text)?;
+    file.take(bytes_max as u64 + 1).read_to_string(&mut text)?;
     if text.len() > bytes_max { Err(io::ErrorKind::InvalidData.into()) } else { Ok(text) }
 }
 
@@ -63,5 +73,26 @@ mod tests {
         assert!(other.is_err());
         drop(secret);
         assert!(read(&path, 11).is_err());
+    }
+
+    #[test]
+    fn what_another_has_at_that_number_by_now_is_not_read() {
+        let is_refused = |file: &dyn AsRawFd| {
+            let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+            let error = read(Path::new(&path), 11).expect_err("no secret");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        };
+        let mut unsealed =
+            File::from(memfd_create(c"x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memory"));
+        unsealed.write_all(b"another's").expect("written");
+        is_refused(&unsealed);
+        fcntl_add_seals(&unsealed, SEALS.difference(SealFlags::WRITE)).expect("sealed, but for writing");
+        is_refused(&unsealed);
+        // Who reads an empty pipe waits for good.
+        let (mut out, mut into) = io::pipe().expect("a pipe");
+        is_refused(&out);
+        into.write_all(b"another's").expect("written");
+        is_refused(&out);
+        out.read_exact(&mut [0; 9]).expect("all of it is still there");
     }
 }

@@ -13,8 +13,27 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{MemfdFlags, OFlags, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::own_memory;
+use crate::range::PageRange;
+
+/// What nobody can do to a file without a name: change its length, which kills who touches what is gone, or take a seal off.
+const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
+
+/// A file in memory for so many words, all zero, without a name. `name` is what `/proc/PID/maps` shows.
+pub(crate) fn nameless(name: &CStr, words: usize) -> io::Result<File> {
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.set_len(SharedWords::bytes(words) as u64)?;
+    fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
+/// Whether this is a file as [`nameless`] makes it: it stays as long as it is.
+pub(crate) fn is_sealed(file: &File) -> bool {
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
+}
 
 /// A fixed number of atomic words in a shared mapping. Dropping it unmaps; the file stays.
 pub struct SharedWords {
@@ -36,10 +55,16 @@ impl SharedWords {
         Self::map(&file, words)
     }
 
-    /// Opens a file that [`create`](Self::create) made. One of another length is refused: it is not of this version.
+    /// Opens a file that [`create`](Self::create) or [`NamelessWords::create`] made. One of another length is refused: it is not
+    /// of this version. So is one that has no name and could become shorter: another process has the number of its maker.
     pub fn open(path: &Path, words: usize) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        if file.metadata()?.len() != Self::bytes(words) as u64 {
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+        let about = file.metadata()?;
+        if about.nlink() == 0 && !is_sealed(&file) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file has no name, and is not ours"));
+        }
+        if about.len() != Self::bytes(words) as u64 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the file has another length than this version's",
@@ -55,7 +80,20 @@ impl SharedWords {
         let at = unsafe {
             mmap_anonymous(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED)?
         };
-        Ok(Self { at: at.cast(), words })
+        Self::declared(at.cast(), words)
+    }
+
+    /// What is mapped at `at`, as our own: in a child it may come to lie within what its parent has managed.
+    fn declared(at: *mut AtomicU64, words: usize) -> io::Result<Self> {
+        let mapping = Self { at, words };
+        if !own_memory::declare(mapping.range()) {
+            return Err(io::Error::other("the list of Pagoda's own mappings is full"));
+        }
+        Ok(mapping)
+    }
+
+    fn range(&self) -> PageRange {
+        PageRange::at(self.at.addr(), Self::bytes(self.words))
     }
 
     /// Keeps the mapping for the life of the process, so that the words can be held on to without counting who does.
@@ -81,7 +119,7 @@ impl SharedWords {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the file is long enough.
         let at =
             unsafe { mmap(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED, file, 0)? };
-        Ok(Self { at: at.cast(), words })
+        Self::declared(at.cast(), words)
     }
 }
 
@@ -96,6 +134,7 @@ impl Deref for SharedWords {
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
+        own_memory::withdraw(self.range());
         // SAFETY: this value owns the mapping and no reference to it outlives `self`.
         let _ = unsafe { munmap(self.at.cast(), Self::bytes(self.words)) };
     }
@@ -111,8 +150,7 @@ pub struct NamelessWords {
 impl NamelessWords {
     /// Creates it, all zero. What is never written takes no memory. `name` is what `/proc/PID/maps` shows.
     pub fn create(name: &CStr, words: usize) -> io::Result<Self> {
-        let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
-        file.set_len(SharedWords::bytes(words) as u64)?;
+        let file = nameless(name, words)?;
         Ok(Self { words: SharedWords::map(&file, words)?, file })
     }
 
@@ -196,13 +234,25 @@ mod tests {
     #[test]
     fn a_nameless_file_is_shared_by_its_path_and_gone_with_its_maker() {
         let maker = NamelessWords::create(c"test", 600).expect("create");
+        assert!(own_memory::is_own(maker.words.range()));
         let (path, other) = (maker.path(), SharedWords::open(&maker.path(), 600).expect("open"));
         other[599].store(7, Ordering::Relaxed);
         assert_eq!(maker[599].load(Ordering::Relaxed), 7);
         assert!(SharedWords::open(&path, 1200).is_err(), "of another version");
+        for bytes in [0, 1 << 20] {
+            assert!(maker.file.set_len(bytes).is_err(), "who touches it would be killed");
+        }
         drop(maker);
         assert!(SharedWords::open(&path, 600).is_err());
         assert_eq!(other[599].load(Ordering::Relaxed), 7, "who has it keeps it");
+    }
+
+    #[test]
+    fn a_nameless_file_that_its_maker_can_cut_is_refused() {
+        let file = File::from(memfd_create(c"test", MemfdFlags::CLOEXEC).expect("memory"));
+        file.set_len(SharedWords::bytes(600) as u64).expect("as long as ours");
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        assert!(SharedWords::open(Path::new(&path), 600).is_err());
     }
 
     #[test]

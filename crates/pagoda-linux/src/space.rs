@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicU64;
 use pagoda_core::entry::Granules;
 use pagoda_core::page::OS_PAGE;
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
+use rustix::mm::{Advice, MsyncFlags, madvise, msync};
 
 use crate::coverage::Coverage;
 use crate::doorbell::Doorbell;
@@ -162,7 +162,9 @@ impl Space {
         // SAFETY: the advice changes no content.
         match unsafe { madvise(at, range.len(), Advice::LinuxNoHugepage) } {
             Err(Errno::NOMEM) => Err(Errno::FAULT),
-            // A kernel without huge pages, or without room to split a mapping: the pages may be huge.
+            // A kernel without huge pages looks at no mapping.
+            Err(Errno::INVAL) if has_hole(range) => Err(Errno::FAULT),
+            // Nor has it pages to keep small. Or there was no room to split a mapping: the pages may be huge.
             _ => Ok(()),
         }
     }
@@ -300,6 +302,14 @@ impl Space {
     }
 }
 
+/// Whether a part of `range` is not mapped, by a call that walks the mappings and changes nothing: what is to be written back at some
+/// time, the kernel writes back anyway.
+fn has_hole(range: PageRange) -> bool {
+    let at = std::ptr::with_exposed_provenance_mut(range.start());
+    // SAFETY: the call touches no memory, and changes no content.
+    unsafe { msync(at, range.len(), MsyncFlags::ASYNC) == Err(Errno::NOMEM) }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use rustix::mm::munmap;
@@ -330,5 +340,26 @@ pub(crate) mod tests {
         // SAFETY: a part of the test's own mapping, which nothing uses.
         unsafe { munmap(hole, OS_PAGE).expect("unmap") };
         assert_eq!(space.register(memory.range()), Err(Errno::FAULT));
+    }
+
+    #[test]
+    fn a_hole_is_told_also_where_the_kernel_has_no_huge_pages() {
+        let mut memory = crate::testing::foreign::Foreign::private(16).expect("map");
+        let whole = PageRange::at(memory.address(0), 16 * OS_PAGE);
+        // Of several mappings.
+        memory.protect(8..9, libc::PROT_READ).expect("protected");
+        assert!(!has_hole(whole));
+        memory.unmap(4..5).expect("unmap");
+        let pages = |from, to| PageRange::at(memory.address(from), (to - from) * OS_PAGE);
+        for (range, has) in [
+            (whole, true),
+            (pages(0, 4), false),
+            (pages(0, 5), true),
+            (pages(4, 5), true),
+            (pages(4, 8), true),
+            (pages(5, 16), false),
+        ] {
+            assert_eq!(has_hole(range), has, "{range:?}");
+        }
     }
 }

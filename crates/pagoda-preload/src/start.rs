@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use pagoda::config::Config;
+use pagoda::config::{Config, ENV_BYTES_MAX};
 use pagoda::counters::{Counter, Counters, Status};
 use pagoda::error::{Errno, StartError, StopReason};
 use pagoda::process_engine::ProcessEngine;
@@ -51,17 +51,14 @@ static ENGINE: AtomicPtr<ProcessEngine> = AtomicPtr::new(std::ptr::null_mut());
 /// pointer, but not what it points to.
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
 
-/// The tree, the configuration's text with the password of its remote store, and how threads are laid out: what a child needs to begin anew. In this library's own
-/// data, which a child has, too.
+/// The tree, the configuration's text with the password of its remote store, and how threads are laid out: what a child
+/// needs to begin anew. In this library's own data, which a child has, too.
 static TREE: OnceLock<Tree> = OnceLock::new();
 static CONFIG: OnceLock<ConfigText> = OnceLock::new();
 static LAYOUT: OnceLock<Option<ThreadLayout>> = OnceLock::new();
 
-/// The longest configuration: two paths and a password, escaped.
-const CONFIG_BYTES: usize = 16 << 10;
-
 struct ConfigText {
-    bytes: [u8; CONFIG_BYTES],
+    bytes: [u8; ENV_BYTES_MAX],
     len: usize,
 }
 
@@ -108,10 +105,11 @@ extern "C" fn construct() {
     config.keep_password();
     let text = config.to_env();
     let text = text.as_bytes();
-    if text.len() > CONFIG_BYTES {
+    // `pagoda run` has refused what is longer.
+    if text.len() > ENV_BYTES_MAX {
         exit_process(OWN_FAILURE);
     }
-    let mut bytes = [0; CONFIG_BYTES];
+    let mut bytes = [0; ENV_BYTES_MAX];
     bytes[..text.len()].copy_from_slice(text);
     let _ = CONFIG.set(ConfigText { bytes, len: text.len() });
     let _ = TREE.set(tree);
@@ -183,7 +181,7 @@ fn watch(config: &Config, member: Member, offer: Option<Offer>) {
     if offer.is_some() {
         let held = AnonReader::new().and_then(|mut count| count.read(true));
         let held = held.map_or(0, |(resident, others)| (resident - others) as u64);
-        // What can't be taken over is copied, and there may be an engine later.
+        // What can't be taken over is copied, whatever the reason, which nobody reads; and there may be an engine later.
         let _ = manage(config, member, Bytes::new(held), offer);
         decline(offer);
     }

@@ -228,6 +228,10 @@ impl Config {
 /// The longest password that `pagoda run` hands over.
 pub const PASSWORD_BYTES_MAX: usize = 1024;
 
+/// The longest text of [`Config::to_env`], with the password in it: who is managed keeps it in memory of a fixed length. Three paths
+/// of 4096 bytes as they are, a password that is escaped, zones and numbers; `pagoda run` refuses what is longer.
+pub const ENV_BYTES_MAX: usize = 16 << 10;
+
 impl Config {
     /// The remote store with its password, which is read where it is.
     ///

@@ -1,7 +1,8 @@
 //! The file that `pagoda run --trace` writes: JSON, a header's line and then one for each event.
 //!
-//! An event is an array, as the header's `columns` say, because there may be millions. Fields of the header and columns are
-//! only ever added. The file may come from anywhere: this module must never take a line for an event that is none.
+//! An event is an array, as the header's `columns` say, because there may be millions. Fields of the header are only ever added; other
+//! columns are another version of the format. The file may come from anywhere: this module must never take a line for an event that is
+//! none.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -183,9 +184,7 @@ pub fn read(path: &Path) -> Result<Trace, Refusal> {
     };
     let first = next(1)?.ok_or_else(|| foreign(1, "the file is empty".to_owned()))?;
     let header: Header = serde_json::from_str(&first).map_err(|error| foreign(1, error.to_string()))?;
-    if header.pagoda_trace != FORMAT
-        || header.columns.iter().zip(COLUMNS).any(|(there, known)| there != known)
-    {
+    if header.pagoda_trace != FORMAT || header.columns != COLUMNS {
         return Err(foreign(1, "it is of another version".to_owned()));
     }
     let mut lines = Vec::new();

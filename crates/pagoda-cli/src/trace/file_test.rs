@@ -48,11 +48,14 @@ fn what_is_no_trace_is_refused_with_its_line() {
     let first = |header: &Header| serde_json::to_string(header).expect("JSON") + "\n";
     let other = Header { pagoda_trace: FORMAT + 1, ..header(0) };
     let swapped = Header { columns: vec!["pid".to_owned()], ..header(0) };
+    let mut more = header(0);
+    more.columns.push("colour".to_owned());
     for (text, says) in [
         (String::new(), "line 1: the file is empty"),
         ("{}\n".to_owned(), "line 1: missing field"),
         (first(&other), "line 1: it is of another version"),
         (first(&swapped), "line 1: it is of another version"),
+        (first(&more), "line 1: it is of another version"),
         (first(&header(1)), "line 2: the file ends"),
         (first(&header(0)) + "[1,2,\"zero\",3,4,5.0]\n", "line 3: the file ends"),
         (first(&header(1)) + "[1,2,\"colour\",3,4,5.0]\n", "line 2: unknown variant"),

@@ -157,7 +157,7 @@ impl Heat {
         let (right, line) = (LEFT + COLUMNS * CELL, bottom + 4);
         let _ = write!(svg, "<path d=\"M{LEFT} {line}H{right}\" stroke=\"#222\" fill=\"none\"/>");
         for column in (0..=COLUMNS).step_by(COLUMNS / 4) {
-            let seconds = (self.column_us * column as u64) as f64 / 1e6;
+            let seconds = self.column_us.saturating_mul(column as u64) as f64 / 1e6;
             let (x, y) = (LEFT + column * CELL, line + 16);
             let _ = write!(svg, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{seconds:.2} s</text>");
         }

@@ -59,6 +59,8 @@ fn whatever_is_spread_is_drawn_in_few_rows() {
     assert!(wide.rows.len() <= ROWS_MAX && wide.rows.len() > ROWS_MAX / 3, "{}", wide.rows.len());
     let ends = [fault(0, 7, 0), Line(1, 7, Kind::Eviction, 0, u64::MAX, None), fault(2, 7, u64::MAX)];
     assert!(Heat::of(&trace(ends.to_vec())).rows.len() <= ROWS_MAX);
+    let late = Heat::of(&trace(vec![fault(u64::MAX, 7, 0)])).svg();
+    assert!(late.contains("18446744073709.55 s"), "{late}");
     let many: Vec<Line> = (0..100u32).flat_map(|pid| (0..=pid).map(move |_| fault(1, pid, 0))).collect();
     let heat = Heat::of(&trace(many));
     assert_eq!((heat.rows.len(), heat.left_out), (PROCESSES_MAX, 100 - PROCESSES_MAX));

@@ -242,6 +242,21 @@ fn a_store_directory_that_takes_no_file_leaves_nothing_behind() {
 }
 
 #[test]
+fn options_that_are_too_long_to_hand_over_are_refused_with_the_reason() {
+    if !can_run() {
+        return;
+    }
+    let runtime = tempfile::tempdir().expect("a directory");
+    // Nothing is ever made there. It fits until it is escaped.
+    let options = ["--file-limit", "0", "--store-dir", &"/%".repeat(5000)];
+    let output = output(&mut managed(&options, &["echo", "ran"], runtime.path()));
+    let error = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(125), ""), "{error}");
+    assert!(error.contains("shorter --store-dir") && error.lines().count() == 1, "{error}");
+    assert_eq!(files_in(runtime.path()), [] as [PathBuf; 0]);
+}
+
+#[test]
 fn a_limit_on_file_sizes_is_named_and_not_the_directory() {
     if !can_run() {
         return;

@@ -69,8 +69,8 @@ impl Space {
     }
 
     /// Makes the pages of `range`, managed memory, this process's own, where they are shared after a fork: a copy, or nothing
-    /// but the kernel's note that nobody else has them any more. About 11 µs for 64 KiB. It may wait for a fault to be
-    /// served; memory that is gone meanwhile is passed over.
+    /// but the kernel's note that nobody else has them any more. It may wait for a fault to be served; memory that is gone
+    /// meanwhile is passed over.
     pub fn make_own(&self, range: PageRange) {
         let at = std::ptr::with_exposed_provenance_mut(range.start());
         // SAFETY: the advice changes no content.

@@ -1,7 +1,8 @@
 //! The taking side: a child enters what its parent sends into its own table and store.
 //!
 //! It runs before any other thread of the child's engine. This module must never let the table miss a page that came: where the
-//! store takes no more, its content goes to its place, and where that can't be, the child can't go on.
+//! store takes no more, its content goes to its place, and where that can't be, the child can't go on. Nor may the table know
+//! in the end what the child did not get, or what of its own engine lies there.
 
 use std::io;
 
@@ -9,6 +10,7 @@ use pagoda_core::entry::{Backing, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::offer::Stream;
+use pagoda_linux::own_memory::parts;
 use pagoda_linux::pack::{BLOCK, unpack};
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
@@ -40,6 +42,7 @@ impl Engine {
         let mut table = self.gate_exclusive();
         let (mut content, mut packed) = (vec![0; self.entry_bytes()], vec![0; self.entry_bytes()]);
         let mut lent = vec![0; self.store.lent_bytes()];
+        let mut holes = Vec::new();
         loop {
             let Record { kind, address, len, skipped } = Record::receive(stream)?;
             let bytes = match kind {
@@ -47,7 +50,7 @@ impl Engine {
                 Kind::Managed => {
                     let range = PageRange::new(address, address.wrapping_add(len));
                     let range = range.ok_or(io::ErrorKind::InvalidData)?;
-                    self.take_range(&mut table, present, range, skipped)?;
+                    self.take_range(&mut table, present, range, skipped, &mut holes)?;
                     continue;
                 }
                 Kind::Packed => packed.get_mut(..len).ok_or(io::ErrorKind::InvalidData)?,
@@ -68,6 +71,11 @@ impl Engine {
             let packed = (kind == Kind::Packed).then_some(&packed[..len]);
             self.take_page(&table, address, packed, &content, scratch)?;
         }
+        // Only now: a page that begins in a hole and goes on behind it is found by its beginning.
+        for hole in holes {
+            self.discard(&table, hole, scratch);
+            table.cut(hole);
+        }
         self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
         Ok(())
     }
@@ -78,21 +86,48 @@ impl Engine {
         present: &mut PagemapScanner,
         range: PageRange,
         skipped: usize,
+        holes: &mut Vec<PageRange>,
     ) -> io::Result<()> {
-        match self.space.register(range) {
-            // Of a part there may be no memory here (madvise DONTFORK): the rest has its pages.
-            Ok(()) | Err(KernelErrno::FAULT) => {}
-            // Of none of it.
-            Err(KernelErrno::INVAL) => return Ok(()),
-            // It would read zero where its parent's memory is out.
-            Err(errno) => return Err(errno.into()),
-        }
+        let mut registered = Ok(());
+        parts(range, |part, is_own| {
+            if is_own {
+                // Mapped by this engine where there was nothing.
+                holes.push(part);
+            } else if registered.is_ok() {
+                registered = self.register_what_is_there(part, holes);
+            }
+        });
+        // It would read zero where its parent's memory is out.
+        registered?;
         // Pages at a boundary of the parent's have content for each side: what the one side's page holds beyond it is nothing.
         table.insert_apart(range, skipped, Filler::Engine);
         self.mark_present(table, present, range);
         self.counters.add(Counter::AdoptedRanges, 1);
         self.counters.add(Counter::AdoptedBytes, range.len() as u64);
         Ok(())
+    }
+
+    /// Registers what there is of `range` in this process, and notes what is not: its parent has kept it (madvise DONTFORK).
+    fn register_what_is_there(
+        &self,
+        range: PageRange,
+        holes: &mut Vec<PageRange>,
+    ) -> Result<(), KernelErrno> {
+        match self.space.register(range) {
+            Ok(()) => Ok(()),
+            // There is nothing of it.
+            Err(KernelErrno::INVAL) => {
+                holes.push(range);
+                Ok(())
+            }
+            // A part is not there. Of one page that can't be.
+            Err(KernelErrno::FAULT) if range.len() > OS_PAGE => {
+                let half = range.len() / OS_PAGE / 2 * OS_PAGE;
+                self.register_what_is_there(PageRange::at(range.start(), half), holes)?;
+                self.register_what_is_there(PageRange::at(range.start() + half, range.len() - half), holes)
+            }
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Enters a page that stays in the parent's file, or lets it go if nothing is missing of it here.
@@ -170,3 +205,7 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "taking_test.rs"]
+mod tests;
