@@ -51,9 +51,15 @@ impl Engine {
         while let Some(rest) = PageRange::new(start, range.end()) {
             let mut table = self.gate_exclusive();
             // The maps were read without the gate: what is managed meanwhile is not touched again, nor what is our own there by now.
-            let mut free = Vec::new();
-            table.gaps(rest, |gap| not_own(gap, |part| free.push(part)));
-            let Some(gap) = free.first().copied() else { break };
+            let Some(gap) = table.first_gap(rest) else { break };
+            let mut free = None;
+            not_own(gap, |part| {
+                free.get_or_insert(part);
+            });
+            let Some(gap) = free else {
+                start = gap.end();
+                continue;
+            };
             // All of it each time: the program could not change the size of a mapping of which only a part is registered, and where it
             // may not have one mapping more, a part could not be.
             let registered = self.space.register(gap);

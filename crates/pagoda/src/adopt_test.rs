@@ -84,11 +84,13 @@ fn what_is_mapped_while_it_is_adopted_is_not_taken_for_registered() {
         let owner = scope.spawn(move || {
             let ends = EndsWith(ends);
             for round in 0..ROUNDS_OF_CHANGE {
-                memory.replace(upper.clone(), || wait(round % 256)).expect("replaced");
+                // Nothing of it is known; then a part goes and comes at once, perhaps just when it is registered.
+                memory.replace(0..PART, || ()).expect("replaced");
+                memory.replace(upper.clone(), || ()).expect("replaced");
                 let value = round as u8 | 1;
                 memory.write(upper.start, value);
                 // Time for it to be moved out.
-                wait(round % 256);
+                (0..round % 1024).for_each(|_| std::hint::spin_loop());
                 assert_eq!(memory.read(upper.start), value, "round {round}");
             }
             drop(ends);
@@ -102,22 +104,11 @@ fn what_is_mapped_while_it_is_adopted_is_not_taken_for_registered() {
         owner.join().expect("right in every round");
     });
     assert!(manager.stats().adopted_ranges > 100, "it was adopted now and then");
-    // Now that nothing changes, what is known is registered.
-    let known: Vec<PageRange> = {
-        let table = engine.gate_shared();
-        table.spans().filter_map(|span| span.range().intersection(whole)).collect()
-    };
-    for range in known {
-        assert_eq!(engine.space.coverage(range), Coverage::Whole, "{range:?} of {whole:?}");
-    }
     engine.bring_back(whole);
 }
 
-const ROUNDS_OF_CHANGE: usize = 150_000;
-
-fn wait(spins: usize) {
-    (0..spins).for_each(|_| std::hint::spin_loop());
-}
+/// Without asking for coverage a wrong byte was read in eight of nine runs of so many.
+const ROUNDS_OF_CHANGE: usize = 100_000;
 
 /// Sets a flag when it goes, also by a panic: whoever waits for that does not wait for good.
 struct EndsWith<'a>(&'a AtomicBool);

@@ -275,15 +275,15 @@ counters! {
     Gauge LeftThreadBytes left_thread_bytes,
     /// Gauge: bytes left alone because the mapping is too small or too young to be worth an event.
     Gauge LeftSmallBytes left_small_bytes,
-    /// Faults of all kinds that were served.
+    /// Faults of all kinds that were served: those with zeroes, on staged and on stored pages, and spurious ones together.
     Total Faults faults,
     /// Faults on content that never was, or was discarded: served with zeroes.
     Total FaultsZero faults_zero,
     /// Faults on staged pages: the second chance, served by one move.
     Total FaultsStaged faults_staged,
-    /// Faults on stored pages: fetched from the store.
+    /// Faults on pages that were fetched from the store, or from the file whose page it is.
     Total FaultsStored faults_stored,
-    /// Faults whose content was read from the store's file, the remote store, or the file whose page it is.
+    /// Of those the ones whose content was read from the store's file, the remote store, or the file whose page it is.
     Total FaultsSpilled faults_spilled,
     /// Base pages that were fetched before anyone asked, because the one below them was read.
     Total FetchedAhead fetched_ahead,

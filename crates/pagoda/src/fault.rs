@@ -104,6 +104,7 @@ impl Engine {
                     return self.refuse_lost(&page, granule);
                 }
                 if word.resident().has(granule) {
+                    *kind = FaultKind::Spurious;
                     let after = self.look_for_hole(&page, word, granule);
                     give(entry, after);
                     if after == word {
@@ -144,9 +145,7 @@ impl Engine {
                 }
                 Backing::Slot(slot) => {
                     if fetched {
-                        self.count_fetched(self.entry_bytes());
-                    } else if !from_file {
-                        self.counters.add(Counter::FaultsStaged, 1);
+                        self.ledger.fetched(self.entry_bytes() as u64);
                     }
                     let want = match extent {
                         Extent::Granule if file.is_none() => Granules::range(granule, granule + 1),
@@ -238,14 +237,12 @@ impl Engine {
     /// taken from there, so it reads as zero.
     fn serve_unknown(&self, address: usize, write: bool) -> Served {
         self.look_soon.store(true, Ordering::Relaxed);
-        self.counters.add(Counter::FaultsZero, 1);
         self.fill_one(PageRange::page(address), write).1
     }
 
     /// A missing page that is the region's own by the table: a fault that was served meanwhile, or a page that a discard took
     /// after its event was applied, which reads as zero.
     fn fill_hole(&self, page: &Page, granule: u32, write: bool) -> Served {
-        self.counters.add(Counter::FaultsSpurious, 1);
         let (filled, served) = self.fill_one(page.addresses(granule, granule + 1), write);
         self.counters.add(Counter::HolesFilled, u64::from(filled));
         served
@@ -290,15 +287,19 @@ impl Engine {
             Some(slot) => {
                 zone = self.zones.of_slot(slot.index());
                 let moved = self.move_in(page, &slot, run);
-                let all = Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
-                self.zones.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));
+                if moved.done.is_empty() {
+                    // An event in the way, say: it is zero still, and so need not be cleared for the next try.
+                    self.zones.put_zeroed(&self.space, slot);
+                } else {
+                    let all = Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
+                    self.zones.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));
+                }
                 moved
             }
             None if !room || several => return (word, Served::NoMemory),
             None => self.fill_fresh(page, from, to, write),
         };
         self.note_use();
-        self.counters.add(Counter::FaultsZero, 1);
         let word = self.came_in(word, progress.done, zone);
         let here = page.addresses(granule, granule + 1);
         if progress.done.has(granule) {
@@ -387,7 +388,7 @@ impl Engine {
         if progress.stop.is_some() {
             return (word, self.settle(progress.stop, here));
         }
-        self.count_fetched(4096);
+        self.ledger.fetched(OS_PAGE as u64);
         self.note_use();
         let word = self.came_in(word, Granules::range(granule, granule + 1), zone);
         (word.with_warmth((word.warmth() + 1).min(3)), Served::Done)
@@ -413,7 +414,7 @@ impl Engine {
         let moved = self.move_in(page, &slot, page.granules.without(word.resident()));
         let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
         self.zones.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));
-        self.count_fetched(self.entry_bytes());
+        self.ledger.fetched(self.entry_bytes() as u64);
         self.note_use();
         let word = self.came_in(word, moved.done, zone).with_warmth(2);
         if moved.done.has(granule) {

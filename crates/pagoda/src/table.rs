@@ -88,23 +88,23 @@ impl Table {
     }
     /// The parts of `range` that are not managed, lowest first.
     pub(crate) fn gaps(&self, range: PageRange, mut each: impl FnMut(PageRange)) {
+        let mut rest = Some(range);
+        while let Some(gap) = rest.and_then(|rest| self.first_gap(rest)) {
+            each(gap);
+            rest = PageRange::new(gap.end(), range.end());
+        }
+    }
+    /// The lowest part of `range` that is not managed.
+    pub(crate) fn first_gap(&self, range: PageRange) -> Option<PageRange> {
         let mut at = range.start();
         while at < range.end() {
-            match self.next_from(at) {
-                Some(span) if span.range.start() < range.end() => {
-                    if let Some(gap) = PageRange::new(at, span.range.start()) {
-                        each(gap);
-                    }
-                    at = span.range.end();
-                }
-                _ => {
-                    if let Some(gap) = PageRange::new(at, range.end()) {
-                        each(gap);
-                    }
-                    return;
-                }
+            let Some(span) = self.next_from(at) else { return PageRange::new(at, range.end()) };
+            if at < span.range.start() {
+                return PageRange::new(at, span.range.start().min(range.end()));
             }
+            at = span.range.end();
         }
+        None
     }
 
     /// Adds `range`, of which nothing is managed yet, and returns the span it became part of. All its granules are

@@ -68,16 +68,11 @@ impl Zone {
     /// `slots` empty ones, from number `first` on.
     pub(crate) fn new(first: u32, slots: u32) -> Self {
         // Room for every slot, so that giving a frame back never allocates; memory is taken as it fills.
-        let ready = Vec::with_capacity(slots as usize);
+        let [ready, zeroed] = [0; 2].map(|_| Vec::with_capacity(slots as usize));
         Self {
             first,
             slots,
-            hands: Mutex::new(Hands {
-                empty: Buddy::new(slots),
-                ready,
-                zeroed: Vec::new(),
-                pieces: Vec::new(),
-            }),
+            hands: Mutex::new(Hands { empty: Buddy::new(slots), ready, zeroed, pieces: Vec::new() }),
             ready: AtomicU64::new(0),
             pieces: AtomicU64::new(0),
         }
@@ -95,6 +90,11 @@ impl Zone {
     /// How many slots it has.
     pub(crate) fn slots(&self) -> u32 {
         self.slots
+    }
+
+    /// Frames that are ready, all of each.
+    pub(crate) fn whole_ready(&self) -> u64 {
+        self.ready.load(Ordering::Relaxed)
     }
 
     /// Bytes of frames that are ready, whole ones and parts.
@@ -172,10 +172,12 @@ impl Zone {
     }
 
     /// All of the frames of `slots` is zero.
-    pub(crate) fn put_zeroed(&self, space: &Space, slots: Vec<Slot>) {
-        let indices: Vec<u32> = slots.into_iter().map(|slot| space.release_slot(slot)).collect();
-        self.ready.fetch_add(indices.len() as u64, Ordering::Relaxed);
-        self.hands().zeroed.extend(indices);
+    pub(crate) fn put_zeroed(&self, space: &Space, slots: impl IntoIterator<Item = Slot>) {
+        let mut hands = self.hands();
+        for slot in slots {
+            hands.zeroed.push(space.release_slot(slot));
+            self.ready.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// How many frames of zeroes there are.

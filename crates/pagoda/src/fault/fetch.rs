@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use pagoda_core::entry::{Backing, Word};
 use pagoda_linux::space::Slot;
 
-use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
 use crate::store::{GetError, Handle, Scratch, Store};
@@ -83,11 +82,6 @@ impl Engine {
     /// The same of this page: one that is in the file, too, need not be in memory for it.
     pub(super) fn keeps_copies_of(&self, handle: u64) -> bool {
         self.keeps_copies() || self.store.is_kept(Handle::from_bits(handle)) && !self.is_released()
-    }
-
-    pub(super) fn count_fetched(&self, bytes: usize) {
-        self.counters.add(Counter::FaultsStored, 1);
-        self.ledger.fetched(bytes as u64);
     }
 
     /// A ready frame, if the budget allows to use one. While it is exceeded, by compressed pages that took more, say,

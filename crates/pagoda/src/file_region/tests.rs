@@ -38,7 +38,7 @@ impl Failing {
 const LEN: usize = (48 << 20) + 1234;
 
 /// A file of `LEN` bytes with a page's number in each, mapped by a manager of a third of that.
-fn mapped(base: BasePage) -> (tempfile::NamedTempFile, Manager, FileRegion) {
+pub(super) fn mapped(base: BasePage) -> (tempfile::NamedTempFile, Manager, FileRegion) {
     let directory = std::env::current_exe().expect("a path");
     let file = tempfile::NamedTempFile::new_in(directory.parent().expect("a directory")).expect("room");
     let content: Vec<u8> = (0..LEN).map(|at| (at / OS_PAGE % 251) as u8).collect();

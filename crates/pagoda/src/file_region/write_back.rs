@@ -18,7 +18,6 @@ use pagoda_linux::thread::yield_now;
 
 use super::ahead::is_only_in_file;
 use super::page_file::PageFile;
-use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fault::{Served, unreadable};
 use crate::store::{Handle, Scratch, Store};
@@ -58,7 +57,6 @@ impl Engine {
     /// meanwhile, or was discarded, and then is what the file holds. Returns what it is now.
     pub(crate) fn look_for_hole(&self, page: &Page, word: Word, granule: u32) -> Word {
         let here = page.addresses(granule, granule + 1);
-        self.counters.add(Counter::FaultsSpurious, 1);
         if !self.space.held_pages(here).is_empty() {
             self.space.wake(here);
             return word;

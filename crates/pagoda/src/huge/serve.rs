@@ -12,7 +12,6 @@ use pagoda_linux::huge_arena::HugeMove;
 use pagoda_linux::uffd::Stop;
 
 use super::{ALL, Block, ENTRIES, ENTRY};
-use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fault::Served;
 use crate::table::{Filler, Table};
@@ -49,8 +48,6 @@ impl Engine {
         let word = Word::EMPTY.with_resident(ALL).with_warmth(1);
         match moved {
             HugeMove::Done => {
-                self.counters.add(Counter::FaultsHuge, 1);
-                self.counters.add(Counter::FaultsZero, 1);
                 self.ledger.resident(HUGE_FRAME as i64);
                 // Over a table of OS pages that is left of what was there it came in small pages.
                 let huge = self.is_one_huge_page(block.range);

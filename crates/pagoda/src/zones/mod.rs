@@ -134,7 +134,12 @@ impl Zones {
         self.parts.iter().map(|part| part.hands.ready_bytes(space)).sum()
     }
 
-    /// A frame that is ready, of the zone that has most of them: to be given back.
+    /// A frame that is ready, all of it, of the zone that has most that is: to be given back.
+    pub(crate) fn take_to_give_back(&self, space: &Space) -> Option<Slot> {
+        self.parts.iter().max_by_key(|part| part.hands.whole_ready())?.hands.take_whole_ready(space)
+    }
+
+    /// A frame that is ready, of the zone that has most of them.
     pub(crate) fn take_ready(&self, space: &Space) -> Option<Slot> {
         if !self.are_several() {
             return self.parts[0].hands.take_ready(space);
@@ -214,6 +219,11 @@ impl Zones {
     /// The frame of `slot` holds nobody's content any more.
     pub(crate) fn put_ready(&self, space: &Space, slot: Slot) {
         self.hands_of(&slot).put_ready(space, slot);
+    }
+
+    /// See [`Zone::put_zeroed`].
+    pub(crate) fn put_zeroed(&self, space: &Space, slot: Slot) {
+        self.hands_of(&slot).put_zeroed(space, [slot]);
     }
 
     /// The frame of `slot` has gone elsewhere.

@@ -125,7 +125,7 @@ impl Engine {
         for (zone, bytes) in self.full_zones() {
             let most = bytes.div_ceil(self.entry_bytes() as u64).min(GIVEN_BACK_MOST);
             let hands = self.zones.hands(zone);
-            self.give_back((0..most).map_while(|_| hands.take_ready(&self.space)).collect());
+            self.give_back((0..most).map_while(|_| hands.take_whole_ready(&self.space)).collect());
         }
     }
 

@@ -1,0 +1,56 @@
+//! Reading by calls beside those who read by address.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_linux::testing::random::Random;
+use pagoda_linux::testing::skip::skip_without_moves;
+
+use super::super::tests::mapped;
+
+const READERS: u64 = 2;
+const READS: usize = 20_000;
+
+/// A fault is told once: who takes it from the descriptor serves it, or its thread sleeps for good.
+#[test]
+fn who_reads_by_calls_takes_no_fault_from_who_reads_by_address() {
+    if skip_without_moves("calls beside addresses") {
+        return;
+    }
+    let (_file, _manager, region) = mapped(BasePage::K64);
+    let region = Arc::new(region);
+    // Each has pages of its own: nobody else brings in what it waits for.
+    let own = region.len() as usize / OS_PAGE / (2 * READERS as usize);
+    let (done, all) = channel();
+    // Not of a scope: one that is never woken can't be waited for.
+    for reader in 0..READERS {
+        for calls in [false, true] {
+            let (region, done) = (Arc::clone(&region), done.clone());
+            std::thread::spawn(move || {
+                let number = reader * 2 + u64::from(calls);
+                let mut random = Random::new(5, number);
+                let mut byte = [0];
+                for _ in 0..READS {
+                    let page = number as usize * own + random.below(own);
+                    if calls {
+                        region.read_at((page * OS_PAGE) as u64, &mut byte).expect("read");
+                    } else {
+                        region.inner().memory().read_at(page * OS_PAGE, &mut byte);
+                    }
+                    assert_eq!(byte[0], (page % 251) as u8, "page {page}");
+                }
+                done.send(()).expect("somebody waits");
+            });
+        }
+    }
+    drop(done);
+    for _ in 0..2 * READERS {
+        match all.recv_timeout(Duration::from_secs(60)) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => panic!("a reader waits for a fault that nobody serves"),
+            Err(RecvTimeoutError::Disconnected) => panic!("a reader found another byte"),
+        }
+    }
+}
