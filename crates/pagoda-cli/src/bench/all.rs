@@ -23,9 +23,9 @@ use super::machine::Machine;
 use super::process::{Cancel, Reader};
 use super::traced;
 
-/// All quick ones together: five minutes are promised, and the last one may take [`GRACE`] to end. What doesn't fit is ended
-/// and told so.
-const QUICK: Duration = Duration::from_secs(265);
+/// All quick ones together, and the trace: five minutes are promised, and the last one may take [`GRACE`] to end. What doesn't fit
+/// is ended and told so.
+pub const QUICK: Duration = Duration::from_secs(265);
 /// One full bench: several times what the slowest takes on a quiet machine.
 const FULL: Duration = Duration::from_secs(7200);
 /// How long a bench that was asked to end may take to undo what it set up.
@@ -83,6 +83,7 @@ fn run_all(program: &Path, quick: bool) -> anyhow::Result<(String, Vec<Outcome>)
     let cancel = Cancel::on_signals()?;
     let progress = progress()?;
     let deadline = Instant::now() + QUICK;
+    progress.set_message("trace");
     let heat = traced::figure(program, &cancel)?;
     let mut outcomes = Vec::new();
     for entry in &BENCHES {

@@ -17,7 +17,7 @@ use super::process::{Cancel, Cancelled, run};
 use super::report::{Details, Figures, Pair, Setting, TriedSplit};
 use super::scratch::Scratch;
 use super::stats::geometric_mean;
-use super::worker::{Pattern, Phase};
+use super::worker::{self, Pattern, Phase};
 use super::{Plan, pagoda_run, warm};
 
 /// Ample for a run that pages every touch to a slow disk at the default budget.
@@ -229,7 +229,7 @@ impl Bench<'_> {
     fn worker(&self, number: usize) -> Vec<String> {
         let pages = self.data.get() / PAGE_BYTES as u64;
         let (passes, zipf, random) =
-            if self.plan.quick { (1, pages / 2, pages / 8) } else { (2, pages, pages / 4) };
+            if self.plan.quick { (1, pages / 4, pages / 16) } else { (2, pages, pages / 4) };
         let options = [
             ("--data", self.data.get().to_string()),
             ("--ratio", self.load.ratio.to_string()),
@@ -239,7 +239,7 @@ impl Bench<'_> {
             ("--zipf", zipf.to_string()),
             ("--random", random.to_string()),
         ];
-        let mut command = vec![self.plan.program.clone(), "bench-worker".to_owned(), "patterns".to_owned()];
+        let mut command = Vec::from(worker::words(&self.plan.program, "patterns"));
         command.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
         command
     }

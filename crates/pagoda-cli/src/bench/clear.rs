@@ -43,8 +43,26 @@ const CYCLED_PER_CACHE: u64 = 16;
 /// Where the kernel does not tell the size of the cache.
 const CACHE_ASSUMED: u64 = 32 << 20;
 
+/// What `--help` says of the keys.
+const KEYS: &str = "\
+Keys of the JSON, medians of the rounds:
+  orders.ORDER, pressure.ORDER  alone, and beside thrashers of the cache; of ascending, converge, reverse-in-page, neighbourhood,
+                              streaming: clear_us, first_touch_ns, first_touch_ratio_vs_ascending, write_all_us, total_us, user_s,
+                              cleared_after_target_max, extents_max, bytes_in_fault, targets and perf; if that is missing perf_reason
+                              says why
+  orders.prezeroed            frames that were cleared ahead: taken_percent, first_touch_ns, write_all_us, clearing_cpu_us
+  choice                      by how many clear at once: streaming_us, neighbourhood_us, chosen_us, chosen_streaming_percent and
+                              ratio_chosen_vs_better of the rounds that count
+  fault                       from touch to return of 2 MiB: kernel_4k_us of one OS page, kernel_thp_us, pagoda_us and in_thread_us
+                              cleared in the fault, …_prezeroed_us ahead, and their ratios to kernel_thp_us
+  base                        base pages, by busy_threads: touch_us and whole_us of kernel, pagoda and in_thread, and with a frame that
+                              is ready; ratio_ready, ratio_in_thread_ready; ready_cpu_us of getting one ready
+  anon_w_seq                  by processes: …_gib_s of the kernel and of each order, ratios to ascending and of the best to the kernel
+  thrashers, llc_bytes, cycled_bytes, clock_ns, cached_kernel, streaming_kernel, rounds  what was run, and how this processor clears";
+
 /// What to measure.
 #[derive(Args, Debug)]
+#[command(after_long_help = KEYS)]
 pub struct ClearArgs {
     /// Print JSON instead of a table
     #[arg(long)]

@@ -1,7 +1,7 @@
 //! What counting adds to a fault: the calls alone, in a tight loop, over what serving a fault takes in a managed program.
 //!
-//! The calls are those of one fault in `pagoda`'s `handler.rs`, on a mapping like the one that they have there: a count by
-//! kind, a histogram, the sums of faults and of time. The clock is told apart: one read for each fault, as what it takes is the
+//! The calls are those of the fault that makes most of them, on a mapping like the one that they have there: in `pagoda`'s
+//! `handler.rs` a histogram, the sums of faults and of time, and two counts by kind; and two of what clearing took (`huge/frames.rs`). The clock is told apart: one read for each fault, as what it takes is the
 //! machine's matter. (When a fault was read, the watchdog has to know, too.) Both are processor time, which other programs
 //! move little. This module must never count less than the engine does.
 
@@ -10,11 +10,12 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 use pagoda::counters::{Counter, Counters};
 use pagoda::fault_kind::FaultKind;
+use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::thread::{cpu_ns, now_ns};
 use serde::Serialize;
 use serde_json::Value;
@@ -23,7 +24,7 @@ use super::machine::Machine;
 use super::process::{Cancel, run as run_child};
 use super::scratch::Scratch;
 use super::text_table::{number, text_table, with_spread};
-use super::{command, stats};
+use super::{command, stats, worker};
 
 /// Of the program, which takes a few seconds.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -94,9 +95,9 @@ impl Report {
         let mut faults = 0;
         for _ in 0..rounds {
             let counters = Counters::private().context("mapping counters")?;
-            alone.push(each_ns(1, calls, |at| count_fault(&counters, at)));
-            at_once.push(each_ns(handlers, calls, |at| count_fault(&counters, at)));
-            clock.push(each_ns(1, calls, |_| _ = black_box(now_ns())));
+            alone.push(each_ns(1, calls, |at| count_fault(&counters, at))?);
+            at_once.push(each_ns(handlers, calls, |at| count_fault(&counters, at))?);
+            clock.push(each_ns(1, calls, |_| _ = black_box(now_ns()))?);
             let (us, count) = served(&program, quick, &cancel)?;
             service.push(us);
             faults = count;
@@ -160,28 +161,34 @@ impl Report {
 }
 
 /// The processor time of one call, in each of so many threads at once.
-fn each_ns(threads: usize, calls: u64, call: impl Fn(u64) + Sync) -> f64 {
+fn each_ns(threads: usize, calls: u64, call: impl Fn(u64) + Sync) -> anyhow::Result<f64> {
     let one = || {
         let begun = cpu_ns();
         (0..calls).for_each(&call);
         cpu_ns() - begun
     };
-    let taken_ns: u64 = thread::scope(|scope| {
+    let taken_ns = thread::scope(|scope| {
         let started: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        // A thread that panics has counted nothing.
-        started.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+        // All are waited for before an error is told: the scope panics for a thread that nobody has joined.
+        let ended: Vec<_> = started.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        ended.into_iter().sum::<Result<u64, _>>()
     });
-    taken_ns as f64 / (calls * threads as u64) as f64
+    let taken_ns = taken_ns.map_err(|_| anyhow!("a thread that counted panicked"))?;
+    Ok(taken_ns as f64 / (calls * threads as u64) as f64)
 }
 
+/// As for a huge frame that is cleared within the fault, past the cache: no other fault counts more.
 fn count_fault(counters: &Counters, at: u64) {
     let kind = FaultKind::ALL[at as usize % FaultKind::ALL.len()];
     // Latencies as they come, from one to a hundred microseconds.
     let took_ns = 1000 + at * 997 % 99_000;
-    counters.add(Counter::FaultsStored, 1);
-    counters.took(kind, took_ns);
     counters.add(Counter::Faults, 1);
     counters.add(Counter::FaultServiceNs, took_ns);
+    counters.took(kind, took_ns);
+    counters.add(Counter::FaultsZero, 1);
+    counters.add(Counter::FaultsHuge, 1);
+    counters.add(Counter::ClearedInFaultBytes, HUGE_FRAME as u64);
+    counters.add(Counter::ClearedStreamingBytes, HUGE_FRAME as u64);
 }
 
 /// The median time of a fault of a program over its budget, in microseconds, and how many there were.
@@ -189,11 +196,12 @@ fn served(program: &str, quick: bool, cancel: &Cancel) -> anyhow::Result<(f64, u
     let scratch = Scratch::new()?;
     let file = scratch.file("stats.json");
     let touches = if quick { "5000" } else { "50000" };
-    let worker = ["bench-worker", "patterns", "--data", "134217728", "--ratio", "3", "--passes", "1"];
     let stats = file.display().to_string();
-    let words = [program, "run", "--memory", "64M", "--quiet", "--stats", &stats, "--", program];
-    let words = words.into_iter().chain(worker).chain(["--zipf", touches, "--random", touches]);
-    let words: Vec<String> = words.map(str::to_owned).collect();
+    let run = [program, "run", "--memory", "64M", "--quiet", "--stats", &stats, "--"].map(str::to_owned);
+    let data =
+        ["--data", "134217728", "--ratio", "3", "--passes", "1", "--zipf", touches, "--random", touches];
+    let words = run.into_iter().chain(worker::words(program, "patterns"));
+    let words: Vec<String> = words.chain(data.map(str::to_owned)).collect();
     run_child(&words, LIMIT, cancel, || ())?;
     let text = std::fs::read(&file).with_context(|| file.display().to_string())?;
     let stats: Value = serde_json::from_slice(&text).context("the counters of the run")?;
@@ -212,10 +220,18 @@ mod tests {
     #[test]
     fn what_is_timed_counts_as_a_fault_does() {
         let counters = Counters::private().expect("a mapping");
-        assert!(each_ns(2, 1000, |at| count_fault(&counters, at)) > 0.0);
-        let counts = [Counter::Faults, Counter::FaultsStored].map(|counter| counters.get(counter));
-        assert_eq!(counts, [2000, 2000]);
+        assert!(each_ns(2, 1000, |at| count_fault(&counters, at)).is_ok_and(|ns| ns > 0.0));
+        let counts = [Counter::Faults, Counter::FaultsZero, Counter::FaultsHuge];
+        assert_eq!(counts.map(|counter| counters.get(counter)), [2000; 3]);
+        let bytes = [Counter::ClearedInFaultBytes, Counter::ClearedStreamingBytes];
+        assert_eq!(bytes.map(|counter| counters.get(counter)), [2000 << 21; 2]);
         assert_eq!(counters.latencies().of_all().iter().sum::<u64>(), 2000);
         assert!(counters.get(Counter::FaultServiceNs) >= 2_000_000);
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_an_error_and_not_fast() {
+        let error = each_ns(2, 10, |at| assert!(at < 5, "a bug")).expect_err("both have panicked");
+        assert!(error.to_string().contains("panicked"), "{error}");
     }
 }

@@ -5,8 +5,9 @@
 //! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library and kills
 //! processes with as much stored (`release/`), `migrate` moves them to another process (`migrate/`), `base-page` touches them
 //! densely and sparsely (`base_page/`), `counters` times the engine's own counting (`counters.rs`). `list.rs` says what there is, and `all.rs` runs all
-//! of it for one page (`html/`), with a trace of a program of its own (`traced.rs`). The worker process that is measured is `worker.rs`. But for these two, nothing here knows the engine: Pagoda is
-//! started as anyone starts it, by `pagoda run`.
+//! of it for one page (`html/`), with a trace of a program of its own (`traced.rs`). The worker process that is measured is
+//! `worker.rs`. Programs are run under Pagoda as anyone runs them, by `pagoda run`; what a library does is measured by what `pagoda`
+//! makes public. This module must never reach around either.
 
 mod all;
 mod base_page;
@@ -35,6 +36,7 @@ mod stats;
 mod text_table;
 mod traced;
 mod tree;
+mod turns;
 pub mod worker;
 mod zones;
 
@@ -87,7 +89,22 @@ enum Bench {
     All(all::AllArgs),
 }
 
+/// What `--help` says of the keys.
+const BUDGET_KEYS: &str = "\
+Keys of the JSON, each rate, time and ratio a median of pairs, with the least and the greatest in …_spread:
+  compressed.PATTERN          data of 3:1 and twice the budget, and in spilled.PATTERN of 2:1 and three times; of the patterns fill,
+                              sequential, zipf, random: pagoda_gib_s, kernel_gib_s, in_thread_gib_s, and their ratio and
+                              in_thread_ratio to the kernel's; kernel_uncharged_gib_s where zram is charged to nobody; …_fault_us
+                              and …_touch_us: p50, p99, p999 of touches that took more than a microsecond, and of all
+  compressed.setting          data, compression, how the kernel's side was divided and what it swapped, pagoda_stats; why a side is
+                              missing: kernel_reason, pagoda_reason, in_thread_reason. So in spilled.setting
+  no_pressure.programs        by name: overhead_percent with 1.2 times the native peak, ratio_spread, native_s, pagoda_s, or why left out
+  no_pressure.malloc_churn_ratio, no_pressure.thread_churn_ratio  time over native time; no_pressure.churns has the same as programs
+  kernel                      how its side was made; null if this machine doesn't allow it, and kernel_reason says why
+  budget_bytes, pairs         what was run";
+
 #[derive(Args, Debug)]
+#[command(after_long_help = BUDGET_KEYS)]
 struct BudgetArgs {
     /// Print JSON instead of a table
     #[arg(long)]

@@ -19,7 +19,7 @@ use super::programs::{Program, installed};
 use super::scratch::Scratch;
 use super::stats::round;
 use super::text_table::text_table;
-use super::{Plan, pagoda_run, warm};
+use super::{Plan, pagoda_run, warm, worker};
 
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 /// Touched and freed before each run: what the largest of the programs peaks at.
@@ -75,8 +75,7 @@ impl NoPressure {
     pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Self> {
         let mut all = Self::default();
         let scratch = Scratch::new()?;
-        let input_bytes = if plan.quick { 16 << 20 } else { 64 << 20 };
-        for (name, program) in installed(&scratch, input_bytes)? {
+        for (name, program) in installed(&scratch, plan.quick)? {
             let outcome = match program {
                 Ok(program) => pairs(plan, |budget| timed(plan, &program, budget, cancel))?,
                 Err(left_out) => Outcome::LeftOut { left_out },
@@ -183,8 +182,9 @@ fn churn(
 ) -> anyhow::Result<Sample> {
     let scratch = Scratch::new()?;
     let rounds = if plan.quick { rounds / 10 } else { rounds };
-    let words = [&plan.program, "bench-worker", &format!("{name}-churn"), "--rounds", &rounds.to_string()];
-    let command = managed(plan, &scratch, budget, words.map(str::to_owned).to_vec());
+    let mut words = Vec::from(worker::words(&plan.program, &format!("{name}-churn")));
+    words.extend(["--rounds".to_owned(), rounds.to_string()]);
+    let command = managed(plan, &scratch, budget, words);
     warm(WARM);
     let finished = run(&command, RUN_LIMIT, cancel, || ());
     plan.step();

@@ -146,11 +146,6 @@ impl Running {
         Ok(Finished { output, seconds, anonymous_bytes_peak: self.anonymous_bytes_peak })
     }
 
-    /// The child.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Whether it has ended.
     pub fn ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
@@ -177,7 +172,7 @@ impl Running {
     }
 
     /// Whose memory is measured: the child, or what it runs under `pagoda run`.
-    fn program(&self) -> Option<u32> {
+    pub fn program(&self) -> Option<u32> {
         let pid = self.child.id();
         if self.managed { first_child(pid) } else { Some(pid) }
     }

@@ -28,12 +28,12 @@ pub struct Program {
 /// How long a server may take to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Allocates and drops for about two seconds: lists, dictionaries, strings and large byte arrays.
+/// Allocates and drops for about two seconds, or for half a second: lists, dictionaries, strings and large byte arrays.
 const PYTHON: &str = "
 import random
 r = random.Random(1)
 live = {}
-for i in range(400000):
+for i in range(ROUNDS):
     k = r.randrange(250000)
     live[k] = [r.random() for _ in range(8)] + [str(i) * 8]
     if i % 200 == 0:
@@ -41,15 +41,18 @@ for i in range(400000):
 assert sum(len(v) for v in live.values()) > 0
 ";
 
-/// Every program by name, or why it is left out.
+/// Every program by name, each with less to do if it is to be quick, or why it is left out.
 pub fn installed(
     scratch: &Scratch,
-    sort_input_bytes: usize,
+    quick: bool,
 ) -> anyhow::Result<Vec<(&'static str, Result<Program, String>)>> {
     Ok(vec![
-        ("python3", python().map_err(|error| format!("{error:#}"))),
-        ("redis-benchmark", redis().map_err(|error| format!("{error:#}"))),
-        ("sort", sort(scratch, sort_input_bytes)?.map_err(|error| format!("{error:#}"))),
+        ("python3", python(quick).map_err(|error| format!("{error:#}"))),
+        ("redis-benchmark", redis(quick).map_err(|error| format!("{error:#}"))),
+        (
+            "sort",
+            sort(scratch, if quick { 16 << 20 } else { 64 << 20 })?.map_err(|error| format!("{error:#}")),
+        ),
     ])
 }
 
@@ -69,15 +72,16 @@ fn starts(program: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn python() -> anyhow::Result<Program> {
+fn python(quick: bool) -> anyhow::Result<Program> {
     // The name can stand for a script that starts the real one, which would be a program of several processes.
     let real = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     let real = String::from_utf8(real.context("python3 does not start")?.stdout)?;
     starts(real.trim())?;
-    Ok(Program { command: words(&[real.trim(), "-c", PYTHON]), server: None })
+    let script = PYTHON.replace("ROUNDS", if quick { "100000" } else { "400000" });
+    Ok(Program { command: words(&[real.trim(), "-c", &script]), server: None })
 }
 
-fn redis() -> anyhow::Result<Program> {
+fn redis(quick: bool) -> anyhow::Result<Program> {
     starts("redis-server")?;
     starts("redis-benchmark")?;
     // The port is free now, and nobody else is handed it for a good while.
@@ -85,10 +89,9 @@ fn redis() -> anyhow::Result<Program> {
     let number = port.to_string();
     let server =
         ["redis-server", "--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-    let client =
-        ["redis-benchmark", "-p", &number, "-t", "set,get", "-n", "400000", "-r", "300000", "-d", "512"];
-    let mut client = words(&client);
-    client.extend(words(&["-P", "16", "-c", "16", "-q"]));
+    let requests = if quick { "100000" } else { "400000" };
+    let mut client = words(&["redis-benchmark", "-p", &number, "-t", "set,get", "-n", requests]);
+    client.extend(words(&["-r", "300000", "-d", "512", "-P", "16", "-c", "16", "-q"]));
     Ok(Program { command: words(&server), server: Some((port, client)) })
 }
 

@@ -174,6 +174,8 @@ impl Figures {
 
 #[cfg(test)]
 mod tests {
+    use super::super::BUDGET_KEYS;
+    use super::super::command::expect_documented;
     use super::*;
 
     fn phases(gib_s: f64) -> Vec<Phase> {
@@ -215,8 +217,10 @@ mod tests {
 
     #[test]
     fn json_has_the_documented_shape() {
-        let json = serde_json::to_value(report(Some(1.0))).expect("json");
+        let report = Report { no_pressure: Some(NoPressure::default()), ..report(Some(1.0)) };
+        let json = serde_json::to_value(report).expect("json");
         assert_eq!(json["bench"], "budget");
+        expect_documented(BUDGET_KEYS, &json);
         for pattern in ["fill", "sequential", "zipf", "random"] {
             let figures = &json["compressed"][pattern];
             assert_eq!((&figures["pagoda_gib_s"], &figures["kernel_gib_s"]), (&3.0.into(), &1.0.into()));

@@ -6,33 +6,33 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use anyhow::{anyhow, bail};
+
 use super::all::{Ended, finish};
 use super::html::escaped;
-use super::process::Cancel;
+use super::process::{Cancel, Cancelled};
 use super::scratch::Scratch;
+use super::worker;
 use crate::trace;
 
 /// Several times what it takes on a quiet machine.
-const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// What is traced: twice the budget, filled, read in order, and then touched unevenly and at random.
-const WORK: [&str; 12] = [
-    "bench-worker",
-    "patterns",
-    "--data",
-    "134217728",
-    "--ratio",
-    "3",
-    "--passes",
-    "1",
-    "--zipf",
-    "20000",
-    "--random",
-    "5000",
-];
+const WORK: [&str; 10] =
+    ["--data", "134217728", "--ratio", "3", "--passes", "1", "--zipf", "20000", "--random", "5000"];
 
-/// Runs it, and returns the figure for the page.
+/// Runs it, and returns the figure for the page. The only error is that the benches were asked to end.
 pub fn figure(program: &Path, cancel: &Cancel) -> anyhow::Result<String> {
+    match drawn(program, cancel) {
+        Err(error) if !error.is::<Cancelled>() => {
+            Ok(format!("<p class=\"failed\">{}</p>\n", escaped(&format!("{error:#}"))))
+        }
+        drawn_or_cancelled => drawn_or_cancelled,
+    }
+}
+
+fn drawn(program: &Path, cancel: &Cancel) -> anyhow::Result<String> {
     let scratch = Scratch::new()?;
     let file = scratch.file("trace");
     let mut command = Command::new(program);
@@ -40,15 +40,26 @@ pub fn figure(program: &Path, cancel: &Cancel) -> anyhow::Result<String> {
         .args(["run", "--quiet", "--memory", "64M", "--trace"])
         .arg(&file)
         .arg("--")
-        .arg(program)
+        .args(worker::words(&program.display().to_string(), "patterns"))
         .args(WORK);
-    let why = match finish(command, LIMIT, cancel)? {
-        Ok(Ended { status, .. }) if status.success() => match trace::file::read(&file) {
-            Ok(trace) => return Ok(trace::figure(&trace)),
-            Err(refusal) => refusal.to_string(),
-        },
-        Ok(Ended { status, errors, .. }) => format!("{}\n{status}", errors.trim()),
-        Err(late) => late,
-    };
-    Ok(format!("<p class=\"failed\">{}</p>\n", escaped(&why)))
+    match finish(command, LIMIT, cancel)? {
+        Ok(Ended { status, .. }) if status.success() => {
+            let trace = trace::file::read(&file).map_err(|refusal| anyhow!("{refusal}"))?;
+            Ok(trace::figure(&trace))
+        }
+        Ok(Ended { status, errors, .. }) => bail!("{}\n{status}", errors.trim()),
+        Err(late) => bail!(late),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_not_be_traced_is_told_in_place_of_the_map() {
+        let figure = figure(Path::new("/nonexistent/pagoda"), &Cancel::default());
+        let figure = figure.expect("the benches go on");
+        assert!(figure.contains("failed") && figure.contains("starting a bench"), "{figure}");
+    }
 }

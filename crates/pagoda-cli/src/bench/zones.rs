@@ -46,16 +46,32 @@ const BUDGETS: [Bytes; LOCAL_ZONES] = [Bytes::mib(1536), Bytes::mib(512)];
 /// Enough that no allocation of a timed run fails.
 const TIMED_FREE_FRAMES: u64 = 1 << 40;
 
+/// What `--help` says of the keys.
+const KEYS: &str = "\
+Keys of the JSON:
+  cases.CASE.POLICY           counts of the cases A to D: resets, scans, zone_visits, skips, shares by zone, spills, wake_ups
+  share_error_percent         the worst zone's, of share_allocations by share_threads threads with caches of cache_frames frames
+  alloc_ns                    one allocation, warm through a cache and cold without, each with its _spread
+  engine.POLICY               shares_percent, share_error_percent, resets, shortages, frames, age_ratio and mb_s of an engine of two zones
+  tiobench.PATTERN.THREADS    of seq_read, seq_write, rand_read, rand_write; POLICY.mib_s and what the run in the middle counted, and
+                              ratio_fair_vs_reset of rounds, beside the published_ratio. If it is missing tiobench_reason says why
+  kernel_mmap                 seq_read_mib_s, and seq_read_advised_mib_s after MADV_SEQUENTIAL, or a reason
+  ratio_vs_mmap, ratio_vs_mmap_advised  fair by one thread over these, of rounds in which both ran, each with its _spread
+  cached_reread_mib_s         what is in memory, read again
+  zones_bytes, file_bytes, block_bytes, touches, rounds, pairs  what was run";
+
 /// What to measure.
 #[derive(Args, Debug)]
+#[command(after_long_help = KEYS)]
 pub struct ZonesArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// A short run: fewer allocations, one pair, a small file
+    /// A short run: fewer allocations, one round, a small file, fewer threads
     #[arg(long)]
     quick: bool,
-    /// Pairs of timed runs that count, after one that is discarded [default: 3, quick: 1]
+    /// Rounds that count: of each row of the streams, and pairs of timed allocations after one that is discarded [default: 3,
+    /// quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     pairs: Option<u16>,
 }
@@ -110,7 +126,7 @@ struct Costs {
 /// Runs `pagoda bench zones`.
 pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
     let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
-    let plan = tiobench::Plan::new(args.quick, command::this_program()?);
+    let plan = tiobench::Plan::new(args.quick, pairs, command::this_program()?);
     let progress = command::progress(3 + pairs as u64 + plan.runs() as u64, "run")?;
     let allocations = if args.quick { 1 << 20 } else { 1 << 24 };
     let cancel = Cancel::on_signals()?;
@@ -280,6 +296,7 @@ mod tests {
     fn json_has_the_documented_shape_and_the_reference_counts() {
         let json = serde_json::to_value(report()).expect("json");
         assert_eq!(json["bench"], "zones");
+        command::expect_documented(KEYS, &json);
         let count = |case: &str, policy: &str, key: &str| json["cases"][case][policy][key].clone();
         for (policy, resets, scans) in
             [("fair", 0, 1000), ("reset-on-failure", 1000, 2000), ("first-version", 0, 2000)]

@@ -8,7 +8,7 @@
 mod buffer;
 mod mthp;
 mod pattern;
-mod redis;
+pub mod redis;
 mod report;
 mod rows;
 mod sides;
@@ -28,6 +28,7 @@ use super::machine::Machine;
 use super::process::Cancel;
 use super::scratch::Scratch;
 use super::stats::{median, median_of, round};
+use super::turns::turns;
 use super::warm;
 use buffer::Side;
 use mthp::Mthp;
@@ -43,8 +44,23 @@ const SWEEP_QUICK: usize = 4;
 /// The published figure is of 16 MiB.
 const FILE_BYTES: usize = 16 << 20;
 
+/// What `--help` says of the keys.
+const KEYS: &str = "\
+Keys of the JSON; what can't be had is null, and why, or a key that ends so, says the reason:
+  clusters.SIDE.PATTERN, kernel.SIDE.PATTERN  Pagoda by base page and by who serves faults, and the kernel by its pages: faults,
+                              table_bytes, kernel_table_bytes, resident and touched bytes, first_touch_gib_s, random_load_ns,
+                              tlb_misses, contiguous_percent; of sparse16 also resident_after_5s and peak
+  fault_around                a dense buffer at 64 KiB: first_touch_gib_s and faults, and in_thread_first_touch_gib_s
+  density_sweep, break_even_density  pages touched of sixteen, by base pages of 4 and 64 KiB; from where on 64 KiB takes less time
+  sweep_mib, map_touch_us     sizes, and by side how long mapping and touching each takes
+  open2close_gib_s            by side: a file opened, read into fresh memory, added up and closed
+  redis                       get_ops, set_ops and p50_ms of kernel_4k, kernel_thp, pagoda_64k and pagoda_2m; ratio_vs_thp of GET
+  sv39                        what the published geometry saves, computed and not measured
+  buffer_bytes, random_loads, rounds  what was run";
+
 /// What to measure.
 #[derive(Args, Debug)]
+#[command(after_long_help = KEYS)]
 pub struct BasePageArgs {
     /// Print JSON instead of a table
     #[arg(long)]
@@ -92,21 +108,20 @@ pub fn run(args: &BasePageArgs) -> anyhow::Result<ExitCode> {
     let mthp = Mthp::set_up(args.set_mthp);
     let sides = Sides::new(mthp.as_ref().err());
     setup.progress = command::progress(sides.steps(setup.rounds), "step")?;
-    let report = Report::measure(&setup, &sides, &cancel)?;
-    drop(mthp);
+    let report = Report::measure(&setup, &sides, mthp.ok(), &cancel)?;
     setup.progress.finish_and_clear();
     command::print(&report, args.json, Report::table)?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl Report {
-    fn measure(setup: &Setup, sides: &Sides, cancel: &Cancel) -> anyhow::Result<Self> {
+    fn measure(setup: &Setup, sides: &Sides, mthp: Option<Mthp>, cancel: &Cancel) -> anyhow::Result<Self> {
         let mut rows: BTreeMap<&str, SideRows> = BTreeMap::new();
         let mut missing = Missing::default();
         for number in 0..=setup.rounds {
             for pattern in Pattern::ALL {
                 setup.progress.set_message(pattern.name());
-                for (name, side) in sides.of(pattern) {
+                for (name, side) in in_turn(number, sides.of(pattern)) {
                     cancel.check()?;
                     warm(Bytes::new(setup.size.buffer as u64));
                     let rows = rows.entry(name).or_default();
@@ -148,7 +163,7 @@ impl Report {
             setup.progress.set_message("sizes");
             let mut of_round: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
             for mib in sweep_mib {
-                for (name, side) in sides.of_sweep() {
+                for (name, side) in in_turn(number, sides.of_sweep()) {
                     cancel.check()?;
                     warm(Bytes::mib(*mib));
                     let us = sweep::map_and_touch_us(side, (mib << 20) as usize)?;
@@ -157,7 +172,7 @@ impl Report {
             }
             setup.progress.inc(1);
             setup.progress.set_message("open to close");
-            for (name, side) in sides.of_sweep() {
+            for (name, side) in in_turn(number, sides.of_sweep()) {
                 warm(Bytes::new(FILE_BYTES as u64));
                 let rate = sweep::open_to_close_gib_s(side, &file, FILE_BYTES, sum)?;
                 if number > 0 {
@@ -170,6 +185,8 @@ impl Report {
                 of_round.into_iter().for_each(|(name, us)| times.entry(name).or_default().push(us));
             }
         }
+        // The server has none of them on any side.
+        drop(mthp);
         setup.progress.set_message("redis");
         let redis = redis::measure(setup, cancel)?;
         let density_sweep = sweep::density_medians(&densities);
@@ -205,6 +222,12 @@ impl Report {
     }
 }
 
+/// The sides in the order of a round.
+fn in_turn<T: Copy>(round: usize, sides: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+    let sides: Vec<T> = sides.into_iter().collect();
+    turns(round, sides.len()).map(move |side| sides[side])
+}
+
 /// A file to read, in the page cache, and its sum.
 fn file(scratch: &Scratch) -> anyhow::Result<(std::path::PathBuf, u64)> {
     let words: Vec<u64> = (0..FILE_BYTES as u64 / 8).map(super::data::mix).collect();
@@ -228,8 +251,9 @@ mod tests {
         let size = Size { buffer, loads: 1000 };
         let setup = Setup { program: "/nonexistent".to_owned(), size, rounds: 1, quick: true, progress };
         let sides = Sides::new(Some(&"it is not asked for".to_owned()));
-        let report = Report::measure(&setup, &sides, &Cancel::default()).expect("measured");
+        let report = Report::measure(&setup, &sides, None, &Cancel::default()).expect("measured");
         let json = serde_json::to_value(&report).expect("json");
+        command::expect_documented(KEYS, &json);
         for (cluster, base) in [("4K", 4096), ("16K", 16384), ("64K", 65536), ("64K_in_thread", 65536)] {
             let of =
                 |pattern: &str, key: &str| json["clusters"][cluster][pattern][key].as_u64().expect("a count");

@@ -1,16 +1,21 @@
 //! A server in memory, by what its pages are: the kernel's small and huge ones, and Pagoda's.
 //!
 //! The same server, keys and requests on every side; every value that is read is compared. It has 1.2 times the memory that
-//! it needs, so that nothing is ever out. This module must never call a side huge pages whose heap has none.
+//! it needs, so that nothing is ever out. This module must never call a side huge pages whose heap has none, nor one small pages
+//! that may have others. (Under `pagoda run` no program has huge pages: `pagoda_2m` is base pages of 2 MiB, of OS pages.)
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
+use clap::Args;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use rustix::thread::disable_transparent_huge_pages;
 use serde::Serialize;
 
 use super::super::budget::reason;
@@ -21,6 +26,7 @@ use super::super::redis_client::{self, Client, PIPELINE, name};
 use super::super::scratch::Scratch;
 use super::super::stats::{median_of, round};
 use super::super::warm;
+use super::super::worker;
 use super::Setup;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -128,12 +134,19 @@ impl Bench<'_> {
                 [&self.setup.program, "run", "--memory", &budget, "--base-page", &base, "--quiet", "--"];
             words.extend(run.map(str::to_owned));
         }
-        if side == "kernel_thp" {
-            // Its allocator asks for huge pages, and the server does not forbid them.
-            words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned));
+        match side {
+            // The kernel may give 64 KiB pages to who doesn't ask.
+            "kernel_4k" => words.extend(worker::words(&self.setup.program, "small-pages")),
+            // Its allocator asks for huge pages.
+            "kernel_thp" => words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned)),
+            _ => {}
+        }
+        if side == "kernel_4k" {
+            words.push("--".to_owned());
         }
         words.extend(redis_client::server(scratch.path(), socket));
         if side == "kernel_thp" {
+            // Where everybody gets huge pages the server forbids them to itself, if nothing is said.
             words.extend(["--disable-thp", "no"].map(str::to_owned));
         }
         words
@@ -142,8 +155,12 @@ impl Bench<'_> {
     fn load(&self, side: &str, socket: &Path, server: &mut Running) -> anyhow::Result<Figures> {
         let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
         client.set_all((0..self.keys).map(pair), self.cancel)?;
+        let pid = server.program().context("the server has ended")?;
         if side == "kernel_thp" {
-            ensure_huge(server.id(), self.need)?;
+            ensure_huge(pid, self.need)?;
+        }
+        if side == "kernel_4k" {
+            ensure_small(pid)?;
         }
         let mut random = Random::new(3);
         let requests = self.keys / 2;
@@ -178,6 +195,37 @@ impl Bench<'_> {
     }
 }
 
+/// Hidden: the bench starts the server by this, so that all its pages are small whatever the machine's setting.
+#[derive(Args, Debug)]
+pub struct SmallPagesArgs {
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Becomes the program, which gets OS pages alone.
+pub fn become_small(args: &SmallPagesArgs) -> anyhow::Error {
+    if let Err(error) = disable_transparent_huge_pages(true) {
+        return anyhow::Error::new(error).context("forbidding large pages");
+    }
+    let [program, arguments @ ..] = args.command.as_slice() else { return anyhow!("an empty command") };
+    let error = Command::new(program).args(arguments).exec();
+    anyhow::Error::new(error).context(format!("starting {program}"))
+}
+
+/// Checks that the kernel gives it OS pages alone.
+fn ensure_small(pid: u32) -> anyhow::Result<()> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    ensure!(!may_have_large(&text), "the server may have pages larger than 4 KiB");
+    Ok(())
+}
+
+/// By the status of a process.
+fn may_have_large(status: &str) -> bool {
+    status.lines().filter_map(|line| line.strip_prefix("THP_enabled:")).any(|value| value.trim() == "1")
+}
+
 /// Checks that half of what the server holds is in huge pages.
 fn ensure_huge(pid: u32, need: Bytes) -> anyhow::Result<()> {
     let path = format!("/proc/{pid}/smaps_rollup");
@@ -186,7 +234,7 @@ fn ensure_huge(pid: u32, need: Bytes) -> anyhow::Result<()> {
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
     if kib << 10 < need.get() / 2 {
         bail!(
-            "the server has {} in huge pages of {need}: its allocator did not ask for them",
+            "the server has {} in huge pages of {need}: nobody asked for them, or there were none",
             Bytes::new(kib << 10)
         );
     }
@@ -200,4 +248,15 @@ fn pair(key: u64) -> (u64, Vec<u8>) {
 fn value(key: u64) -> Vec<u8> {
     let words = (0..VALUE_BYTES / 8).map(|word| mix(key << 8 | word as u64));
     words.flat_map(u64::to_le_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_was_forbidden_large_pages_is_called_small() {
+        assert!(may_have_large("Threads:\t1\nTHP_enabled:\t1\n"));
+        assert!(!may_have_large("Threads:\t1\nTHP_enabled:\t0\n") && !may_have_large("Threads:\t1\n"));
+    }
 }

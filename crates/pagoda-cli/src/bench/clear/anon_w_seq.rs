@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::super::process::{Cancel, Running};
 use super::super::scratch::Scratch;
 use super::super::stats::{median, round, spread};
+use super::super::worker;
 use super::writer::{self, START_FILE, Side, Written, ready_file};
 use super::{Setup, name};
 
@@ -87,7 +88,7 @@ fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow
             ("--meet", meet.file("").display().to_string()),
             ("--number", number.to_string()),
         ];
-        let mut words = vec![setup.program.clone(), "bench-worker".to_owned(), "anon-writer".to_owned()];
+        let mut words = Vec::from(worker::words(&setup.program, "anon-writer"));
         words.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
         words
     };

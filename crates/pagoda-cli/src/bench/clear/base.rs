@@ -1,8 +1,8 @@
 //! First touches of base pages: by the kernel, by Pagoda with memory that it takes then, and with frames that were got ready ahead.
 //!
 //! Each page is touched in an order that nobody can go ahead of, and written whole. It is done alone and beside a thread that is busy: a
-//! move interrupts it, a copy does not. Before each round as many frames are ready as are kept. This module must never tell
-//! figures of frames that were not ready for those of frames that were.
+//! move interrupts it, a copy does not. Before each turn of frames that are ready as many are ready as are kept, and after it again, so
+//! that nobody gets any ready while others are timed. This module must never tell figures of frames that were not ready for those of frames that were.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use super::Setup;
 use super::thrash::Thrashers;
 use crate::bench::process::Cancel;
 use crate::bench::stats::{median, round};
+use crate::bench::turns::turns;
 
 const BUDGET: Bytes = Bytes::gib(1);
 const BASE: usize = BasePage::K64.bytes();
@@ -115,7 +116,8 @@ impl Side {
             !self.is_ready || taken >= pages - pages / 8,
             "only {taken} of {pages} base frames were ready when they were wanted"
         );
-        Ok(())
+        drop(region);
+        if self.is_ready { self.await_ready() } else { Ok(()) }
     }
 
     /// Nothing is got ready before somebody has asked.
@@ -135,7 +137,8 @@ impl Side {
 
     fn ready_cpu_us(&self) -> f64 {
         let stats = self.manager.stats();
-        let frames = (stats.kernel_zeroed_bytes + stats.cleared_ahead_bytes) / BASE as u64;
+        // Those that lie there, and those that were taken: nothing else becomes of them where there is room.
+        let frames = stats.ready_bytes / BASE as u64 + stats.faults_zero_ready;
         round(stats.clearing_ahead_ns as f64 / 1e3 / frames.max(1) as f64)
     }
 }
@@ -172,8 +175,12 @@ fn row(setup: &Setup, busy_threads: usize, cancel: &Cancel) -> anyhow::Result<Ro
             of_kernel = Samples::default();
             sides.iter_mut().for_each(|side| side.samples = Samples::default());
         }
-        kernel(&mut of_kernel)?;
-        sides.iter_mut().try_for_each(Side::round)?;
+        for side in turns(number, 1 + sides.len()) {
+            match side {
+                0 => kernel(&mut of_kernel)?,
+                side => sides[side - 1].round()?,
+            }
+        }
     }
     let [pagoda, pagoda_ready, in_thread, in_thread_ready] =
         sides.each_ref().map(|side| side.samples.times());

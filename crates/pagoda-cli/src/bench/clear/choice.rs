@@ -1,8 +1,8 @@
 //! The choice of an order at work: threads that clear huge frames at the same time, by each of the two orders that it chooses from and
 //! by the one it chooses.
 //!
-//! One choice serves all threads, as an engine's does, and knows no more than that. The sides take turns, and the first round does not
-//! count: the choice learns in it.
+//! One choice serves all threads, as an engine's does, and knows no more than that. The sides take turns, another one first in each
+//! round, and the first round does not count: the choice learns in it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::super::process::Cancel;
 use super::super::stats::{median, midmean, round};
+use super::super::turns::turns;
 use super::Setup;
 
 /// How many clear at the same time: one, as many as processors, twice as many.
@@ -47,6 +48,14 @@ struct Shared {
     chosen_streaming: AtomicU32,
 }
 
+impl Shared {
+    /// What was chosen while it learned. What it has learned stays.
+    fn forget(&self) {
+        self.chosen.store(0, Ordering::Relaxed);
+        self.chosen_streaming.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Measures all crowds.
 pub fn measure(setup: &Setup, cores: usize, cancel: &Cancel) -> anyhow::Result<Vec<Row>> {
     [1, cores, 2 * cores].into_iter().map(|threads| crowd(setup, threads, cancel)).collect()
@@ -61,7 +70,11 @@ fn crowd(setup: &Setup, threads: usize, cancel: &Cancel) -> anyhow::Result<Row> 
     for number in 0..=setup.rounds {
         cancel.check()?;
         setup.progress.inc(1);
-        for (side, us) in SIDES.into_iter().zip(&mut us) {
+        if number == 1 {
+            shared.forget();
+        }
+        for side in turns(number, SIDES.len()) {
+            let (side, us) = (SIDES[side], &mut us[side]);
             let all: Vec<f64> = thread::scope(|scope| {
                 let shared = &shared;
                 let spawned: Vec<_> = frames

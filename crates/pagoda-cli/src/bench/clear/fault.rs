@@ -2,10 +2,10 @@
 //! frame that is cleared within the fault and with one that was cleared ahead, each served by a handler that is woken and in
 //! the thread that touches.
 //!
-//! Each round has all sides in turn, on memory that was touched just before, and the first round does not count. Pagoda's
+//! Each round has all sides in turn, another one first in each, on memory that was touched just before, and the first round does not count. Pagoda's
 //! frames had been written by the last region; of those that were cleared ahead ten times as many are used as are kept
-//! ready, while the program writes each whole, and the processor time of clearing them is told. This module must never tell
-//! figures of which more than one in eight is of another kind of page or frame than it stands for.
+//! ready, while the program writes each whole, and the processor time of clearing them is told. When its turn ends as many are
+//! ready again, so that nobody clears while others are timed. This module must never tell figures of which more than one in eight is of another kind of page or frame than it stands for.
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use serde::Serialize;
 use super::Setup;
 use crate::bench::process::Cancel;
 use crate::bench::stats::{median, round};
+use crate::bench::turns::turns;
 
 /// Frames of a round: as many as are kept ready at most.
 const FRAMES: usize = 32;
@@ -147,7 +148,8 @@ impl Side {
             return region(&self.manager, &mut self.times, content).map(drop);
         }
         await_ready(&self.manager)?;
-        (0..SUSTAINED).try_for_each(|_| region(&self.manager, &mut self.times, content).map(drop))
+        (0..SUSTAINED).try_for_each(|_| region(&self.manager, &mut self.times, content).map(drop))?;
+        await_ready(&self.manager)
     }
 
     /// That most frames of so many rounds were cleared within the fault.
@@ -202,9 +204,13 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Fault, Prezero
                 side.before = side.manager.stats();
             }
         }
-        kernel(false, &mut small, &content)?;
-        kernel(true, &mut thp, &content)?;
-        sides.iter_mut().try_for_each(|side| side.round(&content))?;
+        for side in turns(number, 2 + sides.len()) {
+            match side {
+                0 => kernel(false, &mut small, &content)?,
+                1 => kernel(true, &mut thp, &content)?,
+                side => sides[side - 2].round(&content)?,
+            }
+        }
     }
     let kernel_thp_us = middle(&thp.touch_us);
     let [cleared, ready, in_thread, in_thread_ready] = &sides;

@@ -1,6 +1,6 @@
 //! What moving a live region costs: by what is in it, by what is done with zero pages, by codec, and while it is written.
 //!
-//! The ways to receive take turns, each into a fresh process, and the first round is discarded. The three policies receive into
+//! The ways to receive take turns, another one first in each round, each into a fresh process, and the first round is discarded. The three policies receive into
 //! plain memory, where every page is faulted in as it is touched: that is what others do, what the figures of the series are
 //! of, and nothing differs between them but the policy. What Pagoda does if nothing is said, `drop` into a region where pages
 //! are put in place, is two ways of its own: by OS pages, and by huge frames. What arrives is compared in every run; one
@@ -29,6 +29,7 @@ use pagoda_linux::zero_scan::is_zero;
 use super::command;
 use super::data::{PAGE_BYTES, Pages};
 use super::machine::{Machine, last_level_cache_bytes};
+use super::turns::turns;
 use cases::{Case, USUAL, write_page};
 use destination::Into;
 use qemu::Qemu;
@@ -151,7 +152,7 @@ impl Bench {
         Ok(Manager::builder().budget(budget).base_page(BasePage::K64).user_mode_only(true).build()?)
     }
 
-    /// A round of each of `kinds` in turn, again and again; the outcomes of those that count.
+    /// A round of each of `kinds` in turn, another one first each time; the outcomes of those that count.
     fn rounds<K: Copy>(
         &self,
         kinds: &[K],
@@ -159,7 +160,8 @@ impl Bench {
     ) -> anyhow::Result<Vec<(K, Vec<Outcome>)>> {
         let mut outcomes: Vec<_> = kinds.iter().map(|kind| (*kind, Vec::new())).collect();
         for round in 0..=self.rounds {
-            for (kind, outcomes) in &mut outcomes {
+            for turn in turns(round, kinds.len()) {
+                let (kind, outcomes) = &mut outcomes[turn];
                 let outcome = one(*kind, round > 0)?;
                 if round > 0 {
                     outcomes.push(outcome);

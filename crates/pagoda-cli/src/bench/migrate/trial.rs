@@ -13,6 +13,8 @@ use pagoda::migrate::{Codec, LiveOptions, Moved, Otherwise, SendOptions, Writer,
 use pagoda_core::size::Bytes;
 use pagoda_linux::usage::Usage;
 
+use super::super::command::this_program;
+use super::super::worker;
 use super::cases::digest_of;
 use super::destination::{Arrived, DISCARDED, Into, PATIENCE, PIECE};
 
@@ -47,9 +49,10 @@ impl Destination {
             Into::LateRegion => "late-region",
             Into::Nowhere => "nowhere",
         };
-        let mut child = Command::new(std::env::current_exe().context("finding this program")?)
-            .args(["bench-worker", "migrate-destination", "--into", name])
-            .args(["--zero", &zero.to_string(), "--most", &most.get().to_string()])
+        let [this, words @ ..] = worker::words(&this_program()?, "migrate-destination");
+        let mut child = Command::new(this)
+            .args(words)
+            .args(["--into", name, "--zero", &zero.to_string(), "--most", &most.get().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

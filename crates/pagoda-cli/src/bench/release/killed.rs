@@ -16,6 +16,7 @@ use pagoda_core::size::Bytes;
 use super::super::kernel::{KernelSide, Split};
 use super::super::process::{Cancel, Running};
 use super::super::scratch::Scratch;
+use super::super::worker;
 use super::starter::{start_and_work, warm_for};
 use super::trial::{RATIO, Trial};
 
@@ -166,21 +167,15 @@ impl Killing<'_> {
     }
 
     fn command(&self, how: How, owner: usize, side: Option<&KernelSide>, scratch: &Scratch) -> Vec<String> {
-        let mut command = vec![self.program.to_owned()];
+        let mut command = Vec::new();
         let mut add = |words: &[&str]| command.extend(words.iter().map(|&word| word.to_owned()));
         if how == How::PagodaRun {
             let (budget, stats) = (self.budget().get().to_string(), stats(scratch, owner));
-            add(&["run", "--memory", &budget, "--quiet", "--stats", &stats.display().to_string(), "--"]);
-            add(&[self.program]);
+            let stats = stats.display().to_string();
+            add(&[self.program, "run", "--memory", &budget, "--quiet", "--stats", &stats, "--"]);
         }
-        add(&[
-            "bench-worker",
-            "hold",
-            "--data",
-            &self.data(how).get().to_string(),
-            "--owner",
-            &owner.to_string(),
-        ]);
+        add(&worker::words(self.program, "hold").each_ref().map(String::as_str));
+        add(&["--data", &self.data(how).get().to_string(), "--owner", &owner.to_string()]);
         add(&[
             "--base-page",
             &how.base().to_string(),

@@ -43,8 +43,25 @@ const STORED_PERCENT: f64 = 64.7;
 /// What the store is measured with at least: tables come in pieces.
 const STORE_LEAST: Bytes = Bytes::mib(64);
 
+/// What `--help` says of the keys.
+const KEYS: &str = "\
+Keys of the JSON, medians of the rounds, with the least and the greatest in …_spread; a side that could not run is null, and its
+…_reason says why:
+  policies.POLICY             owners that close at the same time: close_ms_p50 and p99, extra_ms over owners that stored nothing,
+                              frames_back_ms, stored_back_ms, starter_start_ms and starter_work_ms of who starts meanwhile, cpu_ms,
+                              in_close_ms, lock_wait_ms, locks, peak_queued_bytes; queued, inline and early: pages by how they went
+  never_stored, starter_alone  owners that stored nothing; the starter with nobody beside it
+  aging                       close_ms of one owner alone, by how much of it is stored: stored_percent
+  kernel_zram                 processes that are killed with as much in zram: kill_ms, back_ms, kill_never_swapped_ms, and the starter
+  run_kill9_ms                programs under pagoda run that are killed, run_kill9_stored_percent of them stored
+  ratios                      of the medians: X_vs_Y is X over Y
+  store                       compress_gib_s, compress_cpu_gib_s, fetch_us of a page until all of it is back and fetch_first_us until
+                              its first part is, in thread, too; waste_percent
+  owners, owner_bytes, base_page_bytes, stored_percent, rounds, quiet  what was run, and what else the machine did meanwhile";
+
 /// What to measure.
 #[derive(Args, Debug)]
+#[command(after_long_help = KEYS)]
 pub struct ReleaseArgs {
     /// Print JSON instead of a table
     #[arg(long)]

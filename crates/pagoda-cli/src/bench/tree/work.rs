@@ -74,15 +74,15 @@ pub fn spawn_storm(turns: u32) -> anyhow::Result<Work> {
     Ok(words(&["sh", "-c", &script]))
 }
 
-/// Four C++ files full of templates, two at once by make, and what the built program says.
+/// Four C++ files full of templates, or two, two at once by make, and what the built program says.
 pub fn build(scratch: &Scratch, quick: bool) -> anyhow::Result<Work> {
     starts("g++")?;
     starts("make")?;
-    let instances = if quick { 1 } else { 4 };
+    let (units, instances) = if quick { (2, 1) } else { (4, 4) };
     let mut objects = String::new();
     let mut main = "#include <cstdio>\n".to_owned();
     let mut sum = String::new();
-    for unit in 0..4 {
+    for unit in 0..units {
         let mut source = TEMPLATES.to_owned();
         source += &format!("long unit{unit}(long seed) {{ long sum = 0;\n");
         for n in 0..instances {
@@ -133,7 +133,7 @@ template <int N> long work(long seed) {
 pub fn jvm(scratch: &Scratch, quick: bool) -> anyhow::Result<Work> {
     starts("java")?;
     let source = file(scratch, "Churn.java", JAVA)?;
-    let kept = if quick { "20000" } else { "60000" };
+    let kept = if quick { "5000" } else { "60000" };
     // From the source, so that a runtime without a compiler of its own says why it is left out.
     Ok(words(&["java", "-XX:+UseG1GC", "-Xms64m", "-Xmx256m", &source, kept]))
 }

@@ -18,6 +18,7 @@ use super::super::data::PAGE_BYTES;
 use super::super::kernel::own_name;
 use super::super::process::{self, Cancel};
 use super::super::stats::middle;
+use super::super::worker;
 use super::content::Content;
 use super::tiobench::{BLOCK_BYTES, mib_s};
 
@@ -84,47 +85,94 @@ pub struct KernelMmap {
     pub reason: Option<String>,
 }
 
-/// Streams the file at `path`, which holds `content` as it was made, `rounds` times in a group of `memory`. `program` is this one.
-pub fn measure(
-    program: &str,
-    path: &Path,
-    content: &Content,
+/// The kernel as one side of rounds.
+pub struct Side<'a> {
+    /// This program; nothing, where the side is left out.
+    program: Option<&'a str>,
+    path: &'a Path,
+    content: &'a Content,
     memory: Bytes,
-    rounds: usize,
-    cancel: &Cancel,
-) -> anyhow::Result<KernelMmap> {
-    let (mut plain, mut advised) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        for (rates, is_advised) in [(&mut plain, false), (&mut advised, true)] {
+    /// Rates by rounds.
+    plain: Vec<f64>,
+    advised: Vec<f64>,
+    /// Why it takes no part, or no longer.
+    reason: Option<String>,
+}
+
+impl<'a> Side<'a> {
+    /// It streams the file at `path`, which holds `content` as it was made, in a group of `memory`.
+    pub fn new(program: Option<&'a str>, path: &'a Path, content: &'a Content, memory: Bytes) -> Self {
+        let reason = program.is_none().then(|| "left out".to_owned());
+        Self { program, path, content, memory, plain: Vec::new(), advised: Vec::new(), reason }
+    }
+
+    /// One round. Without a memory group that is the result, and not tried again.
+    pub fn round(&mut self, number: usize, counts: bool, cancel: &Cancel) -> anyhow::Result<()> {
+        let Some(program) = self.program.filter(|_| self.reason.is_none()) else { return Ok(()) };
+        let mut rates = [0.0; 2];
+        // Who goes first changes from round to round.
+        for advised in if number.is_multiple_of(2) { [false, true] } else { [true, false] } {
             // A new one each time: what a group has cached stays charged to it.
-            let group = match group(memory) {
+            let group = match group(self.memory) {
                 Ok(group) => group,
                 Err(error) => {
-                    return Ok(KernelMmap { reason: Some(format!("{error:#}")), ..KernelMmap::default() });
+                    self.reason = Some(format!("{error:#}"));
+                    return Ok(());
                 }
             };
-            let (procs, pages) = (group.procs(), content.pages().to_string());
-            let (path, procs) = (path.display().to_string(), procs.display().to_string());
-            let mut words = vec![program, "bench-worker", "file-stream", "--path", &path, "--pages", &pages];
-            words.extend(["--join", &procs]);
-            if is_advised {
-                words.push("--advised");
-            }
-            let command: Vec<String> = words.into_iter().map(str::to_owned).collect();
-            let finished = process::run(&command, LIMIT, cancel, || ()).context("streaming by mmap")?;
-            let Streamed { seconds } =
-                serde_json::from_str(&finished.output).context("what the worker printed")?;
-            rates.push(mib_s(content.pages() * PAGE_BYTES, seconds));
+            rates[usize::from(advised)] = self.stream(program, &group, advised, cancel)?;
+        }
+        if counts {
+            self.note(rates[0], rates[1]);
+        }
+        Ok(())
+    }
+
+    fn stream(
+        &self,
+        program: &str,
+        group: &MemoryGroup,
+        advised: bool,
+        cancel: &Cancel,
+    ) -> anyhow::Result<f64> {
+        let pages = self.content.pages().to_string();
+        let (path, procs) = (self.path.display().to_string(), group.procs().display().to_string());
+        let options = ["--path", &path, "--pages", &pages, "--join", &procs];
+        let options = options.into_iter().chain(advised.then_some("--advised")).map(str::to_owned);
+        let command: Vec<String> = worker::words(program, "file-stream").into_iter().chain(options).collect();
+        let finished = process::run(&command, LIMIT, cancel, || ()).context("streaming by mmap")?;
+        let Streamed { seconds } =
+            serde_json::from_str(&finished.output).context("what the worker printed")?;
+        Ok(mib_s(self.content.pages() * PAGE_BYTES, seconds))
+    }
+
+    /// The rates of a round.
+    pub fn note(&mut self, plain: f64, advised: f64) {
+        self.plain.push(plain);
+        self.advised.push(advised);
+    }
+
+    /// Of the rounds that count.
+    pub fn plain(&self) -> &[f64] {
+        &self.plain
+    }
+
+    /// The same after MADV_SEQUENTIAL.
+    pub fn advised(&self) -> &[f64] {
+        &self.advised
+    }
+
+    /// What it did.
+    pub fn finish(self) -> KernelMmap {
+        let (plain, advised) = (middle(&self.plain), middle(&self.advised));
+        KernelMmap {
+            seq_read_mib_s: plain.map(|(rate, _)| rate),
+            seq_read_mib_s_spread: plain.map(|(_, spread)| spread),
+            seq_read_advised_mib_s: advised.map(|(rate, _)| rate),
+            seq_read_advised_mib_s_spread: advised.map(|(_, spread)| spread),
+            reason: self.reason,
         }
     }
-    let (plain, advised) = (middle(&plain), middle(&advised));
-    Ok(KernelMmap {
-        seq_read_mib_s: plain.map(|(rate, _)| rate),
-        seq_read_mib_s_spread: plain.map(|(_, spread)| spread),
-        seq_read_advised_mib_s: advised.map(|(rate, _)| rate),
-        seq_read_advised_mib_s_spread: advised.map(|(_, spread)| spread),
-        reason: None,
-    })
 }
 
 fn group(memory: Bytes) -> anyhow::Result<MemoryGroup> {

@@ -2,9 +2,11 @@
 //!
 //! A file region over two zones of unequal size, made anew for each run, so that nothing is in memory at first. Each thread has
 //! a stretch of the file for itself where it goes upwards, and pages of its own where it jumps; writes end with a sync that
-//! counts. All policies of a row run in turns, each as often as the others. Every byte that is read is compared with what was
-//! written last: a wrong one ends the bench. This module must never report a run of which a byte was not checked.
+//! counts. All sides of a row run in turns, each as often as the others and another one first in each round; beside one thread
+//! that reads upwards the kernel is one of them. Every byte that is read is compared with what was written last: a wrong one ends
+//! the bench. This module must never report a run of which a byte was not checked.
 
+use std::cell::Cell as Counter;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -18,7 +20,8 @@ use serde::Serialize;
 use super::super::data::{PAGE_BYTES, Random};
 use super::super::process::Cancel;
 use super::super::scratch::Scratch;
-use super::super::stats::{median, round, spread};
+use super::super::stats::{middle as middle_of_values, round};
+use super::super::turns::turns;
 use super::content::Content;
 use super::kernel_mmap::{self, KernelMmap};
 
@@ -35,9 +38,9 @@ const REREAD_SHARE: usize = 4;
 pub struct Plan {
     /// The zones. The file is twice their sum.
     pub zones: [Bytes; 2],
+    /// One thread is the first of them.
     pub threads: Vec<usize>,
-    /// Of streaming reads, and of each of the other patterns. Odd, so that one is in the middle.
-    pub read_rounds: usize,
+    /// Of each row. If they are odd one is in the middle, else the faster of two is told.
     pub rounds: usize,
     /// Pages that all threads together touch in a run that jumps.
     pub touches: usize,
@@ -49,13 +52,12 @@ pub struct Plan {
 
 impl Plan {
     /// That of `pagoda bench zones`.
-    pub fn new(quick: bool, program: String) -> Self {
+    pub fn new(quick: bool, rounds: usize, program: String) -> Self {
         let [small, large] = if quick { [8, 24] } else { [64, 192] };
         Self {
             zones: [Bytes::mib(small), Bytes::mib(large)],
-            threads: PUBLISHED.map(|(threads, _)| threads).into(),
-            read_rounds: if quick { 1 } else { 3 },
-            rounds: 1,
+            threads: if quick { vec![1, 4] } else { PUBLISHED.map(|(threads, _)| threads).into() },
+            rounds,
             touches: if quick { 1000 } else { 4000 },
             rereads: if quick { 8 } else { 16 },
             program: Some(program),
@@ -71,7 +73,7 @@ impl Plan {
             touches: 40,
             rereads: 1,
             program: None,
-            ..Self::new(true, String::new())
+            ..Self::new(true, 1, String::new())
         }
     }
 
@@ -81,14 +83,11 @@ impl Plan {
     fn file_bytes(&self) -> usize {
         2 * self.memory().as_usize()
     }
-    fn rounds_of(&self, pattern: Pattern) -> usize {
-        if pattern == Pattern::SeqRead { self.read_rounds } else { self.rounds }
-    }
 
-    /// How many runs it is, the kernel's and what is read again as one each.
+    /// How many runs it is: the rows, the kernel in one of them with a round that is discarded, and what is read again.
     pub fn runs(&self) -> usize {
-        let rounds: usize = Pattern::ALL.iter().map(|pattern| self.rounds_of(*pattern)).sum();
-        2 + self.threads.len() * ZonePolicy::ALL.len() * rounds
+        let rows = self.threads.len() * Pattern::ALL.len() * self.rounds;
+        rows * ZonePolicy::ALL.len() + (self.rounds + 1) + ZonePolicy::ALL.len() + 1
     }
 }
 
@@ -130,16 +129,18 @@ pub struct Streams {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tiobench_reason: Option<String>,
     pub kernel_mmap: KernelMmap,
-    /// Of one thread that reads upwards, fair, over the kernel's; and over what it does if it is told.
+    /// Of one thread that reads upwards, fair, over the kernel's; and over what it does if it is told. Medians over rounds, in
+    /// each of which both ran.
     pub ratio_vs_mmap: Option<f64>,
+    pub ratio_vs_mmap_spread: Option<[f64; 2]>,
     pub ratio_vs_mmap_advised: Option<f64>,
+    pub ratio_vs_mmap_advised_spread: Option<[f64; 2]>,
     /// A part of the file that is in memory, read again.
     pub cached_reread_mib_s: Option<f64>,
     pub zones_bytes: [u64; 2],
     pub file_bytes: usize,
     block_bytes: usize,
     touches: usize,
-    read_rounds: usize,
     rounds: usize,
 }
 
@@ -180,22 +181,27 @@ pub fn mib_s(bytes: usize, seconds: f64) -> f64 {
 }
 
 impl Streams {
-    /// Runs all of it.
-    pub fn measure(plan: &Plan, progress: &ProgressBar, cancel: &Cancel) -> anyhow::Result<Self> {
-        let mut streams = Self {
+    fn empty(plan: &Plan) -> Self {
+        Self {
             tiobench: BTreeMap::new(),
             tiobench_reason: None,
             kernel_mmap: KernelMmap::default(),
             ratio_vs_mmap: None,
+            ratio_vs_mmap_spread: None,
             ratio_vs_mmap_advised: None,
+            ratio_vs_mmap_advised_spread: None,
             cached_reread_mib_s: None,
             zones_bytes: plan.zones.map(Bytes::get),
             file_bytes: plan.file_bytes(),
             block_bytes: BLOCK_BYTES,
             touches: plan.touches,
-            read_rounds: plan.read_rounds,
             rounds: plan.rounds,
-        };
+        }
+    }
+
+    /// Runs all of it.
+    pub fn measure(plan: &Plan, progress: &ProgressBar, cancel: &Cancel) -> anyhow::Result<Self> {
+        let mut streams = Self::empty(plan);
         if !pagoda::userfaultfd_allows_managers() {
             streams.tiobench_reason = Some("this machine offers no userfaultfd with UFFDIO_MOVE".to_owned());
             return Ok(streams);
@@ -208,31 +214,60 @@ impl Streams {
             streams.tiobench_reason = Some(error.to_string());
             return Ok(streams);
         }
-        progress.set_message("mmap");
-        // First: as long as the file is as it was made.
-        streams.kernel_mmap = match &plan.program {
-            Some(program) => {
-                kernel_mmap::measure(program, &path, &content, plan.memory(), plan.read_rounds, cancel)?
-            }
-            None => KernelMmap { reason: Some("left out".to_owned()), ..KernelMmap::default() },
-        };
-        progress.inc(1);
-        let bench = Bench { plan, path: &path, content: &content, progress, cancel };
+        let turn = Counter::new(0);
+        let bench = Bench { plan, path: &path, content: &content, turn, progress, cancel };
+        // First: as long as the file is as it was made, which is what the kernel's side compares with.
+        let mut kernel = kernel_mmap::Side::new(plan.program.as_deref(), &path, &content, plan.memory());
+        let alone = bench.runs(Pattern::SeqRead, 1, Some(&mut kernel))?;
+        streams.note_kernel(kernel, &alone[ZonePolicy::Fair.name()]);
+        let mut alone = Some(Row::of(Pattern::SeqRead, 1, alone)?);
         for threads in &plan.threads {
             for pattern in Pattern::ALL {
-                let row = bench.row(pattern, *threads)?;
+                let is_alone = pattern == Pattern::SeqRead && *threads == 1;
+                let row = match alone.take_if(|_| is_alone) {
+                    Some(row) => row,
+                    None => Row::of(pattern, *threads, bench.runs(pattern, *threads, None)?)?,
+                };
                 streams.tiobench.entry(pattern.name()).or_default().insert(threads.to_string(), row);
             }
         }
         streams.cached_reread_mib_s = Some(round(bench.read_again()?));
         content.check_file(&path).context("the file after all runs")?;
-        let alone = streams.tiobench.get("seq_read").and_then(|rows| rows.get("1"));
-        let ours = alone.map(|row| row.policies[ZonePolicy::Fair.name()].mib_s);
-        let over = |kernel: Option<f64>| Some(round(ours? / kernel?));
-        streams.ratio_vs_mmap = over(streams.kernel_mmap.seq_read_mib_s);
-        streams.ratio_vs_mmap_advised = over(streams.kernel_mmap.seq_read_advised_mib_s);
         Ok(streams)
     }
+
+    /// What the kernel did, and `fair` over it.
+    fn note_kernel(&mut self, kernel: kernel_mmap::Side, fair: &[Cell]) {
+        let over = |kernel: &[f64]| {
+            let ratios: Vec<f64> = fair.iter().zip(kernel).map(|(fair, rate)| fair.mib_s / rate).collect();
+            middle_of_values(&ratios).unzip()
+        };
+        (self.ratio_vs_mmap, self.ratio_vs_mmap_spread) = over(kernel.plain());
+        (self.ratio_vs_mmap_advised, self.ratio_vs_mmap_advised_spread) = over(kernel.advised());
+        self.kernel_mmap = kernel.finish();
+    }
+}
+
+impl Row {
+    fn of(pattern: Pattern, threads: usize, runs: BTreeMap<&'static str, Vec<Cell>>) -> anyhow::Result<Self> {
+        let (fair, reset) = (&runs[ZonePolicy::Fair.name()], &runs[ZonePolicy::ResetOnFailure.name()]);
+        let ratios: Vec<f64> = fair.iter().zip(reset).map(|(fair, reset)| fair.mib_s / reset.mib_s).collect();
+        let (ratio, ratio_spread) = middle_of_values(&ratios).context("no round was run")?;
+        let published = PUBLISHED.iter().find(|(of, _)| *of == threads && pattern == Pattern::SeqRead);
+        Ok(Self {
+            ratio_fair_vs_reset: ratio,
+            ratio_fair_vs_reset_spread: ratio_spread,
+            published_ratio: published.map(|(_, ratio)| *ratio),
+            policies: runs.into_iter().filter_map(|(name, cells)| Some((name, middle(cells)?))).collect(),
+        })
+    }
+}
+
+/// The sides of a round, the kernel being none of the policies: in `turn` after turn each of them goes first.
+fn sides(turn: usize, with_kernel: bool) -> Vec<Option<ZonePolicy>> {
+    let policies = ZonePolicy::ALL.into_iter().map(Some);
+    let sides: Vec<_> = with_kernel.then_some(None).into_iter().chain(policies).collect();
+    turns(turn, sides.len()).map(|side| sides[side]).collect()
 }
 
 fn manager(plan: &Plan, policy: ZonePolicy) -> anyhow::Result<Manager> {
@@ -247,36 +282,42 @@ struct Bench<'a> {
     plan: &'a Plan,
     path: &'a Path,
     content: &'a Content,
+    /// Rounds so far, of whatever row: where each row has one round, no policy is always the first.
+    turn: Counter<usize>,
     progress: &'a ProgressBar,
     cancel: &'a Cancel,
 }
 
 impl Bench<'_> {
-    fn row(&self, pattern: Pattern, threads: usize) -> anyhow::Result<Row> {
+    /// All rounds of a row. With the kernel, whose row is the first of all, one more is run and discarded.
+    fn runs(
+        &self,
+        pattern: Pattern,
+        threads: usize,
+        mut kernel: Option<&mut kernel_mmap::Side>,
+    ) -> anyhow::Result<BTreeMap<&'static str, Vec<Cell>>> {
         self.progress.set_message(format!("{} by {threads}", pattern.name()));
         let mut runs: BTreeMap<&'static str, Vec<Cell>> = BTreeMap::new();
-        for number in 0..self.plan.rounds_of(pattern) {
-            // Who goes first changes from round to round.
-            let mut policies = ZonePolicy::ALL;
-            policies.rotate_left(number % ZonePolicy::ALL.len());
-            for policy in policies {
+        let discarded = usize::from(kernel.is_some());
+        for number in 0..discarded + self.plan.rounds {
+            let counts = number >= discarded;
+            for side in sides(self.turn.get(), kernel.is_some()) {
                 self.cancel.check()?;
-                let cell = self
-                    .run(policy, pattern, threads, number)
-                    .with_context(|| format!("{} by {threads} threads, {policy}", pattern.name()))?;
-                runs.entry(policy.name()).or_default().push(cell);
+                match (side, &mut kernel) {
+                    (Some(policy), _) => {
+                        let cell = self
+                            .run(policy, pattern, threads, number)
+                            .with_context(|| format!("{} by {threads} threads, {policy}", pattern.name()))?;
+                        runs.entry(policy.name()).or_default().extend(counts.then_some(cell));
+                    }
+                    (None, Some(kernel)) => kernel.round(number, counts, self.cancel)?,
+                    (None, None) => {}
+                }
                 self.progress.inc(1);
             }
+            self.turn.update(|turn| turn + 1);
         }
-        let (fair, reset) = (&runs[ZonePolicy::Fair.name()], &runs[ZonePolicy::ResetOnFailure.name()]);
-        let ratios: Vec<f64> = fair.iter().zip(reset).map(|(fair, reset)| fair.mib_s / reset.mib_s).collect();
-        let published = PUBLISHED.iter().find(|(of, _)| *of == threads && pattern == Pattern::SeqRead);
-        Ok(Row {
-            ratio_fair_vs_reset: round(median(&ratios).context("no round was run")?),
-            ratio_fair_vs_reset_spread: spread(&ratios).context("no round was run")?.map(round),
-            published_ratio: published.map(|(_, ratio)| *ratio),
-            policies: runs.into_iter().filter_map(|(name, cells)| Some((name, middle(cells)?))).collect(),
-        })
+        Ok(runs)
     }
 
     fn run(
@@ -421,9 +462,8 @@ fn middle(mut cells: Vec<Cell>) -> Option<Cell> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_run_in_the_middle_is_told_whole() {
-        let cell = |mib_s: f64| Cell {
+    fn cell(mib_s: f64) -> Cell {
+        Cell {
             mib_s,
             mib_s_spread: [mib_s; 2],
             allocs_by_zone: [mib_s as u64; 2],
@@ -432,7 +472,11 @@ mod tests {
             evicted_before_use: 0,
             bytes_read_twice: 0,
             age_ratio: None,
-        };
+        }
+    }
+
+    #[test]
+    fn the_run_in_the_middle_is_told_whole() {
         let told = middle(vec![cell(3.0), cell(1.0), cell(2.0)]).expect("three runs");
         assert_eq!((told.mib_s, told.mib_s_spread, told.resets), (2.0, [1.0, 3.0], 2));
         assert!(middle(Vec::new()).is_none());
@@ -440,9 +484,38 @@ mod tests {
 
     #[test]
     fn threads_share_all_blocks_and_no_page() {
-        let plan = Plan { threads: vec![1, 3], ..Plan::new(true, String::new()) };
+        let plan = Plan { threads: vec![1, 3], ..Plan::new(true, 1, String::new()) };
         assert_eq!(plan.file_bytes(), 64 << 20);
-        assert_eq!(plan.runs(), 2 + 2 * 5 * 4);
-        assert!(Plan::new(false, String::new()).rounds_of(Pattern::SeqRead) % 2 == 1);
+        // The kernel in two rounds, one of which is discarded, and what is read again.
+        assert_eq!(plan.runs(), 2 * 5 * 4 + 2 + 5 + 1);
+        assert!(Plan::new(false, 3, String::new()).threads[0] == 1 && plan.threads[0] == 1);
+    }
+
+    #[test]
+    fn each_side_goes_first_as_often_as_the_others_and_the_kernel_is_one() {
+        for with_kernel in [false, true] {
+            let count = ZonePolicy::ALL.len() + usize::from(with_kernel);
+            let mut first: Vec<_> = (0..count).map(|turn| sides(turn, with_kernel)[0]).collect();
+            first.sort_by_key(|side| side.map(ZonePolicy::name));
+            first.dedup();
+            assert_eq!((first.len(), first.contains(&None)), (count, with_kernel));
+            assert!((0..count).all(|turn| sides(turn, with_kernel).len() == count));
+        }
+    }
+
+    #[test]
+    fn a_policy_is_compared_with_the_kernel_within_rounds() {
+        let mut streams = Streams::empty(&Plan::tiny());
+        let content = Content::new(1);
+        let mut kernel = kernel_mmap::Side::new(None, Path::new("/nonexistent"), &content, Bytes::mib(1));
+        // The disk is twice as fast in the second round, and half as fast in the third.
+        for (plain, advised) in [(100.0, 200.0), (200.0, 400.0), (50.0, 100.0)] {
+            kernel.note(plain, advised);
+        }
+        let fair = [50.0, 120.0, 20.0].map(|mib_s| Cell { mib_s, ..cell(0.0) });
+        streams.note_kernel(kernel, &fair);
+        assert_eq!((streams.ratio_vs_mmap, streams.ratio_vs_mmap_spread), (Some(0.5), Some([0.4, 0.6])));
+        assert_eq!(streams.ratio_vs_mmap_advised, Some(0.25));
+        assert_eq!(streams.kernel_mmap.seq_read_mib_s, Some(100.0));
     }
 }

@@ -17,7 +17,9 @@ use clap::Args;
 use pagoda_core::size::Bytes;
 use serde_json::json;
 
+use super::super::super::command::this_program;
 use super::super::super::process::Reader;
+use super::super::super::worker;
 use super::super::destination::rss_bytes_of;
 use super::super::trial::CHANNELS;
 use super::qmp::Qmp;
@@ -58,8 +60,9 @@ impl Guest {
         let (ours, theirs) = UnixStream::pair()?;
         let (input, output) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
         let size = format!("{}k", memory.get() >> 10);
-        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-        command.args(["bench-worker", "qemu", "--program"]).arg(program).arg("--");
+        let [this, words @ ..] = worker::words(&this_program()?, "qemu");
+        let mut command = Command::new(this);
+        command.args(words).arg("--program").arg(program).arg("--");
         command.args(["-M", "none", "-accel", "tcg", "-m", &size, "-S", "-nodefaults", "-no-user-config"]);
         command.args(["-display", "none", "-qmp", "stdio"]);
         if receives {
