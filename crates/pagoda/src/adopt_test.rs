@@ -7,6 +7,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::EndsWith;
 
 use super::*;
 use crate::Manager;
@@ -117,13 +118,4 @@ const ROUNDS_OF_CHANGE: usize = 150_000;
 
 fn wait(spins: usize) {
     (0..spins).for_each(|_| std::hint::spin_loop());
-}
-
-/// Sets a flag when it goes, also by a panic: whoever waits for that does not wait for good.
-struct EndsWith<'a>(&'a AtomicBool);
-
-impl Drop for EndsWith<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
 }

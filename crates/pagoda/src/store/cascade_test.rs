@@ -1,12 +1,13 @@
 //! Objects that move on from the file to a real server: which, and who frees, reads or promotes meanwhile.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::testing::redis::RedisServer;
+use pagoda_linux::testing::wait::{EndsWith, until};
 use tempfile::TempDir;
 
 use super::file::{Batch, HOLD_READ, READ_IS_HELD};
@@ -169,6 +170,15 @@ fn what_is_damaged_in_the_file_does_not_go_to_the_server_and_is_not_in_the_way()
     end(&tiers, &held);
 }
 
+/// Lets a read go on that is held, and holds none from then on.
+struct GoesOn<'a>(&'a AtomicU32);
+
+impl Drop for GoesOn<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
 /// A read that begins before a move and ends after it, when other bytes lie at the place: of a page, of a part, and of one on its
 /// way into memory.
 #[test]
@@ -189,9 +199,9 @@ fn what_moves_on_under_a_reader_is_never_what_lies_there_then() {
                     _ => assert_eq!(store.promote(*handle, &mut scratch), Ok(false)),
                 }
             });
-            while file.held_read.load(Ordering::Acquire) != READ_IS_HELD {
-                std::thread::yield_now();
-            }
+            // Whatever fails in the meantime: the reader goes on, and ends.
+            let goes_on = GoesOn(&file.held_read);
+            until("a read that is held", || file.held_read.load(Ordering::Acquire) == READ_IS_HELD);
             let mut batch = Batch::new(Bytes::gib(1));
             let run = store.gather_filed(&mut store.memory.lock(), &mut batch).expect("there are some");
             file.read_run(run, &mut batch.buffer).expect("a disk");
@@ -200,7 +210,7 @@ fn what_moves_on_under_a_reader_is_never_what_lies_there_then() {
             store.settle_filed(file, Some((remote, number)), run, &batch);
             let others = AlignedBuffer::new(run.slots as usize * 4096);
             file.raw_file().write_at(u64::from(run.first) * 4096, &others).expect("room");
-            file.held_read.store(0, Ordering::Release);
+            drop(goes_on);
             reader.join().expect("it got its page, or was told nothing");
         });
         assert_eq!(kind(store, *handle), Kind::Remote);
@@ -226,6 +236,7 @@ fn readers_of_what_moves_on_get_what_was_put() {
                 .collect();
             over.store(false, Ordering::Relaxed);
             std::thread::scope(|scope| {
+                let ends = EndsWith(&over);
                 for reader in 1..3 {
                     let (held, over) = (&held, &over);
                     scope.spawn(move || {
@@ -246,7 +257,7 @@ fn readers_of_what_moves_on_get_what_was_put() {
                         all.push((handle, page));
                     }
                 }
-                over.store(true, Ordering::Relaxed);
+                drop(ends);
             });
             assert!(held.iter().any(|(handle, _)| kind(store, *handle) == Kind::Remote), "some moved");
             all.extend(held);
