@@ -1,5 +1,6 @@
 //! Objects that move on from the file to a real server: which, and who frees, reads or promotes meanwhile.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use pagoda_linux::testing::redis::RedisServer;
 use pagoda_linux::testing::wait::{EndsWith, until};
 use tempfile::TempDir;
 
+use super::faults::{Faults, Plan};
 use super::file::{Batch, HOLD_READ, READ_IS_HELD};
 use super::handle::Meaning;
 use super::objects::Kind;
@@ -167,6 +169,32 @@ fn what_is_damaged_in_the_file_does_not_go_to_the_server_and_is_not_in_the_way()
     assert_eq!(store.get(damaged, 0, &mut back, &mut scratch), Err(GetError::Corrupt));
     assert_all(store, &mut scratch, &held);
     store.free(damaged);
+    end(&tiers, &held);
+}
+
+#[test]
+fn what_can_not_be_read_from_the_file_stays_there_and_is_not_in_the_way() {
+    let Some(mut tiers) = open(BasePage::K64, Bytes::mib(4), Bytes::mib(4), Bytes::mib(64)) else { return };
+    let (mut scratch, mut held, mut failed) = (Scratch::new(BasePage::K64), Held::new(), 0);
+    for seed in 1..=16 {
+        // Until something has to go from the file.
+        while tiers.store.file.as_ref().expect("a file").has_room_for_copies() {
+            let next = held.len() as u64;
+            held.extend(spilled(&tiers.store, &mut scratch, next..next + 16));
+        }
+        let plan = Plan::new(seed, 1000);
+        tiers.store.file.as_mut().expect("a file").faults = Faults(Some(Arc::clone(&plan)));
+        let store = &tiers.store;
+        let oldest = store.memory.lock().filed.oldest();
+        store.make_room_in_file(&mut Batch::new(Bytes::gib(1)));
+        plan.end();
+        let [errors, short, delays, broken, spoilt] = plan.happened();
+        failed += errors + short + broken;
+        assert_ne!(store.memory.lock().filed.oldest(), oldest, "{errors} {short} {delays} {broken} {spoilt}");
+        assert_all(store, &mut scratch, &held);
+    }
+    assert!(failed > 0, "a read has failed");
+    assert!(held.iter().any(|(handle, _)| kind(&tiers.store, *handle) == Kind::Remote));
     end(&tiers, &held);
 }
 
