@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_all_blocks_and_no_page() {
+    fn a_quick_plan_says_how_many_runs_it_has_and_one_run_is_in_the_middle() {
         let plan = Plan { threads: vec![1, 3], ..Plan::new(true, String::new()) };
         assert_eq!(plan.file_bytes(), 64 << 20);
         assert_eq!(plan.runs(), 2 + 2 * 5 * 4);
