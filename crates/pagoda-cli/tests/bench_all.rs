@@ -1,48 +1,67 @@
 //! `pagoda bench all` from the outside: asked to end, it leaves nothing.
 
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
+use pagoda_linux::testing::wait::{until, until_ended};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Only ever reached by a test that fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Asked to end also where a test fails before.
+struct All(Child);
+
+impl Drop for All {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+            let _ = self.0.wait();
+        }
+    }
+}
 
 fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
+/// The child of `pid` whose first argument is `command`. One that is not executed yet has its parent's, which is left out.
+fn child_that_runs(pid: u32, command: &str) -> Option<u32> {
+    children(pid).into_iter().find(|child| {
+        let line = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        let mut arguments = line.split('\0').skip(1);
+        arguments.next() == Some(command) && arguments.next() != Some("all")
+    })
+}
+
 #[test]
-fn an_interrupted_run_ends_its_bench_and_writes_no_page() {
+fn an_interrupted_run_ends_what_it_runs_and_writes_no_page() {
     let scratch = tempfile::tempdir().expect("a directory");
     let (page, before) = (scratch.path().join("report.html"), scratch.path().join("before.html"));
     std::fs::write(&before, "of yesterday").expect("written");
-    for (path, left) in [(&page, None), (&before, Some("of yesterday"))] {
-        let mut all = Command::new(env!("CARGO_BIN_EXE_pagoda"))
+    // First a program is traced, then comes one bench after the other.
+    let traced: &[&str] = &["run", "bench-worker"];
+    for (path, left, runs) in [(&page, None, traced), (&before, Some("of yesterday"), &["bench"])] {
+        let all = Command::new(env!("CARGO_BIN_EXE_pagoda"))
             .args(["bench", "all", "--quick", "--html"])
             .arg(path)
             .stdout(Stdio::null())
             .spawn()
             .expect("it starts");
-        let begun = Instant::now();
-        let bench = loop {
-            if let [bench] = children(all.id())[..] {
-                break bench;
-            }
-            assert!(begun.elapsed() < PATIENCE, "no bench was started");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        kill_process(Pid::from_child(&all), Signal::TERM).expect("sent");
-        let status = loop {
-            if let Some(status) = all.try_wait().expect("our own child") {
-                break status;
-            }
-            assert!(begun.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let (mut all, mut running) = (All(all), Vec::new());
+        for command in runs {
+            let (parent, mut found) = (running.last().copied().unwrap_or(all.0.id()), None);
+            until(command, || {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                found = child_that_runs(parent, command);
+                found.is_some()
+            });
+            running.extend(found);
+        }
+        kill_process(Pid::from_child(&all.0), Signal::TERM).expect("sent");
+        let status = until_ended("what was asked to end", &mut all.0).expect("our own child");
         assert_eq!(status.code(), Some(143));
-        assert!(!std::path::Path::new(&format!("/proc/{bench}")).exists(), "its bench goes on");
+        for (pid, command) in running.iter().zip(runs) {
+            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{command} goes on");
+        }
         assert_eq!(std::fs::read_to_string(path).ok().as_deref(), left);
     }
 }

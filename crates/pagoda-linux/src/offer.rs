@@ -333,4 +333,17 @@ mod tests {
         one.end();
         assert!(one.is_over() && other.receive(&mut [0]).is_err());
     }
+
+    #[test]
+    fn an_error_that_is_not_the_other_sides_end_is_no_end() {
+        let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
+        one.send(b"unread").expect("sent");
+        drop(other);
+        let mut byte = [0; 1];
+        let told = recv(&one.0, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        assert_eq!(told.expect_err("an end with bytes that were not read"), Errno::CONNRESET);
+        // No socket, so that all that is asked of it is refused.
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        assert!(!Stream(file.into()).is_over());
+    }
 }

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
+use pagoda_linux::own_memory::{declare, withdraw};
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::EndsWith;
 
 use super::*;
 use crate::Manager;
@@ -107,14 +109,38 @@ fn what_is_mapped_while_it_is_adopted_is_not_taken_for_registered() {
     engine.bring_back(whole);
 }
 
+/// What is managed of `whole`.
+fn known(engine: &Engine, whole: PageRange) -> Vec<PageRange> {
+    engine.gate_shared().spans().filter_map(|span| span.range().intersection(whole)).collect()
+}
+
+#[test]
+fn what_is_our_own_in_a_range_is_not_managed_and_does_not_leave() {
+    if skip_without_moves("adoption around memory of our own") {
+        return;
+    }
+    let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
+    let engine = manager.engine();
+    let memory = Foreign::private(PART).expect("memory");
+    (0..PART).for_each(|page| memory.write(page, page as u8));
+    let range =
+        |pages: std::ops::Range<usize>| PageRange::at(memory.address(pages.start), pages.len() * OS_PAGE);
+    let (whole, own) = (range(0..PART), range(PART / 4..PART / 2));
+    assert!(declare(own), "there is room for one more");
+    let mut present = PagemapScanner::new().expect("pagemap");
+    engine.adopt(&mut present, whole);
+    assert_eq!(known(&engine, whole), [range(0..PART / 4), range(PART / 2..PART)]);
+    for managed in known(&engine, whole) {
+        engine.page_out(managed, &mut Scratch::new(engine.base)).expect("room");
+    }
+    let mut there = Vec::new();
+    let note = |run: std::ops::Range<usize>, _| there.push(PageRange::at(run.start, run.len()));
+    present.populated_runs(whole.start(), whole.end(), note).expect("pagemap");
+    assert_eq!(there, [own], "all else has left");
+    (0..PART).for_each(|page| assert_eq!(memory.read(page), page as u8));
+    engine.bring_back(whole);
+    withdraw(own);
+}
+
 /// Without asking for coverage a wrong byte was read in eight of nine runs of so many.
 const ROUNDS_OF_CHANGE: usize = 100_000;
-
-/// Sets a flag when it goes, also by a panic: whoever waits for that does not wait for good.
-struct EndsWith<'a>(&'a AtomicBool);
-
-impl Drop for EndsWith<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}

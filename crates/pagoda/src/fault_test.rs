@@ -10,6 +10,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 use crate::Manager;
 use crate::engine::Engine;
@@ -61,9 +62,10 @@ fn a_hole_of_a_staged_page_is_resident_when_it_was_asked_for_and_not_before() {
         (0..GRANULES).for_each(|page| region.write_words(page_of(page), &content(page as usize, 1)));
         region.discard(page_of(HOLE), 4096).expect("discarded");
         // A handler may have the page for a moment.
-        while !word_at(engine, start).resident().is_empty() {
+        until("all of the page is staged", || {
             stage(engine, start);
-        }
+            word_at(engine, start).resident().is_empty()
+        });
         assert!(matches!(word_at(engine, start).backing(), Backing::Slot(_)));
         let expected = |page: u32| if page == HOLE { vec![0; 4096] } else { content(page as usize, 1) };
         let mut back = vec![0; 4096];

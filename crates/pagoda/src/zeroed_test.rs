@@ -4,6 +4,7 @@ use pagoda_core::budget;
 use pagoda_core::page::{BasePage, HUGE_FRAME as HUGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 use crate::zones::Place;
 use crate::{Manager, ManagerBuilder, Region};
@@ -125,9 +126,7 @@ fn what_a_part_of_a_page_takes_of_a_frame_is_not_in_the_frame_any_more() {
         region.write_words(page << 16, &[1; 8]);
     }
     // A handler counts what came in after it woke who waits.
-    while manager.stats().resident_bytes < region.len() as u64 {
-        std::thread::yield_now();
-    }
+    until("all of it is counted", || manager.stats().resident_bytes >= region.len() as u64);
     let stats = manager.stats();
     assert_eq!(stats.resident_bytes, region.len() as u64);
     // All there is came from the kernel, once, and what was discarded has gone back to it. Little more than is wanted lies ready.

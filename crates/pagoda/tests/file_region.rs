@@ -5,10 +5,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 
 use pagoda::{BasePage, Bytes, FileError, FileRegion, Manager, ManagerBuilder, MapFileError};
+use pagoda_linux::testing::address::load;
+use pagoda_linux::testing::page_cache;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::{EndsWith, HANG, until_ended};
 
 const PAGE: usize = 4096;
 
@@ -48,14 +52,7 @@ fn make(path: &Path, len: usize) {
 
 /// Pages of the file that are in the kernel's cache.
 fn cached_pages(path: &Path) -> usize {
-    let file = std::fs::File::open(path).expect("it is there");
-    // SAFETY: nobody reads or writes the mapping, and its file is the test's own.
-    let map = unsafe { memmap2::Mmap::map(&file).expect("a mapping") };
-    let mut told = vec![0u8; map.len().div_ceil(PAGE)];
-    // SAFETY: one byte for each page of the mapping.
-    let done = unsafe { libc::mincore(map.as_ptr().cast_mut().cast(), map.len(), told.as_mut_ptr()) };
-    assert_eq!(done, 0);
-    told.iter().filter(|page| **page & 1 == 1).count()
+    page_cache::cached_pages(path).expect("it is there")
 }
 
 fn is_whole(path: &Path, len: usize, values: impl Fn(usize) -> u64) {
@@ -89,6 +86,8 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
             assert!(found == content(page, value)[..found.len()], "page {page}, {case}, base page {base}");
         };
         std::thread::scope(|scope| {
+            // A wrong byte is a panic of a worker, and has to end the syncs, too.
+            let ends = EndsWith(&done);
             let workers: Vec<_> = (0..THREADS)
                 .map(|thread| {
                     let (check, values, region) = (&check, &values, &region);
@@ -119,7 +118,7 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
             for worker in workers {
                 worker.join().expect("every page is right");
             }
-            done.store(true, Ordering::Release);
+            drop(ends);
             syncs.join().expect("every sync succeeds");
         });
         let stats = manager.stats();
@@ -144,8 +143,7 @@ fn read_by_address(region: &FileRegion) {
         if region.len() as usize - offset < 8 {
             break;
         }
-        // SAFETY: within the region, which lives and which nobody writes to.
-        let word = unsafe { region.as_ptr().add(offset).cast::<[u8; 8]>().read_volatile() };
+        let word: [u8; 8] = load(region.as_ptr().wrapping_add(offset));
         let (page, at) = (offset / PAGE, offset % PAGE);
         if at == 0 || at == PAGE - 8 {
             assert!(word == content(page, 0)[at..at + 8], "page {page}");
@@ -308,11 +306,18 @@ fn what_was_synced_outlives_a_killed_process() {
         make(&path, KILLED_LEN);
         let mut child = again(KILLED, &path).stdout(Stdio::piped()).spawn().expect("a process");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let synced = lines.map_while(Result::ok).any(|line| line.contains("synced"));
-        assert!(synced, "it came so far");
-        std::thread::sleep(std::time::Duration::from_millis(random.below(300) as u64));
-        child.kill().expect("it was alive");
+        let (says, said) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let _ = says.send(lines.map_while(Result::ok).any(|line| line.contains("synced")));
+        });
+        let synced = said.recv_timeout(HANG);
+        if synced == Ok(true) {
+            std::thread::sleep(std::time::Duration::from_millis(random.below(300) as u64));
+        }
+        child.kill().expect("it was not waited for");
         child.wait().expect("a process");
+        reader.join().expect("it does not panic");
+        assert_eq!(synced, Ok(true), "it came so far");
         let found = std::fs::read(&path).expect("it is there");
         assert_eq!(found.len(), KILLED_LEN);
         for (page, found) in found.chunks(PAGE).enumerate() {
@@ -338,7 +343,8 @@ fn who_touches_what_was_cut_off_gets_a_bus_error() {
         for way in ["handler", "in-thread"] {
             let path = directory.path().join(way);
             make(&path, 4 << 20);
-            let status = again(LOST, &path).stdout(Stdio::null()).status().expect("a process");
+            let mut child = again(LOST, &path).stdout(Stdio::null()).spawn().expect("a process");
+            let status = until_ended(way, &mut child).expect("waited for");
             assert_eq!(status.signal(), Some(libc::SIGBUS), "{way}: {status}");
         }
         return;
@@ -353,8 +359,7 @@ fn who_touches_what_was_cut_off_gets_a_bus_error() {
     file.set_len(1 << 20).expect("a disk");
     // What is before the end is read, by address, too; what is behind it ends the process.
     for offset in [0, (1 << 20) - 1, 2 << 20] {
-        // SAFETY: within the region, which nobody writes to; for the last the kernel raises a signal.
-        let byte = unsafe { region.as_ptr().add(offset).read_volatile() };
+        let [byte] = load(region.as_ptr().wrapping_add(offset));
         assert_eq!(byte, content(offset / PAGE, 0)[offset % PAGE], "at {offset}");
     }
     std::process::exit(3);

@@ -2,9 +2,11 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use pagoda::{Bytes, Manager, ReleasePolicy};
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
+use pagoda_linux::testing::wait::{EndsWith, until};
 use rustix::thread::gettid;
 
 const WHAT: &str = "closing under real-time load";
@@ -12,6 +14,8 @@ const BASE: usize = 64 << 10;
 const PAGES: usize = 64;
 /// More than a queue has batches.
 const OWNERS: usize = 40;
+/// The load ends after that also where closes wait for it, as they must not: they take no thousandth of it.
+const LOAD_MOST: Duration = Duration::from_secs(20);
 
 /// Gives a thread of this process a priority in the real-time class. False if that is not permitted.
 fn real_time(thread: i32, priority: u32) -> bool {
@@ -61,31 +65,39 @@ fn closes_return_while_real_time_threads_have_every_processor() {
         return skip(WHAT, "this process may not use the real-time class, or there is no chrt");
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (ready, go, stop) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let [ready, permitted] = [const { AtomicUsize::new(0) }; 2];
+    let [go, stop, waited] = [const { AtomicBool::new(false) }; 3];
     std::thread::scope(|scope| {
+        let ends = EndsWith(&stop);
         for _ in 0..processors {
             // They inherit the class of who makes them, and step back.
             scope.spawn(|| {
-                let permitted = real_time(own_number(), 10);
+                permitted.fetch_add(usize::from(real_time(own_number(), 10)), Ordering::SeqCst);
                 ready.fetch_add(1, Ordering::SeqCst);
-                while permitted && !stop.load(Ordering::SeqCst) {
-                    if go.load(Ordering::SeqCst) {
+                let mut loaded = None;
+                while !stop.load(Ordering::SeqCst) {
+                    if !go.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    } else if loaded.get_or_insert_with(Instant::now).elapsed() < LOAD_MOST {
                         std::hint::spin_loop();
                     } else {
-                        std::thread::sleep(std::time::Duration::from_millis(1));
+                        return waited.store(true, Ordering::SeqCst);
                     }
                 }
             });
         }
-        while ready.load(Ordering::SeqCst) < processors {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        until("a thread for each processor", || {
+            std::thread::sleep(Duration::from_millis(1));
+            ready.load(Ordering::SeqCst) == processors
+        });
+        assert_eq!(permitted.load(Ordering::SeqCst), processors, "as this thread was");
         go.store(true, Ordering::SeqCst);
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         regions.into_iter().for_each(pagoda::Region::close);
-        // Only here does the load end: had a close waited for the worker, it would not be reached.
-        stop.store(true, Ordering::SeqCst);
+        // Only here does the load end: had a close waited for the worker, it would have ended by itself.
+        drop(ends);
     });
+    assert!(!waited.load(Ordering::SeqCst), "closes did not return under the load");
     let at_close = manager.stats();
     eprintln!("under load: {} queued, {} inline", at_close.release_queued, at_close.release_inline);
     assert_eq!(

@@ -16,9 +16,10 @@ const DEPTH_MAX: u64 = 2;
 /// How long one process waits for what another says.
 const SAY_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Of the spill files of a whole tree of these: the parent's, what a child holds of it, and what the child and its own child
-/// write themselves, each at most this once and again while it is written anew. Far less than forks that leave theirs behind.
-pub const SPILLED_MAX: u64 = 8 * (PAGES as u64 * 4096);
+/// Of the spill files of a whole tree of these: the parent's, what a child holds of it while that is written anew, and what the
+/// child and its own child write themselves: an eighth, a quarter. Right runs take three times the memory, and forks that leave theirs
+/// behind take more with each.
+pub const SPILLED_MAX: u64 = 4 * (PAGES as u64 * 4096);
 
 /// Pages of noise, each by a number.
 struct Noise {

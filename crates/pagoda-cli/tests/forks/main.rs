@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use pagoda_linux::testing::process::end_at_once;
 use support::managed::{ROLE, Run};
-use support::random::mix;
 use support::suite::{self, Test};
 
 /// The least that is taken.
@@ -63,7 +62,7 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == ROLE) {
         return program(&arguments[1..]);
     }
-    let forks = from_environment("PAGODA_FORK_ROUNDS");
+    let forks = suite::from_environment("PAGODA_FORK_ROUNDS");
     let tests = KINDS.iter().flat_map(|kind| {
         // At 4 KiB the others take minutes.
         let base_pages: &[&str] = match forks {
@@ -79,18 +78,11 @@ fn main() -> ExitCode {
     suite::run(&arguments, tests.collect())
 }
 
-fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name)
-        .ok()
-        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
-}
-
 fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
     if !suite::can_run("forks") {
         return Ok("skipped".to_owned());
     }
-    let seed =
-        from_environment("PAGODA_FORK_SEED").unwrap_or_else(|| mix(u64::from(std::process::id())) >> 40);
+    let seed = suite::seed("PAGODA_FORK_SEED");
     let run = Run {
         base_page,
         memory: BUDGET,
@@ -104,7 +96,7 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
     if spilled > kind.spilled_max {
         return Err(told(format!("{spilled} bytes were in its files at once; {counted}")));
     }
-    Ok(format!("seed {seed}: {}; {counted}", outcome.said.trim()))
+    Ok(format!("seed {seed}: {}; {counted}, spilled_peak_bytes {spilled}", outcome.said.trim()))
 }
 
 /// The program, or what it executes anew.

@@ -3,7 +3,7 @@
 //! other users of userfaultfd, system call filters, programs with rights of their own.
 //!
 //! Each runs for two seconds beside a thread that keeps memory short; what it does counts only if it saw memory of its
-//! own out before.
+//! own out before. `PAGODA_JIT_SEED` repeats a run as far as the threads' own choices go. The seed is printed.
 
 #[path = "../races/pressure.rs"]
 #[allow(dead_code, reason = "the races use the rest")]
@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use pressure::{Arena, Rounds};
 use support::managed::{ROLE, Run};
-use support::random::mix;
 use support::suite::{self, Test};
 
 /// The least that is taken.
@@ -80,13 +79,13 @@ fn run(case: &Case, base_page: &str) -> Result<String, String> {
     if !suite::can_run("jit") {
         return Ok("skipped".to_owned());
     }
-    let seed = mix(u64::from(std::process::id())) >> 40;
+    let seed = suite::seed("PAGODA_JIT_SEED");
     let arguments = vec![case.name.to_owned(), seed.to_string()];
     let run = Run { base_page, memory: BUDGET, arguments, limit: SHORT + Duration::from_secs(60) };
     let told = |error| format!("seed {seed}: {error}");
     let outcome = run.run().map_err(told)?;
     let counted = outcome.expect_some(case.counters).map_err(told)?;
-    Ok(format!("{}; {counted}", outcome.said.trim()))
+    Ok(format!("seed {seed}: {}; {counted}", outcome.said.trim()))
 }
 
 /// The program: the case beside a thread that keeps memory short.

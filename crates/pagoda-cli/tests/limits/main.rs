@@ -7,6 +7,7 @@
 mod support;
 
 mod discard_in_child;
+mod grown;
 mod left_alone;
 mod process_limits;
 mod program;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         ("what_is_left_alone_is_counted", left_alone::is_counted),
         ("what_became_unmovable_is_counted", left_alone::later_is_counted),
         ("what_has_plenty_of_room_is_left_to_the_kernel", roomy::is_left_to_the_kernel),
+        ("what_a_managed_mapping_grows_by_is_managed_while_all_else_is_followed", grown::is_managed),
         ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
         #[cfg(target_arch = "x86_64")]
         ("a_program_that_is_replaced_is_told_if_it_is_not_managed_any_more", replaced::is_told),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::mix;
-use crate::{discard_in_child, left_alone, process_limits, roomy, store_trouble};
+use crate::{discard_in_child, grown, left_alone, process_limits, roomy, store_trouble};
 
 /// OS pages of a MiB.
 pub const PAGES_PER_MIB: usize = 256;
@@ -23,6 +23,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "left-alone" => left_alone::program(),
         "left-alone-later" => left_alone::later_program(),
         "roomy" => roomy::program(),
+        "grown" => grown::program(),
         "discard-in-child" => discard_in_child::program(),
         other => Err(format!("no program is named {other}")),
     };

@@ -2,6 +2,7 @@
 //! that do the one racy thing again and again, under so little memory that eviction comes by all the time.
 //!
 //! Each runs for two seconds, at two base pages; `PAGODA_RACE_ROUNDS` says how many rounds instead, at every base page.
+//! `PAGODA_RACE_SEED` repeats a run as far as the threads' own choices go. The seed is printed.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -61,8 +62,7 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == ROLE) {
         return program(&arguments[1..]);
     }
-    let rounds =
-        std::env::var("PAGODA_RACE_ROUNDS").ok().map(|value| value.parse::<u64>().expect("a number"));
+    let rounds = suite::from_environment("PAGODA_RACE_ROUNDS");
     let base_pages: &[&str] = if rounds.is_some() { &["4K", "16K", "64K", "2M"] } else { &["4K", "64K"] };
     let tests = RACES.iter().flat_map(|race| {
         base_pages.iter().map(move |base_page| Test {
@@ -77,7 +77,7 @@ fn run(race: &Race, base_page: &str, rounds: Option<u64>) -> Result<String, Stri
     if !suite::can_run("races") {
         return Ok("skipped".to_owned());
     }
-    let seed = mix(u64::from(std::process::id())) >> 40;
+    let seed = suite::seed("PAGODA_RACE_SEED");
     let arguments = [race.name.to_owned(), seed.to_string(), rounds.unwrap_or(0).to_string()];
     let limit = rounds.map_or(SHORT, |rounds| Duration::from_millis(rounds * ROUND_MS_MAX));
     let run = Run {
@@ -89,7 +89,7 @@ fn run(race: &Race, base_page: &str, rounds: Option<u64>) -> Result<String, Stri
     let told = |error| format!("seed {seed}: {error}");
     let outcome = run.run().map_err(told)?;
     let counted = outcome.expect_some(race.counters).map_err(told)?;
-    Ok(format!("{}; {counted}", outcome.said.trim()))
+    Ok(format!("seed {seed}: {}; {counted}", outcome.said.trim()))
 }
 
 /// The program: the race's threads beside one that keeps memory short.

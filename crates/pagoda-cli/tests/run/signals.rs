@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
+use pagoda_linux::testing::skip::skip;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::terminal::Terminal;
@@ -165,7 +166,7 @@ fn keys_of_a_terminal_reach_the_program_once() {
     let terminal = match Terminal::open() {
         Ok(terminal) => terminal,
         // A sandbox may have none and allow none: then nobody types there.
-        Err(error) => return eprintln!("SKIPPED the keys of a terminal: {error}"),
+        Err(error) => return skip("the keys of a terminal", error),
     };
     let mut command =
         unmanaged(&["sh", "-c", "trap 'echo got INT; exit 7' INT; echo ready; while :; do sleep 0.05; done"]);

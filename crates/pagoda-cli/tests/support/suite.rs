@@ -6,6 +6,7 @@
 
 use std::process::ExitCode;
 
+use pagoda_linux::testing::random::mix;
 use pagoda_linux::testing::stir::Stir;
 
 /// A test's name and what it does. `Err` says what went wrong.
@@ -58,6 +59,21 @@ pub fn run(arguments: &[String], tests: Vec<Test>) -> ExitCode {
     }
     println!("test result: {} passed; {failed} failed", chosen.len() - failed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A number that whoever runs the tests has set.
+///
+/// # Panics
+/// If it is none.
+pub fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+}
+
+/// The seed of a run: another one each time, unless that of an earlier run is set in `name`.
+pub fn seed(name: &str) -> u64 {
+    from_environment(name).unwrap_or_else(|| mix(u64::from(std::process::id())) >> 40)
 }
 
 /// Whether managed runs are possible here. Where they have to be, an impossible one is a failure.

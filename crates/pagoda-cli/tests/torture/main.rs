@@ -16,7 +16,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use support::managed::{ROLE, Run};
-use support::random::mix;
 use support::suite::{self, Test};
 
 /// The least that is taken: about a quarter of what the threads hold.
@@ -39,22 +38,16 @@ fn main() -> ExitCode {
     suite::run(&arguments, tests.into_iter().chain([followed]).collect())
 }
 
-fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name)
-        .ok()
-        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
-}
-
 fn torture(base_page: &str) -> Result<String, String> {
     let names = ["evictions", "stores", "faults_stored", "events_unmap", "events_remap", "events_remove"];
-    let seconds = from_environment("PAGODA_TORTURE_SECONDS").unwrap_or(7);
+    let seconds = suite::from_environment("PAGODA_TORTURE_SECONDS").unwrap_or(7);
     run(base_page, BUDGET, seconds, &names)
 }
 
 /// Where it ends that memory is only followed, among threads that do everything to it meanwhile.
 fn followed() -> Result<String, String> {
     let names = ["followed_peak_bytes", "evictions", "events_unmap", "events_remap", "events_remove"];
-    let seconds = from_environment("PAGODA_TORTURE_SECONDS").map_or(2, |seconds| seconds.div_ceil(4));
+    let seconds = suite::from_environment("PAGODA_TORTURE_SECONDS").map_or(2, |seconds| seconds.div_ceil(4));
     let runs = BUDGETS_TO_FOLLOW.iter().zip(["64K", "4K", "16K", "64K"]);
     let told: Result<Vec<String>, String> =
         runs.map(|(budget, base_page)| run(base_page, budget, seconds, &names)).collect();
@@ -65,8 +58,7 @@ fn run(base_page: &str, budget: &'static str, seconds: u64, names: &[&str]) -> R
     if !suite::can_run("torture") {
         return Ok("skipped".to_owned());
     }
-    let seed =
-        from_environment("PAGODA_TORTURE_SEED").unwrap_or_else(|| mix(u64::from(std::process::id())) >> 40);
+    let seed = suite::seed("PAGODA_TORTURE_SEED");
     let run = Run {
         base_page,
         memory: budget,

@@ -1,8 +1,6 @@
-//! Applying events, and adopting what is there, as steps: `event` and `adopt` of the engine. Both must never happen while
-//! a page moves.
+//! Applying events as steps: `event` of the engine. It must never happen while a page moves.
 
-use crate::fill::one;
-use crate::kernel::{GRANULES, Message, PROGRAM_PAGES, Range, overlap};
+use crate::kernel::{GRANULES, Message, Range, overlap};
 use crate::table::{Page, WHOLE, give, try_take};
 use crate::world::{World, step};
 use pagoda_core::entry::{Backing, Word};
@@ -130,7 +128,7 @@ impl World {
         }
     }
 
-    async fn take(&self, page: &Page) -> Word {
+    pub async fn take(&self, page: &Page) -> Word {
         loop {
             if let Some(word) = try_take(page.entry()) {
                 return word;
@@ -186,39 +184,5 @@ impl World {
             }
         }
         give(page.entry(), word);
-    }
-
-    /// Takes what the maps showed, some time ago, under management.
-    pub async fn adopt(&self) {
-        let maps: Vec<bool> =
-            self.kernel.borrow().pages[..PROGRAM_PAGES].iter().map(|page| page.mapped).collect();
-        step().await;
-        let _gate = self.gate_exclusive().await;
-        let gaps = self.table.borrow().gaps(0..maps.len());
-        for address in gaps.into_iter().flatten() {
-            // One OS page at a time is the finest that the engine's chunks can be.
-            if !maps[address] {
-                continue;
-            }
-            step().await;
-            if !self.kernel.borrow_mut().register(address..address + 1) {
-                continue;
-            }
-            step().await;
-            // Asked after it is registered: while a mapping is changing, this may be the target of a move whose event
-            // is still to come.
-            if self.kernel.borrow().changing > 0 && !self.without.quiet_adoption {
-                return;
-            }
-            self.table.borrow_mut().insert(address..address + 1, |entries| self.is_queued(entries));
-            self.note(|| format!("engine: adopt {address}"));
-            let is_present = self.kernel.borrow().pages[address].content.is_some();
-            let page = self.table.borrow().page_at(address).expect("just inserted");
-            if is_present {
-                let word = self.take(&page).await;
-                let marked = one(page.granule_of(address)).without(word.resident());
-                give(page.entry(), self.came(word, marked, self.zone_of_kernel_memory(word)));
-            }
-        }
     }
 }

@@ -49,6 +49,17 @@ pub enum Stop {
     Refused,
 }
 
+/// How much of a range is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    /// All of it, as one mapping, and nothing is changing.
+    Whole,
+    /// A mapping is being changed.
+    Changing,
+    /// Some of it is not, or not mapped, or another mapping.
+    Parts,
+}
+
 /// How far a move came, in OS pages.
 pub struct Progress {
     pub done: usize,
@@ -195,14 +206,35 @@ impl Kernel {
             *page = Page::default();
         }
     }
+    /// The mappings of the programs, as the maps show them: neighbours that are alike are one.
+    pub fn mappings(&self) -> Vec<Range> {
+        let kind = |page: &Page| (page.mapped, page.registered, page.read_only);
+        let mut at = 0;
+        let runs = self.pages[..PROGRAM_PAGES].chunk_by(|a, b| kind(a) == kind(b));
+        let ranges = runs.map(|run| {
+            at += run.len();
+            (at - run.len()..at, run[0].mapped)
+        });
+        ranges.filter(|(_, is_mapped)| *is_mapped).map(|(range, _)| range).collect()
+    }
+    /// Registers what is mapped of a range, and passes over holes. False if nothing is.
     pub fn register(&mut self, range: Range) -> bool {
-        if self.pages[range.clone()].iter().any(|page| !page.mapped) {
-            return false;
-        }
-        for page in &mut self.pages[range] {
+        let mut is_any = false;
+        for page in self.pages[range].iter_mut().filter(|page| page.mapped) {
             page.registered = true;
+            is_any = true;
         }
-        true
+        is_any
+    }
+    /// How much of a range is registered. That it is one mapping the kernel looks at first.
+    pub fn coverage(&self, range: &Range) -> Coverage {
+        let pages = &self.pages[range.clone()];
+        let is_of_it = |page: &Page| page.registered && page.read_only == pages[0].read_only;
+        match () {
+            () if !pages.iter().all(is_of_it) => Coverage::Parts,
+            () if self.changing > 0 => Coverage::Changing,
+            () => Coverage::Whole,
+        }
     }
     fn refusal(&self, address: usize) -> Option<Stop> {
         let page = &self.pages[address];

@@ -16,6 +16,8 @@ pub struct Without {
     pub discards_of_unknown: bool,
     /// Memory is adopted while mappings are changing.
     pub quiet_adoption: bool,
+    /// What was registered is taken for all of its range, whatever was mapped there since.
+    pub coverage: bool,
     /// A page that is fetched, staged again into the slot it has, or busy when its turn comes is not queued again.
     pub queueing_again: bool,
     /// What has a stored copy is dropped, whether it was written or not.
@@ -79,6 +81,7 @@ pub const ZONES_MAX: usize = 2;
 pub struct Seen {
     pub runs: usize,
     pub runs_in_part: usize,
+    pub registered_in_part: usize,
     pub huge_in: usize,
     pub huge_out: usize,
     pub huge_torn_in: usize,
@@ -91,6 +94,7 @@ impl Seen {
     pub fn add(&mut self, other: Self) {
         self.runs += other.runs;
         self.runs_in_part += other.runs_in_part;
+        self.registered_in_part += other.registered_in_part;
         self.huge_in += other.huge_in;
         self.huge_out += other.huge_out;
         self.huge_torn_in += other.huge_torn_in;

@@ -5,6 +5,7 @@
 
 #[cfg(target_arch = "x86_64")]
 pub mod access;
+pub mod address;
 #[cfg(target_arch = "x86_64")]
 pub mod area;
 pub mod atomic_words;
@@ -16,6 +17,7 @@ pub mod foreign;
 pub mod growing;
 pub mod heap;
 pub mod mapping;
+pub mod page_cache;
 pub mod process;
 pub mod random;
 pub mod redis;
@@ -27,3 +29,4 @@ pub mod stir;
 pub mod terminal;
 pub mod threads;
 pub mod userfault;
+pub mod wait;

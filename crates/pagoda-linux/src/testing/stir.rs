@@ -31,7 +31,7 @@ pub fn while_stirred(what: &str, stir: io::Result<Stir>, run: impl FnOnce()) {
     match stir {
         Ok(stir) => {
             run();
-            assert!(stir.goes() > 0, "{what}");
+            assert!(stir.goes() > 0, "the kernel has done nothing: {what}");
         }
         Err(error) => skip(what, error),
     }
@@ -53,9 +53,7 @@ impl Stir {
     /// What the kernel said, to who is not root, say.
     pub fn by_compaction() -> io::Result<Self> {
         std::fs::write(COMPACT, "1")?;
-        Self::start(None, || {
-            let _ = std::fs::write(COMPACT, "1");
-        })
+        Self::start(None, || std::fs::write(COMPACT, "1").is_ok())
     }
 
     /// Swaps out all anonymous memory of this process, to a swap device of its own.
@@ -82,16 +80,17 @@ impl Stir {
                 // SAFETY: the advice changes no content, whoever's memory it is. What is unmapped meanwhile is refused.
                 let _ = unsafe { libc::madvise(at, range.len(), libc::MADV_PAGEOUT) };
             }
+            swapped_bytes().is_some_and(|bytes| bytes > 0)
         })
     }
 
-    fn start(swap: Option<ZramSwap>, mut stir: impl FnMut() + Send + 'static) -> io::Result<Self> {
+    /// `stir` says whether the kernel did it.
+    fn start(swap: Option<ZramSwap>, mut stir: impl FnMut() -> bool + Send + 'static) -> io::Result<Self> {
         let (done, goes) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (ends, counts) = (Arc::clone(&done), Arc::clone(&goes));
         let run = move || {
             while !ends.load(Ordering::Acquire) {
-                stir();
-                counts.fetch_add(1, Ordering::Relaxed);
+                counts.fetch_add(u64::from(stir()), Ordering::Relaxed);
                 thread::sleep(PAUSE);
             }
         };
@@ -99,11 +98,18 @@ impl Stir {
         Ok(Self { done, goes, thread, _swap: swap })
     }
 
-    /// How often it has gone over all of it.
+    /// How often it has gone over all of it, and the kernel has done something.
     #[must_use]
     pub fn goes(&self) -> u64 {
         self.goes.load(Ordering::Relaxed)
     }
+}
+
+/// What of this process lies in swap, on whatever device: ours may not be the first.
+fn swapped_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmSwap:"))?.strip_suffix("kB")?;
+    kib.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 impl Drop for Stir {
@@ -113,5 +119,23 @@ impl Drop for Stir {
             // It can't have failed: what the kernel refuses is passed over.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::wait::until;
+
+    #[test]
+    #[should_panic(expected = "the kernel has done nothing: a test")]
+    fn what_the_kernel_refuses_does_not_count() {
+        let tries = Arc::<AtomicU64>::default();
+        let counted = Arc::clone(&tries);
+        let stir = Stir::start(None, move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            false
+        });
+        while_stirred("a test", stir, || until("a second try", || tries.load(Ordering::Relaxed) > 1));
     }
 }

@@ -4,6 +4,7 @@ use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::process::{end, fork, sleep_until_killed};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 use rustix::process::Pid;
 
 use super::*;
@@ -62,7 +63,12 @@ fn what_went_of_a_frame_that_is_taken_apart_is_out_and_the_rest_stays() {
     let span = table.find(address).expect("managed");
     let block = Block::around(&table, span, address).expect("a place of a frame");
     // A handler may have one of them for a moment.
-    let words = std::iter::repeat_with(|| block.take(span, is_whole)).flatten().next().expect("at some time");
+    let mut words = None;
+    until("all entries of a frame", || {
+        words = block.take(span, is_whole);
+        words.is_some()
+    });
+    let words = words.expect("taken");
     let slot = engine.huge.take_empty(&engine.space).expect("an empty slot");
     let moved = engine.space.evict_huge(block.range, &slot);
     assert!(matches!(moved, HugeMove::Part(bytes, _) if bytes == GOES * OS_PAGE), "{moved:?}");

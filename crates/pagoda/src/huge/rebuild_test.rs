@@ -8,6 +8,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::{EndsWith, until};
 
 use super::*;
 use crate::store::page_of;
@@ -95,9 +96,10 @@ fn frames_that_were_broken_are_joined_once_they_are_back_and_leave_whole_again()
     // What nobody needs any more, or is empty, is not looked at for good.
     region.page_out(0, FRAMES * HUGE_FRAME).expect("room");
     region.discard(0, FRAMES * HUGE_FRAME).expect("discarded");
-    while manager.engine().huge.broken() > 0 {
+    until("no broken frame is known any more", || {
         assert_eq!(manager.engine().rebuild_one(), 0);
-    }
+        manager.engine().huge.broken() == 0
+    });
 }
 
 #[test]
@@ -114,9 +116,10 @@ fn what_is_not_a_page_of_its_own_everywhere_is_left_and_asked_for_seldom() {
     assert!(zeroes.iter().all(|byte| *byte == 0));
     expect(&region, 16..PAGES);
     // Until whoever served the last fault has given the entry back.
-    while manager.stats().huge_rebuilds_refused == 0 {
+    until("a frame that the kernel does not join", || {
         manager.engine().rebuild_one();
-    }
+        manager.stats().huge_rebuilds_refused > 0
+    });
     // After 4, 6 and 10 looks more it is tried again.
     for _ in 0..20 {
         manager.engine().rebuild_one();
@@ -137,6 +140,7 @@ fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
     write(&region, 0..FRAMES * PAGES);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let ends = EndsWith(&stop);
         let writer = |id: usize| {
             let (region, stop) = (&region, &stop);
             move || {
@@ -173,7 +177,7 @@ fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
                 manager.engine().rebuild_one();
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         writers.into_iter().for_each(|writer| writer.join().expect("nothing was lost"));
     });
     let stats = manager.stats();

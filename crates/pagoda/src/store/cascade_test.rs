@@ -1,14 +1,17 @@
 //! Objects that move on from the file to a real server: which, and who frees, reads or promotes meanwhile.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::testing::redis::RedisServer;
+use pagoda_linux::testing::wait::{EndsWith, until};
 use tempfile::TempDir;
 
+use super::faults::{Faults, Plan};
 use super::file::{Batch, HOLD_READ, READ_IS_HELD};
 use super::handle::Meaning;
 use super::objects::Kind;
@@ -169,6 +172,41 @@ fn what_is_damaged_in_the_file_does_not_go_to_the_server_and_is_not_in_the_way()
     end(&tiers, &held);
 }
 
+#[test]
+fn what_can_not_be_read_from_the_file_stays_there_and_is_not_in_the_way() {
+    let Some(mut tiers) = open(BasePage::K64, Bytes::mib(4), Bytes::mib(4), Bytes::mib(64)) else { return };
+    let (mut scratch, mut held, mut failed) = (Scratch::new(BasePage::K64), Held::new(), 0);
+    for seed in 1..=16 {
+        // Until something has to go from the file.
+        while tiers.store.file.as_ref().expect("a file").has_room_for_copies() {
+            let next = held.len() as u64;
+            held.extend(spilled(&tiers.store, &mut scratch, next..next + 16));
+        }
+        let plan = Plan::new(seed, 1000);
+        tiers.store.file.as_mut().expect("a file").faults = Faults(Some(Arc::clone(&plan)));
+        let store = &tiers.store;
+        let oldest = store.memory.lock().filed.oldest();
+        store.make_room_in_file(&mut Batch::new(Bytes::gib(1)));
+        plan.end();
+        let [errors, short, delays, broken, spoilt] = plan.happened();
+        failed += errors + short + broken;
+        assert_ne!(store.memory.lock().filed.oldest(), oldest, "{errors} {short} {delays} {broken} {spoilt}");
+        assert_all(store, &mut scratch, &held);
+    }
+    assert!(failed > 0, "a read has failed");
+    assert!(held.iter().any(|(handle, _)| kind(&tiers.store, *handle) == Kind::Remote));
+    end(&tiers, &held);
+}
+
+/// Lets a read go on that is held, and holds none from then on.
+struct GoesOn<'a>(&'a AtomicU32);
+
+impl Drop for GoesOn<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
 /// A read that begins before a move and ends after it, when other bytes lie at the place: of a page, of a part, and of one on its
 /// way into memory.
 #[test]
@@ -189,9 +227,9 @@ fn what_moves_on_under_a_reader_is_never_what_lies_there_then() {
                     _ => assert_eq!(store.promote(*handle, &mut scratch), Ok(false)),
                 }
             });
-            while file.held_read.load(Ordering::Acquire) != READ_IS_HELD {
-                std::thread::yield_now();
-            }
+            // Whatever fails in the meantime: the reader goes on, and ends.
+            let goes_on = GoesOn(&file.held_read);
+            until("a read that is held", || file.held_read.load(Ordering::Acquire) == READ_IS_HELD);
             let mut batch = Batch::new(Bytes::gib(1));
             let run = store.gather_filed(&mut store.memory.lock(), &mut batch).expect("there are some");
             file.read_run(run, &mut batch.buffer).expect("a disk");
@@ -200,7 +238,7 @@ fn what_moves_on_under_a_reader_is_never_what_lies_there_then() {
             store.settle_filed(file, Some((remote, number)), run, &batch);
             let others = AlignedBuffer::new(run.slots as usize * 4096);
             file.raw_file().write_at(u64::from(run.first) * 4096, &others).expect("room");
-            file.held_read.store(0, Ordering::Release);
+            drop(goes_on);
             reader.join().expect("it got its page, or was told nothing");
         });
         assert_eq!(kind(store, *handle), Kind::Remote);
@@ -226,6 +264,7 @@ fn readers_of_what_moves_on_get_what_was_put() {
                 .collect();
             over.store(false, Ordering::Relaxed);
             std::thread::scope(|scope| {
+                let ends = EndsWith(&over);
                 for reader in 1..3 {
                     let (held, over) = (&held, &over);
                     scope.spawn(move || {
@@ -246,7 +285,7 @@ fn readers_of_what_moves_on_get_what_was_put() {
                         all.push((handle, page));
                     }
                 }
-                over.store(true, Ordering::Relaxed);
+                drop(ends);
             });
             assert!(held.iter().any(|(handle, _)| kind(store, *handle) == Kind::Remote), "some moved");
             all.extend(held);

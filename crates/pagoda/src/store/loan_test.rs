@@ -13,6 +13,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::DirectFile;
 use pagoda_linux::holds::Holds;
 use pagoda_linux::offer::{Lent, Stream};
+use pagoda_linux::testing::wait::EndsWith;
 use tempfile::TempDir;
 
 use super::file::{self, FileTier};
@@ -215,6 +216,7 @@ fn threads_of_parent_and_children_at_the_same_time_read_only_what_is_theirs() {
         assert!(!children.is_empty());
         let (parent, ended) = (&parent, &AtomicBool::new(false));
         std::thread::scope(|scope| {
+            let ends = EndsWith(ended);
             for (number, mut child) in children.into_iter().enumerate() {
                 scope.spawn(move || {
                     let mut scratch = Scratch::new(BasePage::K16);
@@ -236,7 +238,7 @@ fn threads_of_parent_and_children_at_the_same_time_read_only_what_is_theirs() {
                 });
             }
             walk(parent, &mut held, 800, &mut Random(round + 100), &mut scratch);
-            ended.store(true, Ordering::Relaxed);
+            drop(ends);
         });
         check(parent, &held, &mut scratch);
     }

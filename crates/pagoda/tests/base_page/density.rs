@@ -1,14 +1,22 @@
 //! Regions whose first touches go by density: what comes in is what is used, and every byte is right.
 
+use pagoda::counters::Snapshot;
 use pagoda::{BasePage, Bytes, Manager, Purpose, Region};
 use pagoda_linux::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 const PAGE_WORDS: usize = 512;
 const BLOCK_PAGES: usize = 16;
 
 fn manager(budget: Bytes) -> Manager {
     Manager::builder().budget(budget).user_mode_only(true).build().expect("manager")
+}
+
+/// The stats once so much is resident: a handler counts what came in after it woke who waits.
+fn counted(manager: &Manager, resident: u64) -> Snapshot {
+    until("what came in is counted", || manager.stats().resident_bytes >= resident);
+    manager.stats()
 }
 
 fn region(manager: &Manager, len: usize, purpose: Purpose) -> Region {
@@ -44,11 +52,7 @@ fn what_is_touched_sparsely_holds_what_is_touched_and_nothing_beside_it() {
     write(&mut region, pages());
     check(&mut region, pages());
     let touched = pages().count() as u64;
-    // A handler counts what came in after it woke who waits.
-    while manager.stats().resident_bytes < touched * 4096 {
-        std::thread::yield_now();
-    }
-    let stats = manager.stats();
+    let stats = counted(&manager, touched * 4096);
     assert_eq!((stats.resident_bytes, stats.filled_around), (touched * 4096, 0));
     let fill = region.fill().expect("no base page was chosen");
     assert_eq!((fill.size, fill.looks.grown, stats.fills_grown), (BasePage::K4, 0, 0), "{fill:?}");
@@ -70,10 +74,7 @@ fn memory_that_is_adopted_goes_by_density_too() {
     after.iter().for_each(|page| memory.set_word(page * PAGE_WORDS, *page as u64 + 1));
     assert!(pages().all(|page| memory.word(page * PAGE_WORDS) == page as u64 + 1), "all is there");
     let touched = pages().count() as u64 * 4096;
-    while manager.stats().resident_bytes < touched {
-        std::thread::yield_now();
-    }
-    assert_eq!(manager.stats().resident_bytes, touched);
+    assert_eq!(counted(&manager, touched).resident_bytes, touched);
     assert_eq!(region.fill().map(|fill| fill.size), Some(BasePage::K4));
     region.close();
 }
@@ -106,11 +107,12 @@ fn who_goes_on_upwards_gets_more_with_each_fault_from_the_first_os_page_on() {
     write(&mut region, [1000]);
     write(&mut region, (5..len / 4096).filter(|page| *page != 1000));
     check(&mut region, 5..len / 4096);
-    let stats = manager.stats();
+    let touched = (len - 5 * 4096) as u64;
+    let stats = counted(&manager, touched);
     assert!(stats.filled_around > 0 && stats.faults_zero < 64, "{} faults", stats.faults_zero);
     // The pages below were never touched, and nothing brought them.
-    let beyond = region.words_mut()[..5 * PAGE_WORDS].iter().all(|word| *word == 0);
-    assert!(beyond);
+    assert_eq!(stats.resident_bytes, touched);
+    assert!(region.words_mut()[..5 * PAGE_WORDS].iter().all(|word| *word == 0));
 }
 
 #[test]

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_all_blocks_and_no_page() {
+    fn a_quick_plan_says_how_many_runs_it_has_and_one_thread_comes_first() {
         let plan = Plan { threads: vec![1, 3], ..Plan::new(true, 1, String::new()) };
         assert_eq!(plan.file_bytes(), 64 << 20);
         // The kernel in two rounds, one of which is discarded, and what is read again.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use pagoda_core::page::BasePage;
 use pagoda_linux::testing::redis::RedisServer;
+use pagoda_linux::testing::wait::EndsWith;
 
 use super::*;
 use crate::store::tests::{assert_holds, disk, page_of, stored, walk};
@@ -309,15 +310,6 @@ fn a_server_that_can_not_be_used_is_refused_when_it_is_opened() {
 /// The least that an expiry can be told apart by on a machine that has much else to do.
 const SHORT: Duration = Duration::from_millis(1500);
 
-/// Ends a thread also when what it is there for fails.
-struct Quits<'a>(&'a AtomicBool);
-
-impl Drop for Quits<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 /// How many owners have anything at the server.
 fn owners(server: &RedisServer) -> usize {
     let owner = |key: String| key.rsplit_once(':').expect("a shard").0.to_owned();
@@ -342,7 +334,7 @@ fn an_owner_that_dies_leaves_nothing_and_one_that_lives_keeps_everything() {
     let quit = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| store.keep(&quit));
-        let _quits = Quits(&quit);
+        let _quits = EndsWith(&quit);
         let mut second = Command::new(std::env::current_exe().expect("a path"))
             .args(["--exact", "--nocapture"])
             .arg(
