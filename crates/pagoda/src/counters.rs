@@ -277,6 +277,9 @@ counters! {
     Gauge LeftSmallBytes left_small_bytes,
     /// Faults of all kinds that were served: those with zeroes, on staged and on stored pages, and spurious ones together.
     Total Faults faults,
+    /// Gauge: handlers that have faults to serve. A fault is counted when it has been served, perhaps after its thread goes on; when
+    /// this is 0 all those are counted whose threads went on before.
+    Gauge FaultsInService faults_in_service,
     /// Faults on content that never was, or was discarded: served with zeroes.
     Total FaultsZero faults_zero,
     /// Faults on staged pages: the second chance, served by one move.

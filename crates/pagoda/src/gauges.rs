@@ -2,6 +2,8 @@
 //!
 //! Nothing here may ever decide anything.
 
+use std::sync::atomic::Ordering;
+
 use pagoda_core::size::Bytes;
 
 use crate::counters::Counter;
@@ -38,6 +40,8 @@ impl Engine {
         let stored_bytes = usage.raw_bytes.get().saturating_sub(queued);
         let counters = &self.counters;
         counters.set(Counter::ReleaseQueuedBytes, queued);
+        let in_service = self.serving_since_ns.iter().filter(|since| since.load(Ordering::Acquire) != 0);
+        counters.set(Counter::FaultsInService, in_service.count() as u64);
         counters.set(Counter::ResidentBytes, self.in_regions_bytes());
         counters.set(Counter::FollowedBytes, self.ledger.followed_bytes());
         counters.raise(Counter::FollowedPeakBytes, self.ledger.followed_bytes());

@@ -98,7 +98,8 @@ impl Engine {
                 if idle_rounds < 8 { yield_now() } else { sleep_us(20) }
             }
             if faults.is_empty() {
-                self.serving_since_ns[id].store(0, Ordering::Relaxed);
+                // Whoever sees it sees what was counted.
+                self.serving_since_ns[id].store(0, Ordering::Release);
             }
         }
     }

@@ -4,6 +4,7 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 use crate::{BasePage, Manager};
 
@@ -40,6 +41,7 @@ fn each_fault_is_counted_once_and_under_one_kind() {
             }
         });
         drop(region);
+        until("all faults to be counted", || manager.stats().faults_in_service == 0);
         let stats = manager.stats();
         assert!(stats.retries_again > 0 && stats.stores > 0, "{base}: {stats:?}");
         let kinds = [stats.faults_zero, stats.faults_staged, stats.faults_stored, stats.faults_spurious];

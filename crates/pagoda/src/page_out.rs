@@ -23,7 +23,11 @@ impl Engine {
             if self.is_released() {
                 return Ok(());
             }
-            let Some(span) = table.find(at) else { return Ok(()) };
+            let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) else {
+                return Ok(());
+            };
+            // Of what lies between nothing is managed.
+            at = at.max(span.range().start());
             let span_end = span.range().end();
             let page = table.page_at(span, at);
             let entries = Arc::clone(span.entries());

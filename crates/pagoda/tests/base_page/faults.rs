@@ -20,7 +20,7 @@ fn counted(manager: &Manager, resident: usize) -> Snapshot {
     let begin = Instant::now();
     loop {
         let stats = manager.stats();
-        if stats.resident_bytes >= resident as u64 && stats.faults >= stats.faults_zero {
+        if stats.resident_bytes >= resident as u64 && stats.faults_in_service == 0 {
             return stats;
         }
         assert!(begin.elapsed() < Duration::from_secs(60), "{stats:?}");

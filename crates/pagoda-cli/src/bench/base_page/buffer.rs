@@ -111,7 +111,7 @@ impl Buffer {
         let (begin, present) = (Instant::now(), self.present()?);
         loop {
             let stats = managed.manager.stats();
-            if stats.resident_bytes >= present && stats.faults >= stats.faults_zero {
+            if stats.resident_bytes >= present && stats.faults_in_service == 0 {
                 return Ok(());
             }
             ensure!(begin.elapsed() < COUNTED, "what is resident was not counted: {stats:?}");
