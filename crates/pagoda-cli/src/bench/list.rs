@@ -50,7 +50,7 @@ pub static BENCHES: [Entry; 8] = [
         name: "base-page",
         shows: "Base pages of 4, 16 and 64 KiB by density, against the kernel's small, huge and 64 KiB pages: faults, tables, memory, time",
         takes_min: 4,
-        takes_quick_s: 25,
+        takes_quick_s: 30,
         charts: charts::base_page,
     },
     Entry {
@@ -58,14 +58,14 @@ pub static BENCHES: [Entry; 8] = [
         shows: "Closing owners with most of their memory stored, by policy, beside an owner that starts, and against being killed \
                 with as much in the kernel's zram",
         takes_min: 15,
-        takes_quick_s: 15,
+        takes_quick_s: 10,
         charts: charts::release,
     },
     Entry {
         name: "migrate",
         shows: "Moving a live region: what zero pages cost at the destination by policy, codecs, a writer that goes on, stored pages",
         takes_min: 6,
-        takes_quick_s: 20,
+        takes_quick_s: 15,
         charts: charts::migrate,
     },
     Entry {
@@ -73,14 +73,14 @@ pub static BENCHES: [Entry; 8] = [
         shows: "Running over a memory budget against the kernel's zram and swap with the same total memory, and what Pagoda \
                 costs where memory suffices",
         takes_min: 15,
-        takes_quick_s: 60,
+        takes_quick_s: 35,
         charts: charts::budget,
     },
     Entry {
         name: "tree",
         shows: "Trees of processes: fork, short processes, a server that saves, a build, a JVM and node, beside native runs",
         takes_min: 15,
-        takes_quick_s: 60,
+        takes_quick_s: 50,
         charts: charts::tree,
     },
 ];
