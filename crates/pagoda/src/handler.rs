@@ -146,11 +146,19 @@ impl Engine {
 
     /// Serves one fault, and counts how long it took. False if it has to wait.
     pub(crate) fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
+        let served = self.serve_alone(fault, scratch);
+        if served {
+            self.note_file_fault(fault.address);
+        }
+        served
+    }
+
+    /// The same, but orders nothing of a file.
+    pub(crate) fn serve_alone(&self, fault: Fault, scratch: &mut Scratch) -> bool {
         let mut kind = FaultKind::Zero;
         let served = self.try_to_serve(fault, &mut kind, scratch);
         if served {
             self.note_served(fault, kind);
-            self.note_file_fault(fault.address);
         }
         served
     }

@@ -29,6 +29,10 @@ const LOOK_BOUND: usize = 4096;
 /// The share of the budget that is staged before the oldest of it is stored: one part in this.
 pub(crate) const STAGED_SHARE: u64 = 16;
 
+/// Of so many steps one looks at the regions, where far more is staged than that: files that are read through. So what nobody uses
+/// goes all the same, slower than what was read once.
+const HAND_TURN: u32 = 16;
+
 /// Elements of the queue that may be out of date before it is cleaned, so that a short queue is not cleaned all the time.
 pub(crate) const QUEUE_SLACK: usize = 1024;
 
@@ -54,6 +58,8 @@ pub(crate) struct Hand {
     pub(crate) queue: VecDeque<Staged>,
     /// Steps since the last that found something to evict.
     fruitless: u32,
+    /// Steps while far more was staged than is to be.
+    steps: u32,
 }
 
 /// What one step of reclaim came to.
@@ -85,7 +91,13 @@ impl Engine {
         if no_small && self.give_back_a_huge_frame() {
             return Step::FrameReady;
         }
-        let enough = self.ledger.staged_bytes() >= self.marks().budget().get() / STAGED_SHARE;
+        let (staged, share) = (self.ledger.staged_bytes(), self.marks().budget().get() / STAGED_SHARE);
+        let is_hands_turn = || {
+            let mut hand = self.hand();
+            hand.steps = hand.steps.wrapping_add(1);
+            hand.steps.is_multiple_of(HAND_TURN)
+        };
+        let enough = staged >= share && !(staged >= 2 * share && is_hands_turn());
         if enough && let Some(step) = self.store_oldest(scratch) {
             return step;
         }

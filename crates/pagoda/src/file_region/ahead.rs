@@ -1,6 +1,7 @@
 //! Reading ahead: what `pagoda_core::read_ahead` orders is read by a thread of the region's own, while its readers go on.
 //!
-//! Entries that hold nothing are read in runs into frames, and moved into the region; the first page of each window stays staged,
+//! Entries that hold nothing are read in runs into frames, which are staged. For who reads by calls they stay there, and are read
+//! where they lie (`in_place`). For who reads by address they are moved into the region, but for the first page of each window,
 //! so that touching it tells that its reader has come so far. It is a guess: it takes its frames as a fault does, by reclaim
 //! if need be, and what can't be read is left to who asks for it. This module must never fill anything but what is in the file
 //! and nowhere else.
@@ -16,6 +17,7 @@ use pagoda_core::read_ahead::{ReadAhead, STREAMS};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Slot;
 
+use super::in_place::UNASKED;
 use super::page_file::{PageFile, locked};
 use crate::engine::Engine;
 use crate::reclaim::Step;
@@ -42,13 +44,21 @@ pub(super) struct Orders {
 
 struct State {
     policy: ReadAhead,
-    windows: VecDeque<Range<u64>>,
+    windows: VecDeque<(Range<u64>, Reader)>,
     quit: bool,
+}
+
+/// How somebody reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// By [`read_at`](super::FileRegion::read_at) and [`write_at`](super::FileRegion::write_at).
+    Calls,
+    Address,
 }
 
 /// What the thread does next.
 pub(super) enum Next {
-    Read(Range<u64>),
+    Read(Range<u64>, Reader),
     /// Nothing was ordered for so long as was waited.
     Idle,
     Quit,
@@ -60,12 +70,12 @@ impl Orders {
         Self { state: Mutex::new(State { policy, windows, quit: false }), bell: Condvar::new() }
     }
 
-    /// Takes note of a fault on entry `index`.
-    fn note(&self, index: u64) {
+    /// Takes note that somebody asked for entry `index`, and had not got it before.
+    pub(super) fn note(&self, index: u64, reader: Reader) {
         let mut state = locked(&self.state);
         let window = state.policy.fault(index);
         if !window.is_empty() && state.windows.len() < ORDERS_MOST {
-            state.windows.push_back(window);
+            state.windows.push_back((window, reader));
             self.bell.notify_one();
         }
     }
@@ -84,13 +94,18 @@ impl Orders {
         if state.quit {
             return Next::Quit;
         }
-        state.windows.pop_front().map_or(Next::Idle, Next::Read)
+        state.windows.pop_front().map_or(Next::Idle, |(window, reader)| Next::Read(window, reader))
     }
 }
 
 impl Engine {
     /// After a fault was served: if it was in a file, orders what is to be read next.
     pub(crate) fn note_file_fault(&self, address: usize) {
+        self.note_file_read(address, Reader::Address);
+    }
+
+    /// The same after a fault that nobody had: a call brought the page in.
+    pub(super) fn note_file_read(&self, address: usize, reader: Reader) {
         if self.file_regions.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -100,7 +115,7 @@ impl Engine {
         let index = table.page_at(span, address).index;
         drop(table);
         file.reads.note_asked(index);
-        file.orders.note(index as u64);
+        file.orders.note(index as u64, reader);
     }
 
     /// Reads the entries `window` of a file, which is mapped at `range`, as far as they hold nothing.
@@ -108,7 +123,7 @@ impl Engine {
         &self,
         file: &PageFile,
         range: PageRange,
-        window: Range<u64>,
+        (window, reader): (Range<u64>, Reader),
         scratch: &mut Scratch,
     ) {
         let entries = {
@@ -134,7 +149,9 @@ impl Engine {
             if done == 0 {
                 return;
             }
-            self.move_run_in(file, range, index..index + done, marker);
+            if reader == Reader::Address {
+                self.move_run_in(file, range, index..index + done, marker);
+            }
             file.ahead_bytes.fetch_add((done * self.entry_bytes()) as u64, Ordering::Relaxed);
             index += done;
         }
@@ -181,7 +198,7 @@ impl Engine {
                 let slot = self.space.release_slot(frame);
                 self.went_into_staging(slot);
                 file.reads.note_ahead(first + i);
-                give(entry, word.with_backing(Backing::Slot(slot)).with_warmth(0));
+                give(entry, word.with_backing(Backing::Slot(slot)).with_warmth(UNASKED));
                 self.queue_staged(entries, first + i, slot);
             } else {
                 self.zones.put_ready(&self.space, frame);

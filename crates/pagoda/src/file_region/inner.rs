@@ -3,6 +3,7 @@
 //!
 //! This module must never copy a page that it has not seen to be there.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,9 +16,9 @@ use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
 use super::FileError;
-use super::ahead::Next;
+use super::ahead::{Next, Reader};
 use super::page_file::{PageFile, Trouble, locked};
-use super::write_back::Work;
+use super::write_back::{RUN_BYTES, Work};
 use crate::account::Account;
 use crate::engine::Engine;
 use crate::error::Errno;
@@ -31,6 +32,19 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Tries that only yield in between; afterwards each is followed by a short sleep.
 const YIELDS: u32 = 8;
 const SLEEP_US: u32 = 20;
+
+/// Somebody else is at what is wanted.
+#[derive(Default)]
+pub(super) struct Wait {
+    tries: u32,
+}
+
+impl Wait {
+    pub(super) fn a_little(&mut self) {
+        self.tries += 1;
+        if self.tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
+    }
+}
 
 pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
@@ -111,22 +125,21 @@ impl Inner {
         }
     }
 
-    /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry, what is missing brought in before. It gets the
-    /// offset, the bytes that are done, and how many more; it says how far it came.
+    /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry and no more than [`RUN_BYTES`] at once. It gets an offset, and which of the bytes are to be there;
+    /// it says how many it copied. If none, what was there a moment ago is not: it is called again, and told that.
     pub(super) fn each_part(
         &self,
         offset: u64,
         len: usize,
-        mut copy: impl FnMut(usize, usize, usize) -> usize,
+        mut copy: impl FnMut(usize, Range<usize>, bool) -> Result<usize, FileError>,
     ) -> Result<(), FileError> {
         let entry_bytes = self.engine().entry_bytes();
         let (offset, mut done) = (offset as usize, 0);
         let mut failed = false;
         while done < len {
             let at = offset + done;
-            self.bring_in(at, failed)?;
-            let copied = copy(at, done, (len - done).min(entry_bytes - at % entry_bytes));
-            // What was there a moment ago is not: it is asked for by a fault.
+            let end = len.min(done + (entry_bytes - at % entry_bytes).min(RUN_BYTES));
+            let copied = copy(at, done..end, failed)?;
             failed = copied == 0;
             done += copied;
         }
@@ -135,7 +148,7 @@ impl Inner {
 
     /// Brings in the page at `offset`, unless it is there by the table and `anew` is not said. Serves the fault that an access
     /// would have, in this thread.
-    fn bring_in(&self, offset: usize, anew: bool) -> Result<(), FileError> {
+    pub(super) fn bring_in(&self, offset: usize, anew: bool) -> Result<(), FileError> {
         let engine = self.engine();
         let address = (self.range.start() + offset) & !(OS_PAGE - 1);
         let error = |trouble| error_of(trouble, offset as u64);
@@ -147,14 +160,14 @@ impl Inner {
             return Ok(());
         }
         let since_ns = now_ns();
-        let mut tries = 0;
+        let mut wait = Wait::default();
         self.with_work(|Work { scratch, .. }| {
-            while !engine.serve_or_keep(Fault { address, write: false, since_ns }, scratch) {
+            while !engine.serve_alone(Fault { address, write: false, since_ns }, scratch) {
                 // An event in the way is for the handlers to read, which are told: whoever reads takes the faults of others, too.
-                tries += 1;
-                if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
+                wait.a_little();
             }
         });
+        engine.note_file_read(address, Reader::Calls);
         self.file.why_lost(offset as u64).map_or(Ok(()), |trouble| Err(error(trouble)))
     }
 
@@ -191,8 +204,8 @@ impl Inner {
         loop {
             match self.file.orders.next(LOOK) {
                 Next::Quit => return,
-                Next::Read(window) => {
-                    self.engine().read_window(&self.file, self.range, window, &mut scratch);
+                Next::Read(window, reader) => {
+                    self.engine().read_window(&self.file, self.range, (window, reader), &mut scratch);
                 }
                 // Who reads by address has no other way to learn of it.
                 Next::Idle => {

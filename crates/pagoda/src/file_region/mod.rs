@@ -14,6 +14,7 @@
 //! | `reads` | which of them were read before, and which nobody has asked for yet |
 //! | `write_back` | from the file into a slot, and back |
 //! | `ahead` | the thread that reads ahead, by `pagoda_core::read_ahead` |
+//! | `in_place` | reading by calls what was read ahead, where it lies |
 //!
 //! This module must never show bytes that are not the file's or its writers'.
 
@@ -21,6 +22,7 @@ mod ahead;
 mod builder;
 mod dirty;
 mod error;
+mod in_place;
 mod inner;
 mod page_file;
 mod reads;
@@ -135,8 +137,13 @@ impl FileRegion {
         let inner = self.inner();
         inner.check(offset, into.len())?;
         let memory = inner.memory();
-        inner.each_part(offset, into.len(), |at, done, len| {
-            memory.read_what_is_there(at, &mut into[done..done + len])
+        inner.each_part(offset, into.len(), |at, part, is_gone| {
+            let into = &mut into[part];
+            if !is_gone && inner.read_in_place(at, into) {
+                return Ok(into.len());
+            }
+            inner.bring_in(at, is_gone)?;
+            Ok(memory.read_what_is_there(at, into))
         })
     }
 
@@ -152,12 +159,13 @@ impl FileRegion {
         }
         inner.check(offset, from.len())?;
         let memory = inner.memory();
-        inner.each_part(offset, from.len(), |at, done, len| {
-            let copied = memory.write_what_is_there(at, &from[done..done + len]);
+        inner.each_part(offset, from.len(), |at, part, is_gone| {
+            inner.bring_in(at, is_gone)?;
+            let copied = memory.write_what_is_there(at, &from[part]);
             if copied > 0 {
                 inner.note_written(at);
             }
-            copied
+            Ok(copied)
         })
     }
 

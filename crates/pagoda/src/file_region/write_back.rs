@@ -121,6 +121,7 @@ impl Engine {
             return false;
         }
         file.reads.note_gone(index, self.entry_bytes());
+        self.note_dropped(word.warmth(), slot);
         give(&entries[index], word.with_backing(Backing::None).with_warmth(0));
         self.left_staging(slot);
         self.zones.put_ready(&self.space, held);
@@ -242,7 +243,7 @@ fn bytes((from, to): (u32, u32)) -> Range<usize> {
 /// What a thread needs to write back.
 pub(super) struct Work {
     pub(super) scratch: Scratch,
-    content: AlignedBuffer,
+    pub(super) content: AlignedBuffer,
 }
 
 impl Work {

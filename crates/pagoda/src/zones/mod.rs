@@ -268,6 +268,14 @@ impl Engine {
         }
     }
 
+    /// The page in slot `index` leaves memory, and never was in a region.
+    pub(crate) fn went_unmoved(&self, index: u32) {
+        if self.zones.are_several() {
+            let number = self.zones.parts[self.zones.of_slot(index)].number;
+            self.counters.add(stats::COUNTERS[number].evicted, self.entry_bytes() as u64);
+        }
+    }
+
     /// The frame of slot `index` backs a staged entry from now on.
     pub(crate) fn went_into_staging(&self, index: u32) {
         self.ledger.staged(self.entry_bytes() as i64);

@@ -23,7 +23,7 @@ pub struct ZoneStats {
     pub high: Bytes,
     /// What it gave, ever. Of a remote zone that is what was spilled there.
     pub allocated: Bytes,
-    /// What reclaim moved out of the regions of its frames, ever.
+    /// What reclaim moved out of the regions of its frames, ever, and what of a file was read ahead and dropped without coming there.
     pub evicted: Bytes,
 }
 

@@ -1,0 +1,86 @@
+//! Reading through a file: what comes into the region of it, what it pushes out, and what zones count of it.
+
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::testing::skip::skip_without_moves;
+
+use super::super::FileRegion;
+use super::super::tests::mapped;
+use crate::Manager;
+use crate::zones::Place;
+
+const BLOCK: usize = 64 << 10;
+
+/// Reads blocks of a file with a page's number in each, and looks at all of it.
+fn read(region: &FileRegion, blocks: std::ops::Range<usize>) {
+    let mut block = vec![0; BLOCK];
+    for number in blocks {
+        region.read_at((number * BLOCK) as u64, &mut block).expect("a disk");
+        for (i, page) in block.chunks(OS_PAGE).enumerate() {
+            let value = ((number * BLOCK / OS_PAGE + i) % 251) as u8;
+            assert!(page.iter().all(|byte| *byte == value), "page {i} of block {number}");
+        }
+    }
+}
+
+fn blocks(region: &FileRegion) -> usize {
+    region.len() as usize / BLOCK
+}
+
+#[test]
+fn what_is_read_once_stays_out_of_the_region_and_what_is_read_again_comes_there() {
+    if skip_without_moves("reading a file through") {
+        return;
+    }
+    let (_file, manager, region) = mapped(BasePage::K64);
+    let engine = manager.engine();
+    let there = |blocks: std::ops::Range<usize>| {
+        let address = |block: &usize| region.inner().range.start() + block * BLOCK;
+        blocks.filter(|block| engine.zone_in_region(address(block)).is_some()).count()
+    };
+    let all = blocks(&region);
+    // The end of it is still in memory.
+    let last = all - 64..all;
+    read(&region, 0..all);
+    let (once, stats) = (there(last.clone()), manager.stats());
+    assert!(once < 16, "{once} of 64 came into the region: {stats:?}");
+    assert!(stats.evictions < all as u64 / 4, "{} of {all} went out of it", stats.evictions);
+    read(&region, last.clone());
+    read(&region, last.clone());
+    assert_eq!(there(last), 64, "what is used stays");
+}
+
+#[test]
+fn what_nobody_uses_makes_room_for_a_file_that_is_read_through() {
+    if skip_without_moves("cold memory beside a file") {
+        return;
+    }
+    let (_file, manager, file) = mapped(BasePage::K64);
+    let mut region = manager.region(Bytes::mib(2)).create().expect("room");
+    region.words_mut().iter_mut().enumerate().for_each(|(i, word)| *word = i as u64 + 1);
+    let before = manager.stats().stores;
+    for _ in 0..2 {
+        read(&file, 0..blocks(&file));
+    }
+    let stores = manager.stats().stores - before;
+    assert!(stores > 0, "all of it is still in memory: {:?}", manager.stats());
+    assert!(region.words_mut().iter().enumerate().all(|(i, word)| *word == i as u64 + 1));
+}
+
+#[test]
+fn what_goes_without_having_been_in_the_region_counts_as_gone_from_its_zone() {
+    if skip_without_moves("a file read through zones") {
+        return;
+    }
+    let (file, _manager, region) = mapped(BasePage::K64);
+    drop(region);
+    let zones = [("small", 4), ("large", 12)];
+    let add = |builder: crate::ManagerBuilder, (name, mib)| builder.zone(name, Bytes::mib(mib), Place::Local);
+    let manager =
+        zones.into_iter().fold(Manager::builder(), add).user_mode_only(true).build().expect("manager");
+    let region = manager.map_file(file.path()).map().expect("a disk");
+    read(&region, 0..blocks(&region));
+    let zones = manager.zones();
+    let known: u64 = zones.iter().map(|(_, zone)| zone.held.get() + zone.evicted.get()).sum();
+    assert!(known >= region.stats().read.get(), "of {:?} read: {zones:?}", region.stats().read);
+}
