@@ -184,16 +184,21 @@ impl Inner {
         // Told whatever else fails, and not again.
         let unwritten = self.file.take_untold();
         let flushed = self.file.flush();
-        let now = self.file.now_len().map_err(|trouble| error_of(trouble, 0))?;
-        if now < self.file.len() {
+        let now = self.file.now_len();
+        if let Ok(now) = now
+            && now < self.file.len()
+        {
             self.cut(now);
+        }
+        // What may be lost goes before what is kept or known to be gone: the kernel says it once.
+        flushed.map_err(|errno| FileError::Unsafe { errno: Errno(errno.raw_os_error()) })?;
+        if now.map_err(|trouble| error_of(trouble, 0))? < self.file.len() {
             return Err(FileError::Truncated);
         }
-        match (unwritten, flushed) {
-            (Some(Trouble::Truncated), _) => Err(FileError::Truncated),
-            (Some(Trouble::Os(errno)), _) => Err(FileError::Unwritten { errno }),
-            (None, Err(errno)) => Err(FileError::Unsafe { errno: Errno(errno.raw_os_error()) }),
-            (None, Ok(())) => Ok(()),
+        match unwritten {
+            Some(Trouble::Truncated) => Err(FileError::Truncated),
+            Some(Trouble::Os(errno)) => Err(FileError::Unwritten { errno }),
+            None => Ok(()),
         }
     }
 

@@ -75,6 +75,8 @@ pub(crate) struct PageFile {
     why_lost: AtomicI32,
     /// Why something could not be written that nobody was told of.
     untold: AtomicI32,
+    /// Times the disk did not say that what was written is safe.
+    failed_flushes: AtomicU64,
     pub(super) orders: Orders,
     pub(super) reads: Reads,
     pub(super) dirty: Dirty,
@@ -100,6 +102,7 @@ impl PageFile {
             lost: PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(pages)).as_usize())),
             why_lost: AtomicI32::new(0),
             untold: AtomicI32::new(0),
+            failed_flushes: AtomicU64::new(0),
             orders: Orders::new(ReadAhead::new(Bytes::new(entry_bytes as u64), entries)),
             reads: Reads::new(entries),
             dirty: Dirty::new(Bytes::new(entries).as_usize()),
@@ -246,11 +249,19 @@ impl PageFile {
             let at = self.offset(index) + bytes.start as u64;
             let len = self.bytes_in(at, bytes.len());
             let content = &content[bytes.start..bytes.start + len];
+            let flushes = self.failed_flushes.load(Ordering::SeqCst);
             let written = self.write_at(at, content);
             self.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
-            for (page, bytes) in (first + u64::from(from)..).zip(content.chunks(OS_PAGE)) {
-                let digest = if written.is_ok() { self.digest(bytes) } else { 0 };
-                self.digests[page as usize].store(digest, Ordering::Relaxed);
+            let note = |is_known: bool| {
+                for (page, bytes) in (first + u64::from(from)..).zip(content.chunks(OS_PAGE)) {
+                    let digest = if is_known { self.digest(bytes) } else { 0 };
+                    self.digests[page as usize].store(digest, Ordering::SeqCst);
+                }
+            };
+            note(written.is_ok());
+            // A flush that fails forgets what it finds: this it may not have found.
+            if self.failed_flushes.load(Ordering::SeqCst) != flushes {
+                note(false);
             }
             if let Err(errno) = written {
                 self.is_untold(errno.into());
@@ -285,8 +296,18 @@ impl PageFile {
         self.file.read_all_at(offset, into)
     }
 
-    /// Returns when all that was written is on stable storage.
+    /// Returns when all that was written is on stable storage. If the disk does not say so, nobody knows any more what the file
+    /// holds: all that is in memory is written anew by the next sync, for the kernel tells of what it lost once.
     pub(super) fn flush(&self) -> Result<(), KernelErrno> {
+        let outcome = self.sync_file();
+        if outcome.is_err() {
+            self.failed_flushes.fetch_add(1, Ordering::SeqCst);
+            self.digests.iter().for_each(|digest| digest.store(0, Ordering::SeqCst));
+        }
+        outcome
+    }
+
+    fn sync_file(&self) -> Result<(), KernelErrno> {
         #[cfg(test)]
         self.failing.flush()?;
         self.file.sync()

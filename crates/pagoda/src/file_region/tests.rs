@@ -120,6 +120,44 @@ fn what_can_not_be_written_is_kept_told_once_and_written_when_it_can_be() {
     }
 }
 
+/// The kernel tells once that it lost what was written: what is in memory must not be taken for safe by the next sync.
+#[test]
+fn what_a_failed_flush_may_have_lost_is_written_anew() {
+    if skip_without_moves("a disk that loses what was written") {
+        return;
+    }
+    let (file, _manager, region) = mapped(BasePage::K64);
+    let failing = &region.inner().file.failing;
+    let unsafe_ = Err(FileError::Unsafe { errno: Errno(KernelErrno::IO.raw_os_error()) });
+    let written = || region.stats().written.get();
+    region.write_at(0, &[7; OS_PAGE]).expect("memory");
+    region.sync().expect("a disk");
+    assert_eq!(written(), OS_PAGE as u64);
+    region.write_at(5 * OS_PAGE as u64, &[8; OS_PAGE]).expect("memory");
+    failing.flushes.store(true, Ordering::Release);
+    assert_eq!(region.sync(), unsafe_);
+    failing.flushes.store(false, Ordering::Release);
+    let before = written();
+    // The same again, as the error says.
+    region.write_at(5 * OS_PAGE as u64, &[8; OS_PAGE]).expect("memory");
+    assert_eq!(region.sync(), Ok(()));
+    assert!(written() >= before + 2 * OS_PAGE as u64, "{} of both pages", written() - before);
+    // And what is worse is told first.
+    failing.writes.store(true, Ordering::Release);
+    failing.flushes.store(true, Ordering::Release);
+    region.write_at(9 * OS_PAGE as u64, &[9; OS_PAGE]).expect("memory");
+    assert_eq!(region.sync(), unsafe_);
+    failing.writes.store(false, Ordering::Release);
+    failing.flushes.store(false, Ordering::Release);
+    assert_eq!(region.sync(), Ok(()));
+    let found = std::fs::read(file.path()).expect("it is there");
+    assert!(
+        [(0, 7), (5, 8), (9, 9)]
+            .iter()
+            .all(|(page, value)| found[page * OS_PAGE..][..OS_PAGE] == [*value; OS_PAGE])
+    );
+}
+
 #[test]
 fn who_writes_more_than_may_be_dirty_of_a_zone_waits_for_write_back() {
     const THREADS: usize = 4;

@@ -27,6 +27,8 @@ const ALL: [Fault; 5] = [Fault::Error, Fault::Short, Fault::Delay, Fault::Discon
 pub(super) struct Plan {
     random: Lock<Random>,
     per_mille: AtomicU32,
+    /// Nothing but delays, so long.
+    delay_us: Option<u32>,
     happened: [AtomicU64; ALL.len()],
     /// Bytes that were written other than they were given: what is lost for good.
     pub spoilt: AtomicU64,
@@ -37,9 +39,16 @@ impl Plan {
         Arc::new(Self {
             random: Lock::new(Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)),
             per_mille: AtomicU32::new(per_mille),
+            delay_us: None,
             happened: Default::default(),
             spoilt: AtomicU64::new(0),
         })
+    }
+
+    /// Everything works, and each call takes so much longer.
+    pub fn slow(delay_us: u32) -> Arc<Self> {
+        let plan = Arc::into_inner(Self::new(0, 1000)).expect("nobody else has it");
+        Arc::new(Self { delay_us: Some(delay_us), ..plan })
     }
 
     /// From now on everything works.
@@ -68,7 +77,12 @@ pub(super) struct Faults(pub Option<Arc<Plan>>);
 impl Faults {
     /// The fault to happen now. Delays have happened already.
     pub fn draw(&self) -> Option<Fault> {
-        let fault = self.0.as_ref()?.draw();
+        let plan = self.0.as_ref()?;
+        if let Some(delay_us) = plan.delay_us {
+            sleep_us(delay_us);
+            return None;
+        }
+        let fault = plan.draw();
         if fault == Some(Fault::Delay) {
             sleep_us(500);
             return None;

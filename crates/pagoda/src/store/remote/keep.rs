@@ -15,7 +15,8 @@ use super::{PAUSE_LEAST_NS, RemoteTier, SHARDS, deadline_ns};
 /// Objects that are deleted by one pipeline of requests.
 const DELETED_AT_ONCE: usize = 512;
 
-/// So many pipelines follow each other before it is looked again whether it is time to renew.
+/// So many pipelines follow each other in one turn. Before each it is looked whether it is time to renew: a slow server may take
+/// seconds for one.
 const DELETIONS: u32 = 64;
 
 /// How often content is renewed within the time after which it would expire.
@@ -92,8 +93,11 @@ impl TieredStore {
     /// Renews what is at the remote store, and deletes there what was freed.
     pub(in crate::store) fn keep_remote(&self) {
         if let Some(remote) = &self.remote {
-            remote.renew();
-            (0..DELETIONS).take_while(|_| self.delete_gone()).for_each(drop);
+            let next = |_: &u32| {
+                remote.renew();
+                self.delete_gone()
+            };
+            (0..DELETIONS).take_while(next).for_each(drop);
         }
     }
 

@@ -369,6 +369,24 @@ fn be_second_owner(address: RemoteAddress) {
     store.keep(&AtomicBool::new(false));
 }
 
+#[test]
+fn a_server_that_is_slow_to_delete_keeps_what_lives() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let own = config(address_of(&server), Bytes::mib(32), Bytes::mib(64), SHORT);
+    let store = TieredStore::open(StoreConfig { base: BasePage::K4, ..own }).expect("a server");
+    let mut scratch = Scratch::new(BasePage::K4);
+    // Eight pipelines of deletions, longer than an expiry together.
+    let mut held = fill(&store, &mut scratch, 8 * 512 + 30);
+    store.spill(Bytes::ZERO).expect("room");
+    held.drain(30..).for_each(|(handle, _)| store.free(handle));
+    let slow = super::super::faults::Faults(Some(super::super::faults::Plan::slow(300_000)));
+    store.remote.as_ref().expect("a remote store").keeper.lock().inject(&slow);
+    store.keep_remote();
+    assert_eq!(fields(&server), 30);
+    assert_all(&store, &mut scratch, &held);
+}
+
 /// A reply can nest as deep as the parser follows, a hundred times: threads of the engine have 512 KiB of stack.
 #[test]
 fn the_deepest_reply_fits_a_thread_of_the_engine() {
