@@ -2,7 +2,7 @@
 
 mod support;
 
-use pagoda::{BasePage, Bytes, Manager};
+use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 
@@ -42,4 +42,48 @@ fn what_was_written_is_read_at_each_base_page() {
         let stats = manager.stats();
         assert_eq!((stats.resident_bytes, stats.staged_bytes, stats.stored_bytes), (0, 0, 0));
     }
+}
+
+/// What was only read costs nothing to move out again; of what was written, what was written does.
+#[test]
+fn what_was_only_read_is_not_stored_again() {
+    const BASE: usize = 64 << 10;
+    const BASE_PAGES: usize = 64;
+    if skip_without_moves("clean copies") {
+        return;
+    }
+    let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
+    let mut region = manager.region(Bytes::new((BASE_PAGES * BASE) as u64)).create().expect("region");
+    let pages = BASE_PAGES * BASE / PAGE;
+    (0..pages).for_each(|page| region.write_at(page * PAGE, &content(page as u64)));
+    let out = |region: &Region| {
+        // What the kernel has only just made may be busy for a moment, and stays then.
+        for _ in 0..1000 {
+            region.page_out(0, region.len()).expect("room in the store");
+            if manager.stats().resident_bytes == 0 {
+                return manager.stats();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("pages stay busy: {:?}", manager.stats());
+    };
+    let first = out(&region);
+    assert!(first.stores >= BASE_PAGES as u64 && first.evictions_clean == 0, "{first:?}");
+    let mut found = [0; PAGE];
+    let read = |region: &Region, found: &mut [u8; PAGE]| {
+        (0..pages).for_each(|page| {
+            region.read_at(page * PAGE, found);
+            assert!(*found == content(page as u64), "page {page}");
+        });
+    };
+    read(&region, &mut found);
+    let second = out(&region);
+    assert_eq!(second.stores, first.stores, "nothing was stored again");
+    assert!(second.evictions_clean >= BASE_PAGES as u64, "{second:?}");
+    read(&region, &mut found);
+    region.write_at(5 * BASE + 3 * PAGE, &[1]);
+    let third = out(&region);
+    assert_eq!(third.stores, second.stores + 1, "the base page that was written");
+    region.read_at(5 * BASE + 3 * PAGE, &mut found);
+    assert!(found[0] == 1 && found[1..] == content((5 * BASE / PAGE + 3) as u64)[1..]);
 }

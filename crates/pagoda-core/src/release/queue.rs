@@ -17,8 +17,9 @@ pub const BATCHES: usize = 20;
 /// Entries of a piece at most: the store's lock is held for 30 microseconds to free them.
 pub const PIECE_ENTRIES: u64 = 256;
 
-/// How long a worker with something to do may not get on before it is taken for stalled, in microseconds.
-pub const STALL_US: u64 = 1_000_000;
+/// How long a worker with something to do may not get on before it is taken for stalled, in microseconds: with looks a tenth of
+/// a second apart it is seen within a second.
+pub const STALL_US: u64 = 800_000;
 
 /// Who frees a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

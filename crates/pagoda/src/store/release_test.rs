@@ -6,6 +6,12 @@ use crate::store::{Put, PutError, Scratch, Store, StoreConfig};
 use pagoda_core::page::BasePage;
 use pagoda_core::release::gather::Gather;
 use pagoda_core::release::queue::{BATCHES, STALL_US};
+use pagoda_linux::testing::redis::RedisServer;
+use std::time::Duration;
+
+use super::super::RemoteConfig;
+use super::super::remote::RemoteAddress;
+use super::super::tests::{config, disk};
 
 struct Fixture {
     store: TieredStore,
@@ -16,9 +22,12 @@ struct Fixture {
 
 impl Fixture {
     fn new(policy: ReleasePolicy, memory: Bytes) -> Self {
-        let base = BasePage::K4;
-        let store = TieredStore::open(StoreConfig { base, memory_limit: memory, file: None, remote: None })
-            .expect("store");
+        Self::of(policy, StoreConfig { base: BasePage::K4, memory_limit: memory, file: None, remote: None })
+    }
+
+    fn of(policy: ReleasePolicy, config: StoreConfig) -> Self {
+        let base = config.base;
+        let store = TieredStore::open(config).expect("store");
         let counters = Arc::new(Counters::private().expect("counters"));
         Self {
             store: store.releasing_by(policy, Bytes::gib(1)),
@@ -163,4 +172,61 @@ fn what_is_queued_while_somebody_waits_for_a_piece_in_others_hands_is_freed_by_i
     shard.queue.lock().freed(Taker::Worker, &piece, now_us());
     fixture.store.flush_releases();
     fixture.assert_balanced();
+}
+
+/// What lies below memory is given back as well: the file's slots, and the server's numbers and bytes.
+#[test]
+fn what_is_in_the_file_or_at_the_server_is_released_by_every_policy() {
+    const MEMORY: Bytes = Bytes::mib(16);
+    let directory = disk();
+    let server = RedisServer::start(directory.path(), &[]);
+    let file = || config(BasePage::K4, MEMORY, Some((directory.path(), Bytes::mib(64))));
+    let remote = |server: &RedisServer| {
+        let address = RemoteAddress { socket: server.address(), user: None, password: None, database: 0 };
+        let remote = RemoteConfig { address, limit: Bytes::mib(64), expiry: Duration::from_secs(60) };
+        StoreConfig { remote: Some(remote), ..config(BasePage::K4, MEMORY, None) }
+    };
+    for policy in ReleasePolicy::ALL {
+        for config in std::iter::once(file()).chain(server.iter().map(remote)) {
+            let mut fixture = Fixture::of(policy, config);
+            let mut handles: Vec<_> = (0..2000).map(|number| fixture.put(number).expect("room")).collect();
+            assert!(fixture.store.spill(Bytes::ZERO).expect("room") > Bytes::ZERO);
+            handles.extend((2000..3000).map(|number| fixture.put(number).expect("room")));
+            let usage = fixture.store.usage();
+            assert!(usage.file_bytes.max(usage.remote_bytes) >= Bytes::mib(2), "{usage:?}");
+            // Every third stays, so that nothing is freed as a whole.
+            let (kept, freed): (Vec<_>, Vec<_>) =
+                handles.into_iter().enumerate().partition(|(number, _)| number % 3 == 0);
+            let mut freed: Vec<Handle> = freed.into_iter().map(|(_, handle)| handle).collect();
+            if matches!(policy, ReleasePolicy::Background | ReleasePolicy::Workers) {
+                freed.truncate(freed.len() - fixture.hand_over(&freed));
+                fixture.store.flush_releases();
+                fixture.assert_balanced();
+            } else if policy == ReleasePolicy::Runs {
+                let mut gather = Gather::default();
+                let left = freed
+                    .iter()
+                    .filter(|handle| !gather.push(handle.to_bits(), 1, |_| Some(Batch::default())));
+                assert_eq!(left.count(), 0);
+                gather
+                    .finish()
+                    .1
+                    .into_iter()
+                    .for_each(|(_, mut batch)| _ = fixture.store.free_batch(&mut batch));
+            } else {
+                freed.iter().for_each(|handle| _ = fixture.store.free_one(*handle));
+            }
+            assert_eq!(fixture.store.usage().objects, 3000 - freed.len() as u64, "{policy:?}");
+            let mut page = [0; 4096];
+            for (number, handle) in kept {
+                fixture.store.get(handle, 0, &mut page, &mut fixture.scratch).expect("it is kept");
+                let word = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                assert_eq!(page[..8], word.to_le_bytes(), "page {number} under {policy:?}");
+                fixture.store.free_one(handle);
+            }
+            while fixture.store.delete_gone() {}
+            let usage = fixture.store.usage();
+            assert_eq!((usage.file_bytes, usage.remote_bytes), (Bytes::ZERO, Bytes::ZERO), "{policy:?}");
+        }
+    }
 }
