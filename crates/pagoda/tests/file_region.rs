@@ -340,20 +340,22 @@ const MOUNTED_TWICE: &str =
     "set -e; cd \"$1\"; shift; mkdir disk; truncate -s 64M image; mkfs.ext4 -q -F image
     mount -o loop image disk; \"$@\"; umount disk; mount -o loop image disk; cp disk/file file; umount disk";
 
-/// So long that its last OS page is written by way of the kernel's cache.
-const POWER_LEN: usize = (4 << 20) + 777;
+/// Of the second the last OS page is written by way of the kernel's cache, which is safe by itself.
+const POWER_LENS: [usize; 2] = [4 << 20, (4 << 20) + 777];
+const POWER_LEN: &str = "PAGODA_FILE_REGION_LEN";
 
 /// Writes a file of which nothing was allocated, and takes the disk away when it is said to be safe.
 fn sync_and_lose_power(path: &Path) {
-    std::fs::File::create(path).and_then(|file| file.set_len(POWER_LEN as u64)).expect("room");
+    let len: usize = std::env::var(POWER_LEN).ok().and_then(|len| len.parse().ok()).expect("a length");
+    std::fs::File::create(path).and_then(|file| file.set_len(len as u64)).expect("room");
     std::fs::File::open(path).and_then(|file| file.sync_all()).expect("a disk");
     let manager = builder(BasePage::K64).build().expect("manager");
     let region = manager.map_file(path).writable(true).map().expect("a disk");
     let write = |page: usize, value| {
-        let here = (POWER_LEN - page * PAGE).min(PAGE);
+        let here = (len - page * PAGE).min(PAGE);
         region.write_at((page * PAGE) as u64, &content(page, value)[..here]).expect("memory");
     };
-    (0..POWER_LEN.div_ceil(PAGE)).for_each(|page| write(page, 1));
+    (0..len.div_ceil(PAGE)).for_each(|page| write(page, 1));
     region.sync().expect("a disk");
     let directory = std::fs::File::open(path.parent().expect("a directory")).expect("it is there");
     shut_down_ext4(&directory).expect("an ext4");
@@ -369,22 +371,27 @@ fn what_was_synced_outlives_a_disk_that_loses_power() {
     if let Some(path) = std::env::var_os(ROLE) {
         return sync_and_lose_power(Path::new(&path));
     }
-    let directory = directory();
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", MOUNTED_TWICE, "sh"]).arg(directory.path());
-    command.arg(std::env::current_exe().expect("a path"));
-    command.args(["--exact", POWER, "--nocapture"]).env(ROLE, "disk/file");
-    let output = match command.output() {
-        Ok(output) => output,
-        Err(error) => return skip("a disk that loses power", format!("unshare does not start: {error}")),
-    };
-    if !directory.path().join("file").exists() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let is_ours = String::from_utf8_lossy(&output.stdout).contains(POWER);
-        assert!(!is_ours, "{said}");
-        return skip("a disk that loses power", format!("no image can be mounted here: {}", said.trim()));
+    for len in POWER_LENS {
+        let directory = directory();
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", MOUNTED_TWICE, "sh"]).arg(directory.path());
+        command.arg(std::env::current_exe().expect("a path"));
+        command
+            .args(["--exact", POWER, "--nocapture"])
+            .env(ROLE, "disk/file")
+            .env(POWER_LEN, len.to_string());
+        let output = match command.output() {
+            Ok(output) => output,
+            Err(error) => return skip("a disk that loses power", format!("unshare does not start: {error}")),
+        };
+        if !directory.path().join("file").exists() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let is_ours = String::from_utf8_lossy(&output.stdout).contains(POWER);
+            assert!(!is_ours, "{said}");
+            return skip("a disk that loses power", format!("no image can be mounted here: {}", said.trim()));
+        }
+        is_whole(&directory.path().join("file"), len, |_| 1);
     }
-    is_whole(&directory.path().join("file"), POWER_LEN, |_| 1);
 }
 
 const LOST: &str = "who_touches_what_was_cut_off_gets_a_bus_error";
