@@ -186,7 +186,4 @@ impl Figures {
             early: most(|outcome| outcome.early),
         })
     }
-    pub fn starter_ms(&self) -> f64 {
-        self.starter_start_ms + self.starter_work_ms
-    }
 }

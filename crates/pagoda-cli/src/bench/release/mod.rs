@@ -29,6 +29,7 @@ use super::budget::reason;
 use super::command;
 use super::machine::Machine;
 use super::process::Cancel;
+use super::turns::turns;
 use killed::{How, Killed, Killing};
 use quiet::Quiet;
 use report::Report;
@@ -38,6 +39,9 @@ use trial::{Kind, Outcome, Trial};
 /// How much of a process that is in the background was swapped after 0, 1, 5, 10 and 15 minutes, in percent: the series'
 /// measurement, which names these as 30.87, 57.03, 63.97, 64.69 and 64.72.
 const AGING_PERCENT: [f64; 5] = [30.9, 57.0, 64.0, 64.7, 64.7];
+/// As many rounds of that count, after one that is discarded, as the bench has at most: each is a few milliseconds of closing and a
+/// second of filling.
+const AGING_ROUNDS: usize = 6;
 /// What the owners have stored that close together.
 const STORED_PERCENT: f64 = 64.7;
 /// What the store is measured with at least: tables come in pieces.
@@ -54,7 +58,8 @@ Keys of the JSON, medians of the rounds, with the least and the greatest in …_
   aging                       close_ms of one owner alone, by how much of it is stored: stored_percent
   kernel_zram                 processes that are killed with as much in zram: kill_ms, back_ms, kill_never_swapped_ms, and the starter
   run_kill9_ms                programs under pagoda run that are killed, run_kill9_stored_percent of them stored
-  ratios                      of the medians: X_vs_Y is X over Y
+  ratios                      X_vs_Y is X over Y, the median of the rounds in each of which both ran; of extra_… and of what is killed it
+                              is the ratio of the medians
   store                       compress_gib_s, compress_cpu_gib_s, fetch_us of a page until all of it is back and fetch_first_us until
                               its first part is, in thread, too; waste_percent
   owners, owner_bytes, base_page_bytes, stored_percent, rounds, quiet  what was run, and what else the machine did meanwhile";
@@ -97,9 +102,11 @@ struct Measured {
     /// In the order of [`How::ALL`].
     kills: [Kills; How::ALL.len()],
     stored: Vec<Stored>,
-    /// By policy, and by how much was stored.
-    aging: Vec<(ReleasePolicy, Vec<Vec<f64>>)>,
+    aging: Aged,
 }
+
+/// By policy, and by how much was stored.
+type Aged = Vec<(ReleasePolicy, Vec<Vec<f64>>)>;
 
 /// Runs `pagoda bench release`. Exit status 1 if `pagoda run` could not run.
 pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
@@ -108,10 +115,10 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     let owner = args.owner.unwrap_or(Bytes::mib(if args.quick { 32 } else { 512 }));
     let base = args.base_page.unwrap_or(BasePage::K4);
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 6 }, usize::from);
-    let aging_rounds = rounds.div_ceil(2);
+    let aging_rounds = rounds.min(AGING_ROUNDS);
     let together = Trial { owners, owner, base, stored_percent: STORED_PERCENT, starter: true };
     let runs = (rounds + 1) * (kinds().len() + How::ALL.len() + 1)
-        + aging_rounds * AGING_PERCENT.len() * ReleasePolicy::ALL.len();
+        + (aging_rounds + 1) * AGING_PERCENT.len() * ReleasePolicy::ALL.len();
     let bench = Bench {
         together,
         program: command::this_program()?,
@@ -126,7 +133,7 @@ pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
         aging: Vec::new(),
     };
     for round in 0..=rounds {
-        bench.round(round > 0, &mut measured)?;
+        bench.round(round, &mut measured)?;
     }
     measured.aging = bench.aging(aging_rounds)?;
     bench.progress.finish_and_clear();
@@ -145,9 +152,10 @@ struct Bench {
 }
 
 impl Bench {
-    /// All sides once.
-    fn round(&self, counts: bool, measured: &mut Measured) -> anyhow::Result<()> {
-        for (kind, outcomes) in &mut measured.outcomes {
+    /// All sides once: those of our own in turns, the first round discarded.
+    fn round(&self, number: usize, measured: &mut Measured) -> anyhow::Result<()> {
+        for side in turns(number, measured.outcomes.len()) {
+            let (kind, outcomes) = &mut measured.outcomes[side];
             self.progress.set_message(kind.name());
             outcomes.push(self.together.run(*kind, &self.cancel)?);
             self.progress.inc(1);
@@ -166,7 +174,7 @@ impl Bench {
         self.progress.set_message("store");
         measured.stored.push(Stored::measure(self.together.owner.max(STORE_LEAST), &self.cancel)?);
         self.progress.inc(1);
-        if !counts {
+        if number == 0 {
             measured.outcomes.iter_mut().for_each(|(_, outcomes)| outcomes.clear());
             measured.kills.iter_mut().for_each(|kills| kills.killed.clear());
             measured.stored.clear();
@@ -174,23 +182,23 @@ impl Bench {
         Ok(())
     }
 
-    /// One owner that closes alone, by policy and by how much of it is stored: milliseconds.
-    fn aging(&self, rounds: usize) -> anyhow::Result<Vec<(ReleasePolicy, Vec<Vec<f64>>)>> {
+    /// One owner that closes alone, by policy and by how much of it is stored: milliseconds. The policies take turns, and the first
+    /// round is discarded.
+    fn aging(&self, rounds: usize) -> anyhow::Result<Aged> {
         self.progress.set_message("aging");
-        let of = |policy: ReleasePolicy, stored_percent: f64| -> anyhow::Result<Vec<f64>> {
-            let trial = Trial { owners: 1, stored_percent, starter: false, ..self.together };
-            let mut times = Vec::new();
-            for _ in 0..rounds {
-                times.extend(trial.run(Kind::Policy(policy), &self.cancel)?.close_ms);
-                self.progress.inc(1);
+        let mut all = ReleasePolicy::ALL.map(|policy| (policy, vec![Vec::new(); AGING_PERCENT.len()]));
+        for number in 0..=rounds {
+            for (stage, stored_percent) in AGING_PERCENT.into_iter().enumerate() {
+                for side in turns(number, all.len()) {
+                    let (policy, times) = &mut all[side];
+                    let trial = Trial { owners: 1, stored_percent, starter: false, ..self.together };
+                    let outcome = trial.run(Kind::Policy(*policy), &self.cancel)?;
+                    times[stage].extend(outcome.close_ms.into_iter().filter(|_| number > 0));
+                    self.progress.inc(1);
+                }
             }
-            Ok(times)
-        };
-        let all = ReleasePolicy::ALL.into_iter().map(|policy| {
-            let times = AGING_PERCENT.into_iter().map(|percent| of(policy, percent));
-            Ok((policy, times.collect::<anyhow::Result<_>>()?))
-        });
-        all.collect()
+        }
+        Ok(all.into())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use pagoda::ReleasePolicy;
+use pagoda::ReleasePolicy::{self, Background, OneAtATime, Runs, Workers};
 use serde::Serialize;
 
 use super::super::machine::Machine;
@@ -13,7 +13,7 @@ use super::super::stats::{median, middle_of, round};
 use super::figures::{Figures, KernelZram, NeverStored, StarterAlone, StoreFigures, close_ms, gone_ms};
 use super::killed::How;
 use super::quiet::Quiet;
-use super::trial::{Kind, Trial};
+use super::trial::{Kind, Outcome, Trial};
 use super::{AGING_PERCENT, Kills, Measured};
 
 /// All that was found out.
@@ -53,17 +53,22 @@ pub struct Aging {
     pub close_ms: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// Of medians.
+/// Medians of the rounds' ratios; of what is extra, and of the kernel's side, ratios of the medians.
 #[derive(Serialize)]
 pub struct Ratios {
     pub extra_background_vs_one: Option<f64>,
     pub extra_workers_vs_one: Option<f64>,
     pub close_background_vs_never_stored: f64,
     pub close_workers_vs_never_stored: f64,
+    pub close_background_vs_never_stored_spread: [f64; 2],
     /// Start and work together.
     pub starter_background_vs_one: f64,
     pub starter_workers_vs_one: f64,
     pub starter_one_vs_alone: f64,
+    pub starter_start_background_vs_one: f64,
+    pub starter_start_background_vs_one_spread: [f64; 2],
+    pub starter_work_background_vs_one: f64,
+    pub starter_work_background_vs_one_spread: [f64; 2],
     pub in_close_background_vs_one: f64,
     pub in_close_workers_vs_one: f64,
     pub cpu_runs_vs_one: f64,
@@ -105,22 +110,38 @@ impl Report {
         let run_kill9 = gone_ms(&run.killed);
         // Where one at a time costs nothing extra there is nothing to compare with.
         let extra = |of: &Figures| (one.extra_ms > 0.0).then(|| round(of.extra_ms / one.extra_ms));
-        let ratio = |pick: fn(&Figures) -> f64, of: &Figures| round(pick(of) / pick(&one));
+        let over = |wanted: Kind, base: Kind, pick: fn(&Outcome) -> f64| -> Option<(f64, [f64; 2])> {
+            let rounds: Vec<_> = of(wanted)?.iter().zip(of(base)?).collect();
+            middle_of(&rounds, |(wanted, base)| pick(wanted) / pick(base))
+        };
+        let policy = |policy| Kind::Policy(policy);
+        let vs_one = |wanted: ReleasePolicy, pick| over(policy(wanted), policy(OneAtATime), pick);
+        let vs_never = |wanted| over(policy(wanted), Kind::NeverStored, Outcome::close_p50_ms);
+        let start = |outcome: &Outcome| outcome.starter_start_ms;
+        let work = |outcome: &Outcome| outcome.starter_work_ms;
+        let cpu = |outcome: &Outcome| outcome.cpu_ms;
+        let in_close = |outcome: &Outcome| outcome.in_close_ms;
+        let stored_back = |outcome: &Outcome| outcome.stored_back_ms;
         let ratios = Ratios {
             extra_background_vs_one: extra(&background),
             extra_workers_vs_one: extra(&workers),
-            close_background_vs_never_stored: round(background.close_ms_p50 / never_ms),
-            close_workers_vs_never_stored: round(workers.close_ms_p50 / never_ms),
-            starter_background_vs_one: ratio(Figures::starter_ms, &background),
-            starter_workers_vs_one: ratio(Figures::starter_ms, &workers),
-            starter_one_vs_alone: round(one.starter_ms() / (start_ms + work_ms)),
-            in_close_background_vs_one: ratio(|figures| figures.in_close_ms, &background),
-            in_close_workers_vs_one: ratio(|figures| figures.in_close_ms, &workers),
-            cpu_runs_vs_one: ratio(|figures| figures.cpu_ms, &runs),
-            cpu_background_vs_one: ratio(|figures| figures.cpu_ms, &background),
-            cpu_workers_vs_one: ratio(|figures| figures.cpu_ms, &workers),
-            stored_back_background_vs_one: ratio(|figures| figures.stored_back_ms, &background),
-            stored_back_workers_vs_one: ratio(|figures| figures.stored_back_ms, &workers),
+            close_background_vs_never_stored: vs_never(Background)?.0,
+            close_workers_vs_never_stored: vs_never(Workers)?.0,
+            close_background_vs_never_stored_spread: vs_never(Background)?.1,
+            starter_background_vs_one: vs_one(Background, Outcome::starter_ms)?.0,
+            starter_workers_vs_one: vs_one(Workers, Outcome::starter_ms)?.0,
+            starter_one_vs_alone: over(policy(OneAtATime), Kind::StarterAlone, Outcome::starter_ms)?.0,
+            starter_start_background_vs_one: vs_one(Background, start)?.0,
+            starter_start_background_vs_one_spread: vs_one(Background, start)?.1,
+            starter_work_background_vs_one: vs_one(Background, work)?.0,
+            starter_work_background_vs_one_spread: vs_one(Background, work)?.1,
+            in_close_background_vs_one: vs_one(Background, in_close)?.0,
+            in_close_workers_vs_one: vs_one(Workers, in_close)?.0,
+            cpu_runs_vs_one: vs_one(Runs, cpu)?.0,
+            cpu_background_vs_one: vs_one(Background, cpu)?.0,
+            cpu_workers_vs_one: vs_one(Workers, cpu)?.0,
+            stored_back_background_vs_one: vs_one(Background, stored_back)?.0,
+            stored_back_workers_vs_one: vs_one(Workers, stored_back)?.0,
             close_vs_kernel_zram: kernel_zram
                 .as_ref()
                 .map(|zram| round(background.close_ms_p50 / zram.kill_ms)),

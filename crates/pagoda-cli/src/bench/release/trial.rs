@@ -16,6 +16,7 @@ use pagoda_linux::thread::now_ns;
 
 use super::super::data::{PAGE_BYTES, Pages, mix};
 use super::super::process::Cancel;
+use super::super::stats::median;
 use super::starter::{start_and_work, warm_for};
 
 /// What is compressed to a third is usual for a program's memory.
@@ -71,6 +72,17 @@ pub struct Outcome {
     pub inline: u64,
     pub early: u64,
     pub locks: u64,
+}
+
+impl Outcome {
+    /// Of the owners, the one in the middle; 0 where none closed.
+    pub fn close_p50_ms(&self) -> f64 {
+        median(&self.close_ms).unwrap_or(0.0)
+    }
+    /// The starter, start and work together.
+    pub fn starter_ms(&self) -> f64 {
+        self.starter_start_ms + self.starter_work_ms
+    }
 }
 
 /// Whether a base page is one of those that are stored: here and there, as a clock's hand leaves them.
