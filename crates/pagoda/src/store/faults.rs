@@ -29,6 +29,8 @@ pub(super) struct Plan {
     per_mille: AtomicU32,
     /// Nothing but delays, so long.
     delay_us: Option<u32>,
+    /// What happens next, whatever is drawn.
+    next: Lock<Option<Fault>>,
     happened: [AtomicU64; ALL.len()],
     /// Bytes that were written other than they were given: what is lost for good.
     pub spoilt: AtomicU64,
@@ -40,6 +42,7 @@ impl Plan {
             random: Lock::new(Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)),
             per_mille: AtomicU32::new(per_mille),
             delay_us: None,
+            next: Lock::new(None),
             happened: Default::default(),
             spoilt: AtomicU64::new(0),
         })
@@ -51,6 +54,13 @@ impl Plan {
         Arc::new(Self { delay_us: Some(delay_us), ..plan })
     }
 
+    /// The next call fails so, and no other.
+    pub fn once(fault: Fault) -> Arc<Self> {
+        let plan = Self::new(0, 0);
+        *plan.next.lock() = Some(fault);
+        plan
+    }
+
     /// From now on everything works.
     pub fn end(&self) {
         self.per_mille.store(0, Ordering::Relaxed);
@@ -60,6 +70,10 @@ impl Plan {
     }
 
     fn draw(&self) -> Option<Fault> {
+        let next = self.next.lock().take();
+        if next.is_some() {
+            return next;
+        }
         let mut random = self.random.lock();
         if random.below(1000) >= u64::from(self.per_mille.load(Ordering::Relaxed)) {
             return None;

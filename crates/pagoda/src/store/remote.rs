@@ -276,14 +276,25 @@ impl RemoteTier {
         let mut fetch = redis::cmd("HGET");
         let request = packed(&[fetch.arg(self.names.key(batch)).arg(&Names::field(id, batch)).clone()]);
         let end = now_ns() + FETCH_NS;
+        let mut is_doubted = false;
         loop {
             let outcome = match self.reader(end) {
-                Some(mut link) => self.note(read_once(&mut link, &request, into, end)),
+                Some(mut link) => {
+                    let outcome = self.note(read_once(&mut link, &request, into, end));
+                    if let Ok(is_as_long) = outcome {
+                        if is_as_long && self.names.checksum(id, batch, into) == sum {
+                            return Ok(());
+                        }
+                        // What is there may be right, and have come wrong: it is asked for once more, by another connection.
+                        link.close();
+                    }
+                    outcome
+                }
                 None => Err(RemoteError::TimedOut),
             };
             match outcome {
-                Ok(true) if self.names.checksum(id, batch, into) == sum => return Ok(()),
-                Ok(_) => return Err(GetError::Corrupt),
+                Ok(_) if is_doubted => return Err(GetError::Corrupt),
+                Ok(_) => is_doubted = true,
                 Err(source @ RemoteError::Gone) => return Err(GetError::Remote { source }),
                 Err(source) if now_ns() >= end => return Err(GetError::Remote { source }),
                 Err(_) => sleep_us(RETRY_US),

@@ -174,6 +174,11 @@ impl Link {
         }
     }
 
+    /// The next request is sent by a connection of its own.
+    pub fn close(&mut self) {
+        self.open = None;
+    }
+
     /// Sends requests and returns their answers, `answers` of them and `bytes_max` in all, by `deadline_ns`. An answer that
     /// is a refusal is the outcome: what those behind it say is not looked at.
     ///

@@ -370,6 +370,19 @@ fn be_second_owner(address: RemoteAddress) {
 }
 
 #[test]
+fn what_comes_wrong_and_is_right_at_the_server_is_asked_for_once_more() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let mut store = open(&server, Bytes::mib(16));
+    let mut scratch = Scratch::new(BasePage::K64);
+    let held = fill(&store, &mut scratch, 10);
+    store.spill(Bytes::ZERO).expect("room");
+    let once = super::super::faults::Plan::once(super::super::faults::Fault::Corrupt);
+    store.remote.as_mut().expect("a remote store").inject(&super::super::faults::Faults(Some(once)));
+    assert_all(&store, &mut scratch, &held);
+}
+
+#[test]
 fn a_server_that_is_slow_to_delete_keeps_what_lives() {
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
