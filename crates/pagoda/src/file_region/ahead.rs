@@ -1,4 +1,4 @@
-//! Reading ahead: what `pagoda_core::read_ahead` orders is read by a thread of the region's own, while its readers go on.
+//! Reading ahead: what `pagoda_core::read_ahead` orders is read by threads of the region's own, while its readers go on.
 //!
 //! Entries that hold nothing are read in runs into frames, which are staged. For who reads by calls they stay there, and are read
 //! where they lie (`in_place`). For who reads by address they are moved into the region, but for the first page of each window,
@@ -23,6 +23,10 @@ use crate::engine::Engine;
 use crate::reclaim::Step;
 use crate::store::Scratch;
 use crate::table::{Entries, give, try_take};
+
+/// Threads of a region that read ahead: the next window is ordered when the first page of the last one was asked for, so that there
+/// are two for each reader, and a disk that is asked for one thing at a time idles while an answer is on its way.
+pub(super) const READERS: usize = 2;
 
 /// Read at once: what a disk does at nearly its full speed, and a reader who comes too early waits for.
 const READ_BYTES: usize = 512 << 10;

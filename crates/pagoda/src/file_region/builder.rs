@@ -11,6 +11,7 @@ use pagoda_linux::careful_copy;
 use pagoda_linux::mapped_file::{Access, MappedFile, OpenError};
 use pagoda_linux::region_memory::RegionMemory;
 
+use super::ahead::READERS;
 use super::inner::Inner;
 use super::page_file::PageFile;
 use super::{FileRegion, MapFileError};
@@ -68,12 +69,16 @@ impl FileRegionBuilder {
         engine.manage_file(memory.range(), &file)?;
         engine.file_regions.fetch_add(1, Ordering::AcqRel);
         let inner = Arc::new(Inner::new(shared, file, memory));
-        let reader = Arc::clone(&inner);
-        let thread = std::thread::Builder::new()
-            .name("pagoda-read-ahead".to_owned())
-            .spawn(move || reader.read_ahead())
-            .map_err(|error| MapFileError::Thread { errno: Errno::from(&error) })?;
-        Ok(FileRegion { inner: Some(inner), thread: Some(thread) })
+        let mut region = FileRegion { inner: Some(Arc::clone(&inner)), threads: Vec::with_capacity(READERS) };
+        for number in 0..READERS {
+            let inner = Arc::clone(&inner);
+            let thread = std::thread::Builder::new()
+                .name("pagoda-read-ahead".to_owned())
+                .spawn(move || inner.read_ahead(number == 0))
+                .map_err(|error| MapFileError::Thread { errno: Errno::from(&error) })?;
+            region.threads.push(thread);
+        }
+        Ok(region)
     }
 }
 

@@ -202,8 +202,8 @@ impl Inner {
         }
     }
 
-    /// The life of the thread that reads ahead.
-    pub(super) fn read_ahead(&self) {
+    /// The life of a thread that reads ahead. One of a region's `looks_after` the rest when it has nothing to read.
+    pub(super) fn read_ahead(&self, looks_after: bool) {
         pagoda_linux::thread::block_signals_for_good();
         let mut scratch = Scratch::new(self.engine().base);
         loop {
@@ -212,6 +212,7 @@ impl Inner {
                 Next::Read(window, reader) => {
                     self.engine().read_window(&self.file, self.range, (window, reader), &mut scratch);
                 }
+                Next::Idle if !looks_after => {}
                 // Who reads by address has no other way to learn of it.
                 Next::Idle => {
                     if let Ok(now) = self.file.now_len() {

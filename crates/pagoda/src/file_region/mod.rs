@@ -87,7 +87,7 @@ pub struct FileStats {
 /// ```
 pub struct FileRegion {
     inner: Option<Arc<Inner>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl FileRegion {
@@ -192,7 +192,7 @@ impl Drop for FileRegion {
     fn drop(&mut self) {
         let Some(inner) = self.inner.take() else { return };
         inner.file.orders.quit();
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             // One that panicked has said so.
             let _ = thread.join();
         }
