@@ -99,7 +99,7 @@ fn closes_return_while_real_time_threads_have_every_processor() {
     });
     assert!(!waited.load(Ordering::SeqCst), "closes did not return under the load");
     let at_close = manager.stats();
-    eprintln!("under load: {} queued, {} inline", at_close.release_queued, at_close.release_inline);
+    assert!(at_close.release_inline > 0, "nothing went inline: the worker ran, of {stored} stored");
     assert_eq!(
         at_close.release_queued + at_close.release_inline,
         stored,

@@ -84,3 +84,24 @@ fn what_goes_without_having_been_in_the_region_counts_as_gone_from_its_zone() {
     let known: u64 = zones.iter().map(|(_, zone)| zone.held.get() + zone.evicted.get()).sum();
     assert!(known >= region.stats().read.get(), "of {:?} read: {zones:?}", region.stats().read);
 }
+
+#[test]
+fn what_was_read_ahead_for_nobody_is_counted_when_it_goes() {
+    if skip_without_moves("reading ahead for nobody") {
+        return;
+    }
+    let (_file, _manager, region) = mapped(BasePage::K64);
+    // Who begins to go on, and does not: the first window of each is 128 KiB.
+    let begins = 40;
+    for begin in 0..begins {
+        let block = 2 + begin * 8;
+        read(&region, block..block + 2);
+    }
+    read(&region, blocks(&region) - 300..blocks(&region));
+    let stats = region.stats();
+    assert!(stats.evicted_unused >= Bytes::kib(64) && stats.evicted_unused <= stats.read_ahead, "{stats:?}");
+    assert!(
+        stats.evicted_unused.get() <= begins as u64 * (4 << 16),
+        "no more than was read ahead for nobody: {stats:?}"
+    );
+}
