@@ -24,6 +24,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
 use crate::fault_kind::FaultKind;
+use crate::file_region::is_unasked;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give, try_take};
 
@@ -152,10 +153,11 @@ impl Engine {
                         // What of a file stays behind would be read again.
                         _ => page.granules,
                     };
+                    let is_first = from_file || (file.is_some() && is_unasked(word));
                     let (word, served) =
                         self.install(&table, span, &page, word, slot, want, (granule, write));
                     // What was not there before was not missed.
-                    give(entry, if from_file { word.with_warmth(1) } else { word });
+                    give(entry, if is_first { word.with_warmth(1) } else { word });
                     return served;
                 }
                 // While the file was read the page could be fetched, written and stored anew: by a digest it is still this.

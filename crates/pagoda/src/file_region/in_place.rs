@@ -7,7 +7,7 @@
 //! An entry's warmth says so as long as it is staged and none of it is in the region: it is 0 where reclaim took it out. This module
 //! must never let a page of the user's memory be touched while it has an entry's busy bit.
 
-use pagoda_core::entry::Backing;
+use pagoda_core::entry::{Backing, Word};
 use pagoda_core::page::OS_PAGE;
 
 use super::ahead::Reader;
@@ -21,6 +21,11 @@ pub(super) const UNASKED: u8 = 2;
 
 /// Of one that was asked for, to its end.
 const ASKED: u8 = 1;
+
+/// Whether an entry of a file was read ahead, and nobody has asked for it.
+pub(crate) fn is_unasked(word: Word) -> bool {
+    matches!(word.backing(), Backing::Slot(_)) && word.resident().is_empty() && word.warmth() == UNASKED
+}
 
 /// What came of reading in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,16 +74,13 @@ impl Inner {
         }
         let Some(span) = table.find(self.range.start() + offset) else { return Outcome::Elsewhere };
         let Some(word) = try_take(span.entry(index)) else { return Outcome::Busy };
-        let (Backing::Slot(slot), UNASKED) = (word.backing(), word.warmth()) else {
+        let pages = at / OS_PAGE..(at + into.len()).div_ceil(OS_PAGE);
+        let lost = self.file.lost_granules(index);
+        let is_lost = pages.into_iter().any(|granule| lost.has(granule as u32));
+        let (Backing::Slot(slot), true) = (word.backing(), is_unasked(word) && !is_lost) else {
             give(span.entry(index), word);
             return Outcome::Elsewhere;
         };
-        let pages = at / OS_PAGE..(at + into.len()).div_ceil(OS_PAGE);
-        let lost = self.file.lost_granules(index);
-        if !word.resident().is_empty() || pages.into_iter().any(|granule| lost.has(granule as u32)) {
-            give(span.entry(index), word);
-            return Outcome::Elsewhere;
-        }
         let held = engine.space.claim_slot(slot);
         into.copy_from_slice(&engine.space.bytes(&held)[at..at + into.len()]);
         engine.space.release_slot(held);

@@ -38,6 +38,7 @@ use pagoda_core::size::Bytes;
 
 pub use builder::FileRegionBuilder;
 pub use error::{FileError, MapFileError};
+pub(crate) use in_place::is_unasked;
 pub(crate) use page_file::PageFile;
 
 use inner::Inner;
