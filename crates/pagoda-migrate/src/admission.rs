@@ -1,20 +1,35 @@
 //! Who may send: one sender, on as many channels as it says, and nobody else.
 //!
-//! Whoever does not belong is told why and turned away, and must never make the receiver wait for longer.
+//! Several may introduce themselves at once, each in a thread of its own, so that somebody who says nothing holds nobody up; who
+//! is taken is decided here, one after the other. Whoever does not belong is told why and turned away, and must never make the
+//! receiver wait for longer.
 
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use pagoda_core::migrate::handshake::{Hello, Refusal};
 
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::handshake::{self, HANDSHAKE};
+use crate::handshake::{self, HANDSHAKE, Heard};
 use crate::listener::Listener;
 use crate::receive::{Event, ReceiveOptions, Watch};
-use crate::socket::Socket;
+use crate::socket::{Closer, Socket};
 
 /// How long one look for a connection takes before the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How many may introduce themselves at once. A sender does so on one channel at a time, so that all others are strangers: when
+/// one more comes, the one goes that has been at it longest.
+const AT_ONCE: usize = 16;
+
+/// Somebody who has introduced himself, or has not: his number, and what was heard.
+type Introduced = (u64, Result<(Connection, Heard), Error>);
 
 /// Waits for a sender and all its channels.
 pub(crate) fn admit_all(
@@ -23,27 +38,123 @@ pub(crate) fn admit_all(
     is_late: bool,
     watch: &mut Watch<'_>,
 ) -> Result<(Hello, Vec<Connection>), Error> {
-    let mut first: Option<Hello> = None;
-    let mut channels: Vec<Option<Connection>> = Vec::new();
-    let mut until = Instant::now() + options.wait;
-    while channels.is_empty() || channels.iter().any(Option::is_none) {
-        if watch(Event::Waiting).is_break() {
-            return Err(Error::Cancelled);
+    // Whoever has introduced himself rings, so that it is seen at once: a sender waits for each of its channels in turn.
+    let (bell, ringer) = UnixStream::pair().map_err(Error::System)?;
+    bell.set_nonblocking(true).and_then(|()| ringer.set_nonblocking(true)).map_err(Error::System)?;
+    thread::scope(|scope| {
+        let (tell, introduced) = sync_channel(AT_ONCE);
+        let mut hall = Hall { options, ringer: &ringer, tell, introduced, here: VecDeque::new(), next: 0 };
+        let mut admitted = Admitted::default();
+        let mut until = Instant::now() + options.wait;
+        loop {
+            if watch(Event::Waiting).is_break() {
+                return Err(Error::Cancelled);
+            }
+            let came = listener.accept_or(&bell, LOOK, options.stall).map_err(Error::Listen)?;
+            // Whether or not somebody came: strangers that keep coming must not make it wait for longer.
+            if Instant::now() >= until {
+                return Err(admitted.missing(options));
+            }
+            let _ = (&bell).read(&mut [0; AT_ONCE]);
+            while let Some(came) = hall.next() {
+                let is_first = admitted.first.is_none();
+                match came.and_then(|(connection, heard)| admitted.take(connection, heard, options, is_late))
+                {
+                    Ok(()) if is_first => until = Instant::now() + options.stall,
+                    Ok(()) => {}
+                    Err(error) => {
+                        if watch(Event::Turned(&error)).is_break() {
+                            return Err(Error::Cancelled);
+                        }
+                    }
+                }
+            }
+            if let Some(whole) = admitted.whole() {
+                return Ok(whole);
+            }
+            // Last, so that nobody has to leave who has introduced himself.
+            if let Some(socket) = came {
+                hall.enter(scope, socket)?;
+            }
         }
-        let came = listener.accept(LOOK, options.stall).map_err(Error::Listen)?;
-        // Whether or not somebody came: strangers that keep coming must not make it wait for longer.
-        if Instant::now() >= until {
-            return Err(match first {
-                None => Error::NobodyCame(options.wait),
-                Some(hello) => Error::ChannelsMissing {
-                    came: channels.iter().flatten().count(),
-                    of: hello.lanes(),
-                    within: options.stall,
-                },
-            });
+    })
+}
+
+/// Those who have come and not introduced themselves yet. They leave with it.
+struct Hall<'a> {
+    options: &'a ReceiveOptions,
+    ringer: &'a UnixStream,
+    tell: SyncSender<Introduced>,
+    introduced: Receiver<Introduced>,
+    here: VecDeque<(u64, Closer)>,
+    next: u64,
+}
+
+impl<'a> Hall<'a> {
+    /// Lets somebody introduce himself.
+    fn enter<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, socket: Socket) -> Result<(), Error>
+    where
+        'a: 'scope,
+    {
+        if self.here.len() == AT_ONCE
+            && let Some((_, closer)) = self.here.pop_front()
+        {
+            closer.close(Shutdown::Both);
         }
-        let Some(socket) = came else { continue };
-        let may_come = |hello: &Hello| match &first {
+        let number = self.next;
+        self.next += 1;
+        self.here.push_back((number, socket.closer().map_err(Error::System)?));
+        let (options, mut ringer, tell) = (self.options, self.ringer, self.tell.clone());
+        let introduce = move || {
+            let heard = hear(socket, options);
+            // Nobody listens any more, or the bell is ringing: either is well.
+            let _ = tell.send((number, heard));
+            let _ = ringer.write(&[0]);
+        };
+        let spawned = thread::Builder::new().name("introduction".to_owned()).spawn_scoped(scope, introduce);
+        spawned.map(drop).map_err(Error::System)
+    }
+
+    /// The next who has introduced himself, or has not.
+    fn next(&mut self) -> Option<Result<(Connection, Heard), Error>> {
+        let (number, heard) = self.introduced.try_recv().ok()?;
+        self.here.retain(|(of, _)| *of != number);
+        Some(heard)
+    }
+}
+
+impl Drop for Hall<'_> {
+    fn drop(&mut self) {
+        self.here.iter().for_each(|(_, closer)| closer.close(Shutdown::Both));
+    }
+}
+
+fn hear(socket: Socket, options: &ReceiveOptions) -> Result<(Connection, Heard), Error> {
+    let mut connection = match &options.tls {
+        Some(tls) => tls.over(socket)?,
+        None => Connection::Plain(socket),
+    };
+    let heard = handshake::hear(&mut connection, options.token.as_ref(), options.stall.min(HANDSHAKE))?;
+    Ok((connection, heard))
+}
+
+/// The sender, and its channels that are here.
+#[derive(Default)]
+struct Admitted {
+    first: Option<Hello>,
+    channels: Vec<Option<Connection>>,
+}
+
+impl Admitted {
+    /// Takes a channel, or turns it away.
+    fn take(
+        &mut self,
+        mut connection: Connection,
+        heard: Heard,
+        options: &ReceiveOptions,
+        is_late: bool,
+    ) -> Result<(), Error> {
+        let may_come = |hello: &Hello| match &self.first {
             None if hello.geometry.image() > options.image_most => Err(Refusal::TooLarge),
             None if hello.switches && !is_late => Err(Refusal::Switches),
             None => Ok(()),
@@ -51,40 +162,34 @@ pub(crate) fn admit_all(
             Some(first) => {
                 let said = |hello: &Hello| (hello.geometry, hello.codec, hello.switches);
                 let belongs = said(first) == said(hello);
-                let is_new = channels.get(usize::from(hello.channel)).is_some_and(Option::is_none);
+                let is_new = self.channels.get(usize::from(hello.channel)).is_some_and(Option::is_none);
                 if belongs && is_new { Ok(()) } else { Err(Refusal::Channel) }
             }
         };
-        match admit_one(socket, options, may_come) {
-            Ok((hello, connection)) => {
-                if first.is_none() {
-                    first = Some(hello);
-                    channels.resize_with(usize::from(hello.lanes()), || None);
-                    until = Instant::now() + options.stall;
-                }
-                channels[usize::from(hello.channel)] = Some(connection);
-            }
-            Err(error) => {
-                if watch(Event::Turned(&error)).is_break() {
-                    return Err(Error::Cancelled);
-                }
-            }
+        let hello = handshake::answer(&mut connection, heard, may_come)?;
+        if self.first.is_none() {
+            self.first = Some(hello);
+            self.channels.resize_with(usize::from(hello.lanes()), || None);
+        }
+        self.channels[usize::from(hello.channel)] = Some(connection);
+        Ok(())
+    }
+
+    /// All of its channels, once they are here.
+    fn whole(&mut self) -> Option<(Hello, Vec<Connection>)> {
+        let first = self.first.filter(|_| self.channels.iter().all(Option::is_some))?;
+        Some((first, self.channels.drain(..).flatten().collect()))
+    }
+
+    /// Who has not come in time.
+    fn missing(&self, options: &ReceiveOptions) -> Error {
+        match self.first {
+            None => Error::NobodyCame(options.wait),
+            Some(hello) => Error::ChannelsMissing {
+                came: self.channels.iter().flatten().count(),
+                of: hello.lanes(),
+                within: options.stall,
+            },
         }
     }
-    let first = first.ok_or(Error::NotPagoda)?;
-    Ok((first, channels.into_iter().flatten().collect()))
-}
-
-fn admit_one(
-    socket: Socket,
-    options: &ReceiveOptions,
-    may_come: impl FnOnce(&Hello) -> Result<(), Refusal>,
-) -> Result<(Hello, Connection), Error> {
-    let mut connection = match &options.tls {
-        Some(tls) => tls.over(socket)?,
-        None => Connection::Plain(socket),
-    };
-    let limit = options.stall.min(HANDSHAKE);
-    let hello = handshake::admit(&mut connection, options.token.as_ref(), limit, may_come)?;
-    Ok((hello, connection))
 }

@@ -25,8 +25,8 @@ const PAGE: u64 = OS_PAGE as u64;
 pub(crate) trait Apply: Sync {
     /// They hold this.
     fn content(&self, channel: u16, extent: Extent, content: &[u8]) -> Result<(), Error>;
-    /// The same, as a store had packed it.
-    fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<(), Error>;
+    /// The same, as a store had packed it. True if it is kept so.
+    fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<bool, Error>;
     /// They are zero. There is `room` for a stripe.
     fn zero(&self, channel: u16, extent: Extent, room: &mut [u8]) -> Result<(), Error>;
     /// What they hold comes later.
@@ -111,13 +111,13 @@ impl Apply for Unshown<'_> {
             .map_err(Error::Destination)
     }
 
-    fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<(), Error> {
+    fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<bool, Error> {
         let part = self.mark(channel, extent)?;
         let offset = extent.offset().get();
         if part == extent.len() {
             self.destination.write_packed(offset, packed, content)
         } else {
-            self.destination.write_at(offset, &content[..part.as_usize()])
+            self.destination.write_at(offset, &content[..part.as_usize()]).map(|()| false)
         }
         .map_err(Error::Destination)
     }

@@ -1,6 +1,6 @@
 //! The threads of a migration: one for each channel, and the caller's, which looks at them ten times a second.
 //!
-//! When one fails the others are told by their connections, whose ends are closed; none is left behind, and the error that
+//! When one fails or panics the others are told by their connections, whose ends are closed; none is left behind, and the error that
 //! says most about the cause is the one that is returned. There is no queue but for the results: one for each thread.
 
 use std::net::Shutdown;
@@ -54,7 +54,10 @@ pub(crate) fn run<T: Send>(
         for (index, task) in tasks.into_iter().enumerate() {
             let ended = ended.clone();
             let body = move || {
-                let _ = ended.send((index, task()));
+                let alarm = Alarm { orders, closers, end };
+                let result = task();
+                std::mem::forget(alarm);
+                let _ = ended.send((index, result));
             };
             match thread::Builder::new().name(format!("channel-{index}")).spawn_scoped(scope, body) {
                 Ok(_) => running += 1,
@@ -82,7 +85,7 @@ pub(crate) fn run<T: Send>(
                         fail(&mut failed, Error::Cancelled, orders, closers, end);
                     }
                 }
-                // A thread has panicked, which the scope passes on.
+                // A thread has panicked, and raised the alarm; the scope passes it on.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -97,6 +100,77 @@ fn fail(failed: &mut Option<Error>, error: Error, orders: &Orders, closers: &[Cl
     if failed.as_ref().is_none_or(|known| error.tells() > known.tells()) {
         *failed = Some(error);
     }
+    stop(orders, closers, end);
+}
+
+fn stop(orders: &Orders, closers: &[Closer], end: Shutdown) {
     orders.stop.store(true, Ordering::Relaxed);
     closers.iter().for_each(|closer| closer.close(end));
+}
+
+/// Stops the others when its thread panics: they may wait for what that thread does not do any more.
+struct Alarm<'a> {
+    orders: &'a Orders,
+    closers: &'a [Closer],
+    end: Shutdown,
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        stop(self.orders, self.closers, self.end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::AtomicU32;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// How often the one that waits looks before it gives up: 20 s.
+    const LOOKS: u32 = 20_000;
+
+    #[test]
+    fn a_channel_that_panics_ends_the_others_and_is_passed_on() {
+        let (orders, looks) = (Orders::default(), AtomicU32::new(0));
+        let wait = || -> Result<(), Error> {
+            while !orders.stop() && looks.fetch_add(1, Ordering::Relaxed) < LOOKS {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(Error::Cancelled)
+        };
+        type Task<'a> = Box<dyn FnOnce() -> Result<(), Error> + Send + 'a>;
+        let tasks: Vec<Task<'_>> = vec![Box::new(wait), Box::new(|| panic!("a channel of this test"))];
+        let mut look = || ControlFlow::Continue(());
+        let ran =
+            catch_unwind(AssertUnwindSafe(|| run(&orders, tasks, &[], Shutdown::Write, &mut look).is_ok()));
+        assert!(ran.is_err(), "the panic is lost");
+        assert!(looks.load(Ordering::Relaxed) < LOOKS, "the other channel was not told");
+    }
+
+    #[test]
+    fn a_channel_that_panics_ends_who_waits_on_a_connection() {
+        let (listener, to) = crate::testing::listen();
+        let long = Duration::from_secs(20);
+        let mut connected = crate::socket::Socket::connect(&to, long).expect("connected");
+        let _peer = listener.accept(long, long).expect("looked").expect("somebody");
+        let closers = [connected.closer().expect("a handle")];
+        let orders = Orders::default();
+        let (heard, is_heard) = channel();
+        let wait = || {
+            let read = std::io::Read::read(&mut connected, &mut [0]);
+            heard.send(read.map_err(|error| error.kind())).map_err(|_| Error::Cancelled)
+        };
+        type Task<'a> = Box<dyn FnOnce() -> Result<(), Error> + Send + 'a>;
+        let tasks: Vec<Task<'_>> = vec![Box::new(wait), Box::new(|| panic!("a channel of this test"))];
+        let mut look = || ControlFlow::Continue(());
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            run(&orders, tasks, &closers, Shutdown::Read, &mut look).is_ok()
+        }));
+        assert!(ran.is_err(), "the panic is lost");
+        // Its end, and not that nothing came for as long as it waits.
+        assert_eq!(is_heard.recv(), Ok(Ok(0)));
+    }
 }

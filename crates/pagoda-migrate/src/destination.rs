@@ -26,12 +26,13 @@ pub trait Destination: Send + Sync {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Writes one base page at `offset`, which a store elsewhere had packed ([`pagoda_linux::pack`]): it unpacks to `content`.
+    /// True if it is kept as packed.
     ///
     /// # Errors
     /// If it can't be written.
-    fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<()> {
+    fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<bool> {
         let _ = packed;
-        self.write_at(offset, content)
+        self.write_at(offset, content).map(|()| false)
     }
 
     /// Reads at `offset`, within its size.

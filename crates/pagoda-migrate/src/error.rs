@@ -12,6 +12,8 @@ use pagoda_core::migrate::handshake::{Refusal, VERSION};
 use pagoda_core::migrate::reply::Failure;
 use pagoda_core::size::Bytes;
 
+use crate::endpoint::Endpoint;
+
 /// Why there was no migration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,6 +34,9 @@ pub enum Error {
     /// The address can't be listened on.
     #[error("could not listen ({0}); choose an address of this machine that is free")]
     Listen(#[source] io::Error),
+    /// Other machines reach the listener, and nothing is demanded of them.
+    #[error("anyone could send to {0}; demand a token or certificates, or listen on 127.0.0.1")]
+    OpenToAll(Endpoint),
     /// Nobody has connected.
     #[error("nobody came within {0:?}; start `pagoda send`, or wait longer with --wait")]
     NobodyCame(Duration),

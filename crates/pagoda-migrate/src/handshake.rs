@@ -14,8 +14,8 @@ use crate::connection::{Connection, lost, tls_error};
 use crate::error::Error;
 use crate::token::{Side, Token};
 
-/// How long a receiver lets a handshake take in all. It is three small messages; whoever needs longer holds others up.
-/// A sender waits for its turn as long as it would for anything.
+/// How long a receiver lets a handshake take in all: it is three small messages. A sender waits for its turn as long as it would
+/// for anything.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 fn deadline(connection: &mut Connection, limit: Duration) -> Result<(), Error> {
@@ -70,13 +70,16 @@ pub(crate) fn introduce(
     }
 }
 
-/// The receiver's side: takes a channel that has the token and that `may_come`, and refuses any other, which is told why.
-pub(crate) fn admit(
+/// What somebody who has come has said of a channel: who has the token, and what proves to him that this side has it; or why he is
+/// refused.
+pub(crate) struct Heard(Result<(Hello, [u8; PROOF_BYTES]), Refusal>);
+
+/// The receiver's side, first half: hears who that is. May take as long as `limit`.
+pub(crate) fn hear(
     connection: &mut Connection,
     token: Option<&Token>,
     limit: Duration,
-    may_come: impl FnOnce(&Hello) -> Result<(), Refusal>,
-) -> Result<Hello, Error> {
+) -> Result<Heard, Error> {
     deadline(connection, limit)?;
     let nonce: [u8; PROOF_BYTES] = random_bytes().map_err(Error::System)?;
     let greeting = Greeting { version: VERSION, wants_token: token.is_some(), nonce }.encode();
@@ -84,16 +87,25 @@ pub(crate) fn admit(
     connection.send(&greeting).map_err(broken)?;
     let said: [u8; HELLO_BYTES] = connection.read_message().map_err(broken)?;
     let token = token.cloned().unwrap_or_else(Token::none);
-    let judged = Hello::decode(&said).and_then(|hello| {
+    Ok(Heard(Hello::decode(&said).and_then(|hello| {
         let unproven = hello.unproven();
         if !token.proof(Side::Sender, &greeting, &unproven).is(hello.proof) {
             return Err(Refusal::Token);
         }
-        may_come(&hello)?;
         Ok((hello, token.proof(Side::Receiver, &greeting, &unproven).bytes()))
-    });
+    })))
+}
+
+/// The second half: takes the channel if it `may_come`, and refuses any other, which is told why.
+pub(crate) fn answer(
+    connection: &mut Connection,
+    heard: Heard,
+    may_come: impl FnOnce(&Hello) -> Result<(), Refusal>,
+) -> Result<Hello, Error> {
+    let judged = heard.0.and_then(|(hello, proof)| may_come(&hello).map(|()| (hello, proof)));
     match judged {
         Ok((hello, proof)) => {
+            let broken = |error| broken(hello.channel, HANDSHAKE, error);
             connection.send(&Answer::Taken { proof }.encode()).map_err(broken)?;
             connection.set_deadline(None).map_err(Error::System)?;
             Ok(hello)

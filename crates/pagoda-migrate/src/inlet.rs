@@ -241,7 +241,10 @@ impl<'a> Inlet<'a> {
             return Err(damaged);
         }
         self.shared.progress.add(Count::Packed, u64::from(extent.count()));
-        self.shared.apply.packed(self.channel, extent, packed, content)
+        if !self.shared.apply.packed(self.channel, extent, packed, content)? {
+            self.shared.progress.add(Count::Unpacked, u64::from(extent.count()));
+        }
+        Ok(())
     }
 }
 

@@ -39,6 +39,9 @@ mod crew;
 mod destination;
 mod endpoint;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod inlet;
 mod lane;

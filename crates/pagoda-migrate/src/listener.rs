@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -63,8 +63,28 @@ impl Listener {
         }
     }
 
+    /// The next connection, if one comes within `limit` and before there is something to read from `bell`.
+    pub(crate) fn accept_or(
+        &self,
+        bell: &UnixStream,
+        limit: Duration,
+        stall: Duration,
+    ) -> io::Result<Option<Socket>> {
+        self.accept_with(Some(bell), limit, stall)
+    }
+
     /// The next connection, if one comes within `limit`.
+    #[cfg(test)]
     pub(crate) fn accept(&self, limit: Duration, stall: Duration) -> io::Result<Option<Socket>> {
+        self.accept_with(None, limit, stall)
+    }
+
+    fn accept_with(
+        &self,
+        bell: Option<&UnixStream>,
+        limit: Duration,
+        stall: Duration,
+    ) -> io::Result<Option<Socket>> {
         let until = Instant::now() + limit;
         loop {
             let accepted = match &self.0 {
@@ -84,25 +104,28 @@ impl Listener {
                 Err(error) => return Err(error),
             }
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || self.await_connection(bell, left)? {
                 return Ok(None);
             }
-            self.await_connection(left)?;
         }
     }
 
-    /// Returns when somebody may have come, or after `limit`. A sender waits for each of its channels in turn, so that a look now
-    /// and then would add up.
-    fn await_connection(&self, limit: Duration) -> io::Result<()> {
+    /// Returns when somebody may have come, when the bell rings, or after `limit`; true if it rings. A sender waits for each of its
+    /// channels in turn, so that a look now and then would add up.
+    fn await_connection(&self, bell: Option<&UnixStream>, limit: Duration) -> io::Result<bool> {
         let socket = match &self.0 {
             ListenerKind::Tcp(listener) => listener.as_fd(),
             ListenerKind::Unix(listener, _) => listener.as_fd(),
         };
         let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], Some(&limit)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        let bell = bell.map_or(socket, AsFd::as_fd);
+        let mut looks = [socket, bell].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut looks, Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
+        let [socket, bell] = looks.map(|look| !look.revents().is_empty());
+        Ok(bell && !socket)
     }
 }
 

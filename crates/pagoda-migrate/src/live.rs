@@ -2,8 +2,9 @@
 //! to stop the writer for it.
 //!
 //! In a round each channel carries the pages of its own stripes that are to be sent, and waits for the others. What was
-//! written meanwhile is then collected, and [`Convergence`] says what to do next. Once the writer is stopped rounds go on
-//! until nothing is left, and only then is anything committed; or what is left is owed, and the rest is `owing`'s. This module
+//! written meanwhile is then collected, and [`Convergence`] says what to do next. Once the writer is stopped all that is left is
+//! collected once, and sent or owed; the rest of what is owed is `owing`'s. Before anything is committed it is looked whether the
+//! writer has stopped: what still goes out for others then was sent as it is. This module
 //! must never commit before, nor go on after a source has failed: what it has taken from the source as sent would be lost.
 
 use std::net::Shutdown;
@@ -33,8 +34,8 @@ use crate::progress::Progress;
 use crate::send::{check_bandwidth, commit_all, connect};
 use crate::socket::Closer;
 
-/// Rounds with the writer stopped. The first has what was written, the second what was moved about meanwhile; if there is
-/// still something after so many, somebody writes who should not.
+/// Rounds with the writer stopped. The first has all that is left. Another follows only if something looks written, as what came
+/// in because it was read does: that gets less, and if there is still something after so many, somebody writes who should not.
 const STOPPED_ROUNDS_MOST: u32 = 100;
 
 /// What the rounds of a migration have in common.
@@ -49,6 +50,12 @@ pub(crate) struct Rounds<'a> {
     pub(crate) zero: PageSet,
     first: bool,
     pace: Pace,
+}
+
+/// What is to be sent, and what of that may have been written.
+struct Left {
+    left: Bytes,
+    written: Bytes,
 }
 
 /// Sends live memory. Blocks until the receiver has confirmed all of it, or something has failed; no wait in it is longer
@@ -110,14 +117,12 @@ pub fn send_live(
     }
     let stopped = Instant::now();
     writer.stop();
-    if owes {
-        rounds.collect()?;
-        // If nothing is left but zeroes there is nothing to owe.
-        if rounds.data.count() > 0 {
-            return owing::switch(rounds, lanes, askers, stopped, watch);
-        }
+    rounds.collect()?;
+    // If nothing is left but zeroes there is nothing to owe.
+    if owes && rounds.data.count() > 0 {
+        return owing::switch(rounds, lanes, askers, stopped, watch);
     }
-    lanes = rounds.until_nothing_is_left(lanes, watch)?;
+    lanes = rounds.while_stopped(lanes, watch)?;
     let pace = rounds.pace;
     let mut look = || watch(&progress, &pace);
     let end = |mut lane: Lane<'_>| lane.outlet.end().map(|()| lane.outlet.into_parts());
@@ -150,16 +155,16 @@ impl<'a> Rounds<'a> {
             let (started, before) = (Instant::now(), content_bytes(self.progress));
             lanes = self.round(lanes, watch)?;
             let took = started.elapsed();
-            let left = self.collect()?;
+            let Left { left, written } = self.collect()?;
             let sent = content_bytes(self.progress).saturating_sub(before);
             self.pace = Pace {
                 rounds: self.pace.rounds + 1,
                 left,
-                written_per_s: per_s(left, took),
+                written_per_s: per_s(written, took),
                 sent_per_s: per_s(sent, took),
                 downtime: took.mul_f64(left.get() as f64 / sent.get().max(1) as f64),
             };
-            match convergence.judge(Round { sent, took_ms: took.as_millis() as u64, left }) {
+            match convergence.judge(Round { sent, took_ms: took.as_millis() as u64, left, written }) {
                 Verdict::Again => {}
                 Verdict::Throttle(percent) => writer.throttle(percent),
                 Verdict::StopAndCopy => return Ok((lanes, false)),
@@ -169,17 +174,21 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Rounds after the writer was stopped.
-    fn until_nothing_is_left(
+    /// Sends what was collected when the writer was stopped, and looks that it was.
+    fn while_stopped(
         &mut self,
         mut lanes: Vec<Lane<'a>>,
         watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
     ) -> Result<Vec<Lane<'a>>, Error> {
+        if self.data.count() + self.zero.count() == 0 {
+            return Ok(lanes);
+        }
         for _ in 0..STOPPED_ROUNDS_MOST {
-            if self.collect()? == Bytes::ZERO {
+            lanes = self.round(lanes, watch)?;
+            // What merely went out, for others who go on, was sent as it is there.
+            if self.collect()?.written == Bytes::ZERO {
                 return Ok(lanes);
             }
-            lanes = self.round(lanes, watch)?;
         }
         Err(Error::NotStopped)
     }
@@ -196,10 +205,11 @@ impl<'a> Rounds<'a> {
         self.pace
     }
 
-    /// Adds what has changed to what is to be sent, and returns how much that is now.
-    fn collect(&self) -> Result<Bytes, Error> {
-        self.source.collect(&self.data, &self.zero).map_err(Error::Source)?;
-        Ok(Bytes::new((self.data.count() + self.zero.count()) * OS_PAGE as u64))
+    /// Adds what has changed to what is to be sent.
+    fn collect(&self) -> Result<Left, Error> {
+        let written = self.source.collect(&self.data, &self.zero).map_err(Error::Source)?;
+        let bytes = |pages: u64| Bytes::new(pages * OS_PAGE as u64);
+        Ok(Left { left: bytes(self.data.count() + self.zero.count()), written: bytes(written) })
     }
 
     /// Lets each channel send what is to be sent of its stripes.

@@ -54,7 +54,8 @@ pub struct Pace {
     pub rounds: u32,
     /// What was left after the last.
     pub left: Bytes,
-    /// How much is written in a second, counting whole pages, each once a round.
+    /// How much is written in a second, counting whole pages, each once a round. What came back into memory counts as written:
+    /// nobody can tell. What only left it does not.
     pub written_per_s: Bytes,
     /// How much is sent in a second, before it is packed.
     pub sent_per_s: Bytes,

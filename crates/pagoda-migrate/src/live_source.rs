@@ -18,11 +18,12 @@ pub trait LiveSource: Sync {
     fn size(&self) -> Bytes;
 
     /// Adds the pages whose content may have changed since they were handed out to `data`, or to `zero` those that are known to
-    /// be zero now. Never called while a reader is at work.
+    /// be zero now. Returns how many of them may have been written, while the others only went where that can't be told any
+    /// more. Never called while a reader is at work.
     ///
     /// # Errors
     /// If it can't be known.
-    fn collect(&self, data: &PageSet, zero: &PageSet) -> io::Result<()>;
+    fn collect(&self, data: &PageSet, zero: &PageSet) -> io::Result<u64>;
 
     /// One channel's reader. `packs`: pages may be handed out as a store has packed them.
     ///

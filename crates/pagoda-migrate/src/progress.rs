@@ -16,6 +16,8 @@ pub struct Counts {
     pub data_pages: u64,
     /// Pages with content that were sent as a store had packed them.
     pub packed_pages: u64,
+    /// Of these, at the receiver: those that were not kept as packed, because they had no room in its store, or it has none.
+    pub unpacked_pages: u64,
     /// Pages that hold one word again and again.
     pub filled_pages: u64,
     /// Pages that were read and found zero. Holes are not among them.
@@ -40,6 +42,7 @@ pub(crate) enum Count {
     WireBytes,
     Data,
     Packed,
+    Unpacked,
     Filled,
     Zero,
     ZeroLeft,
@@ -83,6 +86,7 @@ impl Progress {
             wire_bytes: of(Count::WireBytes),
             data_pages: of(Count::Data),
             packed_pages: of(Count::Packed),
+            unpacked_pages: of(Count::Unpacked),
             filled_pages: of(Count::Filled),
             zero_pages: of(Count::Zero),
             zero_left_pages: of(Count::ZeroLeft),

@@ -34,7 +34,8 @@ use crate::token::Token;
 /// How often the sender hears that the receiver still works: often enough for any stall.
 pub(crate) const WORKING: Duration = Duration::from_secs(1);
 
-/// How to receive: by default whatever comes in the clear within ten minutes, up to 1 TiB, and with 30 s of patience.
+/// How to receive: by default whatever comes in the clear within ten minutes, up to 1 TiB, and with 30 s of patience. Where
+/// others than this machine can reach the listener, a token or certificates have to be demanded.
 #[derive(Clone)]
 pub struct ReceiveOptions {
     /// What a sender has to have, if anything.
@@ -64,8 +65,7 @@ impl Default for ReceiveOptions {
     }
 }
 
-/// What a receiver tells its caller, about ten times a second and whenever something has happened; not while somebody who
-/// has come introduces himself, for ten seconds at most, nor while the image is kept.
+/// What a receiver tells its caller, about ten times a second and whenever something has happened; not while the image is kept.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// Nobody has come yet, or not on all channels.
@@ -136,6 +136,10 @@ fn receive_to_commit(
     options: &ReceiveOptions,
     watch: &mut Watch<'_>,
 ) -> Result<Arrived, Error> {
+    let at = listener.endpoint().map_err(Error::Listen)?;
+    if !at.is_local() && options.token.is_none() && options.tls.is_none() {
+        return Err(Error::OpenToAll(at));
+    }
     let is_late = matches!(target, Target::Late(_));
     let (first, mut connections) = admit_all(&listener, options, is_late, watch)?;
     // Whoever comes now is refused by the kernel.

@@ -1,13 +1,13 @@
 //! A sender that is not ours: rounds that ours does not make, and channels that don't belong.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
 use pagoda_core::migrate::channel::Outbound;
 use pagoda_core::migrate::frame::{Body, Frame};
 use pagoda_core::migrate::geometry::{Geometry, IMAGE_MOST};
-use pagoda_core::migrate::handshake::{Codec, Hello, Refusal};
+use pagoda_core::migrate::handshake::{Codec, GREETING_BYTES, Hello, Refusal};
 use pagoda_linux::pagemap::{PagemapScanner, Presence};
 use twox_hash::XxHash3_64;
 
@@ -151,6 +151,30 @@ fn who_does_not_belong_is_refused_and_the_sender_still_gets_in() {
         assert_eq!(first.reply(0).expect("a reply"), Reply::Finished);
     });
     received.expect("received");
+}
+
+#[test]
+fn strangers_that_say_nothing_hold_nobody_up() {
+    let mut memory = MemoryDestination::new();
+    let (received, ()) = receive_from(&mut memory, &options(), |to| {
+        let Endpoint::Tcp { port, .. } = &to else { unreachable!("TCP") };
+        let silent = || -> Vec<_> {
+            (0..20).map(|_| TcpStream::connect(("127.0.0.1", *port)).expect("connected")).collect()
+        };
+        // Each of them alone would be heard for 10 s, and the sender waits for 20.
+        let before = silent();
+        let first = connect(&to, hello(Codec::None, 2, 0)).expect("admitted");
+        let between = silent();
+        let second = connect(&to, hello(Codec::None, 2, 1)).expect("admitted");
+        // Whoever was there longest had to leave for the others: that is all it hears after the greeting.
+        let mut heard = Vec::new();
+        let mut longest = &before[0];
+        longest.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        longest.read_to_end(&mut heard).expect("the end");
+        assert_eq!(heard.len(), GREETING_BYTES);
+        drop((first, second, between));
+    });
+    assert!(matches!(received, Err(Error::Lost { .. })), "{received:?}");
 }
 
 #[test]

@@ -35,13 +35,14 @@ pub trait Arrivals: Sync {
     /// If they can't be put in place.
     fn arrive(&self, offset: u64, content: &[u8]) -> io::Result<()>;
 
-    /// The same of one base page, which a store elsewhere had packed ([`pagoda_linux::pack`]): it unpacks to `content`.
+    /// The same of one base page, which a store elsewhere had packed ([`pagoda_linux::pack`]): it unpacks to `content`. True if
+    /// it is kept as packed.
     ///
     /// # Errors
     /// As [`arrive`](Self::arrive).
-    fn arrive_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<()> {
+    fn arrive_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<bool> {
         let _ = packed;
-        self.arrive(offset, content)
+        self.arrive(offset, content).map(|()| false)
     }
 
     /// The pages of `range` are zero. Nothing need be written: they hold nothing.
@@ -63,9 +64,9 @@ pub struct Remaining {
 }
 
 /// Applies owed pages.
-struct Shown<'a> {
-    arrivals: &'a dyn Arrivals,
-    owed: &'a PageSet,
+pub(crate) struct Shown<'a> {
+    pub(crate) arrivals: &'a dyn Arrivals,
+    pub(crate) owed: &'a PageSet,
 }
 
 impl Shown<'_> {
@@ -84,7 +85,7 @@ impl Apply for Shown<'_> {
         self.take(channel, extent)?;
         self.arrivals.arrive(extent.offset().get(), content).map_err(Error::Destination)
     }
-    fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<(), Error> {
+    fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<bool, Error> {
         self.take(channel, extent)?;
         self.arrivals.arrive_packed(extent.offset().get(), packed, content).map_err(Error::Destination)
     }

@@ -52,7 +52,8 @@ fn send_to(token: Option<Token>, receiver: impl FnOnce(Connection) + Send) -> Re
 
 /// Admits the sender, and takes its frames up to the end of its round.
 fn to_sync(connection: &mut Connection) -> Vec<Frame> {
-    handshake::admit(connection, None, Duration::from_secs(20), |_| Ok(())).expect("admitted");
+    let heard = handshake::hear(connection, None, Duration::from_secs(20)).expect("heard");
+    handshake::answer(connection, heard, |_| Ok(())).expect("admitted");
     let mut frames: Vec<Frame> = Vec::new();
     while !matches!(frames.last(), Some(Frame { body: Body::Sync { .. }, .. })) {
         let frame = next(connection);

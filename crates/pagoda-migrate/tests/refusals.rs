@@ -3,9 +3,13 @@
 mod support;
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use pagoda_migrate::{ClientTls, Credentials, Error, ReceiveOptions, SendOptions, ServerTls, Token};
+use pagoda_migrate::{
+    ClientTls, Credentials, Error, ImageDestination, Listener, ReceiveOptions, SendOptions, ServerTls, Token,
+    receive,
+};
 use support::authority::{Authority, client, server};
 use support::{Outcome, Place, receive_options, send_options, transfer};
 
@@ -104,6 +108,31 @@ fn credentials_that_are_none_name_their_file() {
     let other = ours.sign("other");
     let mixed = Credentials { key: &other.1, ..good };
     assert!(matches!(ServerTls::new(mixed), Err(Error::Tls(_))), "a key of another certificate");
+}
+
+#[test]
+fn what_others_can_reach_demands_something_of_them() {
+    let place = Place::with_image(1, 1 << 20);
+    let receive_at = |at: &str, options: &ReceiveOptions| {
+        let listener = Listener::bind(&at.parse().expect("an address")).expect("a listener");
+        let mut destination = ImageDestination::new(place.arrived()).expect("nothing is there");
+        receive(listener, &mut destination, options, &mut |_| ControlFlow::Continue(()))
+    };
+    for at in ["0.0.0.0:0", "[::]:0"] {
+        let received = receive_at(at, &impatient());
+        let Err(Error::OpenToAll(endpoint)) = &received else { panic!("{at}: {received:?}") };
+        assert!(!endpoint.is_local(), "{endpoint}");
+        assert!(received.is_err_and(|error| error.to_string().contains("demand a token")));
+    }
+    let token = Some(Token::new(b"one token of many bytes").expect("long enough"));
+    let received = receive_at("0.0.0.0:0", &ReceiveOptions { token, ..impatient() });
+    assert!(matches!(received, Err(Error::NobodyCame(_))), "{received:?}");
+    let scratch = tempfile::tempdir().expect("a directory");
+    let ours = Authority::new(scratch.path(), "ours");
+    let tls = server(&ours.sign("host"), &ours.ca());
+    let received = receive_at("0.0.0.0:0", &ReceiveOptions { tls, ..impatient() });
+    assert!(matches!(received, Err(Error::NobodyCame(_))), "{received:?}");
+    assert_eq!(place.names(), ["image"]);
 }
 
 #[test]

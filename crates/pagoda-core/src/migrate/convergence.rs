@@ -7,7 +7,7 @@
 
 use crate::size::Bytes;
 
-/// A round has helped if it leaves less than this part of what the one before left, in percent.
+/// A round has helped if less than this part of what was written in the one before was written in it, in percent.
 const SHRINKS_TO_PERCENT: u64 = 75;
 
 /// The first throttle, and by how much each further one is stronger, in percent of the source's time.
@@ -46,8 +46,10 @@ pub struct Round {
     pub sent: Bytes,
     /// How long that took.
     pub took_ms: u64,
-    /// What was written meanwhile, and so is left.
+    /// What is left: what was written meanwhile, and what has left memory and so has to be looked at again.
     pub left: Bytes,
+    /// What of that was written, as far as can be told. Only of this does slowing the source down make less.
+    pub written: Bytes,
 }
 
 /// What to do next.
@@ -70,7 +72,7 @@ pub enum Verdict {
 pub struct Convergence {
     limits: Limits,
     rounds: u32,
-    left: Option<Bytes>,
+    written: Option<Bytes>,
     throttle_percent: u8,
 }
 
@@ -78,31 +80,35 @@ impl Convergence {
     /// Before the first round.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
-        Self { limits, rounds: 0, left: None, throttle_percent: 0 }
+        Self { limits, rounds: 0, written: None, throttle_percent: 0 }
     }
 
     /// What to do after this round.
     #[must_use]
     pub fn judge(&mut self, round: Round) -> Verdict {
         self.rounds += 1;
-        // At the rate of this round, rounded up: what can't be measured counts as slow, unless nothing is left.
-        let rest_ms = match round.sent.get() {
-            _ if round.left == Bytes::ZERO => 0,
-            0 => u128::MAX,
-            sent => {
-                (u128::from(round.left.get()) * u128::from(round.took_ms.max(1))).div_ceil(u128::from(sent))
-            }
+        // At the rate of this round, rounded up: what can't be measured counts as slow, unless there is nothing.
+        let fits = |bytes: Bytes| {
+            let ms = match round.sent.get() {
+                _ if bytes == Bytes::ZERO => 0,
+                0 => u128::MAX,
+                sent => {
+                    (u128::from(bytes.get()) * u128::from(round.took_ms.max(1))).div_ceil(u128::from(sent))
+                }
+            };
+            ms <= u128::from(self.limits.downtime_ms)
         };
-        if rest_ms <= u128::from(self.limits.downtime_ms) {
+        if fits(round.left) {
             return Verdict::StopAndCopy;
         }
         if self.rounds >= self.limits.rounds {
             return self.last_resort();
         }
-        let before = self.left.replace(round.left).unwrap_or(round.sent);
-        let helped =
-            u128::from(round.left.get()) * 100 < u128::from(before.get()) * u128::from(SHRINKS_TO_PERCENT);
-        if helped {
+        let before = self.written.replace(round.written).unwrap_or(round.sent);
+        let shrinks =
+            u128::from(round.written.get()) * 100 < u128::from(before.get()) * u128::from(SHRINKS_TO_PERCENT);
+        // What merely went out for others is not the source's doing, and goes out once.
+        if shrinks || fits(round.written) {
             return Verdict::Again;
         }
         if self.throttle_percent >= THROTTLE_MOST_PERCENT {
@@ -148,7 +154,8 @@ mod tests {
             let took_ms = sent * 1000 / source.line_per_s;
             let written = source.writes_per_s * (100 - throttle) / 100 * took_ms / 1000;
             left = written.min(source.working_set);
-            let round = Round { sent: Bytes::mib(sent), took_ms, left: Bytes::mib(left) };
+            let round =
+                Round { sent: Bytes::mib(sent), took_ms, left: Bytes::mib(left), written: Bytes::mib(left) };
             let verdict = convergence.judge(round);
             verdicts.push(verdict);
             match verdict {
@@ -200,10 +207,28 @@ mod tests {
     #[test]
     fn a_round_that_sent_nothing_is_not_divided_by() {
         let mut convergence = Convergence::new(LIMITS);
-        let nothing = Round { sent: Bytes::ZERO, took_ms: 0, left: Bytes::ZERO };
+        let nothing = Round { sent: Bytes::ZERO, took_ms: 0, left: Bytes::ZERO, written: Bytes::ZERO };
         assert_eq!(convergence.judge(nothing), Verdict::StopAndCopy);
-        let left = Round { left: Bytes::new(u64::MAX), ..nothing };
+        let left = Round { left: Bytes::new(u64::MAX), written: Bytes::new(u64::MAX), ..nothing };
         assert_eq!(convergence.judge(left), Verdict::Throttle(THROTTLE_FIRST_PERCENT));
+    }
+
+    #[test]
+    fn a_source_whose_pages_go_out_for_others_is_not_throttled() {
+        let mut convergence = Convergence::new(LIMITS);
+        let round = |sent, left, written| Round {
+            sent: Bytes::mib(sent),
+            took_ms: sent,
+            left: Bytes::mib(left),
+            written: Bytes::mib(written),
+        };
+        // First as they are staged, and then as they are stored.
+        for (sent, left) in [(4096, 4096), (4096, 4096), (4096, 2048)] {
+            assert_eq!(convergence.judge(round(sent, left, 1)), Verdict::Again);
+        }
+        assert_eq!(convergence.judge(round(2048, 2048, 2048)), Verdict::Throttle(THROTTLE_FIRST_PERCENT));
+        // Nor is it stopped for longer than asked because of them.
+        assert_eq!(convergence.judge(round(2048, 256, 0)), Verdict::StopAndCopy);
     }
 
     proptest! {

@@ -180,13 +180,13 @@ impl Arrivals for RegionArrivals<'_> {
         arrived
     }
 
-    fn arrive_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<()> {
+    fn arrive_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<bool> {
         let range = self.range(offset, content.len());
         if self.engine.arrive_packed(range, packed, content, self.owed) {
             self.owed.ring();
-            return Ok(());
+            return Ok(true);
         }
-        self.arrive(offset, content)
+        self.arrive(offset, content).map(|()| false)
     }
 
     fn arrive_zero(&self, range: Range<u64>) -> io::Result<()> {

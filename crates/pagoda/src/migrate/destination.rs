@@ -97,13 +97,13 @@ impl Destination for RegionDestination {
         })
     }
 
-    fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<()> {
+    fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<bool> {
         let (region, memory) = self.region()?;
         let at = addresses(memory, offset, content.len());
         if region.engine().receive_packed(at, packed, content) {
-            return Ok(());
+            return Ok(true);
         }
-        self.write_at(offset, content)
+        self.write_at(offset, content).map(|()| false)
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {

@@ -3,7 +3,7 @@
 //! | page | has to be sent |
 //! |---|---|
 //! | there, or in the kernel's swap, or just being moved by it | the first time; then if it was written since it was protected last: a page that came in by a fill or a move was never |
-//! | out: staged or stored | unless its entry says that what is out was sent as it is |
+//! | out: staged or stored | unless its entry says that what is out was sent as it is: it may have been written before it went |
 //! | neither | as zero, if the other side holds something else |
 //!
 //! Both are looked at with the gate held exclusively, so that no page comes or goes between one look and the other. What
@@ -103,8 +103,14 @@ impl<'a> RegionSource<'a> {
         }
     }
 
-    /// Looks at one part, with the gate closed.
-    fn look(&self, looking: &mut Looking, look: PageRange, data: &PageSet, zero: &PageSet) -> io::Result<()> {
+    /// Looks at one part, with the gate closed. Returns how many pages may have been written.
+    fn look(
+        &self,
+        looking: &mut Looking,
+        look: PageRange,
+        data: &PageSet,
+        zero: &PageSet,
+    ) -> io::Result<u64> {
         let table = self.engine.gate_exclusive();
         // What holds something, here or out. The kernel's page of zeroes is nothing.
         let mut held = vec![StripePages::default(); look.len().div_ceil(STRIPE_BYTES)];
@@ -118,6 +124,7 @@ impl<'a> RegionSource<'a> {
             }
         };
         let Looking { scanner, is_first } = looking;
+        let mut written = 0;
         scanner.take_written(look.start(), look.end(), |run, presence, is_written| {
             if presence == Presence::ZeroPage {
                 return;
@@ -125,6 +132,7 @@ impl<'a> RegionSource<'a> {
             hold(run.start, run.end);
             if is_written || *is_first {
                 data.add(self.page_number(run.start)..self.page_number(run.end));
+                written += (run.len() / OS_PAGE) as u64;
             }
         })?;
         let entry_bytes = self.engine.entry_bytes();
@@ -154,10 +162,11 @@ impl<'a> RegionSource<'a> {
         for (first, held) in (self.page_number(look.start())..).step_by(STRIPE_PAGES as usize).zip(held) {
             for gone in self.told.stripe(first).without(held).runs() {
                 zero.add(first + u64::from(gone.start)..first + u64::from(gone.end));
+                written += gone.len() as u64;
             }
         }
         if managed == look.len() {
-            Ok(())
+            Ok(written)
         } else {
             Err(io::Error::new(io::ErrorKind::NotFound, "a part of the region was unmapped"))
         }
@@ -191,11 +200,14 @@ impl LiveSource for RegionSource<'_> {
         Bytes::new(self.range.len() as u64)
     }
 
-    fn collect(&self, data: &PageSet, zero: &PageSet) -> io::Result<()> {
+    fn collect(&self, data: &PageSet, zero: &PageSet) -> io::Result<u64> {
         let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
-        looks(self.range).try_for_each(|look| self.look(&mut looking, look, data, zero))?;
+        let mut written = 0;
+        for look in looks(self.range) {
+            written += self.look(&mut looking, look, data, zero)?;
+        }
         looking.is_first = false;
-        Ok(())
+        Ok(written)
     }
 
     fn reader<'a>(&'a self, packs: bool) -> io::Result<Box<dyn LiveReader + 'a>> {

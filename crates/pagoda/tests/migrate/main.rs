@@ -5,6 +5,7 @@
 
 #[path = "../../../pagoda-migrate/tests/support/authority.rs"]
 mod authority;
+mod beside;
 mod content;
 mod example;
 mod faults;
@@ -16,6 +17,7 @@ mod late_trusted;
 mod late_zero;
 #[path = "../../../pagoda-cli/tests/migrate/line.rs"]
 mod line;
+mod pace;
 mod program;
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 #[path = "../../../pagoda-migrate/tests/support/proxy.rs"]

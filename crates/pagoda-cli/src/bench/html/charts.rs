@@ -4,10 +4,12 @@
 //! more than a ratio.
 
 mod base_page;
+mod migrate;
 
 use serde_json::Value;
 
 pub use base_page::base_page;
+pub use migrate::migrate;
 
 use super::super::zones::PUBLISHED;
 use super::svg::{Bar, Chart, Side};
@@ -175,47 +177,6 @@ pub fn clear(json: &Value) -> Vec<Chart> {
             .figure(Side::Pagoda, "in thread, cleared in the fault", "/fault/in_thread_us")
             .figure(Side::Pagoda, "in thread, cleared ahead", "/fault/in_thread_prezeroed_us")
             .chart("From a touch to its return, 2 MiB", "microseconds, less is better"),
-    );
-    charts
-}
-
-/// Of `pagoda bench migrate`.
-pub fn migrate(json: &Value) -> Vec<Chart> {
-    const CASES: [&str; 4] = ["resident-zeros", "idle", "full", "sparse"];
-    const WAYS: [(&str, Side); 5] = [
-        ("check-then-clear", Side::Baseline),
-        ("received-map", Side::Pagoda),
-        ("drop", Side::Pagoda),
-        ("ready-frames", Side::Pagoda),
-        ("huge-frames", Side::Pagoda),
-    ];
-    let of = |case: &str, key: &str| {
-        WAYS.iter().fold(Bars::of(json), |bars, (way, side)| {
-            bars.figure(*side, *way, &format!("/cases/{case}/{way}/{key}"))
-        })
-    };
-    let published = |case: &str| match case {
-        "idle" => vec![("check first, published", 121_357.0), ("received map, published", 2716.0)],
-        "full" => vec![("check first, published", 2_672_677.0), ("received map, published", 52_967.0)],
-        _ => Vec::new(),
-    };
-    let mut charts = Vec::new();
-    for case in CASES {
-        let faults = published(case).into_iter().fold(of(case, "dest_faults"), |bars, (label, faults)| {
-            bars.known(Side::Published, label, faults)
-        });
-        charts.push(faults.chart(format!("{case}: faults of the destination"), "faults, less is better"));
-        charts
-            .push(of(case, "total_ms").chart(format!("{case}: until it has arrived"), "ms, less is better"));
-    }
-    charts.push(
-        Bars::of(json)
-            .figure(Side::Baseline, "the loopback, sending and discarding", "/loopback_limit_gib_s")
-            .figure(Side::Baseline, "QEMU", "/qemu/full/gib_s")
-            .figure(Side::Pagoda, "a full region", "/cases/full/ready-frames/gib_s")
-            .figure(Side::Pagoda, "a full region, by huge frames", "/cases/full/huge-frames/gib_s")
-            .figure(Side::Pagoda, "stored pages, as they are", "/stored/gib_s")
-            .chart("Content on its way", GIB_S),
     );
     charts
 }

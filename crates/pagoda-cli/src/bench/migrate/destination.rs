@@ -77,6 +77,8 @@ pub struct FaultsByCause {
 pub struct Arrived {
     pub faults: u64,
     pub faults_by_cause: FaultsByCause,
+    /// Pages that came packed and were not kept so.
+    pub unpacked_pages: u64,
     pub rss_bytes: u64,
     pub cpu_us: u64,
     /// The longest read of a word while something was owed, and how long that was.
@@ -131,11 +133,12 @@ fn receive_late(args: &DestinationArgs, manager: &Manager) -> anyhow::Result<Arr
         region.read_at(random.below(pages) as usize * PAGE_BYTES, &mut [0; 8]);
         longest = longest.max(at.elapsed());
     }
-    arrival.wait()?;
+    let counts = arrival.wait()?;
     let owed = shown.elapsed();
     let used = Usage::of_this_process()?;
     Ok(Arrived {
         faults: used.minor_faults,
+        unpacked_pages: counts.unpacked_pages,
         rss_bytes: rss_bytes()?,
         cpu_us: used.cpu_us,
         max_fault_us: longest.as_micros() as u64,
@@ -149,7 +152,7 @@ fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow
     // The engine and its arena are warm-up, which counts.
     let (listener, options) = listen(args)?;
     let mut counting = Counting { destination, size: Bytes::ZERO, causes: Default::default() };
-    receive(listener, &mut counting, &options, &mut |_| ControlFlow::Continue(()))?;
+    let counts = receive(listener, &mut counting, &options, &mut |_| ControlFlow::Continue(()))?;
     // Since the process began.
     let used = Usage::of_this_process()?;
     let of = |cause: &AtomicU64| cause.load(Ordering::Relaxed);
@@ -161,6 +164,7 @@ fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow
             zero_write: of(zero_write),
             data_write: of(data_write),
         },
+        unpacked_pages: counts.unpacked_pages,
         rss_bytes: rss_bytes()?,
         cpu_us: used.cpu_us,
         max_fault_us: 0,
@@ -178,12 +182,12 @@ struct Counting<D> {
 }
 
 impl<D: Destination> Counting<D> {
-    fn count(&self, cause: usize, work: impl FnOnce(&D) -> io::Result<()>) -> io::Result<()> {
+    fn count<T>(&self, cause: usize, work: impl FnOnce(&D) -> io::Result<T>) -> io::Result<T> {
         let before = Usage::of_this_thread()?;
-        work(&self.destination)?;
+        let done = work(&self.destination)?;
         let faults = Usage::of_this_thread()?.since(before).minor_faults;
         self.causes[cause].fetch_add(faults, Ordering::Relaxed);
-        Ok(())
+        Ok(done)
     }
 }
 
@@ -195,7 +199,7 @@ impl<D: Destination> Destination for Counting<D> {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.count(2, |destination| destination.write_at(offset, bytes))
     }
-    fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<()> {
+    fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<bool> {
         self.count(2, |destination| destination.write_packed(offset, packed, content))
     }
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {

@@ -81,11 +81,13 @@ struct CaseFigures {
 #[derive(Serialize)]
 struct Figures {
     dest_faults: f64,
+    dest_faults_spread: [f64; 2],
     faults_by_cause: FaultsByCause,
     total_ms: f64,
     total_ms_spread: [f64; 2],
     /// Of pages with content.
     gib_s: f64,
+    gib_s_spread: [f64; 2],
     dest_rss: f64,
     /// Of both processes, their start included.
     cpu_ms: f64,
@@ -109,8 +111,10 @@ struct Live {
 #[derive(Serialize)]
 struct Stored {
     packed_pages: u64,
+    /// Those that were unpacked for good: at the source, to be sent, or at the destination, which did not keep them as they came.
     reinflated_pages: u64,
     gib_s: f64,
+    gib_s_spread: [f64; 2],
     wire_bytes: f64,
 }
 
@@ -181,8 +185,11 @@ impl Figures {
                 .map(|faults| faults as u64)
         };
         let (total_ms, total_ms_spread) = middle_of(outcomes, total_ms)?;
+        let (gib_s, gib_s_spread) = middle_of(outcomes, gib_s)?;
+        let (dest_faults, dest_faults_spread) = middle_of(outcomes, |outcome| outcome.arrived.faults as f64)?;
         Some(Self {
-            dest_faults: median_of(outcomes, |outcome| outcome.arrived.faults as f64)?,
+            dest_faults,
+            dest_faults_spread,
             faults_by_cause: FaultsByCause {
                 zero_check: cause(|causes| causes.zero_check)?,
                 zero_write: cause(|causes| causes.zero_write)?,
@@ -190,7 +197,8 @@ impl Figures {
             },
             total_ms,
             total_ms_spread,
-            gib_s: round(median_of(outcomes, gib_s)?),
+            gib_s,
+            gib_s_spread,
             dest_rss: median_of(outcomes, |outcome| outcome.arrived.rss_bytes as f64)?,
             cpu_ms: round(median_of(outcomes, |outcome| outcome.cpu_ms)?),
             wire_bytes: median_of(outcomes, |outcome| outcome.moved.counts.wire_bytes as f64)?,
@@ -224,6 +232,7 @@ impl Report {
         let zeros = figures.get(Case::ResidentZeros.name())?;
         let zero_wire = zeros.ways.get(Way::READY.name)?.wire_bytes;
         let limit = median(limits)?;
+        let (stored_gib_s, stored_gib_s_spread) = middle_of(stored, gib_s)?;
         let (live_downtime_ms, live_downtime_ms_spread) = middle_of(live, downtime_ms)?;
         Some(Self {
             bench: "migrate",
@@ -253,8 +262,11 @@ impl Report {
             },
             stored: Stored {
                 packed_pages: median_of(stored, |outcome| outcome.moved.counts.packed_pages as f64)? as u64,
-                reinflated_pages: median_of(stored, |outcome| outcome.moved.counts.data_pages as f64)? as u64,
-                gib_s: round(median_of(stored, gib_s)?),
+                reinflated_pages: median_of(stored, |outcome| {
+                    (outcome.moved.counts.data_pages + outcome.arrived.unpacked_pages) as f64
+                })? as u64,
+                gib_s: stored_gib_s,
+                gib_s_spread: stored_gib_s_spread,
                 wire_bytes: median_of(stored, |outcome| outcome.moved.counts.wire_bytes as f64)?,
             },
             loopback_limit_gib_s: round(limit),

@@ -22,8 +22,10 @@ pub struct QemuCase {
     pub total_ms_spread: [f64; 2],
     /// From before the destination listened.
     pub dest_faults: f64,
+    pub dest_faults_spread: [f64; 2],
     /// Of pages with content.
     pub gib_s: f64,
+    pub gib_s_spread: [f64; 2],
     pub dest_rss: f64,
     pub wire_bytes: f64,
 }
@@ -59,11 +61,15 @@ impl QemuCase {
     fn new(runs: &[QemuRun]) -> Option<Self> {
         let gib_s = |run: &QemuRun| run.data_pages as f64 * PAGE_BYTES as f64 / GIB / run.total_ms * 1e3;
         let (total_ms, total_ms_spread) = middle_of(runs, |run| run.total_ms)?;
+        let (dest_faults, dest_faults_spread) = middle_of(runs, |run| run.dest_faults as f64)?;
+        let (gib_s, gib_s_spread) = middle_of(runs, gib_s)?;
         Some(Self {
             total_ms,
             total_ms_spread,
-            dest_faults: median_of(runs, |run| run.dest_faults as f64)?,
-            gib_s: round(median_of(runs, gib_s)?),
+            dest_faults,
+            dest_faults_spread,
+            gib_s,
+            gib_s_spread,
             dest_rss: median_of(runs, |run| run.dest_rss_bytes as f64)?,
             wire_bytes: median_of(runs, |run| run.wire_bytes as f64)?,
         })

@@ -1,0 +1,46 @@
+//! What somebody else has packed: nothing panics, nothing is written beyond what was asked for, and a part is what it is of the
+//! whole.
+
+use pagoda_core::migrate::handshake::Codec;
+use pagoda_linux::pack;
+
+use super::Got;
+use crate::codec::Unpacker;
+
+/// The most pages that it is asked to unpack to: those of a base page of 64 KiB.
+const PAGES_MOST: usize = 16;
+
+/// What lies behind what is unpacked, and has to stay.
+const BEYOND: [u8; 64] = [0xa5; 64];
+
+/// The first byte of the input says by which codec, or as a store packs, and the second to how much; the rest is packed.
+pub fn unpack(input: &[u8]) -> Got {
+    let [how, pages, packed @ ..] = input else { return Got::Nowhere };
+    let len = (usize::from(*pages) % PAGES_MOST + 1) * pack::BLOCK;
+    let mut room = vec![0; len + BEYOND.len()];
+    room[len..].copy_from_slice(&BEYOND);
+    let codecs = Codec::ALL.len();
+    let unpacked = match Codec::ALL.get(usize::from(*how) % (codecs + 1)) {
+        Some(codec) => {
+            // Twice: by a context that is fresh, and by one that has seen it.
+            let mut unpacker = Unpacker::new(*codec).expect("memory");
+            let first = unpacker.unpack(packed, &mut room[..len]);
+            let mut again = vec![0; len];
+            assert_eq!(unpacker.unpack(packed, &mut again), first, "{codec}");
+            assert!(first.is_none() || again == room[..len], "{codec}");
+            first
+        }
+        None => {
+            let block = &mut [0; pack::BLOCK];
+            let whole = pack::unpack(packed, len, 0, &mut room[..len], block);
+            for at in (0..len).step_by(pack::BLOCK).filter(|_| whole.is_some()) {
+                let part = &mut [0; pack::BLOCK];
+                pack::unpack(packed, len, at, part, block).expect("the whole was unpacked");
+                assert!(part[..] == room[at..at + pack::BLOCK], "{at} of {len}");
+            }
+            whole
+        }
+    };
+    assert_eq!(room[len..], BEYOND);
+    if unpacked.is_some() { Got::ToTheEnd } else { Got::Nowhere }
+}

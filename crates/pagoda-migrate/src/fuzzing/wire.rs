@@ -1,0 +1,103 @@
+//! Messages and headers: nothing panics, and what is taken means itself.
+
+use std::convert::Infallible;
+use std::sync::atomic::AtomicU64;
+
+use pagoda_core::migrate::channel::{Inbound, Outbound};
+use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame, PAYLOAD_MOST};
+use pagoda_core::migrate::geometry::Geometry;
+use pagoda_core::migrate::handshake::{ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, Hello};
+use pagoda_core::migrate::pages::PageSet;
+use pagoda_core::migrate::received::{ReceivedMap, words_for};
+use pagoda_core::migrate::reply::{REPLY_BYTES, Reply};
+use pagoda_core::size::Bytes;
+
+use super::{Got, message};
+
+/// The input as each message of a handshake, as a reply, and as the headers of a channel: the first byte says of which, and
+/// whether they are numbered as they should be.
+pub fn wire(input: &[u8]) -> Got {
+    let mut got = Got::Nowhere;
+    if let Some(bytes) = message::<GREETING_BYTES>(input)
+        && let Ok(said) = Greeting::decode(&bytes)
+    {
+        assert!(said.encode() == bytes);
+        got = Got::Somewhere;
+    }
+    if let Some(bytes) = message::<ANSWER_BYTES>(input)
+        && let Ok(said) = Answer::decode(&bytes)
+    {
+        assert!(said.encode() == bytes);
+        got = Got::Somewhere;
+    }
+    if let Some(bytes) = message::<REPLY_BYTES>(input)
+        && let Ok(said) = Reply::decode(&bytes)
+    {
+        assert!(said.encode() == bytes);
+        got = Got::Somewhere;
+    }
+    if let Some(bytes) = message::<HELLO_BYTES>(input)
+        && let Ok(said) = Hello::decode(&bytes)
+    {
+        assert!(said.encode() == bytes);
+        got = Got::Somewhere;
+    }
+    let (Some((&kind, rest)), Some(geometry)) = (input.split_first(), Geometry::new(Bytes::mib(7), 2)) else {
+        return got;
+    };
+    let words = |count: u64| (0..count).map(|_| AtomicU64::new(0)).collect();
+    let received: ReceivedMap = ReceivedMap::new(words(words_for(geometry.pages())), geometry.pages());
+    let owed = PageSet::new(words(PageSet::words_for(geometry.pages())));
+    // As it is; or numbered as by a sender, without which hardly any input gets past the first frames.
+    let (as_said, mut outbound) = (kind % 2 == 0, Outbound::default());
+    // Of one of the two channels, or of one on which pages are asked for: it begins after the switch, where all is owed.
+    let channel = u16::from(kind / 2 % 3);
+    let is_asked = channel == geometry.channels();
+    let mut switched = is_asked;
+    let mut inbound = if is_asked { Inbound::asked(geometry) } else { Inbound::new(geometry, channel) };
+    if is_asked {
+        owed.add(0..geometry.pages());
+    }
+    for piece in rest.chunks(FRAME_BYTES) {
+        let Some(bytes) = message::<FRAME_BYTES>(piece) else { return got };
+        let Ok(said) = Frame::decode(&bytes) else { return got };
+        assert!(said.encode() == bytes && said.body.payload_bytes() <= PAYLOAD_MOST);
+        let frame = match said.body {
+            _ if as_said => said,
+            Body::Sync { .. } => outbound.sync().0,
+            Body::End { .. } => outbound.end(),
+            Body::Switch => outbound.switch(),
+            Body::Commit => outbound.clone().commit(),
+            body => outbound.frame(body),
+        };
+        if inbound.accept(frame).is_err() {
+            return got;
+        }
+        got = Got::Somewhere;
+        if frame.body == Body::Switch {
+            assert!(!switched, "two switches");
+            (inbound, switched) = (inbound.go_on(), true);
+        }
+        let Some(extent) = frame.body.extent() else { continue };
+        assert!(if is_asked { geometry.has(extent) } else { geometry.owns(channel, extent) });
+        let pages = extent.first()..extent.end();
+        match frame.body {
+            Body::Owed { .. } => {
+                assert!(!switched, "pages are owed after the switch");
+                owed.add(pages);
+            }
+            _ if switched => {
+                let before = owed.count();
+                let taken = u64::from(owed.take(pages.clone()).count());
+                assert!(!owed.has_any(pages) && owed.count() == before - taken);
+            }
+            _ => {
+                let Ok(()) = received.mark(extent, |pages, _| {
+                    assert!(pages.start < pages.end && pages.end <= geometry.pages());
+                    Ok::<_, Infallible>(())
+                });
+            }
+        }
+    }
+    Got::ToTheEnd
+}

@@ -1,0 +1,138 @@
+//! What a migration makes of a line that is too slow: whom it slows down by how much, and what it tells of it.
+
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::thread;
+
+use pagoda::migrate::{Codec, LiveOptions, Otherwise, Pace, Writer, ZeroPolicy};
+use pagoda::{BasePage, Bytes, Region};
+use pagoda_linux::testing::skip::skip_without_moves;
+
+use crate::program::PAGE;
+use crate::support::{any_port, live_options, manager, receive_options};
+
+const REGION: Bytes = Bytes::mib(4);
+
+/// Writes to each page in turn, far faster than the line carries them, until it is stopped, or slowed down by as much as it
+/// takes to make it stop.
+struct Wild {
+    yields_at: u8,
+    asked: Mutex<Vec<u8>>,
+    strongest: AtomicU8,
+    wanted: AtomicBool,
+    stands: AtomicBool,
+}
+
+impl Wild {
+    fn new(yields_at: u8) -> Self {
+        Self {
+            yields_at,
+            asked: Mutex::default(),
+            strongest: AtomicU8::new(0),
+            wanted: AtomicBool::new(false),
+            stands: AtomicBool::new(false),
+        }
+    }
+
+    fn run(&self, region: &Region) {
+        let mut word = 0u64;
+        while !self.wanted.load(Ordering::Acquire) {
+            if self.strongest.load(Ordering::Acquire) >= self.yields_at {
+                thread::yield_now();
+                continue;
+            }
+            word += 1;
+            region.write_words(word as usize * PAGE % region.len(), &word.to_ne_bytes());
+        }
+        self.stands.store(true, Ordering::Release);
+    }
+}
+
+impl Writer for &Wild {
+    fn throttle(&mut self, percent: u8) {
+        self.asked.lock().expect("no panic").push(percent);
+        self.strongest.store(percent, Ordering::Release);
+    }
+    fn stop(&mut self) {
+        self.wanted.store(true, Ordering::Release);
+        while !self.stands.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Moves a region that `wild` writes to over a slow line: what it was asked for, and how it went after each round.
+fn over_a_slow_line(wild: &Wild, rounds: u32, otherwise: Otherwise) -> (Vec<u8>, Vec<Pace>) {
+    let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
+    let region = from.region(REGION).create().expect("a region");
+    // No two words of a page alike, so that all of it goes as content.
+    (0..region.len() / 8).for_each(|word| region.write_words(word * 8, &(word as u64 + 1).to_ne_bytes()));
+    let mut options = LiveOptions {
+        downtime: std::time::Duration::ZERO,
+        rounds,
+        otherwise,
+        ..live_options(Codec::None, 2)
+    };
+    options.send.bandwidth = Some(Bytes::mib(16));
+    let listener = any_port();
+    let at = listener.endpoint().expect("an address");
+    let receiving = receive_options(ZeroPolicy::default());
+    let mut paces: Vec<Pace> = Vec::new();
+    let (moved, received) = thread::scope(|scope| {
+        let receiver =
+            scope.spawn(|| Region::receive(&to, listener, &receiving, &mut |_| ControlFlow::Continue(())));
+        scope.spawn(|| wild.run(&region));
+        let moved = region.migrate_to(&at, &options, &mut &*wild, &mut |_, pace| {
+            if paces.last() != Some(pace) {
+                paces.push(*pace);
+            }
+            ControlFlow::Continue(())
+        });
+        (&*wild).stop();
+        (moved, receiver.join().expect("the receiver"))
+    });
+    let moved = moved.expect("moved");
+    received.expect("received");
+    if paces.last() != Some(&moved.pace) {
+        paces.push(moved.pace);
+    }
+    (wild.asked.lock().expect("no panic").clone(), paces)
+}
+
+/// What is told holds together, whatever the machine's speed.
+fn check(paces: &[Pace]) {
+    assert_eq!(paces[0], Pace::default(), "before the first round");
+    for (round, pace) in (0..).zip(paces) {
+        assert_eq!(pace.rounds, round, "each round is told");
+        assert!(pace.left <= REGION && pace.sent_per_s.get() > 0 || round == 0, "{pace:?}");
+        // How long it takes is what is left by what is sent in a second.
+        let left = pace.downtime.as_secs_f64() * pace.sent_per_s.get() as f64;
+        assert!((left - pace.left.get() as f64).abs() <= 0.01 * left + 1.0, "{pace:?}");
+        assert!((pace.written_per_s.get() > 0) == (pace.left.get() > 0), "{pace:?}");
+    }
+}
+
+#[test]
+fn a_writer_that_outruns_the_line_is_slowed_down_step_by_step() {
+    if skip_without_moves("a writer that is slowed down") {
+        return;
+    }
+    // It passes it over: the rounds are used up, and it is stopped for longer.
+    let (asked, paces) = over_a_slow_line(&Wild::new(101), 6, Otherwise::StopForLonger);
+    assert_eq!(asked, [20, 30, 40, 50, 60]);
+    check(&paces);
+    assert_eq!(paces.len(), 7);
+    assert!(paces[1..].iter().all(|pace| pace.left.get() > REGION.get() * 3 / 4), "{paces:?}");
+}
+
+#[test]
+fn a_writer_that_slows_down_is_waited_for_no_longer() {
+    if skip_without_moves("a writer that slows down") {
+        return;
+    }
+    let (asked, paces) = over_a_slow_line(&Wild::new(40), 100, Otherwise::GiveUp);
+    assert_eq!(asked, [20, 30, 40]);
+    check(&paces);
+    assert_eq!(paces.last().map(|pace| pace.left), Some(Bytes::ZERO));
+}
