@@ -1,15 +1,17 @@
 //! Where the store's file and the tree file go, checked before the program starts.
 //!
 //! This module must never leave a file behind: the tree file goes when its value is dropped, also on errors. Only a
-//! pagoda that is killed itself leaves it, some OS pages large, to the program that goes on.
+//! pagoda that is killed itself leaves it, some OS pages large, to the program that goes on; the next one removes it when nobody
+//! is left. Nor may it remove a file that somebody may still look for.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pagoda::tree::Tree;
+use pagoda::tree::{Tree, View};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::DirectFile;
@@ -24,6 +26,12 @@ const STORE_DEFAULT: &str = "/var/tmp";
 /// A tree file of this name is tried so often before the next directory: only leftovers of our own process
 /// number stand in the way.
 const NAMES_MAX: u32 = 4;
+
+/// A tree file that was last written to so lately is left alone: a program may have been started that has not joined it yet.
+const LEFT_FOR: Duration = Duration::from_secs(60);
+
+/// Files that are looked at for one start: more than are ever there, and some milliseconds.
+const LEFT_LOOKS: usize = 256;
 
 /// The store directory: what the command line says, or the environment, or `/var/tmp`. Unless nothing is ever to be
 /// spilled, a direct file is made there for a trial.
@@ -75,6 +83,7 @@ impl TreeFile {
     ) -> Result<Self, Refusal> {
         let mut failures = Vec::new();
         for directory in tree_directories(runtime_directory) {
+            remove_left(&directory, LEFT_FOR);
             for attempt in 0..NAMES_MAX {
                 let path = directory.join(unique_name(attempt));
                 match Tree::create(&path, budget, base_page) {
@@ -109,6 +118,28 @@ impl Drop for TreeFile {
         // Whoever removed it before us has done our work.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Removes the tree files in `directory` whose makers were killed and whose trees have ended.
+fn remove_left(directory: &Path, for_at_least: Duration) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| Some((maker_of(entry.file_name().to_str()?)?, entry.path())));
+    for (maker, path) in named.take(LEFT_LOOKS) {
+        // A number that was given to another process keeps the file for as long.
+        let is_made_by_living = Path::new("/proc").join(maker.to_string()).exists();
+        if !is_made_by_living && is_left(&path, for_at_least) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+/// Whether a tree file of this user's has no members, and has had none for so long. One of another version, or of processes whose
+/// lives nobody can tell here, is not known to be.
+fn is_left(path: &Path, for_at_least: Duration) -> bool {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return false };
+    let is_own = metadata.is_file() && metadata.uid() == rustix::process::geteuid().as_raw();
+    let is_old = metadata.modified().is_ok_and(|at| at.elapsed().is_ok_and(|since| since >= for_at_least));
+    is_own && is_old && View::read(path).is_ok_and(|view| view.members.is_empty())
 }
 
 /// Unlikely to be there already; whether it is, `create_new` tells.
@@ -152,6 +183,26 @@ mod tests {
         {
             assert_eq!(maker_of(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn what_a_killed_maker_left_is_removed_once_its_tree_has_ended() {
+        let directory = tempfile::tempdir().expect("a directory");
+        // Above the largest number that Linux gives.
+        let path = directory.path().join("pagoda-4194305-ff-0");
+        let of_living = directory.path().join(unique_name(0));
+        let tree = Tree::create(&path, Bytes::gib(1), BasePage::K64).expect("made");
+        Tree::create(&of_living, Bytes::gib(1), BasePage::K64).expect("made");
+        fs::write(directory.path().join("pagoda-4194305-ff-1"), "another's").expect("written");
+        let member = tree.join().expect("a place");
+        remove_left(directory.path(), Duration::ZERO);
+        assert!(path.exists(), "it has a member");
+        member.leave();
+        remove_left(directory.path(), Duration::from_secs(3600));
+        assert!(path.exists(), "somebody may be about to join it");
+        remove_left(directory.path(), Duration::ZERO);
+        assert!(!path.exists() && of_living.exists());
+        assert!(directory.path().join("pagoda-4194305-ff-1").exists(), "it is no tree file");
     }
 
     #[test]

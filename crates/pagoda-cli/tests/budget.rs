@@ -8,9 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use pagoda_linux::testing::skip::skip;
 use pagoda_linux::testing::wait::until;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, waitpid,
+};
 
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 128 * MIB;
@@ -41,7 +45,7 @@ fn filler() {
         thread::sleep(due.saturating_sub(start.elapsed()));
     }
     fs::write(Path::new(&marks).join("filled"), "").expect("written");
-    // Nothing is asked of it until it has come down.
+    // It does nothing until it has come down, and fails if that never comes. How long it takes `pagoda bench budget` tells.
     let down = Path::new(&marks).join("down");
     until("memory is within the budget again", || {
         thread::sleep(SAMPLE);
@@ -112,23 +116,85 @@ fn within_budget(kind: &str) {
     beside(kind, &[]);
 }
 
+/// A managed filler, whose marks and store are in `directory`.
+fn managed(kind: &str, directory: &Path, stats: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+    command.args(["run", "-q", "-m", &BUDGET.to_string(), "--store-dir"]).arg(directory);
+    command.arg("--stats").arg(stats).arg("--").arg(std::env::current_exe().expect("a path"));
+    command.args(["--exact", "filler", "--nocapture"]).env(ROLE, kind).env("PAGODA_TEST_MARKS", directory);
+    command.env_remove("PAGODA_PRELOAD").stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    command
+}
+
+#[test]
+fn a_program_whose_pagoda_is_killed_stays_within_the_budget_and_the_next_run_removes_its_tree_file() {
+    if let Err(why) = pagoda_linux::probe::can_run() {
+        return skip("a killed pagoda", why);
+    }
+    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // The program becomes ours when its parent is gone.
+    set_child_subreaper(Some(getpid())).expect("Linux has subreapers");
+    let scratch = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let runtime = scratch.path().join("runtime");
+    fs::create_dir(&runtime).expect("made");
+    let mut command = managed("compressible", scratch.path(), &scratch.path().join("stats.json"));
+    let mut pagoda = KilledAtEnd(command.env("XDG_RUNTIME_DIR", &runtime).spawn().expect("pagoda starts"));
+    let mut program = None;
+    until("the program has filled as much as it may hold", || {
+        program = program_of(pagoda.0.id());
+        program.and_then(resident).is_some_and(|(anonymous, _)| anonymous > BUDGET / 2)
+    });
+    pagoda.0.kill().expect("killed");
+    pagoda.0.wait().expect("it ends");
+    let program = program.expect("seen");
+    let (peak, status) = sample_orphan(program, scratch.path());
+    assert_eq!(status.exit_status(), Some(0), "{status:?}");
+    assert!(peak > BUDGET / 2 && peak <= BUDGET + OVER_ALWAYS, "{} MiB at a sample", peak / MIB);
+    let left = || fs::read_dir(&runtime).expect("read").map(|entry| entry.expect("an entry").path());
+    let [file] = left().collect::<Vec<_>>().try_into().expect("one file, for whoever goes on");
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    fs::File::open(file).and_then(|file| file.set_modified(long_ago)).expect("set back");
+    let next = Command::new(env!("CARGO_BIN_EXE_pagoda"))
+        .args(["run", "-q", "-m", "64M", "--", "true"])
+        .env("XDG_RUNTIME_DIR", &runtime)
+        .env_remove("PAGODA_PRELOAD")
+        .status();
+    assert!(next.expect("pagoda starts").success());
+    assert_eq!(left().count(), 0, "a tree file of nobody's");
+}
+
+/// Samples a program until its end, and lets it go on from its rest. The most that it held, and how it ended.
+fn sample_orphan(program: u32, marks: &Path) -> (u64, WaitStatus) {
+    let pid = Pid::from_raw(program.cast_signed()).expect("a number");
+    let start = Instant::now();
+    let mut peak = 0;
+    loop {
+        if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG).expect("a child of ours") {
+            return (peak, status);
+        }
+        if start.elapsed() > TIME_MAX {
+            let _ = kill_process(pid, Signal::KILL);
+            panic!("the filler did not end within {TIME_MAX:?}");
+        }
+        if let Some((anonymous, _)) = resident(program) {
+            peak = peak.max(anonymous);
+            if marks.join("filled").exists() && anonymous <= BUDGET + OVER_AFTER_BURST {
+                fs::write(marks.join("down"), "").expect("written");
+            }
+        }
+        thread::sleep(SAMPLE);
+    }
+}
+
 /// `other` is a program that runs meanwhile, if any.
 fn beside(kind: &str, other: &[&str]) {
     if let Err(why) = pagoda_linux::probe::can_run() {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {why}");
-        return eprintln!("SKIPPED the budget of {kind} data: {why}");
+        return skip(&format!("the budget of {kind} data"), why);
     }
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let scratch = tempfile::tempdir_in("/var/tmp").expect("a directory");
     let stats = scratch.path().join("stats.json");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
-    command.args(["run", "-q", "-m", &BUDGET.to_string(), "--store-dir"]).arg(scratch.path());
-    command.arg("--stats").arg(&stats).arg("--").arg(std::env::current_exe().expect("a path"));
-    command
-        .args(["--exact", "filler", "--nocapture"])
-        .env(ROLE, kind)
-        .env("PAGODA_TEST_MARKS", scratch.path());
-    command.env_remove("PAGODA_PRELOAD").stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let mut command = managed(kind, scratch.path(), &stats);
     let _other = other.split_first().map(|(program, arguments)| {
         KilledAtEnd(Command::new(program).args(arguments).spawn().expect("a program to run beside"))
     });
@@ -142,19 +208,21 @@ fn beside(kind: &str, other: &[&str]) {
         |samples: &[&Sample], of: fn(&Sample) -> u64| samples.iter().map(|s| of(s)).max().unwrap_or(0);
     let all: Vec<&Sample> = samples.iter().collect();
     assert!(at_most(&all, |s| s.spill_files) > 0, "the spill file was looked at: {told}");
-    let after = samples.iter().filter(|s| s.filled && !s.rested).map(|s| s.anonymous);
-    let (peak, rest) = (at_most(&all, |s| s.anonymous), after.min().expect("the filler was seen at rest"));
+    let after: Vec<u64> = samples.iter().filter(|s| s.filled && !s.rested).map(|s| s.anonymous).collect();
+    let (peak, rest) =
+        (at_most(&all, |s| s.anonymous), after.iter().min().expect("the filler was seen at rest"));
     println!(
-        "{kind}: budget {} MiB, {} samples, most {} MiB, after the burst {} MiB, file-backed {} MiB, spilled {} MiB",
+        "{kind}: budget {} MiB, {} samples, most {} MiB, after the burst {} MiB in {} samples, file-backed {} MiB, spilled {} MiB",
         BUDGET / MIB,
         samples.len(),
         peak / MIB,
         rest / MIB,
+        after.len(),
         at_most(&all, |s| s.file_backed) / MIB,
         counters["spilled_peak_bytes"].as_u64().unwrap_or(0) / MIB
     );
     assert!(peak <= BUDGET + OVER_ALWAYS, "{} MiB at a sample", peak / MIB);
-    assert!(rest <= BUDGET + OVER_AFTER_BURST, "{} MiB after the burst", rest / MIB);
+    assert!(*rest <= BUDGET + OVER_AFTER_BURST, "{} MiB after the burst", rest / MIB);
     let spilled = counters["spilled_peak_bytes"].as_u64().expect("a counter");
     if kind == "incompressible" {
         assert!(spilled > BURST / 2, "only {} MiB went to the file", spilled / MIB);

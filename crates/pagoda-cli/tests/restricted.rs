@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use std::time::SystemTime;
 
 use pagoda_linux::testing::sandbox::{Denial, without_userfaultfd};
+use pagoda_linux::testing::skip::skip;
 
 /// `nobody`: neither a user with rights nor one who owns anything here.
 const NOBODY: u32 = 65534;
@@ -29,11 +30,6 @@ fn test_executable(name: &str) -> Option<PathBuf> {
 
 fn modified(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).ok()?.modified().ok()
-}
-
-fn skip(what: &str, why: &str) {
-    assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {why}");
-    eprintln!("SKIPPED {what}: {why}");
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -93,7 +89,7 @@ fn the_tests_pass_as_an_ordinary_user() {
     }
     let own = std::env::current_exe().expect("a path");
     if !reachable(&own) {
-        return skip("the tests as an ordinary user", &format!("{} can't be reached by one", own.display()));
+        return skip("the tests as an ordinary user", format!("{} can't be reached by one", own.display()));
     }
     for name in ["region", "run", "doctor"] {
         run(name, as_ordinary_user);

@@ -9,16 +9,13 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::maps::{Mapping, for_each_line, parse_line};
-
-/// As for the maps; a line of either file is told by less than that.
-const BUFFER_BYTES: usize = 8192;
+use crate::maps::Mapping;
+use crate::smaps::{Flag, SmapsReader};
 
 /// Reads what this process has locked, any number of times.
 pub struct LockedReader {
     status: OwnedFd,
-    smaps: OwnedFd,
-    buffer: Box<[u8]>,
+    smaps: SmapsReader,
 }
 
 impl LockedReader {
@@ -28,9 +25,8 @@ impl LockedReader {
     /// # Errors
     /// What opening said: no `/proc` (`NotFound`), or no descriptor left.
     pub fn new() -> io::Result<Self> {
-        let open = |path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let (status, smaps) = (open(c"/proc/self/status")?, open(c"/proc/self/smaps")?);
-        Ok(Self { status, smaps, buffer: vec![0; BUFFER_BYTES].into_boxed_slice() })
+        let status = rustix::fs::open(c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { status, smaps: SmapsReader::new()? })
     }
 
     /// Calls `f` with each mapping that is locked, lowest address first. If none is, which is the rule, it costs one short
@@ -38,43 +34,18 @@ impl LockedReader {
     ///
     /// # Errors
     /// What `pread` said. Mappings before it were passed to `f`.
-    pub fn for_each(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
+    pub fn for_each(&mut self, f: impl FnMut(&Mapping)) -> io::Result<()> {
         let mut any = false;
-        lines(&self.status, &mut self.buffer, |line| any |= locked_kib(line).is_some_and(|kib| kib > 0))?;
-        if !any {
-            return Ok(());
-        }
-        let mut current = None;
-        lines(&self.smaps, &mut self.buffer, |line| {
-            if let Some(mapping) = parse_line(line) {
-                current = Some(mapping);
-            } else if says_locked(line)
-                && let Some(mapping) = current.take()
-            {
-                f(&mapping);
-            }
-        })
+        let status = |line: &[u8]| any |= locked_kib(line).is_some_and(|kib| kib > 0);
+        self.smaps.lines_of(&self.status, status)?;
+        if any { self.smaps.for_each(Flag::Locked, f) } else { Ok(()) }
     }
-}
-
-fn lines(file: &OwnedFd, buffer: &mut [u8], mut f: impl FnMut(&[u8])) -> io::Result<()> {
-    let read = |into: &mut [u8], offset: u64| Ok(rustix::io::pread(file, into, offset)?);
-    for_each_line(buffer, read, |line| {
-        f(line);
-        Ok(())
-    })
 }
 
 /// The line `VmLck:     1234 kB` of status. It counts address space, of files too.
 fn locked_kib(line: &[u8]) -> Option<u64> {
     let value = line.strip_prefix(b"VmLck:")?.strip_suffix(b" kB")?.trim_ascii();
     std::str::from_utf8(value).ok()?.parse().ok()
-}
-
-/// The line `VmFlags: rd wr mr mw me lo ac` of smaps. `lf` (locked as pages come) always comes with `lo`.
-fn says_locked(line: &[u8]) -> bool {
-    line.strip_prefix(b"VmFlags:")
-        .is_some_and(|flags| flags.split(|byte| *byte == b' ').any(|flag| flag == b"lo"))
 }
 
 #[cfg(test)]
@@ -89,8 +60,6 @@ mod tests {
     fn lines_are_read_exactly() {
         assert_eq!(locked_kib(b"VmLck:\t      64 kB"), Some(64));
         assert_eq!(locked_kib(b"VmPin:\t      64 kB"), None);
-        assert!(says_locked(b"VmFlags: rd wr mr mw me lo ac "));
-        assert!(!says_locked(b"VmFlags: rd wr mr mw me ac ") && !says_locked(b"Locked:    64 kB"));
     }
 
     #[test]

@@ -3,11 +3,14 @@
 //! A child has all the memory of its parent from its first instruction on, or does not run; and an engine begins either
 //! before a fork, which then knows of it, or after it. This module must never let a child run with pages missing.
 
+use std::cell::Cell;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use pagoda_core::fork_wait::{self, ForkWait};
 use pagoda_linux::doorbell::{Answer, Doorbell};
 use pagoda_linux::thread::{current_id, now_ns, sleep_us, yield_now};
+use pagoda_linux::wiped;
 
 use crate::start::{begin_in_child, deactivate, engine, tree};
 
@@ -19,6 +22,17 @@ const FORKING_BOUND: usize = 64;
 
 /// Whether the engine of the thread that forks gives the child what it lacks.
 static GIVEN: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// What errno was when this thread announced the fork that it is within; None if it has announced none.
+    static ANNOUNCED: Cell<Option<c_int>> = const { Cell::new(None) };
+}
+
+fn errno() -> &'static Cell<c_int> {
+    // SAFETY: it is the calling thread's own word, which is there as long as the thread, and which nobody else uses; the reference
+    // is used at once.
+    unsafe { &*libc::__errno_location().cast::<Cell<c_int>>() }
+}
 
 /// Waits until every fork is over that does not know of the engine. Bounded by what fork(2) takes.
 pub fn wait_for_forks() {
@@ -49,6 +63,8 @@ pub extern "C" fn before_fork() {
     }
     if engine.announce_fork() {
         GIVEN.store(true, Ordering::Release);
+        // Nobody tells what runs after a fork whether there was one. Its system call sets errno only if there was none.
+        ANNOUNCED.set(Some(errno().replace(0)));
     } else {
         engine.release();
         deactivate();
@@ -64,9 +80,25 @@ fn wait_for_room() {
     }
 }
 
-/// After a fork, in the parent.
+/// After a fork, in the parent, also after one that failed: then it is no more announced.
 pub extern "C" fn after_fork() {
     leave_forking();
+    let Some(before) = ANNOUNCED.take() else { return };
+    if errno().get() == 0 {
+        errno().set(before);
+    } else if let Some(engine) = engine() {
+        engine.take_back_announcement();
+    }
+}
+
+/// Before memory is asked to be empty in children: a fork that is on its way has it whole, or has not begun.
+pub fn before_wipe_on_fork() {
+    wiped::expect();
+    let Some(engine) = engine() else { return };
+    // Bounded by what fork(2) takes, and the kernel's word of it.
+    while engine.is_fork_announced() {
+        sleep_us(50);
+    }
 }
 
 fn leave_forking() {
@@ -78,6 +110,9 @@ fn leave_forking() {
 
 /// In a child, on its one thread: begins anew, and returns when it has all its memory, or an engine that has it.
 pub extern "C" fn in_child() {
+    if let Some(before) = ANNOUNCED.take() {
+        errno().set(before);
+    }
     for thread in &FORKING {
         thread.store(0, Ordering::SeqCst);
     }

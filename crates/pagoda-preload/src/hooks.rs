@@ -6,13 +6,14 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use pagoda::error::StopReason;
 use pagoda::pins::Pinner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{current_id, exit_process};
 
-use crate::fork::{after_fork, before_fork, in_child};
+use crate::fork::{after_fork, before_fork, before_wipe_on_fork, in_child};
 use crate::mutexes::{pin_mutex, unpin_mutex};
-use crate::start::engine;
+use crate::start::{engine, stop};
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type PthreadCreate =
@@ -20,10 +21,12 @@ type PthreadCreate =
 type MutexInit = unsafe extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> c_int;
 type MutexDestroy = unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int;
 type RawFork = unsafe extern "C" fn() -> libc::pid_t;
+type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// The real functions: found once, before anybody can call a hook on purpose.
-static REAL: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 4];
-const NAMES: [&CStr; 4] = [c"pthread_create", c"pthread_mutex_init", c"pthread_mutex_destroy", c"_Fork"];
+static REAL: [AtomicPtr<c_void>; 5] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 5];
+const NAMES: [&CStr; 5] =
+    [c"pthread_create", c"pthread_mutex_init", c"pthread_mutex_destroy", c"_Fork", c"madvise"];
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has under 2,560 bytes
 /// on x86_64, from the thread pointer upwards: 2,304 since 2.35, of which the kernel's part ends well before.
@@ -97,8 +100,8 @@ fn recall(place: usize) -> (Start, *mut c_void) {
 extern "C" fn begin(place: *mut c_void) -> *mut c_void {
     let (start, argument) = recall(place.addr());
     if !pin_current_thread() {
-        // More threads than can be pinned: going on would risk a hang at this one's end.
-        exit_process(125);
+        // Going on would risk a hang at this one's end.
+        stop(StopReason::PinsFull);
     }
     start(argument)
 }
@@ -193,6 +196,23 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         after_fork();
     }
     child
+}
+
+/// As madvise(2).
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
+    if advice == libc::MADV_WIPEONFORK {
+        before_wipe_on_fork();
+    }
+    let real = real(4);
+    if real.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: as in `pthread_create`; the caller's arguments.
+    unsafe { std::mem::transmute::<*mut c_void, Madvise>(real)(address, length, advice) }
 }
 
 /// In a child: forgets the threads that others were starting in the parent.

@@ -5,29 +5,31 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use pagoda::pins::Pinner;
+use pagoda::pins::{self, Pinner};
+use pagoda_core::page::OS_PAGE;
+use pagoda_linux::mincore::is_mapped;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::touch::touch;
 
 use crate::start::{engine, tree};
 
-/// The robust mutexes that were made before there was an engine to pin them: their addresses, 0 for a free place.
-static EARLY_MUTEXES: [AtomicUsize; EARLY_MUTEXES_BOUND] =
-    [const { AtomicUsize::new(0) }; EARLY_MUTEXES_BOUND];
+/// The robust mutexes, which an engine that begins later, here or in a forked child, has to pin: their addresses, 0 for a free
+/// place.
+static MUTEXES: [AtomicUsize; MUTEXES_BOUND] = [const { AtomicUsize::new(0) }; MUTEXES_BOUND];
 
-/// A program that makes more before it holds 16 MiB gets an error from pthread_mutex_init(3).
-const EARLY_MUTEXES_BOUND: usize = 1024;
+/// As many as an engine can pin. Who makes more gets an error from pthread_mutex_init(3). What is not used of it takes no memory.
+const MUTEXES_BOUND: usize = pins::BOUND;
 
 /// One past the highest place that was ever used: most programs make none, and destroy many of other kinds.
-static EARLY_MUTEXES_USED: AtomicUsize = AtomicUsize::new(0);
+static MUTEXES_USED: AtomicUsize = AtomicUsize::new(0);
 
-fn early_mutexes() -> &'static [AtomicUsize] {
-    &EARLY_MUTEXES[..EARLY_MUTEXES_USED.load(Ordering::SeqCst)]
+fn known_mutexes() -> &'static [AtomicUsize] {
+    &MUTEXES[..MUTEXES_USED.load(Ordering::SeqCst)]
 }
 
 /// Pins, in the engine that has just begun, those that were made before it. False if it has no room.
-pub fn pin_early() -> bool {
-    early_mutexes()
+pub fn pin_known() -> bool {
+    known_mutexes()
         .iter()
         .map(|place| place.load(Ordering::SeqCst))
         .filter(|address| *address != 0)
@@ -37,22 +39,37 @@ pub fn pin_early() -> bool {
 /// Pins the robust mutex at `address`, or remembers it for the engine to come. False if there are too many.
 pub fn pin_mutex(address: usize) -> bool {
     if tree().is_some() {
-        let known = early_mutexes().iter().any(|place| place.load(Ordering::SeqCst) == address);
-        let enter = |place: &AtomicUsize| {
-            place.compare_exchange(0, address, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        };
-        if !known {
-            match EARLY_MUTEXES.iter().position(enter) {
-                Some(place) => drop(EARLY_MUTEXES_USED.fetch_max(place + 1, Ordering::SeqCst)),
-                // With an engine it is pinned there all the same.
-                None if engine().is_none() => return false,
-                None => {}
+        let known = known_mutexes().iter().any(|place| place.load(Ordering::SeqCst) == address);
+        if !known && !enter(address) {
+            forget_unmapped();
+            if !enter(address) {
+                return false;
             }
         }
         fence(Ordering::SeqCst);
     }
     // Either we see the engine here, or whoever started it sees the mutex.
     pin_in_engine(address)
+}
+
+fn enter(address: usize) -> bool {
+    let take = |place: &AtomicUsize| {
+        place.load(Ordering::SeqCst) == 0
+            && place.compare_exchange(0, address, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    };
+    let Some(place) = MUTEXES.iter().position(take) else { return false };
+    MUTEXES_USED.fetch_max(place + 1, Ordering::SeqCst);
+    true
+}
+
+/// Forgets those whose memory is gone: many a program unmaps them without destroying them.
+fn forget_unmapped() {
+    for place in known_mutexes() {
+        let address = place.load(Ordering::SeqCst);
+        if address != 0 && !is_mapped(address & !(OS_PAGE - 1)) {
+            let _ = place.compare_exchange(address, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
 }
 
 /// True also where there is no engine.
@@ -68,7 +85,7 @@ fn pin_in_engine(address: usize) -> bool {
 
 /// The mutex at `address` is destroyed.
 pub fn unpin_mutex(address: usize) {
-    for place in early_mutexes() {
+    for place in known_mutexes() {
         let _ = place.compare_exchange(address, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
     if let Some(engine) = engine() {

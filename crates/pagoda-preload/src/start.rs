@@ -234,13 +234,13 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     let taken = taken.map_err(|error| StartError::DescriptorLimit((&error).into()))?;
     let (uffd, given) = taken.map(|Taken { uffd, stream, lent }| (uffd, (stream, lent))).unzip();
     let mut prepared =
-        ProcessEngine::prepare(config, keeper, is_child, counters, &adoption, uffd, layout, stop)?;
+        ProcessEngine::prepare(config, keeper, is_child, counters, &adoption, uffd, layout, end)?;
     if let (Some(offer), Some((stream, lent))) = (offer, given) {
         if !offer.accept() {
             return Err(StartError::Userfaultfd(Errno::NONE));
         }
         if prepared.take_over(stream, lent).is_err() {
-            stop(StopReason::EngineBroken);
+            prepared.stop(StopReason::EngineBroken);
         }
     }
     let (engine, watcher) = match prepared.start() {
@@ -256,8 +256,8 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     ACTIVE.store(std::process::id(), Ordering::Release);
     // Nothing is taken out before.
     fork::wait_for_forks();
-    if !mutexes::pin_early() {
-        stop(StopReason::EngineBroken);
+    if !mutexes::pin_known() {
+        stop(StopReason::PinsFull);
     }
     HAS_ALL.store(true, Ordering::Release);
     watcher.run();
@@ -265,8 +265,13 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
 }
 
 /// Fail stop: the reason is in the tree file, where `pagoda run` reads it.
-fn stop(_: StopReason) -> ! {
+fn end(_: StopReason) -> ! {
     exit_process(OWN_FAILURE)
+}
+
+/// Ends this process, and leaves the reason where there is an engine to leave it.
+pub fn stop(reason: StopReason) -> ! {
+    engine().map_or_else(|| end(reason), |engine| engine.stop(reason))
 }
 
 /// Begins anew in a child, which is `ready` as soon as it has all its memory: it forgets what was its parent's, and becomes

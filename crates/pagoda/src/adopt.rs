@@ -12,6 +12,7 @@ use std::sync::{Arc, RwLockWriteGuard};
 
 use pagoda_core::entry::{Backing, Word};
 use pagoda_linux::coverage::Coverage;
+use pagoda_linux::maps::MapsReader;
 use pagoda_linux::own_memory::{is_own, not_own};
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
@@ -27,7 +28,7 @@ use crate::file_region::PageFile;
 use crate::fill::Density;
 use crate::region::RegionError;
 use crate::store::Scratch;
-use crate::table::{Filler, Table, give};
+use crate::table::{Filler, Span, Table, give};
 
 /// How much of a mapping is scanned and marked at once, with the gate closed for faults meanwhile: about 200 µs for the scan of
 /// 64 MiB.
@@ -211,8 +212,8 @@ impl Engine {
     }
 
     /// Brings everything back and ends the management: what a fork gets, as long as children are not managed. The
-    /// budget is not kept any more.
-    pub(crate) fn release_all(&self) {
+    /// budget is not kept any more. `maps` are those of this process.
+    pub(crate) fn release_all(&self, maps: &mut MapsReader) {
         self.released.store(true, Ordering::Release);
         let everything = PageRange::new(0, usize::MAX & !4095).expect("the whole address space");
         loop {
@@ -221,18 +222,29 @@ impl Engine {
             if self.is_any_out(&table, everything) {
                 continue;
             }
-            for span in table.spans() {
+            for range in self.with_what_they_grew_by(&table, maps) {
                 if !self.fork_events {
-                    self.space.set_forked(span.range(), true);
+                    self.space.set_forked(range, true);
                 }
                 // A range that is gone meanwhile is not registered any more either.
-                let _ = self.space.unregister(span.range());
+                let _ = self.space.unregister(range);
             }
             break;
         }
         self.counters.add(Counter::Forks, 1);
         self.counters.set(Counter::Status, Status::Released as u64);
         self.release_done.store(true, Ordering::Release);
+    }
+
+    /// The mappings that spans lie in: what one grew by since the last look is registered, and kept out of children, like the rest
+    /// of it. And the spans, where the maps can't be read.
+    fn with_what_they_grew_by(&self, table: &Table, maps: &mut MapsReader) -> Vec<PageRange> {
+        let mut ranges: Vec<PageRange> = table.spans().map(Span::range).collect();
+        let _ = maps.for_each(|mapping| {
+            let range = PageRange::new(mapping.start, mapping.end);
+            ranges.extend(range.filter(|range| mapping.is_private_anonymous() && !table.is_free(*range)));
+        });
+        ranges
     }
 
     fn is_any_out(&self, table: &Table, range: PageRange) -> bool {

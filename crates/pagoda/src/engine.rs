@@ -9,7 +9,7 @@
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
 //! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of owners; that of
-//!    what is owed, then what is wanted of it; what is to be read ahead of a file
+//!    what is owed, then what is wanted of it; what is to be read ahead of a file; the reader of what is empty in children
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
 //! must never do the work itself: faults, events, reclaim and adoption each have their own.
@@ -25,6 +25,7 @@ use pagoda_linux::clear::Clearer;
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Space;
+use pagoda_linux::wiped::WipedReader;
 
 use crate::account::Owners;
 use crate::around::Around;
@@ -95,9 +96,10 @@ pub(crate) struct Engine {
     pub(crate) look_soon: AtomicBool,
     /// Memory is only followed: there is so much room that nothing more is adopted.
     pub(crate) follows: AtomicBool,
-    /// Forks that were announced and have not come: their children start an engine of their own. One that fails leaves its
-    /// announcement to the next child that was not announced, which is then not counted as unmanaged.
+    /// Forks that were announced and have not come: their children start an engine of their own.
     pub(crate) forks_announced: AtomicUsize,
+    /// Tells what is empty in children. None in a library, whose regions they have not.
+    pub(crate) wiped: Option<Mutex<WipedReader>>,
     /// There was a fork, here or on the way here: memory may be shared.
     pub(crate) has_forked: AtomicBool,
     /// Rights to one frame each, of handlers that made two ready for the fault they serve: it may use one however far the
@@ -174,6 +176,7 @@ impl Engine {
             follows: AtomicBool::new(false),
             forks_announced: AtomicUsize::new(0),
             earned: AtomicUsize::new(0),
+            wiped: None,
             has_forked: AtomicBool::new(false),
             making_own: [const { AtomicUsize::new(0) }; 2],
             shared: Mutex::new(Vec::new()),

@@ -7,6 +7,10 @@
 //! doorbell is answered, on which its own engine waits before it begins, and its descriptor is closed. A child that finds no
 //! answer there has lost its parent before its data came, and ends itself.
 //!
+//! What the program wants to be empty in a child (madvise WIPEONFORK) counts as discarded there from the start, and a child that
+//! lacks such memory is given copies. Which that is the kernel says of the parent, a moment after the fork: of what another thread
+//! unmaps or moves in that moment it is not known.
+//!
 //! What parent and child share afterwards the kernel does not move. Whoever wants it out makes it its own first
 //! (`make_shared_own`): a copy as long as the other has it, nothing once the other is gone.
 //!
@@ -45,13 +49,18 @@ pub(crate) struct Child {
 }
 
 impl Child {
+    /// `wiped` is what is empty in it.
+    fn new(uffd: Uffd, wiped: Vec<PageRange>) -> Self {
+        Self { uffd, changes: wiped.into_iter().map(Change::Gone).collect() }
+    }
+
     /// Takes note of what the child did, and gives children of its own. As long as it gets everything its faults need no answer: the
     /// copy wakes them, or the end of its descriptor does.
     fn listen(&mut self) -> Vec<Self> {
         self.hear(|_| {})
     }
 
-    /// Whether its memory is laid out as its parent's was.
+    /// Whether its memory is laid out as its parent's was, and none of it is empty.
     pub(crate) fn is_as_it_was(&self) -> bool {
         self.changes.is_empty()
     }
@@ -88,6 +97,8 @@ impl Engine {
     /// Gives the child behind `uffd` all that is out of the regions. With the gate held exclusively.
     pub(crate) fn serve_fork(&self, table: &Table, uffd: Uffd, scratch: &mut Scratch) {
         self.counters.add(Counter::Forks, 1);
+        // As long as the fork is announced, nobody asks for more such memory.
+        let wiped = self.wiped_in_children(table);
         // The thread that announced it may be past its fork by now, so that it is this that takes the announcement back.
         let announced = |forks: usize| forks.checked_sub(1);
         let is_announced =
@@ -97,7 +108,7 @@ impl Engine {
             self.counters.add(Counter::ChildrenUnmanaged, 1);
         }
         self.has_forked.store(true, Ordering::Release);
-        let mut child = Child { uffd, changes: Vec::new() };
+        let mut child = Child::new(uffd, wiped);
         let mut buffer = vec![0u8; table.entry_bytes()];
         // A child that was not announced may fork again before it has everything: then it is all for both.
         let mut family = match self.hand_over(table, &mut child, is_announced, &mut buffer, scratch) {
@@ -117,6 +128,22 @@ impl Engine {
         for child in family {
             self.space.answer_doorbell(&child.uffd);
         }
+    }
+
+    /// What is managed and empty in children.
+    fn wiped_in_children(&self, table: &Table) -> Vec<PageRange> {
+        let mut wiped = Vec::new();
+        let Some(reader) = &self.wiped else { return wiped };
+        let mut reader = reader.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
+        let read = reader.for_each(|mapping| {
+            let range = PageRange::new(mapping.start, mapping.end);
+            wiped.extend(range.filter(|range| !table.is_free(*range)));
+        });
+        if read.is_err() {
+            // The child would read what it must not.
+            self.stop(StopReason::EngineBroken);
+        }
+        wiped
     }
 
     fn copy_to_children(

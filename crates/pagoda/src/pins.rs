@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use pagoda_linux::mincore::is_mapped;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{is_alive, yield_now};
 
@@ -21,7 +22,7 @@ use pagoda_linux::thread::{is_alive, yield_now};
 pub enum Pinner {
     /// The thread with this ID; its pins go when it is gone.
     Thread(u32),
-    /// The robust mutex at this address; until it is destroyed.
+    /// The robust mutex at this address; until it is destroyed, or unmapped and its place is needed.
     Mutex(usize),
 }
 
@@ -37,7 +38,7 @@ impl Pinner {
 
 /// How many pins there can be: one or two for a thread, and as many threads as Linux lets a process of this size have
 /// by default. Beyond it a pin fails, and with it the start of a thread.
-const BOUND: usize = 32 << 10;
+pub const BOUND: usize = 32 << 10;
 
 /// Threads that can move pages at once: handlers and the reclaimer.
 const MOVERS: usize = 16;
@@ -107,6 +108,7 @@ impl Pins {
     pub fn pin(&self, pinner: Pinner, range: PageRange) -> bool {
         if !self.has(pinner, range) && !self.inherit(pinner, range) && !self.enter(pinner, range) {
             self.drop_ended_threads();
+            self.drop_unmapped_mutexes();
             if !self.enter(pinner, range) {
                 return false;
             }
@@ -147,7 +149,9 @@ impl Pins {
 
     fn enter(&self, pinner: Pinner, range: PageRange) -> bool {
         for (place, pin) in self.pins.iter().enumerate() {
-            if pin.who.compare_exchange(FREE, WRITING, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            if pin.who.load(Ordering::SeqCst) == FREE
+                && pin.who.compare_exchange(FREE, WRITING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            {
                 pin.start.store(range.start(), Ordering::SeqCst);
                 pin.end.store(range.end(), Ordering::SeqCst);
                 pin.who.store(pinner.word(), Ordering::SeqCst);
@@ -186,6 +190,22 @@ impl Pins {
             let who = pin.who.load(Ordering::SeqCst);
             if is_of_ended_thread(who) {
                 let _ = pin.who.compare_exchange(who, FREE, Ordering::SeqCst, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Drops the pins of mutexes whose memory is gone: many a program unmaps them without destroying them, and the kernel does not
+    /// tell of memory that was never managed. It is asked of each of them, which takes milliseconds, and so only when there is no
+    /// place left.
+    fn drop_unmapped_mutexes(&self) {
+        for pin in self.live() {
+            let who = pin.who.load(Ordering::SeqCst);
+            let is_mutex = who > WRITING && who & 1 == 0;
+            if is_mutex
+                && !is_mapped(pin.start.load(Ordering::SeqCst))
+                && pin.who.compare_exchange(who, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            {
+                self.mutexes.fetch_sub(1, Ordering::SeqCst);
             }
         }
     }
@@ -287,6 +307,22 @@ mod tests {
             assert!(pins.enter(Pinner::Thread(current_id()), PageRange::page(page * 4096)));
         }
         assert!(!pins.pin(Pinner::Thread(current_id()), PageRange::page(BOUND * 4096)));
+    }
+
+    #[test]
+    fn mutexes_that_were_unmapped_and_never_destroyed_leave_room_for_others() {
+        let pins = Pins::default();
+        // Where no program can map anything.
+        let gone = |page: usize| usize::MAX - (page + 1) * 4096 + 1;
+        for page in 0..BOUND {
+            assert!(pins.enter(Pinner::Mutex(gone(page)), PageRange::page(gone(page))));
+        }
+        let there = std::ptr::from_ref(&pins).addr();
+        assert!(pins.pin(Pinner::Mutex(there), PageRange::page(there)), "of those that are gone");
+        assert!(pins.pin(Pinner::Thread(current_id()), PageRange::page(there)));
+        assert_eq!(pins.bytes(), 2 * 4096);
+        pins.unpin(Pinner::Mutex(there));
+        assert_eq!(pins.mutexes.load(Ordering::SeqCst), 0);
     }
 
     #[test]

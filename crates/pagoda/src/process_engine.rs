@@ -4,8 +4,8 @@
 //! must never use what needs a thread of the C library.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use pagoda_core::size::Bytes;
 use pagoda_linux::offer::{Lent, Stream};
@@ -15,6 +15,7 @@ use pagoda_linux::statm::StatmReader;
 use pagoda_linux::tcb::ThreadLayout;
 use pagoda_linux::thread::{Files, spawn_raw};
 use pagoda_linux::uffd::Uffd;
+use pagoda_linux::wiped::WipedReader;
 
 use crate::assemble::{Owner, Policies, assemble, handler_count};
 use crate::config::Config;
@@ -62,6 +63,7 @@ impl ProcessEngine {
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
         let watcher = Watcher::new(layout, keeper).map_err(proc_error)?;
         let count = StatmReader::new().map_err(proc_error)?;
+        engine.wiped = Some(Mutex::new(WipedReader::new().map_err(proc_error)?));
         Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })
     }
 
@@ -69,8 +71,28 @@ impl ProcessEngine {
     /// before.
     #[must_use]
     pub fn announce_fork(&self) -> bool {
-        self.engine.forks_announced.fetch_add(1, Ordering::SeqCst);
+        if self.engine.fork_events {
+            self.engine.forks_announced.fetch_add(1, Ordering::SeqCst);
+        }
         self.engine.fork_events
+    }
+
+    /// A fork that was announced has failed.
+    pub fn take_back_announcement(&self) {
+        let fewer = |forks: usize| forks.checked_sub(1);
+        // One that was past the C library's may have been taken for it meanwhile.
+        let _ = self.engine.forks_announced.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
+    }
+
+    /// Whether a thread is about to fork, or the child of one that has is not known yet.
+    #[must_use]
+    pub fn is_fork_announced(&self) -> bool {
+        self.engine.forks_announced.load(Ordering::SeqCst) > 0
+    }
+
+    /// Ends this process for a reason that its counters tell.
+    pub fn stop(&self, reason: StopReason) -> ! {
+        self.engine.stop(reason)
     }
 
     /// What a child has to be given, and will hold until its own engine has evicted it.
@@ -127,6 +149,11 @@ impl PreparedEngine {
             return Err(io::ErrorKind::InvalidData.into());
         }
         self.engine.take_over(&stream, &mut present, &mut Scratch::new(self.engine.base))
+    }
+
+    /// Ends this process for a reason that its counters tell.
+    pub fn stop(&self, reason: StopReason) -> ! {
+        self.engine.stop(reason)
     }
 
     /// Starts the threads. The watcher runs on the calling thread afterwards, by [`ProcessWatcher::run`].

@@ -132,8 +132,12 @@ impl Engine {
     pub(crate) fn watch(&self, watcher: &mut Watcher) {
         self.pin_threads(watcher);
         while !self.is_quitting() {
-            if self.release_requested.load(Ordering::Acquire) {
-                self.release_all();
+            // Once: what is mapped there later is none of ours.
+            if self.release_requested.load(Ordering::Acquire)
+                && !self.release_done.load(Ordering::Acquire)
+                && let Some(maps) = &mut watcher.maps
+            {
+                self.release_all(maps);
             }
             if self.is_released() {
                 sleep_us(20_000);
@@ -238,7 +242,7 @@ impl Engine {
         for (id, range) in areas {
             if !self.pins.pin(Pinner::Thread(id), range) {
                 // A thread whose control block could be evicted may hang whoever joins it.
-                self.stop(StopReason::EngineBroken);
+                self.stop(StopReason::PinsFull);
             }
             pagoda_linux::touch::touch(range);
         }
@@ -257,3 +261,7 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "watch_test.rs"]
+mod tests;

@@ -16,12 +16,15 @@ use super::kernel::{KernelSide, Split, SwapPeak};
 use super::process::{Cancel, Cancelled, run};
 use super::report::{Details, Figures, Pair, Setting, TriedSplit};
 use super::scratch::Scratch;
-use super::stats::geometric_mean;
+use super::stats::{geometric_mean, middle};
 use super::worker::{self, Pattern, Phase};
 use super::{Plan, pagoda_run, warm};
 
 /// Ample for a run that pages every touch to a slow disk at the default budget.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
+
+/// How much more than the budget a process may hold for it to be within it again: what it may take between two looks.
+const OVER_AFTER_BURST: u64 = 16 << 20;
 
 /// What is to be measured.
 #[derive(Clone, Copy)]
@@ -49,7 +52,7 @@ pub fn measure(
     };
     let bench = Bench { plan, load, data, cancel };
     let mut split = bench.best_split(&mut details, kernel_reason)?;
-    let mut pairs = Vec::new();
+    let (mut pairs, mut after_burst_ms) = (Vec::new(), Vec::new());
     // The pair of number 0 is the discarded one; on the kernel's side the trial of splits took its place.
     for number in 0..=plan.pairs {
         let mut pair = Pair::default();
@@ -59,6 +62,9 @@ pub fn measure(
         }
         if details.pagoda_reason.is_none() {
             pair.pagoda = bench.pagoda(number, &mut details)?;
+        }
+        if number > 0 && details.pagoda_reason.is_none() {
+            after_burst_ms.extend(bench.after_burst_ms(number, &mut details)?);
         }
         if details.in_thread_reason.is_none() {
             pair.in_thread = bench.in_thread(number, &mut details)?;
@@ -76,6 +82,7 @@ pub fn measure(
     let patterns = [Pattern::Fill, Pattern::Sequential, Pattern::Zipf, Pattern::Random];
     let patterns: BTreeMap<_, _> = patterns.into_iter().map(|p| (p, Figures::of(&pairs, p))).collect();
     details.kernel_split = split;
+    (details.pagoda_after_burst_ms, details.pagoda_after_burst_ms_spread) = middle(&after_burst_ms).unzip();
     Ok(Setting { patterns, setting: details })
 }
 
@@ -200,6 +207,33 @@ impl Bench<'_> {
                 details.pagoda_stats = written.and_then(|text| serde_json::from_str(&text).ok());
                 Ok(Some(phases))
             }
+            Err(error) => {
+                details.pagoda_reason = Some(reason(error)?);
+                Ok(None)
+            }
+        }
+    }
+
+    /// How long Pagoda takes, once all of the data has been written at full speed and its program rests, until the budget is kept
+    /// again. A failure is noted, and then it is not tried again.
+    fn after_burst_ms(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<f64>> {
+        let scratch = Scratch::new()?;
+        let mut command = Vec::from(worker::words(&self.plan.program, "burst"));
+        let options = [
+            ("--data", self.data.get().to_string()),
+            ("--ratio", self.load.ratio.to_string()),
+            ("--seed", (number + 1).to_string()),
+            ("--within", (self.plan.budget.get() + OVER_AFTER_BURST).to_string()),
+        ];
+        command.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        let command = pagoda_run(self.plan, self.plan.budget, &scratch.file("stats.json"), command);
+        self.warm();
+        let finished = run(&command, RUN_LIMIT, self.cancel, || ());
+        let measured = finished.and_then(|finished| {
+            serde_json::from_str(&finished.output).context("reading what the worker printed")
+        });
+        match measured {
+            Ok(ms) => Ok(Some(ms)),
             Err(error) => {
                 details.pagoda_reason = Some(reason(error)?);
                 Ok(None)

@@ -61,6 +61,9 @@ pub struct Details {
     pub kernel_reason: Option<String>,
     /// The most anonymous memory that the process under Pagoda was seen with, every ten milliseconds.
     pub pagoda_anonymous_bytes_peak: Option<u64>,
+    /// How long it took after a burst of all the data until its process was within the budget and 16 MiB again, at rest.
+    pub pagoda_after_burst_ms: Option<f64>,
+    pub pagoda_after_burst_ms_spread: Option<[f64; 2]>,
     /// What `pagoda run --stats` wrote for the last run.
     pub pagoda_stats: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]

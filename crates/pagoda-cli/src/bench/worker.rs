@@ -3,6 +3,7 @@
 //! It knows nothing of either, does one work, and prints one line of JSON. It must never outlive who started it, `pagoda run` or
 //! the bench.
 
+mod burst;
 mod patterns;
 
 use std::fs;
@@ -35,6 +36,8 @@ pub struct WorkerArgs {
 enum Work {
     /// Fills memory and touches it in patterns.
     Patterns(PatternArgs),
+    /// Fills memory, and waits until it is within its budget.
+    Burst(burst::BurstArgs),
     /// Allocates and frees from several threads.
     MallocChurn {
         #[arg(long)]
@@ -95,6 +98,7 @@ pub fn run(args: &WorkerArgs) -> anyhow::Result<ExitCode> {
     }
     match &args.work {
         Work::Patterns(args) => println!("{}", serde_json::to_string(&patterns(args)?)?),
+        Work::Burst(args) => println!("{}", serde_json::to_string(&burst::burst(args)?)?),
         Work::MallocChurn { rounds } => println!("{}", serde_json::to_string(&churn::malloc(*rounds)?)?),
         Work::ThreadChurn { rounds } => println!("{}", serde_json::to_string(&churn::threads(*rounds)?)?),
         Work::AnonWriter(args) => println!("{}", serde_json::to_string(&writer::run(args)?)?),

@@ -19,6 +19,7 @@ mod protections;
 mod registered;
 mod rights;
 mod signals;
+mod wiped;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,7 +40,7 @@ struct Case {
     counters: &'static [&'static str],
 }
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     Case { name: "read_only", body: protections::read_only, counters: &["evictions", "faults_stored"] },
     Case { name: "guard_pages", body: protections::guard_pages, counters: &["evictions", "faults_stored"] },
     Case { name: "code", body: code::body, counters: &["evictions", "faults_stored"] },
@@ -58,6 +59,7 @@ const CASES: [Case; 10] = [
         body: partly_forked::body,
         counters: &["evictions", "forks", "fork_taken_over_bytes"],
     },
+    Case { name: "wiped", body: wiped::body, counters: &["evictions", "forks", "fork_copied_bytes"] },
 ];
 
 fn main() -> ExitCode {

@@ -7,10 +7,13 @@
 mod support;
 
 mod discard_in_child;
+mod failed_fork;
 mod grown;
 mod left_alone;
+mod mutexes;
 mod process_limits;
 mod program;
+mod released;
 #[cfg(target_arch = "x86_64")]
 mod replaced;
 mod roomy;
@@ -19,6 +22,7 @@ mod run;
 #[path = "../support/static_program.rs"]
 mod static_program;
 mod store_trouble;
+mod tree_budget;
 
 use std::process::ExitCode;
 
@@ -42,6 +46,11 @@ fn main() -> ExitCode {
         ("what_has_plenty_of_room_is_left_to_the_kernel", roomy::is_left_to_the_kernel),
         ("what_a_managed_mapping_grows_by_is_managed_while_all_else_is_followed", grown::is_managed),
         ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
+        ("the_child_of_a_fork_that_nobody_tells_of_has_everything", released::is_all_there),
+        ("a_fork_that_failed_is_not_announced_any_more", failed_fork::is_not_announced),
+        ("robust_mutexes_that_were_unmapped_make_room_for_others", mutexes::make_room),
+        ("a_process_and_its_children_stay_within_one_budget", tree_budget::is_kept),
+        ("a_child_keeps_many_robust_mutexes_in_memory", mutexes::stay_in_a_child),
         #[cfg(target_arch = "x86_64")]
         ("a_program_that_is_replaced_is_told_if_it_is_not_managed_any_more", replaced::is_told),
     ];

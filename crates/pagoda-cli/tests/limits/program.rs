@@ -6,7 +6,10 @@ use std::process::ExitCode;
 use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::mix;
-use crate::{discard_in_child, grown, left_alone, process_limits, roomy, store_trouble};
+use crate::{
+    discard_in_child, failed_fork, grown, left_alone, mutexes, process_limits, released, roomy,
+    store_trouble, tree_budget,
+};
 
 /// OS pages of a MiB.
 pub const PAGES_PER_MIB: usize = 256;
@@ -25,6 +28,11 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "roomy" => roomy::program(),
         "grown" => grown::program(),
         "discard-in-child" => discard_in_child::program(),
+        "fork-untold" => released::program(&arguments[1]),
+        "failed-fork" => failed_fork::program(),
+        "family" => tree_budget::program(),
+        "mutexes-unmapped" => mutexes::unmapped_program(),
+        "mutexes-in-child" => mutexes::in_child_program(),
         other => Err(format!("no program is named {other}")),
     };
     match result {

@@ -57,8 +57,14 @@ pub fn begin(before: &[&str], options: &[&str], program: &[&str]) -> Result<Begu
 
 impl Begun {
     /// Waits for the end.
-    pub fn end(mut self) -> Result<Ended, String> {
+    pub fn end(self) -> Result<Ended, String> {
+        self.end_watched(|_| ())
+    }
+
+    /// The same, and looks at the process of this `pagoda run` now and then.
+    pub fn end_watched(mut self, mut look: impl FnMut(u32)) -> Result<Ended, String> {
         let status = loop {
+            look(self.child.id());
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) if self.begin.elapsed() > HANG => {
@@ -114,6 +120,11 @@ impl Ended {
     /// A counter's value at the end.
     pub fn counter(&self, name: &str) -> Result<u64, String> {
         self.stats()?["counters"][name].as_u64().ok_or_else(|| format!("no counter {name}: {}", self.stats))
+    }
+
+    /// What `pagoda run` says the program was in the end.
+    pub fn status_told(&self) -> Result<String, String> {
+        Ok(self.stats()?["status"].as_str().unwrap_or_default().to_owned())
     }
 
     fn stats(&self) -> Result<serde_json::Value, String> {

@@ -71,6 +71,10 @@ impl RobustMutexes {
             unsafe { (libc::pthread_mutex_consistent(mutex.0), libc::pthread_mutex_unlock(mutex.0)) };
         (locked, consistent, unlocked)
     }
+    /// Unmaps all of them, and destroys none. Nobody may hold one.
+    pub fn unmap(mut self) {
+        self.mutexes.clear();
+    }
     /// Destroys one, which must be free, and makes it again.
     ///
     /// # Panics

@@ -30,6 +30,8 @@ pub enum StopReason {
     EngineBroken,
     /// There was no memory for the engine's own tables: the process is at its limit of addresses or mappings.
     EngineMemory,
+    /// There are more threads and robust mutexes than can be kept from being evicted.
+    PinsFull,
 }
 
 impl StopReason {
@@ -47,6 +49,7 @@ impl StopReason {
             Self::EventsUnreadable(_) => 108,
             Self::EngineBroken => 110,
             Self::EngineMemory => 111,
+            Self::PinsFull => 112,
         }
     }
 
@@ -63,7 +66,8 @@ impl StopReason {
             | Self::HandlerStuck
             | Self::ContentCorrupt
             | Self::EngineBroken
-            | Self::EngineMemory => Errno::NONE,
+            | Self::EngineMemory
+            | Self::PinsFull => Errno::NONE,
         }
     }
 
@@ -82,6 +86,7 @@ impl StopReason {
             // 109 was a reason of older versions.
             110 => Self::EngineBroken,
             111 => Self::EngineMemory,
+            112 => Self::PinsFull,
             _ => return None,
         })
     }
@@ -135,6 +140,10 @@ impl fmt::Display for StopReason {
             Self::EngineMemory => f.write_str(
                 "the engine could not get memory for its own tables, so the process was ended; raise or lift `ulimit -v` \
                  and `ulimit -d`, or raise vm.max_map_count",
+            ),
+            Self::PinsFull => f.write_str(
+                "it has more threads and robust mutexes than the 32,768 that can be kept in memory, so the process was ended; \
+                 have it destroy the mutexes that it does not use, or start fewer threads",
             ),
         }
     }

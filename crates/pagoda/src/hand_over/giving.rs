@@ -53,7 +53,7 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> HandedOver {
         let mut born = Vec::new();
-        if !is_announced || !self.hands_over() {
+        if !is_announced || !child.is_as_it_was() || !self.hands_over() {
             return HandedOver::Nothing(born);
         }
         let loan = self.store.loan();

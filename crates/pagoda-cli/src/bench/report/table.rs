@@ -26,6 +26,14 @@ impl Report {
             );
             text += &patterns_table(setting).to_string();
             text += "\n";
+            if let (Some(ms), Some(spread)) =
+                (details.pagoda_after_burst_ms, details.pagoda_after_burst_ms_spread)
+            {
+                let took = with_spread(ms, spread, 0);
+                text += &format!(
+                    "pagoda within the budget and 16 MiB again, after a burst of all the data: {took} ms\n"
+                );
+            }
             let reasons = [
                 ("pagoda", &details.pagoda_reason),
                 ("kernel", &details.kernel_reason),

@@ -1,0 +1,73 @@
+//! Memory written at full speed, and how long it then takes until the process is within its budget again.
+//!
+//! It rests meanwhile: whoever brings it down does so by itself.
+
+use std::fs;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::super::data::{PAGE_WORDS, Pages};
+
+/// Between two looks at itself.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Who is not within its budget by then is never.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is written, and how much may stay.
+#[derive(Args, Debug)]
+pub struct BurstArgs {
+    /// Bytes of data.
+    #[arg(long)]
+    data: u64,
+    /// How well LZ4 compresses it.
+    #[arg(long)]
+    ratio: f64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Anonymous bytes that it may hold afterwards.
+    #[arg(long)]
+    within: u64,
+}
+
+/// Writes the data once. Milliseconds until what is resident of it, and of all else, is within the bound. An error if it never is.
+pub fn burst(args: &BurstArgs) -> anyhow::Result<f64> {
+    let pages = Pages::new(args.seed, args.ratio);
+    let mut memory = vec![0u64; usize::try_from(args.data)? / size_of::<u64>()];
+    let (data, _) = memory.as_chunks_mut::<PAGE_WORDS>();
+    for (page, data) in (0..).zip(&mut *data) {
+        pages.write(page, 1, data);
+    }
+    let written = Instant::now();
+    while anonymous_bytes()? > args.within {
+        if written.elapsed() > PATIENCE {
+            bail!("{PATIENCE:?} after it was written there are {} bytes resident", anonymous_bytes()?);
+        }
+        std::thread::sleep(LOOK);
+    }
+    let took = written.elapsed();
+    black_box(&memory);
+    Ok(took.as_secs_f64() * 1e3)
+}
+
+fn anonymous_bytes() -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status").context("reading what is resident")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
+    let kib = line.trim().trim_end_matches(" kB").parse::<u64>().context("RssAnon is no number")?;
+    Ok(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_within_its_bound_waits_for_nothing() {
+        let args = BurstArgs { data: 1 << 20, ratio: 2.0, seed: 1, within: u64::MAX };
+        assert!(burst(&args).expect("within") >= 0.0);
+        assert!(anonymous_bytes().expect("read") > 0);
+    }
+}

@@ -1,0 +1,82 @@
+//! A process and its forked children within one budget: what they hold together is sampled from outside all the while, what several
+//! share counted once.
+
+use std::time::{Duration, Instant};
+
+use pagoda_linux::testing::process::{fork, wait};
+
+use crate::program::{PAGES_PER_MIB, check, write};
+use crate::run::begin;
+use crate::support::memory::Mapping;
+use crate::support::tree::{Watch, with_descendants};
+
+const BUDGET_MIB: u64 = 64;
+/// What may be over at a sample, beside what was copied on write.
+const OVER_MIB: u64 = 64;
+const CHILDREN: usize = 3;
+/// What each of the four fills, and then writes and checks so often.
+const PAGES: usize = 64 * PAGES_PER_MIB;
+const TIMES: usize = 4;
+/// How fast each fills, which is half a gigabyte a second for all of them: what is taken between two looks is no more than what may
+/// be over.
+const MIB_PER_S: f64 = 128.0;
+/// Seen from outside, all of them have to have been there at once.
+const SAMPLES_LEAST: usize = 20;
+
+/// From outside.
+pub fn is_kept() -> Result<String, String> {
+    let begun = begin(&[], &["-m", "64M"], &["family"])?;
+    let mut watch = Watch::default();
+    let (mut most, mut of_all) = (0, 0);
+    let ended = begun.end_watched(|pagoda| {
+        let held = watch.held(&with_descendants(pagoda)[1..]);
+        most = most.max(held.anonymous_bytes);
+        of_all += usize::from(held.processes > CHILDREN);
+    })?;
+    ended.expect_success()?;
+    if of_all < SAMPLES_LEAST {
+        return Err(format!("all of them were seen {of_all} times only"));
+    }
+    let copied = ended.counter("copied_on_write_peak_bytes")?;
+    if most > ((BUDGET_MIB + OVER_MIB) << 20) + copied {
+        return Err(format!("{most} bytes at a sample, {copied} of them copied on write"));
+    }
+    Ok(format!("{} MiB at most, {} MiB copied on write, {of_all} samples", most >> 20, copied >> 20))
+}
+
+/// In the program.
+pub fn program() -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut mapping = Mapping::new(PAGES).map_err(told)?;
+    write_in_time(&mut mapping);
+    let children: Result<Vec<_>, _> =
+        (0..CHILDREN).map(|_| fork(|| i32::from(fill(&mapping).is_err()))).collect();
+    let right = fill(&mapping);
+    for child in children.map_err(told)? {
+        let status = wait(child).map_err(told)?.as_raw();
+        if status != 0 {
+            return Err(format!("a child ended with status {status:#x}"));
+        }
+    }
+    right
+}
+
+/// Writes all of it, MiB by MiB.
+fn write_in_time(mapping: &mut Mapping) {
+    let begin = Instant::now();
+    for (mib, first) in (0..PAGES).step_by(PAGES_PER_MIB).enumerate() {
+        write(mapping, first..first + PAGES_PER_MIB);
+        let due = Duration::from_secs_f64((mib + 1) as f64 / MIB_PER_S);
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+    }
+}
+
+/// Fills as much again, and checks that and what was there at the fork.
+fn fill(before: &Mapping) -> Result<(), String> {
+    let mut own = Mapping::new(PAGES).map_err(|error| error.to_string())?;
+    for _ in 0..TIMES {
+        write_in_time(&mut own);
+        check(&own, 0..PAGES)?;
+    }
+    check(before, 0..PAGES)
+}
