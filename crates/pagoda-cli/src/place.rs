@@ -5,11 +5,9 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use pagoda::tree::Tree;
+use pagoda::tree::{Tree, place};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::DirectFile;
@@ -20,10 +18,6 @@ use crate::refusal::Refusal;
 /// Names the store directory where `--store-dir` does not.
 pub const STORE_ENV: &str = "PAGODA_STORE";
 const STORE_DEFAULT: &str = "/var/tmp";
-
-/// A tree file of this name is tried so often before the next directory: only leftovers of our own process
-/// number stand in the way.
-const NAMES_MAX: u32 = 4;
 
 /// The store directory: what the command line says, or the environment, or `/var/tmp`. Unless nothing is ever to be
 /// spilled, a direct file is made there for a trial.
@@ -54,12 +48,6 @@ pub fn default_file_limit(directory: &Path) -> Result<Bytes, Refusal> {
     Ok(Bytes::new(free - free / 10))
 }
 
-/// Where tree files are: whichever takes it first of `$XDG_RUNTIME_DIR`, `/dev/shm` and the directory for temporary files.
-pub fn tree_directories(runtime_directory: Option<OsString>) -> impl Iterator<Item = PathBuf> {
-    let runtime_directory = runtime_directory.map(PathBuf::from).filter(|path| path.is_absolute());
-    runtime_directory.into_iter().chain(["/dev/shm".into(), std::env::temp_dir()])
-}
-
 /// The tree of the program to start, in a file that is removed with this value.
 pub struct TreeFile {
     tree: Tree,
@@ -73,26 +61,14 @@ impl TreeFile {
         budget: Bytes,
         base_page: BasePage,
     ) -> Result<Self, Refusal> {
-        let mut failures = Vec::new();
-        for directory in tree_directories(runtime_directory) {
-            for attempt in 0..NAMES_MAX {
-                let path = directory.join(unique_name(attempt));
-                match Tree::create(&path, budget, base_page) {
-                    Ok(tree) => return Ok(Self { tree, path }),
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    Err(error) => {
-                        // It may have been made and not mapped; nobody else uses this name.
-                        let _ = fs::remove_file(&path);
-                        failures.push(format!("{}: {error}", directory.display()));
-                        break;
-                    }
-                }
-            }
-        }
-        Err(Refusal::own(format!(
-            "could not create a counters file ({}); set XDG_RUNTIME_DIR to a directory that can be written",
-            failures.join(", ")
-        )))
+        let made = place::create(runtime_directory, |path| Tree::create(path, budget, base_page));
+        made.map(|(tree, path)| Self { tree, path }).map_err(|failures| {
+            let why = failures.iter().map(|(directory, error)| format!("{}: {error}", directory.display()));
+            Refusal::own(format!(
+                "could not create a counters file ({}); set XDG_RUNTIME_DIR to a directory that can be written",
+                why.collect::<Vec<_>>().join(", ")
+            ))
+        })
     }
     /// The tree.
     pub fn tree(&self) -> Tree {
@@ -111,21 +87,6 @@ impl Drop for TreeFile {
     }
 }
 
-/// Unlikely to be there already; whether it is, `create_new` tells.
-fn unique_name(attempt: u32) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    format!("pagoda-{}-{now:x}-{attempt}", std::process::id())
-}
-
-/// The process number of the `pagoda run` that gave a file this name; `None` if none did.
-pub fn maker_of(name: &str) -> Option<u32> {
-    let mut parts = name.strip_prefix("pagoda-")?.split('-');
-    let (pid, now, attempt) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let whole = parts.next().is_none() && is_hex(now) && attempt.parse::<u32>().is_ok();
-    pid.parse().ok().filter(|_| whole)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -142,16 +103,6 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         drop(file);
         assert_eq!(fs::read_dir(directory.path()).expect("read").count(), 0);
-    }
-
-    #[test]
-    fn a_tree_files_name_tells_who_made_it() {
-        assert_eq!(maker_of(&unique_name(3)), Some(std::process::id()));
-        for name in
-            ["pagoda-7-ff-0-1", "pagoda-7-ff", "pagoda-x-ff-0", "pagoda-7-xx-0", "pagoda-7--0", "other"]
-        {
-            assert_eq!(maker_of(name), None, "{name}");
-        }
     }
 
     #[test]
