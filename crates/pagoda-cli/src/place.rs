@@ -6,12 +6,11 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use pagoda::tree::{Tree, View};
+use pagoda::tree::{Tree, View, place};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::DirectFile;
@@ -22,10 +21,6 @@ use crate::refusal::Refusal;
 /// Names the store directory where `--store-dir` does not.
 pub const STORE_ENV: &str = "PAGODA_STORE";
 const STORE_DEFAULT: &str = "/var/tmp";
-
-/// A tree file of this name is tried so often before the next directory: only leftovers of our own process
-/// number stand in the way.
-const NAMES_MAX: u32 = 4;
 
 /// A tree file that was last written to so lately is left alone: a program may have been started that has not joined it yet.
 const LEFT_FOR: Duration = Duration::from_secs(60);
@@ -62,12 +57,6 @@ pub fn default_file_limit(directory: &Path) -> Result<Bytes, Refusal> {
     Ok(Bytes::new(free - free / 10))
 }
 
-/// Where tree files are: whichever takes it first of `$XDG_RUNTIME_DIR`, `/dev/shm` and the directory for temporary files.
-pub fn tree_directories(runtime_directory: Option<OsString>) -> impl Iterator<Item = PathBuf> {
-    let runtime_directory = runtime_directory.map(PathBuf::from).filter(|path| path.is_absolute());
-    runtime_directory.into_iter().chain(["/dev/shm".into(), std::env::temp_dir()])
-}
-
 /// The tree of the program to start, in a file that is removed with this value.
 pub struct TreeFile {
     tree: Tree,
@@ -81,27 +70,15 @@ impl TreeFile {
         budget: Bytes,
         base_page: BasePage,
     ) -> Result<Self, Refusal> {
-        let mut failures = Vec::new();
-        for directory in tree_directories(runtime_directory) {
-            remove_left(&directory, LEFT_FOR);
-            for attempt in 0..NAMES_MAX {
-                let path = directory.join(unique_name(attempt));
-                match Tree::create(&path, budget, base_page) {
-                    Ok(tree) => return Ok(Self { tree, path }),
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    Err(error) => {
-                        // It may have been made and not mapped; nobody else uses this name.
-                        let _ = fs::remove_file(&path);
-                        failures.push(format!("{}: {error}", directory.display()));
-                        break;
-                    }
-                }
-            }
-        }
-        Err(Refusal::own(format!(
-            "could not create a counters file ({}); set XDG_RUNTIME_DIR to a directory that can be written",
-            failures.join(", ")
-        )))
+        place::directories(runtime_directory.clone()).for_each(|directory| remove_left(&directory, LEFT_FOR));
+        let made = place::create(runtime_directory, |path| Tree::create(path, budget, base_page));
+        made.map(|(tree, path)| Self { tree, path }).map_err(|failures| {
+            let why = failures.iter().map(|(directory, error)| format!("{}: {error}", directory.display()));
+            Refusal::own(format!(
+                "could not create a counters file ({}); set XDG_RUNTIME_DIR to a directory that can be written",
+                why.collect::<Vec<_>>().join(", ")
+            ))
+        })
     }
     /// The tree.
     pub fn tree(&self) -> Tree {
@@ -123,7 +100,8 @@ impl Drop for TreeFile {
 /// Removes the tree files in `directory` whose makers were killed and whose trees have ended.
 fn remove_left(directory: &Path, for_at_least: Duration) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let named = entries.filter_map(|entry| Some((maker_of(entry.file_name().to_str()?)?, entry.path())));
+    let named =
+        entries.filter_map(|entry| Some((place::maker_of(entry.file_name().to_str()?)?, entry.path())));
     for (maker, path) in named.take(LEFT_LOOKS) {
         // A number that was given to another process keeps the file for as long.
         let is_made_by_living = Path::new("/proc").join(maker.to_string()).exists();
@@ -140,21 +118,6 @@ fn is_left(path: &Path, for_at_least: Duration) -> bool {
     let is_own = metadata.is_file() && metadata.uid() == rustix::process::geteuid().as_raw();
     let is_old = metadata.modified().is_ok_and(|at| at.elapsed().is_ok_and(|since| since >= for_at_least));
     is_own && is_old && View::read(path).is_ok_and(|view| view.members.is_empty())
-}
-
-/// Unlikely to be there already; whether it is, `create_new` tells.
-fn unique_name(attempt: u32) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    format!("pagoda-{}-{now:x}-{attempt}", std::process::id())
-}
-
-/// The process number of the `pagoda run` that gave a file this name; `None` if none did.
-pub fn maker_of(name: &str) -> Option<u32> {
-    let mut parts = name.strip_prefix("pagoda-")?.split('-');
-    let (pid, now, attempt) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let whole = parts.next().is_none() && is_hex(now) && attempt.parse::<u32>().is_ok();
-    pid.parse().ok().filter(|_| whole)
 }
 
 #[cfg(test)]
@@ -176,21 +139,11 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_files_name_tells_who_made_it() {
-        assert_eq!(maker_of(&unique_name(3)), Some(std::process::id()));
-        for name in
-            ["pagoda-7-ff-0-1", "pagoda-7-ff", "pagoda-x-ff-0", "pagoda-7-xx-0", "pagoda-7--0", "other"]
-        {
-            assert_eq!(maker_of(name), None, "{name}");
-        }
-    }
-
-    #[test]
     fn what_a_killed_maker_left_is_removed_once_its_tree_has_ended() {
         let directory = tempfile::tempdir().expect("a directory");
         // Above the largest number that Linux gives.
         let path = directory.path().join("pagoda-4194305-ff-0");
-        let of_living = directory.path().join(unique_name(0));
+        let of_living = directory.path().join(format!("pagoda-{}-ff-0", std::process::id()));
         let tree = Tree::create(&path, Bytes::gib(1), BasePage::K64).expect("made");
         Tree::create(&of_living, Bytes::gib(1), BasePage::K64).expect("made");
         fs::write(directory.path().join("pagoda-4194305-ff-1"), "another's").expect("written");

@@ -30,3 +30,8 @@ pub mod size;
 pub mod stretch;
 pub mod watermark;
 pub mod zone;
+
+/// The README, whose example is tested with those of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

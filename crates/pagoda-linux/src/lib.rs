@@ -61,3 +61,8 @@ pub mod words;
 pub mod zero_scan;
 pub mod zram;
 pub mod zstd;
+
+/// The README, whose example is tested with those of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -78,3 +78,8 @@ pub use send::{SendOptions, send};
 pub use source::{ImageSource, Source};
 pub use tls::{ClientTls, Credentials, ServerTls};
 pub use token::{Token, TokenTooShort};
+
+/// The README, whose example is tested with those of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -3,14 +3,15 @@
 //! An owner is a region of a library, or all of a process. Its account outlives it, because work that it caused may be done
 //! after it is gone. Everything is also summed up in the [counters](crate::counters). Nothing here may ever decide anything.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use pagoda_linux::lock::Lock;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::now_ns;
 
 use crate::counters::{Counter, Counters};
+use crate::moving::Moving;
 use crate::store::Freed;
 
 /// What the release of one owner's stored pages took so far. Times are those of the monotonic clock, in nanoseconds.
@@ -51,6 +52,8 @@ pub struct Account {
     lock_wait_ns: AtomicU64,
     frames_back_ns: AtomicU64,
     stored_back_ns: AtomicU64,
+    /// How the owner is being moved, as long as it is.
+    moving: Lock<Weak<Moving>>,
 }
 
 impl Account {
@@ -68,7 +71,17 @@ impl Account {
             lock_wait_ns: zero(),
             frames_back_ns: zero(),
             stored_back_ns: zero(),
+            moving: Lock::new(Weak::new()),
         }
+    }
+
+    /// It is being moved, as long as somebody keeps `moving`.
+    #[cfg(feature = "migrate")]
+    pub(crate) fn moves(&self, moving: &Arc<Moving>) {
+        *self.moving.lock() = Arc::downgrade(moving);
+    }
+    pub(crate) fn moving(&self) -> Option<Arc<Moving>> {
+        self.moving.lock().upgrade()
     }
 
     /// What it says now: each number is right, two of them may be a moment apart.
@@ -151,6 +164,19 @@ impl Owners {
     /// The region is closed.
     pub(crate) fn leave(&self, account: &Arc<Account>) {
         self.regions.lock().retain(|(_, known)| !Arc::ptr_eq(known, account));
+    }
+    /// The `most` largest regions, and how many there are.
+    pub(crate) fn largest(&self, most: usize) -> (Vec<(PageRange, Arc<Account>)>, usize) {
+        let regions = self.regions.lock();
+        let mut largest: Vec<_> = regions.iter().collect();
+        // By address where they are as large, so that they stay in their places.
+        let order = |(range, _): &&(PageRange, _)| (std::cmp::Reverse(range.len()), range.start());
+        if largest.len() > most {
+            largest.select_nth_unstable_by_key(most, order);
+            largest.truncate(most);
+        }
+        largest.sort_unstable_by_key(order);
+        (largest.into_iter().cloned().collect(), regions.len())
     }
     /// Who has the memory at `address`.
     pub(crate) fn at(&self, address: usize) -> Arc<Account> {

@@ -6,6 +6,7 @@
 //! here may ever decide anything: the engine never reads a counter back to act on it (it has its own ledger).
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::latency;
@@ -119,8 +120,8 @@ macro_rules! counters {
 
 /// Where counters lie: [`COUNT`] words, and [`LATENCY_WORDS`] of the histograms.
 enum Words {
-    /// One behind the other.
-    Private(SharedWords),
+    /// In a mapping that goes with them: from these words of it on.
+    Owned { words: Arc<SharedWords>, counters: usize, latencies: usize },
     /// In a tree file.
     Member { counters: &'static [AtomicU64], latencies: &'static [AtomicU64] },
 }
@@ -128,13 +129,13 @@ enum Words {
 impl Words {
     fn counters(&self) -> &[AtomicU64] {
         match self {
-            Self::Private(words) => &words[..COUNT],
+            Self::Owned { words, counters, .. } => &words[*counters..][..COUNT],
             Self::Member { counters, .. } => counters,
         }
     }
     fn latencies(&self) -> &[AtomicU64] {
         match self {
-            Self::Private(words) => &words[COUNT..],
+            Self::Owned { words, latencies, .. } => &words[*latencies..][..LATENCY_WORDS],
             Self::Member { latencies, .. } => latencies,
         }
     }
@@ -148,7 +149,12 @@ pub struct Counters {
 impl Counters {
     /// Counters that only this process sees.
     pub fn private() -> io::Result<Self> {
-        Ok(Self { words: Words::Private(SharedWords::anonymous(COUNT + LATENCY_WORDS)?) })
+        Ok(Self::within(Arc::new(SharedWords::anonymous(COUNT + LATENCY_WORDS)?), 0, COUNT))
+    }
+    /// Counters that lie in a mapping of this process, one behind the other from the word at `counters` on; the histograms from that
+    /// at `latencies` on.
+    pub(crate) fn within(words: Arc<SharedWords>, counters: usize, latencies: usize) -> Self {
+        Self { words: Words::Owned { words, counters, latencies } }
     }
     /// The counters of a member of a tree. Panics if these are not [`COUNT`] and [`LATENCY_WORDS`] words.
     pub(crate) fn of_member(counters: &'static [AtomicU64], latencies: &'static [AtomicU64]) -> Self {

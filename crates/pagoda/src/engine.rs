@@ -8,8 +8,9 @@
 //! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
-//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of owners; that of
-//!    what is owed, then what is wanted of it; what is to be read ahead of a file; the reader of what is empty in children
+//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of owners, then how
+//!    one of them is moved; the list of what is owed, then what is wanted of it; what is to be read ahead of a file; the reader of what
+//!    is empty in children
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
 //! must never do the work itself: faults, events, reclaim and adoption each have their own.
@@ -64,6 +65,8 @@ pub(crate) struct Engine {
     pub(crate) clears: Clears,
     /// Rings when a frame that was cleared ahead is taken.
     pub(crate) clear_bell: Bell,
+    /// Rings when who publishes is to end.
+    pub(crate) publish_bell: Bell,
     /// Tells whether a range is one huge page; None where the kernel does not say.
     pub(crate) huge_scan: Mutex<Option<PagemapScanner>>,
     pub(crate) store: TieredStore,
@@ -154,6 +157,7 @@ impl Engine {
             clearer: Clearer::for_this_processor(),
             clears: Clears::default(),
             clear_bell: Bell::default(),
+            publish_bell: Bell::default(),
             huge_scan: Mutex::new((huge_slots > 0).then(PagemapScanner::new).and_then(Result::ok)),
             store,
             ledger: Ledger::new(budget.get()),

@@ -33,6 +33,23 @@
 //! tables and stacks, nor the rest of the program. A burst may exceed it for a moment: what is in flight is counted
 //! when it has arrived.
 //!
+//! # Who looks from outside
+//! A manager that [publishes](ManagerBuilder::publish) is shown by `pagoda top` with all its figures, its regions, and how those that are
+//! being moved get on. Looking costs it nothing.
+//!
+//! ```
+//! use pagoda::{Bytes, Manager};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # if !pagoda::userfaultfd_allows_managers() { return Ok(()); }
+//! let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).publish(true).build()?;
+//! let region = manager.region(Bytes::mib(256)).create()?;
+//! // `pagoda top` shows this process, its 64 MiB of budget, and the region.
+//! # drop(region);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Faults of system calls
 //! A manager that is built with [`user_mode_only`](ManagerBuilder::user_mode_only) needs no privilege on stock kernels.
 //! The price: a system call that is handed an address in a region fails with `EFAULT` where the page is out.
@@ -92,12 +109,14 @@ mod ledger;
 pub mod manager;
 #[cfg(feature = "migrate")]
 pub mod migrate;
+mod moving;
 mod order;
 #[cfg_attr(not(feature = "migrate"), path = "owed_none.rs")]
 mod owed;
 mod page_out;
 pub mod pins;
 pub mod process_engine;
+mod publish;
 mod reclaim;
 mod reclaimer;
 pub mod region;

@@ -23,6 +23,7 @@ use crate::error::{Errno, StartError, StopReason};
 use crate::in_thread::InThread;
 use crate::region::RegionBuilder;
 use crate::store::{RemoteAddress, Scratch};
+use crate::tree::LibraryFile;
 use crate::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
 
 /// The name of the thread that reclaims.
@@ -34,6 +35,7 @@ pub struct ManagerBuilder {
     config: Config,
     mode: Mode,
     policies: Policies,
+    publishes: bool,
 }
 
 impl ManagerBuilder {
@@ -141,6 +143,15 @@ impl ManagerBuilder {
         self.policies.clearing.ahead_percent = percent.min(100);
         self
     }
+    /// Shows the manager to `pagoda top` of the same user, which finds a file of some OS pages in `XDG_RUNTIME_DIR`, `/dev/shm` or the
+    /// directory for temporary files: this process with the manager's figures, the 16 largest regions, and how their migrations
+    /// get on. A thread of its own writes what it sees there ten times a second, in well below a millisecond each; that somebody reads
+    /// it costs nothing. The file goes with the manager. What a process leaves that ends without dropping it is passed over.
+    #[must_use]
+    pub fn publish(mut self, yes: bool) -> Self {
+        self.publishes = yes;
+        self
+    }
     /// Makes the manager and starts its threads.
     ///
     /// # Errors
@@ -151,8 +162,16 @@ impl ManagerBuilder {
             let sum = zones.iter().try_fold(0u64, |sum, zone| sum.checked_add(zone.bytes.get()));
             self.config.budget = Bytes::new(sum.ok_or(StartError::ZonesUnfit)?);
         }
-        let counters =
-            Arc::new(Counters::private().map_err(|error| StartError::AddressSpace(Errno::from(&error)))?);
+        let published = self.publishes.then(|| {
+            LibraryFile::create(self.config.budget, self.config.base_page)
+                .map_err(|error| StartError::Publish(Errno::from(&error)))
+        });
+        let published = published.transpose()?;
+        let counters = match &published {
+            Some(file) => file.counters(),
+            None => Counters::private().map_err(|error| StartError::AddressSpace(Errno::from(&error)))?,
+        };
+        let counters = Arc::new(counters);
         let adoption = pagoda_linux::region_memory::own_regions();
         // A library's threads use the program's allocator, whose locks a thread that forks holds while it waits for us: a
         // child gets none of the regions instead.
@@ -186,6 +205,9 @@ impl ManagerBuilder {
             shared.spawn("pagoda-clear", base, |engine, _| engine.clear_ahead())?;
         }
         shared.spawn("pagoda-keep", base, |engine, _| engine.store.keep(&engine.quit_handlers))?;
+        if let Some(file) = published {
+            shared.spawn("pagoda-publish", base, move |engine, _| engine.publish(&file))?;
+        }
         Ok(Manager { shared })
     }
 }
@@ -229,6 +251,7 @@ impl Drop for Shared {
         self.engine.quit.store(true, Ordering::Release);
         self.engine.bell.ring();
         self.engine.clear_bell.ring();
+        self.engine.publish_bell.ring();
         let mut threads =
             std::mem::take(&mut *self.threads.lock().expect("nothing panics with this lock held"));
         // The reclaimer may wait for a handler, so that those end when it has. A thread that panicked has ended the process
@@ -287,7 +310,7 @@ impl Manager {
             trace: None,
         };
         let policies = Policies { fault_around: true, by_density: true, ..Policies::default() };
-        ManagerBuilder { config, mode: Mode::Full, policies }
+        ManagerBuilder { config, mode: Mode::Full, policies, publishes: false }
     }
 
     /// Begins a region of `len`, rounded up to whole base pages. It reads as zero and takes no memory yet.

@@ -1,8 +1,10 @@
 //! The tree file: what the processes below one `pagoda run` know of each other, and all that they share.
 //!
 //! ```text
-//!   header | identities | uses | claims | places: the counters of one process each | latencies: the histograms of each
+//!   header | identities | uses | claims | places: the counters of one process each | latencies: the histograms of each | regions
 //! ```
+//! The regions are those of a library's manager, whose file has that one member ([`LibraryFile`]); a `pagoda run` has none.
+//!
 //! A process is a *member* while its identity (its number and its start, in one word) stands at an index of
 //! `identities`; what stands at that index elsewhere is its own to write. There is no lock that a killed process could
 //! hold and nobody in charge: a place is taken by compare-and-swap from 0, and freed by compare-and-swap from the identity of
@@ -17,7 +19,9 @@
 //!
 //! This module must never wait for another process. Whoever is no member looks at the file by a [`View`].
 
+mod library;
 mod member;
+pub mod place;
 mod sums;
 mod view;
 
@@ -31,8 +35,11 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::identity::{self, Identity};
 use pagoda_linux::shared_file::SharedWords;
 
+pub use library::{MigrationState, MigrationView, REGIONS_SHOWN_MOST, RegionView, RegionsView};
 pub use member::{Member, ShareKeeper};
 pub use view::{MemberView, View, ViewError};
+
+pub(crate) use library::LibraryFile;
 
 use member::publish_unlimited;
 use sums::Sums;
@@ -45,7 +52,7 @@ use crate::latencies::{LATENCY_WORDS, Latencies};
 pub const MEMBERS_MAX: usize = 1024;
 
 /// Of this layout; a process that finds another number leaves the file alone.
-const MAGIC: u64 = u64::from_le_bytes(*b"pagoda08");
+const MAGIC: u64 = u64::from_le_bytes(*b"pagoda09");
 
 /// Words of the header.
 #[derive(Clone, Copy)]
@@ -65,6 +72,8 @@ enum Header {
     UnmanagedEnded,
     /// The first error code of a member that ended by it, and its error number in the upper half.
     Failure,
+    /// Not 0 in the file of a library's manager.
+    Library,
 }
 
 const HEADER_WORDS: usize = 64;
@@ -83,8 +92,20 @@ const PLACE_WORDS: usize = (COUNT + 2).next_multiple_of(8);
 /// Behind all places, so that processes without an engine, which are the most, touch nothing of theirs.
 const LATENCIES: usize = PLACES + MEMBERS_MAX * PLACE_WORDS;
 
+const REGIONS: usize = LATENCIES + MEMBERS_MAX * LATENCY_WORDS;
+
 /// About 14 MiB of address space, of which a page for every six members is ever touched, and up to four for each engine.
-const WORDS: usize = LATENCIES + MEMBERS_MAX * LATENCY_WORDS;
+const WORDS: usize = REGIONS + library::REGIONS_WORDS;
+
+/// Makes a tree's file and its header, but for the word that says it is whole.
+fn create(path: &Path, budget: Bytes, base_page: BasePage) -> io::Result<SharedWords> {
+    let words = SharedWords::create(path, WORDS)?;
+    let header = |word: Header, value| words[word as usize].store(value, SeqCst);
+    header(Header::BudgetBytes, budget.get());
+    header(Header::BasePageBytes, base_page.bytes() as u64);
+    header(Header::Namespaces, identity::namespaces()?);
+    Ok(words)
+}
 
 /// A tree file, mapped for the life of this process.
 #[derive(Clone, Copy)]
@@ -98,12 +119,9 @@ impl Tree {
     /// # Errors
     /// The file exists, or can't be made or mapped; there is no `/proc`.
     pub fn create(path: &Path, budget: Bytes, base_page: BasePage) -> io::Result<Self> {
-        let tree = Self { words: SharedWords::create(path, WORDS)?.leak() };
-        tree.header(Header::BudgetBytes).store(budget.get(), SeqCst);
-        tree.header(Header::BasePageBytes).store(base_page.bytes() as u64, SeqCst);
-        tree.header(Header::Namespaces).store(identity::namespaces()?, SeqCst);
-        tree.header(Header::Magic).store(MAGIC, SeqCst);
-        Ok(tree)
+        let words = create(path, budget, base_page)?.leak();
+        words[Header::Magic as usize].store(MAGIC, SeqCst);
+        Ok(Self { words })
     }
 
     /// Opens the file of a tree.

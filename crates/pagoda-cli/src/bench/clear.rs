@@ -44,20 +44,26 @@ const CYCLED_PER_CACHE: u64 = 16;
 const CACHE_ASSUMED: u64 = 32 << 20;
 
 /// What `--help` says of the keys.
-const KEYS: &str = "\
+pub(super) const KEYS: &str = "\
 Keys of the JSON, medians of the rounds:
   orders.ORDER, pressure.ORDER  alone, and beside thrashers of the cache; of ascending, converge, reverse-in-page, neighbourhood,
                               streaming: clear_us, first_touch_ns, first_touch_ratio_vs_ascending, write_all_us, total_us, user_s,
-                              cleared_after_target_max, extents_max, bytes_in_fault, targets and perf; if that is missing perf_reason
-                              says why
-  orders.prezeroed            frames that were cleared ahead: taken_percent, first_touch_ns, write_all_us, clearing_cpu_us
-  choice                      by how many clear at once: streaming_us, neighbourhood_us, chosen_us, chosen_streaming_percent and
+                              cleared_after_target_max, extents_max, bytes_in_fault, frames, targets (first, middle, random) and perf
+                              (ipc, cache_miss_percent); if that is missing perf_reason says why
+  orders.prezeroed, pressure.prezeroed  frames that were cleared ahead: taken_percent, first_touch_ns, write_all_us, clearing_cpu_us,
+                              bytes_in_fault, and kernel_thp_write_all_us of the kernel's huge pages
+  choice                      by clearing_at_once: streaming_us, neighbourhood_us, chosen_us, chosen_streaming_percent and
                               ratio_chosen_vs_better of the rounds that count
   fault                       from touch to return of 2 MiB: kernel_4k_us of one OS page, kernel_thp_us, pagoda_us and in_thread_us
-                              cleared in the fault, …_prezeroed_us ahead, and their ratios to kernel_thp_us
+                              cleared in the fault, pagoda_prezeroed_us and in_thread_prezeroed_us ahead, and over kernel_thp_us
+                              ratio_vs_thp, ratio_in_thread_vs_thp, ratio_prezeroed_vs_thp, ratio_in_thread_prezeroed_vs_thp
   base                        base pages, by busy_threads: touch_us and whole_us of kernel, pagoda and in_thread, and with a frame that
-                              is ready; ratio_ready, ratio_in_thread_ready; ready_cpu_us of getting one ready
-  anon_w_seq                  by processes: …_gib_s of the kernel and of each order, ratios to ascending and of the best to the kernel
+                              is ready, pagoda_ready and in_thread_ready; ratio_ready, ratio_in_thread_ready; ready_cpu_us of
+                              getting one ready
+  anon_w_seq                  by processes, each with llc_bytes_per_process and area_bytes_per_process: kernel_thp_gib_s, and
+                              ascending_gib_s, converge_gib_s, reverse_in_page_gib_s, neighbourhood_gib_s, streaming_gib_s, over
+                              ascending ratio_converge_vs_ascending, ratio_reverse_in_page_vs_ascending,
+                              ratio_neighbourhood_vs_ascending, ratio_streaming_vs_ascending; best, and ratio_best_vs_kernel
   thrashers, llc_bytes, cycled_bytes, clock_ns, cached_kernel, streaming_kernel, rounds  what was run, and how this processor clears";
 
 /// What to measure.
@@ -107,7 +113,7 @@ struct Clear {
     bench: &'static str,
     orders: AllOrders,
     /// The same beside threads that thrash the cache.
-    pressure: Orders,
+    pressure: AllOrders,
     /// The order that is chosen, by how many clear at the same time.
     choice: Vec<choice::Row>,
     /// From touch to return.
@@ -134,7 +140,7 @@ pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let rounds = args.rounds.map_or(if args.quick { 1 } else { 7 }, usize::from);
     let llc_bytes = last_level_cache_bytes().unwrap_or(CACHE_ASSUMED);
-    let steps = (3 + choice::CROWDS + 2) * (rounds + 1) + anon_w_seq::ROWS;
+    let steps = (4 + choice::CROWDS + 2) * (rounds + 1) + anon_w_seq::ROWS;
     let setup = Setup {
         program: command::this_program()?,
         rounds,
@@ -190,7 +196,8 @@ impl Clear {
         part("orders");
         let (orders, perf_reason) = orders::measure(setup, 0, cancel)?;
         part("pressure");
-        let (pressure, _) = orders::measure(setup, thrashers, cancel)?;
+        let (beside, _) = orders::measure(setup, thrashers, cancel)?;
+        let pressure = AllOrders { orders: beside, prezeroed: fault::prezeroed(setup, thrashers, cancel)? };
         part("choice");
         let choice = choice::measure(setup, cores, cancel)?;
         part("base");

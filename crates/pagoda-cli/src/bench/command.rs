@@ -38,6 +38,28 @@ pub fn expect_documented(keys: &str, json: &serde_json::Value) {
     assert!(count > 4, "{count} keys");
 }
 
+/// Checks the other way round: each key of the figures, on whatever level, is a word of what `--help` says, but for `_spread`.
+#[cfg(test)]
+pub fn expect_words_for(help: &str, json: &serde_json::Value) {
+    use serde_json::Value;
+    let words: std::collections::BTreeSet<&str> =
+        help.split(|char: char| !(char.is_alphanumeric() || "_-".contains(char))).collect();
+    let mut rest = vec![json];
+    while let Some(value) = rest.pop() {
+        match value {
+            Value::Object(members) => {
+                for (key, value) in members {
+                    let is_word = words.contains(key.strip_suffix("_spread").unwrap_or(key));
+                    assert!(is_word, "nobody says what {key} is");
+                    rest.push(value);
+                }
+            }
+            Value::Array(values) => rest.extend(values),
+            _ => {}
+        }
+    }
+}
+
 /// Prints what was found out: JSON on one line, or the table for people.
 pub fn print<R: Serialize>(report: &R, json: bool, table: impl FnOnce(&R) -> String) -> anyhow::Result<()> {
     if json {

@@ -54,8 +54,16 @@ use no_pressure::NoPressure;
 use process::{Cancel, Cancelled};
 use report::{Report, Setting};
 
+/// What `--help` says of the keys that all have.
+const COMMON_KEYS: &str = "\
+Each bench prints JSON with --json, and `--help` of it says what its keys are. Keys of all of them:
+  bench, quick                which one it is, and whether it was a short run
+  machine                     what it ran on: cpu, cores, memory_bytes, kernel, governor of the frequency, transparent_huge_pages,
+                              page_cluster (the kernel's swap readahead), cgroup (its version); null where there is none";
+
 /// What to measure.
 #[derive(Args, Debug)]
+#[command(after_long_help = COMMON_KEYS)]
 pub struct BenchArgs {
     #[command(subcommand)]
     bench: Option<Bench>,
@@ -83,7 +91,7 @@ enum Bench {
     /// The JSON has `counting_ns`, the counting calls of one fault by one thread, `counting_at_once_ns`, the same while all handlers do
     /// nothing else, `clock_ns`, one read of the clock, `service_us`, the median time of a fault in a managed program,
     /// `counting_percent`, the calls over that, and `timing_percent`, the calls and the clock over it; each with the least and the
-    /// greatest of the rounds in `_spread`.
+    /// greatest of the rounds in `_spread`. `faults` of a round, `handlers` and `rounds` say what was run.
     Counters(counters::CountersArgs),
     /// Every bench, one HTML page of all their figures, and a heat map of a traced program
     All(all::AllArgs),
@@ -168,6 +176,14 @@ const PROGRAM_PAIRS: usize = 7;
 /// What there is, as `pagoda bench` without a name prints it.
 pub fn list() -> String {
     list::text()
+}
+
+/// What `--help` says of a bench, and of all.
+#[cfg(test)]
+fn help(name: &str) -> String {
+    let mut command = BenchArgs::augment_args(clap::Command::new("bench"));
+    let bench = command.find_subcommand_mut(name).expect("there is one of that name");
+    bench.render_long_help().to_string() + COMMON_KEYS
 }
 
 /// Runs a benchmark. Exit status 1 if Pagoda's side failed anywhere, 128 + n after a signal.

@@ -46,7 +46,9 @@ Keys of the JSON, medians of the pairs; what is missing is null, and its reason 
                               half_s with half of it (null with --quick and where that is less than the least budget), and
                               half_exceeded_mib over that
   redis_bgsave                while a server saves, in half of its native peak: native_ops, pagoda_ops, kernel_ops, native_p99_ms,
-                              p99_ms of Pagoda, kernel_p99_ms, budget_exceeded_mib, budget_bytes
+                              p99_ms of Pagoda, kernel_p99_ms, budget_exceeded_mib, budget_bytes; with enough_bytes, 1.2 times
+                              native_peak_bytes: enough_ops and enough_p99_ms of Pagoda, and ratio, native_ops over enough_ops, with
+                              its ratio_spread
   pairs, quick, machine       what was run, and where";
 
 /// What to measure.
@@ -288,6 +290,7 @@ impl Bench<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::command;
     use super::*;
 
     #[test]
@@ -302,6 +305,25 @@ mod tests {
         assert_eq!(json["reason"], "nowhere to be found");
         let calls = serde_json::to_value(bench.calls(1, missing()).expect("an outcome")).expect("json");
         assert!(calls["native"].is_null() && calls["reason"] == "nowhere to be found");
+    }
+
+    #[test]
+    fn each_key_is_in_the_help() {
+        let tree = Tree {
+            bench: "tree",
+            fork_ms: Calls::default(),
+            spawn_storm: Outcome::default(),
+            redis_bgsave: Bgsave::default(),
+            build: Outcome::default(),
+            jvm: Outcome::default(),
+            node: Outcome::default(),
+            pairs: 1,
+            quick: true,
+            machine: Machine::this(),
+        };
+        let json = serde_json::to_value(&tree).expect("json");
+        command::expect_documented(KEYS, &json);
+        command::expect_words_for(&crate::bench::help("tree"), &json);
     }
 
     #[test]

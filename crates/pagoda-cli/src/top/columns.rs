@@ -69,13 +69,24 @@ pub struct Column {
     pub width: u16,
     /// Where there is no room for all, those of the greatest rank go first.
     rank: u8,
-    pub value: fn(&Row) -> Value,
+    value: fn(&Row) -> Value,
 }
 
+/// Columns of which something is known of a region.
+const OF_REGIONS: [&str; 7] = ["PID", "NAME", "STATUS", "HELD", "RESIDENT", "STAGED", "STORED"];
+
 impl Column {
+    /// What it shows of a row.
+    pub fn of(&self, row: &Row) -> Value {
+        if row.region.is_some() && !OF_REGIONS.contains(&self.title) {
+            return Value::Ratio(None);
+        }
+        (self.value)(row)
+    }
+
     /// Texts stand left, numbers right.
     pub fn is_text(&self) -> bool {
-        matches!((self.value)(&Row::default()), Value::Text(_))
+        matches!(self.of(&Row::default()), Value::Text(_))
     }
 }
 

@@ -14,6 +14,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 use super::columns::{COLUMNS, Column, fitting};
 use super::rows::{Group, Row};
 use super::state::{Line, State};
+use super::words;
 
 /// Lines below the table, without those of zones.
 const DETAIL_LINES: u16 = 9;
@@ -79,7 +80,7 @@ fn heading(picture: &Picture, state: &State) -> String {
 
 fn nothing(picture: &Picture, state: &State) -> String {
     if state.filter.is_empty() {
-        "no program runs under `pagoda run` of this user".to_owned()
+        "no program runs under `pagoda run` of this user, and none publishes".to_owned()
     } else {
         format!("none of {} trees has a process that the filter lets pass", picture.groups.len())
     }
@@ -109,7 +110,7 @@ fn draw_table(frame: &mut Frame, area: Rect, lines: &[Line], selected: usize, st
     });
     let rows = lines.iter().map(|line| {
         let cells = columns.iter().map(|column| {
-            let text = (column.value)(line.row).to_string();
+            let text = column.of(line.row).to_string();
             let indent = if line.is_tree || column.title != "NAME" { "" } else { "  " };
             cell(column, format!("{indent}{text}"))
         });
@@ -127,9 +128,15 @@ fn draw_table(frame: &mut Frame, area: Rect, lines: &[Line], selected: usize, st
 /// The selected line: what has no column, or none that there was room for. Eighty characters hold a line as a rule.
 fn in_words(line: &Line) -> Vec<TextLine<'static>> {
     let row = line.row;
+    if let Some(region) = &row.region {
+        let whose = format!("{}: {}", row.pid, words::region(region));
+        let held = words::region_held(region);
+        let moved = region.migration.as_ref().map(words::migration).unwrap_or_default();
+        return [String::new(), whose, held].into_iter().chain(moved).map(TextLine::from).collect();
+    }
     let bytes = |count: u64| Bytes::new(count).to_string();
     let (whose, claimed) = if line.is_tree {
-        ("budget", format!(", claimed {}", bytes(line.group.claimed_bytes)))
+        ("budget", format!(", claimed {}{}", bytes(line.group.claimed_bytes), words::regions(line.group)))
     } else {
         ("share", String::new())
     };
@@ -157,46 +164,8 @@ fn in_words(line: &Line) -> Vec<TextLine<'static>> {
         bytes(row.spilled_bytes),
         bytes(row.release_queued_bytes),
     );
-    let free = format!(
-        "free {}, ready frames {}; min {}, low {}, high {}{}",
-        bytes(row.free_bytes),
-        bytes(row.ready_bytes),
-        bytes(row.free_min_bytes),
-        bytes(row.free_low_bytes),
-        bytes(row.free_high_bytes),
-        mark(row.free_bytes, row.free_low_bytes, row.free_high_bytes),
-    );
-    let lines = [String::new(), held, resident, stored, free].into_iter().chain(rates(row)).chain(zones(row));
-    lines.map(TextLine::from).collect()
-}
-
-/// Where what is free stands among the watermarks: reclaim starts below low and runs until high.
-fn mark(free: u64, low: u64, high: u64) -> &'static str {
-    if high == 0 {
-        ""
-    } else if free < low {
-        ": below low"
-    } else if free < high {
-        ": below high"
-    } else {
-        ": above high"
-    }
-}
-
-/// A line for each zone, by its number among those that were named: no counter has the name.
-fn zones(row: &Row) -> impl Iterator<Item = String> {
-    let bytes = |count: u64| Bytes::new(count).to_string();
-    row.zones.iter().enumerate().map(move |(number, zone)| {
-        format!(
-            "zone {number} of {}: held {}, free {}; low {}, high {}{}",
-            bytes(zone.bytes),
-            bytes(zone.held_bytes),
-            bytes(zone.free_bytes),
-            bytes(zone.low_bytes),
-            bytes(zone.high_bytes),
-            mark(zone.free_bytes, zone.low_bytes, zone.high_bytes),
-        )
-    })
+    let lines = [String::new(), held, resident, stored, words::free(row)].into_iter();
+    lines.chain(rates(row)).chain(words::zones(row)).map(TextLine::from).collect()
 }
 
 fn rates(row: &Row) -> Vec<String> {

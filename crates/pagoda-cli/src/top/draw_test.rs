@@ -3,7 +3,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 
-use super::super::rows::{Rates, Zone};
+use super::super::rows::{Migration, Pace, Rates, Region, Sender, Zone};
 use super::*;
 use crate::latency::{LatencyUs, Percentiles};
 
@@ -33,6 +33,7 @@ fn member(pid: u32, name: &str, mib: u64) -> Row {
         copied_on_write_bytes: 0,
         zones: Vec::new(),
         rates: None,
+        region: None,
     }
 }
 
@@ -63,11 +64,15 @@ fn groups() -> Vec<Group> {
             tree: tree(4000, "sort", 64),
             claimed_bytes: 63 << 20,
             members: vec![Row { rates: Some(rates), ..member(4001, "sort", 60) }, member(4002, "sh", 2)],
+            file: "/run/pagoda-4000-1-0".into(),
+            ..Group::default()
         },
         Group {
             tree: tree(4100, "python3", 2048),
             claimed_bytes: 2 << 30,
             members: vec![member(4101, "python3", 2047)],
+            file: "/run/pagoda-4100-1-0".into(),
+            ..Group::default()
         },
     ]
 }
@@ -149,6 +154,48 @@ fn zones_are_told_below_what_they_are_of_where_there_is_room() {
     assert_eq!(line_of(&shown, "claimed"), line_of(&other, "claimed"));
     let without = text(&screen(80, 17, &zoned(), &[], &State::default()));
     assert!(without == USUAL, "it shows\n{without}");
+}
+
+#[test]
+fn a_region_that_is_selected_is_told_with_its_migration() {
+    let pace = Pace { sent_bytes_s: 500 << 20, written_bytes_s: 20 << 20, downtime_ms: 24.0 };
+    let sender = Some(Sender { rounds: 3, left_bytes: 12 << 20, pace: Some(pace) });
+    let migration = Some(Migration { state: "sending", wire_bytes: 90 << 20, sender });
+    let region = Region {
+        start: 0x7f00_0000_0000,
+        bytes: 64 << 20,
+        resident_bytes: 4 << 20,
+        staged_bytes: 0,
+        stored_bytes: 2 << 20,
+        migration,
+    };
+    let row = Row {
+        pid: 4100,
+        name: format!("{:#x}", region.start),
+        status: "sending",
+        held_bytes: 6 << 20,
+        stored_bytes: 2 << 20,
+        region: Some(region),
+        ..Row::default()
+    };
+    let mut groups = groups();
+    (groups[1].regions_count, groups[1].regions) = (1, vec![row]);
+    let mut state = State::default();
+    for _ in 0..2 {
+        state.key(KeyEvent::from(KeyCode::Down), &state.arrange(&groups));
+    }
+    let shown = text(&screen(80, 18, &groups, &[], &state));
+    for line in [
+        "   4100   0x7f0000000000         -         -      6MiB      2MiB        -",
+        "4100: region 0x7f0000000000-0x7f0004000000 of 64 MiB",
+        "resident 4 MiB, staged 0 B, stored 2 MiB",
+        "sending: 3 rounds done, 12 MiB left, 90 MiB on the wire",
+        "sent 500 MiB/s, written 20 MiB/s; downtime expected 24.0 ms",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
+    }
+    let tree = text(&screen(100, 18, &groups, &[], &State::default()));
+    assert!(tree.contains("claimed 2 GiB, 1 regions, anonymous"), "{tree}");
 }
 
 #[test]

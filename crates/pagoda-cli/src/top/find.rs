@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use pagoda::tree::View;
-
-use crate::place::{maker_of, tree_directories};
+use pagoda::tree::place::{directories, maker_of};
 
 /// Trees that are shown at most: more than anyone reads.
 const TREES_MAX: usize = 64;
@@ -34,7 +33,7 @@ pub struct Look {
 pub struct Tree {
     /// Its file, whose name is never used twice.
     pub path: PathBuf,
-    /// The process number of the `pagoda run` that made it.
+    /// The process number of the `pagoda run` that made it, or of the process whose manager did.
     pub maker: u32,
     /// What its file says.
     pub view: View,
@@ -55,17 +54,17 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Everywhere that a `pagoda run` with this environment would make a tree file; `only` the tree that has this process.
+    /// Everywhere that a `pagoda run` or a manager with this environment would make a tree file; `only` the tree that has this process.
     pub fn new(runtime_directory: Option<OsString>, only: Option<u32>) -> Self {
-        let mut directories: Vec<PathBuf> = Vec::new();
-        for directory in tree_directories(runtime_directory) {
+        let mut known: Vec<PathBuf> = Vec::new();
+        for directory in directories(runtime_directory) {
             // Two names of one directory would show its trees twice.
             let directory = fs::canonicalize(&directory).unwrap_or(directory);
-            if !directories.contains(&directory) {
-                directories.push(directory);
+            if !known.contains(&directory) {
+                known.push(directory);
             }
         }
-        Self { directories, only }
+        Self { directories: known, only }
     }
 
     /// Looks at all of them.

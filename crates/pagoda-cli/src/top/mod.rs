@@ -10,6 +10,7 @@ mod plain;
 mod rows;
 mod screen;
 mod state;
+mod words;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -24,16 +25,17 @@ use screen::Ended;
 
 /// Show managed programs while they run.
 ///
-/// One line for each `pagoda run` of this user, and one for each process below it: share of the budget, anonymous memory
+/// One line for each `pagoda run` of this user, and one for each process below it; and of each manager of a library that
+/// publishes (`ManagerBuilder::publish`) its process and its largest regions, with how they are migrated: share of the budget, anonymous memory
 /// by the kernel's count, what is held in all, resident, staged and stored (before compression), the store's memory and
 /// file, faults a second by kind, and how long it takes to serve them, by kind, too (the median and p99).
-/// The programs don't notice. Regions of a library publish nothing: ask `Manager::stats`.
+/// The programs don't notice.
 ///
 /// Keys: q quits, s and S choose the column that orders, r reverses, / filters by name or number, f freezes, the arrows
-/// select the line that is told in words below the table, with its zones.
+/// select the line that is told in words below the table, with its zones or its migration.
 #[derive(clap::Args, Debug)]
 pub struct TopArgs {
-    /// Only the tree that has this process, or that this `pagoda run` made.
+    /// Only the tree that has this process, or that this `pagoda run` made; or this process's manager.
     pid: Option<u32>,
     /// Print a table once, after one interval, and end.
     #[arg(long)]
@@ -93,7 +95,8 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Refusal> {
 fn nobody(pid: u32, look: &Look) -> Refusal {
     let refused = look.rejected.iter().map(|why| format!("; {why}")).collect::<String>();
     Refusal::own(format!(
-        "no process {pid} runs under `pagoda run` of this user{refused}; `pagoda top --once` lists those that do"
+        "no process {pid} runs under `pagoda run` of this user, or publishes{refused}; `pagoda top --once` lists those \
+         that do"
     ))
 }
 

@@ -1,25 +1,59 @@
-//! `--once`: the table as plain text, for scripts and logs. Every column is there, whatever the terminal.
+//! `--once`: the table as plain text, for scripts and logs. Every column is there, whatever the terminal, and below an empty
+//! line what has none. This module must never leave out what `--json` has of the present.
 
 use std::fmt::Write;
 
+use pagoda_core::size::Bytes;
+
 use super::columns::COLUMNS;
 use super::rows::{Group, Row};
+use super::words;
 
-/// A heading, each tree and its members below it, indented; one line each.
+/// A heading, each tree and what is below it, indented; one line each. Then the words of each that has some.
 pub fn table(groups: &[Group]) -> String {
     let mut text = String::new();
     line(&mut text, |at| COLUMNS[at].title.to_owned());
     for group in groups {
         row(&mut text, &group.tree);
-        for member in &group.members {
-            row(&mut text, &Row { name: format!("  {}", member.name), ..member.clone() });
+        for below in group.members.iter().chain(&group.regions) {
+            row(&mut text, &Row { name: format!("  {}", below.name), ..below.clone() });
         }
+    }
+    let words: Vec<String> = groups.iter().flat_map(in_words).collect();
+    if !words.is_empty() {
+        text += "\n";
+        text.extend(words.into_iter().map(|line| line + "\n"));
     }
     text
 }
 
+/// What has no column, each line with whose it is.
+fn in_words(group: &Group) -> Vec<String> {
+    let mut lines = Vec::new();
+    for row in std::iter::once(&group.tree).chain(&group.members) {
+        let whose = format!("{} {} ({})", row.pid, row.name, row.status);
+        // Without an engine there is nothing to tell.
+        if row.free_high_bytes > 0 {
+            let queued = Bytes::new(row.release_queued_bytes);
+            lines.push(format!("{whose}: {}; to release {queued}", words::free(row)));
+        }
+        lines.extend(words::zones(row).map(|zone| format!("{whose}: {zone}")));
+    }
+    if group.regions_count > 0 {
+        let (pid, name) = (group.tree.pid, &group.tree.name);
+        lines.push(format!("{pid} {name} (library){}", words::regions(group).replacen(',', ":", 1)));
+    }
+    for region in group.regions.iter().filter_map(|row| row.region) {
+        let whose = format!("{} {}", group.tree.pid, words::region(&region));
+        lines.push(format!("{whose}: {}", words::region_held(&region)));
+        let moved = region.migration.as_ref().map(words::migration).unwrap_or_default();
+        lines.extend(moved.into_iter().map(|line| format!("{whose}: {line}")));
+    }
+    lines
+}
+
 fn row(text: &mut String, row: &Row) {
-    line(text, |at| (COLUMNS[at].value)(row).to_string());
+    line(text, |at| COLUMNS[at].of(row).to_string());
 }
 
 fn line(text: &mut String, cell: impl Fn(usize) -> String) {
@@ -33,3 +67,7 @@ fn line(text: &mut String, cell: impl Fn(usize) -> String) {
     text.push_str(line.trim_end());
     text.push('\n');
 }
+
+#[cfg(test)]
+#[path = "plain_test.rs"]
+mod tests;

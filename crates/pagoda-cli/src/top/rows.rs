@@ -3,18 +3,20 @@
 //! This module must never show a count of a member as it stands: its place counted for others before it. Only what was added
 //! since the last look is the member's own.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pagoda::counters::{Snapshot, Status};
 use pagoda::latencies::Latencies;
+use pagoda::tree::{MigrationState, MigrationView, RegionView};
 use pagoda::zones::ZoneStats;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::find::{Look, Tree};
 use crate::latency::LatencyUs;
 
-/// A tree, and its members.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A tree, and its members; or a library's manager, its process, and its regions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Group {
     /// The tree as a whole; its number is that of `pagoda run`, its share the budget.
     #[serde(flatten)]
@@ -23,15 +25,28 @@ pub struct Group {
     pub claimed_bytes: u64,
     /// The living ones.
     pub members: Vec<Row>,
+    /// How many regions a library's manager has.
+    pub regions_count: u64,
+    /// The largest of them, each with what is known of it.
+    #[serde(serialize_with = "regions_alone")]
+    pub regions: Vec<Row>,
+    /// Whose name is never used twice.
+    #[serde(skip)]
+    pub file: PathBuf,
 }
 
-/// A tree or a member. Sizes are bytes.
+fn regions_alone<S: Serializer>(rows: &[Row], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(rows.iter().filter_map(|row| row.region))
+}
+
+/// A tree, a member, or a region. Sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     pub pid: u32,
     /// What the kernel calls the process; of a tree, its first program.
     pub name: String,
-    /// `managed`, `small` (watched, too small to need an engine), `released`, `failed` or `unmanaged`; of a tree `tree`.
+    /// `managed`, `small` (watched, too small to need an engine), `released`, `failed` or `unmanaged`; of a tree `tree`, of a
+    /// library's manager `library`, of a region `region` or what its migration does.
     pub status: &'static str,
     pub base_page_bytes: u64,
     pub share_bytes: u64,
@@ -62,6 +77,69 @@ pub struct Row {
     pub zones: Vec<Zone>,
     /// Null of a member that was not there at the look before.
     pub rates: Option<Rates>,
+    /// If it is a region: then nothing else is known of it but the name and what is resident, staged, stored and held.
+    #[serde(skip)]
+    pub region: Option<Region>,
+}
+
+/// A region of a library's manager.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Region {
+    /// The address of its first byte.
+    pub start: u64,
+    pub bytes: u64,
+    pub resident_bytes: u64,
+    pub staged_bytes: u64,
+    /// Before compression.
+    pub stored_bytes: u64,
+    /// Null if it is not being moved.
+    pub migration: Option<Migration>,
+}
+
+/// How a region's migration gets on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Migration {
+    /// `sending`, `receiving`, or `arriving` if it is used already.
+    pub state: &'static str,
+    /// Over the wire so far.
+    pub wire_bytes: u64,
+    /// What only a sender knows; null of a receiver.
+    pub sender: Option<Sender>,
+}
+
+/// What a sender knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Sender {
+    /// Rounds that are done.
+    pub rounds: u64,
+    pub left_bytes: u64,
+    /// Of the last round; null in the first.
+    pub pace: Option<Pace>,
+}
+
+/// What a round tells of the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Pace {
+    pub sent_bytes_s: u64,
+    pub written_bytes_s: u64,
+    /// How long the writer would stand still for what is left.
+    pub downtime_ms: f64,
+}
+
+impl Migration {
+    fn of(view: &MigrationView) -> Self {
+        let pace = (view.rounds > 0).then(|| Pace {
+            sent_bytes_s: view.sent_per_s.get(),
+            written_bytes_s: view.written_per_s.get(),
+            downtime_ms: view.downtime_us as f64 / 1000.0,
+        });
+        let sends = view.state == MigrationState::Sending;
+        Self {
+            state: view.state.name(),
+            wire_bytes: view.wire.get(),
+            sender: sends.then_some(Sender { rounds: view.rounds, left_bytes: view.left.get(), pace }),
+        }
+    }
 }
 
 /// What one zone has now.
@@ -164,6 +242,30 @@ impl Row {
             copied_on_write_bytes: counters.copied_on_write_bytes,
             zones: Zone::all(counters),
             rates: None,
+            region: None,
+        }
+    }
+
+    fn of_region(pid: u32, view: &RegionView) -> Self {
+        let region = Region {
+            start: view.start,
+            bytes: view.len.get(),
+            resident_bytes: view.resident.get(),
+            staged_bytes: view.staged.get(),
+            stored_bytes: view.stored.get(),
+            migration: view.migration.as_ref().map(Migration::of),
+        };
+        let in_frames = region.resident_bytes.saturating_add(region.staged_bytes);
+        Self {
+            pid,
+            name: format!("{:#x}", region.start),
+            status: region.migration.map_or("region", |migration| migration.state),
+            resident_bytes: region.resident_bytes,
+            staged_bytes: region.staged_bytes,
+            stored_bytes: region.stored_bytes,
+            held_bytes: in_frames.saturating_add(region.stored_bytes),
+            region: Some(region),
+            ..Self::default()
         }
     }
 }
@@ -181,10 +283,11 @@ pub fn groups(before: Option<&Look>, now: &Look) -> Vec<Group> {
 }
 
 fn group(earlier: Option<(&Tree, Duration)>, tree: &Tree) -> Group {
-    let Tree { maker, view, names, .. } = tree;
+    let Tree { path, maker, view, names } = tree;
     let first = view.members.iter().position(|member| member.is_first);
     let name = first.map_or("(its program has ended)", |at| &names[at]);
-    let mut whole = Row::of(*maker, name, "tree", &view.totals);
+    let kind = if view.regions.is_some() { "library" } else { "tree" };
+    let mut whole = Row::of(*maker, name, kind, &view.totals);
     whole.share_bytes = view.totals.budget_bytes;
     whole.rates = earlier.and_then(|(known, elapsed)| {
         let known = &known.view;
@@ -206,7 +309,16 @@ fn group(earlier: Option<(&Tree, Duration)>, tree: &Tree) -> Group {
         let of_members = members.iter().filter_map(|row| row.zones.get(at));
         zone.bytes = of_members.map(|zone| zone.bytes).max().unwrap_or(zone.bytes);
     }
-    Group { tree: whole, claimed_bytes: view.claimed.get(), members }
+    let regions = view.regions.as_ref();
+    let rows = regions.map(|regions| regions.shown.iter().map(|region| Row::of_region(*maker, region)));
+    Group {
+        tree: whole,
+        claimed_bytes: view.claimed.get(),
+        members,
+        regions_count: regions.map_or(0, |regions| regions.all),
+        regions: rows.into_iter().flatten().collect(),
+        file: path.clone(),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use pagoda::fault_kind::FaultKind;
-use pagoda::tree::{MemberView, View};
+use pagoda::tree::{MemberView, RegionsView, View};
 use pagoda_core::size::Bytes;
 use pagoda_linux::identity::Identity;
 
@@ -24,7 +24,8 @@ fn look(at: Instant, faults: u64, ns: &[u64], pids: &[u32]) -> Look {
     let counters = Snapshot { faults, faults_stored: faults / 2, status: Status::Managed as u64, ..busy() };
     let members = pids.iter().map(|pid| member(*pid, counters, ns)).collect::<Vec<_>>();
     let names = pids.iter().map(|pid| format!("name{pid}")).collect();
-    let view = View { totals: counters, latencies: latencies(ns), claimed: Bytes::mib(60), members };
+    let view =
+        View { totals: counters, latencies: latencies(ns), claimed: Bytes::mib(60), members, regions: None };
     Look {
         at,
         trees: vec![Tree { path: "/run/pagoda-99-1-0".into(), maker: 99, view, names }],
@@ -119,6 +120,48 @@ fn zones_are_those_that_have_a_size_and_a_trees_are_as_large_as_each_members() {
 }
 
 #[test]
+fn a_librarys_regions_are_told_with_what_each_side_of_a_migration_knows() {
+    let moving = |state, rounds| MigrationView {
+        state,
+        wire: Bytes::mib(9),
+        rounds,
+        left: Bytes::mib(3),
+        sent_per_s: Bytes::mib(4),
+        written_per_s: Bytes::mib(5),
+        downtime_us: 2500,
+    };
+    let region = |start, migration| RegionView {
+        start,
+        len: Bytes::mib(16),
+        resident: Bytes::mib(4),
+        staged: Bytes::mib(1),
+        stored: Bytes::mib(2),
+        migration,
+    };
+    let shown = vec![
+        region(0x1000, Some(moving(MigrationState::Sending, 2))),
+        region(0x2000, Some(moving(MigrationState::Sending, 0))),
+        region(0x3000, Some(moving(MigrationState::Receiving, 0))),
+        region(0x4000, None),
+    ];
+    let mut now = look(Instant::now(), 0, &[], &[100]);
+    now.trees[0].view.regions = Some(RegionsView { all: 9, shown });
+    let group = &groups(None, &now)[0];
+    assert_eq!((group.tree.status, group.regions_count, group.regions.len()), ("library", 9, 4));
+    let row = &group.regions[0];
+    assert_eq!((row.pid, row.name.as_str(), row.status, row.held_bytes), (99, "0x1000", "sending", 7 << 20));
+    let migrations = group.regions.iter().map(|row| row.region.expect("a region").migration);
+    let migrations: Vec<_> = migrations.collect();
+    let pace = Pace { sent_bytes_s: 4 << 20, written_bytes_s: 5 << 20, downtime_ms: 2.5 };
+    let sender = Sender { rounds: 2, left_bytes: 3 << 20, pace: Some(pace) };
+    let sending = Migration { state: "sending", wire_bytes: 9 << 20, sender: Some(sender) };
+    assert_eq!(migrations[0], Some(sending));
+    assert_eq!(migrations[1].and_then(|it| it.sender).expect("a sender").pace, None, "no round is done");
+    assert_eq!((migrations[2].expect("receives").sender, migrations[3]), (None, None));
+    assert_eq!(groups(None, &look(Instant::now(), 0, &[], &[100]))[0].tree.status, "tree");
+}
+
+#[test]
 fn a_tree_of_the_same_maker_and_another_program_is_another_tree() {
     let begun = Instant::now();
     let before = look(begun, 1000, &[], &[100]);
@@ -136,14 +179,19 @@ fn every_key_of_the_json_is_in_the_documentation() {
     let rates = Some(Rates { latency_us, ..Rates::default() });
     let zones = vec![Zone::default()];
     let tree = Row { rates, zones, ..Row::default() };
-    let group = Group { tree, claimed_bytes: 0, members: Vec::new() };
+    let sender = Some(Sender { pace: Some(Pace::default()), ..Sender::default() });
+    let migration = Some(Migration { sender, ..Migration::default() });
+    let region = Row { region: Some(Region { migration, ..Region::default() }), ..Row::default() };
+    let group = Group { tree, regions: vec![region], ..Group::default() };
     let json = serde_json::to_value(&group).expect("JSON");
     let keys = |path: &str| {
         let object = json.pointer(path).and_then(serde_json::Value::as_object).expect("an object");
         object.keys().cloned().collect::<Vec<_>>()
     };
     let of_rates = ["/rates", "/rates/latency_us", "/rates/latency_us/all"].map(keys).concat();
-    for key in [keys(""), keys("/zones/0"), of_rates].concat() {
+    let of_regions = ["", "/migration", "/migration/sender", "/migration/sender/pace"]
+        .map(|of| keys(&format!("/regions/0{of}")));
+    for key in [keys(""), keys("/zones/0"), of_rates, of_regions.concat()].concat() {
         assert!(page.contains(&format!("`{key}`")), "{key}");
     }
 }

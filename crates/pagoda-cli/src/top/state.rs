@@ -2,6 +2,8 @@
 //!
 //! This module must never look at a tree: it arranges what it is given.
 
+use std::path::PathBuf;
+
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::columns::COLUMNS;
@@ -21,9 +23,12 @@ pub struct State {
     /// Whether keys go to the filter.
     pub typing: bool,
     pub frozen: bool,
-    /// Tree and process.
-    selected: Option<(u32, u32)>,
+    selected: Option<Key>,
 }
+
+/// Which line is meant, whatever the order: the tree's file, the process, and a region's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Key(PathBuf, Option<u32>, Option<u64>);
 
 /// What a key asks of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +41,15 @@ pub enum Asked {
 #[derive(Debug)]
 pub struct Line<'a> {
     pub group: &'a Group,
-    /// The tree's own, or a member's.
+    /// The tree's own, a member's, or a region's.
     pub row: &'a Row,
     pub is_tree: bool,
 }
 
 impl Line<'_> {
-    fn key(&self) -> (u32, u32) {
-        (self.group.tree.pid, self.row.pid)
+    fn key(&self) -> Key {
+        let pid = (!self.is_tree).then_some(self.row.pid);
+        Key(self.group.file.clone(), pid, self.row.region.map(|region| region.start))
     }
 }
 
@@ -62,15 +68,17 @@ impl Default for State {
 }
 
 impl State {
-    /// Trees in order, the members of each in order below it; a tree without a member that passes the filter is left out.
+    /// Trees in order, the members and then the regions of each in order below it; a tree without a member that passes the filter is left out.
     pub fn arrange<'a>(&self, groups: &'a [Group]) -> Vec<Line<'a>> {
         let passes =
             |row: &Row| row.name.contains(&self.filter) || row.pid.to_string().starts_with(&self.filter);
         let in_order = |one: &Row, other: &Row| {
-            let value = COLUMNS[self.sort].value;
-            let order = value(one).order(&value(other));
+            let column = &COLUMNS[self.sort];
+            let order = column.of(one).order(&column.of(other));
+            let start = |row: &Row| row.region.map(|region| region.start);
             // By number where equal, so that lines don't jump about.
-            (if self.descending { order.reverse() } else { order }).then(one.pid.cmp(&other.pid))
+            let number = one.pid.cmp(&other.pid).then(start(one).cmp(&start(other)));
+            (if self.descending { order.reverse() } else { order }).then(number)
         };
         let mut groups: Vec<&Group> = groups.iter().collect();
         groups.sort_by(|one, other| in_order(&one.tree, &other.tree));
@@ -78,13 +86,17 @@ impl State {
         for group in groups {
             // Whoever names a tree means all of it.
             let whole = passes(&group.tree);
-            let mut members: Vec<&Row> = group.members.iter().filter(|row| whole || passes(row)).collect();
-            if members.is_empty() && !whole {
+            let passing = |rows: &'a [Row]| {
+                let mut rows: Vec<&Row> = rows.iter().filter(|row| whole || passes(row)).collect();
+                rows.sort_by(|one, other| in_order(one, other));
+                rows
+            };
+            let below = [passing(&group.members), passing(&group.regions)].concat();
+            if below.is_empty() && !whole {
                 continue;
             }
-            members.sort_by(|one, other| in_order(one, other));
             lines.push(Line { group, row: &group.tree, is_tree: true });
-            lines.extend(members.into_iter().map(|row| Line { group, row, is_tree: false }));
+            lines.extend(below.into_iter().map(|row| Line { group, row, is_tree: false }));
         }
         lines
     }
@@ -150,6 +162,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rows::Region;
     use super::*;
 
     fn row(pid: u32, name: &str, anon_bytes: u64) -> Row {
@@ -157,7 +170,10 @@ mod tests {
     }
 
     fn trees() -> Vec<Group> {
-        let group = |tree, members| Group { tree, claimed_bytes: 0, members };
+        let group = |tree: Row, members| {
+            let file = format!("/run/pagoda-{}-1-0", tree.pid).into();
+            Group { tree, members, file, ..Group::default() }
+        };
         vec![
             group(row(10, "make", 30), vec![row(11, "make", 5), row(12, "cc1", 20), row(13, "cc1", 20)]),
             group(row(20, "sort", 90), vec![row(21, "sort", 90)]),
@@ -226,6 +242,37 @@ mod tests {
         assert_eq!(selected(&state), 10);
         assert_eq!(state.selected(&[]), 0);
         state.key(KeyEvent::from(KeyCode::Down), &[]);
+    }
+
+    #[test]
+    fn a_librarys_process_and_its_regions_are_lines_of_their_own() {
+        let region = |start, held_bytes| Row {
+            region: Some(Region { start, ..Region::default() }),
+            held_bytes,
+            ..row(30, &format!("{start:#x}"), 0)
+        };
+        // Two managers of one process.
+        let group = |file: &str, regions| Group {
+            tree: row(30, "vmm", 50),
+            members: vec![row(30, "vmm", 50)],
+            regions,
+            file: file.into(),
+            ..Group::default()
+        };
+        let groups = [group("one", vec![region(4096, 1), region(8192, 2)]), group("other", Vec::new())];
+        let held = COLUMNS.iter().position(|column| column.title == "HELD").expect("a column");
+        let mut state = State { sort: held, ..State::default() };
+        let names = |state: &State| {
+            state.arrange(&groups).iter().map(|line| line.row.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&state), ["vmm", "vmm", "0x2000", "0x1000", "vmm", "vmm"]);
+        for at in 0..6 {
+            assert_eq!(state.selected(&state.arrange(&groups)), at, "every line is come to");
+            let lines = state.arrange(&groups);
+            state.key(KeyEvent::from(KeyCode::Down), &lines);
+        }
+        state.filter = "0x2".to_owned();
+        assert_eq!(names(&state), ["vmm", "0x2000"]);
     }
 
     #[test]

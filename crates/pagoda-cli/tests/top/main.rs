@@ -1,5 +1,6 @@
 //! `pagoda top` from the outside: on a real terminal and for scripts, with a real `pagoda run` beneath.
 
+mod library;
 mod terminal;
 
 use std::fs::Permissions;
@@ -178,9 +179,15 @@ fn scripts_get_a_table_or_json_of_the_same() {
     let table = output("--once");
     let table = String::from_utf8(table.stdout).expect("text");
     let lines: Vec<&str> = table.lines().collect();
-    assert_eq!(lines.len(), 3, "{table}");
+    assert_eq!(lines.len(), 6, "{table}");
     assert!(lines[0].contains("PID") && lines[0].contains("p99.9 us"), "{table}");
-    assert!(lines[1].contains(" tree ") && lines[2].contains(" managed "), "{table}");
+    assert!(lines[1].contains(" tree ") && lines[2].contains(" managed ") && lines[3].is_empty(), "{table}");
+    for (line, whose) in lines[4..].iter().zip(["(tree): free ", "(managed): free "]) {
+        assert!(
+            line.contains(whose) && line.contains("ready frames") && line.contains("to release"),
+            "{table}"
+        );
+    }
 }
 
 #[test]
@@ -196,6 +203,11 @@ fn zones_are_told_of_who_has_some() {
         let number = |at: usize, key: &str| zones[at][key].as_u64().unwrap_or_else(|| panic!("{key}: {row}"));
         assert_eq!((zones.len(), number(0, "bytes"), number(1, "bytes")), (2, 36 << 20, 28 << 20), "{row}");
         assert!(number(0, "held_bytes") > 0 && number(0, "low_bytes") < number(0, "high_bytes"), "{row}");
+    }
+    let table = managed.top(&["--once", "-i", "0.1"]).output().expect("it runs");
+    let table = String::from_utf8(table.stdout).expect("text");
+    for whose in ["(tree): zone 0 of 36 MiB: held ", "(managed): zone 1 of 28 MiB: held "] {
+        assert!(table.contains(whose), "{table}");
     }
     let mut shown = Shown::start(managed.top(&["--interval", "0.2"]), 24, 100);
     shown.wait_for("zone 0 of 36 MiB: held ");

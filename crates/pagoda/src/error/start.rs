@@ -54,6 +54,8 @@ pub enum StartError {
     ZonesUnfit,
     /// A zone's memory could not be bound to its node.
     ZoneNode(Errno),
+    /// The file by which a library's manager is seen could not be made.
+    Publish(Errno),
 }
 
 impl StartError {
@@ -82,6 +84,7 @@ impl StartError {
             Self::FaultSignal(_) => 19,
             Self::ZonesUnfit => 20,
             Self::ZoneNode(_) => 21,
+            Self::Publish(_) => 22,
         }
     }
 
@@ -101,7 +104,8 @@ impl StartError {
             | Self::Proc(errno)
             | Self::RemoteStore(errno)
             | Self::FaultSignal(errno)
-            | Self::ZoneNode(errno) => errno,
+            | Self::ZoneNode(errno)
+            | Self::Publish(errno) => errno,
             Self::UserModeOnly
             | Self::MoveMissing
             | Self::BudgetBelowMinimum
@@ -138,6 +142,7 @@ impl StartError {
             19 => Self::FaultSignal(errno),
             20 => Self::ZonesUnfit,
             21 => Self::ZoneNode(errno),
+            22 => Self::Publish(errno),
             _ => return None,
         })
     }
@@ -259,6 +264,11 @@ impl fmt::Display for StartError {
                 f,
                 "a zone's memory can't be bound to its NUMA node ({errno}); name a node that this machine has and that has \
                  memory (/sys/devices/system/node), and that this process may use"
+            ),
+            Self::Publish(errno) => write!(
+                f,
+                "could not make the file by which the manager is seen ({errno}); set XDG_RUNTIME_DIR to a directory that can be \
+                 written, or don't publish"
             ),
         }
     }

@@ -16,6 +16,7 @@ use pagoda_linux::range::PageRange;
 use pagoda_migrate::{Arrivals, Counts, Error, Progress, Remaining, Wants};
 
 use crate::engine::Engine;
+use crate::moving::Moving;
 use crate::owed::OwedPages;
 use crate::store::Scratch;
 
@@ -85,14 +86,15 @@ pub(crate) struct Receiving {
 
 impl Receiving {
     /// Starts the thread, which waits for what it is to receive: so that it can't be missing after the switch.
-    pub(super) fn start(engine: Arc<Engine>) -> io::Result<Self> {
+    pub(super) fn start(engine: Arc<Engine>, moving: Arc<Moving>) -> io::Result<Self> {
         let (begin, begins) = channel::<(Box<Remaining>, Arc<OwedPages>)>();
         let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::<Told>::default());
         let (stops, tells) = (Arc::clone(&stop), Arc::clone(&told));
         let receive = move || {
             let Ok((remaining, owed)) = begins.recv() else { return };
             let arriving = RegionArrivals { engine: &engine, owed: &owed, scratch: Mutex::default() };
-            let mut look = |_: &Progress| {
+            let mut look = |progress: &Progress| {
+                moving.arrives(progress);
                 if stops.load(Ordering::Acquire) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let received = catch_unwind(AssertUnwindSafe(|| remaining.receive(&arriving, &mut look)));

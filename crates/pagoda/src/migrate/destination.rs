@@ -12,9 +12,11 @@ use pagoda_linux::thread::yield_now;
 use pagoda_migrate::{Destination, LateDestination};
 
 use crate::manager::Manager;
+use crate::moving::Moving;
 use crate::owed::OwedPages;
 use crate::region::Region;
 use crate::store::Scratch;
+use crate::tree::MigrationState;
 
 /// The region to be, once a sender has said how large: what [`Region::receive`] receives into.
 pub struct RegionDestination {
@@ -24,13 +26,21 @@ pub struct RegionDestination {
     owed: OnceLock<Arc<OwedPages>>,
     /// One for each channel that is at work just now, kept for the next.
     scratch: Mutex<Vec<Scratch>>,
+    /// How it goes, for who looks from outside.
+    moving: Arc<Moving>,
 }
 
 impl RegionDestination {
     /// Nothing yet; the region will be one of `manager`.
     #[must_use]
     pub fn new(manager: Manager) -> Self {
-        Self { manager, region: None, owed: OnceLock::new(), scratch: Mutex::new(Vec::new()) }
+        let moving = Arc::new(Moving::new(MigrationState::Receiving));
+        Self { manager, region: None, owed: OnceLock::new(), scratch: Mutex::new(Vec::new()), moving }
+    }
+
+    /// What is known of how it goes.
+    pub(super) fn moving(&self) -> Arc<Moving> {
+        Arc::clone(&self.moving)
     }
 
     /// The region, after all has arrived: after [`pagoda_migrate::receive`] has returned without an error.
@@ -74,7 +84,9 @@ impl Destination for RegionDestination {
     /// A fresh region, whatever was there: what was received in part before is gone.
     fn prepare(&mut self, size: Bytes) -> io::Result<()> {
         self.region = None;
-        self.region = Some(self.manager.region(size).create().map_err(io::Error::other)?);
+        let region = self.manager.region(size).create().map_err(io::Error::other)?;
+        region.account().moves(&self.moving);
+        self.region = Some(region);
         Ok(())
     }
 

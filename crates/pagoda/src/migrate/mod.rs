@@ -43,6 +43,7 @@ mod reader;
 mod source;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 pub use arrivals::{Arrival, Lost};
 pub use destination::RegionDestination;
@@ -56,10 +57,23 @@ pub use pagoda_migrate::{
 use pagoda_linux::range::PageRange;
 
 use crate::manager::Manager;
+use crate::moving::Moving;
 use crate::region::Region;
+use crate::tree::MigrationState;
 pub(crate) use arrivals::Receiving;
 use pagoda_migrate::Arrived;
 use source::RegionSource;
+
+/// As `watch`, and notes what it is told for who looks at the region from outside.
+fn noting(
+    moving: Arc<Moving>,
+    watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+) -> impl FnMut(Event<'_>) -> ControlFlow<()> {
+    move |event| {
+        moving.receives(&event);
+        watch(event)
+    }
+}
 
 impl Region {
     /// Moves the region's content to whoever receives it at `to`, while it is written through its address or [`write_words`](Self::write_words): in rounds over what
@@ -88,7 +102,13 @@ impl Region {
         watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
     ) -> Result<Moved, Error> {
         let source = RegionSource::begin(self)?;
-        pagoda_migrate::send_live(&source, to, options, writer, watch)
+        let moving = Arc::new(Moving::new(MigrationState::Sending));
+        self.account().moves(&moving);
+        let mut watch = |progress: &Progress, pace: &Pace| {
+            moving.sends(progress, pace);
+            watch(progress, pace)
+        };
+        pagoda_migrate::send_live(&source, to, options, writer, &mut watch)
     }
 
     /// Receives a region, of whatever length is sent, rounded up to base pages of `manager`. It is shown only when all of it has
@@ -107,7 +127,8 @@ impl Region {
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(Self, Counts), Error> {
         let mut destination = RegionDestination::new(manager.clone());
-        let counts = pagoda_migrate::receive(listener, &mut destination, options, watch)?;
+        let mut watch = noting(destination.moving(), watch);
+        let counts = pagoda_migrate::receive(listener, &mut destination, options, &mut watch)?;
         let region = destination.into_region().map_err(Error::Destination)?;
         Ok((region, counts))
     }
@@ -129,9 +150,10 @@ impl Region {
         options: &ReceiveOptions,
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(Self, Arrival), Error> {
-        let receiving = Receiving::start(manager.engine()).map_err(Error::System)?;
         let mut destination = RegionDestination::new(manager.clone());
-        let arrived = pagoda_migrate::receive_late(listener, &mut destination, options, watch)?;
+        let receiving = Receiving::start(manager.engine(), destination.moving()).map_err(Error::System)?;
+        let mut watch = noting(destination.moving(), watch);
+        let arrived = pagoda_migrate::receive_late(listener, &mut destination, options, &mut watch)?;
         match arrived {
             Arrived::Whole(counts) => {
                 let region = destination.into_region().map_err(Error::Destination)?;

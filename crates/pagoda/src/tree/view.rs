@@ -11,9 +11,10 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::identity::{self, Identity};
 use pagoda_linux::shared_file::WordFile;
 
+use super::library::RegionsView;
 use super::{
     CLAIMS, HEADER_WORDS, Header, IDENTITIES, LATENCIES, MAGIC, MEMBERS_MAX, PLACE_WORDS, PLACES, READY,
-    Sums, WORDS,
+    REGIONS, Sums, WORDS,
 };
 use crate::counters::{COUNT, Counter, Snapshot};
 use crate::latencies::{LATENCY_WORDS, Latencies};
@@ -43,6 +44,8 @@ pub struct View {
     pub claimed: Bytes,
     /// The living, in no order. A member that starts just now may be missing.
     pub members: Vec<MemberView>,
+    /// Of a library's manager; None of a tree of `pagoda run`.
+    pub regions: Option<RegionsView>,
 }
 
 /// A member at that moment. What only grows goes on from the members that had its place before: differences tell.
@@ -59,7 +62,7 @@ pub struct MemberView {
 }
 
 impl View {
-    /// Looks at the file of a tree. It reads 1 KiB for each place that was ever used, 13 KiB more for each that had faults, 25 KiB
+    /// Looks at the file of a tree. It reads 1 KiB for each place that was ever used, 13 KiB more for each that had faults, 27 KiB
     /// besides, and a `/proc` file for each member; it waits for nobody.
     ///
     /// # Errors
@@ -115,7 +118,11 @@ impl View {
         let before = header(Header::TurnedAway).saturating_add(header(Header::UnmanagedEnded));
         let budget = Bytes::new(header(Header::BudgetBytes));
         let totals = sums.of_tree(&first, budget, base_page_bytes, before);
-        Ok(Self { totals, latencies, claimed: Bytes::new(claimed), members })
+        let regions = match header(Header::Library) {
+            0 => None,
+            _ => Some(RegionsView::read(|from, count| read(REGIONS + from, count))?),
+        };
+        Ok(Self { totals, latencies, claimed: Bytes::new(claimed), members, regions })
     }
 }
 

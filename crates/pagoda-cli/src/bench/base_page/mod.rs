@@ -21,7 +21,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
+use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::size::Bytes;
+use pagoda_linux::huge_frames::HugeFrames;
 
 use super::command;
 use super::machine::Machine;
@@ -47,15 +49,21 @@ const FILE_BYTES: usize = 16 << 20;
 /// What `--help` says of the keys.
 const KEYS: &str = "\
 Keys of the JSON; what can't be had is null, and why, or a key that ends so, says the reason:
-  clusters.SIDE.PATTERN, kernel.SIDE.PATTERN  Pagoda by base page and by who serves faults, and the kernel by its pages: faults,
+  clusters.SIDE.PATTERN, kernel.SIDE.PATTERN  Pagoda by base page and by who serves faults (4K, 16K, 64K, 64K_in_thread, auto), and the
+                              kernel by its pages (4k, thp, mthp64k); of dense, sparse16, mixed, partial: faults,
                               table_bytes, kernel_table_bytes, resident and touched bytes, first_touch_gib_s, random_load_ns,
-                              tlb_misses, contiguous_percent; of sparse16 also resident_after_5s and peak
+                              tlb_misses, contiguous_percent; of sparse16 also resident_after_5s and peak. Why figures are missing:
+                              tlb_misses_why, contiguous_percent_why, break_even_why, and why beside the sides of a group
   fault_around                a dense buffer at 64 KiB: first_touch_gib_s and faults, and in_thread_first_touch_gib_s
-  density_sweep, break_even_density  pages touched of sixteen, by base pages of 4 and 64 KiB; from where on 64 KiB takes less time
-  sweep_mib, map_touch_us     sizes, and by side how long mapping and touching each takes
+  density_sweep, break_even_density  by density, the part of each 64 KiB that is touched: us_per_64k_at_4k and us_per_64k_at_64k, by base
+                              pages of 4 and 64 KiB; from where on 64 KiB takes less time
+  sweep_mib, map_touch_us     sizes, and by side how long mapping and touching each takes: kernel_4k, kernel_thp, kernel_mthp64k,
+                              pagoda (as it is if nothing is said), pagoda_64k, pagoda_in_thread
+  map_touch_16mib_ratio_vs_thp  by side: that of 16 MiB over kernel_thp, the median of the rounds; the published figure is of this
   open2close_gib_s            by side: a file opened, read into fresh memory, added up and closed
-  redis                       get_ops, set_ops and p50_ms of kernel_4k, kernel_thp, pagoda_64k and pagoda_2m; ratio_vs_thp of GET
-  sv39                        what the published geometry saves, computed and not measured
+  redis                       get_ops, set_ops and p50_ms of kernel_4k, kernel_thp, pagoda_64k and pagoda_2m; ratio_vs_thp of GET; keys
+  sv39                        what the published geometry saves, computed and not measured: table_bytes_4k, table_bytes_64k and
+                              tlb_reach_ratio
   buffer_bytes, random_loads, rounds  what was run";
 
 /// What to measure.
@@ -123,7 +131,7 @@ impl Report {
                 setup.progress.set_message(pattern.name());
                 for (name, side) in in_turn(number, sides.of(pattern)) {
                     cancel.check()?;
-                    warm(Bytes::new(setup.size.buffer as u64));
+                    warm_all(Bytes::new(setup.size.buffer as u64))?;
                     let rows = rows.entry(name).or_default();
                     rows.measure(side, pattern, setup.size, number > 0, &mut missing)?;
                     setup.progress.inc(1);
@@ -132,7 +140,7 @@ impl Report {
         }
         setup.progress.set_message("settling");
         let everybody: Vec<_> = sides.all().collect();
-        warm(Bytes::new(setup.size.buffer as u64));
+        warm_all(Bytes::new(setup.size.buffer as u64))?;
         let settled = rows::settle(&everybody, setup.size.buffer)?;
         setup.progress.inc(1);
         let group = |of: &[(&'static str, Side)], mthp| {
@@ -165,7 +173,7 @@ impl Report {
             for mib in sweep_mib {
                 for (name, side) in in_turn(number, sides.of_sweep()) {
                     cancel.check()?;
-                    warm(Bytes::mib(*mib));
+                    warm_all(Bytes::mib(*mib))?;
                     let us = sweep::map_and_touch_us(side, (mib << 20) as usize)?;
                     of_round.entry(name).or_default().push(us);
                 }
@@ -173,7 +181,7 @@ impl Report {
             setup.progress.inc(1);
             setup.progress.set_message("open to close");
             for (name, side) in in_turn(number, sides.of_sweep()) {
-                warm(Bytes::new(FILE_BYTES as u64));
+                warm_all(Bytes::new(FILE_BYTES as u64))?;
                 let rate = sweep::open_to_close_gib_s(side, &file, FILE_BYTES, sum)?;
                 if number > 0 {
                     rates.entry(name).or_default().push(rate);
@@ -204,6 +212,7 @@ impl Report {
             break_even_why: break_even_density.is_none().then_some("64 KiB took longer at every density"),
             density_sweep,
             sweep_mib: sweep_mib.to_vec(),
+            map_touch_16mib_ratio_vs_thp: report::ratios_vs_thp(&times, sweep_mib),
             map_touch_us: Group::of(times.iter().map(|(name, rounds)| (*name, by_size(rounds))), no_mthp),
             open2close_gib_s: Group::of(
                 rates.iter().map(|(name, rates)| (*name, median(rates).map(round))),
@@ -226,6 +235,12 @@ impl Report {
 fn in_turn<T: Copy>(round: usize, sides: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
     let sides: Vec<T> = sides.into_iter().collect();
     turns(round, sides.len()).map(move |side| sides[side])
+}
+
+/// Memory for the next side, small and huge pages: a virtual machine's host takes those back, too.
+fn warm_all(bytes: Bytes) -> anyhow::Result<()> {
+    warm(bytes);
+    HugeFrames::new(bytes.as_usize().div_ceil(HUGE_FRAME)).context("touching huge frames").map(drop)
 }
 
 /// A file to read, in the page cache, and its sum.
@@ -254,6 +269,7 @@ mod tests {
         let report = Report::measure(&setup, &sides, None, &Cancel::default()).expect("measured");
         let json = serde_json::to_value(&report).expect("json");
         command::expect_documented(KEYS, &json);
+        command::expect_words_for(&crate::bench::help("base-page"), &json);
         for (cluster, base) in [("4K", 4096), ("16K", 16384), ("64K", 65536), ("64K_in_thread", 65536)] {
             let of =
                 |pattern: &str, key: &str| json["clusters"][cluster][pattern][key].as_u64().expect("a count");

@@ -10,6 +10,7 @@ use pagoda_core::page::BasePage;
 use serde::Serialize;
 
 use super::super::machine::Machine;
+use super::super::stats::{median, round};
 use super::pattern::Pattern;
 use super::redis::Redis;
 use super::rows::{Row, SideRows};
@@ -63,6 +64,8 @@ pub struct Report {
     pub density_sweep: Vec<Density>,
     pub sweep_mib: Vec<u64>,
     pub map_touch_us: Group<Vec<f64>>,
+    /// Mapping and touching 16 MiB by side, over the kernel's huge pages.
+    pub map_touch_16mib_ratio_vs_thp: BTreeMap<&'static str, f64>,
     pub open2close_gib_s: Group<f64>,
     pub redis: Redis,
     pub sv39: Sv39,
@@ -91,6 +94,21 @@ impl<T> Group<T> {
     }
 }
 
+/// Of the times of each round by size, in MiB: 16 MiB over what the kernel's huge pages took in the same round. Medians.
+pub fn ratios_vs_thp(
+    times: &BTreeMap<&'static str, Vec<Vec<f64>>>,
+    sweep_mib: &[u64],
+) -> BTreeMap<&'static str, f64> {
+    let (Some(at), Some(thp)) = (sweep_mib.iter().position(|mib| *mib == 16), times.get("kernel_thp")) else {
+        return BTreeMap::new();
+    };
+    let ratio = |rounds: &Vec<Vec<f64>>| {
+        let ratios: Vec<f64> = rounds.iter().zip(thp).map(|(us, thp)| us[at] / thp[at]).collect();
+        median(&ratios).map(round)
+    };
+    times.iter().filter_map(|(side, rounds)| Some((*side, ratio(rounds)?))).collect()
+}
+
 impl FaultAround {
     pub fn of(rows: &BTreeMap<&str, SideRows>) -> Option<Self> {
         let dense = |name| rows.get(name)?.finish()?.remove(Pattern::Dense.name());
@@ -117,5 +135,22 @@ impl Sv39 {
             table_bytes_64k: table(&large),
             tlb_reach_ratio: reach(&large) / reach(&small),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_to_huge_pages_is_that_of_16_mib_in_the_same_round() {
+        // The second round was slow on all sides.
+        let times = BTreeMap::from([
+            ("kernel_thp", vec![vec![1.0, 100.0], vec![1.0, 1000.0], vec![1.0, 200.0]]),
+            ("pagoda", vec![vec![9.0, 25.0], vec![9.0, 260.0], vec![9.0, 48.0]]),
+        ]);
+        let ratios = ratios_vs_thp(&times, &[4, 16]);
+        assert_eq!(ratios, BTreeMap::from([("kernel_thp", 1.0), ("pagoda", 0.25)]));
+        assert!(ratios_vs_thp(&times, &[4, 64]).is_empty());
     }
 }

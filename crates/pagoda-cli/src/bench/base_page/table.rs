@@ -31,6 +31,9 @@ impl Report {
         });
         text += &format!("\ntouching 64 KiB at 64 KiB takes no longer than at 4 KiB {break_even}\n");
         text += &format!("\nmapping and touching a buffer, us\n{}\n", self.sweep_table());
+        let ratios =
+            self.map_touch_16mib_ratio_vs_thp.iter().map(|(side, ratio)| format!("{side} {ratio:.2}"));
+        text += &format!("16 MiB over the kernel's huge pages: {}\n", ratios.collect::<Vec<_>>().join(", "));
         text += &format!("\n{} of a file, from open to close, GiB/s\n", Bytes::new(super::FILE_BYTES as u64));
         for (side, rate) in &self.open2close_gib_s.rows {
             text += &format!("{side}: {}\n", number(*rate, 2));

@@ -18,6 +18,7 @@ use pagoda_linux::huge_frames::HugeFrames;
 use serde::Serialize;
 
 use super::Setup;
+use super::thrash::Thrashers;
 use crate::bench::process::Cancel;
 use crate::bench::stats::{median, round};
 use crate::bench::turns::turns;
@@ -142,6 +143,12 @@ impl Side {
         Ok(Self { before: manager.stats(), manager, clears_ahead, times: Times::default() })
     }
 
+    /// What was measured until now does not count.
+    fn begin(&mut self) {
+        self.times = Times::default();
+        self.before = self.manager.stats();
+    }
+
     /// The regions of one round.
     fn round(&mut self, content: &[u8]) -> anyhow::Result<()> {
         if !self.clears_ahead {
@@ -187,9 +194,31 @@ fn middle(times: &[f64]) -> f64 {
     round(median(times).unwrap_or(f64::NAN))
 }
 
+fn content() -> Vec<u8> {
+    (0..HUGE_FRAME).map(|i| (i % 251) as u8 + 1).collect()
+}
+
+/// Frames that are cleared ahead beside as many threads that thrash the cache, in turn with the kernel's huge pages.
+pub fn prezeroed(setup: &Setup, thrashers: usize, cancel: &Cancel) -> anyhow::Result<Prezeroed> {
+    let (content, mut ready, mut thp) = (content(), Side::new(true, false)?, Times::default());
+    let _thrashers = Thrashers::start(thrashers, setup.llc_bytes);
+    for number in 0..=setup.rounds {
+        cancel.check()?;
+        setup.progress.inc(1);
+        if number == 1 {
+            thp = Times::default();
+            ready.begin();
+        }
+        for side in turns(number, 2) {
+            if side == 0 { kernel(true, &mut thp, &content)? } else { ready.round(&content)? }
+        }
+    }
+    Ok(ready.prezeroed(setup.rounds, &thp))
+}
+
 /// Measures all sides.
 pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Fault, Prezeroed)> {
-    let content: Vec<u8> = (0..HUGE_FRAME).map(|i| (i % 251) as u8 + 1).collect();
+    let content = content();
     let mut sides =
         [Side::new(false, false)?, Side::new(true, false)?, Side::new(false, true)?, Side::new(true, true)?];
     let [mut small, mut thp] = [(); 2].map(|()| Times::default());
@@ -199,10 +228,7 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Fault, Prezero
         if number == 1 {
             // The first round warms all memory, and gives the frames that are used again from then on.
             [small, thp] = [(); 2].map(|()| Times::default());
-            for side in &mut sides {
-                side.times = Times::default();
-                side.before = side.manager.stats();
-            }
+            sides.iter_mut().for_each(Side::begin);
         }
         for side in turns(number, 2 + sides.len()) {
             match side {
@@ -247,4 +273,24 @@ fn await_ready(manager: &Manager) -> anyhow::Result<()> {
         cleared = now;
     }
     anyhow::bail!("frames are not cleared ahead: other programs have taken all processors for {AHEAD_MOST:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_are_cleared_ahead_are_measured_beside_thrashers_too() {
+        match prezeroed(&Setup::for_tests(), 1, &Cancel::default()) {
+            Ok(ready) => {
+                assert!(ready.write_all_us > 0.0 && ready.kernel_thp_write_all_us > 0.0, "{ready:?}");
+                assert!(ready.taken_percent <= 100.0, "{ready:?}");
+            }
+            Err(error) => {
+                let no_skips = std::env::var_os("PAGODA_NO_SKIPS").is_some();
+                assert!(!no_skips, "skipping is not allowed here: {error:#}");
+                eprintln!("SKIPPED frames cleared ahead beside thrashers: {error:#}");
+            }
+        }
+    }
 }

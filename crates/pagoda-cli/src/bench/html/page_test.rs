@@ -6,6 +6,8 @@ use html5ever::tendril::TendrilSink;
 use html5ever::{ParseOpts, parse_document};
 use markup5ever_rcdom::{Handle, NodeData, RcDom};
 
+use super::super::command::{expect_documented, expect_words_for};
+use super::super::help;
 use super::super::list::BENCHES;
 use super::*;
 use crate::trace::figure;
@@ -38,6 +40,16 @@ fn outcomes() -> Vec<Outcome> {
 
 fn about() -> About {
     About { machine: "a <b>machine</b>".to_owned(), version: "1.2.3", when: "today".to_owned(), quick: true }
+}
+
+#[test]
+fn each_key_that_a_bench_prints_is_in_its_help() {
+    for name in ["clear", "base-page", "release", "tree", "counters"] {
+        expect_words_for(&help(name), &canned(name));
+    }
+    expect_documented(super::super::clear::KEYS, &canned("clear"));
+    let prezeroed = canned("clear")["orders"]["prezeroed"].clone();
+    assert!(prezeroed.is_object(), "the keys of frames that are cleared ahead are looked at, too");
 }
 
 /// Of a small trace, through the code that draws any.

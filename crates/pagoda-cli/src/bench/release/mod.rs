@@ -51,18 +51,29 @@ const STORE_LEAST: Bytes = Bytes::mib(64);
 const KEYS: &str = "\
 Keys of the JSON, medians of the rounds, with the least and the greatest in …_spread; a side that could not run is null, and its
 …_reason says why:
-  policies.POLICY             owners that close at the same time: close_ms_p50 and p99, extra_ms over owners that stored nothing,
+  policies.POLICY             one-at-a-time, runs, background, workers; owners that close at the same time: close_ms_p50 and
+                              close_ms_p99, extra_ms over owners that stored nothing,
                               frames_back_ms, stored_back_ms, starter_start_ms and starter_work_ms of who starts meanwhile, cpu_ms,
                               in_close_ms, lock_wait_ms, locks, peak_queued_bytes; queued, inline and early: pages by how they went
-  never_stored, starter_alone  owners that stored nothing; the starter with nobody beside it
+  never_stored, starter_alone  owners that stored nothing; the starter with nobody beside it: start_ms, work_ms
   aging                       close_ms of one owner alone, by how much of it is stored: stored_percent
   kernel_zram                 processes that are killed with as much in zram: kill_ms, back_ms, kill_never_swapped_ms, and the starter
   run_kill9_ms                programs under pagoda run that are killed, run_kill9_stored_percent of them stored
-  ratios                      X_vs_Y is X over Y, the median of the rounds in each of which both ran; of extra_… and of what is killed it
-                              is the ratio of the medians
+  ratios                      each over its like one-at-a-time, the median of the rounds in each of which both ran:
+                              starter_background_vs_one, starter_workers_vs_one of the starter's start and work, and apart
+                              starter_start_background_vs_one, starter_work_background_vs_one; of in_close_ms
+                              in_close_background_vs_one, in_close_workers_vs_one; of cpu_ms cpu_runs_vs_one,
+                              cpu_background_vs_one, cpu_workers_vs_one; of stored_back_ms stored_back_background_vs_one,
+                              stored_back_workers_vs_one. So, too, over others: close_background_vs_never_stored,
+                              close_workers_vs_never_stored; starter_one_vs_alone. Of the medians: extra_background_vs_one,
+                              extra_workers_vs_one of extra_ms; close_vs_kernel_zram, in the background over a killed process;
+                              kernel_zram_vs_never_swapped
   store                       compress_gib_s, compress_cpu_gib_s, fetch_us of a page until all of it is back and fetch_first_us until
-                              its first part is, in thread, too; waste_percent
-  owners, owner_bytes, base_page_bytes, stored_percent, rounds, quiet  what was run, and what else the machine did meanwhile";
+                              its first part is, served in the thread fetch_in_thread_us and fetch_first_in_thread_us, each with p50,
+                              p99 and p999; waste_percent
+  owners, owner_bytes, base_page_bytes, stored_percent, rounds  what was run
+  quiet                       what else the machine did meanwhile: others_busy_percent of all processors, load_average of a minute
+                              before and after";
 
 /// What to measure.
 #[derive(Args, Debug)]

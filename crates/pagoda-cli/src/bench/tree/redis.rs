@@ -19,7 +19,8 @@ use crate::bench::kernel::{KernelSide, Split};
 use crate::bench::process::{Cancel, Running};
 use crate::bench::redis_client::{self, Client, name};
 use crate::bench::scratch::Scratch;
-use crate::bench::stats::{median_of, round};
+use crate::bench::stats::{median, median_of, round, spread};
+use crate::bench::turns::turns;
 use crate::bench::{Plan, pagoda_run, warm};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -34,8 +35,12 @@ const SAVE_LIMIT: Duration = Duration::from_secs(90);
 /// it adds to them less. A device that fills up stalls the kernel, so rather too little than too much.
 const RATIO: f64 = 3.0;
 
+/// The sides, in the order in which the first round has them: Pagoda and the kernel in half of the native peak, and Pagoda where
+/// memory suffices.
+const SIDES: [&str; 4] = ["native", "pagoda", "pagoda, enough memory", "kernel"];
+
 /// What was found out. Rates are requests a second while the server saves; all under a budget of half the native peak,
-/// but for the native ones.
+/// but for the native ones and those with enough memory.
 #[derive(Default, Serialize)]
 pub struct Bgsave {
     pub native_ops: Option<f64>,
@@ -48,6 +53,13 @@ pub struct Bgsave {
     /// Under the kernel with the same total memory: a memory group and zram.
     pub kernel_ops: Option<f64>,
     pub kernel_p99_ms: Option<f64>,
+    /// Under Pagoda where memory suffices: with 1.2 times the native peak.
+    pub enough_ops: Option<f64>,
+    pub enough_p99_ms: Option<f64>,
+    pub enough_bytes: Option<u64>,
+    /// Native requests a second over those, by rounds: above 1 Pagoda is slower.
+    pub ratio: Option<f64>,
+    pub ratio_spread: Option<[f64; 2]>,
     pub native_peak_bytes: Option<u64>,
     pub budget_bytes: Option<u64>,
     /// Why a side is missing, by its name.
@@ -65,7 +77,7 @@ struct Sample {
 
 /// How many runs `measure` does, for the progress bar.
 pub fn runs(pairs: usize) -> usize {
-    1 + 3 * (1 + pairs)
+    1 + SIDES.len() * (1 + pairs)
 }
 
 /// Runs everything.
@@ -80,12 +92,12 @@ pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Bgsave> {
     let peak = bench.native()?.peak_bytes;
     let budget = Bytes::new((peak / 2).max(32 << 20) & !4095);
     (all.native_peak_bytes, all.budget_bytes) = (Some(peak), Some(budget.get()));
-    let mut samples: [Vec<Sample>; 3] = Default::default();
-    let mut failed: [Option<String>; 3] = Default::default();
+    let enough = Bytes::new((peak + peak / 5).max(32 << 20) & !4095);
+    all.enough_bytes = Some(enough.get());
+    let mut samples: [Vec<Sample>; SIDES.len()] = Default::default();
+    let mut failed: [Option<String>; SIDES.len()] = Default::default();
     for number in 0..=plan.pairs {
-        // Who goes first changes from round to round.
-        let order = if number % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
-        for side in order {
+        for side in turns(number, SIDES.len()) {
             if failed[side].is_some() {
                 plan.step();
                 continue;
@@ -93,6 +105,7 @@ pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Bgsave> {
             let sample = match side {
                 0 => bench.native(),
                 1 => bench.pagoda(budget),
+                2 => bench.pagoda(enough),
                 _ => bench.kernel(budget, Bytes::new(peak)),
             };
             match sample {
@@ -102,25 +115,44 @@ pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Bgsave> {
             }
         }
     }
-    let of = |side: usize, pick: fn(&Sample) -> f64| {
-        let none_failed = failed[side].is_none();
-        median_of(&samples[side], pick).filter(|_| none_failed).map(round)
-    };
-    (all.native_ops, all.pagoda_ops, all.kernel_ops) = (of(0, |s| s.ops), of(1, |s| s.ops), of(2, |s| s.ops));
-    (all.native_p99_ms, all.p99_ms, all.kernel_p99_ms) =
-        (of(0, |s| s.p99_ms), of(1, |s| s.p99_ms), of(2, |s| s.p99_ms));
-    let over = |sample: &Sample| sample.peak_bytes.saturating_sub(budget.get()) as f64 / (1u64 << 20) as f64;
-    let most = samples[1].iter().map(over).max_by(f64::total_cmp);
-    all.budget_exceeded_mib = most.filter(|_| failed[1].is_none()).map(round);
-    let reasons = ["native", "pagoda", "kernel"].into_iter().zip(failed);
+    all.tell(&samples, &failed, budget);
+    let reasons = SIDES.into_iter().zip(failed);
     all.reasons.extend(reasons.filter_map(|(side, reason)| Some((side, reason?))));
     Ok(all)
 }
 
 impl Bgsave {
+    /// The medians of the sides that did not fail, in the order of [`SIDES`].
+    fn tell(
+        &mut self,
+        samples: &[Vec<Sample>; SIDES.len()],
+        failed: &[Option<String>; SIDES.len()],
+        budget: Bytes,
+    ) {
+        let of = |side: usize, pick: fn(&Sample) -> f64| {
+            let none_failed = failed[side].is_none();
+            median_of(&samples[side], pick).filter(|_| none_failed).map(round)
+        };
+        let [native, half, enough, kernel] = [0, 1, 2, 3].map(|side| of(side, |sample| sample.ops));
+        (self.native_ops, self.pagoda_ops, self.enough_ops, self.kernel_ops) = (native, half, enough, kernel);
+        let [native, half, enough, kernel] = [0, 1, 2, 3].map(|side| of(side, |sample| sample.p99_ms));
+        (self.native_p99_ms, self.p99_ms, self.enough_p99_ms, self.kernel_p99_ms) =
+            (native, half, enough, kernel);
+        if failed[0].is_none() && failed[2].is_none() {
+            let ratios: Vec<f64> =
+                samples[0].iter().zip(&samples[2]).map(|(native, enough)| native.ops / enough.ops).collect();
+            (self.ratio, self.ratio_spread) =
+                (median(&ratios).map(round), spread(&ratios).map(|spread| spread.map(round)));
+        }
+        let over =
+            |sample: &Sample| sample.peak_bytes.saturating_sub(budget.get()) as f64 / (1u64 << 20) as f64;
+        let most = samples[1].iter().map(over).max_by(f64::total_cmp);
+        self.budget_exceeded_mib = most.filter(|_| failed[1].is_none()).map(round);
+    }
+
     /// Whether Pagoda's side failed.
     pub fn failed(&self) -> bool {
-        self.reasons.iter().any(|(side, _)| *side == "pagoda")
+        self.reasons.iter().any(|(side, _)| side.starts_with("pagoda"))
     }
 }
 
@@ -216,4 +248,38 @@ fn value(key: u64, version: u32) -> Vec<u8> {
     let mut random = Random::new(key << 32 | u64::from(version));
     let word = |i| if i < VALUE_WORDS / 4 { random.next() } else { mix(key) };
     (0..VALUE_WORDS).map(word).flat_map(u64::to_le_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(ops: [f64; 3]) -> Vec<Sample> {
+        ops.map(|ops| Sample { ops, p99_ms: 1000.0 / ops, peak_bytes: 34 << 20 }).to_vec()
+    }
+
+    #[test]
+    fn where_memory_suffices_requests_are_compared_with_native_ones_of_the_same_round() {
+        let all = [
+            samples([100.0, 10.0, 200.0]),
+            samples([50.0, 50.0, 50.0]),
+            samples([80.0, 10.0, 160.0]),
+            samples([40.0, 40.0, 40.0]),
+        ];
+        let mut told = Bgsave::default();
+        told.tell(&all, &Default::default(), Bytes::mib(32));
+        assert_eq!((told.ratio, told.ratio_spread), (Some(1.25), Some([1.0, 1.25])));
+        assert_eq!((told.enough_ops, told.enough_p99_ms), (Some(80.0), Some(12.5)));
+        assert_eq!(
+            (told.pagoda_ops, told.kernel_ops, told.native_ops),
+            (Some(50.0), Some(40.0), Some(100.0))
+        );
+        assert_eq!(told.budget_exceeded_mib, Some(2.0));
+        let failed = [None, None, Some("it ended".to_owned()), None];
+        let mut told = Bgsave::default();
+        told.tell(&all, &failed, Bytes::mib(32));
+        assert_eq!((told.ratio, told.enough_ops, told.pagoda_ops), (None, None, Some(50.0)));
+        told.reasons = vec![(SIDES[2], "it ended".to_owned())];
+        assert!(told.failed(), "it is Pagoda's side");
+    }
 }

@@ -37,12 +37,17 @@ impl Tree {
         let mut save = text_table(["redis while it saves", "requests/s", "p99 ms"], 1..);
         for (side, ops, p99) in [
             ("native", redis.native_ops, redis.native_p99_ms),
+            ("pagoda, 1.2 times the native peak", redis.enough_ops, redis.enough_p99_ms),
             ("pagoda, half the memory", redis.pagoda_ops, redis.p99_ms),
             ("memory group + zram, the same", redis.kernel_ops, redis.kernel_p99_ms),
         ] {
             save.add_row([side.to_owned(), number(ops), number(p99)]);
         }
         let mut text = format!("{}\n\n{table}\n\n{save}\n", self.machine);
+        if let Some(ratio) = redis.ratio {
+            text +=
+                &format!("redis, native requests over Pagoda's with 1.2 times the native peak: {ratio:.2}\n");
+        }
         for (side, reason) in &redis.reasons {
             text += &format!("redis, {side}: {reason}\n");
         }

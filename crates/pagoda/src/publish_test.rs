@@ -1,0 +1,47 @@
+use pagoda_core::page::BasePage;
+use pagoda_linux::testing::skip::skip_without_moves;
+
+use super::*;
+use crate::Manager;
+
+const ENTRY: usize = 64 << 10;
+
+fn sizes(walks: &Walks) -> Vec<Sizes> {
+    walks.walks.iter().map(Walk::sizes).collect()
+}
+
+#[test]
+fn a_walk_tells_what_of_a_region_is_where_a_part_at_a_time() {
+    if skip_without_moves("the walk of a region's entries") {
+        return;
+    }
+    let builder = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::K64).user_mode_only(true);
+    let manager = builder.fault_around(false).build().expect("a manager");
+    let mut region = manager.region(Bytes::mib(512)).create().expect("a region");
+    let other = manager.region(Bytes::mib(2)).create().expect("a region");
+    for at in (0..16).map(|page| page * ENTRY) {
+        region.write_at(at, &[7; ENTRY]);
+        region.write_at(at, &at.to_le_bytes());
+    }
+    region.page_out(0, 4 * ENTRY).expect("stored");
+    let engine = manager.engine();
+    let (largest, all) = engine.owners.largest(1);
+    assert_eq!((largest.len(), all, largest[0].0.len()), (1, 2, 512 << 20), "the largest");
+    let mut walks = Walks::default();
+    let (largest, _) = engine.owners.largest(REGIONS_SHOWN_MOST);
+    walks.follow(largest.iter().map(|(range, _)| *range));
+    walks.go_on(&engine, usize::MAX);
+    let [first, second] = sizes(&walks)[..] else { panic!("two regions") };
+    assert_eq!(first.resident + first.staged + first.stored, 16 * ENTRY, "{first:?}");
+    assert_eq!((first.stored, second), (4 * ENTRY, Sizes::default()));
+    // What a walk found stays told until the next one is whole.
+    region.page_out(0, 8 * ENTRY).expect("stored");
+    walks.go_on(&engine, 1);
+    assert_eq!(sizes(&walks)[0].stored, 4 * ENTRY);
+    drop(other);
+    let (largest, _) = engine.owners.largest(REGIONS_SHOWN_MOST);
+    walks.follow(largest.iter().map(|(range, _)| *range));
+    assert_eq!(walks.walks.len(), 1, "who has gone is not followed");
+    walks.go_on(&engine, usize::MAX);
+    assert_eq!(sizes(&walks)[0].stored, 8 * ENTRY);
+}
