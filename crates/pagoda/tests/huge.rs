@@ -4,6 +4,7 @@ use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::clear::Order;
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::testing::area::{Area, Rights};
 use pagoda_linux::testing::skip::skip_without_moves;
 
 fn builder(budget: Bytes) -> Option<ManagerBuilder> {
@@ -188,4 +189,57 @@ fn frames_that_left_and_came_back_are_whole_again_by_themselves() {
     }
     assert_eq!((huge_bytes(&region), manager.stats().huge_rebuilt), (2 * HUGE_FRAME, 2));
     expect(&region, 9, 0..2 * PAGES);
+}
+
+/// The memory of a region, for calls by address.
+fn area(region: &Region) -> Area {
+    Area::of_region(region.as_ptr(), region.len() / OS_PAGE)
+}
+
+#[test]
+fn frames_that_the_kernel_took_apart_leave_by_base_pages() {
+    let Some(builder) = builder(Bytes::mib(64)) else { return };
+    let manager = builder.build().expect("a manager");
+    let region = &mut region(&manager, 4);
+    let at = |frame: usize| frame * PAGES + 77;
+    write(region, 21, 0..4 * PAGES);
+    let memory = area(region);
+    memory.discard(at(0)..at(0) + 1).expect("discarded");
+    memory.protect(at(1)..at(1) + 1, Rights::Read).expect("protected");
+    memory.protect(at(1)..at(1) + 1, Rights::Write).expect("as it was");
+    memory.lock(at(2)..at(2) + 1, true).expect("locked");
+    memory.lock(at(2)..at(2) + 1, false).expect("as it was");
+    memory.unmap(at(3)..at(3) + 1).expect("unmapped");
+    assert_eq!(huge_bytes(region), 0, "each is taken apart");
+    // The rest of what was cut in two goes as far as it can.
+    let parts = [(0, at(3)), (at(3) + 1, 4 * PAGES)];
+    for (from, to) in parts {
+        region.page_out(from * OS_PAGE, (to - from) * OS_PAGE).expect("room");
+    }
+    let stats = manager.stats();
+    assert_eq!((stats.resident_bytes, stats.huge_moved_out), (0, 0), "{stats:?}");
+    assert!(stats.stored_bytes > 0, "{stats:?}");
+    expect(region, 21, (0..4 * PAGES).filter(|page| ![at(0), at(3)].contains(page)));
+    expect_zero(region, at(0)..at(0) + 1);
+}
+
+#[test]
+fn a_budget_full_of_frames_that_the_kernel_took_apart_goes_on() {
+    let Some(builder) = builder(Bytes::mib(48)) else { return };
+    let manager = builder.build().expect("a manager");
+    let frames = 48;
+    let region = &mut region(&manager, frames);
+    let memory = area(region);
+    for frame in 0..frames {
+        write(region, 22, frame * PAGES..(frame + 1) * PAGES);
+        // What it is discarded for differs: a page at its end, in the middle of a base page, at its beginning.
+        let page = frame * PAGES + [PAGES - 1, 100, 0][frame % 3];
+        memory.discard(page..page + 1).expect("discarded");
+    }
+    let is_gone = |page: &usize| page % PAGES == [PAGES - 1, 100, 0][page / PAGES % 3];
+    expect(region, 22, (0..frames * PAGES).filter(|page| !is_gone(page)));
+    expect_zero(region, (0..frames * PAGES).filter(is_gone));
+    let stats = manager.stats();
+    assert!(stats.faults_huge > 8 && stats.evictions > 0 && stats.faults_stored > 0, "{stats:?}");
+    assert!(stats.anon_peak_bytes <= (48 + 16) << 20, "{} held", stats.anon_peak_bytes);
 }

@@ -22,11 +22,12 @@ pub enum Rights {
     Write,
 }
 
-/// The range. Unmapped on drop.
+/// The range. Unmapped on drop, unless it is somebody else's.
 #[derive(Debug)]
 pub struct Area {
     start: usize,
     pages: usize,
+    is_ours: bool,
 }
 
 impl Area {
@@ -40,7 +41,7 @@ impl Area {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let raw = unsafe { map(0, len, libc::PROT_NONE, 0)? };
         let start = raw.next_multiple_of(ALIGN) + skip * PAGE;
-        let area = Self { start, pages };
+        let area = Self { start, pages, is_ours: true };
         // SAFETY: both rests are parts of the mapping just made, which nobody uses.
         unsafe {
             let end = start + pages * PAGE;
@@ -54,6 +55,26 @@ impl Area {
         // SAFETY: the advice concerns the area's own pages and changes no content.
         done(unsafe { libc::madvise(pointer(start), pages * PAGE, libc::MADV_NOHUGEPAGE) })?;
         Ok(area)
+    }
+
+    /// The memory of a region, which is used through this value alone, and unmapped by its owner: it has to live longer.
+    ///
+    /// # Panics
+    /// If these are not OS pages of one private anonymous mapping without a name that can be read and written: no stack, heap, file
+    /// or program is.
+    #[must_use]
+    pub fn of_region(start: *mut u8, pages: usize) -> Self {
+        let start = start.expose_provenance();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let holds = |line: &str| {
+            let mut fields = line.split_whitespace();
+            let (from, to) = fields.next()?.split_once('-')?;
+            let number = |hex| usize::from_str_radix(hex, 16).ok();
+            let is_around = number(from)? <= start && start + pages * PAGE <= number(to)?;
+            Some(is_around && fields.eq(["rw-p", "00000000", "00:00", "0"]))
+        };
+        assert!(maps.lines().any(|line| holds(line) == Some(true)), "{start:#x} is no region's memory");
+        Self { start, pages, is_ours: false }
     }
 
     /// All of it, to be managed.
@@ -92,6 +113,17 @@ impl Area {
         let (at, len) = self.at(&pages);
         // SAFETY: as for `protect`.
         done(unsafe { libc::madvise(pointer(at), len, libc::MADV_DONTNEED) })
+    }
+
+    /// mlock(2), or munlock(2).
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn lock(&self, pages: Range<usize>, locked: bool) -> io::Result<()> {
+        let (at, len) = self.at(&pages);
+        let call = if locked { libc::mlock } else { libc::munlock };
+        // SAFETY: the pages are the area's own; locking changes no content.
+        done(unsafe { call(pointer(at), len) })
     }
 
     /// munmap(2); afterwards nothing is allowed there.
@@ -168,6 +200,9 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
+        if !self.is_ours {
+            return;
+        }
         // SAFETY: all of the range is this value's, and nobody has a reference to it.
         done(unsafe { libc::munmap(pointer(self.start), self.pages * PAGE) }).expect("munmap");
     }
