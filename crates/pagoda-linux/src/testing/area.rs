@@ -66,14 +66,12 @@ impl Area {
     pub fn of_region(start: *mut u8, pages: usize) -> Self {
         let start = start.expose_provenance();
         let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
-        let holds = |line: &str| {
-            let mut fields = line.split_whitespace();
-            let (from, to) = fields.next()?.split_once('-')?;
-            let number = |hex| usize::from_str_radix(hex, 16).ok();
-            let is_around = number(from)? <= start && start + pages * PAGE <= number(to)?;
-            Some(is_around && fields.eq(["rw-p", "00000000", "00:00", "0"]))
+        let is_around = |range: Range<usize>| range.start <= start && start + pages * PAGE <= range.end;
+        let is_of_a_region = |line: &str| {
+            range_of(line).is_some_and(is_around)
+                && line.split_whitespace().skip(1).eq(["rw-p", "00000000", "00:00", "0"])
         };
-        assert!(maps.lines().any(|line| holds(line) == Some(true)), "{start:#x} is no region's memory");
+        assert!(maps.lines().any(is_of_a_region), "{start:#x} is no region's memory");
         Self { start, pages, is_ours: false }
     }
 
@@ -171,6 +169,56 @@ impl Area {
         Ok(())
     }
 
+    /// mremap(2) of these OS pages, all at once, to `len` OS pages from `to` on, which are replaced: more than there were are fresh
+    /// ones.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// If source and target overlap, or the target lies outside.
+    pub fn remap(&self, pages: Range<usize>, to: usize, len: usize) -> io::Result<()> {
+        let (from, old_len) = self.at(&pages);
+        let (target, new_len) = self.at(&(to..to + len));
+        assert!(to + len <= pages.start || pages.end <= to, "source and target overlap");
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both ranges are the area's own, and nobody has a reference to them.
+        let moved = unsafe { libc::mremap(pointer(from), old_len, new_len, flags, pointer(target)) };
+        if moved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        self.hold(from, old_len)
+    }
+
+    /// mremap(2) of these OS pages to the first `len` of them, where they are; the rest is unmapped.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// If they are not more than `len`.
+    pub fn shrink(&self, pages: Range<usize>, len: usize) -> io::Result<()> {
+        let (at, old_len) = self.at(&pages);
+        assert!(len < pages.len(), "it shrinks");
+        // SAFETY: as for `remap`; without a flag nothing moves.
+        let shrunk = unsafe { libc::mremap(pointer(at), old_len, len * PAGE, 0) };
+        if shrunk == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        self.hold(at + len * PAGE, old_len - len * PAGE)
+    }
+
+    /// Whether these OS pages are of one mapping to the kernel: several it moves by rules of their own.
+    ///
+    /// # Panics
+    /// If the kernel does not say.
+    #[must_use]
+    pub fn is_one(&self, pages: Range<usize>) -> bool {
+        let (at, len) = self.at(&pages);
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        maps.lines().filter_map(range_of).any(|range| range.start <= at && at + len <= range.end)
+    }
+
     /// Lets nobody else map what is not mapped.
     fn hold(&self, at: usize, len: usize) -> io::Result<()> {
         // SAFETY: it fails where somebody else was quicker.
@@ -206,6 +254,13 @@ impl Drop for Area {
         // SAFETY: all of the range is this value's, and nobody has a reference to it.
         done(unsafe { libc::munmap(pointer(self.start), self.pages * PAGE) }).expect("munmap");
     }
+}
+
+/// The addresses of a line of the maps.
+fn range_of(line: &str) -> Option<Range<usize>> {
+    let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+    let number = |hex| usize::from_str_radix(hex, 16).ok();
+    Some(number(from)?..number(to)?)
 }
 
 fn pointer(at: usize) -> *mut libc::c_void {
