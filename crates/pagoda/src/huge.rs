@@ -21,6 +21,7 @@ use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 
+use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::table::{Filler, Span, Table, give, try_take};
@@ -154,6 +155,13 @@ impl Engine {
         if block.is_some() && !is_huge {
             self.huge.note_broken(place.start());
         }
+    }
+
+    /// A frame came to its place in OS pages: where some were once, the kernel keeps the table of them until the mapping goes, and
+    /// nobody is told of it; or the frame was none of one page. It may be joined once all of it was written.
+    fn note_torn(&self, block: Block) {
+        self.counters.add(Counter::HugeTorn, 1);
+        self.huge.note_broken(block.range.start());
     }
 
     fn is_one_huge_page(&self, range: PageRange) -> bool {
