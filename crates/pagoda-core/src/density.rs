@@ -9,6 +9,9 @@
 //! that size. It falls as the size grows. A range grows if it would still be at least [`DENSE_PERCENT`] dense, and
 //! shrinks if it is less than [`SPARSE_PERCENT`] dense.
 //!
+//! **What is dense in one place may be sparse in another.** So the size of a range is the most that a touch brings in
+//! there; how much it is at one place, what is touched at that place has to bear out ([`borne_out`]).
+//!
 //! **It can't flap**, for three reasons. The band between the two leaves no density at which a size is both too
 //! sparse to keep and dense enough to come back to. One look is no evidence: a change takes [`LOOKS_LEAST`] looks
 //! in a row that ask for it. And each change of direction doubles that number for good, up to [`LOOKS_MOST`], so
@@ -126,6 +129,16 @@ impl Touched {
         let touched = self.blocks(BasePage::K4) * OS_PAGE as u64;
         (100 * touched).checked_div(self.resident(size).get()).unwrap_or(100)
     }
+}
+
+/// The largest size from `start` to `most` that what is touched at one place of a range bears out: enough of it, and densely. A
+/// range that is dense on the whole says nothing of a place where nobody was before; that begins small again.
+#[must_use]
+pub fn borne_out(start: BasePage, most: BasePage, here: &Touched) -> BasePage {
+    let is_dense =
+        |size: BasePage| here.blocks(size) >= PAGES_LEAST && here.density_percent(size) >= DENSE_PERCENT;
+    let larger = BasePage::ALL.into_iter().rev().filter(|size| (start..=most).contains(size));
+    larger.into_iter().find(|size| is_dense(*size)).unwrap_or(start.min(most))
 }
 
 /// Why a look ended as it did.

@@ -94,6 +94,24 @@ fn a_range_that_is_just_being_filled_is_left_alone() {
 }
 
 #[test]
+fn a_place_begins_small_and_bears_out_a_size_by_four_dense_pages_of_it() {
+    let here = |pages: u64| {
+        borne_out(BasePage::K4, BasePage::K64, &Touched::of(std::iter::once(0..pages * OS_PAGE as u64)))
+    };
+    let sizes = [0, 12, 13, 47, 60, 512].map(here);
+    let [small, middle, large] = [BasePage::K4, BasePage::K16, BasePage::K64];
+    // Of the fourth page of a size not all need be there.
+    assert_eq!(sizes, [small, small, small, middle, large, large]);
+    assert_eq!(here(15), middle);
+    for at_most in [small, middle, large] {
+        assert_eq!(borne_out(small, at_most, &dense()), at_most);
+        assert_eq!(borne_out(small, at_most, &sparse()), small);
+        // What it is for is not asked again.
+        assert_eq!(borne_out(large, at_most, &sparse()), at_most);
+    }
+}
+
+#[test]
 fn who_alternates_is_followed_ever_more_seldom() {
     // As many looks as a change takes at that moment, dense and sparse by turns.
     let mut chooser = Chooser::new(Use::Heap, LENGTH);

@@ -42,6 +42,7 @@
 //! | Empty, all of a huge frame's entries, none of it owed | Resident, huge | arrival: one frame, filled before; gate shared throughout |
 //! | Resident, huge, all of a huge frame's entries | Stored each, with no backing if it is all zero; Staged where the store takes no more | reclaim: the frame moved out with the gate shared; no gate needed to finish |
 //! | Resident, huge, all of a huge frame's entries | Resident those that stayed; Staged, resident too, the one in the middle; Stored the rest | reclaim: the kernel took the frame apart on its way out; as above |
+//! | Resident, huge | Resident | reclaim: the kernel has taken the frame apart where it lies; gate shared throughout |
 //! | Resident, all of a huge frame's entries | Resident, huge | rebuilding: joined in place by the kernel; gate shared throughout |
 //! | Resident, huge, all of a huge frame's entries | Empty | closing: the frame kept for another; gate shared throughout |
 //! | any | one granule more resident, owed no longer | arrival: gate shared throughout |
@@ -50,7 +51,9 @@
 //!
 //! In a *file's* entries what has no backing is in the file, and does not read as zero.
 //!
-//! A *huge* entry is all in the region, in a part of a frame that only moves whole: it is never staged by itself.
+//! A *huge* entry is in the region, in a part of a frame that only moves whole: it is never staged by itself. The kernel takes such a
+//! frame apart without a word where the program discards, unmaps or protects a part; who wants it to leave asks, and its entries are
+//! those of base pages from then on.
 //!
 //! Where memory has several zones, a word also says from which one the frames in the region came: a move leaves a frame
 //! where it physically is, so that its zone travels with it, and in the arena it is told by the slot. A base page has

@@ -67,6 +67,11 @@ impl FaultAround {
         self.next = Some(end);
         page..end
     }
+
+    /// Only the pages below `end` of the last window are brought in: who goes on faults there next.
+    pub fn ends_at(&mut self, end: u64) {
+        self.next = Some(end);
+    }
 }
 
 #[cfg(test)]
@@ -109,6 +114,17 @@ mod tests {
         let expected = [(6, false), (7, true), (7 + 32, true), (7 + 33, false)];
         assert_eq!(expected.map(|(page, _)| (page, around.may_go_on_at(page))), expected);
         assert!(!FaultAround::new(BasePage::K64).may_go_on_at(0), "nobody was there yet");
+    }
+
+    #[test]
+    fn who_passes_the_end_of_a_window_that_was_cut_short_does_not_go_on() {
+        for (next, window) in [(13, 13..29), (14, 14..15), (15, 15..16)] {
+            let mut around = FaultAround::new(BasePage::K64);
+            let mut fault = |page| around.fault(page, 0..1000, |_| true);
+            assert_eq!((fault(0), fault(1), fault(3), fault(7)), (0..1, 1..3, 3..7, 7..15));
+            around.ends_at(13);
+            assert_eq!(around.fault(next, 0..1000, |_| true), window);
+        }
     }
 
     #[test]

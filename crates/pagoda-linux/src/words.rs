@@ -1,5 +1,6 @@
 //! Arrays of atomic words that cost nothing where they were never written.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -8,4 +9,41 @@ use std::sync::atomic::AtomicU64;
 pub fn zeroed_words(len: usize) -> Arc<[AtomicU64]> {
     // SAFETY: all zeroes is a valid AtomicU64.
     unsafe { Arc::new_zeroed_slice(len).assume_init() }
+}
+
+/// The same, for one owner. None if there is no memory for them: what is never written counts as well where the kernel looks at
+/// how much is asked for at once.
+#[must_use]
+pub fn try_zeroed_words(len: usize) -> Option<Box<[AtomicU64]>> {
+    if len == 0 {
+        return Some(Box::default());
+    }
+    let layout = Layout::array::<AtomicU64>(len).ok()?;
+    // SAFETY: the layout has a size, for there is a word.
+    let words = unsafe { alloc_zeroed(layout) }.cast::<AtomicU64>();
+    if words.is_null() {
+        return None;
+    }
+    // SAFETY: the allocation is that of a boxed slice of `len` words, from the allocator that frees it, and nobody else has it. All
+    // zeroes is a valid AtomicU64.
+    Some(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(words, len)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn words_are_zero_and_what_nobody_can_have_is_told() {
+        for len in [0, 1, 1 << 20] {
+            let words = try_zeroed_words(len).expect("8 MiB at most");
+            assert_eq!(words.len(), len);
+            assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        }
+        // More than an address has bits for, and more than all addresses.
+        assert!(try_zeroed_words(1 << 56).is_none());
+        assert!(try_zeroed_words(usize::MAX).is_none());
+    }
 }

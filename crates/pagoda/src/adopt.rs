@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
 
 use pagoda_core::entry::{Backing, Word};
+use pagoda_core::size::Bytes;
 use pagoda_linux::coverage::Coverage;
 use pagoda_linux::maps::MapsReader;
 use pagoda_linux::own_memory::{is_own, not_own};
@@ -140,11 +141,13 @@ impl Engine {
         if huge {
             self.space.allow_huge(range);
         }
-        match density {
+        let span = match density {
             Some(density) => table.insert_by_density(range, density),
-            None => {
-                table.insert(range, if huge { Filler::EngineHuge } else { Filler::Engine });
-            }
+            None => table.try_insert(range, if huge { Filler::EngineHuge } else { Filler::Engine }),
+        };
+        if span.is_none() {
+            let _ = self.space.unregister(range);
+            return Err(RegionError::Entries { len: Bytes::new(range.len() as u64), base: self.base });
         }
         if let Some(present) = present {
             self.mark_present(&table, present, range);

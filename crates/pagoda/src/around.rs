@@ -9,6 +9,7 @@
 //! refuse, as it does any fill; one that was read has emptied the entries before, and drops what is filled now like
 //! anything else that is there.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
@@ -36,7 +37,7 @@ pub(crate) struct Around {
 }
 
 struct Streams {
-    /// What a first touch brings where the stream is, and how far it has come.
+    /// The steps by which the stream is followed, and how far it has come.
     of: [(BasePage, FaultAround); STREAMS],
     /// The one that a new stream takes.
     next: usize,
@@ -86,8 +87,7 @@ impl Engine {
         }
     }
 
-    /// What is to be filled above the fault: whole multiples of what a first touch brings there, of one span, empty as far as is
-    /// known.
+    /// What is to be filled above the fault: whole steps of one span, empty as far as is known.
     fn window_above(&self, address: usize) -> Option<PageRange> {
         // Far from where reclaim begins, even if every handler is about to do the same.
         let enough = self.marks().high.get() + 4 * WINDOW_MOST.get();
@@ -96,7 +96,7 @@ impl Engine {
         }
         let table = self.gate_shared();
         let span = table.find(address).filter(|span| span.filler() == Filler::Engine)?;
-        let size = self.fill_size(span);
+        let size = self.size_of_steps(span);
         let page = table.page_at(span, address);
         let granules = (size.bytes() / OS_PAGE) as u32;
         let first = page.granule_of(address) / granules * granules;
@@ -121,10 +121,18 @@ impl Engine {
         let number = (start / size.bytes()) as u64;
         let below = (start.saturating_sub(span.range().start()) / size.bytes()) as u64;
         let above = ((span.range().end() - start) / size.bytes()) as u64;
-        let window = self.streams().at(size, number).fault(number, number - below..number + above, |other| {
+        let mut streams = self.streams();
+        let stream = streams.at(size, number);
+        let mut window = stream.fault(number, number - below..number + above, |other| {
             let offset = other.wrapping_sub(number).wrapping_mul(size.bytes() as u64);
             is_empty(start.wrapping_add(offset as usize))
         });
+        if size.bytes() < table.entry_bytes() {
+            let entry_pages = (table.entry_bytes() / size.bytes()) as u64;
+            window.end = end_within_a_page(&window, u64::from(first / granules), entry_pages);
+            stream.ends_at(window.end);
+        }
+        drop(streams);
         let above = (window.end - window.start - 1) as usize;
         PageRange::new(start + size.bytes(), start + (1 + above) * size.bytes())
     }
@@ -177,6 +185,18 @@ impl Engine {
         }
         Granules::range(from, filled)
     }
+}
+
+/// Where a window of steps that are smaller than a base page ends: within one, at another place of it each time. Who touches
+/// everything goes on there; who touches the same part of each base page passes it, and is no stream. `within` says where in its base
+/// page the window begins.
+fn end_within_a_page(window: &Range<u64>, within: u64, entry_pages: u64) -> u64 {
+    let len = window.end - window.start;
+    if len < 2 * entry_pages {
+        return window.end;
+    }
+    let bound = window.end - (within + len) % entry_pages;
+    bound - 1 - bound / entry_pages % (entry_pages - 1)
 }
 
 /// Whether nothing of `part` is anywhere.

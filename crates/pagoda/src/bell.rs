@@ -24,6 +24,11 @@ impl Bell {
         self.condition.notify_one();
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_rung(&self) -> bool {
+        self.fast.load(Ordering::Acquire)
+    }
+
     /// Sleeps until the bell rings, for `limit_us` at most.
     pub(crate) fn sleep(&self, limit_us: u32) {
         let rung = self.rung.lock().expect("nothing panics with this lock held");

@@ -492,4 +492,7 @@ counters! {
     Total HugeRebuildNs huge_rebuild_ns,
     /// Tries to join that the kernel refused.
     Total HugeRebuildsRefused huge_rebuilds_refused,
+    /// Huge frames that came in OS pages: the kernel still had a table of those for the place, and took the frame apart; or it had had no
+    /// huge page for the frame.
+    Total HugeTorn huge_torn,
 }

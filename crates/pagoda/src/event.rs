@@ -211,7 +211,9 @@ impl Engine {
                 self.fetch_and_zero(span.entries(), page.index, word, handle, gone, scratch)
             }
         };
-        give(span.entry(page.index), word);
+        // Where nothing is, nothing is warm: a huge frame comes only to where nothing is.
+        let is_empty = word.resident().is_empty() && word.backing() == Backing::None;
+        give(span.entry(page.index), if is_empty { word.with_warmth(0) } else { word });
     }
 
     /// Brings a stored page, whose busy bit the caller has, into a slot, and zeroes granules there.

@@ -6,7 +6,8 @@
 //! unread at that moment makes the kernel refuse, and the fault is served again after the event was applied: the fault
 //! may have been read before a discard that happened earlier.
 //!
-//! Nothing here allocates, logs, or waits for anything but the store.
+//! Nothing here logs, or waits for anything but the store; nor does it allocate, but for the store and for a place in the queue of what
+//! is staged, and that from a heap that nothing managed lies in.
 
 mod fetch;
 mod fill;
@@ -136,11 +137,11 @@ impl Engine {
             }
             match word.backing() {
                 Backing::None => {
-                    let within = self.fill_for(span, granule);
+                    let within = self.fill_for(span, &page, granule);
                     let (word, served) = self.fill_zero(&page, word, (granule, within), write);
                     give(entry, word);
                     if served == Served::Done {
-                        self.note_first_touch(span, &page);
+                        self.note_first_touch(span, &page, within);
                     }
                     return served;
                 }

@@ -1,16 +1,18 @@
 //! How much a first touch brings in a region that goes by density: 4, 16 or 64 KiB of its base page.
 //!
 //! [`pagoda_core::density`] decides; this counts for it. A region begins as small as its purpose suggests, and grows as what was
-//! touched lies densely; where a base page is filled whole nothing shows what of it is used but its content, so that pages
-//! on their way to the store are asked how much of them is still zero. The entries stay those of the base page: a smaller
-//! fill is a partial one. This module must never fill, and never look at more than a bounded part of a region.
+//! touched lies densely. However dense it is on the whole, each place of 2 MiB begins small again, and grows by what was touched there:
+//! so who leaves a dense part for a sparse one pays for one place at most, and is seen. Where a base page is filled whole nothing shows
+//! what of it is used but its content, so that pages on their way to the store are asked how much of them is still zero. The entries
+//! stay those of the base page: a smaller fill is a partial one. This module must never fill, and never look at more than a bounded
+//! part of a region.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagoda_core::density::{Chooser, Counters, Reason, Touched, Use};
+use pagoda_core::density::{Chooser, Counters, Reason, Touched, Use, borne_out};
 use pagoda_core::entry::{Granules, Word};
-use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::lock::Lock;
 use pagoda_linux::range::PageRange;
@@ -28,10 +30,13 @@ const LOOK_ENTRIES: usize = 256;
 /// Pages on their way to the store between two looks at how much of them was used.
 const STORED_BETWEEN_LOOKS: u64 = 64;
 
+/// What a place is: so much that what a window of first touches brings too much is of the next one at most.
+const PLACE_BYTES: usize = HUGE_FRAME;
+
 /// What a first touch brings in a region just now, and how it came to that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// So much, aligned, as far as nothing is there.
+    /// So much at most, aligned, as far as nothing is there: less where little was touched yet within 2 MiB, or sparsely.
     pub size: BasePage,
     /// How all looks so far ended.
     pub looks: Counters,
@@ -39,6 +44,8 @@ pub struct Fill {
 
 /// How a region is filled.
 pub(crate) struct Density {
+    /// What a place begins with, as long as the region has not shrunk below it.
+    start: BasePage,
     granules: AtomicU32,
     faults: AtomicU32,
     /// Of the pages that were stored since the last look at them: how many, and how many of their OS pages were not zero.
@@ -51,6 +58,7 @@ impl Density {
     pub(crate) fn new(purpose: Use, len: Bytes, base: BasePage) -> Self {
         let chooser = Chooser::new(purpose, len).up_to(base.min(BasePage::K64));
         Self {
+            start: chooser.size(),
             granules: AtomicU32::new(granules(chooser.size())),
             faults: AtomicU32::new(0),
             stored: AtomicU64::new(0),
@@ -64,15 +72,14 @@ impl Density {
         Fill { size: chooser.size(), looks: chooser.counters() }
     }
 
-    /// The part of a page that a first touch of `granule` may fill.
-    fn around(&self, granule: u32) -> Granules {
-        let count = self.granules.load(Ordering::Relaxed);
-        let first = granule / count * count;
-        Granules::range(first, first + count)
-    }
-
     fn size(&self) -> BasePage {
         of_entry(self.granules.load(Ordering::Relaxed) as usize * OS_PAGE)
+    }
+
+    /// What a first touch brings at a place where so much is touched.
+    fn size_at(&self, here: impl FnOnce() -> Touched) -> BasePage {
+        let most = self.size();
+        if most <= self.start { most } else { borne_out(self.start, most, &here()) }
     }
 
     fn look(&self, touched: &Touched) -> Option<Counter> {
@@ -110,41 +117,46 @@ impl Engine {
     }
 
     /// What of a page may be filled for a first touch of `granule`.
-    pub(crate) fn fill_for(&self, span: &Span, granule: u32) -> Granules {
-        let all = Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
-        span.entries().density().map_or(all, |density| density.around(granule))
+    pub(crate) fn fill_for(&self, span: &Span, page: &Page, granule: u32) -> Granules {
+        let Some(density) = span.entries().density() else {
+            return Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
+        };
+        let entries = PLACE_BYTES / self.entry_bytes();
+        let first = page.index / entries * entries;
+        let count = granules(density.size_at(|| self.touched(span.entries(), first, entries)));
+        let from = granule / count * count;
+        Granules::range(from, from + count)
     }
 
-    /// How much a first touch brings there.
-    pub(crate) fn fill_size(&self, span: &Span) -> BasePage {
-        span.entries().density().map_or_else(|| of_entry(self.entry_bytes()), Density::size)
+    /// What who goes on upwards is followed by there: by OS pages where that shows whether all of them are touched.
+    pub(crate) fn size_of_steps(&self, span: &Span) -> BasePage {
+        if span.entries().density().is_some() { BasePage::K4 } else { of_entry(self.entry_bytes()) }
     }
 
-    /// Whether first touches bring whole base pages there.
-    fn fills_whole(&self, span: &Span) -> bool {
-        self.fill_size(span).bytes() >= self.entry_bytes()
-    }
-
-    /// A first touch of this page was served.
-    pub(crate) fn note_first_touch(&self, span: &Span, page: &Page) {
-        let Some(density) = span.entries().density() else { return };
-        if !(density.faults.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(FAULTS_BETWEEN_LOOKS) {
-            return;
-        }
-        if self.fills_whole(span) {
-            // Whatever was touched is there with all of its page, which says nothing.
-            return;
-        }
-        let entries = span.entries();
-        let first = page.index.saturating_sub(LOOK_ENTRIES);
-        let last = (page.index + LOOK_ENTRIES).min(entries.len());
-        let runs = (first..last).flat_map(|index| {
+    /// What is in the region of so many entries.
+    fn touched(&self, entries: &Entries, first: usize, count: usize) -> Touched {
+        let last = (first + count).min(entries.len());
+        Touched::of((first..last).flat_map(|index| {
             let start = (index * self.entry_bytes()) as u64;
             let resident = Word::from_bits(entries[index].load(Ordering::Relaxed)).resident();
             let at = move |granule: u32| start + u64::from(granule) * OS_PAGE as u64;
-            resident.runs().map(move |(from, to)| at(from)..at(to)).collect::<Vec<_>>()
-        });
-        let counter = density.look(&Touched::of(runs));
+            resident.runs().map(move |(from, to)| at(from)..at(to))
+        }))
+    }
+
+    /// A first touch of this page was served, which might fill so much.
+    pub(crate) fn note_first_touch(&self, span: &Span, page: &Page, within: Granules) {
+        let Some(density) = span.entries().density() else { return };
+        if within.count() as usize * OS_PAGE >= self.entry_bytes() {
+            // What is there with all of its page says nothing.
+            return;
+        }
+        if !(density.faults.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(FAULTS_BETWEEN_LOOKS) {
+            return;
+        }
+        let first = page.index.saturating_sub(LOOK_ENTRIES);
+        let count = page.index - first + LOOK_ENTRIES;
+        let counter = density.look(&self.touched(span.entries(), first, count));
         counter.into_iter().for_each(|counter| self.counters.add(counter, 1));
     }
 

@@ -21,6 +21,7 @@ use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 
+use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::table::{Filler, Span, Table, give, try_take};
@@ -115,10 +116,52 @@ fn is_whole(word: Word) -> bool {
 
 impl Engine {
     /// Whether the base page at `address` lies in a huge page, which the kernel may have made of OS pages meanwhile: then it only
-    /// leaves with all of that.
+    /// leaves with all of that. Where the kernel has taken a huge frame apart its entries know it from now on, and leave one by one.
     pub(crate) fn leaves_huge(&self, table: &Table, span: &Span, address: usize) -> bool {
-        span.filler() == Filler::EngineHuge
-            && Block::around(table, span, address).is_some_and(|block| self.is_one_huge_page(block.range))
+        if span.filler() != Filler::EngineHuge {
+            return false;
+        }
+        let block = Block::around(table, span, address);
+        if block.is_some_and(|block| self.is_one_huge_page(block.range)) {
+            return true;
+        }
+        let index = table.page_at(span, address).index;
+        if Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_huge() {
+            self.forget_huge(table, span, address, block);
+        }
+        false
+    }
+
+    /// The frame around `address` is one huge page no more, though entries say so: a part of it was discarded, unmapped, moved, locked
+    /// or protected, whatever is so by now, or the kernel has swapped it out. None of that is told as what it does to a huge page.
+    fn forget_huge(&self, table: &Table, span: &Span, address: usize, block: Option<Block>) {
+        let place = PageRange::at(address & !(HUGE_FRAME - 1), HUGE_FRAME);
+        let within = span.range().intersection(place).expect("an address of the span");
+        // Of a frame that was moved to an odd place, one more begins before it.
+        let mut taken = [None; ENTRIES + 1];
+        let indices = span.indices(within, table.entry_bytes());
+        for (taken, index) in taken.iter_mut().zip(indices.clone()) {
+            let is_huge = Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_huge();
+            // What is busy is asked about when its turn comes.
+            *taken = if is_huge { try_take(span.entry(index)) } else { None };
+        }
+        // It may have been joined before its entries were taken.
+        let is_huge = block.is_some_and(|block| self.is_one_huge_page(block.range));
+        for (index, word) in indices.zip(taken) {
+            if let Some(word) = word {
+                give(span.entry(index), word.with_huge(word.is_huge() && is_huge));
+            }
+        }
+        if block.is_some() && !is_huge {
+            self.huge.note_broken(place.start());
+        }
+    }
+
+    /// A frame came to its place in OS pages: where some were once, the kernel keeps the table of them until the mapping goes, and
+    /// nobody is told of it; or the frame was none of one page. It may be joined once all of it was written.
+    fn note_torn(&self, block: Block) {
+        self.counters.add(Counter::HugeTorn, 1);
+        self.huge.note_broken(block.range.start());
     }
 
     fn is_one_huge_page(&self, range: PageRange) -> bool {

@@ -138,6 +138,12 @@ impl HugePool {
         self.hands().used.len() < self.most
     }
 
+    /// Whether half of the frames that may be cleared ahead are gone. Who clears looks by itself ten times a second, and a move interrupts
+    /// the processor that it clears on: it is woken when the other half may not last until then, and not for each frame.
+    pub(crate) fn is_low(&self) -> bool {
+        self.hands().zeroed.len() <= self.most / 2
+    }
+
     /// Whether another frame is to be cleared ahead.
     pub(crate) fn wants_zeroed(&self) -> bool {
         self.is_on() && self.hands().zeroed.len() < self.most

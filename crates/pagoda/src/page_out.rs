@@ -67,7 +67,9 @@ impl Engine {
                     None => break,
                 }
             }
-            at = (at - page.granule_of(at) as usize * 4096).wrapping_add(self.entry_bytes());
+            // Of a base page that a hole cuts in two, the rest is another span's.
+            let next = (at - page.granule_of(at) as usize * 4096).wrapping_add(self.entry_bytes());
+            at = next.min(span_end);
         }
         Ok(())
     }

@@ -163,7 +163,7 @@ impl Region {
         std::ptr::with_exposed_provenance_mut(self.range.start())
     }
 
-    /// How much of a base page first touches bring just now, and how often that was changed. None where the base page was chosen:
+    /// How much of a base page first touches bring at most just now, and how often that was changed. None where the base page was chosen:
     /// they bring all of it.
     #[must_use]
     pub fn fill(&self) -> Option<Fill> {

@@ -11,8 +11,9 @@
 
 mod span;
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use pagoda_core::entry::Word;
@@ -108,8 +109,14 @@ impl Table {
     }
 
     /// Adds `range`, of which nothing is managed yet, and returns the span it became part of. All its granules are
-    /// empty until the caller marks what it finds present.
+    /// empty until the caller marks what it finds present. Without memory for its entries the process ends.
     pub(crate) fn insert(&mut self, range: PageRange, filler: Filler) -> &Span {
+        let entry_bytes = self.entry_bytes;
+        self.try_insert(range, filler).unwrap_or_else(|| no_entries(range, entry_bytes))
+    }
+
+    /// As [`insert`](Self::insert). None, and nothing is added, if there is no memory for its entries.
+    pub(crate) fn try_insert(&mut self, range: PageRange, filler: Filler) -> Option<&Span> {
         let entry_bytes = self.entry_bytes;
         let mut room = 0;
         if let Some((&key, before)) = self.spans.range(..range.start()).next_back()
@@ -124,7 +131,7 @@ impl Table {
             if fits && Arc::strong_count(&before.entries) == 1 {
                 let span = self.spans.get_mut(&key).expect("just found");
                 span.range = PageRange::at(key, range.end() - key);
-                return span;
+                return Some(span);
             }
         }
         self.insert_with_room(range, range.start() % entry_bytes, filler, room)
@@ -133,32 +140,43 @@ impl Table {
     /// As [`insert`](Self::insert), as a span of its own, whatever it lies beside, which begins `skipped` bytes into its first
     /// entry.
     pub(crate) fn insert_apart(&mut self, range: PageRange, skipped: usize, filler: Filler) -> &Span {
-        self.insert_with_room(range, skipped % self.entry_bytes, filler, 0)
+        let entry_bytes = self.entry_bytes;
+        self.insert_with_room(range, skipped % entry_bytes, filler, 0)
+            .unwrap_or_else(|| no_entries(range, entry_bytes))
     }
 
-    /// Adds `range`, of which nothing is managed yet, as a span of its own that is filled by density.
-    pub(crate) fn insert_by_density(&mut self, range: PageRange, density: Arc<Density>) {
+    /// Adds `range`, of which nothing is managed yet, as a span of its own that is filled by density. None, and nothing is added,
+    /// if there is no memory for its entries.
+    pub(crate) fn insert_by_density(&mut self, range: PageRange, density: Arc<Density>) -> Option<&Span> {
         let skipped = range.start() % self.entry_bytes;
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
-        let entries = EntryArray::new(needed, Weak::new(), Some(density));
+        let entries = EntryArray::new(needed, Weak::new(), Some(density))?;
         let (origin, movable) = (range.start() - skipped, AtomicBool::new(true));
-        self.spans.insert(range.start(), Span { range, origin, entries, filler: Filler::Engine, movable });
+        let span = Span { range, origin, entries, filler: Filler::Engine, movable };
+        Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }
 
     /// Adds `range`, of which nothing is managed yet, as the pages of a file, the first at its start.
     pub(crate) fn insert_file(&mut self, range: PageRange, file: Weak<PageFile>) {
-        let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), file, None);
+        let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), file, None)
+            .unwrap_or_else(|| no_entries(range, self.entry_bytes));
         let movable = AtomicBool::new(true);
         let span = Span { range, origin: range.start(), entries, filler: Filler::File, movable };
         self.spans.insert(range.start(), span);
     }
 
-    fn insert_with_room(&mut self, range: PageRange, skipped: usize, filler: Filler, room: usize) -> &Span {
+    fn insert_with_room(
+        &mut self,
+        range: PageRange,
+        skipped: usize,
+        filler: Filler,
+        room: usize,
+    ) -> Option<&Span> {
         let origin = range.start().wrapping_sub(skipped);
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
-        let entries = EntryArray::new(needed + room, Weak::new(), None);
+        let entries = EntryArray::new(needed + room, Weak::new(), None)?;
         let span = Span { range, origin, entries, filler, movable: AtomicBool::new(true) };
-        self.spans.entry(range.start()).insert_entry(span).into_mut()
+        Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }
 
     /// Takes `range` out of the table and hands the parts of spans that lay in it to the caller, whole with their
@@ -193,6 +211,12 @@ impl Table {
         let moved = Span { range, origin: span.origin.wrapping_add(delta), ..span };
         self.spans.insert(range.start(), moved);
     }
+}
+
+/// What happens where memory for the entries of `range` is needed and there is none.
+fn no_entries(range: PageRange, entry_bytes: usize) -> ! {
+    let words = range.len().div_ceil(entry_bytes);
+    handle_alloc_error(Layout::array::<AtomicU64>(words).expect("fewer words than bytes of a range"))
 }
 
 #[cfg(test)]

@@ -183,6 +183,8 @@ impl World {
                 }
             }
         }
-        give(page.entry(), word);
+        // Where nothing is, nothing is warm.
+        let is_empty = word.resident().is_empty() && word.backing() == Backing::None;
+        give(page.entry(), if is_empty { word.with_warmth(0) } else { word });
     }
 }

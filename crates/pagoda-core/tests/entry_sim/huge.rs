@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use crate::fault::Served;
 use crate::kernel::{GRANULES, HUGE, HUGE_ENTRIES, REGION, Range, Stop};
-use crate::table::{Block, Page, WHOLE, give};
+use crate::table::{Block, Page, WHOLE, give, try_take};
 use crate::world::{GateGuard, World, step};
 use pagoda_core::entry::{Backing, Granules, Word};
 
@@ -152,11 +152,35 @@ impl World {
         ready.inspect(|&slot| self.give_frame_back(slot)).is_some()
     }
 
-    /// Whether the base page at `address` lies in a huge page: then it only leaves with all of that.
-    pub fn leaves_huge(&self, address: usize) -> bool {
-        let block = self.block_of_region(address);
-        !self.without.whole_huge_pages
-            && block.is_some_and(|block| self.kernel.borrow().whole_huge(&block.range).is_some())
+    /// Whether a base page lies in a huge page: then it only leaves with all of that. Where the kernel has taken it apart, its entries
+    /// know it from now on.
+    pub async fn leaves_huge(&self, page: &Page) -> bool {
+        let block = self.block_of_region(page.addresses(0, 1).start);
+        let is_huge = |block: &Block| self.kernel.borrow().whole_huge(&block.range).is_some();
+        if self.without.whole_huge_pages || block.as_ref().is_some_and(is_huge) {
+            return !self.without.whole_huge_pages;
+        }
+        step().await;
+        if let Some(block) =
+            block.filter(|_| page.entry().get().is_huge() && !self.without.forgetting_of_huge)
+        {
+            self.forget_huge(&block).await;
+        }
+        false
+    }
+
+    async fn forget_huge(&self, block: &Block) {
+        let mut taken = Vec::new();
+        for page in block.pages.iter().filter(|page| page.entry().get().is_huge()) {
+            taken.extend(try_take(page.entry()).map(|word| (page, word)));
+            step().await;
+        }
+        let is_huge = self.kernel.borrow().whole_huge(&block.range).is_some();
+        self.note(|| format!("engine: {:?} was taken apart: {}", block.range, !is_huge));
+        self.note_seen(|seen| seen.huge_forgotten += usize::from(!is_huge && !taken.is_empty()));
+        for (page, word) in taken {
+            give(page.entry(), word.with_huge(word.is_huge() && is_huge));
+        }
     }
 
     /// Moves the huge frame around `address` out of its region and stores what it held, without the gate. False if it has to be
@@ -293,7 +317,7 @@ impl World {
         let Some(block) = block.filter(|_| !self.is_any_deferred() && self.has_room_for_huge()) else {
             return;
         };
-        if block.pages.iter().any(|page| page.entry().get().is_huge()) {
+        if block.pages.iter().all(|page| page.entry().get().is_huge()) {
             return;
         }
         let Some(words) = block.take(is_whole) else { return };

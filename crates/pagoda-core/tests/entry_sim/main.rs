@@ -53,7 +53,12 @@ fn simulate(seed: u64, setting: Setting, without: Without) -> Result<(usize, See
     threads.push(Box::pin(engine::reclaimer(Rc::clone(&world))));
     threads.push(Box::pin(engine::reclaimer(Rc::clone(&world))));
     threads.push(Box::pin(engine::watcher(Rc::clone(&world))));
-    run(&world, threads).map(|steps| (steps, world.seen.get()))
+    let steps = run(&world, threads)?;
+    if setting.has_region {
+        let world_at_end = Rc::clone(&world);
+        run(&world, vec![Box::pin(async move { world_at_end.empty_region().await })])?;
+    }
+    Ok((steps, world.seen.get()))
 }
 
 /// Tries all seeds, and says what there was of what the setting is for: of one seed alone, nothing.
@@ -92,6 +97,7 @@ fn huge_frames_come_and_go_whole_and_what_is_taken_apart_is_not_lost() {
     let Some(seen) = every_read_is_right(Setting::REGION) else { return };
     assert!(seen.huge_in > 0 && seen.huge_out > 0 && seen.huge_torn_in > 0, "{seen:?}");
     assert!(seen.huge_torn_out > 0 && seen.huge_kept > 0 && seen.joined > 0, "{seen:?}");
+    assert!(seen.huge_forgotten > 0, "{seen:?}");
 }
 
 /// Leaving this out is found, by a failure that says so.
@@ -202,6 +208,12 @@ fn a_run_of_several_zones_is_counted_wrong() {
 fn a_base_page_of_a_huge_frame_must_not_leave_by_itself() {
     let without = Without { whole_huge_pages: true, ..Without::default() };
     is_found_in(Setting::REGION, without, "a part of a huge page is moved");
+}
+
+#[test]
+fn what_the_kernel_took_apart_and_is_taken_for_a_huge_frame_can_never_leave() {
+    let without = Without { forgetting_of_huge: true, ..Without::default() };
+    is_found_in(Setting::REGION, without, "can never leave");
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 use std::rc::Rc;
 
-use crate::kernel::{GRANULES, Stop};
+use crate::kernel::{GRANULES, REGION, Stop};
 use crate::table::{Page, WHOLE, give, try_take};
-use crate::world::{Staged, World, step};
+use crate::world::{GateGuard, Staged, World, step};
 use pagoda_core::entry::{Backing, Granules, Word};
+
+/// Rounds after which what can leave has left: one cools a page by one of three.
+const ROUNDS_TO_LEAVE: usize = 16;
 
 /// Base pages that go by one move, at most.
 const RUN_MOST: usize = 4;
@@ -43,18 +46,17 @@ impl World {
     /// Moves pages out: the hand of reclaim, which falls where the seed says.
     pub async fn stage_next(&self) {
         let gate = self.gate_shared().await;
-        if self.is_any_deferred() {
+        let pages: Vec<Page> = self.table.borrow().spans().flat_map(|span| span.pages(&span.range)).collect();
+        if pages.is_empty() || self.is_any_deferred() {
             return;
         }
-        let (mut pages, is_to_run) = {
-            let table = self.table.borrow();
-            let pages: Vec<Page> = table.spans().flat_map(|span| span.pages(&span.range)).collect();
-            if pages.is_empty() {
-                return;
-            }
-            let first = self.below(pages.len());
-            (pages[first..].to_vec(), self.below(4) > 0)
-        };
+        let first = self.below(pages.len());
+        let is_to_run = self.below(4) > 0;
+        self.stage_at(gate, pages[first..].to_vec(), is_to_run).await;
+    }
+
+    /// Stages the first of these pages, or several, or the huge frame that it lies in.
+    async fn stage_at(&self, gate: GateGuard<'_>, mut pages: Vec<Page>, is_to_run: bool) {
         let page = pages[0].clone();
         let word = page.entry().get();
         let is_candidate = !word.resident().is_empty() || self.without.resident_mask;
@@ -64,7 +66,7 @@ impl World {
         if word.warmth() > 0 {
             return page.entry().set(word.with_warmth(word.warmth() - 1));
         }
-        if self.setting.has_region && page.granules == WHOLE && self.leaves_huge(page.addresses(0, 1).start) {
+        if self.setting.has_region && page.granules == WHOLE && self.leaves_huge(&page).await {
             self.evict_huge(gate, page.addresses(0, 1).start).await;
             return;
         }
@@ -78,6 +80,24 @@ impl World {
         drop(gate);
         for Copied { page, before, handle, slot, out } in copied {
             self.settle_copied(&page, before, handle, slot, out).await;
+        }
+    }
+
+    /// When nobody else is there any more: all of the region can leave.
+    pub async fn empty_region(&self) {
+        let pages = || -> Vec<Page> {
+            let table = self.table.borrow();
+            table.find(REGION.start).map(|span| span.pages(&span.range)).unwrap_or_default()
+        };
+        for _ in 0..ROUNDS_TO_LEAVE {
+            for page in pages() {
+                let gate = self.gate_shared().await;
+                self.stage_at(gate, vec![page], false).await;
+                self.store_oldest().await;
+            }
+        }
+        if let Some(page) = pages().iter().find(|page| !page.entry().get().resident().is_empty()) {
+            self.fail(format!("{page:?} can never leave: {:?}", page.entry().get()));
         }
     }
 

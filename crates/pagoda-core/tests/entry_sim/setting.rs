@@ -42,6 +42,8 @@ pub struct Without {
     pub zones_of_runs: bool,
     /// Base pages leave a huge page by themselves.
     pub whole_huge_pages: bool,
+    /// What the kernel took apart where it lies is still taken for a huge frame.
+    pub forgetting_of_huge: bool,
     /// A huge frame that was used is handed out as it is.
     pub clearing_of_used_frames: bool,
     /// A huge frame goes to where it was seen to fit, whatever came there since.
@@ -87,6 +89,7 @@ pub struct Seen {
     pub huge_torn_in: usize,
     pub huge_torn_out: usize,
     pub huge_kept: usize,
+    pub huge_forgotten: usize,
     pub joined: usize,
 }
 
@@ -100,6 +103,7 @@ impl Seen {
         self.huge_torn_in += other.huge_torn_in;
         self.huge_torn_out += other.huge_torn_out;
         self.huge_kept += other.huge_kept;
+        self.huge_forgotten += other.huge_forgotten;
         self.joined += other.joined;
     }
 }

@@ -22,11 +22,12 @@ pub enum Rights {
     Write,
 }
 
-/// The range. Unmapped on drop.
+/// The range. Unmapped on drop, unless it is somebody else's.
 #[derive(Debug)]
 pub struct Area {
     start: usize,
     pages: usize,
+    is_ours: bool,
 }
 
 impl Area {
@@ -40,7 +41,7 @@ impl Area {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let raw = unsafe { map(0, len, libc::PROT_NONE, 0)? };
         let start = raw.next_multiple_of(ALIGN) + skip * PAGE;
-        let area = Self { start, pages };
+        let area = Self { start, pages, is_ours: true };
         // SAFETY: both rests are parts of the mapping just made, which nobody uses.
         unsafe {
             let end = start + pages * PAGE;
@@ -54,6 +55,24 @@ impl Area {
         // SAFETY: the advice concerns the area's own pages and changes no content.
         done(unsafe { libc::madvise(pointer(start), pages * PAGE, libc::MADV_NOHUGEPAGE) })?;
         Ok(area)
+    }
+
+    /// The memory of a region, which is used through this value alone, and unmapped by its owner: it has to live longer.
+    ///
+    /// # Panics
+    /// If these are not OS pages of one private anonymous mapping without a name that can be read and written: no stack, heap, file
+    /// or program is.
+    #[must_use]
+    pub fn of_region(start: *mut u8, pages: usize) -> Self {
+        let start = start.expose_provenance();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let is_around = |range: Range<usize>| range.start <= start && start + pages * PAGE <= range.end;
+        let is_of_a_region = |line: &str| {
+            range_of(line).is_some_and(is_around)
+                && line.split_whitespace().skip(1).eq(["rw-p", "00000000", "00:00", "0"])
+        };
+        assert!(maps.lines().any(is_of_a_region), "{start:#x} is no region's memory");
+        Self { start, pages, is_ours: false }
     }
 
     /// All of it, to be managed.
@@ -92,6 +111,17 @@ impl Area {
         let (at, len) = self.at(&pages);
         // SAFETY: as for `protect`.
         done(unsafe { libc::madvise(pointer(at), len, libc::MADV_DONTNEED) })
+    }
+
+    /// mlock(2), or munlock(2).
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn lock(&self, pages: Range<usize>, locked: bool) -> io::Result<()> {
+        let (at, len) = self.at(&pages);
+        let call = if locked { libc::mlock } else { libc::munlock };
+        // SAFETY: the pages are the area's own; locking changes no content.
+        done(unsafe { call(pointer(at), len) })
     }
 
     /// munmap(2); afterwards nothing is allowed there.
@@ -139,6 +169,56 @@ impl Area {
         Ok(())
     }
 
+    /// mremap(2) of these OS pages, all at once, to `len` OS pages from `to` on, which are replaced: more than there were are fresh
+    /// ones.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// If source and target overlap, or the target lies outside.
+    pub fn remap(&self, pages: Range<usize>, to: usize, len: usize) -> io::Result<()> {
+        let (from, old_len) = self.at(&pages);
+        let (target, new_len) = self.at(&(to..to + len));
+        assert!(to + len <= pages.start || pages.end <= to, "source and target overlap");
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both ranges are the area's own, and nobody has a reference to them.
+        let moved = unsafe { libc::mremap(pointer(from), old_len, new_len, flags, pointer(target)) };
+        if moved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        self.hold(from, old_len)
+    }
+
+    /// mremap(2) of these OS pages to the first `len` of them, where they are; the rest is unmapped.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// If they are not more than `len`.
+    pub fn shrink(&self, pages: Range<usize>, len: usize) -> io::Result<()> {
+        let (at, old_len) = self.at(&pages);
+        assert!(len < pages.len(), "it shrinks");
+        // SAFETY: as for `remap`; without a flag nothing moves.
+        let shrunk = unsafe { libc::mremap(pointer(at), old_len, len * PAGE, 0) };
+        if shrunk == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        self.hold(at + len * PAGE, old_len - len * PAGE)
+    }
+
+    /// Whether these OS pages are of one mapping to the kernel: several it moves by rules of their own.
+    ///
+    /// # Panics
+    /// If the kernel does not say.
+    #[must_use]
+    pub fn is_one(&self, pages: Range<usize>) -> bool {
+        let (at, len) = self.at(&pages);
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        maps.lines().filter_map(range_of).any(|range| range.start <= at && at + len <= range.end)
+    }
+
     /// Lets nobody else map what is not mapped.
     fn hold(&self, at: usize, len: usize) -> io::Result<()> {
         // SAFETY: it fails where somebody else was quicker.
@@ -168,9 +248,19 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
+        if !self.is_ours {
+            return;
+        }
         // SAFETY: all of the range is this value's, and nobody has a reference to it.
         done(unsafe { libc::munmap(pointer(self.start), self.pages * PAGE) }).expect("munmap");
     }
+}
+
+/// The addresses of a line of the maps.
+fn range_of(line: &str) -> Option<Range<usize>> {
+    let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+    let number = |hex| usize::from_str_radix(hex, 16).ok();
+    Some(number(from)?..number(to)?)
 }
 
 fn pointer(at: usize) -> *mut libc::c_void {

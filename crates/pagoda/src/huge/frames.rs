@@ -27,9 +27,8 @@ impl Engine {
     /// A frame of zeroes: one that is ready, one that was used and is cleared now, or one from the kernel.
     pub(super) fn cleared_frame(&self, address: usize) -> Option<HugeSlot> {
         self.huge.note_asked();
-        if let Some(slot) = self.huge.take_zeroed(&self.space) {
+        if let Some(slot) = self.ready_frame() {
             self.counters.add(Counter::TakenClearedBytes, HUGE_FRAME as u64);
-            self.clear_bell.ring();
             return Some(slot);
         }
         if let Some(mut slot) = self.huge.take_used(&self.space) {
@@ -37,6 +36,15 @@ impl Engine {
             return Some(slot);
         }
         self.frame_from_kernel()
+    }
+
+    /// A frame of zeroes that is ready. Wakes who clears ahead when there are few.
+    pub(super) fn ready_frame(&self) -> Option<HugeSlot> {
+        let slot = self.huge.take_zeroed(&self.space)?;
+        if self.huge.is_low() {
+            self.clear_bell.ring();
+        }
+        Some(slot)
     }
 
     fn clear_in_fault(&self, slot: &mut HugeSlot, target: Target) {
@@ -99,5 +107,37 @@ impl Engine {
     pub(crate) fn give_back_a_huge_frame(&self) -> bool {
         let ready = self.huge.take_used(&self.space).or_else(|| self.huge.take_zeroed(&self.space));
         ready.is_some_and(|slot| self.give_frame_back(slot, HUGE_FRAME))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda_core::page::BasePage;
+    use pagoda_core::size::Bytes;
+    use pagoda_linux::testing::skip::skip_without_moves;
+
+    use crate::Manager;
+
+    #[test]
+    fn who_clears_ahead_is_woken_when_half_of_the_frames_are_gone() {
+        if skip_without_moves("frames that are ready") {
+            return;
+        }
+        // The thread that clears ahead elsewhere is the test's own here.
+        let builder = Manager::builder().budget(Bytes::mib(256)).base_page(BasePage::M2).user_mode_only(true);
+        let manager = builder.clear_ahead(0).build().expect("a manager");
+        let engine = manager.engine();
+        engine.huge.note_asked();
+        while engine.clear_one_ahead() {}
+        let most = engine.huge.most();
+        let taken: Vec<_> = (0..most)
+            .map(|_| {
+                let slot = engine.cleared_frame(0).expect("ready");
+                (slot, engine.clear_bell.is_rung())
+            })
+            .collect();
+        let quiet = taken.iter().take_while(|(_, is_rung)| !is_rung).count();
+        assert_eq!((most, quiet), (16, 7), "the eighth leaves eight");
+        taken.into_iter().for_each(|(slot, _)| engine.huge.put_used(&engine.space, slot));
     }
 }

@@ -57,8 +57,10 @@ impl Engine {
             HugeMove::Nothing(_) => 0,
         };
         self.ledger.resident(here as i64);
-        // Over a table of OS pages that is left of what was there it came in small pages.
         let huge = here == HUGE_FRAME && self.is_one_huge_page(place);
+        if here > 0 && !huge {
+            self.note_torn(block);
+        }
         let words: [Word; ENTRIES] = std::array::from_fn(|i| {
             let pages = here.saturating_sub(i * ENTRY).min(ENTRY) / OS_PAGE;
             Word::EMPTY.with_resident(Granules::range(0, pages as u32)).with_huge(huge)
@@ -114,13 +116,7 @@ impl Engine {
             bytes[part.end..].fill(0);
             return Some(slot);
         }
-        match self.huge.take_zeroed(&self.space) {
-            Some(slot) => {
-                self.clear_bell.ring();
-                Some(slot)
-            }
-            None => self.frame_from_kernel(),
-        }
+        self.ready_frame().or_else(|| self.frame_from_kernel())
     }
 
     /// A frame that was filled and did not get to its place.

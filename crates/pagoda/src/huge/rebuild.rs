@@ -72,7 +72,7 @@ impl Engine {
         let Some(span) = span else { return Seen::Gone };
         let Some(block) = Block::around(&table, span, address) else { return Seen::Gone };
         let words = || block.indices().map(|at| Word::from_bits(span.entry(at).load(Ordering::Acquire)));
-        if words().all(|word| word == Word::EMPTY) || words().any(Word::is_huge) {
+        if words().all(|word| word == Word::EMPTY) || words().all(Word::is_huge) {
             Seen::Gone
         } else if words().all(|word| is_whole(word) && !word.is_busy()) {
             Seen::All

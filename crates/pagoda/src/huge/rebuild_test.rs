@@ -132,6 +132,30 @@ fn what_is_not_a_page_of_its_own_everywhere_is_left_and_asked_for_seldom() {
 }
 
 #[test]
+fn a_frame_that_the_kernel_takes_apart_as_it_comes_is_counted_and_joined_once_it_was_written() {
+    let Some(manager) = manager() else { return };
+    let region = region(&manager);
+    write(&region, 0..PAGES);
+    assert_eq!((huge_bytes(&region), manager.stats().huge_torn), (HUGE_FRAME, 0));
+    region.page_out(0, HUGE_FRAME).expect("room");
+    expect(&region, 0..PAGES);
+    // All zero it is nowhere once it is out, but the kernel keeps its table of what was there: that was moved, and not discarded.
+    region.write_words(0, &[0; HUGE_FRAME]);
+    until("all of it is out, and no broken frame is known any more", || {
+        region.page_out(0, HUGE_FRAME).expect("room");
+        assert_eq!(manager.engine().rebuild_one(), 0);
+        (manager.stats().resident_bytes, manager.engine().huge.broken()) == (0, 0)
+    });
+    write(&region, 0..1);
+    until("a huge frame came in OS pages", || manager.stats().huge_torn == 1);
+    assert_eq!(huge_bytes(&region), 0);
+    write(&region, 1..PAGES);
+    rebuild(&manager, 1);
+    assert_eq!(huge_bytes(&region), HUGE_FRAME);
+    expect(&region, 0..PAGES);
+}
+
+#[test]
 fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
     const WRITERS: usize = 2;
     const TURNS: usize = 24;

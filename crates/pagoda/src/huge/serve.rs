@@ -49,8 +49,10 @@ impl Engine {
         match moved {
             HugeMove::Done => {
                 self.ledger.resident(HUGE_FRAME as i64);
-                // Over a table of OS pages that is left of what was there it came in small pages.
                 let huge = self.is_one_huge_page(block.range);
+                if !huge {
+                    self.note_torn(block);
+                }
                 block.give(span, &[word.with_huge(huge); ENTRIES]);
                 self.huge.put_empty(&self.space, slot);
                 self.note_use();
@@ -63,6 +65,7 @@ impl Engine {
             }
             // What the kernel took apart is there in small pages; the rest of the frame goes.
             HugeMove::Part(bytes, _) => {
+                self.note_torn(block);
                 self.ledger.resident(bytes as i64);
                 let words: [Word; ENTRIES] = std::array::from_fn(|i| {
                     let here = bytes.saturating_sub(i * ENTRY).min(ENTRY) / 4096;

@@ -137,7 +137,8 @@ impl Engine {
         let entry = span.entry(index);
         let Some(word) = try_take(entry) else { return Step::Looking };
         if word.is_huge() {
-            // A part of a huge frame does not leave by itself; what can't be taken whole is not looked at again at once.
+            // A part of a huge frame does not leave by itself; what was busy when it was asked about (`leaves_huge`) is not looked at
+            // again at once.
             give(entry, word.with_warmth(3));
             return Step::Looking;
         }

@@ -2,6 +2,7 @@
 //!
 //! This module must never change what it looks at.
 
+use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::maps::MapsReader;
 use pagoda_linux::range::PageRange;
@@ -32,6 +33,17 @@ pub enum RegionError {
     Register {
         /// What the kernel said.
         errno: Errno,
+    },
+    /// There is no memory for the entries of its base pages.
+    #[error(
+        "could not get memory for the entries of {len} in base pages of {base}; ask for less, choose a larger base page, or set \
+         vm.overcommit_memory to 1"
+    )]
+    Entries {
+        /// How much was to be managed.
+        len: Bytes,
+        /// The base page of the manager.
+        base: BasePage,
     },
     /// A part of the memory to be adopted is not mapped. What is mapped there later would be managed by nobody.
     #[error(

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::range::PageRange;
-use pagoda_linux::words::zeroed_words;
+use pagoda_linux::words::try_zeroed_words;
 
 use crate::file_region::PageFile;
 use crate::fill::Density;
@@ -20,7 +20,7 @@ pub(crate) type Entries = Arc<EntryArray>;
 /// The words of entries, and what is special about all of them.
 #[derive(Debug)]
 pub(crate) struct EntryArray {
-    words: Arc<[AtomicU64]>,
+    words: Box<[AtomicU64]>,
     /// The file whose pages they are, if they are a file's: what has no backing is there then. Owned by the region: who comes across
     /// entries later must not keep the file open.
     file: Weak<PageFile>,
@@ -29,8 +29,9 @@ pub(crate) struct EntryArray {
 }
 
 impl EntryArray {
-    pub(super) fn new(count: usize, file: Weak<PageFile>, density: Option<Arc<Density>>) -> Entries {
-        Arc::new(Self { words: zeroed_words(count), file, density })
+    /// None if there is no memory for them.
+    pub(super) fn new(count: usize, file: Weak<PageFile>, density: Option<Arc<Density>>) -> Option<Entries> {
+        Some(Arc::new(Self { words: try_zeroed_words(count)?, file, density }))
     }
     pub(crate) fn density(&self) -> Option<&Density> {
         self.density.as_deref()

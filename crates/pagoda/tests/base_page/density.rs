@@ -96,6 +96,39 @@ fn what_is_touched_densely_comes_in_whole_base_pages_before_long() {
 }
 
 #[test]
+fn what_is_touched_sparsely_after_much_that_was_dense_holds_little_more_than_that() {
+    if skip_without_moves("first touches by density") {
+        return;
+    }
+    let (len, dense) = (512 << 20, (64 << 20) / 4096);
+    // Always at the same place of each block, or at another.
+    let sparse = |step: usize| {
+        let pages = (dense..len / 4096).step_by(BLOCK_PAGES);
+        pages.map(move |page| page + page / BLOCK_PAGES * step % BLOCK_PAGES)
+    };
+    for (downwards, step) in [(true, 0), (true, 7), (false, 0), (false, 7)] {
+        let manager = manager(Bytes::mib(768));
+        let mut region = region(&manager, len, Purpose::Unknown);
+        if downwards {
+            write(&mut region, (0..dense).rev());
+            let stats = counted(&manager, dense as u64 * 4096);
+            assert_eq!(region.fill().map(|fill| fill.size), Some(BasePage::K64), "{stats:?}");
+        } else {
+            write(&mut region, 0..dense);
+        }
+        write(&mut region, sparse(step));
+        let (dense_bytes, touched) = (dense as u64 * 4096, sparse(step).count() as u64 * 4096);
+        let stats = counted(&manager, dense_bytes + touched);
+        let most = dense_bytes + touched * 5 / 4;
+        assert!(stats.resident_bytes <= most, "{downwards}, {step}: {} of {most}", stats.resident_bytes);
+        // That it was dense once is forgotten.
+        let fill = region.fill().expect("no base page was chosen");
+        assert_eq!((fill.size, fill.looks.shrunk > 0), (BasePage::K4, downwards), "{fill:?}");
+        check(&mut region, (0..dense).chain(sparse(step)));
+    }
+}
+
+#[test]
 fn who_goes_on_upwards_gets_more_with_each_fault_from_the_first_os_page_on() {
     if skip_without_moves("first touches by density") {
         return;

@@ -3,20 +3,24 @@
 use std::io;
 use std::ops::Range;
 
-use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_linux::testing::access::Access;
 use pagoda_linux::testing::area::{Area, Rights};
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 const PAGES: usize = 512;
 const STEPS: usize = 300;
+/// Three huge frames.
+const HUGE_PAGES: usize = 3 * 512;
 
 /// Both sides of one run.
 struct Twins {
     managed: Area,
     plain: Area,
     region: Region,
+    pages: usize,
 }
 
 impl Twins {
@@ -45,15 +49,37 @@ impl Twins {
         assert_eq!(answers[0], answers[1], "reading page {page}, word {word}");
     }
 
+    /// mremap of some pages at once to as many, or to more or less, from one half to the other; or to less where they are.
+    fn remap(&self, random: &mut Random) {
+        let half = self.pages / 2;
+        let len = 2 + random.below(6);
+        let new_len = if random.one_in(2) { len } else { 1 + random.below(8) };
+        let room = half - len.max(new_len);
+        let (low, high) = (random.below(room), half + random.below(room));
+        let (from, to) = if random.one_in(2) { (low, high) } else { (high, low) };
+        let source = from..from + len;
+        // Of several mappings the kernel moves those alone that nobody manages.
+        if ![&self.managed, &self.plain].into_iter().all(|side| side.is_one(source.clone())) {
+            return;
+        }
+        if random.one_in(4) {
+            self.both("shrink", |side| side.shrink(source.clone(), len - 1));
+        } else {
+            self.both(&format!("remap {source:?} to {to}, {new_len}"), |side| {
+                side.remap(source.clone(), to, new_len)
+            });
+        }
+    }
+
     fn step(&mut self, access: &Access, random: &mut Random) {
-        let pages = random.range(PAGES);
+        let pages = random.range(self.pages);
         if pages.is_empty() {
             return;
         }
         let name = format!("{pages:?}");
         // What is mapped anew is not managed any more, nor what a move left: most of it has to stay to the end.
         let few = pages.start..pages.end.min(pages.start + 1 + random.below(4));
-        match random.below(16) {
+        match random.below(17) {
             0 => self.both(&format!("unmap {name}"), |side| side.unmap(few.clone())),
             1 => self.both(&format!("map {name}"), |side| side.map(few.clone())),
             2 | 3 => self.both(&format!("discard {name}"), |side| side.discard(pages.clone())),
@@ -63,14 +89,26 @@ impl Twins {
                 self.both(&format!("protect {name}"), |side| side.protect(pages.clone(), rights));
             }
             7 => {
+                let half = self.pages / 2;
                 let len = 1 + random.below(6);
-                let from = random.below(PAGES / 2 - len);
-                let to = PAGES / 2 + random.below(PAGES / 2 - len);
+                let from = random.below(half - len);
+                let to = half + random.below(half - len);
                 let (from, to) = if random.one_in(2) { (from, to) } else { (to, from) };
                 self.both("move", |side| side.move_pages(from..from + len, to));
             }
-            8 | 9 => self.region.page_out(pages.start * 4096, pages.len() * 4096).expect("room to store"),
+            8 | 9 => self.page_out(pages),
+            10 => self.remap(random),
             _ => self.touch(access, random, pages),
+        }
+    }
+
+    fn page_out(&self, pages: Range<usize>) {
+        self.region.page_out(pages.start * 4096, pages.len() * 4096).expect("room to store");
+    }
+
+    fn compare_all(&self, access: &Access) {
+        for page in 0..self.pages {
+            (0..512).for_each(|word| self.compare(access, page, word));
         }
     }
 }
@@ -81,27 +119,66 @@ fn whatever_a_program_does_at_4_kib_it_sees_what_the_kernel_would_show() {
         return;
     }
     let access = Access::begin().expect("signal handlers");
-    for base in BasePage::ALL {
+    // By density, if no base page is chosen.
+    for base in BasePage::ALL.map(Some).into_iter().chain([None]) {
         for seed in runs(4) {
-            let manager = Manager::builder().budget(Bytes::mib(64)).base_page(base).user_mode_only(true);
+            let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
+            let manager = base.into_iter().fold(manager, ManagerBuilder::base_page);
             let manager = manager.fault_around(seed % 2 == 0).build().expect("manager");
-            let random = &mut Random::new(seed, base.bytes() as u64);
+            let random = &mut Random::new(seed, base.map_or(0, |base| base.bytes() as u64));
             // Some begin in the middle of a base page.
             let area = || Area::new(PAGES, seed as usize * 5 % 16).expect("memory");
             let (managed, plain) = (area(), area());
             let region = manager.adopt(managed.foreign()).expect("adopted");
-            let mut twins = Twins { managed, plain, region };
+            let mut twins = Twins { managed, plain, region, pages: PAGES };
             for _ in 0..STEPS {
                 twins.step(&access, random);
             }
-            for page in 0..PAGES {
-                (0..512).for_each(|word| twins.compare(&access, page, word));
-            }
+            twins.compare_all(&access);
             let stats = manager.stats();
             let counts =
                 [stats.faults, stats.evictions, stats.events_unmap, stats.events_remap, stats.events_remove];
-            assert!(counts.iter().all(|count| *count > 0), "{base}, seed {seed}: {counts:?}");
-            assert!(stats.stores > 0 && stats.faults_stored > 0, "{base}, seed {seed}: nothing was stored");
+            assert!(counts.iter().all(|count| *count > 0), "{base:?}, seed {seed}: {counts:?}");
+            assert!(stats.stores > 0 && stats.faults_stored > 0, "{base:?}, seed {seed}: nothing was stored");
         }
+    }
+}
+
+#[test]
+fn whatever_a_program_does_to_huge_frames_at_4_kib_it_sees_what_the_kernel_would_show() {
+    if skip_without_moves("huge frames") {
+        return;
+    }
+    let access = Access::begin().expect("signal handlers");
+    for seed in runs(6) {
+        let manager = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::M2).user_mode_only(true);
+        let manager = manager.build().expect("manager");
+        let random = &mut Random::new(seed, 1 << 21);
+        let region = manager.region(Bytes::new(HUGE_PAGES as u64 * 4096)).create().expect("region");
+        let managed = Area::of_region(region.as_ptr(), HUGE_PAGES);
+        let plain = Area::new(HUGE_PAGES, 0).expect("memory");
+        let mut twins = Twins { managed, plain, region, pages: HUGE_PAGES };
+        for page in 0..HUGE_PAGES {
+            let value = random.next();
+            for side in [&mut twins.managed, &mut twins.plain] {
+                side.write(&access, page, 7, value).expect("nothing is forbidden yet");
+            }
+        }
+        for _ in 0..STEPS {
+            twins.step(&access, random);
+        }
+        twins.compare_all(&access);
+        // Whatever became of its frames, all that can be moved can leave.
+        let all = 0..HUGE_PAGES;
+        twins.both("allow everything", |side| side.protect(all.clone(), Rights::Write));
+        until("everything is out", || {
+            twins.page_out(all.clone());
+            manager.stats().resident_bytes == 0
+        });
+        twins.compare_all(&access);
+        let stats = manager.stats();
+        let counts =
+            [stats.faults_huge, stats.stores, stats.faults_stored, stats.events_unmap, stats.events_remap];
+        assert!(counts.iter().all(|count| *count > 0), "seed {seed}: {counts:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pagoda::counters::Snapshot;
-use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda::{BasePage, Bytes, Manager, Region, RegionError};
 use pagoda_linux::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
 
@@ -143,4 +143,24 @@ fn nothing_is_filled_where_something_was_or_beyond_a_hole_or_near_the_budget() {
     for page in 0..region.len() / 4096 {
         assert_eq!(region.words_mut()[page * PAGE_WORDS], page as u64);
     }
+}
+
+#[test]
+fn a_region_whose_entries_take_more_than_all_memory_is_refused_and_others_are_not() {
+    if skip_without_moves("base pages") {
+        return;
+    }
+    let manager = manager(BasePage::K4, false, Bytes::mib(64));
+    let len = Bytes::gib(64 << 10);
+    // 128 GiB for its entries, which a kernel may promise to whoever never writes them.
+    match manager.region(len).create() {
+        Ok(mut region) => region.write_at(region.len() - 1, &[1]),
+        Err(error) => {
+            assert_eq!(error, RegionError::Entries { len, base: BasePage::K4 });
+            assert!(error.to_string().contains("choose a larger base page"), "{error}");
+        }
+    }
+    let mut other = manager.region(Bytes::mib(1)).create().expect("region");
+    touch(&mut other, 0..256);
+    assert_eq!(counted(&manager, 1 << 20).table_bytes, 8 * 256);
 }
