@@ -208,11 +208,9 @@ fn what_is_in_the_file_or_at_the_server_is_released_by_every_policy() {
                     .iter()
                     .filter(|handle| !gather.push(handle.to_bits(), 1, |_| Some(Batch::default())));
                 assert_eq!(left.count(), 0);
-                gather
-                    .finish()
-                    .1
-                    .into_iter()
-                    .for_each(|(_, mut batch)| _ = fixture.store.free_batch(&mut batch));
+                for (_, mut batch) in gather.finish().1 {
+                    fixture.store.free_batch(&mut batch);
+                }
             } else {
                 freed.iter().for_each(|handle| _ = fixture.store.free_one(*handle));
             }
