@@ -6,6 +6,7 @@ use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::testing::area::{Area, Rights};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 fn builder(budget: Bytes) -> Option<ManagerBuilder> {
     if skip_without_moves("huge frames") {
@@ -57,6 +58,14 @@ fn expect_zero(region: &Region, pages: impl Iterator<Item = usize>) {
 }
 
 const PAGES: usize = HUGE_FRAME / OS_PAGE;
+
+/// Pages all of it out: what whoever served the last fault still has, and has not counted yet, goes at the next try.
+fn page_out_all(manager: &Manager, region: &Region) {
+    until("all of it is out", || {
+        region.page_out(0, region.len()).expect("room");
+        (manager.stats().resident_bytes, huge_bytes(region)) == (0, 0)
+    });
+}
 
 /// Waits until so many huge faults are counted: a fault is counted after its thread was woken.
 fn expect_huge_faults(manager: &Manager, faults: usize) {
@@ -194,7 +203,7 @@ fn frames_that_left_and_came_back_are_whole_again_by_themselves() {
     let manager = builder.clear_ahead(10).build().expect("a manager");
     let mut region = region(&manager, 2);
     write(&mut region, 9, 0..2 * PAGES);
-    region.page_out(0, 2 * HUGE_FRAME).expect("room");
+    page_out_all(&manager, &region);
     // What may be evicted for nobody stays, so that nothing but rebuilding changes anything.
     for _ in 0..600 {
         expect(&region, 9, 0..2 * PAGES);
@@ -227,9 +236,9 @@ fn frames_that_the_kernel_took_apart_leave_by_base_pages() {
     memory.lock(at(2)..at(2) + 1, false).expect("as it was");
     memory.unmap(at(3)..at(3) + 1).expect("unmapped");
     assert_eq!(huge_bytes(region), 0, "each is taken apart");
-    region.page_out(0, 4 * HUGE_FRAME).expect("room");
+    page_out_all(&manager, region);
     let stats = manager.stats();
-    assert_eq!((stats.resident_bytes, stats.huge_moved_out), (0, 0), "{stats:?}");
+    assert_eq!(stats.huge_moved_out, 0, "{stats:?}");
     assert!(stats.stored_bytes > 0, "{stats:?}");
     expect(region, 21, (0..4 * PAGES).filter(|page| ![at(0), at(3)].contains(page)));
     expect_zero(region, at(0)..at(0) + 1);

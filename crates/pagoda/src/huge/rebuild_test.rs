@@ -137,7 +137,10 @@ fn a_frame_that_the_kernel_takes_apart_as_it_comes_is_counted_and_joined_once_it
     let region = region(&manager);
     write(&region, 0..PAGES);
     assert_eq!((huge_bytes(&region), manager.stats().huge_torn), (HUGE_FRAME, 0));
-    region.page_out(0, HUGE_FRAME).expect("room");
+    until("the frame is broken", || {
+        region.page_out(0, HUGE_FRAME).expect("room");
+        manager.stats().huge_broken == 1
+    });
     expect(&region, 0..PAGES);
     // All zero it is nowhere once it is out, but the kernel keeps its table of what was there: that was moved, and not discarded.
     region.write_words(0, &[0; HUGE_FRAME]);
