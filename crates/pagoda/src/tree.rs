@@ -3,7 +3,7 @@
 //! ```text
 //!   header | identities | uses | claims | places: the counters of one process each | latencies: the histograms of each | regions
 //! ```
-//! The regions are those of a library's manager, whose file has that one member ([`LibraryFile`]); a `pagoda run` has none.
+//! The regions are those of a library's manager, whose file has that one member (`LibraryFile`); a `pagoda run` has none.
 //!
 //! A process is a *member* while its identity (its number and its start, in one word) stands at an index of
 //! `identities`; what stands at that index elsewhere is its own to write. There is no lock that a killed process could

@@ -186,7 +186,7 @@ fn a_region_that_is_selected_is_told_with_its_migration() {
     }
     let shown = text(&screen(80, 18, &groups, &[], &state));
     for line in [
-        "   4100   0x7f0000000000         -         -      6MiB      2MiB        -",
+        "   4100   0x7f0000000000          -         -      6MiB      2MiB        -",
         "4100: region 0x7f0000000000-0x7f0004000000 of 64 MiB",
         "resident 4 MiB, staged 0 B, stored 2 MiB",
         "sending: 3 rounds done, 12 MiB left, 90 MiB on the wire",

@@ -27,7 +27,17 @@ fn region(start: u64, migration: Option<Migration>) -> Row {
         stored_bytes: 2 * MIB,
         migration,
     };
-    Row { pid: 7, name: format!("{start:#x}"), status: "region", region: Some(region), ..Row::default() }
+    Row {
+        pid: 7,
+        name: format!("{start:#x}"),
+        status: "region",
+        held_bytes: 6 * MIB,
+        resident_bytes: region.resident_bytes,
+        staged_bytes: region.staged_bytes,
+        stored_bytes: region.stored_bytes,
+        region: Some(region),
+        ..Row::default()
+    }
 }
 
 #[test]
@@ -75,7 +85,7 @@ fn regions_have_lines_of_their_own_and_their_migrations_are_told() {
     let text = table(&[group]);
     let (table, words) = text.split_once("\n\n").expect("words below the table");
     let fields: Vec<_> = table.lines().nth(2).expect("a region").split_whitespace().collect();
-    assert_eq!(fields[..9], ["7", "0x100000", "region", "-", "-", "0B", "3MiB", "1MiB", "2MiB"], "{table}");
+    assert_eq!(fields[..9], ["7", "0x100000", "region", "-", "-", "6MiB", "3MiB", "1MiB", "2MiB"], "{table}");
     let words: Vec<&str> = words.lines().skip(1).collect();
     let held = "of 64 MiB: resident 3 MiB, staged 1 MiB, stored 2 MiB";
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -94,6 +94,8 @@ fn publisher() {
 struct Publisher {
     child: Child,
     input: Option<ChildStdin>,
+    /// Kept: a test that can't say how it ended has failed.
+    _output: BufReader<ChildStdout>,
     runtime: tempfile::TempDir,
 }
 
@@ -109,9 +111,10 @@ impl Publisher {
             .spawn()
             .expect("it starts");
         let input = child.stdin.take();
-        let says = BufReader::new(child.stdout.take().expect("piped"));
-        assert!(says.lines().map_while(Result::ok).any(|line| line.contains("ready")), "it said nothing");
-        Self { child, input, runtime }
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let is_ready = output.by_ref().lines().map_while(Result::ok).any(|line| line.contains("ready"));
+        assert!(is_ready, "it said nothing");
+        Self { child, input, _output: output, runtime }
     }
 
     fn top(&self, options: &[&str]) -> Command {
