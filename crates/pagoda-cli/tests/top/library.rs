@@ -58,6 +58,8 @@ fn publisher() {
     let at = listener.endpoint().expect("an address");
     let receiving = ReceiveOptions { stall: STALL, ..ReceiveOptions::default() };
     let ends = AtomicBool::new(false);
+    // Before the first round, which else may find nothing to send.
+    (0..WRITTEN).step_by(4096).for_each(|page| large.write_words(page, &1u64.to_le_bytes()));
     println!("ready");
     std::thread::scope(|scope| {
         scope.spawn(|| {
