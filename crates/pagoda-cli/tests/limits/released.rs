@@ -39,12 +39,13 @@ pub fn is_all_there() -> Result<String, String> {
 pub fn program(kind: &str) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let mut mapping = Mapping::new(PAGES + ROOM).map_err(told)?;
-    // What is above is free: it grows where it is.
-    drop(mapping.split_off(PAGES));
+    let above = mapping.split_off(PAGES);
     write(&mut mapping, 0..PAGES);
     let mut pages = PAGES;
     if kind == "grown" {
         let start = mapping.start();
+        // It grows where it is, unless somebody is quicker to take that.
+        drop(above);
         mapping = mapping.remap(PAGES + ROOM).map_err(|(_, error)| told(error))?;
         if mapping.start() != start {
             return Err("it grew elsewhere".to_owned());
