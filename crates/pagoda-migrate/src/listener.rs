@@ -118,14 +118,16 @@ impl Listener {
             ListenerKind::Unix(listener, _) => listener.as_fd(),
         };
         let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
-        let bell = bell.map_or(socket, AsFd::as_fd);
-        let mut looks = [socket, bell].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let look = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        // Each once: of one that is looked at twice somebody may come in between.
+        let mut looks: Vec<_> =
+            [Some(socket), bell.map(AsFd::as_fd)].into_iter().flatten().map(look).collect();
         match poll(&mut looks, Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [socket, bell] = looks.map(|look| !look.revents().is_empty());
-        Ok(bell && !socket)
+        let is_ready = |look: &PollFd<'_>| !look.revents().is_empty();
+        Ok(!is_ready(&looks[0]) && looks.get(1).is_some_and(is_ready))
     }
 }
 
