@@ -68,6 +68,12 @@ impl FaultAround {
         page..end
     }
 
+    /// Whether the last fault was of who had the window before.
+    #[must_use]
+    pub const fn goes_on(&self) -> bool {
+        self.pages > 1
+    }
+
     /// Only the pages below `end` of the last window are brought in: who goes on faults there next.
     pub fn ends_at(&mut self, end: u64) {
         self.next = Some(end);

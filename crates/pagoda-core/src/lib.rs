@@ -22,6 +22,7 @@ pub mod lending;
 pub mod migrate;
 pub mod pace;
 pub mod page;
+pub mod places;
 pub mod read_ahead;
 pub mod rebuild;
 pub mod release;

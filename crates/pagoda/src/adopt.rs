@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
 
 use pagoda_core::entry::{Backing, Word};
+use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::coverage::Coverage;
 use pagoda_linux::maps::MapsReader;
@@ -137,13 +138,18 @@ impl Engine {
     ) -> Result<(), RegionError> {
         let mut table = self.register_new(range)?;
         // What a region's owner does to its mapping is known only of our own.
-        let huge = present.is_none() && self.huge.is_on();
-        if huge {
+        let filler = match present.is_none() && self.huge.is_on() {
+            true if self.base == BasePage::M2 => Filler::EngineHuge,
+            true => Filler::EngineOnwards,
+            false => Filler::Engine,
+        };
+        // Otherwise the fault itself makes a table of OS pages there, and a huge frame that is moved to it is taken apart.
+        if filler != Filler::Engine {
             self.space.allow_huge(range);
         }
         let span = match density {
-            Some(density) => table.insert_by_density(range, density),
-            None => table.try_insert(range, if huge { Filler::EngineHuge } else { Filler::Engine }),
+            Some(density) => table.insert_by_density(range, density, filler),
+            None => table.try_insert(range, filler),
         };
         if span.is_none() {
             let _ = self.space.unregister(range);

@@ -9,18 +9,19 @@
 //! refuse, as it does any fill; one that was read has emptied the entries before, and drops what is filled now like
 //! anything else that is there.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::fault_around::{FaultAround, WINDOW_MOST};
-use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
+use pagoda_core::places::{Cut, Places};
 use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
+use crate::fault::Served;
 use crate::handler::Fault;
 use crate::table::{Filler, Page, give, try_take};
 
@@ -37,29 +38,30 @@ pub(crate) struct Around {
 }
 
 struct Streams {
-    /// The steps by which the stream is followed, and how far it has come.
-    of: [(BasePage, FaultAround); STREAMS],
+    /// The steps by which the stream is followed, how far it has come, and what of that comes whole.
+    of: [(BasePage, FaultAround, Places); STREAMS],
     /// The one that a new stream takes.
     next: usize,
 }
 
 impl Around {
     pub(crate) fn new(base: BasePage, on: bool) -> Self {
-        let none = (base, FaultAround::new(base));
+        let none = (base, FaultAround::new(base), Places::new(1, None));
         Self { on, streams: Mutex::new(Streams { of: [none; STREAMS], next: 0 }) }
     }
 }
 
 impl Streams {
-    /// The stream that goes on at `page` of this size, or one that begins there.
-    fn at(&mut self, size: BasePage, page: u64) -> &mut FaultAround {
-        let known = self.of.iter().position(|(of, stream)| *of == size && stream.may_go_on_at(page));
+    /// The stream that goes on at `page` of this size, or one that begins there, with these places.
+    fn at(&mut self, size: BasePage, page: u64, places: Places) -> (&mut FaultAround, &mut Places) {
+        let known = self.of.iter().position(|(of, stream, _)| *of == size && stream.may_go_on_at(page));
         let at = known.unwrap_or_else(|| {
             self.next = (self.next + 1) % STREAMS;
-            self.of[self.next] = (size, FaultAround::new(size));
+            self.of[self.next] = (size, FaultAround::new(size), places);
             self.next
         });
-        &mut self.of[at].1
+        let (_, stream, places) = &mut self.of[at];
+        (stream, places)
     }
 }
 
@@ -69,33 +71,43 @@ impl Engine {
     }
 
     /// Before a fault is served: fills base pages right above its own if that is touched for the first time by who goes on
-    /// upwards. Does nothing where there is not plenty of room.
-    pub(crate) fn fill_around(&self, fault: Fault) {
+    /// upwards. Does nothing where there is not plenty of room. Where all of a place of 2 MiB would be filled for who writes it comes as
+    /// one huge frame, and the fault is served by that: then this is what became of it.
+    pub(crate) fn fill_around(&self, fault: Fault) -> Option<Served> {
         // With several zones each frame is taken from its zone's slots, one after the other.
         if !self.around.on || self.zones.are_several() {
-            return;
+            return None;
         }
-        let Some(window) = self.window_above(fault.address) else { return };
+        let (window, is_place) = self.window_above(fault.address)?;
+        // Who only reads gets pages of zeroes that take nothing.
+        if is_place
+            && fault.write
+            && let Some(served) = self.put_huge_frame(fault.address, Filler::EngineOnwards)
+        {
+            return Some(served);
+        }
         let mut at = window.start();
         while at < window.end() {
             let end = window.end().min(at + GATE_BYTES);
             let (reached, stopped) = self.fill_empty(PageRange::at(at, end - at), fault.write);
             if stopped {
-                return;
+                break;
             }
             at = reached;
         }
+        None
     }
 
-    /// What is to be filled above the fault: whole steps of one span, empty as far as is known.
-    fn window_above(&self, address: usize) -> Option<PageRange> {
+    /// What is to be filled above the fault, whole steps of one span, empty as far as is known; and whether that is a whole place but
+    /// for the step of the fault.
+    fn window_above(&self, address: usize) -> Option<(PageRange, bool)> {
         // Far from where reclaim begins, even if every handler is about to do the same.
         let enough = self.marks().high.get() + 4 * WINDOW_MOST.get();
         if self.is_released() || self.ledger.room_bytes() < enough {
             return None;
         }
         let table = self.gate_shared();
-        let span = table.find(address).filter(|span| span.filler() == Filler::Engine)?;
+        let span = table.find(address).filter(|span| fills_around(span.filler()))?;
         let size = self.size_of_steps(span);
         let page = table.page_at(span, address);
         let granules = (size.bytes() / OS_PAGE) as u32;
@@ -121,20 +133,20 @@ impl Engine {
         let number = (start / size.bytes()) as u64;
         let below = (start.saturating_sub(span.range().start()) / size.bytes()) as u64;
         let above = ((span.range().end() - start) / size.bytes()) as u64;
+        let entry_steps = (table.entry_bytes() / size.bytes()).max(1) as u64;
+        let is_in_places = span.filler() == Filler::EngineOnwards;
+        let places = Places::new(entry_steps, is_in_places.then_some((HUGE_FRAME / size.bytes()) as u64));
         let mut streams = self.streams();
-        let stream = streams.at(size, number);
-        let mut window = stream.fault(number, number - below..number + above, |other| {
+        let (stream, places) = streams.at(size, number, places);
+        let window = stream.fault(number, number - below..number + above, |other| {
             let offset = other.wrapping_sub(number).wrapping_mul(size.bytes() as u64);
             is_empty(start.wrapping_add(offset as usize))
         });
-        if size.bytes() < table.entry_bytes() {
-            let entry_pages = (table.entry_bytes() / size.bytes()) as u64;
-            window.end = end_within_a_page(&window, u64::from(first / granules), entry_pages);
-            stream.ends_at(window.end);
-        }
+        let cut = places.cut(window, u64::from(first / granules), stream.goes_on());
+        stream.ends_at(cut.end());
         drop(streams);
-        let above = (window.end - window.start - 1) as usize;
-        PageRange::new(start + size.bytes(), start + (1 + above) * size.bytes())
+        let end = start + (cut.end() - number) as usize * size.bytes();
+        Some((PageRange::new(start + size.bytes(), end)?, matches!(cut, Cut::Place(_))))
     }
 
     /// Fills `range`, lowest first, as long as it is empty. Returns how far it came, and whether something was in the way.
@@ -144,7 +156,7 @@ impl Engine {
         let mut at = range.start();
         while at < range.end() {
             // Since the window was decided everything may have changed.
-            let span = table.find(at).filter(|span| span.filler() == Filler::Engine);
+            let span = table.find(at).filter(|span| fills_around(span.filler()));
             let Some(span) = span.filter(|_| table.order.deferred() == 0) else { return (at, true) };
             let page = table.page_at(span, at);
             let from = page.granule_of(at);
@@ -187,16 +199,9 @@ impl Engine {
     }
 }
 
-/// Where a window of steps that are smaller than a base page ends: within one, at another place of it each time. Who touches
-/// everything goes on there; who touches the same part of each base page passes it, and is no stream. `within` says where in its base
-/// page the window begins.
-fn end_within_a_page(window: &Range<u64>, within: u64, entry_pages: u64) -> u64 {
-    let len = window.end - window.start;
-    if len < 2 * entry_pages {
-        return window.end;
-    }
-    let bound = window.end - (within + len) % entry_pages;
-    bound - 1 - bound / entry_pages % (entry_pages - 1)
+/// Whether more is filled there than was asked for: not where each fault brings a huge frame, nor of a file.
+fn fills_around(filler: Filler) -> bool {
+    matches!(filler, Filler::Engine | Filler::EngineOnwards)
 }
 
 /// Whether nothing of `part` is anywhere.

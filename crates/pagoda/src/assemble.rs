@@ -91,8 +91,10 @@ pub(crate) fn assemble(
     let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
     // A program's own huge pages would have to be taken apart: it has none.
     // Nor have several zones any: a huge frame would have to be of one.
-    let huge =
-        if serves_forks || plan.len() > 1 { 0 } else { crate::huge::slots(config.budget, config.base_page) };
+    let huge = match serves_forks || plan.len() > 1 {
+        true => 0,
+        false => crate::huge::slots(config.budget, config.base_page, policies.fault_around),
+    };
     let descriptor = match owner {
         Owner::Library(mode) => Descriptor::Fresh(mode),
         Owner::Process(of_parent) => of_parent.map_or(Descriptor::Fresh(Mode::Full), Descriptor::Inherited),

@@ -64,6 +64,28 @@ pub struct Config {
     pub trace: Option<PathBuf>,
 }
 
+impl Config {
+    /// What a library's manager is told unless it says otherwise: it writes nothing to disk.
+    #[must_use]
+    pub(crate) fn library() -> Self {
+        Self {
+            budget: Bytes::mib(256),
+            base_page: BasePage::default(),
+            counters: None,
+            store_directory: PathBuf::new(),
+            file_limit: Bytes::ZERO,
+            best_effort: false,
+            fetch_ahead: true,
+            remote: None,
+            remote_limit: Bytes::ZERO,
+            remote_password: None,
+            zones: Vec::new(),
+            zone_policy: ZonePolicy::default(),
+            trace: None,
+        }
+    }
+}
+
 /// Why a configuration string could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {

@@ -1,7 +1,7 @@
 //! Huge frames: 2 MiB that come with one fault and go with one move.
 //!
 //! A region in huge frames gets one wherever a whole one fits: aligned, nothing of it there, and room in the budget
-//! (`serve.rs`). It leaves whole and is stored by base pages, which is what it comes back in (`leave.rs`); once all of them are back
+//! (`serve.rs`). One in base pages of 64 KiB gets one where all of its place would be filled around a fault. It leaves whole and is stored by base pages, which is what it comes back in (`leave.rs`); once all of them are back
 //! they are joined (`rebuild.rs`). A frame is got ready without the gate (`frames.rs`); it moves with the gate shared, as pages do, and
 //! whole or not at all: the kernel would take it apart, and what was moved out of huge pages in parts came back wrong in
 //! our tests. This module must never hand out a frame that holds anything.
@@ -19,6 +19,7 @@ use pagoda_core::clear::Order;
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_core::size::Bytes;
+use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
@@ -53,12 +54,15 @@ impl Default for Clearing {
     }
 }
 
-/// The slots of the huge arena: frames never hold more than the budget.
-pub(crate) fn slots(budget: Bytes, base: BasePage) -> u32 {
+/// The slots of the huge arena: frames never hold more than the budget. Regions in base pages of 64 KiB have some for who gets more than
+/// he faulted for (`fills_around`), where the kernel tells what is one huge page: it joins what is all there.
+pub(crate) fn slots(budget: Bytes, base: BasePage, fills_around: bool) -> u32 {
     match base {
-        BasePage::M2 => u32::try_from(budget.as_usize() / HUGE_FRAME).unwrap_or(u32::MAX),
-        BasePage::K4 | BasePage::K16 | BasePage::K64 => 0,
+        BasePage::M2 => {}
+        BasePage::K64 if fills_around && PagemapScanner::new().is_ok() => {}
+        BasePage::K4 | BasePage::K16 | BasePage::K64 => return 0,
     }
+    u32::try_from(budget.as_usize() / HUGE_FRAME).unwrap_or(u32::MAX)
 }
 
 /// A place for a huge frame, and the first of its entries.
@@ -109,6 +113,14 @@ impl Block {
     }
 }
 
+/// Whether the entry of `address` says that it is in a huge frame.
+fn is_marked(table: &Table, address: usize) -> bool {
+    table.find(address).is_some_and(|span| {
+        let page = table.page_at(span, address);
+        Word::from_bits(span.entry(page.index).load(Ordering::Acquire)).is_huge()
+    })
+}
+
 /// Whether all of an entry is in the region, and nowhere else but for old copies.
 fn is_whole(word: Word) -> bool {
     word.resident() == ALL && !matches!(word.backing(), Backing::Slot(_))
@@ -118,15 +130,18 @@ impl Engine {
     /// Whether the base page at `address` lies in a huge page, which the kernel may have made of OS pages meanwhile: then it only
     /// leaves with all of that. Where the kernel has taken a huge frame apart its entries know it from now on, and leave one by one.
     pub(crate) fn leaves_huge(&self, table: &Table, span: &Span, address: usize) -> bool {
-        if span.filler() != Filler::EngineHuge {
+        let index = table.page_at(span, address).index;
+        let is_marked = Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_huge();
+        // Nowhere else is the kernel allowed to make any.
+        let may_be = matches!(span.filler(), Filler::EngineHuge | Filler::EngineOnwards);
+        if !is_marked && !may_be {
             return false;
         }
         let block = Block::around(table, span, address);
         if block.is_some_and(|block| self.is_one_huge_page(block.range)) {
             return true;
         }
-        let index = table.page_at(span, address).index;
-        if Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_huge() {
+        if is_marked {
             self.forget_huge(table, span, address, block);
         }
         false
@@ -172,10 +187,6 @@ impl Engine {
 
     /// Whether `address` is in a huge frame.
     pub(crate) fn is_huge(&self, address: usize) -> bool {
-        let table = self.gate_shared();
-        table.find(address).is_some_and(|span| {
-            let page = table.page_at(span, address);
-            Word::from_bits(span.entry(page.index).load(Ordering::Acquire)).is_huge()
-        })
+        is_marked(&self.gate_shared(), address)
     }
 }

@@ -114,7 +114,8 @@ impl ManagerBuilder {
     /// Whether who touches memory for the first time and goes on upwards gets up to 2 MiB with one fault; yes, if it is not said. Twice as much with each
     /// fault of a stream, one base page after any other. It never goes beyond a region or where something is, nor is anything
     /// filled so when less than 8 MiB are left above the high watermark. A stream that ends leaves at most as much filled and
-    /// untouched as it was long. It does not matter with a base page of 2 MiB.
+    /// untouched as it was long, and 6 MiB. Where a stream of writes would fill all of an aligned 2 MiB with a base page of 64 KiB, it gets
+    /// one huge frame. It does not matter with a base page of 2 MiB.
     #[must_use]
     pub fn fault_around(mut self, yes: bool) -> Self {
         self.policies.fault_around = yes;
@@ -294,23 +295,8 @@ impl Manager {
     /// Begins a manager.
     #[must_use]
     pub fn builder() -> ManagerBuilder {
-        let config = Config {
-            budget: Bytes::mib(256),
-            base_page: BasePage::default(),
-            counters: None,
-            store_directory: PathBuf::new(),
-            file_limit: Bytes::ZERO,
-            best_effort: false,
-            fetch_ahead: true,
-            remote: None,
-            remote_limit: Bytes::ZERO,
-            remote_password: None,
-            zones: Vec::new(),
-            zone_policy: ZonePolicy::default(),
-            trace: None,
-        };
         let policies = Policies { fault_around: true, by_density: true, ..Policies::default() };
-        ManagerBuilder { config, mode: Mode::Full, policies, publishes: false }
+        ManagerBuilder { config: Config::library(), mode: Mode::Full, policies, publishes: false }
     }
 
     /// Begins a region of `len`, rounded up to whole base pages. It reads as zero and takes no memory yet.

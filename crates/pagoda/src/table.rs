@@ -147,12 +147,17 @@ impl Table {
 
     /// Adds `range`, of which nothing is managed yet, as a span of its own that is filled by density. None, and nothing is added,
     /// if there is no memory for its entries.
-    pub(crate) fn insert_by_density(&mut self, range: PageRange, density: Arc<Density>) -> Option<&Span> {
+    pub(crate) fn insert_by_density(
+        &mut self,
+        range: PageRange,
+        density: Arc<Density>,
+        filler: Filler,
+    ) -> Option<&Span> {
         let skipped = range.start() % self.entry_bytes;
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
         let entries = EntryArray::new(needed, Weak::new(), Some(density))?;
         let (origin, movable) = (range.start() - skipped, AtomicBool::new(true));
-        let span = Span { range, origin, entries, filler: Filler::Engine, movable };
+        let span = Span { range, origin, entries, filler, movable };
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }
 

@@ -22,21 +22,7 @@ fn told(reason: StopReason) -> ! {
 
 /// Without threads: nobody else watches.
 fn engine() -> Engine {
-    let config = Config {
-        budget: BUDGET,
-        base_page: BasePage::K64,
-        counters: None,
-        store_directory: "/nonexistent".into(),
-        file_limit: Bytes::ZERO,
-        best_effort: false,
-        fetch_ahead: true,
-        remote: None,
-        remote_limit: Bytes::ZERO,
-        remote_password: None,
-        zones: Vec::new(),
-        zone_policy: pagoda_core::zone::ZonePolicy::Fair,
-        trace: None,
-    };
+    let config = Config { budget: BUDGET, base_page: BasePage::K64, ..Config::library() };
     let counters = Arc::new(Counters::private().expect("memory"));
     let owner = Owner::Library(Mode::UserOnly);
     assemble(&config, counters, owner, &own_regions(), Policies::default(), told).expect("an engine")

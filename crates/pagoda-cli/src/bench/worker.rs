@@ -16,6 +16,7 @@ use clap::{Args, Subcommand};
 use super::base_page::redis;
 use super::churn;
 use super::clear::writer;
+use super::data::Pages;
 use super::migrate::{destination, guest};
 use super::release::holder;
 use super::zones::kernel_mmap;
@@ -30,6 +31,25 @@ pub struct WorkerArgs {
     bench: Option<u32>,
     #[command(subcommand)]
     work: Work,
+}
+
+/// What is written into memory.
+#[derive(Args, Debug)]
+struct DataArgs {
+    /// Bytes of data.
+    #[arg(long = "data")]
+    bytes: u64,
+    /// How well LZ4 compresses it.
+    #[arg(long)]
+    ratio: f64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl DataArgs {
+    fn pages(&self) -> Pages {
+        Pages::new(self.seed, self.ratio)
+    }
 }
 
 #[derive(Subcommand, Debug)]

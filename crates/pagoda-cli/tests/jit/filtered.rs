@@ -5,6 +5,7 @@ use pagoda_linux::testing::sandbox::{Denial, allow_only, deny_calls};
 use rustix::process::Pid;
 
 use crate::pressure::{Arena, check, fill};
+use crate::rounds::each_round;
 use crate::support::memory::Mapping;
 
 const PAGES: usize = 96;
@@ -15,37 +16,25 @@ fn told(error: std::io::Error) -> String {
 
 /// A thread that may not use what an engine in it would need.
 pub fn thread(arena: &Arena, _: u64) -> Result<(), String> {
-    let mut mapping = Mapping::new(PAGES).map_err(|error| error.to_string())?;
-    let mut tag = 0;
-    while arena.next_round() {
-        tag += 1;
-        fill(&mut mapping, 0..PAGES, tag);
-        arena.wait_until_managed(&mapping);
-        let mapping = &mapping;
+    each_round(arena, PAGES, |mapping, tag| {
+        let mapping = &*mapping;
         let work = move || {
             let calls =
                 [libc::SYS_userfaultfd, libc::SYS_ioctl, libc::SYS_mremap, libc::SYS_openat, libc::SYS_clone];
             deny_calls(&calls, Denial::NotPermitted).map_err(told)?;
             check(mapping, 0..PAGES, tag)
         };
-        std::thread::scope(|scope| scope.spawn(work).join()).expect("it does not panic")?;
-    }
-    Ok(())
+        std::thread::scope(|scope| scope.spawn(work).join()).expect("it does not panic")
+    })
 }
 
 /// A child that may only write, end, and wait.
 pub fn child(arena: &Arena, _: u64) -> Result<(), String> {
-    let mut mapping = Mapping::new(PAGES).map_err(|error| error.to_string())?;
-    let mut tag = 0;
-    while arena.next_round() {
-        tag += 1;
-        fill(&mut mapping, 0..PAGES, tag);
-        arena.wait_until_managed(&mapping);
-        let child = fork(|| in_child(&mut mapping, tag)).map_err(|error| format!("fork: {error}"))?;
+    each_round(arena, PAGES, |mapping, tag| {
+        let child = fork(|| in_child(mapping, tag)).map_err(|error| format!("fork: {error}"))?;
         expect_right(child)?;
-        check(&mapping, 0..PAGES, tag)?;
-    }
-    Ok(())
+        check(mapping, 0..PAGES, tag)
+    })
 }
 
 /// It writes one line at most, and takes no lock. Its status.

@@ -18,6 +18,7 @@ mod partly_forked;
 mod protections;
 mod registered;
 mod rights;
+mod rounds;
 mod signals;
 mod wiped;
 

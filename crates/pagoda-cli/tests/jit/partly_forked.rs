@@ -4,6 +4,7 @@ use pagoda_linux::testing::process::fork;
 
 use crate::filtered::{expect_right, status};
 use crate::pressure::{Arena, check, fill};
+use crate::rounds::each_round;
 use crate::support::memory::Mapping;
 
 const PAGES: usize = 96;
@@ -12,23 +13,17 @@ const KEPT: std::ops::Range<usize> = 37..59;
 
 /// Forks while a part of the memory is out; child and parent check what they have, and each writes its own.
 pub fn body(arena: &Arena, _: u64) -> Result<(), String> {
-    let mut mapping = Mapping::new(PAGES).map_err(|error| error.to_string())?;
-    let mut tag = 0;
-    while arena.next_round() {
-        tag += 1;
-        fill(&mut mapping, 0..PAGES, tag);
-        arena.wait_until_managed(&mapping);
+    each_round(arena, PAGES, |mapping, tag| {
         // Only now: before, the parts would have been mappings of their own when they were adopted.
         mapping.advise(KEPT, libc::MADV_DONTFORK).map_err(|error| format!("madvise: {error}"))?;
-        let child = fork(|| in_child(&mut mapping, tag)).map_err(|error| format!("fork: {error}"))?;
-        fill(&mut mapping, KEPT, tag + 1);
+        let child = fork(|| in_child(mapping, tag)).map_err(|error| format!("fork: {error}"))?;
+        fill(mapping, KEPT, tag + 1);
         expect_right(child)?;
-        check(&mapping, 0..KEPT.start, tag)?;
-        check(&mapping, KEPT, tag + 1)?;
-        check(&mapping, KEPT.end..PAGES, tag)?;
-        mapping.advise(KEPT, libc::MADV_DOFORK).map_err(|error| format!("madvise: {error}"))?;
-    }
-    Ok(())
+        check(mapping, 0..KEPT.start, tag)?;
+        check(mapping, KEPT, tag + 1)?;
+        check(mapping, KEPT.end..PAGES, tag)?;
+        mapping.advise(KEPT, libc::MADV_DOFORK).map_err(|error| format!("madvise: {error}"))
+    })
 }
 
 /// Its status.

@@ -4,6 +4,7 @@ use pagoda_linux::testing::process::{fork, raw_fork};
 
 use crate::filtered::{expect_right, status};
 use crate::pressure::{Arena, check, fill};
+use crate::rounds::each_round;
 use crate::support::memory::Mapping;
 
 const PAGES: usize = 96;
@@ -13,20 +14,14 @@ const WIPED: std::ops::Range<usize> = 37..59;
 /// Forks while all of the memory may be out, by the C library and past it in turn; child and parent check what they have, and each
 /// writes its own.
 pub fn body(arena: &Arena, _: u64) -> Result<(), String> {
-    let mut mapping = Mapping::new(PAGES).map_err(|error| error.to_string())?;
-    let mut tag = 0;
-    while arena.next_round() {
-        tag += 1;
-        fill(&mut mapping, 0..PAGES, tag);
-        arena.wait_until_managed(&mapping);
+    each_round(arena, PAGES, |mapping, tag| {
         mapping.advise(WIPED, libc::MADV_WIPEONFORK).map_err(|error| format!("madvise: {error}"))?;
-        let in_child = || in_child(&mut mapping, tag);
+        let in_child = || in_child(mapping, tag);
         let child = if tag % 2 == 0 { fork(in_child) } else { raw_fork(in_child) };
         expect_right(child.map_err(|error| format!("fork: {error}"))?)?;
-        check(&mapping, 0..PAGES, tag)?;
-        mapping.advise(WIPED, libc::MADV_KEEPONFORK).map_err(|error| format!("madvise: {error}"))?;
-    }
-    Ok(())
+        check(mapping, 0..PAGES, tag)?;
+        mapping.advise(WIPED, libc::MADV_KEEPONFORK).map_err(|error| format!("madvise: {error}"))
+    })
 }
 
 /// Its status.

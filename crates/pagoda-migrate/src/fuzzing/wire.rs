@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicU64;
 use pagoda_core::migrate::channel::{Inbound, Outbound};
 use pagoda_core::migrate::frame::{Body, FRAME_BYTES, Frame, PAYLOAD_MOST};
 use pagoda_core::migrate::geometry::Geometry;
-use pagoda_core::migrate::handshake::{ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, Hello};
+use pagoda_core::migrate::handshake::{Answer, Greeting, Hello};
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::received::{ReceivedMap, words_for};
-use pagoda_core::migrate::reply::{REPLY_BYTES, Reply};
+use pagoda_core::migrate::reply::Reply;
 use pagoda_core::size::Bytes;
 
 use super::{Got, message};
@@ -17,31 +17,10 @@ use super::{Got, message};
 /// The input as each message of a handshake, as a reply, and as the headers of a channel: the first byte says of which, and
 /// whether they are numbered as they should be.
 pub fn wire(input: &[u8]) -> Got {
-    let mut got = Got::Nowhere;
-    if let Some(bytes) = message::<GREETING_BYTES>(input)
-        && let Ok(said) = Greeting::decode(&bytes)
-    {
-        assert!(said.encode() == bytes);
-        got = Got::Somewhere;
-    }
-    if let Some(bytes) = message::<ANSWER_BYTES>(input)
-        && let Ok(said) = Answer::decode(&bytes)
-    {
-        assert!(said.encode() == bytes);
-        got = Got::Somewhere;
-    }
-    if let Some(bytes) = message::<REPLY_BYTES>(input)
-        && let Ok(said) = Reply::decode(&bytes)
-    {
-        assert!(said.encode() == bytes);
-        got = Got::Somewhere;
-    }
-    if let Some(bytes) = message::<HELLO_BYTES>(input)
-        && let Ok(said) = Hello::decode(&bytes)
-    {
-        assert!(said.encode() == bytes);
-        got = Got::Somewhere;
-    }
+    let mut got = comes_back(input, |bytes| Greeting::decode(bytes).ok().map(Greeting::encode));
+    got = got.max(comes_back(input, |bytes| Answer::decode(bytes).ok().map(Answer::encode)));
+    got = got.max(comes_back(input, |bytes| Reply::decode(bytes).ok().map(Reply::encode)));
+    got = got.max(comes_back(input, |bytes| Hello::decode(bytes).ok().map(Hello::encode)));
     let (Some((&kind, rest)), Some(geometry)) = (input.split_first(), Geometry::new(Bytes::mib(7), 2)) else {
         return got;
     };
@@ -100,4 +79,12 @@ pub fn wire(input: &[u8]) -> Got {
         }
     }
     Got::ToTheEnd
+}
+
+/// The input as a message that `again` takes and says once more: the same is said.
+fn comes_back<const N: usize>(input: &[u8], again: impl Fn(&[u8; N]) -> Option<[u8; N]>) -> Got {
+    let Some(said) = message::<N>(input) else { return Got::Nowhere };
+    let Some(again) = again(&said) else { return Got::Nowhere };
+    assert!(again == said);
+    Got::Somewhere
 }

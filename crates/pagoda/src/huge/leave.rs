@@ -13,7 +13,7 @@ use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{now_ns, yield_now};
 use pagoda_linux::uffd::Stop;
 
-use super::{ALL, Block, ENTRIES, ENTRY, is_whole};
+use super::{ALL, Block, ENTRIES, ENTRY, is_marked, is_whole};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
@@ -83,6 +83,7 @@ impl Engine {
                 continue;
             }
             self.counters.add(Counter::Evictions, 1);
+            self.note_stored(&out.entries, piece);
             match self.store_piece(piece, scratch) {
                 Ok(word) => give(out.entry(i), word),
                 Err(error) => {
@@ -190,6 +191,7 @@ impl Engine {
         while at < range.end() && self.huge.is_on() && self.huge.may_keep_used() {
             let table = self.gate_shared();
             if table.order.deferred() == 0
+                && is_marked(&table, at)
                 && let Ok(out) = self.move_huge_out(&table, at)
             {
                 for (i, word) in out.words.into_iter().enumerate() {

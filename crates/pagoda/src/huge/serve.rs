@@ -17,9 +17,14 @@ use crate::fault::Served;
 use crate::table::{Filler, Table};
 
 impl Engine {
-    /// Serves a fault by a huge frame. None if none fits there or none can be had: then it gets a base page.
+    /// Serves a fault of a region in huge frames by one. None if none fits there or none can be had: then it gets a base page.
     pub(crate) fn serve_huge(&self, address: usize) -> Option<Served> {
-        if !self.huge.is_on() || !self.is_place_for_huge(address) {
+        self.put_huge_frame(address, Filler::EngineHuge)
+    }
+
+    /// Serves a fault by a huge frame, in a span that is filled like this. None if none fits there or none can be had.
+    pub(crate) fn put_huge_frame(&self, address: usize, filler: Filler) -> Option<Served> {
+        if !self.huge.is_on() || !self.is_place_for_huge(address, filler) {
             return None;
         }
         let slot = self.cleared_frame(address)?;
@@ -29,7 +34,7 @@ impl Engine {
         );
         let table = self.gate_shared();
         let place = |table: &Table| {
-            let span = table.find(address)?;
+            let span = table.find(address).filter(|span| span.filler() == filler)?;
             let block = Block::around(table, span, address)?;
             let taken = block.take(span, |word| word == Word::EMPTY)?;
             if self.owes_any(block.range) {
@@ -80,12 +85,12 @@ impl Engine {
     }
 
     /// Whether a huge frame fits around `address`, as far as one sees without taking anything.
-    fn is_place_for_huge(&self, address: usize) -> bool {
+    fn is_place_for_huge(&self, address: usize, filler: Filler) -> bool {
         if self.is_released() || !budget::takes_huge(self.free(), &self.marks()) {
             return false;
         }
         let table = self.gate_shared();
-        let Some(span) = table.find(address).filter(|span| span.filler() == Filler::EngineHuge) else {
+        let Some(span) = table.find(address).filter(|span| span.filler() == filler) else {
             return false;
         };
         Block::around(&table, span, address).is_some_and(|block| {

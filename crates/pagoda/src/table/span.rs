@@ -54,6 +54,8 @@ impl Deref for EntryArray {
 pub(crate) enum Filler {
     /// The engine: each missing page is a fault of ours, so that pages may be out.
     Engine,
+    /// The engine, and in huge frames for who touches everything.
+    EngineOnwards,
     /// The engine, and in huge frames where one fits.
     EngineHuge,
     /// The engine, from a file.

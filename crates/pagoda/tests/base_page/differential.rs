@@ -150,35 +150,44 @@ fn whatever_a_program_does_to_huge_frames_at_4_kib_it_sees_what_the_kernel_would
         return;
     }
     let access = Access::begin().expect("signal handlers");
-    for seed in runs(6) {
-        let manager = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::M2).user_mode_only(true);
-        let manager = manager.build().expect("manager");
-        let random = &mut Random::new(seed, 1 << 21);
-        let region = manager.region(Bytes::new(HUGE_PAGES as u64 * 4096)).create().expect("region");
-        let managed = Area::of_region(region.as_ptr(), HUGE_PAGES);
-        let plain = Area::new(HUGE_PAGES, 0).expect("memory");
-        let mut twins = Twins { managed, plain, region, pages: HUGE_PAGES };
-        for page in 0..HUGE_PAGES {
-            let value = random.next();
-            for side in [&mut twins.managed, &mut twins.plain] {
-                side.write(&access, page, 7, value).expect("nothing is forbidden yet");
+    // By density, huge frames come to who touches everything.
+    for base in [Some(BasePage::M2), None] {
+        for seed in runs(6) {
+            let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
+            let manager = base.into_iter().fold(manager, ManagerBuilder::base_page);
+            let manager = manager.build().expect("manager");
+            let random = &mut Random::new(seed, base.map_or(1 << 22, |_| 1 << 21));
+            let region = manager.region(Bytes::new(HUGE_PAGES as u64 * 4096)).create().expect("region");
+            let managed = Area::of_region(region.as_ptr(), HUGE_PAGES);
+            let plain = Area::new(HUGE_PAGES, 0).expect("memory");
+            let mut twins = Twins { managed, plain, region, pages: HUGE_PAGES };
+            for page in 0..HUGE_PAGES {
+                let value = random.next();
+                for side in [&mut twins.managed, &mut twins.plain] {
+                    side.write(&access, page, 7, value).expect("nothing is forbidden yet");
+                }
             }
+            for _ in 0..STEPS {
+                twins.step(&access, random);
+            }
+            twins.compare_all(&access);
+            // Whatever became of its frames, all that can be moved can leave.
+            let all = 0..HUGE_PAGES;
+            twins.both("allow everything", |side| side.protect(all.clone(), Rights::Write));
+            until("everything is out", || {
+                twins.page_out(all.clone());
+                manager.stats().resident_bytes == 0
+            });
+            twins.compare_all(&access);
+            let stats = manager.stats();
+            let counts = [
+                stats.faults_huge,
+                stats.stores,
+                stats.faults_stored,
+                stats.events_unmap,
+                stats.events_remap,
+            ];
+            assert!(counts.iter().all(|count| *count > 0), "{base:?}, seed {seed}: {counts:?}");
         }
-        for _ in 0..STEPS {
-            twins.step(&access, random);
-        }
-        twins.compare_all(&access);
-        // Whatever became of its frames, all that can be moved can leave.
-        let all = 0..HUGE_PAGES;
-        twins.both("allow everything", |side| side.protect(all.clone(), Rights::Write));
-        until("everything is out", || {
-            twins.page_out(all.clone());
-            manager.stats().resident_bytes == 0
-        });
-        twins.compare_all(&access);
-        let stats = manager.stats();
-        let counts =
-            [stats.faults_huge, stats.stores, stats.faults_stored, stats.events_unmap, stats.events_remap];
-        assert!(counts.iter().all(|count| *count > 0), "seed {seed}: {counts:?}");
     }
 }

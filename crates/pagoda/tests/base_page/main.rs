@@ -4,3 +4,4 @@ mod density;
 #[cfg(target_arch = "x86_64")]
 mod differential;
 mod faults;
+mod onwards;

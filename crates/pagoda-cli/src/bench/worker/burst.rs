@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::super::data::{PAGE_WORDS, Pages};
+use super::super::data::PAGE_WORDS;
+use super::DataArgs;
 
 /// Between two looks at itself.
 const LOOK: Duration = Duration::from_millis(1);
@@ -20,14 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What is written, and how much may stay.
 #[derive(Args, Debug)]
 pub struct BurstArgs {
-    /// Bytes of data.
-    #[arg(long)]
-    data: u64,
-    /// How well LZ4 compresses it.
-    #[arg(long)]
-    ratio: f64,
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    data: DataArgs,
     /// Anonymous bytes that it may hold afterwards.
     #[arg(long)]
     within: u64,
@@ -35,8 +30,8 @@ pub struct BurstArgs {
 
 /// Writes the data once. Milliseconds until what is resident of it, and of all else, is within the bound. An error if it never is.
 pub fn burst(args: &BurstArgs) -> anyhow::Result<f64> {
-    let pages = Pages::new(args.seed, args.ratio);
-    let mut memory = vec![0u64; usize::try_from(args.data)? / size_of::<u64>()];
+    let pages = args.data.pages();
+    let mut memory = vec![0u64; usize::try_from(args.data.bytes)? / size_of::<u64>()];
     let (data, _) = memory.as_chunks_mut::<PAGE_WORDS>();
     for (page, data) in (0..).zip(&mut *data) {
         pages.write(page, 1, data);
@@ -66,7 +61,7 @@ mod tests {
 
     #[test]
     fn who_is_within_its_bound_waits_for_nothing() {
-        let args = BurstArgs { data: 1 << 20, ratio: 2.0, seed: 1, within: u64::MAX };
+        let args = BurstArgs { data: DataArgs { bytes: 1 << 20, ratio: 2.0, seed: 1 }, within: u64::MAX };
         assert!(burst(&args).expect("within") >= 0.0);
         assert!(anonymous_bytes().expect("read") > 0);
     }

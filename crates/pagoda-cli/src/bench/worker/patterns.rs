@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::super::data::{FULL_CHECK_EVERY, PAGE_BYTES, PAGE_WORDS, Page, Pages, Random};
 use super::super::histogram::{Histogram, Percentiles};
 use super::super::pattern::{Scatter, Zipf};
+use super::DataArgs;
 
 /// A touch whose first access took longer than this counts as a fault: a present page takes a tenth of it, and no
 /// way to fetch a page is faster.
@@ -29,14 +30,8 @@ const DRAWN_AHEAD: u64 = 4096;
 /// What is touched, and how often.
 #[derive(Args, Debug)]
 pub struct PatternArgs {
-    /// Bytes of data.
-    #[arg(long)]
-    data: u64,
-    /// How well LZ4 compresses it.
-    #[arg(long)]
-    ratio: f64,
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    data: DataArgs,
     /// Passes of the sequential phase.
     #[arg(long, default_value_t = 2)]
     passes: u64,
@@ -96,11 +91,11 @@ pub fn patterns(args: &PatternArgs) -> anyhow::Result<Vec<Phase>> {
         fs::write(procs, std::process::id().to_string())
             .with_context(|| format!("joining the memory group by {}", procs.display()))?;
     }
-    let count = args.data / PAGE_BYTES as u64;
+    let count = args.data.bytes / PAGE_BYTES as u64;
     if count < 2 {
         bail!("the data is less than two pages");
     }
-    let pages = Pages::new(args.seed, args.ratio);
+    let pages = args.data.pages();
     // One page more than needed, to start on a page boundary: the allocator puts its header before the memory.
     // Zeroed memory of this size comes straight from mmap, untouched.
     let mut region = args.library.map(|budget| managed(args, Bytes::new(budget))).transpose()?;
@@ -127,10 +122,10 @@ pub fn patterns(args: &PatternArgs) -> anyhow::Result<Vec<Phase>> {
     }
     phases.push(touch.finish(Pattern::Sequential));
     let zipf = Zipf::new(count, ZIPF_THETA);
-    let scatter = Scatter::new(count, args.seed);
-    touch.drawn(args.zipf, args.seed ^ 1, |random| scatter.place(zipf.rank(random)))?;
+    let scatter = Scatter::new(count, args.data.seed);
+    touch.drawn(args.zipf, args.data.seed ^ 1, |random| scatter.place(zipf.rank(random)))?;
     phases.push(touch.finish(Pattern::Zipf));
-    touch.drawn(args.random, args.seed ^ 2, |random| random.below(count))?;
+    touch.drawn(args.random, args.data.seed ^ 2, |random| random.below(count))?;
     phases.push(touch.finish(Pattern::Random));
     Ok(phases)
 }
@@ -138,8 +133,8 @@ pub fn patterns(args: &PatternArgs) -> anyhow::Result<Vec<Phase>> {
 /// The memory of a library's manager, one region for all data.
 fn managed(args: &PatternArgs, budget: Bytes) -> anyhow::Result<Region> {
     let manager = Manager::builder().budget(budget).serve_in_thread(true);
-    let manager = manager.spill_to(&args.spill, Bytes::new(2 * args.data)).build()?;
-    Ok(manager.region(Bytes::new(args.data)).create()?)
+    let manager = manager.spill_to(&args.spill, Bytes::new(2 * args.data.bytes)).build()?;
+    Ok(manager.region(Bytes::new(args.data.bytes)).create()?)
 }
 
 /// The memory under test, and what is measured of touching it.
@@ -257,9 +252,7 @@ mod tests {
 
     fn small() -> PatternArgs {
         PatternArgs {
-            data: 1 << 20,
-            ratio: 3.0,
-            seed: 4,
+            data: DataArgs { bytes: 1 << 20, ratio: 3.0, seed: 4 },
             passes: 2,
             zipf: 5000,
             random: 300,

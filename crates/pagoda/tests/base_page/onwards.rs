@@ -1,0 +1,138 @@
+//! Regions in base pages of 64 KiB whose places of 2 MiB come as huge frames to who touches everything.
+
+use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::testing::random::{Random, runs};
+use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
+
+const PLACE_PAGES: usize = HUGE_FRAME / OS_PAGE;
+const PAGE_WORDS: usize = OS_PAGE / 8;
+const PLACES: usize = 16;
+
+fn builder(budget: Bytes) -> ManagerBuilder {
+    Manager::builder().budget(budget).user_mode_only(true)
+}
+
+fn region(manager: &Manager, places: usize) -> Region {
+    manager.region(Bytes::new((places * HUGE_FRAME) as u64)).create().expect("a region")
+}
+
+/// The places that are huge pages.
+fn huge_places(region: &Region) -> Vec<usize> {
+    let start = region.as_ptr().addr();
+    let mut scanner = PagemapScanner::new().expect("pagemap");
+    let is_huge = |place: &usize| {
+        let at = start + place * HUGE_FRAME;
+        scanner.huge_bytes(at, at + HUGE_FRAME).expect("PAGEMAP_SCAN") == HUGE_FRAME
+    };
+    (0..region.len() / HUGE_FRAME).filter(is_huge).collect()
+}
+
+/// Writes a word of each page, which says which one it is.
+fn write(region: &mut Region, pages: impl Iterator<Item = usize>, seed: usize) {
+    let words = region.words_mut();
+    pages.for_each(|page| words[page * PAGE_WORDS + page % PAGE_WORDS] = (page * 2 + seed) as u64 + 1);
+}
+
+/// That the pages are as they were written, and zero but for that.
+fn check(region: &mut Region, pages: impl Iterator<Item = usize>, seed: usize) {
+    let words = region.words_mut();
+    for page in pages {
+        let content = &words[page * PAGE_WORDS..][..PAGE_WORDS];
+        let told: Vec<_> = content.iter().enumerate().filter(|(_, word)| **word != 0).collect();
+        assert_eq!(told, [(page % PAGE_WORDS, &((page * 2 + seed) as u64 + 1))], "page {page}");
+    }
+}
+
+#[test]
+fn who_touches_everything_gets_most_places_whole_and_it_stays_right() {
+    if skip_without_moves("huge frames around faults") {
+        return;
+    }
+    // By density; and of a base page that was chosen each place that begins in the stream comes whole.
+    for base in [None, Some(BasePage::K64)] {
+        let builder = base.into_iter().fold(builder(Bytes::mib(256)), ManagerBuilder::base_page);
+        let manager = builder.build().expect("a manager");
+        let mut region = region(&manager, PLACES);
+        let all = || 0..PLACES * PLACE_PAGES;
+        write(&mut region, all(), 0);
+        let whole = match base {
+            None => vec![1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15],
+            Some(_) => (1..PLACES).collect(),
+        };
+        assert_eq!(huge_places(&region), whole, "{base:?} {:?}", manager.stats());
+        until("all are counted", || manager.stats().faults_huge == whole.len() as u64);
+        if base.is_some() {
+            // 1, 2, 4, 8 and 16 base pages, the last of the first place, and one fault for each other place.
+            until("each fault is counted", || manager.stats().faults >= 21);
+            assert_eq!(manager.stats().faults, 21);
+        }
+        until("all is counted", || manager.stats().resident_bytes == region.len() as u64);
+        check(&mut region, all(), 0);
+        // A part of each is discarded, and all goes and comes back.
+        for place in 0..PLACES {
+            region.discard(place * HUGE_FRAME + 5 * OS_PAGE, 3 * OS_PAGE).expect("discarded");
+        }
+        let is_kept = |page: &usize| !(5..8).contains(&(page % PLACE_PAGES));
+        until("all is out", || {
+            region.page_out(0, region.len()).expect("room");
+            manager.stats().resident_bytes == 0
+        });
+        check(&mut region, all().filter(is_kept), 0);
+        let words = region.words_mut();
+        for page in all().filter(|page| !is_kept(page)) {
+            assert!(words[page * PAGE_WORDS..][..PAGE_WORDS].iter().all(|word| *word == 0), "page {page}");
+        }
+        let stats = manager.stats();
+        assert!(stats.faults_stored > 0 && stats.huge_broken > 0, "{stats:?}");
+        // What is closed keeps nothing.
+        drop(region);
+        until("all is given back", || manager.stats().resident_bytes == 0);
+    }
+}
+
+#[test]
+fn none_comes_without_fault_around_nor_to_who_reads_nor_to_who_touches_a_part_of_each_page() {
+    if skip_without_moves("huge frames around faults") {
+        return;
+    }
+    let alone = builder(Bytes::mib(256)).fault_around(false).build().expect("a manager");
+    let around = builder(Bytes::mib(256)).build().expect("a manager");
+    let mut alone = (region(&alone, 8), alone);
+    write(&mut alone.0, 0..8 * PLACE_PAGES, 0);
+    assert_eq!((huge_places(&alone.0), alone.1.stats().faults_huge), (vec![], 0));
+
+    let mut read = region(&around, 8);
+    assert!(read.words_mut().iter().step_by(PAGE_WORDS).all(|word| *word == 0));
+    assert_eq!(huge_places(&read), []);
+
+    let mut part = region(&around, 8);
+    write(&mut part, (0..8 * PLACE_PAGES).filter(|page| page % 16 < 12), 0);
+    assert_eq!(huge_places(&part), []);
+}
+
+#[test]
+fn beyond_the_budget_it_goes_and_comes_back_right() {
+    if skip_without_moves("huge frames around faults") {
+        return;
+    }
+    for seed in runs(3) {
+        let budget = Bytes::mib(64);
+        let manager = builder(budget).spill_to("/var/tmp", Bytes::mib(256)).build().expect("a manager");
+        let mut region = region(&manager, 3 * 32);
+        let all = || 0..3 * 32 * PLACE_PAGES;
+        write(&mut region, all(), 0);
+        check(&mut region, all(), 0);
+        // What is written again is as it was written last, the rest as before.
+        let mut random = Random::new(seed, 0);
+        let again: Vec<_> = all().map(|_| random.one_in(5)).collect();
+        write(&mut region, all().filter(|page| again[*page]), 1);
+        check(&mut region, all().filter(|page| again[*page]), 1);
+        check(&mut region, all().filter(|page| !again[*page]), 0);
+        let stats = manager.stats();
+        assert!(stats.faults_huge > 8 && stats.huge_moved_out > 0 && stats.faults_stored > 0, "{stats:?}");
+        assert!(stats.anon_peak_bytes <= budget.get() + (16 << 20), "{} held", stats.anon_peak_bytes);
+    }
+}
