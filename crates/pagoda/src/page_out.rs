@@ -15,6 +15,13 @@ use crate::reclaim::Step;
 use crate::store::{PutError, Scratch};
 
 impl Engine {
+    /// The base pages that `range` touches.
+    fn base_pages_around(&self, range: PageRange) -> PageRange {
+        let base = self.base.bytes();
+        let start = range.start() & !(base - 1);
+        PageRange::at(start, range.end().next_multiple_of(base) - start)
+    }
+
     /// Stores the base pages that `range` touches, as far as they can go; and what was staged before them.
     pub(crate) fn page_out(&self, range: PageRange, scratch: &mut Scratch) -> Result<(), PutError> {
         let mut at = range.start();
@@ -32,7 +39,7 @@ impl Engine {
             let page = table.page_at(span, at);
             let entries = Arc::clone(span.entries());
             if self.leaves_huge(&table, span, at) && table.order.deferred() == 0 {
-                match self.evict_huge(table, at, scratch) {
+                match self.evict_of_huge(table, at, self.base_pages_around(range), scratch) {
                     Step::Full(error) => return Err(error),
                     Step::Again => yield_now(),
                     // What of it could not leave stays.

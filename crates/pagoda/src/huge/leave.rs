@@ -1,6 +1,6 @@
 //! A huge frame that leaves its region: whole, into the huge arena, and from there into the store by base pages.
 //!
-//! Where the kernel takes it apart on the way, what went is known, and goes on by base pages; the rest stays as base pages. This
+//! Where only a part is to go, the rest is put back as base pages. Where the kernel takes it apart on the way, what went is known, and goes on by base pages; the rest stays as base pages. This
 //! module must never drop what a part of a frame held, nor stage a part of one that moves whole.
 
 use std::sync::atomic::AtomicU64;
@@ -28,13 +28,15 @@ pub(super) struct MovedOut {
     words: [Word; ENTRIES],
     slot: HugeSlot,
     bytes: usize,
+    /// What of each entry was put back since; one that is back whole is given back, too.
+    back: [Granules; ENTRIES],
 }
 
 impl MovedOut {
-    /// The granules of entry `i` that are in the slot.
+    /// The granules of entry `i` that are in the slot alone.
     fn granules_out(&self, i: usize) -> Granules {
         let bytes = self.bytes.saturating_sub(i * ENTRY).min(ENTRY);
-        Granules::range(0, (bytes / OS_PAGE) as u32)
+        Granules::range(0, (bytes / OS_PAGE) as u32).without(self.back[i])
     }
 
     fn entry(&self, i: usize) -> &AtomicU64 {
@@ -51,11 +53,25 @@ impl Engine {
         address: usize,
         scratch: &mut Scratch,
     ) -> Step {
+        self.evict_of_huge(table, address, PageRange::at(address & !(HUGE_FRAME - 1), HUGE_FRAME), scratch)
+    }
+
+    /// The same, but only `part` goes, and the rest stays in base pages: if there is room for it beside the frame.
+    pub(crate) fn evict_of_huge(
+        &self,
+        table: RwLockReadGuard<'_, Table>,
+        address: usize,
+        part: PageRange,
+        scratch: &mut Scratch,
+    ) -> Step {
         let begin_ns = now_ns();
-        let out = match self.move_huge_out(&table, address) {
+        let mut out = match self.move_huge_out(&table, address) {
             Ok(out) => out,
             Err(step) => return step,
         };
+        if self.ledger.room_bytes() >= HUGE_FRAME as u64 {
+            self.put_back_around(&mut out, part);
+        }
         drop(table);
         let step = self.store_moved_out(out, scratch);
         self.counters.add(Counter::HugeBroken, 1);
@@ -63,10 +79,33 @@ impl Engine {
         step
     }
 
+    /// Puts copies of the entries outside of `part` back to where they were. Within the gate, as whatever is filled.
+    fn put_back_around(&self, out: &mut MovedOut, part: PageRange) {
+        for i in 0..ENTRIES {
+            let at = PageRange::at(out.block.range.start() + i * ENTRY, ENTRY);
+            if at.intersection(part).is_some() || out.granules_out(i) != ALL {
+                continue;
+            }
+            let piece = &self.space.huge_bytes(&out.slot)[i * ENTRY..][..ENTRY];
+            let filled = self.space.fill_with(at, piece).bytes;
+            self.ledger.took(filled as i64);
+            self.ledger.resident(filled as i64);
+            out.back[i] = Granules::range(0, (filled / OS_PAGE) as u32);
+            if filled < ENTRY {
+                // An event is unread, say: what is not back is stored.
+                return;
+            }
+            give(out.entry(i), out.words[i].with_huge(false));
+        }
+    }
+
     /// Stores what went of a frame, gives its entries back and keeps the frame for another fault.
     pub(super) fn store_moved_out(&self, out: MovedOut, scratch: &mut Scratch) -> Step {
         let mut full = None;
         for (i, piece) in self.space.huge_bytes(&out.slot).chunks_exact(ENTRY).enumerate() {
+            if out.back[i] == ALL {
+                continue;
+            }
             let gone = out.granules_out(i);
             if gone.is_empty() {
                 // The kernel has refused it once.
@@ -119,10 +158,13 @@ impl Engine {
             self.stop(StopReason::EngineBroken)
         };
         let gone = out.granules_out(i);
-        let (copied, rest) = self.space.bytes_mut(&mut slot).split_at_mut(gone.count() as usize * OS_PAGE);
-        copied.copy_from_slice(&piece[..copied.len()]);
+        let bytes = self.space.bytes_mut(&mut slot);
         // A frame that is ready may hold what somebody had.
-        rest.fill(0);
+        bytes.fill(0);
+        for (from, to) in gone.runs() {
+            let run = from as usize * OS_PAGE..to as usize * OS_PAGE;
+            bytes[run.clone()].copy_from_slice(&piece[run]);
+        }
         let word = Word::EMPTY.with_resident(ALL.without(gone));
         self.publish_staged(&out.entries, out.block.first + i, word, slot);
     }
@@ -168,10 +210,11 @@ impl Engine {
         };
         self.ledger.resident(-(bytes as i64));
         self.counters.add(Counter::HugeMovedOut, u64::from(bytes == HUGE_FRAME));
-        Ok(MovedOut { entries: Arc::clone(span.entries()), block, words, slot, bytes })
+        let back = [Granules::NONE; ENTRIES];
+        Ok(MovedOut { entries: Arc::clone(span.entries()), block, words, slot, bytes, back })
     }
 
-    /// Stores the huge frames of which `range` covers a part: that part is about to be discarded, and the rest could not leave
+    /// Takes the huge frames apart of which `range` covers a part: that part is about to be discarded, and the rest could not leave
     /// by itself any more.
     pub(crate) fn take_huge_apart(&self, range: PageRange) {
         let mut scratch = Scratch::new(self.base);
@@ -179,7 +222,9 @@ impl Engine {
             if end.is_multiple_of(HUGE_FRAME) {
                 continue;
             }
-            while self.is_huge(end) && self.evict_huge(self.gate_shared(), end, &mut scratch) == Step::Again {
+            while self.is_huge(end)
+                && self.evict_of_huge(self.gate_shared(), end, range, &mut scratch) == Step::Again
+            {
                 yield_now();
             }
         }

@@ -109,7 +109,7 @@ fn none_comes_without_fault_around_nor_to_who_reads_nor_to_who_touches_a_part_of
     assert_eq!(huge_places(&read), []);
 
     let mut part = region(&around, 8);
-    write(&mut part, (0..8 * PLACE_PAGES).filter(|page| page % 16 < 12), 0);
+    write(&mut part, (0..8 * PLACE_PAGES).filter(|page| page % 16 < 4), 0);
     assert_eq!(huge_places(&part), []);
 }
 
@@ -135,4 +135,32 @@ fn beyond_the_budget_it_goes_and_comes_back_right() {
         assert!(stats.faults_huge > 8 && stats.huge_moved_out > 0 && stats.faults_stored > 0, "{stats:?}");
         assert!(stats.anon_peak_bytes <= budget.get() + (16 << 20), "{} held", stats.anon_peak_bytes);
     }
+}
+
+#[test]
+fn a_part_goes_alone_and_what_lies_around_it_stays() {
+    if skip_without_moves("huge frames around faults") {
+        return;
+    }
+    let manager = builder(Bytes::mib(64)).build().expect("a manager");
+    let mut region = region(&manager, 4);
+    let all = || 0..4 * PLACE_PAGES;
+    write(&mut region, all(), 0);
+    assert_eq!(huge_places(&region), [1, 2, 3]);
+    until("all is counted", || manager.stats().resident_bytes == region.len() as u64);
+    // From the last base page of one frame to the first of the next.
+    let (from, len) = (2 * HUGE_FRAME - 20 * OS_PAGE, 30 * OS_PAGE);
+    region.page_out(from, len).expect("room");
+    let out = 3 * BasePage::K64.bytes();
+    assert_eq!(manager.stats().resident_bytes, (region.len() - out) as u64);
+    assert_eq!((huge_places(&region), manager.stats().stores), (vec![3], 3));
+    region.discard(3 * HUGE_FRAME + OS_PAGE, OS_PAGE).expect("discarded");
+    until("the discard is counted", || {
+        manager.stats().resident_bytes <= (region.len() - out - OS_PAGE) as u64
+    });
+    let is_kept = |page: &usize| *page != 3 * PLACE_PAGES + 1;
+    check(&mut region, all().filter(is_kept), 0);
+    assert!(
+        region.words_mut()[(3 * PLACE_PAGES + 1) * PAGE_WORDS..][..PAGE_WORDS].iter().all(|word| *word == 0)
+    );
 }
