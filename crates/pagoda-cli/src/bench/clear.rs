@@ -280,6 +280,7 @@ mod tests {
                 "{name}: counters, or why there are none"
             );
         }
+        super::super::keys::expect_paths_of(&json, &super::super::html::canned("clear")["orders"]);
         assert!(table::orders_table(&orders).to_string().contains("reverse-in-page"));
     }
 }

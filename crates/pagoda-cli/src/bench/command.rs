@@ -24,42 +24,6 @@ pub fn progress(steps: u64, unit: &str) -> anyhow::Result<ProgressBar> {
     Ok(ProgressBar::new(steps).with_style(style))
 }
 
-/// Checks that each key of the first level that `--help` names is there: lines of two blanks and keys, then two blanks and what they are.
-#[cfg(test)]
-pub fn expect_documented(keys: &str, json: &serde_json::Value) {
-    let lines = keys.lines().filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
-    let named = lines.filter_map(|line| Some(line.split_once("  ")?.0.split(", ")));
-    let mut count = 0;
-    for key in named.flatten() {
-        let first = key.split('.').next().unwrap_or(key);
-        assert!(json.get(first).is_some(), "there is no {key}");
-        count += 1;
-    }
-    assert!(count > 4, "{count} keys");
-}
-
-/// Checks the other way round: each key of the figures, on whatever level, is a word of what `--help` says, but for `_spread`.
-#[cfg(test)]
-pub fn expect_words_for(help: &str, json: &serde_json::Value) {
-    use serde_json::Value;
-    let words: std::collections::BTreeSet<&str> =
-        help.split(|char: char| !(char.is_alphanumeric() || "_-".contains(char))).collect();
-    let mut rest = vec![json];
-    while let Some(value) = rest.pop() {
-        match value {
-            Value::Object(members) => {
-                for (key, value) in members {
-                    let is_word = words.contains(key.strip_suffix("_spread").unwrap_or(key));
-                    assert!(is_word, "nobody says what {key} is");
-                    rest.push(value);
-                }
-            }
-            Value::Array(values) => rest.extend(values),
-            _ => {}
-        }
-    }
-}
-
 /// Prints what was found out: JSON on one line, or the table for people.
 pub fn print<R: Serialize>(report: &R, json: bool, table: impl FnOnce(&R) -> String) -> anyhow::Result<()> {
     if json {

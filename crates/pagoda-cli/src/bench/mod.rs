@@ -20,6 +20,8 @@ mod data;
 mod histogram;
 mod html;
 mod kernel;
+#[cfg(test)]
+mod keys;
 mod list;
 mod machine;
 mod migrate;
@@ -97,24 +99,8 @@ enum Bench {
     All(all::AllArgs),
 }
 
-/// What `--help` says of the keys.
-const BUDGET_KEYS: &str = "\
-Keys of the JSON, each rate, time and ratio a median of pairs, with the least and the greatest in …_spread:
-  compressed.PATTERN          data of 3:1 and twice the budget, and in spilled.PATTERN of 2:1 and three times; of the patterns fill,
-                              sequential, zipf, random: pagoda_gib_s, kernel_gib_s, in_thread_gib_s, and their ratio and
-                              in_thread_ratio to the kernel's; kernel_uncharged_gib_s where zram is charged to nobody; …_fault_us
-                              and …_touch_us: p50, p99, p999 of touches that took more than a microsecond, and of all
-  compressed.setting          data, compression, how the kernel's side was divided and what it swapped, pagoda_stats;
-                              pagoda_after_burst_ms, from the end of a burst of all the data until the process, at rest, is within the
-                              budget and 16 MiB again; why a side is missing: kernel_reason, pagoda_reason, in_thread_reason. So in
-                              spilled.setting
-  no_pressure.programs        by name: overhead_percent with 1.2 times the native peak, ratio_spread, native_s, pagoda_s, or why left out
-  no_pressure.malloc_churn_ratio, no_pressure.thread_churn_ratio  time over native time; no_pressure.churns has the same as programs
-  kernel                      how its side was made; null if this machine doesn't allow it, and kernel_reason says why
-  budget_bytes, pairs         what was run";
-
 #[derive(Args, Debug)]
-#[command(after_long_help = BUDGET_KEYS)]
+#[command(after_long_help = report::KEYS)]
 struct BudgetArgs {
     /// Print JSON instead of a table
     #[arg(long)]

@@ -56,7 +56,7 @@ pub enum Outcome {
 }
 
 /// Times of one program.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Measured {
     pub overhead_percent: f64,
     pub ratio_spread: [f64; 2],

@@ -290,7 +290,7 @@ impl Bench<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::command;
+    use super::super::keys::expect_told;
     use super::*;
 
     #[test]
@@ -322,8 +322,7 @@ mod tests {
             machine: Machine::this(),
         };
         let json = serde_json::to_value(&tree).expect("json");
-        command::expect_documented(KEYS, &json);
-        command::expect_words_for(&crate::bench::help("tree"), &json);
+        expect_told("tree", KEYS, &json);
     }
 
     #[test]

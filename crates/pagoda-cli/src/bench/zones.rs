@@ -48,17 +48,32 @@ const TIMED_FREE_FRAMES: u64 = 1 << 40;
 
 /// What `--help` says of the keys.
 const KEYS: &str = "\
-Keys of the JSON:
-  cases.CASE.POLICY           counts of the cases A to D: resets, scans, zone_visits, skips, shares by zone, spills, wake_ups
-  share_error_percent         the worst zone's, of share_allocations by share_threads threads with caches of cache_frames frames
-  alloc_ns                    one allocation, warm through a cache and cold without, each with its _spread
-  engine.POLICY               shares_percent, share_error_percent, resets, shortages, frames, age_ratio and mb_s of an engine of two zones
-  tiobench.PATTERN.THREADS    of seq_read, seq_write, rand_read, rand_write; POLICY.mib_s and what the run in the middle counted, and
-                              ratio_fair_vs_reset of rounds, beside the published_ratio. If it is missing tiobench_reason says why
-  kernel_mmap                 seq_read_mib_s, and seq_read_advised_mib_s after MADV_SEQUENTIAL, or a reason
-  ratio_vs_mmap, ratio_vs_mmap_advised  fair by one thread over these, of rounds in which both ran, each with its _spread
-  cached_reread_mib_s         what is in memory, read again
-  zones_bytes, file_bytes, block_bytes, touches, rounds, pairs  what was run";
+Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair one, with its bug), first-fit or global-list:
+  cases.CASE.POLICY           counts of allocating from two local zones: A, both are short of frames; B, the first is, and the second's
+                              batch is used up; C, 3:1 beside a remote zone; D, 3:1 alone. resets of the batches; scans, passes over the
+                              zones; zone_visits, zones that passes looked at; skips of zones whose batch was used up; shares, frames by
+                              local zone; spills, frames of the remote one; wake_ups, allocations that failed
+  share_error_percent         fair, without pressure: how far the worst zone is from its ideal part, in percent of that, of
+                              share_allocations, by zones of 3:1, of share_threads threads with caches of cache_frames frames
+  alloc_ns                    one allocation by one thread: warm through a cache, cold without one, each with its _spread
+  engine.POLICY               a real engine of two zones of 1:3, by fair, reset-on-failure, first-fit; nothing without managers.
+                              shares_percent by zone and share_error_percent of what was given without pressure; then, of streams over
+                              twice the budget, resets, shortages (no zone had a frame above its low watermark), frames that were given,
+                              mb_s, and age_ratio, how much older pages get in one zone than in the other before they go
+  tiobench.PATTERN.THREADS    of seq_read, seq_write, rand_read, rand_write. Of each POLICY mib_s with the _spread of all rounds, and of
+                              the same run, the one in the middle: allocs_by_zone, frames of the larger zone and of the smaller; resets;
+                              shortages; evicted_before_use, base pages that were read ahead in vain; bytes_read_twice; age_ratio, null
+                              unless both zones moved pages out. ratio_fair_vs_reset, fair over reset-on-failure, is the median of the
+                              rounds, with its _spread; published_ratio, of seq_read, what the patch's author measured
+  tiobench_reason             why nothing streams; missing if it does
+  kernel_mmap                 one thread in a memory group of the zones' size: seq_read_mib_s, seq_read_advised_mib_s after
+                              MADV_SEQUENTIAL, medians, each with its _spread; null if it did not run, and a reason, missing else
+  ratio_vs_mmap, ratio_vs_mmap_advised  seq_read of fair by one thread over these, the median of rounds in which both ran, each with its
+                              _spread; null without them
+  cached_reread_mib_s         what is in memory, read again; null if nothing streams
+  zones_bytes, file_bytes     the smaller zone and the larger, and the file of the streams
+  block_bytes, touches        what who goes upwards reads and writes at once; pages that a run which jumps touches
+  rounds, pairs               of each row of the streams, and of timed allocations";
 
 /// What to measure.
 #[derive(Args, Debug)]
@@ -296,7 +311,7 @@ mod tests {
     fn json_has_the_documented_shape_and_the_reference_counts() {
         let json = serde_json::to_value(report()).expect("json");
         assert_eq!(json["bench"], "zones");
-        command::expect_documented(KEYS, &json);
+        super::super::keys::expect_told("zones", KEYS, &json);
         let count = |case: &str, policy: &str, key: &str| json["cases"][case][policy][key].clone();
         for (policy, resets, scans) in
             [("fair", 0, 1000), ("reset-on-failure", 1000, 2000), ("first-version", 0, 2000)]

@@ -268,8 +268,7 @@ mod tests {
         let sides = Sides::new(Some(&"it is not asked for".to_owned()));
         let report = Report::measure(&setup, &sides, None, &Cancel::default()).expect("measured");
         let json = serde_json::to_value(&report).expect("json");
-        command::expect_documented(KEYS, &json);
-        command::expect_words_for(&crate::bench::help("base-page"), &json);
+        super::super::keys::expect_told("base-page", KEYS, &json);
         for (cluster, base) in [("4K", 4096), ("16K", 16384), ("64K", 65536), ("64K_in_thread", 65536)] {
             let of =
                 |pattern: &str, key: &str| json["clusters"][cluster][pattern][key].as_u64().expect("a count");

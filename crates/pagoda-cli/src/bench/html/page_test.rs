@@ -6,27 +6,12 @@ use html5ever::tendril::TendrilSink;
 use html5ever::{ParseOpts, parse_document};
 use markup5ever_rcdom::{Handle, NodeData, RcDom};
 
-use super::super::command::{expect_documented, expect_words_for};
 use super::super::help;
+use super::super::keys::{expect_documented, expect_words_for};
 use super::super::list::BENCHES;
 use super::*;
 use crate::trace::figure;
 use crate::trace::file::{Header, Kind, Line, Trace};
-
-fn canned(name: &str) -> Value {
-    let text = match name {
-        "budget" => include_str!("canned/budget.json"),
-        "tree" => include_str!("canned/tree.json"),
-        "clear" => include_str!("canned/clear.json"),
-        "release" => include_str!("canned/release.json"),
-        "migrate" => include_str!("canned/migrate.json"),
-        "zones" => include_str!("canned/zones.json"),
-        "counters" => include_str!("canned/counters.json"),
-        "base-page" => include_str!("canned/base-page.json"),
-        other => panic!("the bench {other} has no canned figures"),
-    };
-    serde_json::from_str(text).expect("JSON")
-}
 
 fn outcomes() -> Vec<Outcome> {
     let of = |entry: &'static Entry| Outcome {
@@ -44,8 +29,8 @@ fn about() -> About {
 
 #[test]
 fn each_key_that_a_bench_prints_is_in_its_help() {
-    for name in ["clear", "base-page", "release", "tree", "counters"] {
-        expect_words_for(&help(name), &canned(name));
+    for entry in &BENCHES {
+        expect_words_for(&help(entry.name), &canned(entry.name));
     }
     expect_documented(super::super::clear::KEYS, &canned("clear"));
     let prezeroed = canned("clear")["orders"]["prezeroed"].clone();

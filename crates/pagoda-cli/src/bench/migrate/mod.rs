@@ -42,17 +42,41 @@ const CACHED_BYTES: usize = 256 << 10;
 
 /// What `--help` says of the keys.
 const KEYS: &str = "\
-Keys of the JSON, beside those of the table's columns:
-  cases.CASE.HOW              what receiving took: dest_faults of the whole process, faults_by_cause of its threads that receive.
-                              HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where drop puts pages
-                              in place: ready-frames, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB
-  ratios.drop_time            the policy drop by check-then-clear; ratios.ready_frames_time and huge_frames_time the same of those
+Keys of the JSON, medians of the rounds that count, some with the least and the greatest in …_spread; pages are of 4 KiB:
+  cases.CASE                  untouched memory; resident-zeros, where zeroes were written to all pages; idle, where one page in 32
+                              has content, and full, seven in eight, with zeroes in the others; sparse, one in each 2 MiB, the
+                              others untouched. zero_pages were read and found zero, data_pages have content; what nothing was
+                              held for is neither
+  cases.CASE.HOW              what receiving took. HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where
+                              drop puts pages in place: ready-frames, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB.
+                              dest_faults of the whole process; faults_by_cause, of its threads that receive, while they look whether a
+                              page is zero, make it so, and write content: zero_check, zero_write, data_write; total_ms until all was
+                              confirmed; gib_s of content; dest_rss, resident bytes there that are no file's; cpu_ms of both processes;
+                              wire_bytes that were sent
+  codecs.CODEC                none, lz4, zlib, zstd: the same by ready-frames, of a quarter of the memory, 64 MiB at least, with
+                              content of 3:1
+  live                        all of the memory with content of 3:1, while it is written: dirty_mib_s, whole pages in a second;
+                              rounds of sending before the writer was stopped; downtime_ms that it stood still; total_ms. With all
+                              of it owed, to who reads it at once: postcopy_downtime_ms until the other side could go on, and from
+                              then fully_resident_ms until it had all, and max_fault_us, its longest read till then
+  stored                      as much content as that of codecs, all of it stored at the source: packed_pages that were sent as the
+                              store had them, reinflated_pages that were unpacked before, or not kept packed where they arrived,
+                              gib_s of content, wire_bytes
+  wire                        zero_scan_gib_s, zero_scan_memory_gib_s: zero pages found in the cache and in memory, the best of three;
+                              bytes_per_zero_page of resident-zeros by ready-frames
+  ratios                      by case, missing where it has no such pages, dest_faults to zero and data pages: check_then_clear_faults,
+                              ready_frames_faults; to data pages: received_map_faults. By case, total_ms over that of check-then-clear:
+                              drop_time, ready_frames_time, huge_frames_time. sparse_resident, what sparse has resident by ready-frames
+                              beyond untouched, to its content; full_of_limit and full_huge_of_limit, gib_s of full by ready-frames and
+                              by huge-frames over loopback_limit_gib_s. All are ratios of medians
+  ratios.untouched_to_qemu_time, ratios.full_to_qemu_rate  our total_ms by QEMU's, and our gib_s by QEMU's, of ready-frames; missing
+                              without qemu
   loopback_limit_gib_s        the same channels sending, and discarding what comes
-  qemu                        null if there is no qemu-system-x86_64 on the PATH, or if it failed; qemu_reason says why
+  qemu                        null if there is no qemu-system-x86_64 on the PATH, or if it failed; qemu_reason, null else, says why
   qemu.version                of that program
   qemu.untouched, qemu.full   the same memory moved by it, its multifd on 2 channels, in turn with ours: total_ms until its
                               destination had all, dest_faults from before that listened, dest_rss, wire_bytes, gib_s of content
-  ratios.untouched_to_qemu_time  our time by QEMU's; ratios.full_to_qemu_rate: our content in a second by QEMU's";
+  memory_bytes, channels, rounds  what was run";
 
 /// What to measure.
 #[derive(Args, Debug)]

@@ -317,3 +317,7 @@ impl Ratios {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "report/keys_test.rs"]
+mod tests;

@@ -3,9 +3,8 @@ use super::super::killed::Killed;
 use super::super::store::Stored;
 use super::super::trial::Outcome;
 use super::*;
-use crate::bench::command::{expect_documented, expect_words_for};
-use crate::bench::help;
 use crate::bench::histogram::Percentiles;
+use crate::bench::keys::expect_told;
 use crate::bench::release::KEYS;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
@@ -83,8 +82,7 @@ fn report(kernel: bool) -> Report {
 #[test]
 fn json_has_the_documented_keys_and_ratios() {
     let json = serde_json::to_value(report(true)).expect("json");
-    expect_documented(KEYS, &json);
-    expect_words_for(&help("release"), &json);
+    expect_told("release", KEYS, &json);
     assert_eq!((&json["bench"], &json["owners"]), (&"release".into(), &2.into()));
     assert_eq!(json["aging"]["stored_percent"], serde_json::json!([30.9, 57.0, 64.0, 64.7, 64.7]));
     for policy in ReleasePolicy::ALL.map(ReleasePolicy::name) {

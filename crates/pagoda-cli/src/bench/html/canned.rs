@@ -1,0 +1,19 @@
+//! What each bench printed once: one file for each, which tests draw the page of and compare the benches' keys with.
+
+use serde_json::Value;
+
+/// Of the bench `name`.
+pub fn canned(name: &str) -> Value {
+    let text = match name {
+        "budget" => include_str!("canned/budget.json"),
+        "tree" => include_str!("canned/tree.json"),
+        "clear" => include_str!("canned/clear.json"),
+        "release" => include_str!("canned/release.json"),
+        "migrate" => include_str!("canned/migrate.json"),
+        "zones" => include_str!("canned/zones.json"),
+        "counters" => include_str!("canned/counters.json"),
+        "base-page" => include_str!("canned/base-page.json"),
+        other => panic!("the bench {other} has no canned figures"),
+    };
+    serde_json::from_str(text).expect("JSON")
+}
