@@ -1,34 +1,25 @@
-//! How far who touches memory upwards gets it filled: up to the end of a place of 2 MiB, and whole places as one.
+//! How far who touches memory upwards gets it filled: up to the end of a place of 2 MiB, and the next places whole.
 //!
 //! What is touched shows only where nothing is yet. Filled up to the end of a base page, memory of which the same part of each page
 //! is touched looks like memory that is touched everywhere: so a window of smaller steps ends within a base page, at another part of
-//! it each time, and who goes on exactly there has shown that he touches everything. For that he gets some places whole, and
-//! then has to show it again. A window never reaches into the next place, which would not be empty any more. This module must
-//! never offer a place whole of which not all is in the window, nor more of them than [`WHOLE_MOST`] for one showing.
+//! it each time, and who goes on exactly there has shown that he touches everything. A window never reaches into the next place; and
+//! who has shown it where his place ends gets the next ones whole, before he touches them: a touch would leave something there that
+//! keeps a frame from being moved in as one. This module must never offer a place that was not said to be free, nor more than
+//! [`WHOLE_MOST`] for one showing.
 
 use std::ops::Range;
 
-/// Places that come whole before it has to be shown again that everything is touched: so much, 6 MiB, a stream that becomes sparse
-/// may hold too much, once; and three places in four come whole to one that stays dense.
+/// Places that come whole at once: so much, 6 MiB, a stream that ends or becomes sparse may hold too much, once; and three places in four
+/// come whole to one that stays dense. Getting three frames takes no longer than filling one place by OS pages.
 pub const WHOLE_MOST: u32 = 3;
 
 /// What of a window is filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// These steps, the one that is touched first among them.
-    Steps(Range<u64>),
-    /// A whole place, which these steps are.
-    Place(Range<u64>),
-}
-
-impl Cut {
-    /// The first step behind it.
-    #[must_use]
-    pub const fn end(&self) -> u64 {
-        match self {
-            Self::Steps(steps) | Self::Place(steps) => steps.end,
-        }
-    }
+pub struct Cut {
+    /// These steps, the one that is touched among them.
+    pub steps: Range<u64>,
+    /// So many places right behind them, whole.
+    pub whole: u32,
 }
 
 /// One stream's.
@@ -40,7 +31,6 @@ pub struct Places {
     place_steps: Option<u64>,
     /// Where who touches everything goes on.
     shown_at: Option<u64>,
-    whole_left: u32,
 }
 
 impl Places {
@@ -48,34 +38,44 @@ impl Places {
     /// the first of a place is a multiple of that.
     #[must_use]
     pub const fn new(page_steps: u64, place_steps: Option<u64>) -> Self {
-        Self { page_steps, place_steps, shown_at: None, whole_left: 0 }
+        Self { page_steps, place_steps, shown_at: None }
     }
 
     /// What of `window` is to be filled, which is not empty and begins where it was touched, `within` steps into a base page.
-    /// `goes_on` says whether it was touched by who had the last window.
-    pub fn cut(&mut self, window: Range<u64>, within: u64, goes_on: bool) -> Cut {
-        match self.shown_at.take() {
-            Some(at) if goes_on && at == window.start => self.whole_left = WHOLE_MOST,
-            None if goes_on => {}
-            _ => self.whole_left = 0,
-        }
-        let mut window = window;
+    /// `goes_on` says whether it was touched by who had the last window, and `free` how many places from this number on may come whole.
+    pub fn cut(
+        &mut self,
+        window: Range<u64>,
+        within: u64,
+        goes_on: bool,
+        free: impl FnOnce(u64) -> u32,
+    ) -> Cut {
+        // Steps of a base page show as much as there is to see.
+        let is_shown = goes_on && (self.page_steps == 1 || self.shown_at == Some(window.start));
+        self.shown_at = None;
+        let (mut steps, mut whole) = (window, 0);
         if let Some(place) = self.place_steps {
-            let is_whole = window.start.is_multiple_of(place) && window.end - window.start >= place;
-            // Steps of a base page show as much as there is to see.
-            if is_whole && (self.page_steps == 1 || self.whole_left > 0) {
-                self.whole_left = self.whole_left.saturating_sub(1);
-                return Cut::Place(window.start..window.start + place);
+            let is_large = steps.end - steps.start >= place;
+            let next = (steps.start / place + 1).saturating_mul(place);
+            steps.end = steps.end.min(next);
+            if is_large && is_shown {
+                whole = free(next / place).min(WHOLE_MOST);
             }
-            window.end = window.end.min((window.start / place + 1).saturating_mul(place));
         }
-        let len = window.end - window.start;
+        let len = steps.end - steps.start;
         if self.page_steps > 1 && len >= 2 * self.page_steps {
-            let bound = window.end - (within + len) % self.page_steps;
-            window.end = bound - 1 - bound / self.page_steps % (self.page_steps - 1);
-            self.shown_at = Some(window.end);
+            let bound = steps.end - (within + len) % self.page_steps;
+            steps.end = bound - 1 - bound / self.page_steps % (self.page_steps - 1);
+            self.shown_at = Some(steps.end);
+            whole = 0;
         }
-        Cut::Steps(window)
+        Cut { steps, whole }
+    }
+
+    /// The step behind all of it: where who goes on touches next.
+    #[must_use]
+    pub fn end(&self, cut: &Cut) -> u64 {
+        cut.steps.end + self.place_steps.unwrap_or(0) * u64::from(cut.whole)
     }
 }
 
@@ -101,19 +101,15 @@ mod tests {
                 continue;
             }
             let window = around.fault(step, 0..1 << 20, |step| !there.contains(&step));
-            let filled = cut.cut(window.clone(), step % PAGE, around.goes_on());
-            around.ends_at(filled.end());
-            match filled {
-                Cut::Steps(steps) => {
-                    assert!(steps.start == step && steps.end <= window.end && !steps.is_empty());
-                    there.extend(steps);
-                }
-                Cut::Place(steps) => {
-                    assert!(steps.start == step && steps.end <= window.end && steps.start % PLACE == 0);
-                    whole.push(steps.start / PLACE);
-                    there.extend(steps);
-                }
+            let filled = cut.cut(window.clone(), step % PAGE, around.goes_on(), |_| u32::MAX);
+            around.ends_at(cut.end(&filled));
+            assert!(filled.steps.start == step && filled.steps.end <= window.end && !filled.steps.is_empty());
+            if filled.whole > 0 {
+                assert!(filled.steps.end.is_multiple_of(PLACE) && filled.whole <= WHOLE_MOST);
+                let first = filled.steps.end / PLACE;
+                whole.extend(first..first + u64::from(filled.whole));
             }
+            there.extend(filled.steps.start..cut.end(&filled));
         }
         (there, whole)
     }
@@ -129,9 +125,18 @@ mod tests {
     #[test]
     fn steps_of_a_base_page_have_nothing_to_show() {
         let mut places = Places::new(1, Some(32));
-        assert_eq!(places.cut(60..92, 0, true), Cut::Steps(60..64));
-        assert_eq!(places.cut(64..96, 0, true), Cut::Place(64..96));
-        assert_eq!(places.cut(96..127, 0, true), Cut::Steps(96..127));
+        let mut cut = |window, goes_on, free| {
+            let cut = places.cut(window, 0, goes_on, |place| {
+                assert_eq!(place, 2);
+                free
+            });
+            (places.end(&cut), cut.steps, cut.whole)
+        };
+        assert_eq!(cut(60..92, true, 9), (160, 60..64, 3));
+        assert_eq!(cut(60..92, true, 1), (96, 60..64, 1));
+        assert_eq!(cut(32..64, true, 0), (64, 32..64, 0));
+        assert_eq!(cut(60..91, true, 9), (64, 60..64, 0));
+        assert_eq!(cut(60..92, false, 9), (64, 60..64, 0));
     }
 
     proptest! {
@@ -161,9 +166,9 @@ mod tests {
         ) {
             let mut places = Places::new(PAGE, Some(PLACE));
             for (start, len, goes_on) in windows {
-                let cut = places.cut(start..start + len, start % PAGE, goes_on);
-                let (Cut::Steps(steps) | Cut::Place(steps)) = cut;
-                prop_assert!(steps.start == start && steps.end <= start + len && !steps.is_empty());
+                let cut = places.cut(start..start + len, start % PAGE, goes_on, |_| 1);
+                prop_assert!(cut.steps.start == start && cut.steps.end <= start + len && !cut.steps.is_empty());
+                prop_assert!(cut.whole == 0 || cut.steps.end.is_multiple_of(PLACE));
             }
         }
     }

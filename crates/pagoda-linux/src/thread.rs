@@ -276,6 +276,7 @@ pub fn raise_priority() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::wait::until;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -289,10 +290,7 @@ mod tests {
             shared.store(1 + u64::from(open), Ordering::Release);
         });
         spawn_raw(c"pagoda-test", Files::Own, body).expect("spawn");
-        let end = now_ns() + 5_000_000_000;
-        while seen.load(Ordering::Acquire) == 0 && now_ns() < end {
-            sleep_us(100);
-        }
+        until("it has run", || seen.load(Ordering::Acquire) != 0);
         assert_eq!(seen.load(Ordering::Acquire), 1, "it ran, and stdin was closed there");
         assert!(rustix::io::fcntl_getfd(std::io::stdin()).is_ok(), "ours is still open");
     }

@@ -143,8 +143,9 @@ impl Engine {
             true => Filler::EngineOnwards,
             false => Filler::Engine,
         };
-        // Otherwise the fault itself makes a table of OS pages there, and a huge frame that is moved to it is taken apart.
-        if filler != Filler::Engine {
+        // Otherwise the fault itself makes a table of OS pages there, and a huge frame that is moved to it is taken apart. It has its
+        // price: the kernel gets and clears a huge page of its own at each fault, before it asks.
+        if filler == Filler::EngineHuge {
             self.space.allow_huge(range);
         }
         let span = match density {

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard};
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::fault_around::{FaultAround, WINDOW_MOST};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
-use pagoda_core::places::{Cut, Places};
+use pagoda_core::places::{Places, WHOLE_MOST};
 use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::fault::Served;
 use crate::handler::Fault;
-use crate::table::{Filler, Page, give, try_take};
+use crate::table::{Filler, Page, Span, Table, give, try_take};
 
 /// Streams that are followed at the same time: a few threads of which each fills something. One more begins anew at each fault.
 const STREAMS: usize = 8;
@@ -42,6 +42,13 @@ struct Streams {
     of: [(BasePage, FaultAround, Places); STREAMS],
     /// The one that a new stream takes.
     next: usize,
+}
+
+/// What is filled above a fault, up to the end; that may be nothing. Behind it come so many places of 2 MiB whole.
+struct Window {
+    start: usize,
+    end: usize,
+    places: usize,
 }
 
 impl Around {
@@ -71,36 +78,34 @@ impl Engine {
     }
 
     /// Before a fault is served: fills base pages right above its own if that is touched for the first time by who goes on
-    /// upwards. Does nothing where there is not plenty of room. Where all of a place of 2 MiB would be filled for who writes it comes as
-    /// one huge frame, and the fault is served by that: then this is what became of it.
-    pub(crate) fn fill_around(&self, fault: Fault) -> Option<Served> {
+    /// upwards, and, for who writes, whole places behind them by huge frames. Does nothing where there is not plenty of room.
+    pub(crate) fn fill_around(&self, fault: Fault) {
         // With several zones each frame is taken from its zone's slots, one after the other.
         if !self.around.on || self.zones.are_several() {
-            return None;
+            return;
         }
-        let (window, is_place) = self.window_above(fault.address)?;
-        // Who only reads gets pages of zeroes that take nothing.
-        if is_place
-            && fault.write
-            && let Some(served) = self.put_huge_frame(fault.address, Filler::EngineOnwards)
-        {
-            return Some(served);
-        }
-        let mut at = window.start();
-        while at < window.end() {
-            let end = window.end().min(at + GATE_BYTES);
+        let Some(window) = self.window_above(fault) else { return };
+        let mut at = window.start;
+        while at < window.end {
+            let end = window.end.min(at + GATE_BYTES);
             let (reached, stopped) = self.fill_empty(PageRange::at(at, end - at), fault.write);
             if stopped {
-                break;
+                return;
             }
             at = reached;
         }
-        None
+        for place in 0..window.places {
+            let put = self.put_huge_frame(window.end + place * HUGE_FRAME, Filler::EngineOnwards);
+            if put != Some(Served::Done) {
+                return;
+            }
+            self.counters.add(Counter::FilledAround, (HUGE_FRAME / self.entry_bytes()) as u64);
+        }
     }
 
-    /// What is to be filled above the fault, whole steps of one span, empty as far as is known; and whether that is a whole place but
-    /// for the step of the fault.
-    fn window_above(&self, address: usize) -> Option<(PageRange, bool)> {
+    /// What is to be filled above the fault: whole steps of one span, empty as far as is known.
+    fn window_above(&self, fault: Fault) -> Option<Window> {
+        let address = fault.address;
         // Far from where reclaim begins, even if every handler is about to do the same.
         let enough = self.marks().high.get() + 4 * WINDOW_MOST.get();
         if self.is_released() || self.ledger.room_bytes() < enough {
@@ -142,11 +147,20 @@ impl Engine {
             let offset = other.wrapping_sub(number).wrapping_mul(size.bytes() as u64);
             is_empty(start.wrapping_add(offset as usize))
         });
-        let cut = places.cut(window, u64::from(first / granules), stream.goes_on());
-        stream.ends_at(cut.end());
+        // Who only reads gets pages of zeroes that take nothing.
+        let takes_whole = fault.write && self.huge.come_whole();
+        let free = |place: u64| match takes_whole {
+            true => free_places(&table, span, place as usize * HUGE_FRAME),
+            false => 0,
+        };
+        let cut = places.cut(window, u64::from(first / granules), stream.goes_on(), free);
+        stream.ends_at(places.end(&cut));
         drop(streams);
-        let end = start + (cut.end() - number) as usize * size.bytes();
-        Some((PageRange::new(start + size.bytes(), end)?, matches!(cut, Cut::Place(_))))
+        Some(Window {
+            start: start + size.bytes(),
+            end: start + (cut.steps.end - number) as usize * size.bytes(),
+            places: cut.whole as usize,
+        })
     }
 
     /// Fills `range`, lowest first, as long as it is empty. Returns how far it came, and whether something was in the way.
@@ -202,6 +216,18 @@ impl Engine {
 /// Whether more is filled there than was asked for: not where each fault brings a huge frame, nor of a file.
 fn fills_around(filler: Filler) -> bool {
     matches!(filler, Filler::Engine | Filler::EngineOnwards)
+}
+
+/// How many places from `address` on hold nothing and are whole in the span, as many as anybody asks for at most.
+fn free_places(table: &Table, span: &Span, address: usize) -> u32 {
+    let is_free = |place: &u32| {
+        let place = PageRange::at(address + *place as usize * HUGE_FRAME, HUGE_FRAME);
+        span.range().intersection(place) == Some(place)
+            && span
+                .indices(place, table.entry_bytes())
+                .all(|index| span.entry(index).load(Ordering::Acquire) == Word::EMPTY.bits())
+    };
+    (0..WHOLE_MOST).take_while(is_free).count() as u32
 }
 
 /// Whether nothing of `part` is anywhere.

@@ -188,14 +188,8 @@ impl Engine {
     fn try_to_serve(&self, fault: Fault, kind: &mut FaultKind, scratch: &mut Scratch) -> bool {
         let page = fault.address / self.entry_bytes();
         let extent = self.recent.extent(page);
-        let served = match self.fill_around(fault) {
-            Some(served) => {
-                *kind = FaultKind::Huge;
-                served
-            }
-            None => self.serve(fault.address, fault.write, extent, kind, scratch),
-        };
-        match served {
+        self.fill_around(fault);
+        match self.serve(fault.address, fault.write, extent, kind, scratch) {
             Served::Done => {
                 let next = (page + 1) * self.entry_bytes();
                 let ahead = if extent == Extent::Onwards { self.fetch_ahead(next, scratch) } else { 0 };

@@ -1,7 +1,7 @@
 //! Huge frames: 2 MiB that come with one fault and go with one move.
 //!
 //! A region in huge frames gets one wherever a whole one fits: aligned, nothing of it there, and room in the budget
-//! (`serve.rs`). One in base pages of 64 KiB gets one where all of its place would be filled around a fault. It leaves whole and is stored by base pages, which is what it comes back in (`leave.rs`); once all of them are back
+//! (`serve.rs`). One in base pages of 64 KiB gets some ahead of who writes everything (`around.rs`). It leaves whole and is stored by base pages, which is what it comes back in (`leave.rs`); once all of them are back
 //! they are joined (`rebuild.rs`). A frame is got ready without the gate (`frames.rs`); it moves with the gate shared, as pages do, and
 //! whole or not at all: the kernel would take it apart, and what was moved out of huge pages in parts came back wrong in
 //! our tests. This module must never hand out a frame that holds anything.
@@ -19,7 +19,7 @@ use pagoda_core::clear::Order;
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_core::size::Bytes;
-use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::pagemap::{PagemapScanner, ScanMethod};
 use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
@@ -55,11 +55,12 @@ impl Default for Clearing {
 }
 
 /// The slots of the huge arena: frames never hold more than the budget. Regions in base pages of 64 KiB have some for who gets more than
-/// he faulted for (`fills_around`), where the kernel tells what is one huge page: it joins what is all there.
+/// he faulted for (`fills_around`), where the kernel tells what is one huge page.
 pub(crate) fn slots(budget: Bytes, base: BasePage, fills_around: bool) -> u32 {
     match base {
         BasePage::M2 => {}
-        BasePage::K64 if fills_around && PagemapScanner::new().is_ok() => {}
+        BasePage::K64
+            if fills_around && PagemapScanner::new().is_ok_and(|it| it.method() == ScanMethod::Scan) => {}
         BasePage::K4 | BasePage::K16 | BasePage::K64 => return 0,
     }
     u32::try_from(budget.as_usize() / HUGE_FRAME).unwrap_or(u32::MAX)
@@ -133,8 +134,7 @@ impl Engine {
         let index = table.page_at(span, address).index;
         let is_marked = Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_huge();
         // Nowhere else is the kernel allowed to make any.
-        let may_be = matches!(span.filler(), Filler::EngineHuge | Filler::EngineOnwards);
-        if !is_marked && !may_be {
+        if !is_marked && span.filler() != Filler::EngineHuge {
             return false;
         }
         let block = Block::around(table, span, address);

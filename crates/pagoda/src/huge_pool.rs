@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::rebuild::Broken;
@@ -31,6 +31,8 @@ pub(crate) struct HugePool {
     ready: AtomicU64,
     /// Whether any fault wanted a frame yet: before that none is got ready.
     asked: AtomicBool,
+    /// Frames that came to their place in OS pages since the last that came whole.
+    torn: AtomicU32,
 }
 
 /// The share of the budget that may lie ready as huge frames of one kind: one part in this.
@@ -38,6 +40,9 @@ const READY_SHARE: usize = 8;
 
 /// The most of them: 64 MiB.
 const READY_MOST: usize = 32;
+
+/// Frames in a row that may come in OS pages before none is put ahead of anybody any more.
+const TORN_MOST: u32 = 8;
 
 /// Places that are remembered at most, 2 GiB of them; each frame that is broken beyond that takes the place of the oldest.
 const BROKEN_MOST: usize = 1024;
@@ -60,6 +65,7 @@ impl HugePool {
             most,
             ready: AtomicU64::new(0),
             asked: AtomicBool::new(false),
+            torn: AtomicU32::new(0),
         }
     }
 
@@ -70,6 +76,20 @@ impl HugePool {
     /// Whether there can be huge frames at all.
     pub(crate) fn is_on(&self) -> bool {
         self.slots > 0
+    }
+
+    /// A frame came to its place, as one huge page or not.
+    pub(crate) fn note_came(&self, whole: bool) {
+        if whole {
+            self.torn.store(0, Ordering::Relaxed);
+        } else {
+            self.torn.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether frames come as huge pages: not where the kernel makes none, which is not asked again once it is clear.
+    pub(crate) fn come_whole(&self) -> bool {
+        self.is_on() && self.torn.load(Ordering::Relaxed) < TORN_MOST
     }
 
     /// A fault wants a frame.

@@ -14,13 +14,14 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::store::{Handle, Put, PutError, Scratch, Store};
-use crate::table::{Entries, Span, Table, give, try_take};
+use crate::table::{Entries, Filler, Span, Table, give, try_take};
 use crate::zone::BATCH_ORDER;
 
 /// Entries that one step looks at, at most, while it holds the gate: about 100 µs of loads from cold memory.
@@ -282,8 +283,13 @@ impl Engine {
                 let mut end = index + 1;
                 // Parts of pages go one by one, with the gate open in between: each part is a trip of its own.
                 let all = Granules::range(0, (entry_bytes / 4096) as u32);
+                // Nor into another place of 2 MiB where the kernel may have joined what is there.
+                let ends = |end: usize| {
+                    span.filler() == Filler::EngineHuge && page_end(end - 1).is_multiple_of(HUGE_FRAME)
+                };
                 while word.resident() == all
                     && !word.is_huge()
+                    && !ends(end)
                     && end < last
                     && end - index < 1 << BATCH_ORDER
                 {

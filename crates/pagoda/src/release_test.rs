@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use pagoda_core::entry::{Backing, Word};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 use super::*;
 use crate::counters::Snapshot;
@@ -59,16 +60,13 @@ fn filled(manager: &Manager) -> Region {
     }
     let is_out = |page: &usize| page % 5 < OUT_OF_FIVE;
     // A page that the kernel has only just made may be busy for a moment, and stays then.
-    for _ in 0..1000 {
+    until("pages are busy no more", || {
         for page in (0..PAGES).filter(is_out) {
             region.page_out(page * BASE, BASE).expect("room in the store");
         }
-        if stored_entries(&manager.engine(), &region) == PAGES / 5 * OUT_OF_FIVE {
-            return region;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    panic!("pages stay busy");
+        stored_entries(&manager.engine(), &region) == PAGES / 5 * OUT_OF_FIVE
+    });
+    region
 }
 
 /// How many entries of a region are stored and nothing else.

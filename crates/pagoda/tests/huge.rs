@@ -1,5 +1,8 @@
 //! Regions in huge frames, on real userfaultfd: what they hold, what it is made of, and that nobody sees what another had.
 
+#[allow(dead_code, reason = "each of the tests uses its own part")]
+mod support;
+
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::clear::Order;
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
@@ -7,6 +10,8 @@ use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::testing::area::{Area, Rights};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
+
+use support::settled;
 
 fn builder(budget: Bytes) -> Option<ManagerBuilder> {
     if skip_without_moves("huge frames") {
@@ -109,12 +114,15 @@ fn a_part_can_be_discarded_and_paged_out() {
     let mut region = region(&manager, 4);
     write(&mut region, 5, 0..4 * PAGES);
     assert_eq!(huge_bytes(&region), 4 * HUGE_FRAME);
+    settled(&manager);
     // From the middle of the first frame to that of the third.
     region.discard(100 * OS_PAGE, 1100 * OS_PAGE).expect("discarded");
     expect_zero(&region, 100..1200);
     expect(&region, 5, (0..100).chain(1200..4 * PAGES));
-    region.page_out(0, 4 * HUGE_FRAME).expect("room");
-    assert_eq!(huge_bytes(&region), 0);
+    until("every frame is out", || {
+        region.page_out(0, 4 * HUGE_FRAME).expect("room");
+        huge_bytes(&region) == 0
+    });
     expect(&region, 5, (0..100).chain(1200..4 * PAGES));
     expect_zero(&region, 100..1200);
 }
@@ -152,6 +160,8 @@ fn no_owner_sees_what_another_had() {
             write(&mut region, owners, 0..5 * PAGES);
             expect(&region, owners, 0..5 * PAGES);
             owners += 1;
+            // A frame that a handler still has is not kept when its region closes.
+            settled(&manager);
         }
         expect_huge_faults(&manager, owners * 5);
         let stats = manager.stats();

@@ -8,6 +8,7 @@ use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::stir::{Stir, while_stirred};
 
+#[allow(dead_code, reason = "each of the tests uses its own part")]
 mod support;
 
 use support::{PAGE, Shadow};

@@ -1,13 +1,15 @@
 //! Several zones in a real engine: every byte against a shadow, and what each zone gave, holds and lost.
 
+#[allow(dead_code, reason = "each of the tests uses its own part")]
 mod support;
 
 use pagoda::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region, ZonePolicy};
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
+use pagoda_linux::testing::wait::until;
 
-use support::{PAGE, Shadow};
+use support::{PAGE, Shadow, settled};
 
 fn builder(zones: &[(&str, u64, Place)]) -> ManagerBuilder {
     let builder = Manager::builder().user_mode_only(true).spill_to("/var/tmp", Bytes::gib(1));
@@ -34,13 +36,21 @@ fn content(value: u64) -> [u8; PAGE] {
 
 /// What zones hold is what the manager holds, and each has what it was given or less.
 fn check(manager: &Manager) -> Vec<ZoneStats> {
-    let zones: Vec<ZoneStats> = manager.zones().into_iter().map(|(_, zone)| zone).collect();
-    let stats = manager.stats();
-    let held: u64 = zones.iter().map(|zone| zone.held.get()).sum();
-    let accounted = stats.resident_bytes + stats.staged_bytes + stats.ready_bytes;
-    // Nobody faults meanwhile, but reclaim may go on for a while.
-    assert!(held.abs_diff(accounted) <= 4 << 20, "zones hold {held} of {accounted}: {zones:?}");
+    settled(manager);
+    let mut zones: Vec<ZoneStats> = Vec::new();
+    // Nobody faults meanwhile, but reclaim may go on for a while, and moves much between two looks that are far apart.
+    until("zones hold what the manager holds", || {
+        zones = manager.zones().into_iter().map(|(_, zone)| zone).collect();
+        let stats = manager.stats();
+        let accounted = stats.resident_bytes + stats.staged_bytes + stats.ready_bytes;
+        held(&zones).abs_diff(accounted) <= 4 << 20
+    });
     zones
+}
+
+/// What zones hold together.
+fn held(zones: &[ZoneStats]) -> u64 {
+    zones.iter().map(|zone| zone.held.get()).sum()
 }
 
 #[test]
@@ -67,11 +77,12 @@ fn what_was_written_is_read_from_unequal_zones_at_each_base_page() {
         let ratio = age_ratio(&zones).expect("both were");
         println!("{policy} at a base page of {base}: age ratio {ratio:.2}, {} resets", stats.zones_resets);
         region.close();
-        let zones = check(&manager);
-        let stats = manager.stats();
-        assert_eq!((stats.resident_bytes, stats.staged_bytes, stats.stored_bytes), (0, 0, 0));
-        let held: u64 = zones.iter().map(|zone| zone.held.get()).sum();
-        assert_eq!(held, stats.ready_bytes, "what was in regions or staged is entered out of its zone");
+        // Whoever stored a page last counts that after it gave the entry back.
+        until("what was in regions or staged is entered out of its zone", || {
+            let stats = manager.stats();
+            let none = (stats.resident_bytes, stats.staged_bytes, stats.stored_bytes) == (0, 0, 0);
+            none && held(&ZoneStats::all(&stats)) == stats.ready_bytes
+        });
     }
 }
 
@@ -129,7 +140,7 @@ fn a_remote_zone_is_used_before_anything_is_reclaimed_and_not_before_the_others_
     assert!(stats.zones_spilled_bytes >= 12 << 20, "{} spilled", stats.zones_spilled_bytes);
     fill(&mut region, 48 << 20, 80 << 20);
     let after = check(&manager);
-    assert_eq!(Bytes::new(manager.stats().zones_spilled_bytes), after[0].allocated);
+    assert_eq!(Bytes::new(settled(&manager).zones_spilled_bytes), after[0].allocated);
     for offset in (0..128 << 20).step_by(PAGE) {
         let mut back = [0; PAGE];
         region.read_at(offset, &mut back);
@@ -196,12 +207,11 @@ fn one_zone_is_the_budget_undivided() {
         let manager = builder.build().expect("manager");
         let mut region = manager.region(Bytes::mib(48)).create().expect("region");
         fill(&mut region, 0, 48 << 20);
-        let stats = manager.stats();
+        let stats = settled(&manager);
         assert!(manager.zones().is_empty() && stats.zone0_bytes == 0 && stats.zones_resets == 0);
         assert_eq!(stats.evictions, 0, "it fits: {stats:?}");
         seen.push((stats.budget_bytes, stats.free_low_bytes, stats.free_high_bytes));
-        // The last fault is counted a moment after its thread runs again.
-        assert!((767..=768).contains(&stats.faults_zero), "{} faults", stats.faults_zero);
+        assert_eq!(stats.faults_zero, 768);
     }
     assert_eq!(seen[0], seen[1]);
 }

@@ -155,7 +155,7 @@ pub fn wait_until_out(
 ) -> Result<bool, String> {
     let begin = Instant::now();
     while !mapping.is_any_out() {
-        if begin.elapsed() > Duration::from_secs(20) {
+        if begin.elapsed() > Duration::from_secs(60) {
             return Ok(false);
         }
         press()?;

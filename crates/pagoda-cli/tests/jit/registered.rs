@@ -40,9 +40,9 @@ pub fn body(arena: &Arena, _: u64) -> Result<(), String> {
         check(memory.mapping(), 0..PAGES, tag)?;
         memory.discard().map_err(|error| error.to_string())?;
     }
-    // It is there until the end, when it is counted.
+    // It is there until the end, when it is counted: by the next look at the maps.
     check_served(&memory, tag)?;
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(std::time::Duration::from_secs(2));
     std::mem::forget(memory);
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::run::begin;
 use crate::support::memory::Mapping;
 
 /// Long enough for several looks at the maps.
-const LOOKS: Duration = Duration::from_millis(700);
+const LOOKS: Duration = Duration::from_millis(2000);
 
 const BUDGET: &str = "128M";
 /// More than the budget, so that all there is becomes managed; and then it goes.

@@ -16,7 +16,7 @@ const SIZES_MIB: [(&str, u64); 3] =
 const SLACK: u64 = 64 << 10;
 
 /// Longer than it takes the watcher to look at everything once more.
-const LOOKS: Duration = Duration::from_millis(1200);
+const LOOKS: Duration = Duration::from_millis(3000);
 
 fn expect(ended: &Ended, name: &str, mib: u64) -> Result<String, String> {
     let bytes = ended.counter(name)?;
@@ -72,8 +72,8 @@ pub fn program() -> Result<(), String> {
     std::thread::sleep(LOOKS);
     check(&rest, 0..pages(80))?;
     check(&executable, 0..pages(executable_mib))?;
-    // Until here, so that the last look at the program found them.
-    drop((locked, shared));
+    // Until the process ends, so that the last look at it found them.
+    std::mem::forget((locked, executable, shared));
     Ok(())
 }
 
@@ -121,6 +121,7 @@ pub fn later_program() -> Result<(), String> {
     for (mapping, mib) in mappings.iter().zip([3, 5, 16]) {
         check(mapping, 0..mib * PAGES_PER_MIB)?;
     }
-    drop(above);
+    // As above.
+    std::mem::forget((above, mappings));
     Ok(())
 }

@@ -26,7 +26,7 @@ pub fn is_told() -> Result<String, String> {
         .and_then(|()| fs::set_permissions(&program, Permissions::from_mode(0o755)))
         .map_err(|error| error.to_string())?;
     let program = program.display();
-    let (status, said) = run(&format!("sleep 0.2; exec {program}"))?;
+    let (status, said) = run(&format!("sleep 1; exec {program}"))?;
     if status != Some(42) || !said.contains("NOT ENFORCED: the engine looked at the program last") {
         return Err(format!("status {status:?}, and said was: {said}"));
     }

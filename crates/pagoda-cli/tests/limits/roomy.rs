@@ -8,7 +8,7 @@ use crate::run::begin;
 use crate::support::memory::Mapping;
 
 /// Long enough for several looks at the maps.
-const LOOKS: Duration = Duration::from_millis(700);
+const LOOKS: Duration = Duration::from_millis(2000);
 
 const KEPT_MIB: usize = 40;
 

@@ -32,7 +32,7 @@ fn a_side_that_is_killed_leaves_the_image_intact_and_no_half_of_it() {
         // Anywhere, or where the channels end and the image gets its name; a line that never holds still is killed at once.
         let at = if seed % 4 < 2 { mix(seed) % total } else { total + 20 - mix(seed) % 400 };
         let (mut sender, mut receiver, line) = start(&place, at);
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(60);
         let is_over = |side: &mut Side| side.child.try_wait().expect("a child").is_some();
         while !(line.held.load(Ordering::Acquire) || is_over(&mut sender) && is_over(&mut receiver)) {
             assert!(

@@ -86,7 +86,8 @@ fn either_side_can_be_asked_to_end_and_the_other_says_why() {
         let image = place.path("image");
         let slowly = ["send", &image, &receiver.address(), "--codec", "none", "--bandwidth", "1M"];
         let mut sender = Side::start(&slowly);
-        std::thread::sleep(Duration::from_millis(300));
+        // Both have begun by then, and have twice as much before them.
+        std::thread::sleep(Duration::from_secs(1));
         let asked = if at_sender { &mut sender } else { &mut receiver };
         let pid = Pid::from_child(&asked.child);
         kill_process(pid, signal).expect("a signal");

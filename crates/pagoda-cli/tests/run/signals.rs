@@ -13,7 +13,7 @@ use crate::terminal::Terminal;
 use crate::unmanaged;
 
 /// Only ever reached by a test that fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program in a process group of its own, that has said its process number.
 struct Running {

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 pub const WORTH_MANAGING_BYTES: u64 = 16 << 20;
 
 /// How long a process may take to be gone once its run has ended: the kernel frees its memory first.
-const GONE_TIME_MAX: Duration = Duration::from_secs(5);
+const GONE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// From now on orphans of our descendants become our children.
 pub fn adopt_orphans() {

@@ -1,10 +1,14 @@
 //! Reading through a file: what comes into the region of it, what it pushes out, and what zones count of it.
 
+use std::time::{Duration, Instant};
+
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 use super::super::FileRegion;
+use super::super::ahead::is_only_in_file;
 use super::super::tests::mapped;
 use crate::Manager;
 use crate::zones::Place;
@@ -20,6 +24,28 @@ fn read(region: &FileRegion, blocks: std::ops::Range<usize>) {
             let value = ((number * BLOCK / OS_PAGE + i) % 251) as u8;
             assert!(page.iter().all(|byte| *byte == value), "page {i} of block {number}");
         }
+    }
+}
+
+/// How long a thread that reads ahead may be kept from the processor.
+const AHEAD_MOST: Duration = Duration::from_millis(500);
+
+/// Reads the same, each block when it has been read ahead: who is quicker than that faults, and brings it into the region. What nobody
+/// reads ahead, as the first blocks of all, is not waited for much longer.
+fn read_behind(manager: &Manager, region: &FileRegion, blocks: std::ops::Range<usize>) {
+    let engine = manager.engine();
+    for block in blocks {
+        let address = region.inner().range.start() + block * BLOCK;
+        let is_out = || {
+            let table = engine.gate_shared();
+            let span = table.find(address).expect("managed");
+            is_only_in_file(span.entries(), table.page_at(span, address).index)
+        };
+        let begin = Instant::now();
+        while is_out() && begin.elapsed() < AHEAD_MOST {
+            std::thread::yield_now();
+        }
+        read(region, block..block + 1);
     }
 }
 
@@ -41,7 +67,7 @@ fn what_is_read_once_stays_out_of_the_region_and_what_is_read_again_comes_there(
     let all = blocks(&region);
     // The end of it is still in memory.
     let last = all - 64..all;
-    read(&region, 0..all);
+    read_behind(&manager, &region, 0..all);
     let (once, stats) = (there(last.clone()), manager.stats());
     assert!(once < 16, "{once} of 64 came into the region: {stats:?}");
     assert!(stats.evictions < all as u64 / 4, "{} of {all} went out of it", stats.evictions);
@@ -97,6 +123,7 @@ fn what_was_read_ahead_for_nobody_is_counted_when_it_goes() {
         let block = 2 + begin * 8;
         read(&region, block..block + 2);
     }
+    until("what they began is read ahead", || region.stats().read_ahead > Bytes::ZERO);
     read(&region, blocks(&region) - 300..blocks(&region));
     let stats = region.stats();
     assert!(stats.evicted_unused >= Bytes::kib(64) && stats.evicted_unused <= stats.read_ahead, "{stats:?}");

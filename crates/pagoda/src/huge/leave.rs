@@ -17,6 +17,8 @@ use super::{ALL, Block, ENTRIES, ENTRY, is_marked, is_whole};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
+use crate::fault::{Extent, Served};
+use crate::fault_kind::FaultKind;
 use crate::reclaim::Step;
 use crate::store::{Handle, Put, PutError, Scratch, Store};
 use crate::table::{Entries, Span, Table, give};
@@ -69,21 +71,27 @@ impl Engine {
             Ok(out) => out,
             Err(step) => return step,
         };
-        if self.ledger.room_bytes() >= HUGE_FRAME as u64 {
-            self.put_back_around(&mut out, part);
-        }
+        let may_fill = table.order.deferred() == 0 && self.ledger.room_bytes() >= HUGE_FRAME as u64;
+        let late = if may_fill { self.put_back_around(&mut out, part) } else { Vec::new() };
         drop(table);
         let step = self.store_moved_out(out, scratch);
         self.counters.add(Counter::HugeBroken, 1);
         self.counters.add(Counter::HugeBreakNs, now_ns() - begin_ns);
+        late.into_iter().for_each(|address| self.fetch_back(address, scratch));
         step
     }
 
-    /// Puts copies of the entries outside of `part` back to where they were. Within the gate, as whatever is filled.
-    fn put_back_around(&self, out: &mut MovedOut, part: PageRange) {
+    /// Puts copies of the entries outside of `part` back to where they were, within the gate, as whatever is filled. Returns the
+    /// addresses of those that the kernel refused for now, because an event is unread, say.
+    fn put_back_around(&self, out: &mut MovedOut, part: PageRange) -> Vec<usize> {
+        let mut late = Vec::new();
         for i in 0..ENTRIES {
             let at = PageRange::at(out.block.range.start() + i * ENTRY, ENTRY);
             if at.intersection(part).is_some() || out.granules_out(i) != ALL {
+                continue;
+            }
+            if !late.is_empty() {
+                late.push(at.start());
                 continue;
             }
             let piece = &self.space.huge_bytes(&out.slot)[i * ENTRY..][..ENTRY];
@@ -91,11 +99,22 @@ impl Engine {
             self.ledger.took(filled as i64);
             self.ledger.resident(filled as i64);
             out.back[i] = Granules::range(0, (filled / OS_PAGE) as u32);
-            if filled < ENTRY {
-                // An event is unread, say: what is not back is stored.
-                return;
+            if filled == ENTRY {
+                give(out.entry(i), out.words[i].with_huge(false));
+            } else {
+                late.push(at.start());
             }
-            give(out.entry(i), out.words[i].with_huge(false));
+        }
+        late
+    }
+
+    /// Brings a base page back that is stored only because the kernel refused it for a moment; or that somebody has changed since. Waits
+    /// for who reads events, and for who has the page.
+    fn fetch_back(&self, address: usize, scratch: &mut Scratch) {
+        let mut kind = FaultKind::Stored;
+        while let Served::Again | Served::Busy = self.serve(address, false, Extent::Page, &mut kind, scratch)
+        {
+            yield_now();
         }
     }
 

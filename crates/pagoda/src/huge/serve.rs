@@ -22,7 +22,7 @@ impl Engine {
         self.put_huge_frame(address, Filler::EngineHuge)
     }
 
-    /// Serves a fault by a huge frame, in a span that is filled like this. None if none fits there or none can be had.
+    /// Puts a huge frame around `address`, in a span that is filled like this. None if none fits there or none can be had.
     pub(crate) fn put_huge_frame(&self, address: usize, filler: Filler) -> Option<Served> {
         if !self.huge.is_on() || !self.is_place_for_huge(address, filler) {
             return None;
@@ -55,6 +55,7 @@ impl Engine {
             HugeMove::Done => {
                 self.ledger.resident(HUGE_FRAME as i64);
                 let huge = self.is_one_huge_page(block.range);
+                self.huge.note_came(huge);
                 if !huge {
                     self.note_torn(block);
                 }

@@ -142,7 +142,7 @@ fn numbers_that_were_freed_together_make_runs_again() {
 #[test]
 fn what_is_queued_while_somebody_waits_for_a_piece_in_others_hands_is_freed_by_it() {
     let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(16));
-    let handles: Vec<Handle> = (0..110).map(|number| fixture.put(number).expect("room")).collect();
+    let handles: Vec<Handle> = (0..400).map(|number| fixture.put(number).expect("room")).collect();
     assert_eq!(fixture.hand_over(&handles[..100]), 0);
     // A worker that took it, and is not scheduled.
     let shard = &fixture.store.releases().shards[0];
@@ -165,7 +165,7 @@ fn what_is_queued_while_somebody_waits_for_a_piece_in_others_hands_is_freed_by_i
         helped
     };
     // Now and then this thread is too late: then the other one has rightly given up.
-    let helped = handles[100..110].iter().any(helps);
+    let helped = handles[100..].iter().any(helps);
     assert!(helped);
     fixture.account.is_freed(fixture.store.free_runs(piece.runs()));
     fixture.store.releases().entries.fetch_sub(piece.entries(), Ordering::AcqRel);

@@ -180,13 +180,9 @@ fn whatever_a_program_does_to_huge_frames_at_4_kib_it_sees_what_the_kernel_would
             });
             twins.compare_all(&access);
             let stats = manager.stats();
-            let counts = [
-                stats.faults_huge,
-                stats.stores,
-                stats.faults_stored,
-                stats.events_unmap,
-                stats.events_remap,
-            ];
+            // By density two of three places came ahead of who wrote them.
+            let huge = if base.is_some() { stats.faults_huge } else { stats.filled_around / 64 };
+            let counts = [huge, stats.stores, stats.faults_stored, stats.events_unmap, stats.events_remap];
             assert!(counts.iter().all(|count| *count > 0), "{base:?}, seed {seed}: {counts:?}");
         }
     }

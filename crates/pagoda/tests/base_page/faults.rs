@@ -1,11 +1,10 @@
 //! Faults, tables and memory of first touches, by count.
 
-use std::time::{Duration, Instant};
-
 use pagoda::counters::Snapshot;
 use pagoda::{BasePage, Bytes, Manager, Region, RegionError};
 use pagoda_linux::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 
 const PAGE_WORDS: usize = 512;
 const SMALL: [BasePage; 3] = [BasePage::K4, BasePage::K16, BasePage::K64];
@@ -17,15 +16,12 @@ fn manager(base: BasePage, around: bool, budget: Bytes) -> Manager {
 
 /// The stats once everything that is resident is counted: a handler counts a fault after it woke who had it.
 fn counted(manager: &Manager, resident: usize) -> Snapshot {
-    let begin = Instant::now();
-    loop {
-        let stats = manager.stats();
-        if stats.resident_bytes >= resident as u64 && stats.faults_in_service == 0 {
-            return stats;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(60), "{stats:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let mut stats = manager.stats();
+    until("what came in is counted", || {
+        stats = manager.stats();
+        stats.resident_bytes >= resident as u64 && stats.faults_in_service == 0
+    });
+    stats
 }
 
 fn touch(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
@@ -109,8 +105,8 @@ fn nothing_is_filled_where_something_was_or_beyond_a_hole_or_near_the_budget() {
             memory.set_word(page * PAGE_WORDS, 1);
         }
         // The page that was cut in two is not filled by guess, nor what is above the hole.
-        let stats = manager.stats();
         let below = 1024 * 4096;
+        let stats = counted(&manager, below);
         assert!(stats.filled_around > 0, "{base}");
         assert!(
             stats.resident_bytes <= (below + 2 * base.bytes()) as u64,
@@ -136,10 +132,13 @@ fn nothing_is_filled_where_something_was_or_beyond_a_hole_or_near_the_budget() {
             filled_with_room = manager.stats().filled_around;
         }
     }
-    let stats = manager.stats();
+    let stats = counted(&manager, 0);
     assert!(filled_with_room > 0 && stats.filled_around == filled_with_room, "{filled_with_room}, {stats:?}");
-    let held = stats.resident_bytes + stats.staged_bytes;
-    assert!(held <= stats.budget_bytes, "{held} held, {stats:?}");
+    // Between the looks at the one and at the other reclaim may have moved some from here to there.
+    until("no more is held than may be", || {
+        let stats = manager.stats();
+        stats.resident_bytes + stats.staged_bytes <= stats.budget_bytes
+    });
     for page in 0..region.len() / 4096 {
         assert_eq!(region.words_mut()[page * PAGE_WORDS], page as u64);
     }

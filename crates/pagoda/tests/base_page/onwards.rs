@@ -58,16 +58,13 @@ fn who_touches_everything_gets_most_places_whole_and_it_stays_right() {
         let mut region = region(&manager, PLACES);
         let all = || 0..PLACES * PLACE_PAGES;
         write(&mut region, all(), 0);
-        let whole = match base {
-            None => vec![1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15],
-            Some(_) => (1..PLACES).collect(),
-        };
+        let whole = [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15];
         assert_eq!(huge_places(&region), whole, "{base:?} {:?}", manager.stats());
-        until("all are counted", || manager.stats().faults_huge == whole.len() as u64);
         if base.is_some() {
-            // 1, 2, 4, 8 and 16 base pages, the last of the first place, and one fault for each other place.
-            until("each fault is counted", || manager.stats().faults >= 21);
-            assert_eq!(manager.stats().faults, 21);
+            // The first place takes 1, 2, 4, 8 and 16 base pages and one, and behind its last come three whole; so they do behind
+            // each fourth one, which is one fault.
+            until("each fault is counted", || manager.stats().faults >= 6 + 3);
+            assert_eq!((manager.stats().faults, manager.stats().faults_huge), (6 + 3, 0));
         }
         until("all is counted", || manager.stats().resident_bytes == region.len() as u64);
         check(&mut region, all(), 0);
@@ -102,7 +99,7 @@ fn none_comes_without_fault_around_nor_to_who_reads_nor_to_who_touches_a_part_of
     let around = builder(Bytes::mib(256)).build().expect("a manager");
     let mut alone = (region(&alone, 8), alone);
     write(&mut alone.0, 0..8 * PLACE_PAGES, 0);
-    assert_eq!((huge_places(&alone.0), alone.1.stats().faults_huge), (vec![], 0));
+    assert_eq!(huge_places(&alone.0), []);
 
     let mut read = region(&around, 8);
     assert!(read.words_mut().iter().step_by(PAGE_WORDS).all(|word| *word == 0));
@@ -132,7 +129,7 @@ fn beyond_the_budget_it_goes_and_comes_back_right() {
         check(&mut region, all().filter(|page| again[*page]), 1);
         check(&mut region, all().filter(|page| !again[*page]), 0);
         let stats = manager.stats();
-        assert!(stats.faults_huge > 8 && stats.huge_moved_out > 0 && stats.faults_stored > 0, "{stats:?}");
+        assert!(stats.huge_moved_out > 8 && stats.faults_stored > 0, "{stats:?}");
         assert!(stats.anon_peak_bytes <= budget.get() + (16 << 20), "{} held", stats.anon_peak_bytes);
     }
 }

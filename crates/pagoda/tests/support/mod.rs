@@ -1,9 +1,22 @@
-//! What tests of regions share: the shadow by which every page is checked.
+//! What tests of regions share: the shadow by which every page is checked, and the wait for what is counted.
 
-use pagoda::Region;
+use pagoda::counters::Snapshot;
+use pagoda::{Manager, Region};
 use pagoda_linux::testing::random::Random;
+use pagoda_linux::testing::wait::until;
 
 pub const PAGE: usize = 4096;
+
+/// The stats once every fault of a thread that went on is counted, and its pages can go: whoever faults goes on as soon as its page
+/// is there, while a handler still has the entry, and counts.
+pub fn settled(manager: &Manager) -> Snapshot {
+    let mut stats = manager.stats();
+    until("all faults are served and counted", || {
+        stats = manager.stats();
+        stats.faults_in_service == 0
+    });
+    stats
+}
 
 /// What each OS page of a region holds: the value its content is made of, or 0 for a page that reads zero.
 pub struct Shadow {
