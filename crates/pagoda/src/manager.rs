@@ -114,8 +114,8 @@ impl ManagerBuilder {
     /// Whether who touches memory for the first time and goes on upwards gets up to 2 MiB with one fault; yes, if it is not said. Twice as much with each
     /// fault of a stream, one base page after any other. It never goes beyond a region or where something is, nor is anything
     /// filled so when less than 8 MiB are left above the high watermark. A stream that ends leaves at most as much filled and
-    /// untouched as it was long, and 6 MiB. Where a stream of writes would fill all of an aligned 2 MiB with a base page of 64 KiB, it gets
-    /// one huge frame. It does not matter with a base page of 2 MiB.
+    /// untouched as it was long, and 6 MiB. With a base page of 64 KiB a stream of writes gets three aligned places
+    /// of 2 MiB with one fault, each as one huge frame, after each that it wrote in base pages. It does not matter with a base page of 2 MiB.
     #[must_use]
     pub fn fault_around(mut self, yes: bool) -> Self {
         self.policies.fault_around = yes;
