@@ -137,11 +137,11 @@ impl Engine {
         density: Option<Arc<Density>>,
     ) -> Result<(), RegionError> {
         let mut table = self.register_new(range)?;
-        // What a region's owner does to its mapping is known only of our own.
-        let filler = match present.is_none() && self.huge.is_on() {
-            true if self.base == BasePage::M2 => Filler::EngineHuge,
-            true => Filler::EngineOnwards,
-            false => Filler::Engine,
+        let filler = match self.huge.is_on() {
+            // Whether a mapping may have huge pages by the kernel is for its owner to say.
+            true if self.base == BasePage::M2 && present.is_none() => Filler::EngineHuge,
+            true if self.base == BasePage::K64 => Filler::EngineOnwards,
+            _ => Filler::Engine,
         };
         // Otherwise the fault itself makes a table of OS pages there, and a huge frame that is moved to it is taken apart. It has its
         // price: the kernel gets and clears a huge page of its own at each fault, before it asks.

@@ -150,15 +150,21 @@ fn whatever_a_program_does_to_huge_frames_at_4_kib_it_sees_what_the_kernel_would
         return;
     }
     let access = Access::begin().expect("signal handlers");
-    // By density, huge frames come to who touches everything.
-    for base in [Some(BasePage::M2), None] {
+    // By density, huge frames come to who touches everything, also in memory that is adopted.
+    for (base, adopts) in [(Some(BasePage::M2), false), (None, false), (None, true)] {
         for seed in runs(6) {
             let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
             let manager = base.into_iter().fold(manager, ManagerBuilder::base_page);
             let manager = manager.build().expect("manager");
-            let random = &mut Random::new(seed, base.map_or(1 << 22, |_| 1 << 21));
-            let region = manager.region(Bytes::new(HUGE_PAGES as u64 * 4096)).create().expect("region");
-            let managed = Area::of_region(region.as_ptr(), HUGE_PAGES);
+            let random = &mut Random::new(seed, base.map_or(1 << 22, |_| 1 << 21) + u64::from(adopts));
+            let (managed, region) = if adopts {
+                let area = Area::new(HUGE_PAGES, 0).expect("memory");
+                let region = manager.adopt(area.foreign()).expect("adopted");
+                (area, region)
+            } else {
+                let region = manager.region(Bytes::new(HUGE_PAGES as u64 * 4096)).create().expect("region");
+                (Area::of_region(region.as_ptr(), HUGE_PAGES), region)
+            };
             let plain = Area::new(HUGE_PAGES, 0).expect("memory");
             let mut twins = Twins { managed, plain, region, pages: HUGE_PAGES };
             for page in 0..HUGE_PAGES {
@@ -183,7 +189,10 @@ fn whatever_a_program_does_to_huge_frames_at_4_kib_it_sees_what_the_kernel_would
             // By density two of three places came ahead of who wrote them.
             let huge = if base.is_some() { stats.faults_huge } else { stats.filled_around / 64 };
             let counts = [huge, stats.stores, stats.faults_stored, stats.events_unmap, stats.events_remap];
-            assert!(counts.iter().all(|count| *count > 0), "{base:?}, seed {seed}: {counts:?}");
+            assert!(
+                counts.iter().all(|count| *count > 0),
+                "{base:?}, adopted {adopts}, seed {seed}: {counts:?}"
+            );
         }
     }
 }
