@@ -56,6 +56,9 @@ fn nothing_runs() -> Option<String> {
         .then(|| format!("{} is not built; run `cargo build --release` first", library.display()))
 }
 
+/// Native runs of which none saw what the program holds at least, after the first.
+const NATIVE_RUNS_MORE: u32 = 4;
+
 impl Comparison {
     /// Runs the programs that the command line names, and prints what they showed.
     pub fn main(&self) -> ExitCode {
@@ -129,8 +132,17 @@ impl Comparison {
 
     /// Runs one program natively and then in a quarter of its peak.
     fn compare(&self, program: &Program, scratch: &Scratch) -> Row {
-        let native = measure::native(program, scratch, self.sample_interval);
-        let name = program.name;
+        let native = || measure::native(program, scratch, self.sample_interval);
+        let (mut most, name) = (native(), program.name);
+        // On a busy machine the looks at a short program may all miss its peak.
+        for _ in 0..NATIVE_RUNS_MORE {
+            if most.peak_bytes >= program.native_peak_bytes_min {
+                break;
+            }
+            let again = native();
+            most = if again.peak_bytes > most.peak_bytes { again } else { most };
+        }
+        let native = most;
         assert_eq!(native.status.code(), Some(0), "{name} fails natively: {}", native.errors);
         assert!(native.left.is_empty(), "{name} leaves something behind natively: {:?}", native.left);
         assert!(
