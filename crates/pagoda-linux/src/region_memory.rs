@@ -31,7 +31,8 @@ impl ForeignMemory {
     /// The whole OS pages from `start`, `len` bytes. None if they are not whole pages.
     ///
     /// # Safety
-    /// As long as the memory is managed, all of the following hold.
+    /// As long as the memory is managed, all of the following hold. The manager may put huge frames into it all the same, which stay in
+    /// it afterwards.
     /// - It is one private anonymous mapping, readable and writable, not locked, not executable, without huge pages.
     /// - Nothing of the manager's own lies in it: not its threads' stacks, not the heap that its threads allocate from,
     ///   not the control block of any thread.

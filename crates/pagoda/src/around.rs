@@ -1,7 +1,8 @@
 //! Fault-around: who touches memory for the first time and goes on upwards gets the pages above with the same fault.
 //!
-//! What costs of a first touch is the wake-up, which is paid once for up to 2 MiB here. How far to go says
-//! `pagoda_core::fault_around`; this fills it, before the page that is waited for, so that nobody comes in between. It must
+//! What costs of a first touch is the wake-up, which is paid once for up to 2 MiB here, and for some places of 2 MiB behind them that
+//! come as huge frames. How far to go say `pagoda_core::fault_around` and `pagoda_core::places`; this fills it, before the
+//! page that is waited for, so that nobody comes in between. It must
 //! never fill anything but what holds nothing and is worth zero, never take a frame that reclaim would have to replace, and
 //! never have the gate for long.
 //!

@@ -12,6 +12,7 @@ use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
 use pagoda_linux::occupancy::Occupancy;
+use pagoda_linux::pagemap::{PagemapScanner, ScanMethod};
 use pagoda_linux::space::{Adoption, ArenaSizes, Descriptor, Space};
 use pagoda_linux::uffd::{Mode, Uffd, feature};
 
@@ -93,7 +94,11 @@ pub(crate) fn assemble(
     // Nor have several zones any: a huge frame would have to be of one.
     let huge = match serves_forks || plan.len() > 1 {
         true => 0,
-        false => crate::huge::slots(config.budget, config.base_page, policies.fault_around),
+        false => {
+            // Not where nobody tells what is one huge page: none would be known for one, and the kernel would take each apart as it leaves.
+            let tells = || PagemapScanner::new().is_ok_and(|scanner| scanner.method() == ScanMethod::Scan);
+            crate::huge::slots(config.budget, config.base_page, policies.fault_around && tells())
+        }
     };
     let descriptor = match owner {
         Owner::Library(mode) => Descriptor::Fresh(mode),

@@ -20,12 +20,7 @@ fn config(
         file_limit: Bytes::new(file),
         best_effort,
         fetch_ahead,
-        remote: None,
-        remote_limit: Bytes::ZERO,
-        remote_password: None,
-        zones: Vec::new(),
-        zone_policy: ZonePolicy::default(),
-        trace: None,
+        ..Config::library()
     }
 }
 

@@ -19,7 +19,6 @@ use pagoda_core::clear::Order;
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_core::size::Bytes;
-use pagoda_linux::pagemap::{PagemapScanner, ScanMethod};
 use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
@@ -55,12 +54,11 @@ impl Default for Clearing {
 }
 
 /// The slots of the huge arena: frames never hold more than the budget. Regions in base pages of 64 KiB have some for who gets more than
-/// he faulted for (`fills_around`), where the kernel tells what is one huge page.
-pub(crate) fn slots(budget: Bytes, base: BasePage, fills_around: bool) -> u32 {
+/// he faulted for, if they come `ahead`.
+pub(crate) fn slots(budget: Bytes, base: BasePage, ahead: bool) -> u32 {
     match base {
         BasePage::M2 => {}
-        BasePage::K64
-            if fills_around && PagemapScanner::new().is_ok_and(|it| it.method() == ScanMethod::Scan) => {}
+        BasePage::K64 if ahead => {}
         BasePage::K4 | BasePage::K16 | BasePage::K64 => return 0,
     }
     u32::try_from(budget.as_usize() / HUGE_FRAME).unwrap_or(u32::MAX)

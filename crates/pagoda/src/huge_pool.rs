@@ -206,3 +206,22 @@ impl HugePool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_put_ahead_until_so_many_in_a_row_came_in_os_pages() {
+        assert!(!HugePool::new(0).come_whole(), "there are none");
+        let pool = HugePool::new(1);
+        let torn = |frames| (0..frames).for_each(|_| pool.note_came(false));
+        torn(TORN_MOST - 1);
+        assert!(pool.come_whole());
+        pool.note_came(true);
+        torn(TORN_MOST - 1);
+        assert!(pool.come_whole(), "one was whole in between");
+        torn(1);
+        assert!(!pool.come_whole());
+    }
+}

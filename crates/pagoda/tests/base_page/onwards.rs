@@ -51,7 +51,7 @@ fn who_touches_everything_gets_most_places_whole_and_it_stays_right() {
     if skip_without_moves("huge frames around faults") {
         return;
     }
-    // By density; and of a base page that was chosen each place that begins in the stream comes whole.
+    // By density, and of a base page that was chosen.
     for base in [None, Some(BasePage::K64)] {
         let builder = base.into_iter().fold(builder(Bytes::mib(256)), ManagerBuilder::base_page);
         let manager = builder.build().expect("a manager");
