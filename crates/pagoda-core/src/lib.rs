@@ -16,6 +16,7 @@ pub mod entry;
 pub mod extents;
 pub mod fault_around;
 pub mod fork_wait;
+pub mod forking;
 pub mod geometry;
 pub mod latency;
 pub mod lending;

@@ -4,6 +4,7 @@
 
 use std::io;
 
+use pagoda_core::page::OS_PAGE;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::range::PageRange;
@@ -16,9 +17,10 @@ use crate::range::PageRange;
 /// What `mmap` says; what `munmap` says of the padding, which then stays mapped.
 ///
 /// # Panics
-/// If `len` is 0 or no whole number of OS pages.
+/// If `len` is 0 or no whole number of OS pages, or `align` is less than one.
 pub fn map(len: usize, align: usize) -> io::Result<PageRange> {
-    let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+    // The kernel gives whole OS pages by itself.
+    let padded = len.checked_add(align - OS_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
@@ -27,7 +29,7 @@ pub fn map(len: usize, align: usize) -> io::Result<PageRange> {
     let range = PageRange::at(start, len);
     let (head, tail) = (start - raw.addr(), raw.addr() + padded - range.end());
     // SAFETY: both are parts of the mapping just made, before and behind the range, and nobody knows of them yet. With
-    // `start` less than `align` past `raw` the range ends within the mapping, so that neither length wraps.
+    // `start` at most `align` less an OS page past `raw` the range ends within the mapping, so that neither length wraps.
     unsafe {
         if head > 0 {
             munmap(raw, head)?;

@@ -47,17 +47,31 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Makes them, for the children of the process that `uffd` is of. They are there for good.
+    /// Makes them, for the children of this process. They are there for good: when children wait for them, there may be no room for
+    /// another mapping.
     ///
     /// # Errors
-    /// Those of mmap(2) and of registering.
-    pub(crate) fn install(uffd: &Uffd) -> io::Result<Self> {
+    /// Those of mmap(2).
+    pub(crate) fn reserve() -> io::Result<Self> {
         let pages = OwnMapping::reserve(2 * OS_PAGE, OS_PAGE, false)?;
-        // SAFETY: the pages are ours, fresh, and no thread of this process ever touches them.
-        unsafe { uffd.register(pages.range()) }.map_err(to_io_error)?;
         keep_in_children(pages.range());
         CURRENT.store(pages.range().start(), Ordering::Release);
         Ok(Self { pages: pages.leak() })
+    }
+
+    /// Makes children wait there that are made from now on; `uffd` is of this process.
+    ///
+    /// # Errors
+    /// Those of registering.
+    pub(crate) fn install(self, uffd: &Uffd) -> io::Result<()> {
+        // SAFETY: the pages are ours, and no thread of this process ever touches them.
+        unsafe { uffd.register(self.pages) }.map_err(to_io_error)
+    }
+
+    /// In a child that its parent's fork was not announced to: it lacks nothing, and gives the pages back.
+    pub fn pass_by() {
+        PARENTS.store(CURRENT.swap(0, Ordering::AcqRel), Ordering::Release);
+        leave();
     }
 
     /// Answers the child behind `child`, at whichever page it waits. One that is gone needs none.

@@ -72,7 +72,7 @@ pub fn declare_library_data() {
         if ours || has(b"/libc.so") || has(b"/ld-linux") || has(b"/libgcc_s.so") {
             for range in segments.filter(|header| header.p_flags & libc::PF_W != 0).filter_map(range) {
                 let _ = declare(range);
-                keep_in_children(range);
+                list_in_children(range);
             }
         }
         0
@@ -81,13 +81,18 @@ pub fn declare_library_data() {
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::null_mut()) };
 }
 
-/// Has the mapping of `range` inherited by children, who find it on their list, too. Library data always is.
-pub fn keep_in_children(range: PageRange) {
+/// Lets children find `range`, which they inherit, on their list.
+fn list_in_children(range: PageRange) {
     for (start, end) in &OWN {
         if start.load(Ordering::Acquire) == range.start() {
             end.fetch_or(INHERITED, Ordering::AcqRel);
         }
     }
+}
+
+/// Has the mapping of `range` inherited by children, who find it on their list, too. Library data always is.
+pub fn keep_in_children(range: PageRange) {
+    list_in_children(range);
     let at = std::ptr::with_exposed_provenance_mut(range.start());
     // SAFETY: it changes what a child inherits, and no content.
     let _ = unsafe { madvise(at, range.len(), Advice::LinuxDoFork) };
@@ -97,7 +102,8 @@ pub fn keep_in_children(range: PageRange) {
 /// just entering.
 pub fn forget_what_parents_have() {
     for (start, end) in &OWN {
-        if end.load(Ordering::Acquire) & INHERITED == 0 {
+        // What was never entered is not written, either: nothing of it takes memory.
+        if start.load(Ordering::Acquire) != 0 && end.load(Ordering::Acquire) & INHERITED == 0 {
             start.store(0, Ordering::Release);
         }
     }

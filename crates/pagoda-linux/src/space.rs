@@ -122,7 +122,7 @@ impl Space {
         huge = HugeArena::reserve(&uffd, huge_slots)?;
         let claimed = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let zeroes = vec![0; slot_bytes.max(OS_PAGE)];
-        let doorbell = (features & feature::EVENT_FORK != 0).then(|| Doorbell::install(&uffd)).transpose()?;
+        let doorbell = (features & feature::EVENT_FORK != 0).then(Doorbell::reserve).transpose()?;
         let offers = doorbell.and_then(|_| Offers::new());
         let exit_taken = Mutex::new(());
         let can_track = features & feature::WP_ASYNC != 0;

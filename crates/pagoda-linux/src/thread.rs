@@ -2,8 +2,8 @@
 //!
 //! `pthread_create` is no choice there: it allocates from the program's heap, which is managed memory, and the
 //! thread's control block would be adopted with its stack. So these threads are raw clones on a mapping of our own,
-//! with every signal blocked and, for the first of them, a descriptor table of its own: the program can neither see
-//! nor close Pagoda's descriptors, and its own stay free of ours.
+//! with every signal blocked and, before they open anything, a descriptor table of their own ([`leave_files`]): the program can neither
+//! see nor close Pagoda's descriptors, and its own stay free of ours.
 //!
 //! Such a thread has no thread-local storage worth the name. It must never use any: no `thread_local!`, no C library
 //! function that sets `errno`, no `std::thread`, no printing.
@@ -29,30 +29,24 @@ const CONTROL_BLOCK_BYTES: usize = 4 << 10;
 /// `PR_SET_NAME` of linux/prctl.h.
 const PR_SET_NAME: usize = 15;
 
-/// Whether a new thread has the descriptors of its maker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Files {
-    /// One table for both.
-    Shared,
-    /// An empty table of its own.
-    Own,
-}
+/// Of linux/close_range.h.
+const CLOSE_RANGE_UNSHARE: usize = 2;
 
 /// What a thread runs. It must not return or unwind: there is nobody to return to.
 type Body = Box<dyn FnOnce() + Send>;
 
-/// Starts a raw thread with all signals blocked. It ends when `body` returns; its stack (512 KiB of address space,
+/// Starts a raw thread with all signals blocked and the descriptors of its maker. It ends when `body` returns; its stack (512 KiB of address space,
 /// the touched part of it memory) is kept for good, because nobody can tell when its last instruction has run.
 ///
 /// # Errors
 /// Those of mmap(2) and clone(2): limits on memory, mappings or threads.
-pub fn spawn_raw(name: &'static std::ffi::CStr, files: Files, body: Body) -> io::Result<()> {
+pub fn spawn_raw(name: &'static std::ffi::CStr, body: Body) -> io::Result<()> {
     let tls_bytes = (errno_distance_bytes() + TLS_SLACK_BYTES).next_multiple_of(4096);
     let mapping = OwnMapping::reserve(4096 + STACK_BYTES + tls_bytes + CONTROL_BLOCK_BYTES, 4096, false)?;
     mapping.guard_first_page()?;
     let control_block = mapping.range().end() - CONTROL_BLOCK_BYTES;
     let stack_top = mapping.range().start() + 4096 + STACK_BYTES;
-    let start = Box::into_raw(Box::new(Start { name, files, body }));
+    let start = Box::into_raw(Box::new(Start { name, body }));
     // SAFETY: all addresses lie in the fresh mapping, aligned; `fs` has a valid control block on this thread.
     unsafe {
         let block = std::ptr::with_exposed_provenance_mut::<usize>(control_block);
@@ -67,14 +61,13 @@ pub fn spawn_raw(name: &'static std::ffi::CStr, files: Files, body: Body) -> io:
         top.sub(2).write(run as *const () as usize);
         top.sub(1).write(start.expose_provenance());
     }
-    let shared_files = if files == Files::Shared { raw::CLONE_FILES } else { 0 };
     let flags = raw::CLONE_VM
         | raw::CLONE_FS
         | raw::CLONE_SIGHAND
         | raw::CLONE_THREAD
         | raw::CLONE_SYSVSEM
         | raw::CLONE_SETTLS
-        | shared_files;
+        | raw::CLONE_FILES;
     let before = block_all_signals();
     let result: isize;
     // SAFETY: the child runs on its own fresh stack, whose top two words are the function and its argument; it never
@@ -125,21 +118,14 @@ fn errno_distance_bytes() -> usize {
 
 struct Start {
     name: &'static std::ffi::CStr,
-    files: Files,
     body: Body,
 }
 
 extern "C" fn run(start: *mut c_void) -> ! {
     // SAFETY: the pointer is the box that `spawn_raw` leaked for this thread alone.
-    let Start { name, files, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    // SAFETY: prctl reads the name, a C string; close_range touches this thread's own table only, where nothing is
-    // in use yet: it came with copies of the program's descriptors, which would keep its pipes open.
-    unsafe {
-        let _ = syscall6(raw::__NR_prctl, [PR_SET_NAME, name.as_ptr().addr(), 0, 0, 0, 0]);
-        if files == Files::Own {
-            let _ = syscall3(raw::__NR_close_range, 0, u32::MAX as usize, 0);
-        }
-    }
+    let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    // SAFETY: prctl reads the name, a C string.
+    let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_NAME, name.as_ptr().addr(), 0, 0, 0, 0]) };
     body();
     loop {
         // SAFETY: it ends this thread only; its stack stays mapped.
@@ -147,6 +133,17 @@ extern "C" fn run(start: *mut c_void) -> ! {
             let _ = syscall3(raw::__NR_exit, 0, 0, 0);
         }
     }
+}
+
+/// Gives the calling raw thread, and those that it starts from now on, an empty table of descriptors of their own: the program can neither
+/// see nor close what they open, and nothing of the program's stays open by them.
+///
+/// # Errors
+/// The kernel has no memory for it, or is older than 5.9: the thread still has the program's, and must open nothing.
+pub fn leave_files() -> io::Result<()> {
+    // SAFETY: of a table of its own, which the call makes, the thread uses nothing yet.
+    let left = unsafe { syscall3(raw::__NR_close_range, 0, u32::MAX as usize, CLOSE_RANGE_UNSHARE) };
+    left.map(drop).map_err(Into::into)
 }
 
 fn set_signal_mask(how: u32, mask: &u64) -> u64 {
@@ -281,17 +278,18 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
-    fn a_raw_thread_runs_with_a_table_of_its_own_and_ends() {
+    fn a_raw_thread_leaves_its_makers_files_and_ends() {
         let seen = Arc::new(AtomicU64::new(0));
         let shared = Arc::clone(&seen);
         let body = Box::new(move || {
             // Descriptor 0 is open in the test's own table, and must not be here.
-            let open = rustix::io::fcntl_getfd(std::io::stdin()).is_ok();
-            shared.store(1 + u64::from(open), Ordering::Release);
+            let is_open = || rustix::io::fcntl_getfd(std::io::stdin()).is_ok();
+            let (before, left) = (is_open(), leave_files().is_ok());
+            shared.store(1 + u64::from(!before || !left || is_open()), Ordering::Release);
         });
-        spawn_raw(c"pagoda-test", Files::Own, body).expect("spawn");
+        spawn_raw(c"pagoda-test", body).expect("spawn");
         until("it has run", || seen.load(Ordering::Acquire) != 0);
-        assert_eq!(seen.load(Ordering::Acquire), 1, "it ran, and stdin was closed there");
+        assert_eq!(seen.load(Ordering::Acquire), 1, "stdin was open there until it left");
         assert!(rustix::io::fcntl_getfd(std::io::stdin()).is_ok(), "ours is still open");
     }
 }

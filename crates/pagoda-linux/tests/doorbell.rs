@@ -13,6 +13,13 @@ use pagoda_linux::uffd::{Message, Mode, feature};
 
 /// A space that tells of forks. None where that can't be tried.
 fn open() -> Option<Space> {
+    let space = reserve()?;
+    space.install_doorbell().expect("the pages are ours");
+    Some(space)
+}
+
+/// A space that will tell of forks, when its doorbell is installed.
+fn reserve() -> Option<Space> {
     // SAFETY: nothing is ever registered.
     let adoption = unsafe { Adoption::assume() };
     let arenas = ArenaSizes { slots: 16, slot_bytes: 4096, huge_slots: 0 };
@@ -52,10 +59,14 @@ fn fork(space: Space, answer: bool) -> Option<i32> {
         return None;
     }
     reader.join().expect("the reader");
+    Some(status_of(child))
+}
+
+fn status_of(child: libc::pid_t) -> i32 {
     let mut status = 0;
     // SAFETY: it writes one number, to a place that is there.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    Some(libc::WEXITSTATUS(status))
+    libc::WEXITSTATUS(status)
 }
 
 /// A child that becomes a parent itself, again and again; what the last one ends with goes up to the first.
@@ -79,6 +90,18 @@ fn generations() -> u8 {
 
 #[test]
 fn a_child_hears_its_parent_knows_when_there_is_none_and_leaves_no_page_to_its_own_children() {
+    // Before it is installed nobody has to read of a fork, nor answer the child.
+    let Some(space) = reserve() else { return };
+    // SAFETY: the child has one thread, and calls nothing of the C library.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let before = declared();
+        Doorbell::pass_by();
+        let is_gone = declared() + 1 == before && Doorbell::wait_for_parent() == Answer::Everything;
+        exit_process(if is_gone { 7 } else { 8 });
+    }
+    assert_eq!(status_of(child), 7);
+    drop(space);
     for (answer, expected) in [(true, 7), (false, 8)] {
         let Some(space) = open() else { return };
         match fork(space, answer) {

@@ -45,16 +45,39 @@ fn exhausted() -> *mut u8 {
     std::ptr::null_mut()
 }
 
-struct Grow;
+/// The first memory of the heap, in this library's own data: as much as a process without an engine needs, so that one which lives for
+/// a millisecond makes no mapping for it.
+struct First(UnsafeCell<[u8; FIRST_BYTES]>);
+
+const FIRST_BYTES: usize = 64 << 10;
+
+// SAFETY: nobody but the heap uses it, which has a lock.
+unsafe impl Sync for First {}
+
+static FIRST: First = First(UnsafeCell::new([0; FIRST_BYTES]));
+
+struct Grow {
+    has_first: bool,
+}
 
 impl OomHandler for Grow {
     fn handle_oom(talc: &mut Talc<Self>, layout: Layout) -> Result<(), ()> {
-        let len = (layout.size() + layout.align() + 4096).next_multiple_of(GROWTH_BYTES);
-        let range = OwnMapping::reserve(len, 4096, false).map_err(drop)?.leak();
-        let start = std::ptr::with_exposed_provenance_mut::<u8>(range.start());
-        // SAFETY: the mapping is fresh, ours for good, and used by nobody else.
-        unsafe { talc.claim(Span::from_base_size(start, range.len())).map(drop) }
+        if !std::mem::replace(&mut talc.oom_handler.has_first, true) {
+            // SAFETY: it is there for good, and this heap's alone: no other claims it, and this one once. In a child, whose heap begins
+            // anew, nothing of the old one is used any more. Where it is not enough the heap asks again.
+            return unsafe { talc.claim(Span::from_base_size(FIRST.0.get().cast(), FIRST_BYTES)).map(drop) };
+        }
+        grow(talc, layout.size() + layout.align())
     }
+}
+
+/// By at least so much.
+fn grow(talc: &mut Talc<Grow>, bytes: usize) -> Result<(), ()> {
+    let len = (bytes + 4096).next_multiple_of(GROWTH_BYTES);
+    let range = OwnMapping::reserve(len, 4096, false).map_err(drop)?.leak();
+    let start = std::ptr::with_exposed_provenance_mut::<u8>(range.start());
+    // SAFETY: the mapping is fresh, ours for good, and used by nobody else.
+    unsafe { talc.claim(Span::from_base_size(start, range.len())).map(drop) }
 }
 
 /// The heap.
@@ -68,7 +91,7 @@ unsafe impl Sync for OwnHeap {}
 impl OwnHeap {
     /// An empty heap, which takes its first memory when it is first used.
     pub const fn new() -> Self {
-        Self { small: UnsafeCell::new(Mutex::new(Talc::new(Grow))) }
+        Self { small: UnsafeCell::new(Mutex::new(Talc::new(Grow { has_first: false }))) }
     }
 
     /// Begins anew with an empty heap, in a child, which did not inherit the blocks.
@@ -78,7 +101,14 @@ impl OwnHeap {
     pub unsafe fn forget(&self) {
         COUNTERS.store(std::ptr::null_mut(), Ordering::Release);
         // SAFETY: nobody else is there. The old value owns nothing that is still mapped, so it is not dropped.
-        unsafe { self.small.get().write(Mutex::new(Talc::new(Grow))) };
+        unsafe { self.small.get().write(Mutex::new(Talc::new(Grow { has_first: false }))) };
+    }
+
+    /// Takes the memory that an engine needs, before it starts: later the program may be at its limit of mappings. False if there is
+    /// none.
+    #[must_use]
+    pub fn grow(&self) -> bool {
+        self.small().lock().is_ok_and(|mut small| grow(&mut small, 0).is_ok())
     }
 
     fn small(&self) -> &Mutex<Talc<Grow>> {

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
+use pagoda::process_engine::Fork;
 use pagoda_core::fork_wait::{self, ForkWait};
 use pagoda_linux::doorbell::{Answer, Doorbell};
 use pagoda_linux::thread::{current_id, now_ns, sleep_us, yield_now};
@@ -24,8 +25,8 @@ const FORKING_BOUND: usize = 64;
 static GIVEN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// What errno was when this thread announced the fork that it is within; None if it has announced none.
-    static ANNOUNCED: Cell<Option<c_int>> = const { Cell::new(None) };
+    /// How the engine knows the fork that this thread is within, and what errno was before; None if it does not.
+    static KNOWN: Cell<Option<(Fork, c_int)>> = const { Cell::new(None) };
 }
 
 fn errno() -> &'static Cell<c_int> {
@@ -43,7 +44,8 @@ pub fn wait_for_forks() {
 }
 
 /// Before a fork: the engine is told, so that the child gets what it lacks; where the kernel does not tell of forks,
-/// everything is brought back first. A fork that finds no engine keeps one from beginning meanwhile.
+/// everything is brought back first. A fork that finds no engine keeps one from beginning meanwhile, and one that finds an engine which has
+/// registered nothing keeps it from that.
 pub extern "C" fn before_fork() {
     let own = current_id();
     let enter =
@@ -61,14 +63,17 @@ pub extern "C" fn before_fork() {
     if engine.out_bytes() > fork_wait::OUT_MOST && !engine.hands_over() {
         wait_for_room();
     }
-    if engine.announce_fork() {
-        GIVEN.store(true, Ordering::Release);
-        // Nobody tells what runs after a fork whether there was one. Its system call sets errno only if there was none.
-        ANNOUNCED.set(Some(errno().replace(0)));
-    } else {
-        engine.release();
-        deactivate();
+    let fork = engine.begin_fork();
+    match fork {
+        Fork::Passes => {}
+        Fork::Announced => GIVEN.store(true, Ordering::Release),
+        Fork::Unknown => {
+            engine.release();
+            return deactivate();
+        }
     }
+    // Nobody tells what runs after a fork whether there was one. Its system call sets errno only if there was none.
+    KNOWN.set(Some((fork, errno().replace(0))));
 }
 
 /// Waits as long as core's [`ForkWait`] says.
@@ -83,11 +88,15 @@ fn wait_for_room() {
 /// After a fork, in the parent, also after one that failed: then it is no more announced.
 pub extern "C" fn after_fork() {
     leave_forking();
-    let Some(before) = ANNOUNCED.take() else { return };
-    if errno().get() == 0 {
+    let Some((fork, before)) = KNOWN.take() else { return };
+    let has_forked = errno().get() == 0;
+    if has_forked {
         errno().set(before);
-    } else if let Some(engine) = engine() {
-        engine.take_back_announcement();
+    }
+    match (engine(), fork) {
+        (Some(engine), Fork::Passes) => engine.fork_passed(has_forked),
+        (Some(engine), Fork::Announced) if !has_forked => engine.take_back_announcement(),
+        _ => {}
     }
 }
 
@@ -110,12 +119,20 @@ fn leave_forking() {
 
 /// In a child, on its one thread: begins anew, and returns when it has all its memory, or an engine that has it.
 pub extern "C" fn in_child() {
-    if let Some(before) = ANNOUNCED.take() {
+    if let Some((_, before)) = KNOWN.take() {
         errno().set(before);
     }
     for thread in &FORKING {
-        thread.store(0, Ordering::SeqCst);
+        if thread.load(Ordering::SeqCst) != 0 {
+            thread.store(0, Ordering::SeqCst);
+        }
     }
     let is_given = GIVEN.swap(false, Ordering::AcqRel);
-    begin_in_child(|| if is_given { Doorbell::wait_for_parent() } else { Answer::Everything });
+    begin_in_child(|| {
+        if is_given {
+            return Doorbell::wait_for_parent();
+        }
+        Doorbell::pass_by();
+        Answer::Everything
+    });
 }

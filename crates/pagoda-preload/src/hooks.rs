@@ -15,7 +15,7 @@ use crate::fork::{after_fork, before_fork, before_wipe_on_fork, in_child};
 use crate::mutexes::{pin_mutex, unpin_mutex};
 use crate::start::{engine, stop};
 
-type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type Start = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 type PthreadCreate =
     unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
 type MutexInit = unsafe extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> c_int;
@@ -97,13 +97,38 @@ fn recall(place: usize) -> (Start, *mut c_void) {
     (unsafe { std::mem::transmute::<usize, Start>(start) }, argument)
 }
 
-extern "C" fn begin(place: *mut c_void) -> *mut c_void {
+/// What a new thread goes on with. In the two registers that the C calling convention returns such a pair in.
+#[repr(C)]
+struct Begun {
+    start: Start,
+    argument: *mut c_void,
+}
+
+extern "C" fn prepare_to_begin(place: *mut c_void) -> Begun {
     let (start, argument) = recall(place.addr());
     if !pin_current_thread() {
         // Going on would risk a hang at this one's end.
         stop(StopReason::PinsFull);
     }
-    start(argument)
+    Begun { start, argument }
+}
+
+/// The first function of each thread of the program. It jumps to the program's own when it is done, so that no frame of ours is below that:
+/// pthread_exit(3) and pthread_cancel(3) unwind a thread's whole stack, and this library can't be unwound.
+///
+/// # Safety
+/// `place` came from [`remember`], and is used once.
+#[unsafe(naked)]
+unsafe extern "C" fn begin(place: *mut c_void) -> *mut c_void {
+    core::arch::naked_asm!(
+        // The stack is aligned for a call one word further down.
+        "push rax",
+        "call {prepare}",
+        "pop rcx",
+        "mov rdi, rdx",
+        "jmp rax",
+        prepare = sym prepare_to_begin,
+    )
 }
 
 /// As pthread_create(3).
@@ -218,6 +243,9 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
 /// In a child: forgets the threads that others were starting in the parent.
 pub fn forget_starts() {
     for (begin, _) in &BEGIN {
-        begin.store(0, Ordering::Release);
+        // Most are free, and what is not written is not copied.
+        if begin.load(Ordering::Acquire) != 0 {
+            begin.store(0, Ordering::Release);
+        }
     }
 }

@@ -11,6 +11,7 @@ mod fork;
 mod hooks;
 mod mutexes;
 mod start;
+mod unwind;
 
 #[global_allocator]
 static HEAP: alloc::OwnHeap = alloc::OwnHeap::new();

@@ -1,7 +1,7 @@
 //! Joining the tree of `pagoda run` before a program's `main`, and starting an engine in it when it grows.
 //!
-//! Every program below `pagoda run` loads this library. Its constructor makes the process a member of the tree and starts
-//! one thread, which watches how much the process holds. Most processes never hold much, and that is all they pay;
+//! Every program below `pagoda run` loads this library. Its constructor starts one thread, which makes the process a member of the tree
+//! when it has lived for a moment, and watches how much it holds. Most processes never hold much, and that is all they pay;
 //! in one that grows the same thread starts the engine and becomes its watcher.
 //!
 //! What can't be managed is refused before the program that the user named runs: whether an engine could start is tried
@@ -10,7 +10,7 @@
 //! This module must never let a program run on half managed.
 
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pagoda::config::{Config, ENV_BYTES_MAX};
@@ -26,7 +26,7 @@ use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
 use pagoda_linux::proportional::AnonReader;
 use pagoda_linux::space::Adoption;
 use pagoda_linux::tcb::ThreadLayout;
-use pagoda_linux::thread::{Files, disable_huge_pages, exit_process, now_ns, sleep_us, spawn_raw};
+use pagoda_linux::thread::{disable_huge_pages, exit_process, leave_files, now_ns, sleep_us, spawn_raw};
 
 use crate::{fork, mutexes};
 
@@ -54,12 +54,30 @@ static ACTIVE: AtomicU32 = AtomicU32::new(0);
 /// The tree, the configuration's text with the password of its remote store, and how threads are laid out: what a child
 /// needs to begin anew. In this library's own data, which a child has, too.
 static TREE: OnceLock<Tree> = OnceLock::new();
-static CONFIG: OnceLock<ConfigText> = OnceLock::new();
+static CONFIG: ConfigText =
+    ConfigText { bytes: [const { AtomicU8::new(0) }; ENV_BYTES_MAX], len: AtomicUsize::new(0) };
 static LAYOUT: OnceLock<Option<ThreadLayout>> = OnceLock::new();
 
+/// Written once, before there is a second thread. What is not used of it takes no memory.
 struct ConfigText {
-    bytes: [u8; ENV_BYTES_MAX],
-    len: usize,
+    bytes: [AtomicU8; ENV_BYTES_MAX],
+    len: AtomicUsize,
+}
+
+impl ConfigText {
+    /// False if it is longer than `pagoda run` lets it be.
+    fn keep(&self, text: &[u8]) -> bool {
+        self.bytes.iter().zip(text).for_each(|(kept, byte)| kept.store(*byte, Ordering::Relaxed));
+        self.len.store(text.len(), Ordering::Release);
+        text.len() <= self.bytes.len()
+    }
+
+    /// None in a process that is in no tree.
+    fn config(&self) -> Option<Config> {
+        let kept = &self.bytes[..self.len.load(Ordering::Acquire)];
+        let text: Vec<u8> = kept.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        Config::from_env(&text).ok()
+    }
 }
 
 /// Whether this process was forked, and shares memory with another.
@@ -103,15 +121,9 @@ extern "C" fn construct() {
     // A process whose `pagoda run` has ended finds no file, and needs none.
     let Ok(tree) = Tree::open(path) else { return };
     config.keep_password();
-    let text = config.to_env();
-    let text = text.as_bytes();
-    // `pagoda run` has refused what is longer.
-    if text.len() > ENV_BYTES_MAX {
+    if !CONFIG.keep(config.to_env().as_bytes()) {
         exit_process(OWN_FAILURE);
     }
-    let mut bytes = [0; ENV_BYTES_MAX];
-    bytes[..text.len()].copy_from_slice(text);
-    let _ = CONFIG.set(ConfigText { bytes, len: text.len() });
     let _ = TREE.set(tree);
     // Both have to be done on a thread of the program, and the first before others are there: the engine starts on a raw
     // one.
@@ -121,40 +133,61 @@ extern "C" fn construct() {
     // Handlers that run before a fork do so last one first.
     // SAFETY: all are functions that live as long as the process: this library is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork::before_fork), Some(fork::after_fork), Some(fork::in_child)) };
+    if !tree.may_be_first() {
+        return begin(tree, Start::WhenGrown);
+    }
     let Some(member) = tree.join() else { return };
-    let first = member.is_first();
-    begin(config, member, None);
-    if first {
-        // What the user named is managed from its first instruction on, or refused before. Bounded by what starting takes:
-        // mappings, a file, threads.
-        while member.counters().get(Counter::Status) == Status::Small as u64 {
-            sleep_us(50);
+    if !member.is_first() {
+        return begin(tree, Start::WhenGrown);
+    }
+    let counters = member.counters();
+    counters.set(Counter::Status, Status::Small as u64);
+    begin(tree, Start::AtOnce(member));
+    // What the user named is managed from its first instruction on, or refused before. Bounded by what starting takes:
+    // mappings, a file, threads.
+    while counters.get(Counter::Status) == Status::Small as u64 {
+        sleep_us(50);
+    }
+    let _ = crate::hooks::pin_current_thread();
+}
+
+/// When a process gets an engine.
+#[derive(Clone, Copy)]
+enum Start {
+    /// What the user named: from its first instruction on.
+    AtOnce(Member),
+    /// A child that is offered what it lacks: if it can take that over.
+    TakesOver(Offer),
+    /// When it has grown. It is a member as soon as it has lived for a moment: most end before, and pay for nothing but a thread.
+    WhenGrown,
+}
+
+/// Makes this process one that is watched.
+fn begin(tree: Tree, start: Start) {
+    if let Err(error) = spawn_raw(c"pagoda-watch", Box::new(move || watch(tree, start))) {
+        decline(start);
+        if let Some((config, member)) = introduce(tree, start) {
+            fail(&config, &member, StartError::Threads((&error).into()));
         }
-        let _ = crate::hooks::pin_current_thread();
     }
 }
 
-/// Makes this process a member that is watched, and managed when it is worth it; the first of a tree at once, and so is a child
-/// that is offered what it lacks.
-fn begin(config: Config, member: Member, offer: Option<Offer>) {
+/// Makes this process a member, unless it is one, and has it say what it is. None if it can't be one.
+fn introduce(tree: Tree, start: Start) -> Option<(Config, Member)> {
+    let config = CONFIG.config()?;
+    let member = if let Start::AtOnce(member) = start { member } else { tree.join()? };
     let counters = member.counters();
     crate::alloc::say_exhaustion_in(member.counters());
     counters.set(Counter::BudgetBytes, config.budget.get());
     counters.set(Counter::BasePageBytes, config.base_page.bytes() as u64);
     counters.set(Counter::LastLookNs, now_ns());
     counters.set(Counter::Status, Status::Small as u64);
-    let config = Arc::new(config);
-    let shared = Arc::clone(&config);
-    let body = Box::new(move || watch(&shared, member, offer));
-    if let Err(error) = spawn_raw(c"pagoda-watch", Files::Own, body) {
-        decline(offer);
-        fail(&config, &member, StartError::Threads((&error).into()));
-    }
+    Some((config, member))
 }
 
 /// In a child: has everything copied in place of taking it over, waits for that, and lets the program run.
-fn decline(offer: Option<Offer>) {
-    let Some(offer) = offer else { return };
+fn decline(start: Start) {
+    let Start::TakesOver(offer) = start else { return };
     offer.refuse();
     if !Doorbell::wait_for_everything() {
         exit_process(OWN_FAILURE);
@@ -175,21 +208,31 @@ fn fail(config: &Config, member: &Member, error: StartError) {
     }
 }
 
-/// The first raw thread, with a descriptor table of its own: watches the process while it is small, then opens
-/// everything, starts the other threads, and becomes the engine's watcher.
-fn watch(config: &Config, member: Member, offer: Option<Offer>) {
-    if offer.is_some() {
+/// The first raw thread: watches the process while it is small, then opens everything, starts the other threads, and becomes the
+/// engine's watcher.
+fn watch(tree: Tree, start: Start) {
+    if let Start::WhenGrown = start {
+        sleep_us(LOOK_LEAST_US);
+    }
+    let left = leave_files();
+    let Some((config, member)) = introduce(tree, start) else { return decline(start) };
+    let config = &config;
+    if let Err(error) = left {
+        decline(start);
+        return fail(config, &member, StartError::Threads((&error).into()));
+    }
+    if let Start::TakesOver(offer) = start {
         let held = AnonReader::new().and_then(|mut count| count.read(true));
         let held = held.map_or(0, |(resident, others)| (resident - others) as u64);
         // What can't be taken over is copied, whatever the reason, which nobody reads; and there may be an engine later.
-        let _ = manage(config, member, Bytes::new(held), offer);
-        decline(offer);
+        let _ = manage(config, member, Bytes::new(held), Some(offer));
+        decline(start);
     }
     let mut count = match AnonReader::new() {
         Ok(count) => count,
         Err(error) => return fail(config, &member, StartError::Proc((&error).into())),
     };
-    let held = if member.is_first() && !IS_CHILD.load(Ordering::Acquire) {
+    let held = if let Start::AtOnce(_) = start {
         Bytes::ZERO
     } else {
         let from = shares::engine_from(member.tree().budget());
@@ -223,6 +266,9 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
 /// Starts the engine and watches for good. Returns only if there is none; a child that has accepted what its parent offered does
 /// not.
 fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) -> Result<(), StartError> {
+    if !crate::HEAP.grow() {
+        return Err(StartError::AddressSpace(Errno::NONE));
+    }
     // SAFETY: `pagoda run` was asked to have this program's memory managed. What is adopted is private anonymous memory
     // by the kernel's own list, without this library's mappings, so that nothing that serves faults is among it.
     let adoption = unsafe { Adoption::assume() };
@@ -286,18 +332,15 @@ pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
     forget_what_parents_have();
     // SAFETY: a child has one thread, and this library uses nothing that it had allocated: the engine is the parent's.
     unsafe { crate::HEAP.forget() };
-    let offer = match answer {
-        Answer::Everything => None,
-        Answer::Offer(offer) => Some(offer),
+    let start = match answer {
+        Answer::Everything => Start::WhenGrown,
+        Answer::Offer(offer) => Start::TakesOver(offer),
         // What is missing reads zero.
         Answer::Lost => exit_process(OWN_FAILURE),
     };
-    let (Some(tree), Some(text)) = (TREE.get(), CONFIG.get()) else { return decline(offer) };
-    let (Some(member), Ok(config)) = (tree.join(), Config::from_env(&text.bytes[..text.len])) else {
-        return decline(offer);
-    };
-    begin(config, member, offer);
-    if offer.is_some() {
+    let Some(tree) = TREE.get() else { return decline(start) };
+    begin(*tree, start);
+    if let Start::TakesOver(_) = start {
         // Bounded by what the parent sends, and by its and the engine's patience.
         while !HAS_ALL.load(Ordering::Acquire) {
             sleep_us(50);

@@ -51,6 +51,10 @@ impl Engine {
         let mut start = range.start();
         let mut adopted = 0;
         let mut not = NotAdopted::default();
+        if !self.open_to_forks() {
+            not.refused_bytes = range.len() as u64;
+            return not;
+        }
         while let Some(rest) = PageRange::new(start, range.end()) {
             let mut table = self.gate_exclusive();
             // The maps were read without the gate: what is managed meanwhile is not touched again, nor what is our own there by now.

@@ -400,7 +400,7 @@ counters! {
     Own LastLookNs last_look_ns,
     /// Looks at the maps of the process.
     Total MapScans map_scans,
-    /// Processes that joined the tree.
+    /// Processes that joined the tree: the program that was asked for, and what lived for 2 ms below it.
     Total Processes processes,
     /// Of them, those that grew so large that their engine started.
     Total ProcessesManaged processes_managed,

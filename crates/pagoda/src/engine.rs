@@ -99,8 +99,8 @@ pub(crate) struct Engine {
     pub(crate) look_soon: AtomicBool,
     /// Memory is only followed: there is so much room that nothing more is adopted.
     pub(crate) follows: AtomicBool,
-    /// Forks that were announced and have not come: their children start an engine of their own.
-    pub(crate) forks_announced: AtomicUsize,
+    /// Forks that are under way ([`Forking`](pagoda_core::forking::Forking)).
+    pub(crate) forking: AtomicU64,
     /// Tells what is empty in children. None in a library, whose regions they have not.
     pub(crate) wiped: Option<Mutex<WipedReader>>,
     /// There was a fork, here or on the way here: memory may be shared.
@@ -178,7 +178,7 @@ impl Engine {
             quit_handlers: AtomicBool::new(false),
             look_soon: AtomicBool::new(false),
             follows: AtomicBool::new(false),
-            forks_announced: AtomicUsize::new(0),
+            forking: AtomicU64::new(0),
             earned: AtomicUsize::new(0),
             wiped: None,
             has_forked: AtomicBool::new(false),

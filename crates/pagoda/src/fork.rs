@@ -100,9 +100,7 @@ impl Engine {
         // As long as the fork is announced, nobody asks for more such memory.
         let wiped = self.wiped_in_children(table);
         // The thread that announced it may be past its fork by now, so that it is this that takes the announcement back.
-        let announced = |forks: usize| forks.checked_sub(1);
-        let is_announced =
-            self.forks_announced.fetch_update(Ordering::SeqCst, Ordering::SeqCst, announced).is_ok();
+        let is_announced = self.fork_heard();
         if !is_announced {
             // By the system call itself: nobody in the child will start an engine there.
             self.counters.add(Counter::ChildrenUnmanaged, 1);

@@ -82,6 +82,7 @@ pub use region::{ForeignMemory, Region, RegionBuilder, RegionError};
 pub mod account;
 mod adopt;
 mod ahead;
+mod announce;
 mod around;
 mod assemble;
 mod bell;

@@ -13,10 +13,11 @@ use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::space::Adoption;
 use pagoda_linux::statm::StatmReader;
 use pagoda_linux::tcb::ThreadLayout;
-use pagoda_linux::thread::{Files, spawn_raw};
+use pagoda_linux::thread::spawn_raw;
 use pagoda_linux::uffd::Uffd;
 use pagoda_linux::wiped::WipedReader;
 
+pub use crate::announce::Fork;
 use crate::assemble::{Owner, Policies, assemble, handler_count};
 use crate::config::Config;
 use crate::counters::{Counter, Counters};
@@ -52,8 +53,13 @@ impl ProcessEngine {
         stop_hook: fn(StopReason) -> !,
     ) -> Result<PreparedEngine, StartError> {
         let policies = Policies::default();
+        let takes_over = of_parent.is_some();
         let mut engine =
             assemble(config, counters, Owner::Process(of_parent), adoption, policies, stop_hook)?;
+        // What it takes over is registered.
+        if takes_over && !engine.open_to_forks() {
+            return Err(StartError::AddressSpace(Errno::NONE));
+        }
         if let Some(path) = &config.trace {
             // A program is not ended for a trace that it has no part in; `pagoda run` says so.
             engine.trace = Tracer::open(path).inspect_err(|_| engine.counters.add(Counter::Untraced, 1)).ok();
@@ -67,27 +73,27 @@ impl ProcessEngine {
         Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })
     }
 
-    /// A thread is about to fork. False if the kernel does not tell of forks: then everything has to be released
-    /// before.
+    /// A thread is about to fork. May wait for as long as another thread's fork(2) takes.
     #[must_use]
-    pub fn announce_fork(&self) -> bool {
-        if self.engine.fork_events {
-            self.engine.forks_announced.fetch_add(1, Ordering::SeqCst);
-        }
-        self.engine.fork_events
+    pub fn begin_fork(&self) -> Fork {
+        self.engine.begin_fork()
+    }
+
+    /// A fork that [`Passes`](Fork::Passes) is over, in the parent: there was one, or it failed.
+    pub fn fork_passed(&self, has_forked: bool) {
+        self.engine.fork_passed(has_forked);
     }
 
     /// A fork that was announced has failed.
     pub fn take_back_announcement(&self) {
-        let fewer = |forks: usize| forks.checked_sub(1);
         // One that was past the C library's may have been taken for it meanwhile.
-        let _ = self.engine.forks_announced.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
+        let _ = self.engine.fork_heard();
     }
 
-    /// Whether a thread is about to fork, or the child of one that has is not known yet.
+    /// Whether a fork was announced, and its child is not known yet.
     #[must_use]
     pub fn is_fork_announced(&self) -> bool {
-        self.engine.forks_announced.load(Ordering::SeqCst) > 0
+        self.engine.is_fork_announced()
     }
 
     /// Ends this process for a reason that its counters tell.
@@ -167,20 +173,20 @@ impl PreparedEngine {
             let engine = Arc::clone(&engine);
             let mut scratch = Scratch::new(engine.base);
             let body = Box::new(move || engine.handle(id, &mut scratch));
-            spawn_raw(c"pagoda-handler", Files::Shared, body).map_err(thread_error)?;
+            spawn_raw(c"pagoda-handler", body).map_err(thread_error)?;
         }
         let reclaimer = Arc::clone(&engine);
         let mut scratch = Scratch::new(engine.base);
         let body = Box::new(move || reclaimer.reclaim(Some(&count), &mut scratch));
-        spawn_raw(c"pagoda-reclaim", Files::Shared, body).map_err(thread_error)?;
+        spawn_raw(c"pagoda-reclaim", body).map_err(thread_error)?;
         for shard in 0..engine.store.releases().shards() {
             let engine = Arc::clone(&engine);
             let body = Box::new(move || engine.work_on_releases(shard));
-            spawn_raw(c"pagoda-release", Files::Shared, body).map_err(thread_error)?;
+            spawn_raw(c"pagoda-release", body).map_err(thread_error)?;
         }
         let keeper = Arc::clone(&engine);
         let body = Box::new(move || keeper.store.keep(&keeper.quit_handlers));
-        spawn_raw(c"pagoda-keep", Files::Shared, body).map_err(thread_error)?;
+        spawn_raw(c"pagoda-keep", body).map_err(thread_error)?;
         engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
         Ok((ProcessEngine { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
     }

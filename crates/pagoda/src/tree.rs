@@ -159,6 +159,13 @@ impl Tree {
         Bytes::new(self.header(Header::BudgetBytes).load(SeqCst))
     }
 
+    /// Whether this process may be the first member, or will be: one look at the file. [`Member::is_first`] knows.
+    #[must_use]
+    pub fn may_be_first(&self) -> bool {
+        let first = Identity::from_word(self.header(Header::First).load(SeqCst));
+        first.is_none_or(|first| first.pid() == std::process::id())
+    }
+
     /// Makes this process a member. One that is a member already (it called exec) keeps its place.
     ///
     /// `None`, and it is counted as unmanaged: there is no place, or it lives in another PID or time namespace, where the

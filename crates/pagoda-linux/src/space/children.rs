@@ -3,6 +3,7 @@
 //! A child's descriptor serves its copies of the ranges that are registered here, and no memory beside. This module must never
 //! change a page that is there in a child.
 
+use std::io;
 use std::time::Duration;
 
 use rustix::mm::{Advice, madvise};
@@ -15,6 +16,15 @@ use crate::range::PageRange;
 use crate::uffd::{Progress, Stop, Uffd};
 
 impl Space {
+    /// Has forked children wait for what they lack, in a space that is told of forks: from now on the kernel tells of each, and whoever
+    /// forks waits until that is read. Before it, nothing may be registered.
+    ///
+    /// # Errors
+    /// Those of registering.
+    pub fn install_doorbell(&self) -> io::Result<()> {
+        self.doorbell.map_or(Ok(()), |doorbell| doorbell.install(&self.uffd))
+    }
+
     /// Keeps `range` out of the children of a fork, or lets them have it again. A child without it dies of SIGSEGV instead
     /// of reading zeroes where a page is out.
     pub fn set_forked(&self, range: PageRange, yes: bool) {

@@ -1,0 +1,95 @@
+//! Forks that are under way, and from when on the kernel tells of them.
+//!
+//! An engine that has registered nothing lets forks pass: nobody has to hear of them, for their children lack nothing. What it registers
+//! first waits until they are over (`pagoda_core::forking`). This module must never let anything be registered beside a fork
+//! that passes, nor have one announced that the kernel won't tell of.
+
+use std::sync::atomic::Ordering;
+
+use pagoda_core::forking::{Begin, Forking};
+use pagoda_linux::thread::sleep_us;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+
+/// How a fork that is about to happen is known to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// The child lacks nothing, and nothing is registered until [`fork_passed`](crate::process_engine::ProcessEngine::fork_passed).
+    Passes,
+    /// The kernel will tell of it, and the child is given what it lacks.
+    Announced,
+    /// The kernel does not tell of it, and children would lack memory: everything has to be released before.
+    Unknown,
+}
+
+impl Engine {
+    /// A thread is about to fork. Waits for what [`open_to_forks`](Self::open_to_forks) waits for.
+    pub(crate) fn begin_fork(&self) -> Fork {
+        loop {
+            let word = Forking::from_bits(self.forking.load(Ordering::SeqCst));
+            let (next, fork) = match word.begin() {
+                Begin::Announced(_) if !self.fork_events => return Fork::Unknown,
+                Begin::Announced(next) => (next, Fork::Announced),
+                Begin::Passes(next) => (next, Fork::Passes),
+                Begin::Waits => {
+                    sleep_us(50);
+                    continue;
+                }
+            };
+            if self.swap_forking(word, next) {
+                return fork;
+            }
+        }
+    }
+
+    /// A fork that passed is over, here in the parent; whether there was one.
+    pub(crate) fn fork_passed(&self, has_forked: bool) {
+        if has_forked {
+            self.counters.add(Counter::Forks, 1);
+            // Before anything can be registered: what is shared does not move.
+            self.has_forked.store(true, Ordering::Release);
+        }
+        self.update_forking(|word| Some(word.passed()));
+    }
+
+    /// An announced fork has been heard of, or has failed. False if none was announced.
+    pub(crate) fn fork_heard(&self) -> bool {
+        self.update_forking(Forking::heard)
+    }
+
+    /// Whether an announced fork has not been heard of.
+    pub(crate) fn is_fork_announced(&self) -> bool {
+        Forking::from_bits(self.forking.load(Ordering::SeqCst)).is_any_announced()
+    }
+
+    /// Before anything of the program's is registered: waits for forks that pass, as long as fork(2) takes, and makes what children wait at.
+    /// False if that could not be had: nothing may be registered. One thread alone calls it.
+    pub(crate) fn open_to_forks(&self) -> bool {
+        if Forking::from_bits(self.forking.load(Ordering::SeqCst)).is_open() {
+            return true;
+        }
+        self.update_forking(|word| Some(word.opening()));
+        while Forking::from_bits(self.forking.load(Ordering::SeqCst)).is_any_passing() {
+            sleep_us(50);
+        }
+        let is_open = !self.fork_events || self.space.install_doorbell().is_ok();
+        self.update_forking(|word| Some(word.opened(is_open)));
+        is_open
+    }
+
+    fn update_forking(&self, update: impl Fn(Forking) -> Option<Forking>) -> bool {
+        loop {
+            let word = Forking::from_bits(self.forking.load(Ordering::SeqCst));
+            let Some(next) = update(word) else { return false };
+            if self.swap_forking(word, next) {
+                return true;
+            }
+        }
+    }
+
+    fn swap_forking(&self, word: Forking, next: Forking) -> bool {
+        let (word, next) = (word.bits(), next.bits());
+        self.forking.compare_exchange_weak(word, next, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+}
