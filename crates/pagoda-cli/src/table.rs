@@ -77,6 +77,11 @@ pub fn render(summary: &Summary) -> String {
         let went_on = format!("{} went on to the store, {free} of them at no cost", counters.stores);
         table.row("evictions", counters.evictions.to_string(), format_args!("{went_on}"));
     }
+    if counters.evict_busy > 0 {
+        let says =
+            format_args!("times an OS page was left where it is, pinned, or shared with another process");
+        table.row("pinned", counters.evict_busy.to_string(), says);
+    }
     if counters.stored_peak_bytes > 0 {
         table.row("stored peak", bytes(counters.stored_peak_bytes), format_args!("{}", stored(summary)));
     }

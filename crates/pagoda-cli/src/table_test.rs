@@ -63,6 +63,7 @@ fn busy() -> Snapshot {
         faults_zero: 10,
         faults_stored: 20,
         evictions: 40,
+        evict_busy: 9,
         stores: 25,
         stores_zero: 5,
         stored_bytes: 600 << 20,
@@ -87,6 +88,7 @@ fn every_figure_is_in_its_row() {
         ("unmanaged", "16 MiB  1.6% of the native peak; left alone at the end: 1 MiB of threads"),
         ("with files", "300 MiB"),
         ("faults", "30  10 zero, 20 stored"),
+        ("pinned", "9  times an OS page was left where it is, pinned, or shared with another process"),
         ("evictions", "40  25 went on to the store, 5 of them at no cost"),
         ("stored peak", "768 MiB  before compression, which was 3.0:1 at the end"),
         ("compressed", "110 MiB"),
@@ -156,4 +158,5 @@ fn a_program_that_did_nothing_divides_by_no_zero() {
     let table = render_with(Snapshot::default());
     assert!(!table.contains("NaN") && !table.contains("inf"), "{table}");
     assert_eq!(row(&table, "evictions"), None);
+    assert_eq!(row(&table, "pinned"), None);
 }

@@ -13,10 +13,7 @@ const WORK: &str = "bench-worker patterns --data 134217728 --ratio 3 --passes 1 
 
 /// Says why there is nothing to see. Where everything is to be seen, that is a failure.
 fn can_run() -> bool {
-    let skip = |why| {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipped: {why}");
-        eprintln!("SKIPPED tracing: {why}");
-    };
+    let skip = |why| pagoda_linux::testing::skip::skip("tracing", why);
     pagoda_linux::probe::can_run().map_err(skip).is_ok()
 }
 

@@ -52,7 +52,7 @@ use crate::latencies::{LATENCY_WORDS, Latencies};
 pub const MEMBERS_MAX: usize = 1024;
 
 /// Of this layout; a process that finds another number leaves the file alone.
-const MAGIC: u64 = u64::from_le_bytes(*b"pagoda09");
+const MAGIC: u64 = u64::from_le_bytes(*b"pagoda10");
 
 /// Words of the header.
 #[derive(Clone, Copy)]

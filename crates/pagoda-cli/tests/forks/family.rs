@@ -3,11 +3,12 @@
 //! What a child found wrong is its exit status and a line on standard error. Nothing here may use a lock that another
 //! thread of the parent can hold at the moment of the fork.
 
+use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pagoda_linux::testing::process::{self, wait};
+use pagoda_linux::testing::process::{self, Executable, wait};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use crate::plots::Plots;
@@ -29,14 +30,17 @@ pub enum End {
     Killed,
     /// Its parent kills it at any moment, unless it has ended before.
     Murdered,
+    /// It becomes this executable anew, by exec with all that it holds, and ends well.
+    Executes,
 }
 
 impl End {
     pub fn any(random: &mut Random) -> Self {
-        match random.below(8) {
+        match random.below(10) {
             0..3 => Self::Exit,
             3..5 => Self::AtOnce,
             5..7 => Self::Killed,
+            7..9 => Self::Executes,
             _ => Self::Murdered,
         }
     }
@@ -75,6 +79,11 @@ impl End {
         match self {
             Self::Exit => std::process::exit(0),
             Self::AtOnce | Self::Murdered => 0,
+            Self::Executes => {
+                let error = executed_words(u64::from(std::process::id())).map(|mut command| command.exec());
+                complain(&format!("exec: {error:?}"));
+                WRONG
+            }
             Self::Killed => {
                 let _ = kill_process(getpid(), Signal::KILL);
                 unreachable!("SIGKILL can't be blocked")
@@ -95,7 +104,7 @@ impl Child {
         let exited = status.exit_status() == Some(0);
         let killed = status.terminating_signal() == Some(libc::SIGKILL);
         let right = match self.end {
-            End::Exit | End::AtOnce => exited,
+            End::Exit | End::AtOnce | End::Executes => exited,
             End::Killed => killed,
             End::Murdered => exited || killed,
         };
@@ -121,11 +130,18 @@ pub fn executed(seed: u64) -> Result<String, String> {
     Ok(format!("executed {seed}"))
 }
 
+/// This executable, to be executed, which then says nothing.
+fn executed_words(seed: u64) -> Result<Command, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(own);
+    command.args([ROLE, "executed", &seed.to_string()]).stdout(Stdio::null());
+    Ok(command)
+}
+
 /// posix_spawn(3) of this executable, which is what the standard library uses where it can.
 pub fn spawn(seed: u64) -> Result<(), String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new(own)
-        .args([ROLE, "executed", &seed.to_string()])
+    let output = executed_words(seed)?
+        .stdout(Stdio::piped())
         .output()
         .map_err(|error| format!("posix_spawn: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -146,6 +162,17 @@ pub fn vfork(still: &Mapping, sum: u64) -> Result<(), String> {
         .map_err(|error| format!("clone(CLONE_VFORK): {error}"))?;
     Child { pid, end: End::AtOnce }.join(&mut Random::new(0, 0))?;
     if read == sum { Ok(()) } else { Err(format!("a vfork child read {read:#x}, not {sum:#x}")) }
+}
+
+/// A vfork child that becomes this executable anew: until then it runs in this process's memory.
+pub fn vfork_and_execute(seed: u64) -> Result<(), String> {
+    let mut stack = Mapping::new(64).map_err(|error| error.to_string())?;
+    stack.words_mut(0..64).fill(1);
+    let program =
+        Executable::this([ROLE, "executed", &seed.to_string()]).map_err(|error| error.to_string())?;
+    let pid = process::vfork(stack.words_mut(0..64), &mut || program.execute())
+        .map_err(|error| format!("clone(CLONE_VFORK) to exec: {error}"))?;
+    Child { pid, end: End::Executes }.join(&mut Random::new(0, 0))
 }
 
 /// Waits until a part of `mapping`, all of it written, is out of memory. False if that does not happen for long.

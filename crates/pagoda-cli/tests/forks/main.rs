@@ -6,6 +6,8 @@
 
 #[path = "../torture/area.rs"]
 mod area;
+#[path = "../torture/files.rs"]
+mod files;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -80,7 +82,7 @@ fn main() -> ExitCode {
 
 fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
     if !suite::can_run("forks") {
-        return Ok("skipped".to_owned());
+        return Ok(suite::SKIPPED.to_owned());
     }
     let seed = suite::seed("PAGODA_FORK_SEED");
     let run = Run {

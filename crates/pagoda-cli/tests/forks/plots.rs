@@ -1,16 +1,27 @@
 //! Memory of several threads, each part with its shadow and a lock: whoever holds all locks sees all of it as it should
 //! be, and forks with that view.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::area::{Area, Wrong};
+use crate::files::Files;
 use crate::support::random::Random;
 
-/// One thread's areas.
+/// An area of which a part can't be written or not be touched at all, for a while: forks happen meanwhile.
+struct Forbidden {
+    area: Area,
+    pages: Range<usize>,
+    may_read: bool,
+}
+
+/// One thread's areas, and its files.
 pub struct Plot {
     areas: Vec<Area>,
+    forbidden: Option<Forbidden>,
+    files: Files,
     random: Random,
     pages_max: usize,
 }
@@ -28,6 +39,36 @@ pub fn text(wrong: Wrong) -> String {
     at + &wrong.what
 }
 
+/// Files of nobody else: those of a parent are its own.
+fn own_files() -> Files {
+    /// How many this process has made, with those of its parents.
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    Files::new(std::process::id() as usize * 1000 + MADE.fetch_add(1, Ordering::Relaxed) % 1000)
+}
+
+impl Forbidden {
+    /// Takes away a right to these pages.
+    fn new(mut area: Area, pages: Range<usize>, may_read: bool) -> Self {
+        let protection = if may_read { libc::PROT_READ } else { libc::PROT_NONE };
+        area.mapping.protect(pages.clone(), protection).expect("mprotect");
+        Self { area, pages, may_read }
+    }
+    /// Checks what may be read.
+    fn check(&self) -> Result<(), Wrong> {
+        if self.may_read {
+            return self.area.check(0..self.area.pages());
+        }
+        self.area.check(0..self.pages.start)?;
+        self.area.check(self.pages.end..self.area.pages())
+    }
+    /// Gives the right back.
+    fn allow(mut self) -> Area {
+        let all = libc::PROT_READ | libc::PROT_WRITE;
+        self.area.mapping.protect(self.pages, all).expect("mprotect back");
+        self.area
+    }
+}
+
 impl Plot {
     fn pages(&self) -> usize {
         self.areas.iter().map(Area::pages).sum()
@@ -39,7 +80,7 @@ impl Plot {
     }
 
     fn operate_once(&mut self) -> Result<(), Wrong> {
-        let Self { areas, random, pages_max } = self;
+        let Self { areas, forbidden, files, random, pages_max } = self;
         let held: usize = areas.iter().map(Area::pages).sum();
         if areas.is_empty() || held < *pages_max && random.one_in(3) {
             let mut area = Area::new(random.between(1, 512), random.one_in(4));
@@ -56,7 +97,7 @@ impl Plot {
         }
         let area = &mut areas[at];
         let pages = random.range(area.pages());
-        match random.below(22) {
+        match random.below(29) {
             0..8 => area.write(pages, random),
             8..11 => pages.for_each(|page| area.poke(page, random.next())),
             11..15 => area.check(pages)?,
@@ -82,6 +123,19 @@ impl Plot {
                 let area = areas.swap_remove(at);
                 areas.extend(area.unmap(pages));
             }
+            21 => match forbidden.take() {
+                None => *forbidden = Some(Forbidden::new(areas.swap_remove(at), pages, random.one_in(2))),
+                Some(was) => {
+                    was.check()?;
+                    let area = was.allow();
+                    area.check(0..area.pages())?;
+                    areas.push(area);
+                }
+            },
+            22..24 => files.write(area, random),
+            24..26 => files.read(area, random),
+            26 => files.pipe(area, random),
+            27 => area.mapping.advise(pages, libc::MADV_WILLNEED).expect("madvise(MADV_WILLNEED)"),
             _ => area.check(0..area.pages())?,
         }
         Ok(())
@@ -89,7 +143,13 @@ impl Plot {
 
     /// Checks every byte.
     pub fn check_all(&self) -> Result<(), String> {
-        self.areas.iter().try_for_each(|area| area.check(0..area.pages())).map_err(text)
+        self.areas.iter().try_for_each(|area| area.check(0..area.pages())).map_err(text)?;
+        self.forbidden.iter().try_for_each(Forbidden::check).map_err(text)
+    }
+
+    /// Checks what is in the files: only whoever made them.
+    pub fn check_files(&self) -> Result<(), String> {
+        self.files.check()
     }
 
     /// Checks some pages of every area.
@@ -98,9 +158,10 @@ impl Plot {
         areas.iter().try_for_each(|area| area.check(random.range(area.pages()))).map_err(text)
     }
 
-    /// From now on other choices are made: by a child, which would do exactly what its parent does.
+    /// From now on other choices are made: by a child, which would do exactly what its parent does, and to the same files.
     pub fn reseed(&mut self, seed: u64) {
         self.random = Random::new(seed, 1);
+        self.files = own_files();
     }
 }
 
@@ -108,8 +169,13 @@ impl Plots {
     /// Plots of `pages` pages each, all written.
     pub fn new(seed: u64, count: usize, pages: usize) -> Self {
         let plot = |i| {
-            let mut plot =
-                Plot { areas: Vec::new(), random: Random::new(seed, 100 + i as u64), pages_max: pages };
+            let mut plot = Plot {
+                areas: Vec::new(),
+                forbidden: None,
+                files: own_files(),
+                random: Random::new(seed, 100 + i as u64),
+                pages_max: pages,
+            };
             while plot.pages() < pages {
                 let mut area = Area::new(plot.random.between(1, 512), false);
                 area.write(0..area.pages(), &mut plot.random);

@@ -1,5 +1,6 @@
 //! Threads that change their memory while others fork: with everybody at rest, so that a child knows every byte, and
-//! with everybody at work. Children live on, fork in turn, and end in every way; others are spawned and vforked.
+//! with everybody at work. Children live on, fork in turn, and end in every way, by an exec of all they hold among others; some are
+//! spawned, vforked, and vforked to exec.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,9 +44,12 @@ pub fn body(seed: u64, forks: u64) -> Result<String, String> {
             scope.spawn(move || racing.write(half, &mut Random::new(seed, 10 + half as u64), goes_on));
         }
         let vforks = scope.spawn(move || {
-            let mut done = 0;
+            let mut done = 0u64;
             while goes_on() {
                 family::vfork(still, sum).unwrap_or_else(|wrong| fail(&wrong));
+                if done.is_multiple_of(16) {
+                    family::vfork_and_execute(seed ^ done).unwrap_or_else(|wrong| fail(&wrong));
+                }
                 done += 1;
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
@@ -57,7 +61,7 @@ pub fn body(seed: u64, forks: u64) -> Result<String, String> {
         result.map(|said| format!("{said}, {vforks} vforks"))
     })
     .and_then(|said| {
-        plots.lock_all().iter().try_for_each(|plot| plot.check_all())?;
+        plots.lock_all().iter().try_for_each(|plot| plot.check_all().and_then(|()| plot.check_files()))?;
         Ok(format!("{} operations, {said}", operations.load(Ordering::Relaxed)))
     })
 }
@@ -138,5 +142,5 @@ fn live(plots: &mut [MutexGuard<'_, Plot>], seed: u64, depth: u64) -> Result<(),
         }
     }
     child.map_or(Ok(()), |child| child.join(&mut random)).map_err(told)?;
-    plots.iter().try_for_each(|plot| plot.check_all()).map_err(told)
+    plots.iter().try_for_each(|plot| plot.check_all().and_then(|()| plot.check_files())).map_err(told)
 }

@@ -80,7 +80,7 @@ fn main() -> ExitCode {
 
 fn run(case: &Case, base_page: &str) -> Result<String, String> {
     if !suite::can_run("jit") {
-        return Ok("skipped".to_owned());
+        return Ok(suite::SKIPPED.to_owned());
     }
     let seed = suite::seed("PAGODA_JIT_SEED");
     let arguments = vec![case.name.to_owned(), seed.to_string()];

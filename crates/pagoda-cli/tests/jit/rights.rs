@@ -12,14 +12,14 @@ const USER: u32 = 65534;
 
 pub fn run() -> Result<String, String> {
     if !suite::can_run("jit_rights") {
-        return Ok("skipped".to_owned());
+        return Ok(suite::SKIPPED.to_owned());
     }
     if !rustix::process::geteuid().is_root() {
         if std::env::var_os("PAGODA_NO_SKIPS").is_some() {
             return Err("skipped: only root can give a file to another user".to_owned());
         }
         eprintln!("SKIPPED jit_rights: only root can give a file to another user");
-        return Ok("skipped".to_owned());
+        return Ok(suite::SKIPPED.to_owned());
     }
     let error = |error: std::io::Error| error.to_string();
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(error)?;

@@ -11,6 +11,7 @@ mod failed_fork;
 mod grown;
 mod left_alone;
 mod mutexes;
+mod pinned;
 mod process_limits;
 mod program;
 mod released;
@@ -23,6 +24,7 @@ mod run;
 mod static_program;
 mod store_trouble;
 mod tree_budget;
+mod watched;
 
 use std::process::ExitCode;
 
@@ -43,6 +45,8 @@ fn main() -> ExitCode {
         ("at_the_limit_of_mappings_the_data_stays_right", process_limits::mappings),
         ("what_is_left_alone_is_counted", left_alone::is_counted),
         ("what_became_unmovable_is_counted", left_alone::later_is_counted),
+        ("what_is_pinned_stays_and_is_counted", pinned::stays),
+        ("who_is_only_watched_is_not_taken_for_managed", watched::has_no_engine),
         ("what_has_plenty_of_room_is_left_to_the_kernel", roomy::is_left_to_the_kernel),
         ("what_a_managed_mapping_grows_by_is_managed_while_all_else_is_followed", grown::is_managed),
         ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
@@ -56,7 +60,7 @@ fn main() -> ExitCode {
     ];
     let test = |&(name, run): &(&str, Body)| Test {
         name: name.to_owned(),
-        run: Box::new(move || if suite::can_run("limits") { run() } else { Ok("skipped".to_owned()) }),
+        run: Box::new(move || if suite::can_run("limits") { run() } else { Ok(suite::SKIPPED.to_owned()) }),
     };
     suite::run(&arguments, tests.iter().map(test).collect())
 }

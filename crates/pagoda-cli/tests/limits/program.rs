@@ -7,8 +7,8 @@ use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::mix;
 use crate::{
-    discard_in_child, failed_fork, grown, left_alone, mutexes, process_limits, released, roomy,
-    store_trouble, tree_budget,
+    discard_in_child, failed_fork, grown, left_alone, mutexes, pinned, process_limits, released, roomy,
+    store_trouble, tree_budget, watched,
 };
 
 /// OS pages of a MiB.
@@ -25,6 +25,9 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "many-mappings" => process_limits::many_mappings(),
         "left-alone" => left_alone::program(),
         "left-alone-later" => left_alone::later_program(),
+        "pinned" => pinned::program(),
+        "watched" => watched::program(),
+        "watched-child" => watched::child_program(),
         "roomy" => roomy::program(),
         "grown" => grown::program(),
         "discard-in-child" => discard_in_child::program(),

@@ -6,6 +6,7 @@ use pagoda_linux::testing::process::{fork, wait};
 use crate::program::{PAGES_PER_MIB, check, write};
 use crate::run::begin;
 use crate::support::memory::Mapping;
+use crate::support::suite;
 
 /// Root without the privilege that the kernel tells of forks for, and with all that is needed else.
 const WITHOUT: [&str; 3] = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"];
@@ -19,7 +20,7 @@ const WRITTEN: usize = 16;
 /// From outside. What a mapping has grown by may be found by a look before the fork: hence three times.
 pub fn is_all_there() -> Result<String, String> {
     if !rustix::process::geteuid().is_root() {
-        return Ok("skipped: only root has a privilege to give up".to_owned());
+        return suite::skipped("forks that nobody tells of", "only root has a privilege to give up");
     }
     for kind in ["kept", "grown", "grown", "grown"] {
         let ended = begin(&WITHOUT, &["-m", "32M"], &["fork-untold", kind])?.end()?;

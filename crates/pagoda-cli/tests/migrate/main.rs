@@ -1,5 +1,8 @@
 //! `pagoda send` and `pagoda recv` as a person runs them: what they say, how they end, and what is there afterwards.
 
+#[allow(dead_code, reason = "each of the tests uses its own part")]
+#[path = "../../../pagoda-migrate/tests/support/authority.rs"]
+mod authority;
 mod bench;
 mod kills;
 mod line;
@@ -75,6 +78,35 @@ fn an_image_is_moved_over_tcp_and_over_a_unix_socket_with_a_token() {
         fs::remove_file(place.path("arrived")).expect("removed");
     }
     assert_eq!(place.names(), ["image", "token"]);
+}
+
+#[test]
+fn certificates_let_in_whoever_they_are_for_and_nobody_else() {
+    let place = Place::new(5);
+    let folder = tempfile::tempdir().expect("a directory");
+    let [ours, theirs] = ["ours", "theirs"].map(|name| authority::Authority::new(folder.path(), name));
+    let words = |(cert, key): (std::path::PathBuf, std::path::PathBuf), authority: &authority::Authority| {
+        [("--cert", cert), ("--key", key), ("--ca", authority.ca())]
+            .map(|(option, path)| [option.to_owned(), path.display().to_string()])
+            .concat()
+    };
+    let image = place.path("image");
+    for (signer, arrives) in [(&theirs, false), (&ours, true)] {
+        let receiving = words(ours.sign("127.0.0.1"), &ours);
+        let mut options: Vec<&str> = receiving.iter().map(String::as_str).collect();
+        options.extend(["--zero", "received-map", "--wait", "5"]);
+        let mut receiver = place.receiver(&options);
+        let (to, sending) = (receiver.address(), words(signer.sign("sender"), &ours));
+        let mut arguments = vec!["send", &image, &to, "--channels", "4", "--codec", "zstd"];
+        arguments.extend(sending.iter().map(String::as_str));
+        let mut sender = Side::start(&arguments);
+        let (sent, received) = (ended(&mut sender), ended(&mut receiver));
+        let status = if arrives { Some(0) } else { Some(125) };
+        assert_eq!((sent.0, received.0), (status, status), "{sent:?} {received:?}");
+        let arrived: &[&str] = if arrives { &["arrived", "image"] } else { &["image"] };
+        assert_eq!(place.names(), arrived);
+        assert!(place.is_intact() && (!arrives || place.is_equal()));
+    }
 }
 
 /// The sender is asked to end while it is held up by its own limit, so that there is enough time to ask.

@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 
 fn run(race: &Race, base_page: &str, rounds: Option<u64>) -> Result<String, String> {
     if !suite::can_run("races") {
-        return Ok("skipped".to_owned());
+        return Ok(suite::SKIPPED.to_owned());
     }
     let seed = suite::seed("PAGODA_RACE_SEED");
     let arguments = [race.name.to_owned(), seed.to_string(), rounds.unwrap_or(0).to_string()];

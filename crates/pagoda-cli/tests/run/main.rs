@@ -1,6 +1,7 @@
 //! `pagoda run` from the outside: real processes, nothing of the command's own code.
 
 mod counters;
+mod managed;
 mod manners;
 mod refusals;
 mod signals;

@@ -1,6 +1,7 @@
 //! The manners of `pagoda run`: whoever starts a program through it should not notice, but for the budget.
 //!
-//! These run unmanaged by choice (there is no preload library where they say it is), so that they hold on any machine.
+//! These run unmanaged by choice (there is no preload library where they say it is), so that they hold on any machine; those of
+//! a program with an engine in it are `managed.rs`.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -111,9 +111,10 @@ fn programs_with_rights_of_their_own() {
     }
     set_mode(Path::new(&program), 0o755);
     let given = Command::new("setcap").args(["cap_net_raw+ep", &program]).stderr(Stdio::null()).status();
-    if given.is_ok_and(|status| status.success()) {
-        refused(&mut pagoda(&[], &[&program, "-c", "echo ran"]), 125, &[&program, "capabilities"]);
+    if !given.is_ok_and(|status| status.success()) {
+        return pagoda_linux::testing::skip::skip("a program with capabilities", "setcap gives none here");
     }
+    refused(&mut pagoda(&[], &[&program, "-c", "echo ran"]), 125, &[&program, "capabilities"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pagoda_linux::testing::skip::skip;
@@ -16,16 +16,20 @@ use crate::unmanaged;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program in a process group of its own, that has said its process number.
-struct Running {
-    pagoda: Child,
-    program: u32,
-    says: BufReader<ChildStdout>,
+pub struct Running {
+    pub pagoda: Child,
+    pub program: u32,
+    pub says: BufReader<ChildStdout>,
 }
 
 /// Starts a shell script that prints its number first and has set its traps by then.
 fn start(traps: &str, rest: &str) -> Running {
     let script = format!("{traps} echo $$; {rest}");
-    let mut command = unmanaged(&["sh", "-c", &script]);
+    started(unmanaged(&["sh", "-c", &script]))
+}
+
+/// Starts a program that prints its number first.
+pub fn started(mut command: Command) -> Running {
     let command = command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut pagoda = command.spawn().expect("pagoda starts");
     let mut says = BufReader::new(pagoda.stdout.take().expect("piped"));
@@ -33,37 +37,37 @@ fn start(traps: &str, rest: &str) -> Running {
     Running { pagoda, program, says }
 }
 
-fn line(says: &mut impl BufRead) -> String {
+pub fn line(says: &mut impl BufRead) -> String {
     let mut line = String::new();
     says.read_line(&mut line).expect("read");
     line.trim_end().to_owned()
 }
 
 impl Running {
-    fn to_pagoda(&self, signal: Signal) {
+    pub fn to_pagoda(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.pagoda), signal).expect("sent");
     }
-    fn to_group(&self, signal: Signal) {
+    pub fn to_group(&self, signal: Signal) {
         kill_process_group(Pid::from_child(&self.pagoda), signal).expect("sent");
     }
-    fn to_program(&self, signal: Signal) {
+    pub fn to_program(&self, signal: Signal) {
         kill_process(pid(self.program), signal).expect("sent");
     }
     /// The rest of what it says, and its status.
-    fn end(mut self) -> (String, Option<i32>) {
+    pub fn end(mut self) -> (String, Option<i32>) {
         drop(self.pagoda.stdin.take());
         let mut rest = String::new();
         self.says.read_to_string(&mut rest).expect("read");
         (rest, self.pagoda.wait().expect("it ends").code())
     }
-    fn wait_for(&self, what: &str, pid: u32, state: impl Fn(char) -> bool) {
+    pub fn wait_for(&self, what: &str, pid: u32, state: impl Fn(char) -> bool) {
         let begun = Instant::now();
         while !state(state_of(pid)) {
             assert!(begun.elapsed() < PATIENCE, "{what}: {}", state_of(pid));
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-    fn wait_until_both_stopped(&self) {
+    pub fn wait_until_both_stopped(&self) {
         self.wait_for("the program stops", self.program, |state| state == 'T');
         self.wait_for("pagoda stops", self.pagoda.id(), |state| state == 'T');
     }

@@ -106,12 +106,17 @@ fn field(path: &str, name: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Whether one of its threads is Pagoda's.
+/// Whether one of its threads serves faults: a process that is only watched has a thread of Pagoda's, too.
 pub fn has_engine(pid: u32) -> bool {
+    has_thread(pid, "pagoda-handler")
+}
+
+/// Whether one of its threads has this name.
+pub fn has_thread(pid: u32, name: &str) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks
         .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
-        .any(|comm| comm.starts_with("pagoda-"))
+        .any(|comm| comm.trim_end() == name)
 }
 
 /// What there was before a run, to tell what the run left behind.

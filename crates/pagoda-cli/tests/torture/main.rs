@@ -56,7 +56,7 @@ fn followed() -> Result<String, String> {
 
 fn run(base_page: &str, budget: &'static str, seconds: u64, names: &[&str]) -> Result<String, String> {
     if !suite::can_run("torture") {
-        return Ok("skipped".to_owned());
+        return Ok(suite::SKIPPED.to_owned());
     }
     let seed = suite::seed("PAGODA_TORTURE_SEED");
     let run = Run {

@@ -18,6 +18,7 @@ pub mod growing;
 pub mod heap;
 pub mod mapping;
 pub mod page_cache;
+pub mod pinned;
 pub mod process;
 pub mod random;
 pub mod redis;

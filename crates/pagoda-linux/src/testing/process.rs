@@ -2,8 +2,9 @@
 //!
 //! A child of this module must never return into what its parent was doing: it runs what it is given and ends there.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use linux_raw_sys::general::__NR_clone;
@@ -102,6 +103,44 @@ pub fn vfork(stack: &mut [u64], mut child: &mut dyn FnMut()) -> io::Result<Pid> 
     // and thread pointer with this thread, which sleeps until the child has ended: only one of them runs at any time.
     let pid = unsafe { libc::clone(begin, top, flags, (&raw mut child).cast()) };
     Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)
+}
+
+/// A program with its words, made ready: to execute it takes no memory and no lock.
+#[derive(Debug)]
+pub struct Executable {
+    words: Vec<CString>,
+}
+
+impl Executable {
+    /// This process's own executable, with these words behind its name.
+    ///
+    /// # Errors
+    /// If it can't be found, or a word has a zero byte in it.
+    pub fn this<'a>(words: impl IntoIterator<Item = &'a str>) -> io::Result<Self> {
+        let own = std::env::current_exe()?.into_os_string().into_vec();
+        let rest = words.into_iter().map(|word| word.as_bytes().to_vec());
+        let words = std::iter::once(own).chain(rest).map(CString::new).collect::<Result<_, _>>()?;
+        Ok(Self { words })
+    }
+
+    /// execv(3), with the environment as it is, and standard output to where standard error goes. If that fails the process ends at
+    /// once, as one that panicked.
+    ///
+    /// # Panics
+    /// If there are more than 7 words.
+    pub fn execute(&self) -> ! {
+        const WORDS_MOST: usize = 8;
+        let mut words = [std::ptr::null(); WORDS_MOST];
+        assert!(self.words.len() < WORDS_MOST, "too many words");
+        words.iter_mut().zip(&self.words).for_each(|(at, word)| *at = word.as_ptr());
+        // SAFETY: the words end in zero bytes, their list in a null pointer, and both outlive the call. If it succeeds nothing of this
+        // process is left, or only what another process shares with it.
+        unsafe {
+            libc::dup2(2, 1);
+            libc::execv(words[0], words.as_ptr());
+        }
+        end_at_once(PANICKED)
+    }
 }
 
 /// Waits for the end of a child.

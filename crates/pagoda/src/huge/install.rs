@@ -81,7 +81,9 @@ impl Engine {
                 self.give_frame_back(slot, HUGE_FRAME - bytes);
             }
         }
-        HugePlaced::Filled(here.saturating_sub(part.start).min(part.len()))
+        let filled = here.saturating_sub(part.start).min(part.len());
+        self.counters.add(Counter::ArrivedMovedBytes, filled as u64);
+        HugePlaced::Filled(filled)
     }
 
     /// Whether it is worth filling a frame for this place, as far as one sees without taking anything.

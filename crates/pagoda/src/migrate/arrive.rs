@@ -13,6 +13,7 @@ use pagoda_linux::space::Slot;
 use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::{Progress, Stop};
 
+use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::owed::OwedPages;
 use crate::store::Scratch;
@@ -105,6 +106,7 @@ impl Engine {
         if !several && (self.is_released() || self.ledger.room_bytes() >= here.len() as u64) {
             let copied = self.space.fill_with(here, content);
             self.ledger.took(copied.bytes as i64);
+            self.counters.add(Counter::ArrivedCopiedBytes, copied.bytes as u64);
             return Some((0, copied));
         }
         let page = PageRange::page(here.start());
@@ -113,10 +115,12 @@ impl Engine {
             let progress = self.space.fill(page, slot, offset);
             (progress.stop.is_none(), progress)
         };
-        if several {
-            return self.place_page_of_a_zone(word, content, may_open, place);
-        }
-        Some((0, self.zones.place_page(&self.space, content, may_open, place)?))
+        let moved = match several {
+            true => self.place_page_of_a_zone(word, content, may_open, place),
+            false => self.zones.place_page(&self.space, content, may_open, place).map(|moved| (0, moved)),
+        }?;
+        self.counters.add(Counter::ArrivedMovedBytes, moved.1.bytes as u64);
+        Some(moved)
     }
 
     /// Stores what arrives packed for a base page of which all is owed. False if it is to be put in place.

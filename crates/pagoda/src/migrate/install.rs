@@ -16,6 +16,7 @@ use pagoda_linux::space::Slot;
 use pagoda_linux::thread::{sleep_us, yield_now};
 use pagoda_linux::uffd::{Progress, Stop};
 
+use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::huge::install::HugePlaced;
 use crate::reclaim::Step;
@@ -138,6 +139,7 @@ impl Engine {
             && self.may_use_frames()
             && let Some(moved) = self.move_ready(&first, content)
         {
+            self.counters.add(Counter::ArrivedMovedBytes, moved.1.bytes as u64);
             return self.placed(span, &[(first.index, word, run)], moved);
         }
         let mut taken = vec![(first.index, word, run)];
@@ -161,10 +163,12 @@ impl Engine {
                 give(span.entry(first.index), word);
                 return Ok(Placed::NoMemory);
             };
+            self.counters.add(Counter::ArrivedMovedBytes, moved.1.bytes as u64);
             return self.placed(span, &taken, moved);
         }
         let copied = self.space.fill_with(PageRange::at(range.start(), bytes), &content[..bytes]);
         self.ledger.took(copied.bytes as i64);
+        self.counters.add(Counter::ArrivedCopiedBytes, copied.bytes as u64);
         self.placed(span, &taken, (self.zone_of_kernel_memory(word), copied))
     }
 

@@ -112,8 +112,9 @@ impl Region {
     }
 
     /// Receives a region, of whatever length is sent, rounded up to base pages of `manager`. It is shown only when all of it has
-    /// arrived and the sender has committed. What arrives for a page that nothing has arrived for is moved in, from a ready
-    /// frame or fresh memory; where the base page is 2 MiB, most of a huge frame at once in one move. What was stored there and is
+    /// arrived and the sender has committed. What arrives for a page that nothing has arrived for is moved in from a ready
+    /// frame, if there is one, or copied into fresh memory by the kernel; where the base page is 2 MiB, most of a huge frame at once
+    /// in one move. What was stored there and is
     /// packed for the same base page is stored here. All within the manager's budget, as anything else.
     ///
     /// Blocks until then. `watch` is called about ten times a second, and ends it by [`ControlFlow::Break`].

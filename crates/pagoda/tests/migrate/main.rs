@@ -17,7 +17,9 @@ mod late_trusted;
 mod late_zero;
 #[path = "../../../pagoda-cli/tests/migrate/line.rs"]
 mod line;
+mod moments;
 mod pace;
+mod placed;
 mod program;
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 #[path = "../../../pagoda-migrate/tests/support/proxy.rs"]

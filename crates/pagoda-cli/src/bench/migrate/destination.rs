@@ -79,6 +79,9 @@ pub struct Arrived {
     pub faults_by_cause: FaultsByCause,
     /// Pages that came packed and were not kept so.
     pub unpacked_pages: u64,
+    /// What came to its place by moves, and by the kernel's copies into fresh memory; none of either in plain memory.
+    pub moved_bytes: u64,
+    pub copied_bytes: u64,
     pub rss_bytes: u64,
     pub cpu_us: u64,
     /// The longest read of a word while something was owed, and how long that was.
@@ -100,10 +103,13 @@ pub fn run(args: &DestinationArgs) -> anyhow::Result<Arrived> {
     // Enough for all of it, so that no reclaim is measured.
     let budget = Bytes::new(args.most.get() * 5 / 4).max(Bytes::mib(64));
     let manager = Manager::builder().budget(budget).base_page(base).user_mode_only(true).build()?;
-    match args.into {
+    let arrived = match args.into {
         Into::LateRegion => receive_late(args, &manager),
-        _ => receive_into(args, RegionDestination::new(manager)),
-    }
+        _ => receive_into(args, RegionDestination::new(manager.clone())),
+    }?;
+    let stats = manager.stats();
+    let (moved_bytes, copied_bytes) = (stats.arrived_moved_bytes, stats.arrived_copied_bytes);
+    Ok(Arrived { moved_bytes, copied_bytes, ..arrived })
 }
 
 /// Where it listens, once that is said, and how it receives.
@@ -167,9 +173,8 @@ fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow
         unpacked_pages: counts.unpacked_pages,
         rss_bytes: rss_bytes()?,
         cpu_us: used.cpu_us,
-        max_fault_us: 0,
-        owed_us: 0,
         digest: digest(counting.size, |offset, into| counting.destination.read_at(offset, into))?,
+        ..Arrived::default()
     })
 }
 

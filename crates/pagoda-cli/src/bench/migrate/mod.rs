@@ -48,12 +48,14 @@ Keys of the JSON, medians of the rounds that count, some with the least and the 
                               others untouched. zero_pages were read and found zero, data_pages have content; what nothing was
                               held for is neither
   cases.CASE.HOW              what receiving took. HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where
-                              drop puts pages in place: ready-frames, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB.
+                              drop has the kernel put pages in place: placed, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB.
                               dest_faults of the whole process; faults_by_cause, of its threads that receive, while they look whether a
                               page is zero, make it so, and write content: zero_check, zero_write, data_write; total_ms until all was
-                              confirmed; gib_s of content; dest_rss, resident bytes there that are no file's; cpu_ms of both processes;
-                              wire_bytes that were sent
-  codecs.CODEC                none, lz4, zlib, zstd: the same by ready-frames, of a quarter of the memory, 64 MiB at least, with
+                              confirmed; gib_s of content; moved_bytes that came to their places by a move out of a frame into which
+                              they had been copied, and copied_bytes, which the kernel copied there: what is left was written through
+                              the region's address, and in plain memory all is; dest_rss, resident bytes there that are no file's;
+                              cpu_ms of both processes; wire_bytes that were sent
+  codecs.CODEC                none, lz4, zlib, zstd: the same by placed, of a quarter of the memory, 64 MiB at least, with
                               content of 3:1
   live                        all of the memory with content of 3:1, while it is written: dirty_mib_s, whole pages in a second;
                               rounds of sending before the writer was stopped; downtime_ms that it stood still; total_ms. With all
@@ -62,14 +64,16 @@ Keys of the JSON, medians of the rounds that count, some with the least and the 
   stored                      as much content as that of codecs, all of it stored at the source: packed_pages that were sent as the
                               store had them, reinflated_pages that were unpacked before, or not kept packed where they arrived,
                               gib_s of content, wire_bytes
-  wire                        zero_scan_gib_s, zero_scan_memory_gib_s: zero pages found in the cache and in memory, the best of three;
-                              bytes_per_zero_page of resident-zeros by ready-frames
+  wire                        zero_scan_gib_s, zero_scan_memory_gib_s: zero pages found in the cache and in memory, and beside the latter
+                              memory_read_gib_s, the words of the same memory added up; the best of three. bytes_per_zero_page of
+                              resident-zeros by placed
   ratios                      by case, missing where it has no such pages, dest_faults to zero and data pages: check_then_clear_faults,
-                              ready_frames_faults; to data pages: received_map_faults. By case, total_ms over that of check-then-clear:
-                              drop_time, ready_frames_time, huge_frames_time. sparse_resident, what sparse has resident by ready-frames
-                              beyond untouched, to its content; full_of_limit and full_huge_of_limit, gib_s of full by ready-frames and
-                              by huge-frames over loopback_limit_gib_s. All are ratios of medians
-  ratios.untouched_to_qemu_time, ratios.full_to_qemu_rate  our total_ms by QEMU's, and our gib_s by QEMU's, of ready-frames; missing
+                              placed_faults; to data pages: received_map_faults. By case, total_ms over that of check-then-clear:
+                              drop_time, placed_time, huge_frames_time. sparse_resident and sparse_huge_resident, what sparse has
+                              resident by placed and by huge-frames beyond untouched, to its content; full_of_limit and
+                              full_huge_of_limit, gib_s of full by placed and by huge-frames over loopback_limit_gib_s;
+                              zero_scan_of_memory, zero_scan_memory_gib_s over memory_read_gib_s. All are ratios of medians
+  ratios.untouched_to_qemu_time, ratios.full_to_qemu_rate  our total_ms by QEMU's, and our gib_s by QEMU's, of placed; missing
                               without qemu
   loopback_limit_gib_s        the same channels sending, and discarding what comes
   qemu                        null if there is no qemu-system-x86_64 on the PATH, or if it failed; qemu_reason, null else, says why
@@ -141,12 +145,12 @@ impl Way {
     const CHECK: Self = Self::memory("check-then-clear", ZeroPolicy::CheckThenClear);
     const MAP: Self = Self::memory("received-map", ZeroPolicy::ReceivedMap);
     const DROP: Self = Self::memory("drop", ZeroPolicy::Drop);
-    const READY: Self = Self { name: "ready-frames", zero: ZeroPolicy::Drop, into: Into::Region };
+    const PLACED: Self = Self { name: "placed", zero: ZeroPolicy::Drop, into: Into::Region };
     const HUGE: Self = Self { name: "huge-frames", zero: ZeroPolicy::Drop, into: Into::HugeRegion };
-    const ALL: [Self; 5] = [Self::CHECK, Self::MAP, Self::DROP, Self::READY, Self::HUGE];
+    const ALL: [Self; 5] = [Self::CHECK, Self::MAP, Self::DROP, Self::PLACED, Self::HUGE];
 }
 
-/// What others do with the same memory, each in turn with `ready-frames`.
+/// What others do with the same memory, each in turn with `placed`.
 struct Beside {
     /// Of the loopback.
     limits: Vec<f64>,
@@ -171,9 +175,11 @@ impl Beside {
 
 impl Bench {
     /// A manager with room for `memory`, resident and stored.
-    fn manager(memory: Bytes) -> anyhow::Result<Manager> {
+    fn manager(memory: Bytes, base: BasePage) -> anyhow::Result<Manager> {
         let budget = Bytes::new(memory.get() * 3 / 2).max(Bytes::mib(128));
-        Ok(Manager::builder().budget(budget).base_page(BasePage::K64).user_mode_only(true).build()?)
+        let builder = Manager::builder().budget(budget).base_page(base);
+        // In OS pages, for memory of which most is untouched, nothing comes that nobody touched.
+        Ok(builder.fault_around(base != BasePage::K4).user_mode_only(true).build()?)
     }
 
     /// A round of each of `kinds` in turn, another one first each time; the outcomes of those that count.
@@ -198,7 +204,8 @@ impl Bench {
 
     fn case(&self, case: Case, beside: &mut Beside) -> anyhow::Result<ByWay> {
         self.progress.set_message(case.name());
-        let manager = Self::manager(self.memory)?;
+        let base = if case.leaves_untouched() { BasePage::K4 } else { BasePage::K64 };
+        let manager = Self::manager(self.memory, base)?;
         let fresh = || -> anyhow::Result<Region> {
             let mut region = manager.region(self.memory).create()?;
             case.fill(&mut region);
@@ -206,7 +213,7 @@ impl Bench {
         };
         let mut region = fresh()?;
         self.rounds(&Way::ALL, |way, counts| {
-            if way == Way::READY {
+            if way == Way::PLACED {
                 beside.measure(case, &region, counts)?;
             }
             // The last comparison has read all of it, and what was never touched is mapped since: the kernel's page of zeroes.
@@ -230,7 +237,7 @@ impl Bench {
     fn codecs(&self) -> anyhow::Result<Vec<(Codec, Vec<Outcome>)>> {
         self.progress.set_message("codecs");
         let memory = Bytes::new(self.memory.get() / 4).max(Bytes::mib(64));
-        let manager = Self::manager(memory)?;
+        let manager = Self::manager(memory, BasePage::K64)?;
         let region = Self::usual(&manager, memory)?;
         self.rounds(&Codec::ALL, |codec, _| {
             super::warm(memory);
@@ -241,7 +248,7 @@ impl Bench {
     /// Sent before it is used there, and used at once.
     fn live(&self) -> anyhow::Result<(Vec<Outcome>, Vec<Outcome>)> {
         self.progress.set_message("live");
-        let manager = Self::manager(self.memory)?;
+        let manager = Self::manager(self.memory, BasePage::K64)?;
         let region = Self::usual(&manager, self.memory)?;
         let measured = self.rounds(&[Into::Region, Into::LateRegion], |into, _| {
             super::warm(self.memory);
@@ -257,7 +264,7 @@ impl Bench {
     fn stored(&self) -> anyhow::Result<Vec<Outcome>> {
         self.progress.set_message("stored");
         let memory = Bytes::new(self.memory.get() / 4).max(Bytes::mib(64));
-        let manager = Self::manager(memory)?;
+        let manager = Self::manager(memory, BasePage::K64)?;
         let region = Self::usual(&manager, memory)?;
         let measured = self.rounds(&[()], |(), _| {
             // Comparing brings it back.
@@ -268,26 +275,39 @@ impl Bench {
     }
 }
 
-/// How fast pages are found to be zero.
+/// How fast pages are found to be zero, and beside that how fast the same memory is read at all.
 fn scan(memory: Bytes) -> Scan {
     let beyond = last_level_cache_bytes().map_or(0, |bytes| 4 * bytes as usize).max(memory.as_usize() / 4);
-    let gib_s = |len: usize| {
+    let zeroes = |len: usize| {
         let zeroes = vec![0u8; len];
         // Of our own, not of the kernel's one page of zeroes.
         let mut zeroes = black_box(zeroes);
         zeroes.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = black_box(0));
-        let passes = (1usize << 31) / len + 1;
-        let mut best = 0.0f64;
-        for _ in 0..3 {
-            let started = Instant::now();
-            let mut found = 0;
-            for _ in 0..passes {
-                found += black_box(&zeroes).chunks(PAGE_BYTES).filter(|page| is_zero(page)).count();
-            }
-            black_box(found);
-            best = best.max((passes * len) as f64 / started.elapsed().as_secs_f64() / f64::from(1 << 30));
-        }
-        best
+        zeroes
     };
-    Scan { cached_gib_s: gib_s(CACHED_BYTES), memory_gib_s: gib_s(beyond.min(1 << 30)) }
+    let find = |bytes: &[u8]| bytes.chunks(PAGE_BYTES).filter(|page| is_zero(page)).count() as u64;
+    let add = |bytes: &[u8]| {
+        let words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        words.fold(0, u64::wrapping_add)
+    };
+    let (cached, beyond) = (zeroes(CACHED_BYTES), zeroes(beyond.min(1 << 30)));
+    Scan {
+        cached_gib_s: best_gib_s(&cached, find),
+        memory_gib_s: best_gib_s(&beyond, find),
+        memory_read_gib_s: best_gib_s(&beyond, add),
+    }
+}
+
+/// How fast `pass` goes over `bytes`, the best of three.
+fn best_gib_s(bytes: &[u8], pass: impl Fn(&[u8]) -> u64) -> f64 {
+    let passes = (1usize << 31) / bytes.len() + 1;
+    let mut best = 0.0f64;
+    for _ in 0..3 {
+        let started = Instant::now();
+        for _ in 0..passes {
+            black_box(pass(black_box(bytes)));
+        }
+        best = best.max((passes * bytes.len()) as f64 / started.elapsed().as_secs_f64() / f64::from(1 << 30));
+    }
+    best
 }

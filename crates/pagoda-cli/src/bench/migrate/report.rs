@@ -88,6 +88,9 @@ struct Figures {
     /// Of pages with content.
     gib_s: f64,
     gib_s_spread: [f64; 2],
+    /// By the destination's moves and by the kernel's copies.
+    moved_bytes: f64,
+    copied_bytes: f64,
     dest_rss: f64,
     /// Of both processes, their start included.
     cpu_ms: f64,
@@ -125,6 +128,8 @@ pub struct Scan {
     pub cached_gib_s: f64,
     #[serde(rename = "zero_scan_memory_gib_s")]
     pub memory_gib_s: f64,
+    #[serde(rename = "memory_read_gib_s")]
+    pub memory_read_gib_s: f64,
 }
 
 #[derive(Serialize)]
@@ -141,16 +146,19 @@ struct Ratios {
     check_then_clear_faults: BTreeMap<&'static str, f64>,
     /// `received-map`: faults to data pages.
     received_map_faults: BTreeMap<&'static str, f64>,
-    /// `ready-frames`: faults to zero and data pages.
-    ready_frames_faults: BTreeMap<&'static str, f64>,
+    /// `placed`: faults to zero and data pages.
+    placed_faults: BTreeMap<&'static str, f64>,
     /// `drop` into the same plain memory: total time to that of `check-then-clear`.
     drop_time: BTreeMap<&'static str, f64>,
-    /// `ready-frames` and `huge-frames`: total time to that of `check-then-clear`.
-    ready_frames_time: BTreeMap<&'static str, f64>,
+    /// `placed` and `huge-frames`: total time to that of `check-then-clear`.
+    placed_time: BTreeMap<&'static str, f64>,
     huge_frames_time: BTreeMap<&'static str, f64>,
-    /// `sparse` by `ready-frames`: what is resident, beyond what a process that has received nothing has, to its data.
+    /// `sparse` by `placed` and by `huge-frames`: what is resident, beyond what a process that has received nothing has, to its data.
     sparse_resident: f64,
-    /// `full`: throughput of `ready-frames` and of `huge-frames` to the loopback's limit.
+    sparse_huge_resident: f64,
+    /// Zero pages found in memory, to how fast that is read.
+    zero_scan_of_memory: f64,
+    /// `full`: throughput of `placed` and of `huge-frames` to the loopback's limit.
     full_of_limit: f64,
     full_huge_of_limit: f64,
     #[serde(flatten)]
@@ -199,6 +207,8 @@ impl Figures {
             total_ms_spread,
             gib_s,
             gib_s_spread,
+            moved_bytes: median_of(outcomes, |outcome| outcome.arrived.moved_bytes as f64)?,
+            copied_bytes: median_of(outcomes, |outcome| outcome.arrived.copied_bytes as f64)?,
             dest_rss: median_of(outcomes, |outcome| outcome.arrived.rss_bytes as f64)?,
             cpu_ms: round(median_of(outcomes, |outcome| outcome.cpu_ms)?),
             wire_bytes: median_of(outcomes, |outcome| outcome.moved.counts.wire_bytes as f64)?,
@@ -230,7 +240,7 @@ impl Report {
             );
         }
         let zeros = figures.get(Case::ResidentZeros.name())?;
-        let zero_wire = zeros.ways.get(Way::READY.name)?.wire_bytes;
+        let zero_wire = zeros.ways.get(Way::PLACED.name)?.wire_bytes;
         let limit = median(limits)?;
         let (stored_gib_s, stored_gib_s_spread) = middle_of(stored, gib_s)?;
         let (live_downtime_ms, live_downtime_ms_spread) = middle_of(live, downtime_ms)?;
@@ -238,7 +248,7 @@ impl Report {
             bench: "migrate",
             memory_bytes: setting.memory.get(),
             channels: super::trial::CHANNELS,
-            ratios: Ratios::new(&figures, limit, qemu.as_ref())?,
+            ratios: Ratios::new(&figures, limit, *scan, qemu.as_ref())?,
             wire: Wire {
                 scan: *scan,
                 bytes_per_zero_page: round(zero_wire / zeros.zero_pages.max(1) as f64),
@@ -284,6 +294,7 @@ impl Ratios {
     fn new(
         cases: &BTreeMap<&'static str, CaseFigures>,
         limit_gib_s: f64,
+        scan: Scan,
         qemu: Option<&QemuFigures>,
     ) -> Option<Self> {
         let by_case = |ratio: &dyn Fn(&CaseFigures) -> Option<f64>| -> BTreeMap<&'static str, f64> {
@@ -296,21 +307,22 @@ impl Ratios {
         let [untouched, sparse, full] =
             [Case::Untouched, Case::Sparse, Case::Full].map(|case| cases.get(case.name()));
         let (untouched, sparse, full) = (untouched?, sparse?, full?);
-        let rss = |case: &CaseFigures| Some(case.ways.get(Way::READY.name)?.dest_rss);
-        let sparse_rss = rss(sparse)? - rss(untouched)?;
-        let (untouched_ms, full_gib_s) = (of(untouched, Way::READY)?.1, gib_s(full, Way::READY)?);
+        let rss = |case: &CaseFigures, way: Way| Some(case.ways.get(way.name)?.dest_rss);
+        let sparse_bytes = sparse.data_pages as f64 * PAGE_BYTES as f64;
+        let resident = |way| Some(round((rss(sparse, way)? - rss(untouched, way)?) / sparse_bytes));
+        let (untouched_ms, full_gib_s) = (of(untouched, Way::PLACED)?.1, gib_s(full, Way::PLACED)?);
         Some(Self {
             check_then_clear_faults: by_case(&|case| {
                 per(of(case, Way::CHECK)?.0, case.zero_pages + case.data_pages)
             }),
             received_map_faults: by_case(&|case| per(of(case, Way::MAP)?.0, case.data_pages)),
-            ready_frames_faults: by_case(&|case| {
-                per(of(case, Way::READY)?.0, case.zero_pages + case.data_pages)
-            }),
+            placed_faults: by_case(&|case| per(of(case, Way::PLACED)?.0, case.zero_pages + case.data_pages)),
             drop_time: time(Way::DROP),
-            ready_frames_time: time(Way::READY),
+            placed_time: time(Way::PLACED),
             huge_frames_time: time(Way::HUGE),
-            sparse_resident: round(sparse_rss / (sparse.data_pages as f64 * PAGE_BYTES as f64)),
+            sparse_resident: resident(Way::PLACED)?,
+            sparse_huge_resident: resident(Way::HUGE)?,
+            zero_scan_of_memory: round(scan.memory_gib_s / scan.memory_read_gib_s),
             full_of_limit: round(full_gib_s / limit_gib_s),
             full_huge_of_limit: round(gib_s(full, Way::HUGE)? / limit_gib_s),
             qemu: qemu.map(|qemu| qemu.ratios(untouched_ms, full_gib_s)),

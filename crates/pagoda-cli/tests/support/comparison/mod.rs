@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use pagoda_core::size::Bytes;
+use pagoda_linux::testing::skip;
 
 use super::tree;
 use measure::Scratch;
@@ -80,7 +81,7 @@ impl Comparison {
         for name in wanted {
             match self.judge(name, refusal.clone(), &mut rows) {
                 Outcome::Skipped(reason) => {
-                    eprintln!("SKIPPED {name}: {reason}");
+                    skip::tell(name, reason);
                     println!("test {name} ... ignored");
                     skipped += 1;
                 }

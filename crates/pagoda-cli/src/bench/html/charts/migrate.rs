@@ -11,7 +11,7 @@ const WAYS: [(&str, Side); 5] = [
     ("check-then-clear", Side::Baseline),
     ("received-map", Side::Pagoda),
     ("drop", Side::Pagoda),
-    ("ready-frames", Side::Pagoda),
+    ("placed", Side::Pagoda),
     ("huge-frames", Side::Pagoda),
 ];
 
@@ -56,7 +56,7 @@ pub fn migrate(json: &Value) -> Vec<Chart> {
         Bars::of(json)
             .figure(Side::Baseline, "the loopback, sending and discarding", "/loopback_limit_gib_s")
             .figure(Side::Baseline, "QEMU", "/qemu/full/gib_s")
-            .figure(Side::Pagoda, "a full region", "/cases/full/ready-frames/gib_s")
+            .figure(Side::Pagoda, "a full region", "/cases/full/placed/gib_s")
             .figure(Side::Pagoda, "a full region, by huge frames", "/cases/full/huge-frames/gib_s")
             .figure(Side::Pagoda, "stored pages, as they are", "/stored/gib_s")
             .chart("Content on its way", GIB_S),
@@ -96,7 +96,7 @@ mod tests {
             "dest_faults": 7.0, "dest_faults_spread": [5.0, 9.0], "gib_s": 2.0, "gib_s_spread": [1.0, 3.0]
         });
         let json = serde_json::json!({
-            "cases": {"full": {"ready-frames": figures}}, "qemu": {"full": figures}, "stored": figures
+            "cases": {"full": {"placed": figures}}, "qemu": {"full": figures}, "stored": figures
         });
         let with_spread = migrate(&json).into_iter().flat_map(|chart| chart.bars);
         assert_eq!(with_spread.filter(|bar| bar.spread.is_some()).count(), 5);

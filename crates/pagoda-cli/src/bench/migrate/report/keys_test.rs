@@ -34,7 +34,7 @@ fn each_key_is_in_the_help_and_in_the_figures_of_the_page() {
         stored: vec![full],
         limits: vec![1.0],
         qemu: Ok(QemuRuns { version: "7.2".to_owned(), untouched: vec![run], full: vec![run] }),
-        scan: Scan { cached_gib_s: 1.0, memory_gib_s: 1.0 },
+        scan: Scan { cached_gib_s: 1.0, memory_gib_s: 1.0, memory_read_gib_s: 1.0 },
     };
     let setting = Setting { memory: Bytes::mib(64), rounds: 1, quick: true };
     let report = Report::new(&setting, &measured, Machine::this()).expect("a round");

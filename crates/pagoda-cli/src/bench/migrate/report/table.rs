@@ -9,7 +9,19 @@ impl Report {
     /// For people.
     pub fn table(&self) -> String {
         let mut table = text_table(
-            ["case", "zero pages", "how", "faults there", "ms", "GiB/s", "resident", "CPU ms", "wire"],
+            [
+                "case",
+                "zero pages",
+                "how",
+                "faults there",
+                "ms",
+                "GiB/s",
+                "moved",
+                "copied",
+                "resident",
+                "CPU ms",
+                "wire",
+            ],
             3..,
         );
         let mut row = |case: &str, zero: String, how: &str, figures: &Figures| {
@@ -20,6 +32,8 @@ impl Report {
                 figures.dest_faults.to_string(),
                 format!("{:.0}", figures.total_ms),
                 format!("{:.2}", figures.gib_s),
+                Bytes::new(figures.moved_bytes as u64).to_string(),
+                Bytes::new(figures.copied_bytes as u64).to_string(),
                 Bytes::new(figures.dest_rss as u64).to_string(),
                 format!("{:.0}", figures.cpu_ms),
                 Bytes::new(figures.wire_bytes as u64).to_string(),
@@ -42,6 +56,8 @@ impl Report {
                     case.dest_faults.to_string(),
                     format!("{:.0}", case.total_ms),
                     format!("{:.2}", case.gib_s),
+                    String::new(),
+                    String::new(),
                     Bytes::new(case.dest_rss as u64).to_string(),
                     String::new(),
                     Bytes::new(case.wire_bytes as u64).to_string(),
@@ -61,7 +77,7 @@ impl Report {
              live: {:.0} MiB/s written, {} rounds, {:.0} ms to the end, the writer stood still for {:.1} ms\n\
              post-copy: {:.1} ms until the other side went on, {:.0} ms until it had all, {:.0} us for its longest read till then\n\
              stored: {} pages travel packed, {} were unpacked, {:.2} GiB/s of content\n\
-             zero pages: {:.2} bytes each on the wire; found at {:.0} GiB/s from cache, {:.0} from memory\n\
+             zero pages: {:.2} bytes each on the wire; found at {:.0} GiB/s from cache, {:.0} from memory, which is read at {:.0}\n\
              loopback: {:.2} GiB/s on {} channels with nothing done; full reaches {:.2} of that, by huge frames {:.2}\n\
              QEMU: {qemu}\n",
             self.machine,
@@ -78,6 +94,7 @@ impl Report {
             self.wire.bytes_per_zero_page,
             scan.cached_gib_s,
             scan.memory_gib_s,
+            scan.memory_read_gib_s,
             self.loopback_limit_gib_s,
             self.channels,
             self.ratios.full_of_limit,

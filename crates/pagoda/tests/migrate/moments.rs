@@ -1,0 +1,193 @@
+//! Whoever cancels does so at any moment, and a line fails at any byte of what comes after a switch: the source is whole, and the
+//! other side has all of it, what was right of it, or nothing.
+
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::Duration;
+
+use pagoda::migrate::{
+    Arrival, Codec, Endpoint, Error, LiveOptions, Moved, ReceiveOptions, Writer, ZeroPolicy,
+};
+use pagoda::{BasePage, Bytes, Manager, Region};
+use pagoda_linux::testing::random::{Random, runs};
+use pagoda_linux::testing::skip::skip_without_moves;
+
+use crate::program::{Brake, Idle, PAGE, Program};
+use crate::proxy::{FAULTS, Fault, Plan, line};
+use crate::support::{any_port, late_options, live_options, manager, receive_options};
+
+/// Short, so that silence is noticed soon, and long enough for a busy machine.
+const STALL: Duration = Duration::from_secs(2);
+
+type Outcome = (Result<Moved, Error>, Result<(Region, Arrival), Error>);
+
+fn short() -> ReceiveOptions {
+    ReceiveOptions { wait: STALL, stall: STALL, ..receive_options(ZeroPolicy::default()) }
+}
+
+/// Moves `region` over `route` until it is cancelled at look `at`, if there are so many.
+fn cancelled_at(
+    at: usize,
+    region: &Region,
+    writer: &mut dyn Writer,
+    to: &Manager,
+    options: &LiveOptions,
+    route: impl FnOnce(Endpoint) -> Endpoint,
+) -> Outcome {
+    let listener = any_port();
+    let endpoint = route(listener.endpoint().expect("an address"));
+    thread::scope(|scope| {
+        let receiver =
+            scope.spawn(|| Region::receive_late(to, listener, &short(), &mut |_| ControlFlow::Continue(())));
+        let mut looks = 0;
+        let sent = region.migrate_to(&endpoint, options, writer, &mut |_, _| {
+            looks += 1;
+            if looks > at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        (sent, receiver.join().expect("the receiver"))
+    })
+}
+
+/// The same while `program` goes on until it is stopped.
+fn cancelled_beside(
+    at: usize,
+    region: &Region,
+    program: &mut Program<'_>,
+    to: &Manager,
+    options: &LiveOptions,
+    route: impl FnOnce(Endpoint) -> Endpoint,
+) -> Outcome {
+    let brake = Brake::default();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| brake.run(program));
+        let outcome = cancelled_at(at, region, &mut &brake, to, options, route);
+        brake.stop();
+        writer.join().expect("the program");
+        outcome
+    })
+}
+
+/// More than any migration here has.
+const LOOKS_MOST: usize = 400;
+
+/// Cancels at one look after another until one migration has no look left. How often it was unclear what came of it.
+fn cancel_at_each(
+    program: &mut Program<'_>,
+    mut one: impl FnMut(usize, &mut Program<'_>) -> Outcome,
+    source: &Region,
+) -> usize {
+    let mut unclear = 0;
+    for at in 0..LOOKS_MOST {
+        let (sent, received) = one(at, program);
+        let context = format!("look {at}: {sent:?}, {:?}", received.as_ref().map(|_| ()));
+        assert_eq!(program.differs(source), None, "{context}: the source");
+        match (&sent, received) {
+            (Err(Error::Cancelled), Err(_)) => continue,
+            (Err(Error::Unconfirmed), Err(_)) => unclear += 1,
+            (Ok(_) | Err(Error::Unconfirmed), Ok((arrived, arrival))) => {
+                unclear += usize::from(sent.is_err());
+                arrival.wait().unwrap_or_else(|error| panic!("{context}: {error}"));
+                assert_eq!(program.differs(&arrived), None, "{context}");
+            }
+            _ => panic!("{context}"),
+        }
+        if sent.is_ok() {
+            assert!(at > 2, "{at} looks are no choice");
+            return unclear;
+        }
+    }
+    panic!("it was still being moved after {LOOKS_MOST} looks");
+}
+
+#[test]
+fn whoever_cancels_at_any_look_leaves_the_source_whole() {
+    if skip_without_moves("a live migration that is cancelled") {
+        return;
+    }
+    // In rounds and with the writer stopped; and what is owed in the end, which goes on to its end from the switch on.
+    for options in [live_options(Codec::Lz4, 2), late_options(Codec::None, 2, 2)] {
+        let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
+        let region = from.region(Bytes::mib(6)).create().expect("a region");
+        let mut program = Program::new(&region, 11);
+        program.fill();
+        region.page_out(0, region.len() / 2).expect("stored");
+        let one = |at: usize, program: &mut Program<'_>| {
+            cancelled_beside(at, &region, program, &to, &options, |to| to)
+        };
+        cancel_at_each(&mut program, one, &region);
+    }
+}
+
+#[test]
+fn whoever_cancels_while_all_is_confirmed_is_told_that_nobody_knows() {
+    if skip_without_moves("a live migration that is cancelled in the end") {
+        return;
+    }
+    let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
+    let region = from.region(Bytes::mib(2)).create().expect("a region");
+    let mut program = Program::new(&region, 12);
+    program.fill();
+    let options = live_options(Codec::None, 1);
+    let (sent, received) = cancelled_at(LOOKS_MOST, &region, &mut Idle, &to, &options, |to| to);
+    drop(received.expect("received"));
+    // The last frame of the only channel, behind its hello, is held up for longer than looks are apart.
+    let at = Bytes::new(sent.expect("sent").counts.wire_bytes).as_usize() + 100;
+    let pause = |to: Endpoint| line(&to, Plan { fault: Fault::Pause, channel: 0, at });
+    let one = |at: usize, _: &mut Program<'_>| cancelled_at(at, &region, &mut Idle, &to, &options, pause);
+    assert!(cancel_at_each(&mut program, one, &region) > 0, "nothing was held up");
+}
+
+#[test]
+fn after_a_switch_over_a_line_that_fails_what_is_there_is_right_and_the_rest_is_lost() {
+    if skip_without_moves("post-copy over bad lines") {
+        return;
+    }
+    let faults = [&FAULTS[..], &[Fault::Pause]].concat();
+    let (mut refused, mut lost) = (0, 0);
+    for seed in runs(28) {
+        let mut random = Random::new(seed, 2);
+        let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
+        let region = from.region(Bytes::mib(4)).create().expect("a region");
+        let mut program = Program::new(&region, seed);
+        program.fill();
+        let channels = 1 + random.below(3) as u16;
+        let mut options = late_options(Codec::ALL[random.below(4)], channels, random.below(2) as u32);
+        options.send.stall = STALL;
+        let fault = faults[seed as usize % faults.len()];
+        // Some of the connections are for asking, and carry what was asked for.
+        let plan =
+            Plan { fault, channel: random.below(2 * usize::from(channels)), at: random.below(300_000) };
+        let route = |to: Endpoint| line(&to, plan);
+        let (sent, received) = cancelled_beside(usize::MAX, &region, &mut program, &to, &options, route);
+        let context = format!("PAGODA_SEED={seed}, {plan:?}: {sent:?}, {:?}", received.as_ref().map(|_| ()));
+        assert_eq!(program.differs(&region), None, "{context}: the source");
+        let Ok((arrived, arrival)) = received else {
+            assert!(sent.is_err() && fault != Fault::Pause, "{context}");
+            refused += 1;
+            continue;
+        };
+        let whole = arrival.wait();
+        let mut missing = 0;
+        for page in 0..arrived.len() / PAGE {
+            let mut found = [0; PAGE];
+            match arrived.try_read_at(page * PAGE, &mut found) {
+                Ok(()) => assert!(program.wrote(page, &found), "{context}: page {page}"),
+                Err(_) => missing += 1,
+            }
+        }
+        match whole {
+            // Only the last word may be missing.
+            Ok(_) => assert_eq!(missing, 0, "{context}"),
+            Err(error) => {
+                assert!(sent.is_err() && fault != Fault::Pause, "{context}: {error}");
+                lost += usize::from(missing > 0);
+            }
+        }
+        if fault == Fault::Pause {
+            assert!(sent.is_ok(), "{context}");
+        }
+    }
+    if std::env::var_os("PAGODA_SEED").is_none() && std::env::var_os("PAGODA_RUNS").is_none() {
+        assert!(refused > 0 && lost > 0, "{refused} were refused, {lost} lost pages");
+    }
+}
