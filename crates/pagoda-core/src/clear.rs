@@ -212,8 +212,8 @@ pub enum Order {
     /// way to the target never jumps back. That matters more than it seems: a processor that fetches ahead does so along
     /// the way it sees, and a page that is cleared upwards below one that was just cleared is a new way each time.
     ReverseInPage,
-    /// What is far to the right, what is far to the left, the neighbours, the target: few extents and long ones, each of
-    /// them towards the target.
+    /// What is far to the right, what is far to the left, the neighbours, the target: few extents and long ones. The long ones are
+    /// cleared upwards on both sides, which is what processors are quickest at; the neighbours towards the target.
     Neighbourhood,
     /// The same extents, the far ones past the cache.
     Streaming,
@@ -256,8 +256,8 @@ impl Iterator for Extents {
                 let next = converging(page, pages, number);
                 Extent::page(next, if next > page { Manner::Backwards } else { Manner::Cached })
             }),
-            Order::Neighbourhood => return self.next_around(None),
-            Order::Streaming => return self.next_around(Some(Manner::Streaming)),
+            Order::Neighbourhood => return self.next_around(Manner::Cached),
+            Order::Streaming => return self.next_around(Manner::Streaming),
         };
         self.next += u32::from(extent.is_some());
         extent
@@ -265,15 +265,14 @@ impl Iterator for Extents {
 }
 
 impl Extents {
-    /// The next extent around the target. Those into the cache go towards it, `far` is the manner of what is beyond its
-    /// neighbourhood if that shall be another one.
-    fn next_around(&mut self, far: Option<Manner>) -> Option<Extent> {
+    /// The next extent around the target. Its neighbours go towards it, `far` is the manner of what is beyond them.
+    fn next_around(&mut self, far: Manner) -> Option<Extent> {
         let Target { page, pages } = self.target;
         let left = page.saturating_sub(RADIUS_PAGES);
         let right = (page + 1 + RADIUS_PAGES).min(pages);
         let all = [
-            (right..pages, far.unwrap_or(Manner::Backwards)),
-            (0..left, far.unwrap_or(Manner::Cached)),
+            (right..pages, far),
+            (0..left, far),
             (page + 1..right, Manner::Backwards),
             (left..page + 1, Manner::Cached),
         ];

@@ -17,6 +17,16 @@ pub trait FaultServer: Send + Sync {
     /// an access to the page, on the stack of the thread: it may take any lock that nobody holds while it touches the
     /// memory served.
     fn serve(&self, address: usize, write: bool) -> bool;
+
+    /// The same, once no server has said that it is its memory: what a mapping grew by is registered, and announced to nobody.
+    fn serve_unknown(&self, address: usize, write: bool) -> bool;
+}
+
+/// What a server is asked.
+#[derive(Clone, Copy)]
+enum Ask {
+    Known,
+    Unknown,
 }
 
 /// A place for a server. Places are never freed, so that a handler may walk the list at any moment; one that is left is taken
@@ -44,7 +54,7 @@ impl Place {
     }
 
     /// Lets this place's server look at a fault of this process.
-    fn serve(&self, process: u32, address: usize, write: bool) -> bool {
+    fn serve(&self, ask: Ask, process: u32, address: usize, write: bool) -> bool {
         // Who passes by leaves no mark: the next owner need not wait for it.
         if self.server.load(Ordering::Relaxed).is_null() || self.process.load(Ordering::Relaxed) != process {
             return false;
@@ -54,7 +64,10 @@ impl Place {
         // `Registration::drop` takes the pointer away first and then waits for the users, both in the one order of
         // sequentially consistent operations.
         let server = unsafe { self.server.load(Ordering::SeqCst).as_ref() };
-        let served = server.is_some_and(|server| server.serve(address, write));
+        let served = server.is_some_and(|server| match ask {
+            Ask::Known => server.serve(address, write),
+            Ask::Unknown => server.serve_unknown(address, write),
+        });
         self.users.fetch_sub(1, Ordering::Release);
         served
     }
@@ -145,14 +158,16 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let write = was_writing(context);
     // SAFETY: it takes nothing and can't fail.
     let process = unsafe { libc::getpid() }.cast_unsigned();
-    let mut place = if code == libc::BUS_ADRERR { Place::first() } else { None };
-    while let Some(one) = place {
-        if one.serve(process, address, write) {
-            // SAFETY: as above.
-            unsafe { *errno = before };
-            return;
+    for ask in [Ask::Known, Ask::Unknown] {
+        let mut place = if code == libc::BUS_ADRERR { Place::first() } else { None };
+        while let Some(one) = place {
+            if one.serve(ask, process, address, write) {
+                // SAFETY: as above.
+                unsafe { *errno = before };
+                return;
+            }
+            place = one.next;
         }
-        place = one.next;
     }
     pass_on(signal, info, context);
 }

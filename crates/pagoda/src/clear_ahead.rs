@@ -103,3 +103,58 @@ impl Engine {
         self.clearer.clear(bytes, Order::Streaming, target);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Instant;
+
+    use pagoda_core::page::BasePage;
+    use pagoda_linux::testing::skip::skip_without_moves;
+    use pagoda_linux::testing::wait::until;
+
+    use super::*;
+    use crate::Manager;
+
+    /// SCHED_IDLE, as sched(7) numbers it.
+    const IDLE: &str = "5";
+
+    /// How each thread that clears ahead in this process is scheduled.
+    fn policies() -> Vec<String> {
+        let threads = fs::read_dir("/proc/self/task").expect("threads").flatten();
+        // A thread of another test may end meanwhile.
+        let stats = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+        let policy = |stat: String| {
+            let (name, fields) = stat.rsplit_once(") ")?;
+            // The 41st field; the name is the second.
+            name.ends_with("(pagoda-clear")
+                .then(|| fields.split(' ').nth(41 - 3).unwrap_or("none").to_owned())
+        };
+        stats.filter_map(policy).collect()
+    }
+
+    #[test]
+    fn who_clears_ahead_runs_when_nobody_else_does_and_keeps_to_its_share() {
+        const PERCENT: u32 = 10;
+        if skip_without_moves("frames that are cleared ahead") {
+            return;
+        }
+        let builder = Manager::builder().budget(Bytes::mib(256)).base_page(BasePage::M2).user_mode_only(true);
+        let begin = Instant::now();
+        let manager = builder.clear_ahead(PERCENT).build().expect("a manager");
+        until("each of them is scheduled when a processor is idle", || {
+            let policies = policies();
+            !policies.is_empty() && policies.iter().all(|policy| policy == IDLE)
+        });
+        // Owners come and go, so that there is always something to clear.
+        until("it has worked for a while", || {
+            let region = manager.region(Bytes::mib(32)).create().expect("a region");
+            (0..16).for_each(|frame| region.write_words(frame * HUGE_FRAME, &[1; 8]));
+            drop(region);
+            manager.stats().clearing_ahead_ns > 20_000_000
+        });
+        // No time is asserted, but a share of it: whatever disturbs makes the rests longer. The last turn may not have had its rest.
+        let share = manager.stats().clearing_ahead_ns as f64 / begin.elapsed().as_nanos() as f64;
+        assert!(share < 1.5 * f64::from(PERCENT) / 100.0, "{share}");
+    }
+}

@@ -250,8 +250,8 @@ counters! {
     Peak SpilledPeakBytes spilled_peak_bytes,
     /// Gauge: Pagoda's own tables, stacks and heap, in bytes.
     Gauge OwnBytes own_bytes,
-    /// Gauge: the page table of all that is managed, 8 bytes for each entry, in bytes of address space: only what is used of it
-    /// takes memory.
+    /// Gauge: the page table of all that is managed, 8 bytes for each entry and for what a range may grow by, in bytes of
+    /// address space: only what is used of it takes memory.
     Gauge TableBytes table_bytes,
     /// Gauge: anonymous memory of the program that is not managed, in bytes.
     Gauge UnmanagedBytes unmanaged_bytes,

@@ -243,6 +243,22 @@ impl Engine {
         self.fill_one(PageRange::page(address), write).1
     }
 
+    /// The same, for who can't tell by the fault that it is registered: None if it is not, so that it is nobody's.
+    pub(crate) fn try_unknown(&self, address: usize, write: bool) -> Option<Served> {
+        let at = PageRange::page(address);
+        let progress =
+            if write { self.space.fill_with_zeroes(at) } else { self.space.fill_with_zero_page(at) };
+        match progress.stop {
+            None => self.ledger.took(progress.bytes as i64),
+            Some(Stop::Exists) => {}
+            Some(Stop::Again) => return Some(Served::Again),
+            Some(Stop::NoMemory) => return Some(Served::NoMemory),
+            Some(Stop::Missing | Stop::Gone | Stop::Busy | Stop::Refused) => return None,
+        }
+        self.look_soon.store(true, Ordering::Relaxed);
+        Some(Served::Done)
+    }
+
     /// A missing page that is the region's own by the table: a fault that was served meanwhile, or a page that a discard took
     /// after its event was applied, which reads as zero.
     fn fill_hole(&self, page: &Page, granule: u32, write: bool) -> Served {

@@ -13,6 +13,7 @@ use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
 use crate::engine::Engine;
 use crate::error::StopReason;
+use crate::fault::Served;
 use crate::handler::Fault;
 use crate::store::Scratch;
 
@@ -97,5 +98,28 @@ impl FaultServer for InThread {
             if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
         }
         !engine.is_lost_in_file(address)
+    }
+
+    fn serve_unknown(&self, address: usize, write: bool) -> bool {
+        let engine = &*self.engine;
+        loop {
+            let table = engine.gate_shared();
+            if table.find(address).is_some() {
+                drop(table);
+                // It came meanwhile; or what is there is lost.
+                return self.serve(address, write);
+            }
+            let deferred = table.order.deferred() > 0;
+            let served = if deferred { Some(Served::Again) } else { engine.try_unknown(address, write) };
+            drop(table);
+            match served {
+                None => return false,
+                Some(Served::Done) => return true,
+                Some(_) => {
+                    engine.read_messages(&mut Vec::new(), &mut self.scratch());
+                    yield_now();
+                }
+            }
+        }
     }
 }

@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use pagoda_core::entry::Word;
 use pagoda_core::page::BasePage;
 use pagoda_linux::range::PageRange;
 
@@ -66,18 +65,16 @@ impl Table {
     pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
         self.spans.values()
     }
-    /// What the entries of all spans take, of address space. A base page that was cut in two has one entry.
+    /// What the entries of all spans take, of address space: the arrays as they are, each once however many parts its span was cut
+    /// into, with the room that it has to grow.
     pub(crate) fn entries_bytes(&self) -> u64 {
-        let mut before: Option<(&Entries, usize)> = None;
-        let mut count = 0;
-        for span in self.spans() {
-            let indices = span.indices(span.range, self.entry_bytes);
-            let is_shared = before
-                .is_some_and(|(entries, last)| Arc::ptr_eq(entries, &span.entries) && last == indices.start);
-            count += indices.len() - usize::from(is_shared);
-            before = Some((&span.entries, indices.end - 1));
-        }
-        (count * size_of::<Word>()) as u64
+        let mut arrays: Vec<_> = self
+            .spans()
+            .map(|span| (span.entries.as_ptr(), size_of_val::<[AtomicU64]>(&span.entries)))
+            .collect();
+        arrays.sort_unstable();
+        arrays.dedup();
+        arrays.into_iter().map(|(_, bytes)| bytes as u64).sum()
     }
     /// The page of `address` in `span`, whole as far as the span goes.
     pub(crate) fn page_at(&self, span: &Span, address: usize) -> Page {

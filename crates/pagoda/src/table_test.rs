@@ -1,8 +1,12 @@
 //! Spans that are cut, moved and grow, and the table that their entries take.
 
 use super::*;
+use crate::Manager;
 use pagoda_core::entry::Granules;
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
 use proptest::prelude::*;
 
 const PAGE: usize = OS_PAGE;
@@ -64,26 +68,58 @@ fn a_page_cut_in_two_keeps_one_entry_with_granules_for_each_side() {
     assert_eq!((a.granules, b.granules), (Granules::range(0, 4), Granules::range(6, 16)));
     assert!(Arc::ptr_eq(left.entries(), right.entries()));
     assert!(table.find(20 * PAGE).is_none());
-    assert_eq!(table.entries_bytes(), 3 * 8, "one entry for each base page");
+    assert_eq!(table.entries_bytes(), 3 * 8, "one entry for each base page, in one array");
+    // As long as anything is left of a span so is its array, and room to grow is counted with it.
+    table.cut(range(22, 64));
+    table.insert(range(100, 116), Filler::Engine);
+    table.insert(range(116, 148), Filler::Engine);
+    assert_eq!(table.entries_bytes(), (3 + 2 + 3 + 4) * 8);
+}
+
+/// What of an array of entries is in memory.
+fn in_memory(entries: &Entries) -> usize {
+    let start = entries.as_ptr().addr();
+    let end = (start + size_of_val::<[AtomicU64]>(entries)).next_multiple_of(PAGE);
+    let mut bytes = 0;
+    let mut scanner = pagoda_linux::pagemap::PagemapScanner::new().expect("pagemap");
+    scanner.populated_runs(start & !(PAGE - 1), end, |run, _| bytes += run.len()).expect("scanned");
+    bytes
 }
 
 #[test]
-fn the_first_page_of_a_large_span_takes_one_os_page_of_table() {
-    let mut table = Table::new(BasePage::K64);
-    // So many that the C library takes the array from the kernel, and none that was used before.
-    let span = table.insert(range(1 << 20, 1 << 27), Filler::Engine);
-    let start = span.entries.as_ptr().addr();
-    let end = start + size_of_val(&*span.entries);
-    let mut scanner = pagoda_linux::pagemap::PagemapScanner::new().expect("pagemap");
-    let mut taken = || {
-        let mut bytes = 0;
-        let (start, end) = (start & !(PAGE - 1), end.next_multiple_of(PAGE));
-        scanner.populated_runs(start, end, |run, _| bytes += run.len()).expect("scanned");
-        bytes
-    };
-    let before = taken();
-    span.entry(span.entries.len() / 2).store(0, Ordering::Relaxed);
-    assert!(before <= 2 * PAGE && taken() - before <= PAGE, "{before} and {}", taken());
+fn a_touched_page_of_a_large_region_takes_one_os_page_of_table() {
+    if skip_without_moves("the table's memory") {
+        return;
+    }
+    // As it is if nothing is said, and one fault for each base page.
+    for builder in [Manager::builder(), Manager::builder().base_page(BasePage::K4).fault_around(false)] {
+        let manager = builder.budget(Bytes::mib(256)).user_mode_only(true).build().expect("a manager");
+        // So large that the C library takes the array from the kernel, and none that was used before.
+        let region = manager.region(Bytes::gib(32)).create().expect("a region");
+        let engine = manager.engine();
+        let entries = {
+            let table = engine.gate_shared();
+            Arc::clone(table.find(region.as_ptr().addr()).expect("managed").entries())
+        };
+        let before = in_memory(&entries);
+        region.write_words(region.len() / 2, &[1; 8]);
+        until("the fault is counted", || manager.stats().faults > 0);
+        let taken = in_memory(&entries) - before;
+        // The C library's own words lie before the first entry, and on the kernel's page behind the last.
+        assert!(before <= 2 * PAGE && taken <= PAGE, "{before} and {taken} more");
+        // And where all is touched it is as much as there are entries.
+        let dense = manager.region(Bytes::mib(64)).create().expect("a region");
+        (0..dense.len() / PAGE).for_each(|page| dense.write_words(page * PAGE, &[1; 8]));
+        let table = engine.gate_shared();
+        let entries = table.find(dense.as_ptr().addr()).expect("managed").entries();
+        let formula = 8 * dense.len() / table.entry_bytes();
+        assert_eq!(size_of_val::<[AtomicU64]>(entries), formula);
+        assert!(
+            (formula..=formula + 2 * PAGE).contains(&in_memory(entries)),
+            "{} of {formula}",
+            in_memory(entries)
+        );
+    }
 }
 
 #[test]

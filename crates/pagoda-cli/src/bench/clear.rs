@@ -51,7 +51,8 @@ Keys of the JSON, medians of the rounds:
                               cleared_after_target_max, extents_max, bytes_in_fault, frames, targets (first, middle, random) and perf
                               (ipc, cache_miss_percent); if that is missing perf_reason says why
   orders.prezeroed, pressure.prezeroed  frames that were cleared ahead: taken_percent, first_touch_ns, write_all_us, clearing_cpu_us,
-                              bytes_in_fault, and kernel_thp_write_all_us of the kernel's huge pages
+                              bytes_in_fault, and kernel_thp_write_all_us of the kernel's huge pages; clearing has a whole idle processor here,
+                              where a manager's default is a tenth
   choice                      by clearing_at_once: streaming_us, neighbourhood_us, chosen_us, chosen_streaming_percent and
                               ratio_chosen_vs_better of the rounds that count
   fault                       from touch to return of 2 MiB: kernel_4k_us of one OS page, kernel_thp_us, pagoda_us and in_thread_us

@@ -22,9 +22,9 @@ pub fn server(directory: &Path, socket: &Path) -> Vec<String> {
     server.into_iter().chain(["--unixsocket", &at]).map(str::to_owned).collect()
 }
 
-/// A key as the server knows it.
+/// A key as the server knows it, and as redis-benchmark names it.
 pub fn name(key: u64) -> Vec<u8> {
-    format!("key:{key:08}").into_bytes()
+    format!("key:{key:012}").into_bytes()
 }
 
 /// One connection.

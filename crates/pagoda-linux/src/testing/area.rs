@@ -22,6 +22,19 @@ pub enum Rights {
     Write,
 }
 
+/// What the kernel may do with pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Drop them, as long as they are not written.
+    Free,
+    /// Take them before others.
+    Cold,
+    /// Take them now.
+    PageOut,
+    /// Bring them in.
+    WillNeed,
+}
+
 /// The range. Unmapped on drop, unless it is somebody else's.
 #[derive(Debug)]
 pub struct Area {
@@ -111,6 +124,22 @@ impl Area {
         let (at, len) = self.at(&pages);
         // SAFETY: as for `protect`.
         done(unsafe { libc::madvise(pointer(at), len, libc::MADV_DONTNEED) })
+    }
+
+    /// madvise(2) with one of the advices that change no content, or say that none is needed.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn advise(&self, pages: Range<usize>, advice: Advice) -> io::Result<()> {
+        let (at, len) = self.at(&pages);
+        let advice = match advice {
+            Advice::Free => libc::MADV_FREE,
+            Advice::Cold => libc::MADV_COLD,
+            Advice::PageOut => libc::MADV_PAGEOUT,
+            Advice::WillNeed => libc::MADV_WILLNEED,
+        };
+        // SAFETY: as for `protect`.
+        done(unsafe { libc::madvise(pointer(at), len, advice) })
     }
 
     /// mlock(2), or munlock(2).
@@ -206,6 +235,31 @@ impl Area {
             return Err(io::Error::last_os_error());
         }
         self.hold(at + len * PAGE, old_len - len * PAGE)
+    }
+
+    /// mremap(2) of these OS pages to `len`, where they are: what lies behind them is unmapped before, and they grow into it with
+    /// fresh pages.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// If they are not less than `len`.
+    pub fn grow(&self, pages: Range<usize>, len: usize) -> io::Result<()> {
+        let (at, old_len) = self.at(&pages);
+        assert!(pages.len() < len, "it grows");
+        let (rest, rest_len) = self.at(&(pages.end..pages.start + len));
+        // SAFETY: as for `unmap`; without a flag nothing moves, and what it grows into is the area's own and was just unmapped.
+        let grown = unsafe {
+            done(libc::munmap(pointer(rest), rest_len))?;
+            libc::mremap(pointer(at), old_len, len * PAGE, 0)
+        };
+        if grown == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            self.hold(rest, rest_len)?;
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Whether these OS pages are of one mapping to the kernel: several it moves by rules of their own.

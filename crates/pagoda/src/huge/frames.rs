@@ -91,7 +91,12 @@ impl Engine {
                     // It is whole again, or becomes so when it is cleared: counted like any that was used. It may be one more than
                     // are kept ready; the slots of the arena bound them.
                     let _ = self.space.populate_huge(&mut slot);
-                    self.ledger.took((HUGE_FRAME - bytes) as i64);
+                    let lacked_bytes = HUGE_FRAME - bytes;
+                    self.ledger.took(lacked_bytes as i64);
+                    // The kernel clears what was missing, and so does who takes a used frame. (How much of `bytes` went before the
+                    // move stopped nobody tells.)
+                    self.counters.add(Counter::KernelZeroedBytes, lacked_bytes as u64);
+                    self.counters.add(Counter::ClearedTwiceBytes, lacked_bytes as u64);
                     self.huge.put_used(&self.space, slot);
                     return false;
                 }

@@ -11,6 +11,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::{EndsWith, until};
 
 use super::*;
+use crate::huge::ENTRY;
 use crate::store::page_of;
 use crate::{Manager, Region};
 
@@ -158,40 +159,63 @@ fn a_frame_that_the_kernel_takes_apart_as_it_comes_is_counted_and_joined_once_it
     expect(&region, 0..PAGES);
 }
 
-#[test]
-fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
+/// A page that no writer has: it may be discarded beside them.
+fn is_left_alone(page: usize) -> bool {
+    page % PAGES == PAGES - 1
+}
+
+/// Does something, again and again, beside writers of which each has every other page, and the first word of it; they check all the
+/// while that what they wrote is there, or what was there `first`.
+fn beside_writers(region: &Region, first: fn(usize) -> Vec<u8>, mut something: impl FnMut()) {
     const WRITERS: usize = 2;
-    const TURNS: usize = 24;
-    let Some(manager) = manager() else { return };
-    let region = region(&manager);
-    write(&region, 0..FRAMES * PAGES);
-    let stop = AtomicBool::new(false);
+    let (pages, stop) = (region.len() / OS_PAGE, AtomicBool::new(false));
     thread::scope(|scope| {
         let ends = EndsWith(&stop);
         let writer = |id: usize| {
-            let (region, stop) = (&region, &stop);
+            let stop = &stop;
             move || {
                 let mut random = Random::new(11, id as u64);
-                // Each has every other page, and the first word of it.
-                let mut shadow = vec![None; FRAMES * PAGES];
+                let mut shadow = vec![None; pages];
                 let mut is = [0; 8];
                 let check = |page: usize, word: Option<u64>, is: &mut [u8; 8]| {
                     region.read_at(page * OS_PAGE, is);
                     let expected =
-                        word.map_or_else(|| content(page)[..8].to_vec(), |word| word.to_ne_bytes().to_vec());
+                        word.map_or_else(|| first(page)[..8].to_vec(), |word| word.to_ne_bytes().to_vec());
                     assert!(is[..] == expected, "page {page} of writer {id}");
                 };
                 while !stop.load(Ordering::Relaxed) {
-                    let page = random.below(FRAMES * PAGES / WRITERS) * WRITERS + id;
+                    let page = random.below(pages / WRITERS) * WRITERS + id;
+                    if is_left_alone(page) {
+                        continue;
+                    }
                     check(page, shadow[page], &mut is);
                     let word = random.stamp();
                     region.write_words(page * OS_PAGE, &word.to_ne_bytes());
                     shadow[page] = Some(word);
                 }
-                (id..FRAMES * PAGES).step_by(WRITERS).for_each(|page| check(page, shadow[page], &mut is));
+                let own = (id..pages).step_by(WRITERS).filter(|page| !is_left_alone(*page));
+                own.for_each(|page| check(page, shadow[page], &mut is));
             }
         };
         let writers: Vec<_> = (0..WRITERS).map(|id| scope.spawn(writer(id))).collect();
+        something();
+        drop(ends);
+        writers.into_iter().for_each(|writer| writer.join().expect("nothing was lost"));
+    });
+    let mut is = [0; OS_PAGE];
+    for page in (0..pages).filter(|page| !is_left_alone(*page)) {
+        region.read_at(page * OS_PAGE, &mut is);
+        assert!(is[8..] == first(page)[8..], "the rest of page {page}");
+    }
+}
+
+#[test]
+fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
+    const TURNS: usize = 24;
+    let Some(manager) = manager() else { return };
+    let region = region(&manager);
+    write(&region, 0..FRAMES * PAGES);
+    beside_writers(&region, content, || {
         for turn in 0..TURNS {
             let frame = turn % FRAMES;
             region.page_out(frame * HUGE_FRAME, HUGE_FRAME).expect("room");
@@ -204,14 +228,42 @@ fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
                 manager.engine().rebuild_one();
             }
         }
-        drop(ends);
-        writers.into_iter().for_each(|writer| writer.join().expect("nothing was lost"));
     });
     let stats = manager.stats();
     assert!(stats.huge_rebuilt >= TURNS as u64 / 4, "{stats:?}");
-    let mut is = [0; OS_PAGE];
-    for page in 0..FRAMES * PAGES {
-        region.read_at(page * OS_PAGE, &mut is);
-        assert!(is[8..] == content(page)[8..], "the rest of page {page}");
+}
+
+#[test]
+fn writers_that_never_stop_lose_nothing_while_frames_that_came_by_density_are_split() {
+    const PLACES: usize = 24;
+    if skip_without_moves("huge frames by density") {
+        return;
     }
+    let builder = Manager::builder().budget(Bytes::mib(160)).user_mode_only(true);
+    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let region = manager.region(Bytes::new((PLACES * HUGE_FRAME) as u64)).create().expect("a region");
+    write(&region, 0..PLACES * PAGES);
+    let came = huge_bytes(&region) / HUGE_FRAME;
+    assert!(came >= PLACES / 2, "{came} of {PLACES} came whole: {:?}", manager.stats());
+    beside_writers(&region, content, || {
+        // Each is split in one of three ways: a part of it goes, a page of it is discarded, or all of it goes.
+        for place in 0..PLACES {
+            let start = place * HUGE_FRAME;
+            match place % 3 {
+                0 => region.page_out(start + 3 * ENTRY, 5 * ENTRY).expect("room"),
+                1 => region.discard(start + HUGE_FRAME - OS_PAGE, OS_PAGE).expect("discarded"),
+                _ => region.page_out(start, HUGE_FRAME).expect("room"),
+            }
+        }
+        // And goes as what it is then, while it is written.
+        (0..3).for_each(|_| region.page_out(0, region.len()).expect("room"));
+    });
+    let mut is = [1; OS_PAGE];
+    for place in (1..PLACES).step_by(3) {
+        region.read_at((place + 1) * HUGE_FRAME - OS_PAGE, &mut is);
+        assert!(is.iter().all(|byte| *byte == 0), "what was discarded of place {place}");
+    }
+    let stats = manager.stats();
+    assert!(stats.huge_broken > 0 && stats.faults_stored > 0, "{stats:?}");
+    assert_eq!(huge_bytes(&region), 0, "{stats:?}");
 }

@@ -7,7 +7,7 @@ use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::testing::access::Access;
-use pagoda_linux::testing::area::{Area, Rights};
+use pagoda_linux::testing::area::{Advice, Area, Rights};
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
@@ -73,6 +73,26 @@ impl Twins {
         }
     }
 
+    /// mremap of some pages to more, where they are.
+    fn grow(&self, random: &mut Random) {
+        let (from, len) = (random.below(self.pages - 16), 1 + random.below(6));
+        let (source, new_len) = (from..from + len, len + 1 + random.below(8));
+        // As for a remap.
+        if [&self.managed, &self.plain].into_iter().all(|side| side.is_one(source.clone())) {
+            self.both(&format!("grow {source:?} to {new_len}"), |side| side.grow(source.clone(), new_len));
+        }
+    }
+
+    /// Advice by which no content changes; or after which there is none, once it is discarded for good.
+    fn advise(&self, random: &mut Random, pages: &Range<usize>) {
+        let advice = [Advice::Free, Advice::Cold, Advice::PageOut, Advice::WillNeed][random.below(4)];
+        self.both(&format!("{advice:?} {pages:?}"), |side| side.advise(pages.clone(), advice));
+        if advice == Advice::Free {
+            // Until it is written it may be as it was or zero, on either side.
+            self.both(&format!("discard {pages:?}"), |side| side.discard(pages.clone()));
+        }
+    }
+
     fn step(&mut self, access: &Access, random: &mut Random) {
         let pages = random.range(self.pages);
         if pages.is_empty() {
@@ -81,7 +101,7 @@ impl Twins {
         let name = format!("{pages:?}");
         // What is mapped anew is not managed any more, nor what a move left: most of it has to stay to the end.
         let few = pages.start..pages.end.min(pages.start + 1 + random.below(4));
-        match random.below(17) {
+        match random.below(20) {
             0 => self.both(&format!("unmap {name}"), |side| side.unmap(few.clone())),
             1 => self.both(&format!("map {name}"), |side| side.map(few.clone())),
             2 | 3 => self.both(&format!("discard {name}"), |side| side.discard(pages.clone())),
@@ -100,6 +120,8 @@ impl Twins {
             }
             8 | 9 => self.page_out(pages),
             10 => self.remap(random),
+            11 => self.grow(random),
+            12 | 13 => self.advise(random, &pages),
             _ => self.touch(access, random, pages),
         }
     }
@@ -121,10 +143,12 @@ fn whatever_a_program_does_at_4_kib_it_sees_what_the_kernel_would_show() {
         return;
     }
     let access = Access::begin().expect("signal handlers");
-    // By density, if no base page is chosen.
-    for base in BasePage::ALL.map(Some).into_iter().chain([None]) {
+    // By density, if no base page is chosen; by handlers, and in the thread that touches.
+    let bases = || BasePage::ALL.map(Some).into_iter().chain([None]);
+    for (base, in_thread) in bases().flat_map(|base| [(base, false), (base, true)]) {
         for seed in runs(4) {
             let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
+            let manager = manager.serve_in_thread(in_thread);
             let manager = base.into_iter().fold(manager, ManagerBuilder::base_page);
             let manager = manager.fault_around(seed % 2 == 0).build().expect("manager");
             let random = &mut Random::new(seed, base.map_or(0, |base| base.bytes() as u64));
@@ -140,8 +164,9 @@ fn whatever_a_program_does_at_4_kib_it_sees_what_the_kernel_would_show() {
             let stats = manager.stats();
             let counts =
                 [stats.faults, stats.evictions, stats.events_unmap, stats.events_remap, stats.events_remove];
-            assert!(counts.iter().all(|count| *count > 0), "{base:?}, seed {seed}: {counts:?}");
-            assert!(stats.stores > 0 && stats.faults_stored > 0, "{base:?}, seed {seed}: nothing was stored");
+            let which = format!("{base:?}, in thread {in_thread}, seed {seed}");
+            assert!(counts.iter().all(|count| *count > 0), "{which}: {counts:?}");
+            assert!(stats.stores > 0 && stats.faults_stored > 0, "{which}: nothing was stored");
         }
     }
 }

@@ -3,5 +3,6 @@
 mod density;
 #[cfg(target_arch = "x86_64")]
 mod differential;
+mod discards;
 mod faults;
 mod onwards;

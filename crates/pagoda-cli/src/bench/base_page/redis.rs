@@ -1,15 +1,17 @@
 //! A server in memory, by what its pages are: the kernel's small and huge ones, and Pagoda's.
 //!
-//! The same server, keys and requests on every side; every value that is read is compared. It has 1.2 times the memory that
+//! The same server, keys and requests on every side. What is timed are redis-benchmark's requests over TCP on loopback; beside it a
+//! client of our own reads values and compares each, before the benchmark writes its own. The server has 1.2 times the memory that
 //! it needs, so that nothing is ever out. This module must never call a side huge pages whose heap has none, nor one small pages
 //! that may have others. (Under `pagoda run` no program has huge pages: `pagoda_2m` is base pages of 2 MiB, of OS pages.)
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::Args;
@@ -20,8 +22,7 @@ use serde::Serialize;
 
 use super::super::budget::reason;
 use super::super::data::{Random, mix};
-use super::super::histogram::Histogram;
-use super::super::process::{Cancel, Running};
+use super::super::process::{self, Cancel, Running};
 use super::super::redis_client::{self, Client, PIPELINE, name};
 use super::super::scratch::Scratch;
 use super::super::stats::{median_of, round};
@@ -37,7 +38,13 @@ const KEY_BYTES: u64 = 150;
 /// The sides, in the order in which they take turns.
 const SIDES: [&str; 4] = ["kernel_4k", "kernel_thp", "pagoda_64k", "pagoda_2m"];
 
-/// Requests a second with 64 on their way, and the time of one alone.
+/// Connections that redis-benchmark has, and requests on their way on each: [`PIPELINE`] in all.
+const CONNECTIONS: usize = 4;
+
+/// Requests of which each waits for the one before.
+const ALONE: u64 = 20_000;
+
+/// Requests a second with 64 on their way, and the median time of a GET of which each waits for the one before.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Figures {
     pub get_ops: f64,
@@ -112,15 +119,17 @@ impl Bench<'_> {
     fn run(&self, side: &str) -> anyhow::Result<Figures> {
         let scratch = Scratch::new()?;
         let socket = scratch.file("redis.sock");
-        let command = self.command(side, &scratch, &socket);
+        // The port is free now, and nobody else is handed it for a good while.
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let command = self.command(side, &scratch, &socket, port);
         warm(self.need);
         let mut server = Running::start(&command)?;
-        let figures = self.load(side, &socket, &mut server)?;
+        let figures = self.load(side, &socket, port, &mut server)?;
         server.wait(LIMIT, self.cancel, || ())?;
         Ok(figures)
     }
 
-    fn command(&self, side: &str, scratch: &Scratch, socket: &Path) -> Vec<String> {
+    fn command(&self, side: &str, scratch: &Scratch, socket: &Path, port: u16) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         let base = match side {
             "pagoda_64k" => Some(BasePage::K64),
@@ -145,6 +154,8 @@ impl Bench<'_> {
             words.push("--".to_owned());
         }
         words.extend(redis_client::server(scratch.path(), socket));
+        // Of two ports that are said it takes the last.
+        words.extend(["--bind", "127.0.0.1", "--port", &port.to_string()].map(str::to_owned));
         if side == "kernel_thp" {
             // Where everybody gets huge pages the server forbids them to itself, if nothing is said.
             words.extend(["--disable-thp", "no"].map(str::to_owned));
@@ -152,7 +163,7 @@ impl Bench<'_> {
         words
     }
 
-    fn load(&self, side: &str, socket: &Path, server: &mut Running) -> anyhow::Result<Figures> {
+    fn load(&self, side: &str, socket: &Path, port: u16, server: &mut Running) -> anyhow::Result<Figures> {
         let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
         client.set_all((0..self.keys).map(pair), self.cancel)?;
         let pid = server.program().context("the server has ended")?;
@@ -162,16 +173,25 @@ impl Bench<'_> {
         if side == "kernel_4k" {
             ensure_small(pid)?;
         }
-        let mut random = Random::new(3);
+        self.compare(&mut client)?;
         let requests = self.keys / 2;
-        let begin = Instant::now();
-        client.set_all((0..requests).map(|_| pair(random.below(self.keys))), self.cancel)?;
-        let set_ops = requests as f64 / begin.elapsed().as_secs_f64();
-        let begin = Instant::now();
-        for first in (0..requests).step_by(PIPELINE) {
+        let (get_ops, _) = self.benchmark("GET", port, requests, CONNECTIONS, PIPELINE / CONNECTIONS)?;
+        let (_, p50_ms) = self.benchmark("GET", port, requests.min(ALONE), 1, 1)?;
+        let (set_ops, _) = self.benchmark("SET", port, requests, CONNECTIONS, PIPELINE / CONNECTIONS)?;
+        // It has set keys that were there, or it would have needed more memory than it has.
+        client.ask(&[b"DBSIZE"])?;
+        client.expect(&format!(":{}", self.keys))?;
+        client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
+        Ok(Figures { get_ops, set_ops, p50_ms })
+    }
+
+    /// Reads values drawn at random, and compares each.
+    fn compare(&self, client: &mut Client) -> anyhow::Result<()> {
+        let (mut random, reads) = (Random::new(3), self.keys / 2);
+        for first in (0..reads).step_by(PIPELINE) {
             self.cancel.check()?;
             let keys: Vec<u64> =
-                (first..(first + PIPELINE as u64).min(requests)).map(|_| random.below(self.keys)).collect();
+                (first..(first + PIPELINE as u64).min(reads)).map(|_| random.below(self.keys)).collect();
             for key in &keys {
                 client.send(&[b"GET", &name(*key)])?;
             }
@@ -180,19 +200,47 @@ impl Bench<'_> {
                 ensure!(client.bulk()? == value(key), "wrong data: key {key}");
             }
         }
-        let get_ops = requests as f64 / begin.elapsed().as_secs_f64();
-        let mut times = Histogram::new();
-        for _ in 0..requests.min(20_000) {
-            let key = random.below(self.keys);
-            let begin = Instant::now();
-            client.ask(&[b"GET", &name(key)])?;
-            let content = client.bulk()?;
-            times.add(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            ensure!(content == value(key), "wrong data: key {key}");
-        }
-        client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
-        Ok(Figures { get_ops, set_ops, p50_ms: times.percentiles().p50 / 1000.0 })
+        Ok(())
     }
+
+    /// Requests a second and their median time in milliseconds, by redis-benchmark with so many connections, and so many requests
+    /// on their way on each.
+    fn benchmark(
+        &self,
+        request: &str,
+        port: u16,
+        requests: u64,
+        connections: usize,
+        pipeline: usize,
+    ) -> anyhow::Result<(f64, f64)> {
+        let [port, keys, requests] = [u64::from(port), self.keys, requests].map(|number| number.to_string());
+        let [value, connections, pipeline] =
+            [VALUE_BYTES, connections, pipeline].map(|number| number.to_string());
+        let options = [
+            ("-h", "127.0.0.1"),
+            ("-p", &port),
+            ("-t", &request.to_lowercase()),
+            ("-r", &keys),
+            ("-n", &requests),
+            ("-d", &value),
+            ("-c", &connections),
+            ("-P", &pipeline),
+        ];
+        let mut command = vec!["redis-benchmark".to_owned(), "--csv".to_owned()];
+        command.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_owned()]));
+        let output = process::run(&command, LIMIT, self.cancel, || ())?.output;
+        figures_of(request, &output).with_context(|| format!("redis-benchmark printed {output:?}"))
+    }
+}
+
+/// Requests a second and the median time in milliseconds, of what redis-benchmark prints as CSV.
+fn figures_of(request: &str, csv: &str) -> Option<(f64, f64)> {
+    let mut lines = csv.lines().map(|line| line.split(',').map(|field| field.trim_matches('"')));
+    let names: Vec<&str> = lines.next()?.collect();
+    let row: Vec<&str> =
+        lines.map(Iterator::collect).find(|row: &Vec<&str>| row.first() == Some(&request))?;
+    let of = |name| row.get(names.iter().position(|other| *other == name)?)?.parse().ok();
+    Some((of("rps")?, of("p50_latency_ms")?))
 }
 
 /// Hidden: the bench starts the server by this, so that all its pages are small whatever the machine's setting.
@@ -252,7 +300,50 @@ fn value(key: u64) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use indicatif::ProgressBar;
+
+    use super::super::rows::Size;
     use super::*;
+
+    #[test]
+    fn a_server_is_filled_compared_and_timed() {
+        const KEYS: u64 = 2000;
+        let setup = Setup {
+            program: "/nonexistent".to_owned(),
+            size: Size { buffer: 2 << 20, loads: 1000 },
+            rounds: 1,
+            quick: true,
+            progress: ProgressBar::hidden(),
+        };
+        let cancel = Cancel::default();
+        let bench = Bench { setup: &setup, cancel: &cancel, keys: KEYS, need: Bytes::mib(2) };
+        // Of no side that has to be checked: as it is started if nothing is said.
+        match bench.run("as it is") {
+            Ok(figures) => {
+                let Figures { get_ops, set_ops, p50_ms } = figures;
+                assert!(get_ops > 0.0 && set_ops > 0.0 && p50_ms > 0.0, "{figures:?}");
+            }
+            Err(error) => {
+                let text = format!("{error:#}");
+                assert!(text.contains("starting redis-"), "{text}");
+                assert!(
+                    std::env::var_os("PAGODA_NO_SKIPS").is_none(),
+                    "skipping is not allowed here: {text}"
+                );
+                eprintln!("SKIPPED a server in memory: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_redis_benchmark_says_of_a_request_is_found_by_its_names() {
+        let csv = "\"test\",\"rps\",\"min_latency_ms\",\"p50_latency_ms\"\n\"SET\",\"10.5\",\"0.1\",\"0.2\"\n\"GET\",\"20\",\"0.3\",\"0.4\"\n";
+        assert_eq!(figures_of("GET", csv), Some((20.0, 0.4)));
+        assert_eq!(figures_of("SET", csv), Some((10.5, 0.2)));
+        assert_eq!(figures_of("INCR", csv), None);
+        // Of an old version, which prints no header.
+        assert_eq!(figures_of("GET", "\"GET\",\"20\"\n"), None);
+    }
 
     #[test]
     fn only_who_was_forbidden_large_pages_is_called_small() {

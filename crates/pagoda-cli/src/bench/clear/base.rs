@@ -145,8 +145,12 @@ impl Side {
 
 /// The kernel's: a base page is sixteen faults.
 fn kernel(samples: &mut Samples) -> anyhow::Result<()> {
-    let mut memory =
-        HugeFrames::untouched((pages() * BASE).div_ceil(2 << 20), false).context("mapping memory")?;
+    let map = || HugeFrames::untouched((pages() * BASE).div_ceil(2 << 20), false).context("mapping memory");
+    // What lies unused for some seconds the host takes away.
+    let mut warm = map()?;
+    warm.populate().context("warming the kernel's memory")?;
+    drop(warm);
+    let mut memory = map()?;
     for page in order(pages()) {
         let bytes = &mut memory.bytes()[page * BASE..][..BASE];
         samples.page(|at, from| match from.len() {
