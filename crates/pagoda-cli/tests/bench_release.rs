@@ -87,6 +87,12 @@ fn the_bench_has_its_keys_and_counts_every_stored_page_once() {
         let (queued, inline) = released(policy);
         assert_eq!(queued + inline, all, "{policy}");
     }
+    // What closing costs is compared with owners that have the same in memory and nothing stored.
+    let never = number("/never_stored/resident_bytes");
+    for policy in ["one-at-a-time", "runs", "background", "workers"] {
+        let resident = number(&format!("/policies/{policy}/resident_bytes"));
+        assert!(never > 0.0 && (never - resident).abs() <= never / 50.0, "{policy}: {resident}, not {never}");
+    }
     for key in ["compress_gib_s", "fetch_us/p50", "fetch_us/p99", "fetch_in_thread_us/p50", "waste_percent"] {
         assert!(number(&format!("/store/{key}")) > 0.0, "{key}");
     }

@@ -1,11 +1,14 @@
 //! A managed program most of whose memory is at a Redis server: a real one, which is killed and started anew in the middle.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use pagoda_linux::testing::redis::RedisServer;
+use pagoda_linux::testing::wait::until;
+use rustix::process::{Pid, Signal, kill_process};
 
 const BUDGET: &str = "64M";
 /// More than three times the budget, of what does not shrink.
@@ -118,6 +121,61 @@ fn a_program_whose_memory_is_at_a_server_reads_it_right_or_is_ended() {
         assert!(most > FILL as u64 / 2, "most of it was there: {told}");
         assert!(counters["remote_failures"].as_u64().expect("a counter") > 0, "{told}");
     }
+}
+
+/// What the server says to a request without content, until `end`.
+fn ask(server: &RedisServer, request: &str, end: impl Fn(&[u8]) -> bool) -> String {
+    let mut stream = TcpStream::connect(server.address()).expect("it runs");
+    stream.write_all(format!("{request}\r\n").as_bytes()).expect("sent");
+    let (mut said, mut part) = (Vec::new(), [0; 4096]);
+    while !end(&said) {
+        let len = stream.read(&mut part).expect("an answer");
+        assert!(len > 0, "it ended after {:?}", String::from_utf8_lossy(&said));
+        said.extend_from_slice(&part[..len]);
+    }
+    String::from_utf8(said).expect("text")
+}
+
+/// The number that the server answers.
+fn number(server: &RedisServer, request: &str) -> i64 {
+    let said = ask(server, request, |said| said.ends_with(b"\r\n"));
+    said.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{request}: {said}"))
+}
+
+/// Killed, it renews nothing, and what it had at the server expires by itself: nobody has to find out and delete it.
+#[test]
+fn a_program_that_is_killed_leaves_only_what_expires() {
+    if !can_run() {
+        return;
+    }
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let Some(server) = RedisServer::start(scratch.path(), &["--appendonly", "no"]) else { return };
+    let stats = scratch.path().join("stats.json");
+    let mut child = begin(&format!("redis://{}", server.address()), &stats, None);
+    let said = wait_for(&mut child, "filled");
+    let clients = || {
+        let said = ask(&server, "INFO clients", |said| {
+            let head = said.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+            let len = |at: usize| std::str::from_utf8(&said[1..at - 2]).ok()?.parse::<usize>().ok();
+            head.is_some_and(|at| len(at).is_some_and(|len| said.len() >= at + len + 2))
+        });
+        let line = said.lines().find_map(|line| line.strip_prefix("connected_clients:").map(str::to_owned));
+        line.expect("it says so").trim().parse::<i64>().expect("a number")
+    };
+    assert!(clients() > 1, "the program and this test");
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).expect("it lives");
+    let program = children.split_whitespace().next().expect("a program").parse().expect("a number");
+    kill_process(Pid::from_raw(program).expect("a process"), Signal::KILL).expect("sent");
+    drop(said);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(128 + 9), "{}", String::from_utf8_lossy(&output.stderr));
+    let keys = number(&server, "DBSIZE");
+    assert!(keys > 0, "its content is there");
+    until("its connections are gone", || clients() == 1);
+    // By one line for all: how many keys there are that would stay, or stay for longer than documented.
+    let script = "EVAL \"local n = 0 for _, key in ipairs(redis.call('KEYS', 'pagoda:*')) do local left = \
+                  redis.call('PTTL', key) if left > 0 and left <= 120000 then n = n + 1 end end return n\" 0";
+    assert_eq!(number(&server, script), keys, "each expires within two minutes");
 }
 
 /// The arguments, say, of a process and of all below it.

@@ -22,7 +22,7 @@ pub(crate) const AHEAD_PAGES: usize = 4;
 /// As long as pages are small more of them are read with another: as many as 64 KiB are.
 const NEIGHBOURS_BYTES: usize = 64 << 10;
 
-/// Pages behind another that are in the file, too, and whose entries' busy bits are held.
+/// Pages behind another that are in the file or at the server, too, and whose entries' busy bits are held.
 pub(crate) struct Behind {
     taken: [(usize, Word); NEIGHBOURS_MOST],
     handles: [Handle; NEIGHBOURS_MOST],
@@ -80,15 +80,15 @@ impl Engine {
         whole
     }
 
-    /// Takes the busy bits of entries behind that of a page that is in the file, as far as they are within the span and wholly in the
-    /// file: none if that page is not, or fetching ahead is switched off.
+    /// Takes the busy bits of entries behind that of a page that is in the file or at the server, as far as they are within the span and
+    /// wholly there: none if that page is not, or fetching ahead is switched off.
     pub(crate) fn take_behind(&self, table: &Table, span: &Span, index: usize, handle: u64) -> Behind {
         let mut behind = Behind {
             taken: [(0, Word::EMPTY); NEIGHBOURS_MOST],
             handles: [Handle::ZEROES; NEIGHBOURS_MOST],
             count: 0,
         };
-        if !self.fetches_ahead || !self.store.is_in_file(Handle::from_bits(handle)) {
+        if !self.fetches_ahead || !self.store.is_farther(Handle::from_bits(handle)) {
             return behind;
         }
         let pages = (NEIGHBOURS_BYTES / table.entry_bytes()).clamp(AHEAD_PAGES, NEIGHBOURS_MOST);
@@ -97,7 +97,7 @@ impl Engine {
             let Some(word) = try_take(span.entry(index)) else { continue };
             match word.backing() {
                 Backing::Handle(handle)
-                    if word.resident().is_empty() && self.store.is_in_file(Handle::from_bits(handle)) =>
+                    if word.resident().is_empty() && self.store.is_farther(Handle::from_bits(handle)) =>
                 {
                     behind.taken[behind.count] = (index, word);
                     behind.handles[behind.count] = Handle::from_bits(handle);
@@ -109,8 +109,8 @@ impl Engine {
         behind
     }
 
-    /// Brings a page that is in the file, whose busy bit the caller has taken, into memory with those behind it, as far as that
-    /// is one read, and gives these back. Blocks for the disk, so the caller must not have the gate.
+    /// Brings a page that is in the file or at the server, whose busy bit the caller has taken, into memory with those behind it, as far
+    /// as that is one read or request, and gives these back. Blocks for that, so the caller must not have the gate.
     pub(crate) fn promote_with(&self, handle: u64, entries: &Entries, behind: Behind) {
         let others = &behind.handles[..behind.count];
         let came = self.store.promote_together(Handle::from_bits(handle), others);

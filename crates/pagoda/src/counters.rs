@@ -238,6 +238,10 @@ counters! {
     Peak StoredPeakBytes stored_peak_bytes,
     /// Gauge: bytes of memory that the compressed store takes.
     Gauge StoreMemoryBytes store_memory_bytes,
+    /// Gauge: bytes of blocks of the compressed store that are in use, what is wasted within them included.
+    Gauge StoreUsedBytes store_used_bytes,
+    /// Gauge: bytes of the packed pages in those blocks: what `store_used_bytes` is beyond that is wasted, a few hundredths of it.
+    Gauge StorePackedBytes store_packed_bytes,
     /// The most `store_memory_bytes` was seen to be.
     Peak StoreMemoryPeakBytes store_memory_peak_bytes,
     /// Gauge: uncompressed bytes of what closed owners had in the store and is handed over to be freed; not in `stored_bytes`.

@@ -21,6 +21,7 @@ use pagoda_linux::uffd::Message;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
+use crate::fault::granules_of_entry;
 use crate::reclaim::{QUEUE_SLACK, Staged};
 use crate::release::Closing;
 use crate::store::{Handle, Scratch};
@@ -136,49 +137,54 @@ impl Engine {
     /// Makes `range` read as zero: drops what we hold of it, and trusts nothing that is still present there.
     pub(crate) fn discard(&self, table: &Table, range: PageRange, scratch: &mut Scratch) {
         self.forget_owed(range);
-        let mut closing = Closing::new(self, range);
-        self.discard_entries(table, range, &mut closing, scratch);
+        let spans = || {
+            let mut at = range.start();
+            std::iter::from_fn(move || {
+                let span = table.next_from(at).filter(|span| span.range().start() < range.end())?;
+                at = span.range().end();
+                Some(span)
+            })
+        };
+        self.discard_of(spans, range, Closing::new(self, range), scratch);
+    }
+
+    /// The same of those spans that have anything of `range`, which are the table's, or nobody else's any more.
+    pub(crate) fn discard_of<'a, I: Iterator<Item = &'a Span>>(
+        &self,
+        spans: impl Fn() -> I,
+        range: PageRange,
+        mut closing: Closing<'_>,
+        scratch: &mut Scratch,
+    ) {
+        spans().for_each(|span| self.discard_entries(span, range, &mut closing, scratch));
         if closing.frames_are_back() {
-            self.discard_entries(table, range, &mut closing, scratch);
+            spans().for_each(|span| self.discard_entries(span, range, &mut closing, scratch));
         }
         closing.finish();
     }
 
     fn discard_entries(
         &self,
-        table: &Table,
+        span: &Span,
         range: PageRange,
         closing: &mut Closing<'_>,
         scratch: &mut Scratch,
     ) {
-        let mut at = range.start();
-        while let Some(span) = table.next_from(at) {
-            let Some(within) = span.range().intersection(range) else { return };
-            for index in span.indices(within, table.entry_bytes()) {
-                // Most of a sparse range was never written: its words cost one load each.
-                if span.entry(index).load(Ordering::Acquire) != 0 {
-                    let page = span.page(index, within, table.entry_bytes());
-                    self.discard_page(table, span, &page, closing, scratch);
-                }
-            }
-            at = within.end();
-            if at >= range.end() {
-                return;
+        let Some(within) = span.range().intersection(range) else { return };
+        for index in span.indices(within, self.entry_bytes()) {
+            // Most of a sparse range was never written: its words cost one load each.
+            if span.entry(index).load(Ordering::Acquire) != 0 {
+                let page = span.page(index, within, self.entry_bytes());
+                self.discard_page(span, &page, closing, scratch);
             }
         }
     }
 
-    fn discard_page(
-        &self,
-        table: &Table,
-        span: &Span,
-        page: &Page,
-        closing: &mut Closing<'_>,
-        scratch: &mut Scratch,
-    ) {
+    fn discard_page(&self, span: &Span, page: &Page, closing: &mut Closing<'_>, scratch: &mut Scratch) {
         // What a part of it becomes in its slot does not show in the word.
         let word = self.take(span.entries(), page.index).without_sent();
-        let whole = self.granules_of_entry(table, span, &table.page_at(span, page_address(span, page)));
+        let in_span = span.page(page.index, span.range(), self.entry_bytes());
+        let whole = granules_of_entry(span, &in_span, self.entry_bytes());
         let gone = page.granules;
         let resident = word.resident().without(gone);
         let back = word.resident().and(gone).count();
@@ -257,8 +263,8 @@ impl Engine {
         self.space.release_slot(slot);
     }
 
-    /// Takes an entry's busy bit, waiting for a mover that has it. Only with the gate held exclusively: then no mover
-    /// needs the gate to finish.
+    /// Takes an entry's busy bit, waiting for a mover that has it. Only with the gate held exclusively, or of a span that is in no
+    /// table any more: then no mover needs the gate to finish.
     pub(crate) fn take(&self, entries: &Entries, index: usize) -> Word {
         loop {
             if let Some(word) = try_take(&entries[index]) {
@@ -280,10 +286,4 @@ impl Engine {
         }
         hand.queue.push_back(Staged { entries: Arc::clone(entries), index, slot });
     }
-}
-
-/// An address of `page` that lies in its span.
-fn page_address(span: &Span, page: &Page) -> usize {
-    let (from, to) = page.granules.runs().next().expect("a page that is discarded has granules in its span");
-    page.addresses(from, to).start().max(span.range().start())
 }

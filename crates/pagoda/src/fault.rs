@@ -346,7 +346,7 @@ impl Engine {
         let moved = self.move_in(page, &slot, want.and(there).without(word.resident()));
         let word = self.came_in(word, moved.done, zone).with_warmth(2);
         // Granules outside the span are somebody's only if its array is shared with another part of the same mapping.
-        let whole = self.granules_of_entry(table, span, page);
+        let whole = granules_of_entry(span, page, table.entry_bytes());
         let word = if whole.and(there).without(word.resident()).is_empty() {
             self.left_staging(slot.index());
             self.zones.put_pieces(&self.space, slot, there.without(moved.done).or(moved.copied));
@@ -441,14 +441,14 @@ impl Engine {
         }
         (word, self.settle(moved.stop, page.addresses(granule, granule + 1)))
     }
+}
 
-    /// The granules of an entry that may be somebody's.
-    pub(crate) fn granules_of_entry(&self, table: &Table, span: &Span, page: &Page) -> Granules {
-        if Arc::strong_count(span.entries()) > 1 {
-            Granules::range(0, (table.entry_bytes() / 4096) as u32)
-        } else {
-            page.granules
-        }
+/// The granules of an entry that may be somebody's.
+pub(crate) fn granules_of_entry(span: &Span, page: &Page, entry_bytes: usize) -> Granules {
+    if Arc::strong_count(span.entries()) > 1 {
+        Granules::range(0, (entry_bytes / 4096) as u32)
+    } else {
+        page.granules
     }
 }
 

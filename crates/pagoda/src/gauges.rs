@@ -55,6 +55,8 @@ impl Engine {
         counters.set(Counter::StoredBytes, stored_bytes);
         counters.raise(Counter::StoredPeakBytes, stored_bytes);
         counters.set(Counter::StoreMemoryBytes, usage.memory_committed_bytes.get());
+        counters.set(Counter::StoreUsedBytes, usage.memory_used_bytes.get());
+        counters.set(Counter::StorePackedBytes, usage.memory_packed_bytes.get());
         counters.raise(Counter::StoreMemoryPeakBytes, usage.memory_committed_bytes.get());
         counters.set(Counter::SpilledBytes, usage.file_bytes.get());
         counters.raise(Counter::SpilledPeakBytes, usage.file_bytes.get());

@@ -27,7 +27,7 @@ use crate::tree::LibraryFile;
 use crate::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
 
 /// The name of the thread that reclaims.
-const RECLAIMER: &str = "pagoda-reclaim";
+pub(crate) const RECLAIMER: &str = "pagoda-reclaim";
 
 /// What a library's manager is made with; see [`Manager::builder`].
 #[derive(Clone, Debug)]
@@ -265,6 +265,10 @@ impl Drop for Shared {
         for thread in threads {
             let _ = thread.join();
         }
+        // After a panic of the program's own this would only hide it.
+        if !std::thread::panicking() {
+            self.engine.assert_released();
+        }
     }
 }
 
@@ -350,6 +354,18 @@ impl Manager {
     /// begun. What is closed meanwhile is waited for, too. Blocks as long as that takes: about a millisecond for 100 MiB.
     pub fn flush_releases(&self) {
         self.shared.engine.store.flush_releases();
+    }
+
+    /// Waits for the ends of threads with these names, which were told to end.
+    #[cfg(test)]
+    pub(crate) fn join_threads(&self, names: &[&str]) {
+        let mut threads = self.shared.threads.lock().expect("nothing panics with this lock held");
+        let (ending, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *threads)
+            .into_iter()
+            .partition(|thread| thread.thread().name().is_some_and(|name| names.contains(&name)));
+        *threads = rest;
+        drop(threads);
+        ending.into_iter().for_each(|thread| thread.join().expect("no panic"));
     }
 
     #[cfg(any(test, feature = "migrate"))]

@@ -277,11 +277,9 @@ impl Drop for Region {
             receiving.end(engine);
         }
         match self.memory.take() {
-            // The kernel tells the handlers by an event, and returns when one has read it.
             Some(memory) => {
                 engine.keep_huge_frames(self.range);
-                drop(memory);
-                engine.await_unmapped();
+                engine.close(memory, &self.account);
             }
             None => engine.bring_back(self.range),
         }

@@ -1,8 +1,9 @@
 //! Closing an owner: its frames are back first, what it has in the store is handed over or freed afterwards.
 //!
-//! A [`Closing`] goes along when entries are discarded, with the gate held exclusively. What does not fit the queue stays in the
-//! table until the frames are back, and is freed inline by a second walk. The workers hold neither gate nor entry: what
-//! they free is in no table any more. This module must never free what a table still has.
+//! A [`Closing`] goes along when entries are discarded: within the gate for what an event says, and without it for a region that
+//! closes, whose spans leave the table first. What does not fit the queue stays in its entry until the frames are back, and is freed
+//! inline by a second walk. The workers hold neither gate nor entry: what they free is in no entry any more. This module must never
+//! free what an entry still has.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,12 +13,13 @@ use pagoda_core::release::ReleasePolicy;
 use pagoda_core::release::batch::Batch;
 use pagoda_core::release::gather::Gather;
 use pagoda_linux::range::PageRange;
+use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::thread::cpu_ns;
 
 use crate::account::Account;
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::store::{Freed, Handle};
+use crate::store::{Freed, Handle, Scratch};
 
 /// One discard of a range.
 pub(crate) struct Closing<'a> {
@@ -25,6 +27,8 @@ pub(crate) struct Closing<'a> {
     range: PageRange,
     /// Granules that were in the region, entered in the ledger at the end of a walk and not one by one.
     granules: u64,
+    /// Whose it is, where that is known already: the range may be another's by now.
+    account: Option<Arc<Account>>,
     /// Of who has something in the store: most discards meet nothing that is stored.
     open: Option<Open>,
 }
@@ -49,13 +53,16 @@ enum How {
 
 impl<'a> Closing<'a> {
     pub(crate) fn new(engine: &'a Engine, range: PageRange) -> Self {
-        Self { engine, range, granules: 0, open: None }
+        Self { engine, range, granules: 0, account: None, open: None }
+    }
+    fn of(engine: &'a Engine, range: PageRange, account: &Arc<Account>) -> Self {
+        Self { account: Some(Arc::clone(account)), ..Self::new(engine, range) }
     }
 
     fn open(&mut self) -> &mut Open {
-        let (engine, range) = (self.engine, self.range);
+        let (engine, range, known) = (self.engine, self.range, &mut self.account);
         self.open.get_or_insert_with(|| {
-            let account = engine.owners.at(range.start());
+            let account = known.take().unwrap_or_else(|| engine.owners.at(range.start()));
             let how = match engine.store.releases().policy() {
                 ReleasePolicy::OneAtATime => How::OneAtATime,
                 ReleasePolicy::Runs => How::Inline(Batch::default()),
@@ -155,6 +162,32 @@ impl<'a> Closing<'a> {
 }
 
 impl Engine {
+    /// Closes a region that nobody uses any more, and unmaps it. It leaves the table and the descriptor with the gate held for as
+    /// long as that takes; its entries are walked without the gate, by this thread, so that no fault and no handler waits for
+    /// it, nor it for a handler. What it waits for is the gate, and an entry that is being moved just then.
+    pub(crate) fn close(&self, memory: RegionMemory, account: &Arc<Account>) {
+        let range = memory.range();
+        let mut table = self.gate_exclusive();
+        self.forget_owed(range);
+        // What waits for another thread's event may still concern it, and the kernel may have no room for another mapping: its
+        // unmapping is an event then, which a handler applies.
+        if table.order.deferred() > 0 || self.space.unregister(range).is_err() {
+            drop(table);
+            drop(memory);
+            return self.await_unmapped();
+        }
+        let spans = table.cut(range);
+        drop(table);
+        // No event comes of it any more, and these addresses may be another's from here on.
+        drop(memory);
+        self.discard_of(
+            || spans.iter(),
+            range,
+            Closing::of(self, range, account),
+            &mut Scratch::new(self.base),
+        );
+    }
+
     /// Frees what is queued until the engine ends: a worker's life.
     pub(crate) fn work_on_releases(&self, shard: usize) {
         pagoda_linux::thread::raise_priority();
@@ -169,6 +202,19 @@ impl Engine {
             self.counters.add(Counter::ReleaseStalls, stalled);
             while self.store.help_release() {}
         }
+    }
+
+    /// Checks at an engine's end, when nobody works on it any more, that everything that was handed over or freed inline is freed, each
+    /// page once: a page that is freed twice is somebody else's the second time.
+    ///
+    /// # Panics
+    /// If it is not so.
+    pub(crate) fn assert_released(&self) {
+        self.store.flush_releases();
+        self.store.releases().assert_whole();
+        let [queued, inline, freed] = [Counter::ReleaseQueued, Counter::ReleaseInline, Counter::ReleaseFreed]
+            .map(|of| self.counters.get(of));
+        assert!(queued + inline == freed, "{queued} queued and {inline} inline are not {freed} freed");
     }
 
     /// Ends the workers, once nothing is handed over any more: those that sleep are woken.

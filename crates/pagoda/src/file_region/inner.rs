@@ -62,9 +62,7 @@ pub(super) struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let engine = &self.shared.engine;
-        // The kernel tells the handlers by an event, and returns when one has read it.
-        drop(self.memory.take());
-        engine.await_unmapped();
+        self.memory.take().into_iter().for_each(|memory| engine.close(memory, &self.account));
         engine.note_all_clean(&self.file);
         engine.file_regions.fetch_sub(1, Ordering::AcqRel);
         engine.owners.leave(&self.account);

@@ -5,13 +5,12 @@
 //! beyond what it gives back at once.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 
 use pagoda_core::size::Bytes;
 use pagoda_linux::thread::{cpu_ns, now_ns, sleep_us};
 use pagoda_linux::zstd::Compressor;
 
-use super::objects::{DENSE, FREED, Kind, MOVING, NOBODY};
+use super::objects::{DENSE, FREED, Kind, MOVING};
 use super::{Scratch, TieredStore};
 use pagoda_linux::pack::{pack_dense, unpack};
 
@@ -121,7 +120,7 @@ impl TieredStore {
         if word.kind() != Kind::Memory {
             return None;
         }
-        if object.kept.load(Ordering::Relaxed) != NOBODY {
+        if object.is_kept() {
             // It need not be in memory at all.
             let freed = self.leave_memory(&mut state, id);
             return (freed > 0).then_some(Bytes::new(freed));

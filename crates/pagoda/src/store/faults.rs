@@ -142,6 +142,24 @@ impl Faults {
         }
     }
 
+    pub fn discard(&self, file: &DirectFile, offset: u64, len: u64) -> Result<(), FileError> {
+        match self.draw() {
+            Some(Fault::Error | Fault::Disconnect) => Err(broken(file)),
+            // A part of it is given back, and that it failed is said.
+            Some(Fault::Short) => {
+                file.discard(offset, len / 2 / 4096 * 4096)?;
+                Err(broken(file))
+            }
+            // Nothing is there that could be another.
+            Some(Fault::Corrupt | Fault::Delay) | None => file.discard(offset, len),
+        }
+    }
+
+    /// A server that can't be connected to now.
+    pub fn connect(&self) -> bool {
+        !matches!(self.draw(), Some(Fault::Error | Fault::Short | Fault::Disconnect))
+    }
+
     /// What is sent to be stored, perhaps with another byte in it.
     pub fn sent(&self, bytes: &mut [u8]) {
         if self.draw() == Some(Fault::Corrupt) {
@@ -152,7 +170,7 @@ impl Faults {
     }
 }
 
-/// A real error of the kernel: direct I/O refuses what is not aligned.
+/// A real error of the kernel: no file is that long.
 fn broken(file: &DirectFile) -> FileError {
-    file.read_at(1, &mut [0]).expect_err("it is not aligned")
+    file.read_at(1 << 63, &mut [0]).expect_err("it is no offset")
 }

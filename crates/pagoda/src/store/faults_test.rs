@@ -3,17 +3,24 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use pagoda_core::page::BasePage;
+use pagoda_core::release::ReleasePolicy;
+use pagoda_core::release::batch::Batch;
+use pagoda_core::release::gather::Gather;
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::random::runs;
 use pagoda_linux::testing::redis::RedisServer;
+use pagoda_linux::testing::wait::EndsWith;
 
 use super::faults::{Faults, Plan};
 use super::tests::{Random, disk, page_of, stored};
 use super::*;
+use crate::account::Account;
+use crate::counters::Counters;
 
 /// Steps of one run. Longer runs find what many restarts of the generator don't, and the other way round.
 const STEPS: u32 = 2500;
@@ -38,7 +45,74 @@ fn open(
     store.memory.faults = faults.clone();
     store.file.iter_mut().for_each(|file| file.faults = faults.clone());
     store.remote.iter_mut().for_each(|remote| remote.inject(&faults));
-    store
+    store.releasing_by(ReleasePolicy::Background, Bytes::mib(64))
+}
+
+/// Ends the process if what it is there for hangs: no test waits for good.
+struct Deadline(Option<Sender<()>>);
+
+impl Deadline {
+    fn new() -> Self {
+        let (over, ends) = channel();
+        std::thread::spawn(move || {
+            if ends.recv_timeout(Duration::from_secs(900)) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("a store whose calls fail hangs");
+                std::process::abort();
+            }
+        });
+        Self(Some(over))
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+fn new_account() -> Arc<Account> {
+    Arc::new(Account::new(Arc::new(Counters::private().expect("counters"))))
+}
+
+/// Does `work` while a worker releases what is handed over.
+fn with_worker<T>(store: &TieredStore, work: impl FnOnce() -> T) -> T {
+    let quit = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ends = EndsWith(&quit);
+        scope.spawn(|| store.release_queued(0, &quit));
+        let done = work();
+        drop(ends);
+        done
+    })
+}
+
+/// Gives up as many pages as a close does at once: those that find no batch are freed inline.
+fn release(store: &TieredStore, account: &Arc<Account>, handles: impl Iterator<Item = Handle>) {
+    let (releases, mut gather) = (store.releases(), Gather::default());
+    let mut left = Batch::default();
+    for handle in handles.filter(|handle| !handle.is_same_filled()) {
+        if !gather.push(handle.to_bits(), releases.shards(), |shard| releases.spare(shard)) {
+            assert!(left.push(handle.to_bits()), "fewer than fit a batch");
+        }
+    }
+    let (worth, batches) = gather.finish();
+    for (shard, mut batch) in batches {
+        if worth {
+            match releases.hand_over(shard, account, batch) {
+                Ok(()) => continue,
+                Err(back) => batch = back,
+            }
+        }
+        let freed = store.free_batch(&mut batch);
+        account.is_inline(freed.entries);
+        account.is_freed(freed);
+        releases.put_spare(shard, batch);
+    }
+    let freed = store.free_batch(&mut left);
+    if freed.entries > 0 {
+        account.is_inline(freed.entries);
+        account.is_freed(freed);
+    }
 }
 
 /// What a fetch came to. Nothing else may come of it than the page or an error that says what is wrong.
@@ -53,13 +127,20 @@ fn is_right(store: &TieredStore, handle: Handle, page: &[u8], scratch: &mut Scra
     }
 }
 
-fn walk(store: &TieredStore, seed: u64) -> Vec<(Handle, Vec<u8>)> {
+fn walk(store: &TieredStore, account: &Arc<Account>, seed: u64) -> Vec<(Handle, Vec<u8>)> {
     let (page, mut scratch) = (store.page_bytes(), Scratch::new(BasePage::K16));
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut shadow: HashMap<u64, (Handle, Vec<u8>)> = HashMap::new();
     let mut condenser = store.condenser();
     for _ in 0..STEPS {
         let key = random.below(500);
+        if random.below(60) == 0 {
+            // An owner closes: neighbours go together, and those that lie apart.
+            let keys: Vec<u64> = (key..key + 80).step_by(1 + random.below(2) as usize).collect();
+            let gone: Vec<Handle> = keys.iter().filter_map(|key| Some(shadow.remove(key)?.0)).collect();
+            release(store, account, gone.into_iter());
+            continue;
+        }
         let beside: Vec<_> = (1..6).filter_map(|i| shadow.get(&(key + i)).cloned()).collect();
         match (random.below(100), shadow.get_mut(&key)) {
             (0..2, _) => {
@@ -68,6 +149,8 @@ fn walk(store: &TieredStore, seed: u64) -> Vec<(Handle, Vec<u8>)> {
             }
             (2..6, _) => {
                 store.delete_gone();
+                store.remote.iter().for_each(|remote| remote.renew_now());
+                let _ = store.file.as_ref().is_some_and(|file| file.discard_unused());
                 for _ in 0..10 {
                     store.condense_oldest(&mut condenser, 100);
                 }
@@ -124,8 +207,13 @@ fn walk(store: &TieredStore, seed: u64) -> Vec<(Handle, Vec<u8>)> {
 }
 
 /// Ends the faults: what was not spoilt is all there, and when it is freed nothing is left, here or at the server.
-fn settle(store: &TieredStore, plan: &Plan, held: Vec<(Handle, Vec<u8>)>) {
+fn settle(store: &TieredStore, account: &Account, plan: &Plan, held: Vec<(Handle, Vec<u8>)>) {
     plan.end();
+    store.flush_releases();
+    store.releases().assert_whole();
+    let released = account.released();
+    assert!(released.queued > 0 && released.inline > 0, "{released:?}");
+    assert_eq!(released.queued + released.inline, released.freed, "{released:?}");
     let mut scratch = Scratch::new(BasePage::K16);
     let lost =
         held.iter().filter(|(handle, page)| !is_right(store, *handle, page, &mut scratch)).count() as u64;
@@ -161,18 +249,21 @@ fn settle(store: &TieredStore, plan: &Plan, held: Vec<(Handle, Vec<u8>)>) {
 
 #[test]
 fn memory_and_file_that_fail_give_right_content_or_an_error() {
+    let _deadline = Deadline::new();
     let directory = disk();
     for seed in runs(6) {
         let plan = Plan::new(seed, PER_MILLE);
         let file = FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(3) };
         let store = open(Bytes::kib(800), Some(file), None, &plan);
-        let held = walk(&store, seed);
-        settle(&store, &plan, held);
+        let account = new_account();
+        let held = with_worker(&store, || walk(&store, &account, seed));
+        settle(&store, &account, &plan, held);
     }
 }
 
 #[test]
 fn a_server_that_fails_gives_right_content_or_an_error() {
+    let _deadline = Deadline::new();
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &["--appendonly", "no"]) else { return };
     for seed in runs(4) {
@@ -181,9 +272,10 @@ fn a_server_that_fails_gives_right_content_or_an_error() {
         let file =
             has_file.then(|| FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(1) });
         let store = open(Bytes::kib(800), file, Some(&server), &plan);
-        let held = walk(&store, seed);
+        let account = new_account();
+        let held = with_worker(&store, || walk(&store, &account, seed));
         assert!(store.usage().remote_failures > 0);
-        settle(&store, &plan, held);
+        settle(&store, &account, &plan, held);
         let remote = store.remote.as_ref().expect("a server");
         remote.delete_strays_now().expect("it works again");
         assert_eq!(remote.fields(), 0, "what it did and was not believed is undone");
@@ -193,17 +285,23 @@ fn a_server_that_fails_gives_right_content_or_an_error() {
 /// Threads that work against each other, while everything fails.
 #[test]
 fn threads_over_a_failing_store_give_right_content_or_an_error() {
+    let _deadline = Deadline::new();
     let directory = disk();
     let Some(server) = RedisServer::start(directory.path(), &["--appendonly", "no"]) else { return };
     for seed in runs(1) {
         let plan = Plan::new(seed, PER_MILLE);
         let file = FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(2) };
         let store = open(Bytes::mib(1), Some(file), Some(&server), &plan);
-        let store_ref = &store;
-        let held = std::thread::scope(|scope| {
-            let walkers = [1, 2, 3].map(|id| scope.spawn(move || walk(store_ref, seed << 2 | id)));
-            walkers.map(|walker| walker.join().expect("no walker failed"))
-        });
-        settle(&store, &plan, held.into_iter().flatten().collect());
+        let account = new_account();
+        let (store_ref, account_ref) = (&store, &account);
+        let walkers = || {
+            std::thread::scope(|scope| {
+                let walkers =
+                    [1, 2, 3].map(|id| scope.spawn(move || walk(store_ref, account_ref, seed << 2 | id)));
+                walkers.map(|walker| walker.join().expect("no walker failed"))
+            })
+        };
+        let held = with_worker(&store, walkers);
+        settle(&store, &account, &plan, held.into_iter().flatten().collect());
     }
 }

@@ -240,11 +240,19 @@ impl FileTier {
     pub fn discard_unused(&self) -> bool {
         let Some(run) = self.extents.lock().take_unused(DISCARD_LEAST, DISCARD_MOST) else { return false };
         let bytes = |slots| u64::from(slots) * SLOT as u64;
-        let outcome = self.file.discard(bytes(run.first), bytes(run.slots));
+        let outcome = self.discard(bytes(run.first), bytes(run.slots));
         self.extents.lock().settle(run);
         outcome.is_ok()
     }
 
+    #[cfg(not(test))]
+    fn discard(&self, offset: u64, len: u64) -> Result<(), FileError> {
+        self.file.discard(offset, len)
+    }
+    #[cfg(test)]
+    fn discard(&self, offset: u64, len: u64) -> Result<(), FileError> {
+        self.faults.discard(&self.file, offset, len)
+    }
     #[cfg(not(test))]
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
         self.file.write_at(offset, from)

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pagoda_core::blocks::{BlockLinks, BlockPool, NUMBERS};
 use pagoda_core::extents::Units;
@@ -14,7 +15,7 @@ use pagoda_linux::byte_store::{Backing, ByteStore};
 use pagoda_linux::lock::{Held, Lock};
 
 use super::OpenError;
-use super::objects::{DENSE, FREED, Kind, MOVING, Numbers, ObjectTable, QUEUED, Queue, Word};
+use super::objects::{DENSE, FREED, Kind, MOVING, NOBODY, Numbers, ObjectTable, QUEUED, Queue, Word};
 
 /// What is only changed one thread at a time.
 pub(super) struct MemoryState {
@@ -53,7 +54,19 @@ impl MemoryState {
             self.queue(word).remove(table, id);
         }
         self.pool.release(word.first());
-        self.numbers.give_back(table, id);
+        self.end(table, id);
+    }
+
+    /// An object that was in memory is nobody's any more. If it is at the remote store, too, it is deleted there later.
+    fn end(&mut self, table: &ObjectTable, id: u32) {
+        let object = table.at(id);
+        match object.batch.swap(NOBODY, Ordering::Relaxed) {
+            NOBODY => self.numbers.give_back(table, id),
+            batch => {
+                object.publish(object.word().moved_to(Kind::Gone, batch));
+                self.gone.push_youngest(table, id);
+            }
+        }
     }
 
     /// An object in the file alone is nobody's any more. Returns where it was, for who then releases it there; `None`: it is
@@ -94,7 +107,7 @@ impl MemoryState {
         }
         self.pool.release_all(ids.iter().map(|id| table.at(*id).word().first()));
         // The last first: the number that is given back last is taken first, and runs go upwards again.
-        ids.iter().rev().for_each(|id| self.numbers.give_back(table, *id));
+        ids.iter().rev().for_each(|id| self.end(table, *id));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pages that lie beside each other in the file, brought into memory by one read.
+//! Pages that lie beside each other in the file, brought into memory by one read, or that are at the remote store, by one request.
 //!
 //! It is done for who goes on upwards and wants the first of them, through the buffer that is there for writing, as long as nobody
 //! uses that. The others are a guess: that one can't be read, or is not what was written, is no error of whoever asked for the
@@ -13,6 +13,7 @@ use pagoda_core::stretch::Stretch;
 use super::file::place_checksum;
 use super::handle::Meaning;
 use super::objects::{Kind, Word};
+use super::remote::Wanted;
 use super::{Handle, TieredStore};
 
 /// What is read at once, at most: five pages that did not shrink, with little between them; half a millisecond of a slow disk
@@ -23,9 +24,21 @@ const STRETCH_MOST: usize = 384 << 10;
 pub(crate) const NEIGHBOURS_MOST: usize = 16;
 
 impl TieredStore {
+    /// Whether a page is in the file or at the remote store, and not in memory, as far as can be told.
+    pub(crate) fn is_farther(&self, handle: Handle) -> bool {
+        self.in_file(handle).is_some() || self.at_remote(handle).is_some()
+    }
+
     /// Whether a page is in the file and not in memory, as far as can be told.
+    #[cfg(test)]
     pub(crate) fn is_in_file(&self, handle: Handle) -> bool {
         self.in_file(handle).is_some()
+    }
+
+    fn at_remote(&self, handle: Handle) -> Option<(u32, Word)> {
+        let Meaning::Object(id) = handle.meaning() else { return None };
+        let word = self.table.get(id)?.word();
+        (word.kind() == Kind::Remote).then_some((id, word))
     }
 
     fn in_file(&self, handle: Handle) -> Option<(u32, Word, Units)> {
@@ -35,11 +48,14 @@ impl TieredStore {
     }
 
     /// Brings the packed bytes of a page that is in the file into memory, too, with those of `others` that lie close behind it, by
-    /// one read. Returns how many came; none if there are no such others, or if it can't be done now. What did not come is as it
-    /// was. Blocks for the disk.
+    /// one read; or one that is at the remote store with those of `others` that are there, by one request. Returns how many came; none
+    /// if there are no such others, or if it can't be done now. What did not come is as it was. Blocks for the disk, or the server.
     ///
     /// The caller owes for each of them what it owes for [`promote`](Self::promote).
     pub(crate) fn promote_together(&self, first: Handle, others: &[Handle]) -> usize {
+        if self.at_remote(first).is_some() {
+            return self.promote_together_from_remote(first, others);
+        }
         // Near the file's end a page gives its place there up for one in memory: that is nothing to do for a guess.
         let (Some(file), Some(wanted)) = (&self.file, self.in_file(first)) else { return 0 };
         if others.is_empty() || !file.has_room_for_copies() {
@@ -65,11 +81,48 @@ impl TieredStore {
             if place_checksum(units, bytes) != self.table.at(id).checksum.load(Ordering::Relaxed) {
                 continue;
             }
-            let room = || self.memory.reserve_copy(word.len(), id);
-            // What goes without a write mostly came here the same way, and was wanted before.
-            let made = || if self.leave_for_file() > 0 { room() } else { None };
-            let Some(first) = room().or_else(made) else { break };
+            let Some(first) = self.room_for_guess(id, word) else { break };
             came += usize::from(self.place_in_memory(id, word, first, bytes));
+        }
+        came
+    }
+
+    fn room_for_guess(&self, id: u32, word: Word) -> Option<u32> {
+        let room = || self.memory.reserve_copy(word.len(), id);
+        // What goes without a write mostly came here the same way, and was wanted before.
+        room().or_else(|| if self.leave_for_file() > 0 { room() } else { None })
+    }
+
+    fn promote_together_from_remote(&self, first: Handle, others: &[Handle]) -> usize {
+        let Some(remote) = self.remote.as_ref().filter(|remote| remote.has_room_for_copies()) else {
+            return 0;
+        };
+        let mut left = STRETCH_MOST;
+        let fits = |(_, word): &(u32, Word)| {
+            left = left.saturating_sub(word.len());
+            left > 0
+        };
+        let there: Vec<(u32, Word)> = std::iter::once(&first)
+            .chain(others)
+            .filter_map(|handle| self.at_remote(*handle))
+            .take_while(fits)
+            .collect();
+        if there.len() < 2 {
+            return 0;
+        }
+        let wanted = |(id, word): &(u32, Word)| Wanted {
+            id: *id,
+            batch: word.first(),
+            sum: self.table.at(*id).checksum.load(Ordering::Relaxed),
+            len: word.len(),
+        };
+        let contents = remote.read_many(&there.iter().map(wanted).collect::<Vec<_>>());
+        let mut came = 0;
+        for ((id, word), bytes) in there.into_iter().zip(contents) {
+            let Some(bytes) = bytes else { continue };
+            let Some(first) = self.room_for_guess(id, word) else { break };
+            self.place_of_remote(id, word, first, &bytes);
+            came += 1;
         }
         came
     }

@@ -9,7 +9,8 @@
 //! - What is in the file may move to the remote store, and waits for no reader: who reads bytes there that don't fit their
 //!   checksum looks under the memory lock whether the object still is where they were read, and starts anew if not. Its place is
 //!   free for others only after its word says so.
-//! - What is at the remote store never moves: only `free` ends its place, and that the caller doesn't call while others read.
+//! - What is at the remote store never moves: only `free` ends its place, and `promote` brings it into memory, too, which the caller
+//!   doesn't call while others read.
 //! - What is freed at the remote store keeps its number, as `Gone`, until the server has said that it is deleted there.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -35,6 +36,8 @@ pub(super) struct Object {
     /// Its first unit in the file while it is in memory and there, else [`NOBODY`]. Changed under the memory lock, or by who
     /// has the object to itself.
     pub kept: AtomicU32,
+    /// The batch of its field at the remote store while it is in memory and there, else [`NOBODY`]. Changed as `kept` is; never both.
+    pub batch: AtomicU32,
 }
 
 /// What an object's word says.
@@ -132,6 +135,7 @@ impl Default for Object {
             before: AtomicU32::new(NOBODY),
             after: AtomicU32::new(NOBODY),
             kept: AtomicU32::new(NOBODY),
+            batch: AtomicU32::new(NOBODY),
         }
     }
 }
@@ -140,6 +144,10 @@ impl Object {
     /// What it says now; whatever was written before that was said is visible.
     pub fn word(&self) -> Word {
         Word(self.word.load(Ordering::Acquire))
+    }
+    /// Whether it is in memory and in another tier, too, as far as can be told.
+    pub fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed) != NOBODY || self.batch.load(Ordering::Relaxed) != NOBODY
     }
     /// Sets it outright: only for objects that no reader and no mover can be at.
     pub fn publish(&self, word: Word) {

@@ -1,9 +1,10 @@
-//! Objects that are in the file and in memory: what is wanted a part at a time is read once, and leaves memory again for nothing.
+//! Objects that are in the file, or at the remote store, and in memory: what is wanted a part at a time is read once, and leaves memory
+//! again for nothing.
 //!
 //! A fault that wants one OS page of a page in the file brings the packed page into memory, and keeps its place in the file as
 //! long as the page is not stored anew. So its other parts come from memory, too, a part that leaves the region is compared
 //! there, and when memory gets short such objects go first, without a write. The bound on what is held twice is the
-//! memory's own; the file gives places up when little of it is left.
+//! memory's own; the file gives places up when little of it is left, and where little room is left at the server nothing is kept.
 //!
 //! This module must never let go of one place of an object that is not whole in the other.
 
@@ -17,15 +18,15 @@ use super::file::{BATCH, FileTier};
 use super::handle::Meaning;
 use super::loan::THEIRS;
 use super::memory::MemoryState;
-use super::objects::{DENSE, Kind, MOVING, NOBODY, Queue, Word};
+use super::objects::{DENSE, Kind, MOVING, NOBODY, Object, Queue, Word};
 use super::{GetError, Handle, Scratch, TieredStore};
 
 /// Objects at the old end of a queue that are looked at for such that are in the file, too, with the lock held.
 const LOOKS_MOST: usize = 64;
 
 impl TieredStore {
-    /// Brings the packed bytes of a page that is in the file into memory, too. Whether it is in memory now: not if it is at the
-    /// remote store, or if there is no room. Blocks for the disk, perhaps for a write, too.
+    /// Brings the packed bytes of a page that is in the file or at the remote store into memory, too. Whether it is in memory now: not
+    /// if there is no room, here or at the server for both. Blocks for the disk or the server, perhaps for a write, too.
     ///
     /// The caller owes that nobody else fetches or frees it meanwhile.
     ///
@@ -38,7 +39,7 @@ impl TieredStore {
         let file = match (word.kind(), &self.file) {
             (Kind::Memory, _) => return Ok(true),
             (Kind::File, Some(file)) => file,
-            (Kind::Remote, _) => return Ok(false),
+            (Kind::Remote, _) => return self.promote_remote(id, word, scratch),
             _ => return Err(GetError::Corrupt),
         };
         let checksum = object.checksum.load(Ordering::Relaxed);
@@ -48,11 +49,47 @@ impl TieredStore {
             // It moved on to the remote store meanwhile.
             Err(_) => return Ok(false),
         };
+        let Some(first) = self.make_room_for_copy(id, word) else { return Ok(false) };
+        Ok(self.place_in_memory(id, word, first, bytes))
+    }
+
+    /// Blocks for an object that is elsewhere.
+    fn make_room_for_copy(&self, id: u32, word: Word) -> Option<u32> {
         let room = || self.memory.reserve_copy(word.len(), id);
         // What makes room is mostly what came here the same way, and goes without a write.
         let spilled = || self.spill_once(Bytes::ZERO).ok().and_then(|_| room());
-        let Some(first) = room().or_else(spilled) else { return Ok(false) };
-        Ok(self.place_in_memory(id, word, first, bytes))
+        room().or_else(spilled)
+    }
+
+    /// The same of an object that is at the remote store. Its field there stays, and is as good as a place in the file.
+    fn promote_remote(&self, id: u32, word: Word, scratch: &mut Scratch) -> Result<bool, GetError> {
+        let remote = self.remote.as_ref().ok_or(GetError::Corrupt)?;
+        if !remote.has_room_for_copies() {
+            return Ok(false);
+        }
+        // Before it is asked for: without room all of the page is fetched to elsewhere.
+        let Some(first) = self.make_room_for_copy(id, word) else { return Ok(false) };
+        let bytes = &mut scratch.packed[..word.len()];
+        let sum = self.table.at(id).checksum.load(Ordering::Relaxed);
+        if let Err(error) = remote.read(id, word.first(), sum, bytes) {
+            self.memory.lock().pool.release(first);
+            return Err(error);
+        }
+        self.place_of_remote(id, word, first, bytes);
+        Ok(true)
+    }
+
+    /// Makes an object that is at the remote store, and whose bytes are these, one in memory, from block `first` on. The caller has it
+    /// to itself, and nothing else moves what is there.
+    pub(super) fn place_of_remote(&self, id: u32, word: Word, first: u32, bytes: &[u8]) {
+        self.memory.write(first, bytes);
+        self.note_blocks(id, word, bytes);
+        let object = self.table.at(id);
+        let promoted = word.moved_to(Kind::Memory, first);
+        let mut state = self.memory.lock();
+        object.batch.store(word.first(), Ordering::Relaxed);
+        object.publish(promoted);
+        state.queue(promoted).push_youngest(&self.table, id);
     }
 
     /// Makes an object that is in the file, and whose bytes are these, one in memory, from block `first` on. The caller has it to
@@ -85,13 +122,11 @@ impl TieredStore {
         self.file.as_ref().is_some_and(FileTier::has_room_for_copies)
     }
 
-    /// Whether a page in memory is in the file, too, as far as can be told.
+    /// Whether a page in memory is in the file or at the remote store, too, as far as can be told.
     pub(crate) fn is_kept(&self, handle: Handle) -> bool {
         match handle.meaning() {
             Meaning::SameFilled(_) => false,
-            Meaning::Object(id) => {
-                self.table.get(id).is_some_and(|object| object.kept.load(Ordering::Relaxed) != NOBODY)
-            }
+            Meaning::Object(id) => self.table.get(id).is_some_and(Object::is_kept),
         }
     }
 
@@ -156,7 +191,7 @@ impl TieredStore {
         })
     }
 
-    /// Lets a page that is in the file, too, leave memory, unless somebody reads it there.
+    /// Lets a page that is in the file or at the remote store, too, leave memory, unless somebody reads it there.
     pub(crate) fn demote(&self, handle: Handle) {
         if let Meaning::Object(id) = handle.meaning()
             && self.is_kept(handle)
@@ -165,28 +200,33 @@ impl TieredStore {
         }
     }
 
-    /// Lets an object in memory go that is in the file, too. Returns the bytes of memory that frees: none if it is not in the
-    /// file, or is being read or moved.
+    /// Lets an object in memory go that is in the file or at the remote store, too. Returns the bytes of memory that frees: none if
+    /// it is in neither, or is being read or moved.
     pub(super) fn leave_memory(&self, state: &mut MemoryState, id: u32) -> u64 {
         let object = self.table.at(id);
-        let (word, kept) = (object.word(), object.kept.load(Ordering::Relaxed));
-        let may_go = kept != NOBODY && word.kind() == Kind::Memory && !word.has(MOVING);
-        if !may_go || !object.replace(word, word.moved_to(Kind::File, kept)) {
+        let word = object.word();
+        let to = match [&object.kept, &object.batch].map(|place| place.load(Ordering::Relaxed)) {
+            [NOBODY, NOBODY] => return 0,
+            [NOBODY, batch] => word.moved_to(Kind::Remote, batch),
+            [kept, _] => word.moved_to(Kind::File, kept),
+        };
+        if word.kind() != Kind::Memory || word.has(MOVING) || !object.replace(word, to) {
             return 0;
         }
         state.queue(word).remove(&self.table, id);
         // What is in a parent's file takes no room in this one, from which objects move on.
-        if kept & THEIRS == 0 {
+        if to.kind() == Kind::File && to.first() & THEIRS == 0 {
             state.filed.push_youngest(&self.table, id);
         }
         object.kept.store(NOBODY, Ordering::Relaxed);
+        object.batch.store(NOBODY, Ordering::Relaxed);
         u64::from(state.pool.release(word.first())) * self.memory.block_bytes() as u64
     }
 
-    /// Lets about a batch of the oldest objects go that are in the file, too. Returns the bytes of memory that frees.
+    /// Lets about a batch of the oldest objects go that are in the file or at the remote store, too. Returns the bytes of memory that frees.
     pub(super) fn leave_for_file(&self) -> u64 {
         let mut freed = 0;
-        if self.file.is_none() {
+        if self.file.is_none() && self.remote.is_none() {
             return freed;
         }
         let mut state = self.memory.lock();

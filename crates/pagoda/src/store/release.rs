@@ -43,6 +43,9 @@ pub(crate) struct Releases {
     /// Entries in all queues: asking whether there is anything to do takes no lock.
     entries: AtomicU64,
     page_bytes: u64,
+    /// The workers take nothing, as if they were not scheduled.
+    #[cfg(test)]
+    pub(crate) are_held: AtomicBool,
 }
 
 /// What freeing took.
@@ -73,7 +76,14 @@ impl Releases {
         let entries_max = queued_max.get() / page as u64 / workers.max(1) as u64;
         let shard = |_| Shard { queue: Lock::new(Queue::new(entries_max)), bell: Bell::default() };
         let shards = (0..workers).map(shard).collect();
-        Self { policy, shards, entries: AtomicU64::new(0), page_bytes: page as u64 }
+        Self {
+            policy,
+            shards,
+            entries: AtomicU64::new(0),
+            page_bytes: page as u64,
+            #[cfg(test)]
+            are_held: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn policy(&self) -> ReleasePolicy {
@@ -132,7 +142,6 @@ impl Releases {
         self.entries.load(Ordering::Acquire)
     }
     /// Checks that no entry and no batch is lost, when nobody is gathering.
-    #[cfg(test)]
     pub(crate) fn assert_whole(&self) {
         self.shards.iter().for_each(|shard| shard.queue.lock().assert_whole(0));
     }
@@ -200,6 +209,10 @@ impl TieredStore {
 
     /// Frees the next piece of a queue. False if there is none.
     fn free_piece(&self, shard: usize, taker: Taker, cpu: &mut u64) -> bool {
+        #[cfg(test)]
+        if taker == Taker::Worker && self.releases().are_held.load(Ordering::Acquire) {
+            return false;
+        }
         let shard = &self.releases().shards[shard];
         let Some(piece) = shard.queue.lock().take(taker, now_us()) else { return false };
         let freed = self.free_runs(piece.runs());

@@ -7,6 +7,7 @@ use pagoda_core::page::BasePage;
 use pagoda_core::release::gather::Gather;
 use pagoda_core::release::queue::{BATCHES, STALL_US};
 use pagoda_linux::testing::redis::RedisServer;
+use pagoda_linux::testing::wait::until;
 use std::time::Duration;
 
 use super::super::RemoteConfig;
@@ -227,4 +228,34 @@ fn what_is_in_the_file_or_at_the_server_is_released_by_every_policy() {
             assert_eq!((usage.file_bytes, usage.remote_bytes), (Bytes::ZERO, Bytes::ZERO), "{policy:?}");
         }
     }
+}
+
+/// Who waits for the store's lock while another holds it: by the account of the owner whose pages are freed.
+#[test]
+fn waiting_for_the_lock_is_entered_in_the_account_of_who_caused_it() {
+    let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(16));
+    let mut number = 0;
+    until("one that had to wait", || {
+        let handles: Vec<Handle> = (0..64).map(|i| fixture.put(number + i).expect("room")).collect();
+        number += 64;
+        assert_eq!(fixture.hand_over(&handles), 0);
+        let held = fixture.store.memory.lock();
+        let begins = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let freeing = scope.spawn(|| {
+                begins.store(true, Ordering::Release);
+                fixture.store.flush_releases();
+            });
+            until("it begins", || begins.load(Ordering::Acquire));
+            std::thread::sleep(Duration::from_millis(5));
+            drop(held);
+            freeing.join().expect("no panic");
+        });
+        fixture.account.released().lock_wait_ns > 0
+    });
+    let [locks, waited] =
+        [Counter::ReleaseLocks, Counter::ReleaseLockWaitNs].map(|counter| fixture.counters.get(counter));
+    assert_eq!(locks, number / 64, "one for each piece");
+    assert_eq!(waited, fixture.account.released().lock_wait_ns);
+    fixture.assert_balanced();
 }

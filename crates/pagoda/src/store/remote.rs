@@ -23,6 +23,7 @@ use pagoda_linux::thread::{now_ns, sleep_us};
 use redis::Value;
 
 use super::file::{BATCH, Batch, checksum};
+use super::objects::NOBODY;
 use super::scratch::PIECE_MAX;
 use super::{GetError, RemoteConfig};
 pub use address::{AddressError, RemoteAddress};
@@ -84,6 +85,14 @@ struct Stray {
     batch: u32,
 }
 
+/// An object that is to be read with others.
+pub(super) struct Wanted {
+    pub id: u32,
+    pub batch: u32,
+    pub sum: u64,
+    pub len: usize,
+}
+
 /// What only the one mover uses.
 struct Writer {
     link: Link,
@@ -110,6 +119,9 @@ pub(super) struct RemoteTier {
     writer: Lock<Writer>,
     readers: [Lock<Link>; READERS],
     keeper: Lock<Keeper>,
+    /// Requests for content.
+    #[cfg(test)]
+    pub reads: AtomicU64,
 }
 
 /// What this owner's things are called there.
@@ -166,6 +178,8 @@ impl RemoteTier {
             }),
             readers: std::array::from_fn(|_| Lock::new(link())),
             keeper: Lock::new(Keeper::new(link(), config.expiry)),
+            #[cfg(test)]
+            reads: AtomicU64::new(0),
         })
     }
 
@@ -185,6 +199,11 @@ impl RemoteTier {
     /// Whether a batch fits the limit.
     pub fn has_room(&self, batch: &Batch) -> bool {
         self.used_bytes() + bytes_of(batch) <= self.limit
+    }
+
+    /// Whether there is room for objects that are in memory, too: seven eighths are taken at most.
+    pub fn has_room_for_copies(&self) -> bool {
+        self.used_bytes() <= self.limit - self.limit / 8
     }
 
     /// Whether nothing is written for a while, because it has failed.
@@ -221,7 +240,8 @@ impl RemoteTier {
     fn write_now(&self, writer: &mut Writer, batch: &mut Batch) -> Result<u32, RemoteError> {
         self.delete_strays(writer)?;
         let number = writer.next;
-        writer.next = writer.next.wrapping_add(1);
+        // All but the one that says that there is none.
+        writer.next = (writer.next + 1) % NOBODY;
         let key = self.names.key(number);
         let mut store = redis::Cmd::with_capacity(2 + 2 * batch.items.len(), BATCH + 16 * batch.items.len());
         store.arg("HSET").arg(&key);
@@ -278,6 +298,8 @@ impl RemoteTier {
         let end = now_ns() + FETCH_NS;
         let mut is_doubted = false;
         loop {
+            #[cfg(test)]
+            self.reads.fetch_add(1, Ordering::Relaxed);
             let outcome = match self.reader(end) {
                 Some(mut link) => {
                     let outcome = self.note(read_once(&mut link, &request, into, end));
@@ -300,6 +322,36 @@ impl RemoteTier {
                 Err(_) => sleep_us(RETRY_US),
             }
         }
+    }
+
+    /// Reads objects by one request, which is tried once: of each its bytes, if they are what was written.
+    pub fn read_many(&self, wanted: &[Wanted]) -> Vec<Option<Vec<u8>>> {
+        let requests: Vec<_> = wanted
+            .iter()
+            .map(|of| {
+                redis::cmd("HGET").arg(self.names.key(of.batch)).arg(&Names::field(of.id, of.batch)).clone()
+            })
+            .collect();
+        let end = deadline_ns();
+        let bytes_most = wanted.iter().map(|of| of.len + 64).sum::<usize>() + SMALL_ANSWER;
+        #[cfg(test)]
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let answers = self.reader(end).and_then(|mut link| {
+            let answers = link.ask(&packed(&requests), wanted.len(), bytes_most, end);
+            // Who wants one of them in earnest asks for it.
+            self.note(answers).ok()
+        });
+        let mut answers = answers.unwrap_or_default().into_iter();
+        let is_right = |of: &Wanted, bytes: &[u8]| {
+            bytes.len() == of.len && self.names.checksum(of.id, of.batch, bytes) == of.sum
+        };
+        wanted
+            .iter()
+            .map(|of| match answers.next() {
+                Some(Value::BulkString(bytes)) if is_right(of, &bytes) => Some(bytes),
+                _ => None,
+            })
+            .collect()
     }
 
     /// A connection that nobody uses, waited for until `end`.

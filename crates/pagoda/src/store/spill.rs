@@ -11,7 +11,7 @@ use pagoda_linux::direct_file::FileError;
 
 use super::file::{Batch, FileTier, Item};
 use super::memory::MemoryState;
-use super::objects::{FREED, Kind, MOVING, NOBODY, QUEUED, Queue};
+use super::objects::{FREED, Kind, MOVING, QUEUED, Queue};
 use super::remote::{RemoteError, RemoteTier};
 use super::{PutError, TieredStore};
 
@@ -170,9 +170,9 @@ impl TieredStore {
         while let Some(id) = at {
             at = Queue::after(&self.table, id);
             let word = self.table.at(id).word();
-            // A reserved one is still being written: as many as there are threads in put. And what is in the file, too, goes
+            // A reserved one is still being written: as many as there are threads in put. And what is in the file or at the server, too, goes
             // without a write when its turn comes.
-            if word.kind() != Kind::Memory || self.table.at(id).kept.load(Ordering::Relaxed) != NOBODY {
+            if word.kind() != Kind::Memory || self.table.at(id).is_kept() {
                 continue;
             }
             if !batch.add(id, word.len()) {

@@ -162,6 +162,35 @@ fn inner_waste_stays_below_15_percent() {
     }
 }
 
+/// After pages of all lengths have come and gone, and every chain of blocks is of what others have left.
+#[test]
+fn waste_stays_below_15_percent_where_pages_come_and_go() {
+    for base in [BasePage::K4, BasePage::K16, BasePage::K64] {
+        let store = TieredStore::open(config(base, Bytes::mib(32), None)).expect("memory");
+        let (mut scratch, mut random) = (Scratch::new(base), Random(7));
+        let mut condenser = store.condenser();
+        let count = (12 << 20) / store.page_bytes();
+        let mut held: Vec<Handle> = Vec::new();
+        for round in 0..6 * count as u64 {
+            if held.len() >= count {
+                store.free(held.swap_remove(random.below(count as u64) as usize));
+            }
+            let percent = [10, 25, 43, 60, 80][random.below(5) as usize];
+            held.push(stored(store.put(&page_of(store.page_bytes(), percent, round), &mut scratch)));
+            if random.below(20) == 0 {
+                store.condense_oldest(&mut condenser, 0);
+            }
+        }
+        store.trim();
+        let usage = store.usage();
+        println!("{base}: {usage:?} {:.1}%", usage.waste_percent());
+        assert!(
+            usage.memory_packed_bytes > Bytes::mib(2) && usage.waste_percent() < 15.0,
+            "{base}: {usage:?}"
+        );
+    }
+}
+
 /// A page of words, as text is: better packed as a whole.
 fn text_of(len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);

@@ -16,6 +16,7 @@ use pagoda_core::size::Bytes;
 use super::super::kernel::{KernelSide, Split};
 use super::super::process::{Cancel, Running};
 use super::super::scratch::Scratch;
+use super::super::stats::median;
 use super::super::worker;
 use super::starter::{start_and_work, warm_for};
 use super::trial::{RATIO, Trial};
@@ -73,6 +74,13 @@ pub struct Killed {
     pub stored_percent: f64,
     pub starter_start_ms: f64,
     pub starter_work_ms: f64,
+}
+
+impl Killed {
+    /// Of the processes, the one in the middle.
+    pub fn gone_p50_ms(&self) -> f64 {
+        median(&self.gone_ms).unwrap_or(0.0)
+    }
 }
 
 /// As many processes as a trial has owners, each with as much.

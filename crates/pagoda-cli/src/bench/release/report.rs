@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use pagoda::ReleasePolicy::{self, Background, OneAtATime, Runs, Workers};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::super::machine::Machine;
-use super::super::stats::{median, middle_of, round};
-use super::figures::{Figures, KernelZram, NeverStored, StarterAlone, StoreFigures, close_ms, gone_ms};
+use super::super::stats::{middle, middle_of, round};
+use super::figures::{Figures, KernelZram, NeverStored, StarterAlone, StoreFigures, gone_ms};
 use super::killed::How;
 use super::quiet::Quiet;
 use super::trial::{Kind, Outcome, Trial};
@@ -51,34 +52,26 @@ pub struct Report {
 pub struct Aging {
     pub stored_percent: [f64; AGING_PERCENT.len()],
     pub close_ms: BTreeMap<&'static str, Vec<f64>>,
+    pub close_ms_spread: BTreeMap<&'static str, Vec<[f64; 2]>>,
 }
 
-/// Medians of the rounds' ratios; of what is extra, and of the kernel's side, ratios of the medians.
-#[derive(Serialize)]
-pub struct Ratios {
-    pub extra_background_vs_one: Option<f64>,
-    pub extra_workers_vs_one: Option<f64>,
-    pub close_background_vs_never_stored: f64,
-    pub close_workers_vs_never_stored: f64,
-    pub close_background_vs_never_stored_spread: [f64; 2],
-    /// Start and work together.
-    pub starter_background_vs_one: f64,
-    pub starter_workers_vs_one: f64,
-    pub starter_one_vs_alone: f64,
-    pub starter_start_background_vs_one: f64,
-    pub starter_start_background_vs_one_spread: [f64; 2],
-    pub starter_work_background_vs_one: f64,
-    pub starter_work_background_vs_one_spread: [f64; 2],
-    pub in_close_background_vs_one: f64,
-    pub in_close_workers_vs_one: f64,
-    pub cpu_runs_vs_one: f64,
-    pub cpu_background_vs_one: f64,
-    pub cpu_workers_vs_one: f64,
-    pub stored_back_background_vs_one: f64,
-    pub stored_back_workers_vs_one: f64,
-    /// In the background, over until the kernel has reaped a killed process with as much in zram.
-    pub close_vs_kernel_zram: Option<f64>,
-    pub kernel_zram_vs_never_swapped: Option<f64>,
+/// A ratio in the middle, and the least and the greatest of the rounds.
+type Ratio = (f64, [f64; 2]);
+
+/// By key, each with its `…_spread`; both are null where a side did not run.
+#[derive(Default, Serialize)]
+#[serde(transparent)]
+pub struct Ratios(BTreeMap<String, Value>);
+
+impl Ratios {
+    fn add(&mut self, key: &str, ratio: Option<Ratio>) {
+        self.0.insert(key.to_owned(), json!(ratio.map(|(middle, _)| middle)));
+        self.0.insert(format!("{key}_spread"), json!(ratio.map(|(_, spread)| spread)));
+    }
+    /// One that is of no round.
+    fn add_of_middles(&mut self, key: &str, ratio: Option<f64>) {
+        self.0.insert(key.to_owned(), json!(ratio));
+    }
 }
 
 /// Why one of them did not run.
@@ -97,8 +90,8 @@ impl Report {
         machine: Machine,
     ) -> Option<Self> {
         let of = |wanted: Kind| Some(&*measured.outcomes.iter().find(|(kind, _)| *kind == wanted)?.1);
-        let (never_ms, _, never_spread) = close_ms(of(Kind::NeverStored)?)?;
-        let figures = |policy| Figures::of(of(Kind::Policy(policy))?, never_ms);
+        let never_stored = of(Kind::NeverStored)?;
+        let figures = |policy| Figures::of(of(Kind::Policy(policy))?, never_stored);
         let [one, runs, background, workers] = ReleasePolicy::ALL.map(figures);
         let (one, runs, background, workers) = (one?, runs?, background?, workers?);
         let alone = of(Kind::StarterAlone)?;
@@ -110,47 +103,53 @@ impl Report {
         let run_kill9 = gone_ms(&run.killed);
         // Where one at a time costs nothing extra there is nothing to compare with.
         let extra = |of: &Figures| (one.extra_ms > 0.0).then(|| round(of.extra_ms / one.extra_ms));
-        let over = |wanted: Kind, base: Kind, pick: fn(&Outcome) -> f64| -> Option<(f64, [f64; 2])> {
+        let over = |wanted: Kind, base: Kind, pick: fn(&Outcome) -> f64| -> Option<Ratio> {
             let rounds: Vec<_> = of(wanted)?.iter().zip(of(base)?).collect();
             middle_of(&rounds, |(wanted, base)| pick(wanted) / pick(base))
         };
-        let policy = |policy| Kind::Policy(policy);
-        let vs_one = |wanted: ReleasePolicy, pick| over(policy(wanted), policy(OneAtATime), pick);
-        let vs_never = |wanted| over(policy(wanted), Kind::NeverStored, Outcome::close_p50_ms);
-        let start = |outcome: &Outcome| outcome.starter_start_ms;
-        let work = |outcome: &Outcome| outcome.starter_work_ms;
-        let cpu = |outcome: &Outcome| outcome.cpu_ms;
-        let in_close = |outcome: &Outcome| outcome.in_close_ms;
-        let stored_back = |outcome: &Outcome| outcome.stored_back_ms;
-        let ratios = Ratios {
-            extra_background_vs_one: extra(&background),
-            extra_workers_vs_one: extra(&workers),
-            close_background_vs_never_stored: vs_never(Background)?.0,
-            close_workers_vs_never_stored: vs_never(Workers)?.0,
-            close_background_vs_never_stored_spread: vs_never(Background)?.1,
-            starter_background_vs_one: vs_one(Background, Outcome::starter_ms)?.0,
-            starter_workers_vs_one: vs_one(Workers, Outcome::starter_ms)?.0,
-            starter_one_vs_alone: over(policy(OneAtATime), Kind::StarterAlone, Outcome::starter_ms)?.0,
-            starter_start_background_vs_one: vs_one(Background, start)?.0,
-            starter_start_background_vs_one_spread: vs_one(Background, start)?.1,
-            starter_work_background_vs_one: vs_one(Background, work)?.0,
-            starter_work_background_vs_one_spread: vs_one(Background, work)?.1,
-            in_close_background_vs_one: vs_one(Background, in_close)?.0,
-            in_close_workers_vs_one: vs_one(Workers, in_close)?.0,
-            cpu_runs_vs_one: vs_one(Runs, cpu)?.0,
-            cpu_background_vs_one: vs_one(Background, cpu)?.0,
-            cpu_workers_vs_one: vs_one(Workers, cpu)?.0,
-            stored_back_background_vs_one: vs_one(Background, stored_back)?.0,
-            stored_back_workers_vs_one: vs_one(Workers, stored_back)?.0,
-            close_vs_kernel_zram: kernel_zram
-                .as_ref()
-                .map(|zram| round(background.close_ms_p50 / zram.kill_ms)),
-            kernel_zram_vs_never_swapped: kernel_zram
-                .as_ref()
-                .map(|zram| round(zram.kill_ms / zram.kill_never_swapped_ms)),
+        let (is_one, is_background) = (Kind::Policy(OneAtATime), Kind::Policy(Background));
+        let mut ratios = Ratios::default();
+        ratios.add_of_middles("extra_background_vs_one", extra(&background));
+        ratios.add_of_middles("extra_workers_vs_one", extra(&workers));
+        let starter_start: fn(&Outcome) -> f64 = |outcome| outcome.starter_start_ms;
+        let starter_work: fn(&Outcome) -> f64 = |outcome| outcome.starter_work_ms;
+        let in_close: fn(&Outcome) -> f64 = |outcome| outcome.in_close_ms;
+        let cpu: fn(&Outcome) -> f64 = |outcome| outcome.cpu_ms;
+        let stored_back: fn(&Outcome) -> f64 = |outcome| outcome.stored_back_ms;
+        ratios.add("cpu_runs_vs_one", over(Kind::Policy(Runs), is_one, cpu));
+        for policy in [Background, Workers] {
+            let (name, kind) = (policy.name(), Kind::Policy(policy));
+            ratios.add(
+                &format!("close_{name}_vs_never_stored"),
+                over(kind, Kind::NeverStored, Outcome::close_p50_ms),
+            );
+            for (figure, pick) in [
+                ("starter", Outcome::starter_ms as fn(&Outcome) -> f64),
+                ("starter_start", starter_start),
+                ("starter_work", starter_work),
+                ("in_close", in_close),
+                ("cpu", cpu),
+                ("stored_back", stored_back),
+            ] {
+                ratios.add(&format!("{figure}_{name}_vs_one"), over(kind, is_one, pick));
+            }
+        }
+        ratios.add("starter_one_vs_alone", over(is_one, Kind::StarterAlone, Outcome::starter_ms));
+        let closes = of(is_background)?;
+        let vs_zram: Vec<_> = closes.iter().zip(&zram.killed).collect();
+        ratios.add(
+            "close_vs_kernel_zram",
+            middle_of(&vs_zram, |(closed, killed)| closed.close_p50_ms() / killed.gone_p50_ms()),
+        );
+        let zram_vs_never: Vec<_> = zram.killed.iter().zip(&never.killed).collect();
+        ratios.add(
+            "kernel_zram_vs_never_swapped",
+            middle_of(&zram_vs_never, |(zram, never)| zram.gone_p50_ms() / never.gone_p50_ms()),
+        );
+        let aged = |times: &[Vec<f64>]| -> (Vec<f64>, Vec<[f64; 2]>) {
+            times.iter().filter_map(|times| middle(times)).unzip()
         };
-        let aged =
-            |times: &Vec<Vec<f64>>| times.iter().filter_map(|times| median(times).map(round)).collect();
+        let aging = || measured.aging.iter().map(|(policy, times)| (policy.name(), aged(times)));
         Some(Self {
             bench: "release",
             owners: trial.owners,
@@ -159,14 +158,15 @@ impl Report {
             stored_percent: trial.stored_percent,
             aging: Aging {
                 stored_percent: AGING_PERCENT,
-                close_ms: measured.aging.iter().map(|(policy, times)| (policy.name(), aged(times))).collect(),
+                close_ms: aging().map(|(policy, (middles, _))| (policy, middles)).collect(),
+                close_ms_spread: aging().map(|(policy, (_, spreads))| (policy, spreads)).collect(),
             },
             policies: ReleasePolicy::ALL
                 .map(ReleasePolicy::name)
                 .into_iter()
                 .zip([one, runs, background, workers])
                 .collect(),
-            never_stored: NeverStored { close_ms_p50: never_ms, close_ms_spread: never_spread },
+            never_stored: NeverStored::of(never_stored)?,
             starter_alone: StarterAlone { start_ms, start_ms_spread, work_ms, work_ms_spread },
             kernel_zram_reason: reason(&[zram, never]),
             kernel_zram,

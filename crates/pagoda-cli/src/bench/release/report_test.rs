@@ -8,6 +8,7 @@ use crate::bench::keys::expect_told;
 use crate::bench::release::KEYS;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use serde_json::json;
 
 fn outcome(close_ms: f64, starter_ms: f64) -> Outcome {
     Outcome {
@@ -24,6 +25,7 @@ fn outcome(close_ms: f64, starter_ms: f64) -> Outcome {
         inline: 9,
         early: 0,
         locks: 10,
+        resident_bytes: 11,
     }
 }
 
@@ -104,6 +106,13 @@ fn json_has_the_documented_keys_and_ratios() {
     }
     assert_eq!(json["never_stored"]["close_ms_p50"], 11.0);
     assert_eq!(json["policies"]["one-at-a-time"]["extra_ms"], 10.0);
+    assert_eq!(json["policies"]["one-at-a-time"]["extra_ms_spread"], json!([10.0, 10.0]));
+    assert_eq!(json["aging"]["close_ms_spread"]["runs"][0], json!([1.0, 3.0]));
+    assert_eq!(json["store"]["fetch_us_spread"], json!([40.0, 40.0]));
+    assert_eq!(
+        (&json["never_stored"]["resident_bytes"], &json["policies"]["runs"]["resident_bytes"]),
+        (&11.into(), &11.into())
+    );
     assert_eq!(json["policies"]["one-at-a-time"]["close_ms_p99"], 22.0);
     let ratios = &json["ratios"];
     assert_eq!(ratios["extra_background_vs_one"], 0.1);
@@ -119,6 +128,7 @@ fn json_has_the_documented_keys_and_ratios() {
         (&ratios["close_vs_kernel_zram"], &ratios["kernel_zram_vs_never_swapped"]),
         (&0.1.into(), &12.0.into())
     );
+    assert_eq!(ratios["close_vs_kernel_zram_spread"], json!([0.1, 0.1]));
     let store = &json["store"];
     assert_eq!((&store["compress_gib_s"], &store["waste_percent"]), (&1.5.into(), &3.5.into()));
     assert_eq!(store["compress_cpu_gib_s"], 1.75);
@@ -145,4 +155,15 @@ fn what_can_not_be_killed_is_null_and_has_a_reason() {
     assert_eq!(json["kernel_zram_reason"], "not root");
     assert_eq!(json["run_kill9_reason"], "no userfaultfd");
     assert!(json["ratios"]["close_vs_kernel_zram"].is_null());
+    assert!(json["ratios"]["close_vs_kernel_zram_spread"].is_null());
+}
+
+/// The middle of differences and of quotients is that of the rounds, and not of their middles.
+#[test]
+fn what_is_extra_is_told_by_round() {
+    let never: Vec<Outcome> = [10.0, 50.0, 12.0].map(|ms| outcome(ms, 1.0)).into();
+    let closed: Vec<Outcome> = [11.0, 51.0, 15.0].map(|ms| outcome(ms, 1.0)).into();
+    let figures = Figures::of(&closed, &never).expect("rounds");
+    assert_eq!((figures.extra_ms, figures.extra_ms_spread), (1.0, [1.0, 3.0]));
+    assert_eq!((figures.close_ms_p99, figures.close_ms_p99_spread), (53.0, [13.0, 53.0]));
 }

@@ -72,7 +72,13 @@ pub struct Outcome {
     pub inline: u64,
     pub early: u64,
     pub locks: u64,
+    /// What the owners had in memory when they were told to close.
+    pub resident_bytes: u64,
 }
+
+/// By how much of it what the owners have in memory may differ from what they are to have: pages that the kernel had only just made
+/// stay where they are.
+const RESIDENT_SHARE: u64 = 50;
 
 impl Outcome {
     /// Of the owners, the one in the middle; 0 where none closed.
@@ -111,7 +117,16 @@ impl Trial {
         for owner in 0..self.owners {
             regions.push(self.filled(&manager, &pages, owner, kind == Kind::NeverStored, cancel)?);
         }
-        let stored = manager.stats().stored_bytes / self.base.bytes() as u64;
+        let before = manager.stats();
+        let (stored, resident_bytes) =
+            (before.stored_bytes / self.base.bytes() as u64, before.resident_bytes);
+        // What is compared are owners that have the same in memory; else the difference would not be what stored pages cost.
+        let expected: u64 = regions.iter().map(|region| self.resident_bytes_of(region)).sum();
+        ensure!(
+            resident_bytes.abs_diff(expected) <= expected / RESIDENT_SHARE,
+            "the owners of {} have {resident_bytes} bytes in memory, and not {expected}",
+            kind.name()
+        );
         let accounts: Vec<Arc<Account>> = regions.iter().map(Region::account).collect();
         let closers = if kind == Kind::StarterAlone { Vec::new() } else { std::mem::take(&mut regions) };
         if self.starter {
@@ -151,10 +166,19 @@ impl Trial {
             inline: sum(|released| released.inline),
             early: sum(|released| released.early),
             locks: stats.release_locks,
+            resident_bytes,
         })
     }
 
-    /// An owner of which so much is stored.
+    /// What an owner is to have in memory before it closes.
+    fn resident_bytes_of(self, region: &Region) -> u64 {
+        let base = self.base.bytes();
+        let stays = (0..region.len() / base).filter(|page| !is_stored(*page, self.stored_percent));
+        (stays.count() * base) as u64
+    }
+
+    /// An owner of which so much is stored; or nothing, if it is `never` to be: then the same pages are discarded, so that the
+    /// same faults have made the same page tables.
     fn filled(
         self,
         manager: &Manager,
@@ -171,19 +195,19 @@ impl Trial {
         let mut content = vec![0; base];
         for page in 0..count {
             look(page)?;
-            if never && is_stored(page, self.stored_percent) {
-                continue;
-            }
             pages.fill(((owner * count + page) * (base / PAGE_BYTES)) as u64, &mut content);
             region.write_at(page * base, &content);
         }
-        if !never {
-            for page in 0..count {
-                look(page)?;
-                if is_stored(page, self.stored_percent) {
-                    region.page_out(page * base, base)?;
-                }
+        let mut at = 0;
+        while at < count {
+            cancel.check()?;
+            let run = (at..count).take_while(|page| is_stored(*page, self.stored_percent)).count();
+            if run > 0 && never {
+                region.discard(at * base, run * base)?;
+            } else if run > 0 {
+                region.page_out(at * base, run * base)?;
             }
+            at += run + 1;
         }
         Ok(region)
     }

@@ -69,6 +69,15 @@ impl RemoteTier {
         }
     }
 
+    /// Renews them whether it is time or not.
+    #[cfg(test)]
+    pub(in crate::store) fn renew_now(&self) {
+        let mut keeper = self.keeper.lock();
+        keeper.renewed_ns = now_ns().saturating_sub(keeper.expiry_ns);
+        drop(keeper);
+        self.renew();
+    }
+
     /// Deletes fields, each an object's number and its batch's. False if that is not certain, or has to wait.
     fn delete(&self, fields: &[(u32, u32)]) -> bool {
         let mut keeper = self.keeper.lock();

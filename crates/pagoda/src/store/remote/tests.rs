@@ -129,6 +129,83 @@ fn what_the_file_does_not_take_goes_to_the_server() {
     assert_eq!((store.usage().objects, store.usage().remote_bytes), (0, Bytes::ZERO));
 }
 
+/// What was only read costs nothing to store again: its field is still there.
+#[test]
+fn what_comes_back_keeps_its_field_and_leaves_again_without_being_sent() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let store = open(&server, Bytes::mib(16));
+    let mut scratch = Scratch::new(BasePage::K64);
+    let mut held = fill(&store, &mut scratch, 60);
+    store.spill(Bytes::ZERO).expect("room");
+    let sent = store.usage().remote_bytes;
+    let next = || store.remote.as_ref().expect("a server").writer.lock().next;
+    let batches = next();
+    for (handle, page) in &held {
+        assert_eq!(store.promote(*handle, &mut scratch), Ok(true));
+        assert!(store.is_in_memory(*handle) && store.is_kept(*handle));
+        assert_holds(&store, &mut scratch, *handle, page);
+    }
+    assert_eq!((store.usage().remote_bytes, fields(&server)), (sent, 60));
+    store.demote(held[0].0);
+    assert!(!store.is_in_memory(held[0].0));
+    store.spill(Bytes::ZERO).expect("nothing is written");
+    let usage = store.usage();
+    assert_eq!((usage.memory_used_bytes, usage.remote_bytes, next()), (Bytes::ZERO, sent, batches));
+    assert_all(&store, &mut scratch, &held);
+    // In both places, in one, and at the server again: all of it is freed.
+    for (handle, _) in &held[..40] {
+        assert_eq!(store.promote(*handle, &mut scratch), Ok(true));
+    }
+    held[..20].iter().for_each(|(handle, _)| store.demote(*handle));
+    held.drain(..).for_each(|(handle, _)| store.free(handle));
+    let usage = store.usage();
+    assert_eq!((usage.objects, usage.memory_used_bytes), (0, Bytes::ZERO));
+    delete_all_gone(&store);
+    assert_eq!((store.usage().remote_bytes, fields(&server)), (Bytes::ZERO, 0));
+    assert_eq!(store.memory.lock().numbers.used, 0);
+}
+
+#[test]
+fn pages_that_follow_each_other_come_by_one_request() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let store = open(&server, Bytes::mib(16));
+    let mut scratch = Scratch::new(BasePage::K64);
+    let held = fill(&store, &mut scratch, 10);
+    store.spill(Bytes::ZERO).expect("room");
+    let remote = store.remote.as_ref().expect("a server");
+    let handles: Vec<Handle> = held.iter().map(|(handle, _)| *handle).collect();
+    assert_eq!(store.promote_together(handles[1], &handles[2..4]), 3);
+    assert_eq!(remote.reads.load(Ordering::Relaxed), 1);
+    assert!(handles[1..4].iter().all(|handle| store.is_in_memory(*handle)));
+    assert!(!store.is_in_memory(handles[0]) && !store.is_in_memory(handles[4]));
+    assert_eq!(store.promote_together(handles[4], &[]), 0, "alone it comes by a request that is tried again");
+    assert_all(&store, &mut scratch, &held[1..4]);
+    // Of what is not right there the others come all the same.
+    ask(&server, redis::cmd("FLUSHALL").clone());
+    assert_eq!(store.promote_together(handles[4], &handles[5..7]), 0);
+    assert_all(&store, &mut scratch, &held[1..4]);
+}
+
+#[test]
+fn where_little_room_is_left_at_the_server_nothing_is_held_twice() {
+    let directory = disk();
+    let Some(server) = RedisServer::start(directory.path(), &[]) else { return };
+    let config = config(address_of(&server), Bytes::mib(16), Bytes::mib(2), EXPIRY);
+    let store = TieredStore::open(config).expect("a server");
+    let mut scratch = Scratch::new(BasePage::K64);
+    let mut held = Vec::new();
+    while store.remote.as_ref().expect("a server").has_room_for_copies() {
+        let page = page_of(64 << 10, 43, held.len() as u64);
+        held.push((stored(store.put(&page, &mut scratch)), page));
+        store.spill(Bytes::ZERO).expect("room");
+    }
+    assert_eq!(store.promote(held[0].0, &mut scratch), Ok(false));
+    assert_eq!(store.promote_together(held[0].0, &[held[1].0]), 0);
+    assert_all(&store, &mut scratch, &held);
+}
+
 #[test]
 fn a_server_that_is_killed_and_started_anew_in_the_middle_loses_nothing() {
     let directory = disk();
