@@ -53,6 +53,7 @@ pub struct Peaks {
     stored_bytes: u64,
     store_memory_bytes: u64,
     spilled_bytes: u64,
+    remote_bytes: u64,
     copied_on_write_bytes: u64,
     /// All gauges at the moment when most was held.
     at_peak: Snapshot,
@@ -64,6 +65,7 @@ impl Peaks {
         self.stored_bytes = self.stored_bytes.max(now.stored_bytes);
         self.store_memory_bytes = self.store_memory_bytes.max(now.store_memory_bytes);
         self.spilled_bytes = self.spilled_bytes.max(now.spilled_bytes);
+        self.remote_bytes = self.remote_bytes.max(now.remote_bytes);
         self.copied_on_write_bytes = self.copied_on_write_bytes.max(now.copied_on_write_bytes);
         if now.held_bytes >= self.at_peak.held_bytes {
             self.at_peak = *now;
@@ -77,6 +79,7 @@ impl Peaks {
         totals.stored_peak_bytes = totals.stored_peak_bytes.max(self.stored_bytes);
         totals.store_memory_peak_bytes = totals.store_memory_peak_bytes.max(self.store_memory_bytes);
         totals.spilled_peak_bytes = totals.spilled_peak_bytes.max(self.spilled_bytes);
+        totals.remote_peak_bytes = totals.remote_peak_bytes.max(self.remote_bytes);
         totals.copied_on_write_peak_bytes = totals.copied_on_write_peak_bytes.max(self.copied_on_write_bytes);
         if self.at_peak.held_bytes > totals.held_peak_bytes {
             totals.held_peak_bytes = self.at_peak.held_bytes;
@@ -149,6 +152,7 @@ mod tests {
             unmanaged_bytes,
             own_bytes: held_bytes / 10,
             copied_on_write_bytes: held_bytes / 20,
+            remote_bytes: held_bytes / 30,
             ..Snapshot::default()
         };
         for look in [held(100, 50, 1), held(300, 60, 2), held(200, 80, 3)] {
@@ -160,7 +164,7 @@ mod tests {
         assert!(at_peak);
         assert_eq!((several.held_peak_bytes, several.unmanaged_at_peak_bytes), (300, 2));
         assert_eq!((several.anon_peak_bytes, several.own_bytes, several.faults), (90, 30, 7));
-        assert_eq!(several.copied_on_write_peak_bytes, 15);
+        assert_eq!((several.copied_on_write_peak_bytes, several.remote_peak_bytes), (15, 10));
         let (one, at_peak) = peaks.complete(Snapshot { processes: 1, held_peak_bytes: 400, ..own });
         assert!(!at_peak);
         assert_eq!((one.held_peak_bytes, one.own_bytes), (400, 0));

@@ -1,8 +1,11 @@
-//! `pagoda bench all` from the outside: asked to end, it leaves nothing.
+//! `pagoda bench all` from the outside: the page that it writes, and that it leaves nothing when it is asked to end.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use html5ever::tendril::TendrilSink;
+use html5ever::{ParseOpts, parse_document};
+use markup5ever_rcdom::RcDom;
 use pagoda_linux::testing::wait::{until, until_ended};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -64,6 +67,33 @@ fn an_interrupted_run_ends_what_it_runs_and_writes_no_page() {
         }
         assert_eq!(std::fs::read_to_string(path).ok().as_deref(), left);
     }
+}
+
+#[test]
+fn the_page_of_a_real_run_has_its_plots_and_the_heat_map() {
+    if !pagoda::userfaultfd_allows_managers() {
+        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
+        return eprintln!(
+            "SKIPPED the page of a real run: this machine offers no userfaultfd with UFFDIO_MOVE"
+        );
+    }
+    let scratch = tempfile::tempdir().expect("a directory");
+    let page = scratch.path().join("report.html");
+    let ran = Command::new(env!("CARGO_BIN_EXE_pagoda"))
+        .args(["bench", "all", "--quick", "--only", "counters", "--html"])
+        .arg(&page)
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && said.contains("counters") && said.contains("measured"), "{said}");
+    let html = std::fs::read_to_string(&page).expect("written");
+    let dom = parse_document(RcDom::default(), ParseOpts::default()).one(html.as_str());
+    assert!(dom.errors.borrow().is_empty(), "{:?}", dom.errors.borrow());
+    // Two of the bench, and the heat map, which is the last.
+    assert_eq!(html.matches("<svg").count(), 3);
+    let heat = html.rsplit("<svg").next().expect("plots");
+    assert!(heat.contains("Faults and evictions by address and time") && heat.contains("<rect"), "{heat}");
+    assert!(!html.contains("class=\"failed\"") && !html.contains("No side of it could run"), "{said}");
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! `pagoda bench release`: its keys, those of its figures that no noise moves, and that it leaves the machine as it was.
 
-use std::cell::RefCell;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pagoda_linux::cgroup::Controller;
-use pagoda_linux::swapfile::{Label, owner};
 use pagoda_linux::testing::skip::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+#[path = "support/bench_left.rs"]
+mod bench_left;
+
+use bench_left::left_by;
 
 /// Only ever reached by a test that fails.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -28,39 +29,6 @@ fn bench() -> Child {
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts")
-}
-
-/// Groups of a bench.
-fn groups(prefix: &str) -> Vec<String> {
-    let names = RefCell::new(Vec::new());
-    if let Ok(controller) = Controller::find() {
-        let look = |name: &str| {
-            names.borrow_mut().extend(name.starts_with(prefix).then(|| name.to_owned()));
-            false
-        };
-        assert!(controller.remove_where(look).expect("listed").is_empty());
-    }
-    names.into_inner()
-}
-
-/// Everything that a bench of this number sets up and has not undone.
-fn left_by(pid: u32) -> Vec<String> {
-    let prefix = format!("pagoda-bench-{pid}-");
-    let mut left = groups(&prefix);
-    let names = |directory: &str| -> Vec<String> {
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    };
-    left.extend(names("/var/tmp").into_iter().filter(|name| name.starts_with(&prefix)));
-    left.extend(names("/sys/block").into_iter().filter(|name| {
-        let node = Path::new("/dev").join(name);
-        name.starts_with("zram") && owner(&node, Label::new("pagoda-bench")) == Some(pid)
-    }));
-    left.extend(names("/proc").into_iter().filter(|number| {
-        let command = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
-        number.parse::<u32>().is_ok() && String::from_utf8_lossy(&command).contains(&prefix)
-    }));
-    left
 }
 
 #[test]

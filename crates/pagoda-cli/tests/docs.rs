@@ -1,10 +1,10 @@
-//! The documentation: its pages are a book, and every command in it and in the READMEs runs.
+//! The documentation: its pages are a book whose links lead somewhere in it, and every command in it and in the READMEs runs.
 //!
 //! A block marked `console` holds commands, each line that begins with `$ `; any other block is no command. A command that
 //! ends with `&` goes on beside the next ones. All commands of a page run in one shell, in a directory of their own, where
-//! `target/release` is that of this build; what Cargo does is left out, but that its examples are there. A block marked `sh`
-//! is one command with placeholders: its options are asked for their help. A block marked `rust` is a part of an example of the
-//! crate `pagoda`, which its documentation tests run.
+//! `target/release` is that of this build; what Cargo does is left out: its examples are run by tests of `pagoda`, all else by
+//! `.ci/run`. A block marked `sh` is one command with placeholders: its options are asked for their help. A block marked `rust`
+//! is a part of an example of the crate `pagoda`, or of a README that is a crate's documentation: documentation tests run both.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,16 @@ fn docs() -> PathBuf {
 }
 
 /// What is read outside of the book, by its path from there.
-const READMES: [&str; 3] = ["../README.md", "../crates/pagoda/README.md", "../crates/pagoda-cli/README.md"];
+const READMES: [&str; 8] = [
+    "../README.md",
+    "../CONTRIBUTING.md",
+    "../crates/pagoda/README.md",
+    "../crates/pagoda-cli/README.md",
+    "../crates/pagoda-core/README.md",
+    "../crates/pagoda-linux/README.md",
+    "../crates/pagoda-migrate/README.md",
+    "../crates/pagoda-preload/README.md",
+];
 
 fn readmes() -> impl Iterator<Item = String> {
     READMES.into_iter().map(str::to_owned)
@@ -35,6 +44,36 @@ fn pages() -> BTreeSet<String> {
     names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md").collect()
 }
 
+/// What only a measurement gives: bounds are told in milliseconds and seconds.
+const MEASURED: [&str; 3] = ["µs", "GiB/s", "MiB/s"];
+
+/// Whether a text tells a number of such a unit.
+fn tells_a_measured_number(text: &str) -> bool {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.windows(2).any(|pair| {
+        let is_number = pair[0].trim_start_matches('(').starts_with(|char: char| char.is_ascii_digit());
+        is_number && MEASURED.iter().any(|unit| pair[1].starts_with(unit))
+    })
+}
+
+#[test]
+fn numbers_stand_beside_what_prints_them_and_with_the_machine() {
+    let mut told = 0;
+    for name in pages().into_iter().chain(readmes()) {
+        let text = prose(&page(&name));
+        for section in text.split("\n#").filter(|section| tells_a_measured_number(section)) {
+            let says_by_what = ["pagoda bench", "ublished", "/tests/"].iter().any(|by| section.contains(by));
+            let heading = section.lines().next().unwrap_or_default();
+            assert!(says_by_what, "{name}, {heading}: which command prints these numbers?");
+            let says_where = ["igures", "AMD EPYC"].iter().any(|machine| text.contains(machine));
+            assert!(says_where, "{name}, {heading}: on which machine?");
+            told += 1;
+        }
+    }
+    assert!(told > 5, "{told} sections");
+    assert!(tells_a_measured_number("it takes (3 µs) here") && !tells_a_measured_number("every 25 ms, µs"));
+}
+
 /// Language and lines of each block of code.
 fn blocks(text: &str) -> Vec<(String, Vec<String>)> {
     let (mut blocks, mut open) = (Vec::new(), None);
@@ -50,23 +89,84 @@ fn blocks(text: &str) -> Vec<(String, Vec<String>)> {
     blocks
 }
 
-/// What each link of a page leads to within the book.
-fn links(text: &str) -> Vec<String> {
+/// A page without its blocks of code.
+fn prose(text: &str) -> String {
+    let mut is_code = false;
+    let lines = text.lines().filter(|line| {
+        let is_fence = line.starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    });
+    lines.map(|line| line.to_owned() + "\n").collect()
+}
+
+/// Where each link of a page leads within the repository: a path, and the name of a heading there or nothing.
+fn links(text: &str) -> Vec<(String, String)> {
+    let text = prose(text);
     let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let own = links.filter(|link| !link.contains("://"));
-    own.map(|link| link.split('#').next().unwrap_or_default().to_owned()).collect()
+    own.map(|link| link.split_once('#').unwrap_or((link, "")))
+        .map(|(path, heading)| (path.to_owned(), heading.to_owned()))
+        .collect()
+}
+
+/// The names by which links find the headings of a page, as mdBook and GitHub make them of what the headings say.
+fn headings(text: &str) -> BTreeSet<String> {
+    let of = |line: &str| {
+        let says = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = says.chars().filter(|char| char.is_alphanumeric() || " _-".contains(*char));
+        kept.map(|char| if char == ' ' { '-' } else { char }).collect()
+    };
+    prose(text).lines().filter(|line| line.starts_with('#')).map(of).collect()
+}
+
+/// Checks that each link of a page leads to a file, and to a heading of it if it names one; within the book to another page of it.
+fn expect_links_to_lead_somewhere(name: &str, is_of_the_book: bool) {
+    let own = docs().join(name);
+    let directory = own.parent().expect("a directory");
+    let book = docs().canonicalize().expect("there");
+    for (path, heading) in links(&page(name)) {
+        let to = if path.is_empty() { own.clone() } else { directory.join(&path) };
+        let to = to.canonicalize().unwrap_or_else(|error| panic!("{name}: {path}: {error}"));
+        assert!(!is_of_the_book || to.starts_with(&book), "{name}: {path} is not in the book");
+        if !heading.is_empty() {
+            let there = headings(&fs::read_to_string(&to).expect("a page"));
+            assert!(there.contains(&heading), "{name}: {path} has no heading {heading}: {there:?}");
+        }
+    }
 }
 
 #[test]
 fn every_page_is_in_the_book_and_every_link_leads_somewhere() {
-    let summary: BTreeSet<String> = links(&page("SUMMARY.md")).into_iter().collect();
+    let summary: BTreeSet<String> = links(&page("SUMMARY.md")).into_iter().map(|(path, _)| path).collect();
     assert_eq!(summary, pages());
+    pages().iter().for_each(|name| expect_links_to_lead_somewhere(name, true));
+    readmes().for_each(|name| expect_links_to_lead_somewhere(&name, false));
+}
+
+#[test]
+fn links_are_looked_at_with_their_headings_and_not_in_code() {
+    let text =
+        "## What `it` asks for, and why\n[a](b.md#libraries) [c](https://d)\n```text\n# no [e](f)\n```\n";
+    assert_eq!(links(text), [("b.md".to_owned(), "libraries".to_owned())]);
+    assert_eq!(headings(text), BTreeSet::from(["what-it-asks-for-and-why".to_owned()]));
+}
+
+#[test]
+fn source_files_that_pages_name_are_there() {
+    let mut named = 0;
     for name in pages() {
-        let directory = docs().join(&name).parent().expect("a directory").to_owned();
-        for link in links(&page(&name)) {
-            assert!(directory.join(&link).exists(), "{name}: {link}");
+        for code in prose(&page(&name)).split('`').skip(1).step_by(2) {
+            let is_path =
+                code.starts_with("pagoda") && code.contains("/src/") && !code.contains(['*', ' ', '{']);
+            if is_path {
+                let file = docs().join("../crates").join(code);
+                assert!(file.exists(), "{name}: there is no {code}");
+                named += 1;
+            }
         }
     }
+    assert!(named > 40, "{named} files");
 }
 
 /// The commands of a page, without what Cargo does: a first one may build before it runs.
@@ -79,17 +179,29 @@ fn commands(name: &str) -> Vec<String> {
         match command.split_once("--example ") {
             Some((cargo, example)) if cargo.starts_with("cargo run --release -p pagoda ") => {
                 let example = example.split(' ').next().unwrap_or_default();
-                let file = docs().join(format!("../crates/pagoda/examples/{example}.rs"));
-                assert!(file.exists(), "{name}: there is no example {example}");
+                let runs = format!("runs_and_says(\"{example}\"");
+                let tests = ["examples.rs", "migrate/example.rs"];
+                let tests = tests.map(|file| page(&format!("../crates/pagoda/tests/{file}")));
+                assert!(tests.iter().any(|test| test.contains(&runs)), "{name}: no test runs {example}");
             }
-            _ if command == "cargo test --release --workspace" => {}
-            _ => {
-                assert!(!command.starts_with("cargo "), "{name}: who runs `{command}`?");
-                commands.push(command.to_owned());
+            _ if command.starts_with("cargo ") => {
+                assert!(is_run_before_a_change_is_taken(command), "{name}: who runs `{command}`?");
             }
+            _ => commands.push(command.to_owned()),
         }
     }
     commands
+}
+
+/// Whether `.ci/run` has this command of Cargo's, perhaps with more options.
+fn is_run_before_a_change_is_taken(command: &str) -> bool {
+    let mut words = command.split(' ').filter(|word| *word != "--");
+    let [Some(_), Some(does)] = [words.next(), words.next()] else { return false };
+    let asked: Vec<&str> = words.collect();
+    page("../.ci/run").lines().any(|line| {
+        let Some((_, ran)) = line.split_once(&format!("cargo {does} ")) else { return false };
+        asked.iter().all(|word| ran.split(' ').any(|other| other == *word))
+    })
 }
 
 #[test]
@@ -118,15 +230,26 @@ fn every_command_runs() {
         if let Some(why) = cannot_manage() {
             return pagoda_linux::testing::skip::skip("the commands of the documentation", why);
         }
-        let printed = run(&name, &commands);
+        let (printed, errors) = run(&name, &commands);
         // The READMEs say what their commands print.
         let says = name.ends_with("README.md");
         for sum in printed.lines().filter(|line| says && line.ends_with("  -")) {
             assert!(page(&name).contains(sum), "{name}: {printed}");
         }
+        for (_, shown) in blocks(&page(&name)).iter().filter(|(language, _)| says && language == "text") {
+            let rows = rows_of(shown.iter().map(String::as_str));
+            assert!(!rows.is_empty() && rows == rows_of(errors.lines()), "{name}: {shown:?}\n{errors}");
+        }
         ran += commands.len();
     }
     assert!(ran > 20, "{ran} commands");
+}
+
+/// The names of the rows of the first table of `pagoda run`, but of those that only some runs have.
+fn rows_of<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let table = lines.skip_while(|line| !line.starts_with("pagoda: ")).skip(1);
+    let rows = table.map_while(|line| line.strip_prefix("  ")?.get(..14));
+    rows.map(str::trim).filter(|row| *row != "waited").collect()
 }
 
 #[test]
@@ -136,7 +259,7 @@ fn the_options_of_commands_with_placeholders_are_right() {
         for (_, lines) in blocks(&page(&name)).into_iter().filter(|(language, _)| language == "sh") {
             let command = lines.join("\n");
             let options = command.split(" -- ").next().expect("a command");
-            let printed = run(&name, &[format!("{options} --help")]);
+            let (printed, _) = run(&name, &[format!("{options} --help")]);
             assert!(printed.contains("Usage: pagoda"), "{name}: {options}\n{printed}");
             asked += 1;
         }
@@ -162,7 +285,7 @@ fn rust_of_the_documentation_is_a_part_of_examples_that_are_tested() {
         statements(documented)
     });
     let mut found = 0;
-    for name in pages().into_iter().chain(readmes()) {
+    for name in pages().into_iter().chain(readmes().filter(|name| !is_documentation_of_a_crate(name))) {
         for (_, lines) in
             blocks(&page(&name)).into_iter().filter(|(language, _)| language.starts_with("rust"))
         {
@@ -177,6 +300,15 @@ fn rust_of_the_documentation_is_a_part_of_examples_that_are_tested() {
     assert!(found > 2, "{found} blocks");
 }
 
+/// Whether a README stands in its crate's documentation, all of it, so that its Rust is run by itself.
+fn is_documentation_of_a_crate(name: &str) -> bool {
+    let source = docs().join(name).with_file_name("src").join("lib.rs");
+    let is_included = fs::read_to_string(source)
+        .is_ok_and(|source| source.contains("#[doc = include_str!(\"../README.md\")]"));
+    assert!(!is_included || !page(name).contains("```rust,no_run"), "{name}: it is only compiled");
+    is_included
+}
+
 fn cannot_manage() -> Option<String> {
     let output =
         pagoda().args(["run", "--quiet", "--memory", "64M", "--", "true"]).output().expect("it runs");
@@ -187,8 +319,8 @@ fn pagoda() -> Command {
     Command::new(env!("CARGO_BIN_EXE_pagoda"))
 }
 
-/// What they print.
-fn run(name: &str, commands: &[String]) -> String {
+/// What they print on standard output and on standard error.
+fn run(name: &str, commands: &[String]) -> (String, String) {
     let scratch = tempfile::tempdir().expect("a directory");
     let own = Path::new(env!("CARGO_BIN_EXE_pagoda")).parent().expect("a directory");
     fs::create_dir(scratch.path().join("target")).expect("made");
@@ -209,5 +341,6 @@ fn run(name: &str, commands: &[String]) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
 }

@@ -77,6 +77,24 @@ fn wait_for(child: &mut Child, line: &str) -> BufReader<std::process::ChildStdou
     panic!("it did not say {line}: {text}{output:?}");
 }
 
+/// Looks at the run as its user would: what lies at the server is shown, and is part of what the store takes.
+fn expect_top_to_show(run: u32) {
+    let top = ["top", "--json", "--interval", "0.1", &run.to_string()].map(str::to_owned);
+    until("top shows what lies at the server", || {
+        let output = Command::new(env!("CARGO_BIN_EXE_pagoda")).args(&top).output().expect("pagoda starts");
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let tree = &told["trees"][0];
+        let number = |key: &str| tree[key].as_f64().unwrap_or_else(|| panic!("{key}: {told}"));
+        if number("remote_bytes") <= FILL as f64 / 2.0 {
+            return false;
+        }
+        let takes = number("store_memory_bytes") + number("spilled_bytes") + number("remote_bytes");
+        let ratio = number("stored_bytes") / takes;
+        assert!((number("compression") - ratio).abs() < 1e-9, "{told}");
+        true
+    });
+}
+
 fn can_run() -> bool {
     let probed = pagoda_linux::probe::can_run();
     if let Err(why) = &probed {
@@ -97,6 +115,9 @@ fn a_program_whose_memory_is_at_a_server_reads_it_right_or_is_ended() {
         let stats = scratch.path().join("stats.json");
         let mut child = begin(&format!("redis://{}", server.address()), &stats, None);
         let said = wait_for(&mut child, "filled");
+        if stays_dead {
+            expect_top_to_show(child.id());
+        }
         server.kill();
         let stdin = child.stdin.take().expect("piped");
         std::io::Write::write_all(&mut &stdin, b"\n").expect("it reads");

@@ -263,6 +263,8 @@ mod tests {
         writer[511].store(9, Ordering::Relaxed);
         let look = WordFile::open(&path, 600).expect("open");
         assert_eq!(look.read(510, 3).expect("read"), [0, 9, 0]);
+        let flags = rustix::fs::fcntl_getfl(&look.file).expect("flags");
+        assert_eq!(flags & OFlags::RWMODE, OFlags::RDONLY, "who looks can change nothing");
         let why = |path: &Path, words| WordFile::open(path, words).err().expect("refused").to_string();
         assert!(why(&path, 1200).contains("another length"));
         let (link, pipe, open) = (dir.path().join("link"), dir.path().join("pipe"), dir.path().join("open"));

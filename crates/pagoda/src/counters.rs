@@ -182,6 +182,23 @@ impl Counters {
         let at = kind as usize * latency::BUCKETS + latency::index_of(ns);
         self.words.latencies()[at].fetch_add(1, Ordering::Relaxed);
     }
+    /// Counts one fault that was served: all that is counted of every fault, whatever it did. `pagoda bench counters` times this.
+    #[inline]
+    pub fn count_fault(&self, kind: FaultKind, took_ns: u64) {
+        self.add(Counter::Faults, 1);
+        self.add(Counter::FaultServiceNs, took_ns);
+        self.took(kind, took_ns);
+        let (of, also) = match kind {
+            FaultKind::Zero => (Counter::FaultsZero, None),
+            FaultKind::Huge => (Counter::FaultsZero, Some(Counter::FaultsHuge)),
+            FaultKind::Staged => (Counter::FaultsStaged, None),
+            FaultKind::Stored => (Counter::FaultsStored, None),
+            FaultKind::Spilled => (Counter::FaultsStored, Some(Counter::FaultsSpilled)),
+            FaultKind::Spurious => (Counter::FaultsSpurious, None),
+        };
+        self.add(of, 1);
+        also.into_iter().for_each(|counter| self.add(counter, 1));
+    }
     /// Reads the histograms once.
     #[must_use]
     pub fn latencies(&self) -> Latencies {

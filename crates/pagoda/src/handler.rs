@@ -163,23 +163,11 @@ impl Engine {
         served
     }
 
-    /// Counts a fault that was served, once, whatever tries it took. `pagoda bench counters` times what is done here.
+    /// Counts a fault that was served, once, whatever tries it took.
     fn note_served(&self, fault: Fault, kind: FaultKind) {
         let now_ns = now_ns();
         let took_ns = now_ns.saturating_sub(fault.since_ns);
-        self.counters.add(Counter::Faults, 1);
-        self.counters.add(Counter::FaultServiceNs, took_ns);
-        self.counters.took(kind, took_ns);
-        let (of, also) = match kind {
-            FaultKind::Zero => (Counter::FaultsZero, None),
-            FaultKind::Huge => (Counter::FaultsZero, Some(Counter::FaultsHuge)),
-            FaultKind::Staged => (Counter::FaultsStaged, None),
-            FaultKind::Stored => (Counter::FaultsStored, None),
-            FaultKind::Spilled => (Counter::FaultsStored, Some(Counter::FaultsSpilled)),
-            FaultKind::Spurious => (Counter::FaultsSpurious, None),
-        };
-        self.counters.add(of, 1);
-        also.into_iter().for_each(|counter| self.counters.add(counter, 1));
+        self.counters.count_fault(kind, took_ns);
         if let Some(trace) = &self.trace {
             trace.fault(kind, fault.address, now_ns, took_ns);
         }

@@ -57,7 +57,7 @@
 //! building the manager needs `/dev/userfaultfd`, `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`.
 //!
 //! With [`serve_in_thread`](ManagerBuilder::serve_in_thread) each fault is served in the thread that has it, in a handler of
-//! SIGBUS, in a quarter of the time; system calls fail the same way.
+//! SIGBUS, in a part of the time (`docs/figures.md`); system calls fail the same way.
 //!
 //! # What blocks, and what can end the process
 //! An access to a page that is out blocks its thread until the page is back: some tens of microseconds from memory,

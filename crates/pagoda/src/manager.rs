@@ -146,8 +146,7 @@ impl ManagerBuilder {
     }
     /// Shows the manager to `pagoda top` of the same user, which finds a file of some OS pages in `XDG_RUNTIME_DIR`, `/dev/shm` or the
     /// directory for temporary files: this process with the manager's figures, the 16 largest regions, and how their migrations
-    /// get on. A thread of its own writes what it sees there ten times a second, in well below a millisecond each; that somebody reads
-    /// it costs nothing. The file goes with the manager. What a process leaves that ends without dropping it is passed over.
+    /// get on. A thread of its own writes what it sees there ten times a second; that somebody reads it costs nothing. The file goes with the manager. What a process leaves that ends without dropping it is passed over.
     #[must_use]
     pub fn publish(mut self, yes: bool) -> Self {
         self.publishes = yes;
@@ -351,7 +350,7 @@ impl Manager {
     }
 
     /// Returns when everything that closed regions had in the store is freed, and frees it itself as far as no worker has
-    /// begun. What is closed meanwhile is waited for, too. Blocks as long as that takes: about a millisecond for 100 MiB.
+    /// begun. What is closed meanwhile is waited for, too. Blocks as long as that takes.
     pub fn flush_releases(&self) {
         self.shared.engine.store.flush_releases();
     }

@@ -41,6 +41,15 @@ pub struct AllArgs {
     /// The page to write
     #[arg(long, value_name = "FILE")]
     html: PathBuf,
+    /// Of all benches only these, for tests
+    #[arg(long, value_name = "NAME", hide = true)]
+    only: Vec<String>,
+}
+
+impl AllArgs {
+    fn benches(&self) -> impl Iterator<Item = &'static Entry> {
+        BENCHES.iter().filter(|entry| self.only.is_empty() || self.only.iter().any(|name| name == entry.name))
+    }
 }
 
 /// Runs `pagoda bench all`. Exit status 1 if a bench failed.
@@ -50,7 +59,7 @@ pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
     // Before anything is measured for nothing. What it holds stays until there is something to write.
     let writable = OpenOptions::new().write(true).create(true).truncate(false).open(&args.html);
     let mut file = writable.with_context(|| format!("opening {}", args.html.display()))?;
-    let (heat, outcomes) = match run_all(&program, args.quick) {
+    let (heat, outcomes) = match run_all(&program, args) {
         Ok(all) => all,
         Err(error) => {
             if is_new {
@@ -79,30 +88,45 @@ pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The heat map, and every bench.
-fn run_all(program: &Path, quick: bool) -> anyhow::Result<(String, Vec<Outcome>)> {
+fn run_all(program: &Path, args: &AllArgs) -> anyhow::Result<(String, Vec<Outcome>)> {
     let cancel = Cancel::on_signals()?;
-    let progress = progress()?;
-    let deadline = Instant::now() + QUICK;
+    let progress = progress(args.benches().count())?;
+    let deadline = args.quick.then(|| Instant::now() + QUICK);
     progress.set_message("trace");
     let heat = traced::figure(program, &cancel)?;
-    let mut outcomes = Vec::new();
-    for entry in &BENCHES {
-        progress.set_message(entry.name);
-        let limit = if quick { deadline.saturating_duration_since(Instant::now()) } else { FULL };
+    let command = |entry: &Entry| {
         let mut command = Command::new(program);
-        command.args(["bench", entry.name, "--json"]).args(quick.then_some("--quick"));
-        outcomes.push(outcome(command, entry, limit, &cancel)?);
-        progress.inc(1);
-    }
+        command.args(["bench", entry.name, "--json"]).args(args.quick.then_some("--quick"));
+        command
+    };
+    let outcomes = run_benches(args.benches(), deadline, command, &progress, &cancel)?;
     progress.finish_and_clear();
     Ok((heat, outcomes))
 }
 
-fn progress() -> anyhow::Result<ProgressBar> {
+/// One bench after the other; all of them by the deadline, if there is one.
+fn run_benches(
+    benches: impl Iterator<Item = &'static Entry>,
+    deadline: Option<Instant>,
+    command: impl Fn(&Entry) -> Command,
+    progress: &ProgressBar,
+    cancel: &Cancel,
+) -> anyhow::Result<Vec<Outcome>> {
+    let one = |entry: &'static Entry| {
+        progress.set_message(entry.name);
+        let limit = deadline.map_or(FULL, |at| at.saturating_duration_since(Instant::now()));
+        let outcome = outcome(command(entry), entry, limit, cancel);
+        progress.inc(1);
+        outcome
+    };
+    benches.map(one).collect()
+}
+
+fn progress(benches: usize) -> anyhow::Result<ProgressBar> {
     // Drawn on standard error, and there only if that is a terminal.
     let style = ProgressStyle::with_template("{msg} {spinner} bench {pos} of {len} done, {elapsed} gone")
         .context("the progress bar's template")?;
-    let progress = ProgressBar::new(BENCHES.len() as u64).with_style(style);
+    let progress = ProgressBar::new(benches as u64).with_style(style);
     progress.enable_steady_tick(Duration::from_secs(1));
     Ok(progress)
 }
@@ -204,6 +228,19 @@ mod tests {
         let why = finish(shell(&script), Duration::from_millis(300), &Cancel::default()).expect("run").err();
         assert!(why.is_some_and(|why| why.contains("did not end")));
         assert!(undone.exists());
+    }
+
+    #[test]
+    fn benches_that_hang_are_all_ended_by_the_deadline_and_told() {
+        let hangs = |_: &Entry| shell("exec sleep 3600");
+        let deadline = Some(Instant::now() + Duration::from_millis(300));
+        let (bar, cancel) = (ProgressBar::hidden(), Cancel::default());
+        let outcomes = run_benches(BENCHES.iter(), deadline, hangs, &bar, &cancel).expect("run");
+        assert_eq!(outcomes.len(), BENCHES.len());
+        for Outcome { entry, json, failure, .. } in outcomes {
+            let told = failure.is_some_and(|why| why.contains("did not end within"));
+            assert!(json.is_none() && told, "{}", entry.name);
+        }
     }
 
     #[test]

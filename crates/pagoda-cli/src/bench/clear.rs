@@ -64,7 +64,8 @@ Keys of the JSON, medians of the rounds:
   anon_w_seq                  by processes, each with llc_bytes_per_process and area_bytes_per_process: kernel_thp_gib_s, and
                               ascending_gib_s, converge_gib_s, reverse_in_page_gib_s, neighbourhood_gib_s, streaming_gib_s, over
                               ascending ratio_converge_vs_ascending, ratio_reverse_in_page_vs_ascending,
-                              ratio_neighbourhood_vs_ascending, ratio_streaming_vs_ascending; best, and ratio_best_vs_kernel
+                              ratio_neighbourhood_vs_ascending, ratio_streaming_vs_ascending, ratio_kernel_thp_vs_ascending; best, and
+                              ratio_best_vs_kernel
   thrashers, llc_bytes, cycled_bytes, clock_ns, cached_kernel, streaming_kernel, rounds  what was run, and how this processor clears";
 
 /// What to measure.

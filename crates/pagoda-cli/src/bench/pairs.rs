@@ -33,6 +33,7 @@ pub enum Missing {
 /// One figure of all pairs, not rounded.
 pub struct Compared {
     pub native: f64,
+    pub native_spread: [f64; 2],
     pub managed: f64,
     /// Managed over native, of pairs: for times above 1 is slower.
     pub ratio: f64,
@@ -82,6 +83,7 @@ impl<S> Pairs<S> {
         let ratios: Vec<f64> = both.map(|(native, managed)| figure(managed) / figure(native)).collect();
         Some(Compared {
             native: median_of(&self.native, &figure)?,
+            native_spread: spread(&self.native.iter().map(&figure).collect::<Vec<_>>())?,
             managed: median_of(&self.managed, &figure)?,
             ratio: median(&ratios)?,
             ratio_spread: spread(&ratios)?,

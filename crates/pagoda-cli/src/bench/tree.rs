@@ -98,6 +98,7 @@ struct Calls {
 #[derive(Default, Serialize)]
 struct Outcome {
     native_s: Option<f64>,
+    native_s_spread: Option<[f64; 2]>,
     /// With 1.2 times the native peak.
     pagoda_s: Option<f64>,
     ratio: Option<f64>,
@@ -257,6 +258,7 @@ impl Bench<'_> {
         let compared = pairs.compare(|sample| sample.seconds).context("no pair counts")?;
         let mut outcome = Outcome {
             native_s: Some(round(compared.native)),
+            native_s_spread: Some(compared.native_spread.map(round)),
             pagoda_s: Some(round(compared.managed)),
             ratio: Some(round(compared.ratio)),
             ratio_spread: Some(compared.ratio_spread.map(round)),

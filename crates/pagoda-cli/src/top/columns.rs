@@ -108,7 +108,7 @@ const fn column(title: &'static str, width: u16, rank: u8, value: fn(&Row) -> Va
 }
 
 /// All of them, in the order in which they stand.
-pub static COLUMNS: [Column; 24] = [
+pub static COLUMNS: [Column; 25] = [
     column("PID", 7, 0, |row| Value::Number(row.pid.into())),
     column("NAME", 17, 0, |row| Value::Text(row.name.clone())),
     column("STATUS", 9, 9, |row| Value::Text(row.status.to_owned())),
@@ -120,19 +120,20 @@ pub static COLUMNS: [Column; 24] = [
     column("STORED", 9, 4, |row| Value::Bytes(row.stored_bytes)),
     column("MEMORY", 9, 11, |row| Value::Bytes(row.store_memory_bytes)),
     column("FILE", 9, 12, |row| Value::Bytes(row.spilled_bytes)),
+    column("REMOTE", 9, 13, |row| Value::Bytes(row.remote_bytes)),
     column("RATIO", 5, 7, |row| Value::Ratio(row.compression)),
     column("FAULTS/s", 8, 5, |row| rate(row, |rates| rates.faults_s)),
-    column("ZERO/s", 7, 13, |row| rate(row, |rates| rates.faults_zero_s)),
-    column("STAGED/s", 8, 14, |row| rate(row, |rates| rates.faults_staged_s)),
-    column("STORED/s", 8, 15, |row| rate(row, |rates| rates.faults_stored_s)),
-    column("WAITED/s", 8, 16, |row| rate(row, |rates| rates.faults_throttled_s)),
-    column("p50 us", 7, 17, |row| us(row, |us| us.p50)),
+    column("ZERO/s", 7, 14, |row| rate(row, |rates| rates.faults_zero_s)),
+    column("STAGED/s", 8, 15, |row| rate(row, |rates| rates.faults_staged_s)),
+    column("STORED/s", 8, 16, |row| rate(row, |rates| rates.faults_stored_s)),
+    column("WAITED/s", 8, 17, |row| rate(row, |rates| rates.faults_throttled_s)),
+    column("p50 us", 7, 18, |row| us(row, |us| us.p50)),
     column("p99 us", 7, 6, |row| us(row, |us| us.p99)),
-    column("p99.9 us", 8, 18, |row| us(row, |us| us.p999)),
-    column("ZERO us", 12, 19, |row| us_of(row, |us| us.zero)),
-    column("STAGED us", 12, 20, |row| us_of(row, |us| us.staged)),
-    column("STORED us", 12, 21, |row| us_of(row, |us| us.stored)),
-    column("SPILLED us", 12, 22, |row| us_of(row, |us| us.spilled)),
+    column("p99.9 us", 8, 19, |row| us(row, |us| us.p999)),
+    column("ZERO us", 12, 20, |row| us_of(row, |us| us.zero)),
+    column("STAGED us", 12, 21, |row| us_of(row, |us| us.staged)),
+    column("STORED us", 12, 22, |row| us_of(row, |us| us.stored)),
+    column("SPILLED us", 12, 23, |row| us_of(row, |us| us.spilled)),
 ];
 
 /// Those that there is room for in `width` characters, with one between each two.

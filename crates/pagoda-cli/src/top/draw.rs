@@ -157,11 +157,14 @@ fn in_words(line: &Line) -> Vec<TextLine<'static>> {
         bytes(row.base_page_bytes),
     );
     let ratio = row.compression.map_or_else(String::new, |ratio| format!(", {ratio:.1}:1"));
+    let (memory, file) = (bytes(row.store_memory_bytes), bytes(row.spilled_bytes));
+    let places = match row.remote_bytes {
+        0 => format!(" in {memory} of memory and {file} of file"),
+        remote => format!(": memory {memory}, file {file}, remote {}", bytes(remote)),
+    };
     let stored = format!(
-        "stored {} in {} of memory and {} of file{ratio}; to release {}",
+        "stored {}{places}{ratio}; to release {}",
         bytes(row.stored_bytes),
-        bytes(row.store_memory_bytes),
-        bytes(row.spilled_bytes),
         bytes(row.release_queued_bytes),
     );
     let lines = [String::new(), held, resident, stored, words::free(row)].into_iter();

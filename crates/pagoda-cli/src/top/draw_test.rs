@@ -23,6 +23,7 @@ fn member(pid: u32, name: &str, mib: u64) -> Row {
         stored_bytes: (3 * mib) << 20,
         store_memory_bytes: (mib << 20) / 4,
         spilled_bytes: (mib << 20) / 2,
+        remote_bytes: 0,
         compression: Some(4.0),
         ready_bytes: 256 << 10,
         free_bytes: 3 << 20,
@@ -119,7 +120,7 @@ fn a_usual_terminal_shows_the_most_important_columns_and_the_selected_line_in_wo
 
 #[test]
 fn a_wide_terminal_shows_all_columns() {
-    assert_shows(&pressed("s"), 257, 17, WIDE);
+    assert_shows(&pressed("s"), 267, 17, WIDE);
 }
 
 #[test]
@@ -199,6 +200,18 @@ fn a_region_that_is_selected_is_told_with_its_migration() {
 }
 
 #[test]
+fn what_lies_at_a_remote_store_is_told_of_the_selected_line() {
+    let mut groups = groups();
+    groups[1].tree.remote_bytes = 3 << 30;
+    let shown = text(&screen(80, 17, &groups, &[], &State::default()));
+    let line = "stored 6 GiB: memory 512 MiB, file 1 GiB, remote 3 GiB, 4.0:1; to release 64 KiB";
+    assert!(shown.lines().any(|shown| shown == line), "{shown}");
+    let wide = text(&screen(267, 17, &groups, &[], &State::default()));
+    let row = wide.lines().find(|line| line.contains("4100 python3")).expect("its line");
+    assert!(row.contains("    512MiB      1GiB      3GiB   4.0 "), "{row}");
+}
+
+#[test]
 fn any_size_is_drawn() {
     for (width, height) in [(1, 1), (2, 40), (200, 1), (7, 3), (400, 100)] {
         let buffer = screen(width, height, &groups(), &["a reason".to_owned()], &pressed("vvv"));
@@ -269,12 +282,12 @@ q quit  s/S order  r reverse  / filter  f freeze  arrows select
 ";
 const WIDE: &str = "\
 pagoda top  2 trees, 3 processes  every 1 s  by HELD down
-    PID NAME              STATUS        SHARE      ANON      HELD  RESIDENT    STAGED    STORED    MEMORY      FILE RATIO FAULTS/s  ZERO/s STAGED/s STORED/s WAITED/s  p50 us  p99 us p99.9 us      ZERO us    STAGED us    STORED us   SPILLED us
-   4100 python3           tree           2GiB      2GiB      8GiB      1GiB    128MiB      6GiB    512MiB      1GiB   4.0     1234      34      200     1000        0    21.5    88.0    12400      4.5/9.0    11.0/40.0    21.5/80.0     144/9216
-   4101   python3         managed      2.0GiB    2.0GiB    8.0GiB 1023.5MiB  127.9MiB    6.0GiB  511.8MiB 1023.5MiB   4.0        -       -        -        -        -       -       -        -            -            -            -            -
-   4000 sort              tree          64MiB     64MiB    256MiB     32MiB      4MiB    192MiB     16MiB     32MiB   4.0     1234      34      200     1000        0    21.5    88.0    12400      4.5/9.0    11.0/40.0    21.5/80.0     144/9216
-   4001   sort            managed       60MiB     60MiB    240MiB     30MiB    3.8MiB    180MiB     15MiB     30MiB   4.0     1234      34      200     1000        0    21.5    88.0    12400      4.5/9.0    11.0/40.0    21.5/80.0     144/9216
-   4002   sh              managed        2MiB      2MiB      8MiB      1MiB    128KiB      6MiB    512KiB      1MiB   4.0        -       -        -        -        -       -       -        -            -            -            -            -
+    PID NAME              STATUS        SHARE      ANON      HELD  RESIDENT    STAGED    STORED    MEMORY      FILE    REMOTE RATIO FAULTS/s  ZERO/s STAGED/s STORED/s WAITED/s  p50 us  p99 us p99.9 us      ZERO us    STAGED us    STORED us   SPILLED us
+   4100 python3           tree           2GiB      2GiB      8GiB      1GiB    128MiB      6GiB    512MiB      1GiB        0B   4.0     1234      34      200     1000        0    21.5    88.0    12400      4.5/9.0    11.0/40.0    21.5/80.0     144/9216
+   4101   python3         managed      2.0GiB    2.0GiB    8.0GiB 1023.5MiB  127.9MiB    6.0GiB  511.8MiB 1023.5MiB        0B   4.0        -       -        -        -        -       -       -        -            -            -            -            -
+   4000 sort              tree          64MiB     64MiB    256MiB     32MiB      4MiB    192MiB     16MiB     32MiB        0B   4.0     1234      34      200     1000        0    21.5    88.0    12400      4.5/9.0    11.0/40.0    21.5/80.0     144/9216
+   4001   sort            managed       60MiB     60MiB    240MiB     30MiB    3.8MiB    180MiB     15MiB     30MiB        0B   4.0     1234      34      200     1000        0    21.5    88.0    12400      4.5/9.0    11.0/40.0    21.5/80.0     144/9216
+   4002   sh              managed        2MiB      2MiB      8MiB      1MiB    128KiB      6MiB    512KiB      1MiB        0B   4.0        -       -        -        -        -       -       -        -            -            -            -            -
 
 4100 python3: budget 2 GiB, claimed 2 GiB, anonymous 2 GiB, without Pagoda 8 GiB
 resident 1 GiB, staged 128 MiB, unmanaged 100 KiB, own 1 MiB, base page 64 KiB

@@ -64,7 +64,9 @@ pub struct Row {
     pub store_memory_bytes: u64,
     /// Of the store's file.
     pub spilled_bytes: u64,
-    /// What is stored over what it takes; null if nothing is stored.
+    /// At the remote store, as it is stored.
+    pub remote_bytes: u64,
+    /// What is stored over what it takes of all three; null if nothing is stored.
     pub compression: Option<f64>,
     pub ready_bytes: u64,
     pub free_bytes: u64,
@@ -215,7 +217,8 @@ impl Rates {
 
 impl Row {
     fn of(pid: u32, name: &str, status: &'static str, counters: &Snapshot) -> Self {
-        let takes = counters.store_memory_bytes.saturating_add(counters.spilled_bytes);
+        let beyond_memory = counters.spilled_bytes.saturating_add(counters.remote_bytes);
+        let takes = counters.store_memory_bytes.saturating_add(beyond_memory);
         let stores = counters.stored_bytes > 0 && takes > 0;
         Self {
             pid,
@@ -232,6 +235,7 @@ impl Row {
             stored_bytes: counters.stored_bytes,
             store_memory_bytes: counters.store_memory_bytes,
             spilled_bytes: counters.spilled_bytes,
+            remote_bytes: counters.remote_bytes,
             compression: stores.then(|| counters.stored_bytes as f64 / takes as f64),
             ready_bytes: counters.ready_bytes,
             free_bytes: counters.free_bytes,

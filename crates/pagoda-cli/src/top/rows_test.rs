@@ -69,6 +69,12 @@ fn rates_are_what_was_added_between_two_looks() {
 }
 
 #[test]
+fn what_lies_at_a_remote_store_is_shown_and_counts_in_the_ratio() {
+    let row = Row::of(1, "", "", &Snapshot { remote_bytes: 100 << 20, ..busy() });
+    assert_eq!((row.remote_bytes, row.compression), (100 << 20, Some(2.0)));
+}
+
+#[test]
 fn without_an_earlier_look_or_faults_there_is_no_rate_and_nothing_stored_has_no_ratio() {
     let now = look(Instant::now(), 5, &[], &[100]);
     assert_eq!(groups(None, &now)[0].tree.rates, None);

@@ -62,7 +62,8 @@ Keys of the JSON; what can't be had is null, and why, or a key that ends so, say
   map_touch_16mib_ratio_vs_thp  by side: that of 16 MiB over kernel_thp, the median of the rounds; the published figure is of this
   open2close_gib_s            by side: a file opened, read into fresh memory, added up and closed
   redis                       by redis-benchmark over TCP on loopback, of kernel_4k, kernel_thp, pagoda_64k and pagoda_2m: get_ops and
-                              set_ops with 64 requests on their way, p50_ms of a GET alone; ratio_vs_thp of GET; keys
+                              set_ops with 64 requests on their way, p50_ms of a GET alone; ratio_vs_thp of GET; keys;
+                              get_ratio_vs_4k by side: get_ops over those of kernel_4k, the median of the rounds
   sv39                        what the published geometry saves, computed and not measured: table_bytes_4k, table_bytes_64k and
                               tlb_reach_ratio
   buffer_bytes, random_loads, rounds  what was run";
@@ -201,6 +202,8 @@ impl Report {
         let density_sweep = sweep::density_medians(&densities);
         let break_even_density = sweep::break_even(&density_sweep).map(round);
         let no_mthp = no_mthp.map(|why| ("kernel_mthp64k", why));
+        let (map_touch_16mib_ratio_vs_thp, map_touch_16mib_ratio_vs_thp_spread) =
+            report::ratios_vs_thp(&times, sweep_mib);
         let by_size = |rounds: &Vec<Vec<f64>>| {
             (0..sweep_mib.len()).map(|size| median_of(rounds, |round| round[size]).map(round)).collect()
         };
@@ -213,7 +216,8 @@ impl Report {
             break_even_why: break_even_density.is_none().then_some("64 KiB took longer at every density"),
             density_sweep,
             sweep_mib: sweep_mib.to_vec(),
-            map_touch_16mib_ratio_vs_thp: report::ratios_vs_thp(&times, sweep_mib),
+            map_touch_16mib_ratio_vs_thp,
+            map_touch_16mib_ratio_vs_thp_spread,
             map_touch_us: Group::of(times.iter().map(|(name, rounds)| (*name, by_size(rounds))), no_mthp),
             open2close_gib_s: Group::of(
                 rates.iter().map(|(name, rates)| (*name, median(rates).map(round))),

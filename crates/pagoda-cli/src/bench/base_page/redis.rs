@@ -29,6 +29,7 @@ use super::super::stats::{median_of, round};
 use super::super::warm;
 use super::super::worker;
 use super::Setup;
+use super::report::{Ratios, ratios};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const VALUE_BYTES: usize = 512;
@@ -59,6 +60,9 @@ pub struct Redis {
     pub sides: BTreeMap<&'static str, Option<Figures>>,
     /// GET of `pagoda_64k` over `kernel_thp`.
     pub ratio_vs_thp: Option<f64>,
+    /// GET of each side over `kernel_4k`, by rounds.
+    pub get_ratio_vs_4k: BTreeMap<&'static str, f64>,
+    pub get_ratio_vs_4k_spread: BTreeMap<&'static str, [f64; 2]>,
     pub keys: u64,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub why: BTreeMap<&'static str, String>,
@@ -73,7 +77,7 @@ pub fn steps(rounds: usize) -> u64 {
 pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Redis> {
     let keys = if setup.quick { 20_000 } else { 600_000 };
     let mut redis = Redis { keys, ..Redis::default() };
-    let mut samples: BTreeMap<&str, Vec<Figures>> = BTreeMap::new();
+    let mut samples: BTreeMap<&'static str, Vec<Figures>> = BTreeMap::new();
     let need = Bytes::new(keys * (VALUE_BYTES as u64 + KEY_BYTES));
     for number in 0..=setup.rounds {
         for side in SIDES {
@@ -103,9 +107,19 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Redis> {
         };
         redis.sides.insert(side, figures());
     }
+    samples.retain(|side, _| !redis.why.contains_key(side));
+    (redis.get_ratio_vs_4k, redis.get_ratio_vs_4k_spread) = get_ratios(&samples);
     let get = |side| redis.sides[side].map(|figures| figures.get_ops);
     redis.ratio_vs_thp = get("pagoda_64k").zip(get("kernel_thp")).map(|(ours, thp)| round(ours / thp));
     Ok(redis)
+}
+
+/// What each side serves over what the kernel's small pages do in the same round.
+fn get_ratios(samples: &BTreeMap<&'static str, Vec<Figures>>) -> Ratios {
+    let get = |rounds: &Vec<Figures>| rounds.iter().map(|figures| figures.get_ops).collect::<Vec<_>>();
+    let all: BTreeMap<_, _> = samples.iter().map(|(side, rounds)| (*side, get(rounds))).collect();
+    let Some(small) = all.get("kernel_4k") else { return Ratios::default() };
+    ratios(all.iter().map(|(side, ops)| (*side, ops.as_slice())), small)
 }
 
 struct Bench<'a> {
@@ -343,6 +357,16 @@ mod tests {
         assert_eq!(figures_of("INCR", csv), None);
         // Of an old version, which prints no header.
         assert_eq!(figures_of("GET", "\"GET\",\"20\"\n"), None);
+    fn requests_are_compared_with_those_of_the_same_round() {
+        let figures = |get_ops| Figures { get_ops, set_ops: 1.0, p50_ms: 1.0 };
+        let mut samples = BTreeMap::from([
+            ("kernel_4k", vec![figures(100.0), figures(50.0), figures(80.0)]),
+            ("pagoda_64k", vec![figures(150.0), figures(100.0), figures(80.0)]),
+        ]);
+        let (ratios, spreads) = get_ratios(&samples);
+        assert_eq!((ratios["pagoda_64k"], spreads["pagoda_64k"]), (1.5, [1.0, 2.0]));
+        samples.remove("kernel_4k");
+        assert_eq!(get_ratios(&samples), Ratios::default());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use pagoda_core::page::BasePage;
 use serde::Serialize;
 
 use super::super::machine::Machine;
-use super::super::stats::{median, round};
+use super::super::stats::middle;
 use super::pattern::Pattern;
 use super::redis::Redis;
 use super::rows::{Row, SideRows};
@@ -66,6 +66,7 @@ pub struct Report {
     pub map_touch_us: Group<Vec<f64>>,
     /// Mapping and touching 16 MiB by side, over the kernel's huge pages.
     pub map_touch_16mib_ratio_vs_thp: BTreeMap<&'static str, f64>,
+    pub map_touch_16mib_ratio_vs_thp_spread: BTreeMap<&'static str, [f64; 2]>,
     pub open2close_gib_s: Group<f64>,
     pub redis: Redis,
     pub sv39: Sv39,
@@ -94,19 +95,26 @@ impl<T> Group<T> {
     }
 }
 
-/// Of the times of each round by size, in MiB: 16 MiB over what the kernel's huge pages took in the same round. Medians.
-pub fn ratios_vs_thp(
-    times: &BTreeMap<&'static str, Vec<Vec<f64>>>,
-    sweep_mib: &[u64],
-) -> BTreeMap<&'static str, f64> {
-    let (Some(at), Some(thp)) = (sweep_mib.iter().position(|mib| *mib == 16), times.get("kernel_thp")) else {
-        return BTreeMap::new();
+/// Ratios by side, and their spreads.
+pub type Ratios = (BTreeMap<&'static str, f64>, BTreeMap<&'static str, [f64; 2]>);
+
+/// What each side had in each round, over what another had in the same: medians and spreads.
+pub fn ratios<'a>(sides: impl Iterator<Item = (&'static str, &'a [f64])>, over: &[f64]) -> Ratios {
+    let ratio = |(side, rounds): (&'static str, &'a [f64])| {
+        let ratios: Vec<f64> = rounds.iter().zip(over).map(|(of, over)| of / over).collect();
+        let (ratio, spread) = middle(&ratios)?;
+        Some(((side, ratio), (side, spread)))
     };
-    let ratio = |rounds: &Vec<Vec<f64>>| {
-        let ratios: Vec<f64> = rounds.iter().zip(thp).map(|(us, thp)| us[at] / thp[at]).collect();
-        median(&ratios).map(round)
-    };
-    times.iter().filter_map(|(side, rounds)| Some((*side, ratio(rounds)?))).collect()
+    sides.filter_map(ratio).unzip()
+}
+
+/// Of the times of each round by size, in MiB: 16 MiB over what the kernel's huge pages took in the same round.
+pub fn ratios_vs_thp(times: &BTreeMap<&'static str, Vec<Vec<f64>>>, sweep_mib: &[u64]) -> Ratios {
+    let Some(at) = sweep_mib.iter().position(|mib| *mib == 16) else { return Ratios::default() };
+    let of_size = |rounds: &Vec<Vec<f64>>| rounds.iter().map(|us| us[at]).collect::<Vec<f64>>();
+    let of_16_mib: BTreeMap<_, _> = times.iter().map(|(side, rounds)| (*side, of_size(rounds))).collect();
+    let Some(thp) = of_16_mib.get("kernel_thp") else { return Ratios::default() };
+    ratios(of_16_mib.iter().map(|(side, us)| (*side, us.as_slice())), thp)
 }
 
 impl FaultAround {
@@ -149,8 +157,9 @@ mod tests {
             ("kernel_thp", vec![vec![1.0, 100.0], vec![1.0, 1000.0], vec![1.0, 200.0]]),
             ("pagoda", vec![vec![9.0, 25.0], vec![9.0, 260.0], vec![9.0, 48.0]]),
         ]);
-        let ratios = ratios_vs_thp(&times, &[4, 16]);
+        let (ratios, spreads) = ratios_vs_thp(&times, &[4, 16]);
         assert_eq!(ratios, BTreeMap::from([("kernel_thp", 1.0), ("pagoda", 0.25)]));
-        assert!(ratios_vs_thp(&times, &[4, 64]).is_empty());
+        assert_eq!(spreads, BTreeMap::from([("kernel_thp", [1.0; 2]), ("pagoda", [0.24, 0.26])]));
+        assert!(ratios_vs_thp(&times, &[4, 64]).0.is_empty());
     }
 }

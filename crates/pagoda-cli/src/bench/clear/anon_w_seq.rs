@@ -51,8 +51,13 @@ pub struct Row {
     /// By rounds, as all ratios are: above 1 the order is faster than clearing from the beginning.
     pub ratio_converge_vs_ascending: f64,
     pub ratio_reverse_in_page_vs_ascending: f64,
+    pub ratio_reverse_in_page_vs_ascending_spread: [f64; 2],
     pub ratio_neighbourhood_vs_ascending: f64,
+    pub ratio_neighbourhood_vs_ascending_spread: [f64; 2],
     pub ratio_streaming_vs_ascending: f64,
+    pub ratio_streaming_vs_ascending_spread: [f64; 2],
+    pub ratio_kernel_thp_vs_ascending: f64,
+    pub ratio_kernel_thp_vs_ascending_spread: [f64; 2],
     /// The order with the highest rate.
     pub best: &'static str,
     pub ratio_best_vs_kernel: f64,
@@ -176,8 +181,14 @@ impl Row {
         };
         let rate = |side| median(&of(side)).map(round);
         let order = |order| rate(Side::Order(order));
-        let versus_ascending = |order| ratios(Side::Order(order), Side::Order(Order::Ascending));
-        let ratio = |order| median(&versus_ascending(order)).map(round_down);
+        let versus_ascending = |side| {
+            let ratios = ratios(side, Side::Order(Order::Ascending));
+            Some((round_down(median(&ratios)?), spread(&ratios)?.map(round_down)))
+        };
+        let ratio = |order| versus_ascending(Side::Order(order));
+        let (converge, reverse_in_page) = (ratio(Order::Converge)?, ratio(Order::ReverseInPage)?);
+        let (neighbourhood, streaming) = (ratio(Order::Neighbourhood)?, ratio(Order::Streaming)?);
+        let kernel = versus_ascending(Side::Kernel)?;
         let best = Order::ALL.map(|order| (median(&of(Side::Order(order))).unwrap_or(0.0), order));
         let (_, best) = best.into_iter().max_by(|(one, _), (other, _)| one.total_cmp(other))?;
         let best_vs_kernel = ratios(Side::Order(best), Side::Kernel);
@@ -192,14 +203,19 @@ impl Row {
             reverse_in_page_gib_s: order(Order::ReverseInPage)?,
             neighbourhood_gib_s: order(Order::Neighbourhood)?,
             streaming_gib_s: order(Order::Streaming)?,
-            ratio_converge_vs_ascending: ratio(Order::Converge)?,
-            ratio_reverse_in_page_vs_ascending: ratio(Order::ReverseInPage)?,
-            ratio_neighbourhood_vs_ascending: ratio(Order::Neighbourhood)?,
-            ratio_streaming_vs_ascending: ratio(Order::Streaming)?,
+            ratio_converge_vs_ascending: converge.0,
+            ratio_reverse_in_page_vs_ascending: reverse_in_page.0,
+            ratio_reverse_in_page_vs_ascending_spread: reverse_in_page.1,
+            ratio_neighbourhood_vs_ascending: neighbourhood.0,
+            ratio_neighbourhood_vs_ascending_spread: neighbourhood.1,
+            ratio_streaming_vs_ascending: streaming.0,
+            ratio_streaming_vs_ascending_spread: streaming.1,
+            ratio_kernel_thp_vs_ascending: kernel.0,
+            ratio_kernel_thp_vs_ascending_spread: kernel.1,
             best: name(best),
             ratio_best_vs_kernel: round_down(median(&best_vs_kernel)?),
             ratio_best_vs_kernel_spread: spread(&best_vs_kernel)?.map(round_down),
-            ratio_converge_vs_ascending_spread: spread(&versus_ascending(Order::Converge))?.map(round_down),
+            ratio_converge_vs_ascending_spread: converge.1,
         })
     }
 }
@@ -228,6 +244,8 @@ mod tests {
         let row = Row::of(&setup, 8, Bytes::mib(64), &rounds).expect("a row");
         assert_eq!((row.ratio_converge_vs_ascending, row.kernel_thp_gib_s), (0.5, 6.0));
         assert_eq!((row.best, row.ratio_best_vs_kernel), ("streaming", 1.5));
+        assert_eq!((row.ratio_kernel_thp_vs_ascending, row.ratio_streaming_vs_ascending), (0.8, 1.2));
+        assert_eq!(row.ratio_kernel_thp_vs_ascending_spread, [0.8, 0.8], "by rounds");
         assert_eq!((row.llc_bytes_per_process, row.rounds), (4 << 20, 2));
         rounds.clear();
         assert!(Row::of(&setup, 8, Bytes::mib(64), &rounds).is_none());

@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::Setup;
 use super::thrash::Thrashers;
 use crate::bench::process::Cancel;
-use crate::bench::stats::{median, round};
+use crate::bench::stats::{median, round, spread};
 use crate::bench::turns::turns;
 
 /// Frames of a round: as many as are kept ready at most.
@@ -36,20 +36,26 @@ const SUSTAINED: usize = 10;
 /// How long the program waits for the first frames that are cleared ahead.
 const AHEAD_MOST: Duration = Duration::from_secs(5);
 
-/// Microseconds from touch to return, medians.
+/// Microseconds from touch to return, medians; spreads are the least and the greatest of the rounds' medians.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Fault {
     /// One OS page, without huge pages.
     pub kernel_4k_us: f64,
+    pub kernel_4k_us_spread: [f64; 2],
     /// One huge page.
     pub kernel_thp_us: f64,
+    pub kernel_thp_us_spread: [f64; 2],
     /// A huge frame, cleared within the fault.
     pub pagoda_us: f64,
+    pub pagoda_us_spread: [f64; 2],
     /// A huge frame that was ready.
     pub pagoda_prezeroed_us: f64,
+    pub pagoda_prezeroed_us_spread: [f64; 2],
     /// The same two, served in the thread that touches.
     pub in_thread_us: f64,
+    pub in_thread_us_spread: [f64; 2],
     pub in_thread_prezeroed_us: f64,
+    pub in_thread_prezeroed_us_spread: [f64; 2],
     pub ratio_vs_thp: f64,
     pub ratio_prezeroed_vs_thp: f64,
     pub ratio_in_thread_vs_thp: f64,
@@ -215,6 +221,13 @@ fn middle(times: &[f64]) -> f64 {
     round(median(times).unwrap_or(f64::NAN))
 }
 
+/// The least and the greatest median of so many rounds, each of which has as many times as any other.
+fn of_rounds(times: &[f64], rounds: usize) -> [f64; 2] {
+    let of_each = (times.len() / rounds.max(1)).max(1);
+    let medians: Vec<f64> = times.chunks_exact(of_each).filter_map(median).collect();
+    spread(&medians).map_or([f64::NAN; 2], |both| both.map(round))
+}
+
 fn content() -> Vec<u8> {
     (0..HUGE_FRAME).map(|i| (i % 251) as u8 + 1).collect()
 }
@@ -264,14 +277,21 @@ pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Fault, Prezero
     cleared.check_cleared(setup.rounds)?;
     in_thread.check_cleared(setup.rounds)?;
     let touch = |side: &Side| middle(&side.times.touch_us);
+    let touch_spread = |side: &Side| of_rounds(&side.times.touch_us, setup.rounds);
     let ratio = |side: &Side| round(touch(side) / kernel_thp_us);
     let fault = Fault {
         kernel_4k_us: middle(&small.touch_us),
+        kernel_4k_us_spread: of_rounds(&small.touch_us, setup.rounds),
         kernel_thp_us,
+        kernel_thp_us_spread: of_rounds(&thp.touch_us, setup.rounds),
         pagoda_us: touch(cleared),
+        pagoda_us_spread: touch_spread(cleared),
         pagoda_prezeroed_us: touch(ready),
+        pagoda_prezeroed_us_spread: touch_spread(ready),
         in_thread_us: touch(in_thread),
+        in_thread_us_spread: touch_spread(in_thread),
         in_thread_prezeroed_us: touch(in_thread_ready),
+        in_thread_prezeroed_us_spread: touch_spread(in_thread_ready),
         ratio_vs_thp: ratio(cleared),
         ratio_prezeroed_vs_thp: ratio(ready),
         ratio_in_thread_vs_thp: ratio(in_thread),
@@ -299,6 +319,13 @@ fn await_ready(manager: &Manager) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_spread_is_that_of_the_medians_of_rounds() {
+        assert_eq!(of_rounds(&[9.0, 1.0, 2.0, 3.0, 5.0, 4.0], 2), [2.0, 4.0]);
+        assert_eq!(of_rounds(&[7.0], 1), [7.0, 7.0]);
+        assert!(of_rounds(&[], 3)[0].is_nan());
+    }
 
     #[test]
     fn frames_that_are_cleared_ahead_are_measured_beside_thrashers_too() {

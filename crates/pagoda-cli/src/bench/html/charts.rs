@@ -43,15 +43,19 @@ impl<'a> Bars<'a> {
         self
     }
     /// The number at a path and the spread at `path_spread`, where a percentile has none of its own.
-    fn figure(mut self, side: Side, label: impl Into<String>, path: &str) -> Self {
+    fn figure(self, side: Side, label: impl Into<String>, path: &str) -> Self {
+        self.figure_of(side, label, path, &format!("{}_spread", path.trim_end_matches("_p50")))
+    }
+    /// The number at a path and the spread at another, where figures by name have spreads by name.
+    fn figure_of(mut self, side: Side, label: impl Into<String>, path: &str, spread_path: &str) -> Self {
         if let Some(value) = number(self.json, path) {
-            let spread = spread(self.json, &format!("{}_spread", path.trim_end_matches("_p50")));
+            let spread = spread(self.json, spread_path);
             self.bars.push(Bar { label: label.into(), side, value, spread });
         }
         self
     }
-    /// One number over another.
-    fn ratio(mut self, side: Side, label: impl Into<String>, path: &str, over: &str) -> Self {
+    /// One count over another: of what has no spread.
+    fn ratio_of_counts(mut self, side: Side, label: impl Into<String>, path: &str, over: &str) -> Self {
         if let (Some(value), Some(over)) = (number(self.json, path), number(self.json, over))
             && over > 0.0
         {
@@ -140,11 +144,10 @@ pub fn clear(json: &Value) -> Vec<Chart> {
     let rows = json.pointer("/anon_w_seq").and_then(Value::as_array);
     for row in rows.into_iter().flatten() {
         let processes = row.pointer("/processes").and_then(Value::as_u64).unwrap_or(0);
-        let over = "/ascending_gib_s";
         let bars = Bars::of(row)
             .known(Side::Published, "converge, 72 processes, 36 cores", 1.283)
             .known(Side::Baseline, "ascending", 1.0)
-            .ratio(Side::Kernel, "the kernel's huge pages", "/kernel_thp_gib_s", over)
+            .figure(Side::Kernel, "the kernel's huge pages", "/ratio_kernel_thp_vs_ascending")
             .figure(Side::Pagoda, "converge (the published order)", "/ratio_converge_vs_ascending")
             .figure(Side::Pagoda, "reverse in each page", "/ratio_reverse_in_page_vs_ascending")
             .figure(Side::Pagoda, "neighbourhood", "/ratio_neighbourhood_vs_ascending")
@@ -196,7 +199,9 @@ pub fn release(json: &Value) -> Vec<Chart> {
         .known(Side::Published, "a camera's preview, 8 GB phone", 205.0 / 352.0)
         .known(Side::Baseline, "one at a time", 1.0)
         .figure(Side::Pagoda, "in the background", "/ratios/starter_background_vs_one")
-        .figure(Side::Pagoda, "in the background, more workers", "/ratios/starter_workers_vs_one");
+        .figure(Side::Pagoda, "in the background, more workers", "/ratios/starter_workers_vs_one")
+        .figure(Side::Pagoda, "in the background, the start", "/ratios/starter_start_background_vs_one")
+        .figure(Side::Pagoda, "in the background, its work", "/ratios/starter_work_background_vs_one");
     let of = |key: &str| {
         POLICIES.iter().fold(Bars::of(json), |bars, (policy, side)| {
             bars.figure(*side, *policy, &format!("/policies/{policy}/{key}"))

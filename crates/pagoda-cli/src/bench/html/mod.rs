@@ -66,7 +66,7 @@ pub fn page(about: &About, outcomes: &[Outcome], heat: &str) -> String {
         if about.quick { "a quick run: one pair or round each, for a first look" } else { "a full run" };
     let mut page = format!(
         "<h1>Pagoda on this machine</h1>\n<p>{}</p>\n<p>pagoda {}, {}, {run}. Every figure is a median; the line across a bar goes from the least to the \
-         greatest.</p>\n",
+         greatest of the rounds. Bars without one are counts, percentiles, and what was run once.</p>\n",
         escaped(&about.machine),
         escaped(about.version),
         escaped(&about.when),

@@ -104,11 +104,15 @@ struct Live {
     downtime_ms: f64,
     downtime_ms_spread: [f64; 2],
     total_ms: f64,
+    total_ms_spread: [f64; 2],
     /// The same with all of it owed: how long nobody could write, the longest read at the destination before all was there, and
     /// when it was, from when the destination could begin.
     postcopy_downtime_ms: f64,
+    postcopy_downtime_ms_spread: [f64; 2],
     max_fault_us: f64,
+    max_fault_us_spread: [f64; 2],
     fully_resident_ms: f64,
+    fully_resident_ms_spread: [f64; 2],
 }
 
 #[derive(Serialize)]
@@ -244,6 +248,12 @@ impl Report {
         let limit = median(limits)?;
         let (stored_gib_s, stored_gib_s_spread) = middle_of(stored, gib_s)?;
         let (live_downtime_ms, live_downtime_ms_spread) = middle_of(live, downtime_ms)?;
+        let (live_total_ms, live_total_ms_spread) = middle_of(live, total_ms)?;
+        let (postcopy_downtime_ms, postcopy_downtime_ms_spread) = middle_of(late, downtime_ms)?;
+        let (max_fault_us, max_fault_us_spread) =
+            middle_of(late, |outcome| outcome.arrived.max_fault_us as f64)?;
+        let (fully_resident_ms, fully_resident_ms_spread) =
+            middle_of(late, |outcome| outcome.arrived.owed_us as f64 / 1e3)?;
         Some(Self {
             bench: "migrate",
             memory_bytes: setting.memory.get(),
@@ -265,10 +275,14 @@ impl Report {
                 rounds: median_of(live, |outcome| f64::from(outcome.moved.pace.rounds))?,
                 downtime_ms: live_downtime_ms,
                 downtime_ms_spread: live_downtime_ms_spread,
-                total_ms: round(median_of(live, total_ms)?),
-                postcopy_downtime_ms: round(median_of(late, downtime_ms)?),
-                max_fault_us: median_of(late, |outcome| outcome.arrived.max_fault_us as f64)?,
-                fully_resident_ms: round(median_of(late, |outcome| outcome.arrived.owed_us as f64 / 1e3)?),
+                total_ms: live_total_ms,
+                total_ms_spread: live_total_ms_spread,
+                postcopy_downtime_ms,
+                postcopy_downtime_ms_spread,
+                max_fault_us,
+                max_fault_us_spread,
+                fully_resident_ms,
+                fully_resident_ms_spread,
             },
             stored: Stored {
                 packed_pages: median_of(stored, |outcome| outcome.moved.counts.packed_pages as f64)? as u64,

@@ -117,6 +117,7 @@ fn json_has_the_documented_keys_and_ratios() {
     let ratios = &json["ratios"];
     assert_eq!(ratios["extra_background_vs_one"], 0.1);
     assert_eq!(ratios["starter_background_vs_one"], 0.75);
+    assert_eq!(ratios["starter_workers_vs_one_spread"], serde_json::json!([0.5, 0.5]));
     assert_eq!(ratios["starter_work_background_vs_one_spread"], serde_json::json!([0.75, 0.75]));
     assert_eq!(ratios["close_background_vs_never_stored"], 1.091);
     assert_eq!(ratios["cpu_workers_vs_one"], 0.525);

@@ -19,7 +19,7 @@ use crate::bench::kernel::{KernelSide, Split};
 use crate::bench::process::{Cancel, Running};
 use crate::bench::redis_client::{self, Client, name};
 use crate::bench::scratch::Scratch;
-use crate::bench::stats::{median, median_of, round, spread};
+use crate::bench::stats::{middle, middle_of, round};
 use crate::bench::turns::turns;
 use crate::bench::{Plan, pagoda_run, warm};
 
@@ -44,18 +44,26 @@ const SIDES: [&str; 4] = ["native", "pagoda", "pagoda, enough memory", "kernel"]
 #[derive(Default, Serialize)]
 pub struct Bgsave {
     pub native_ops: Option<f64>,
+    pub native_ops_spread: Option<[f64; 2]>,
     pub pagoda_ops: Option<f64>,
+    pub pagoda_ops_spread: Option<[f64; 2]>,
     /// Under Pagoda, in milliseconds.
     pub p99_ms: Option<f64>,
+    pub p99_ms_spread: Option<[f64; 2]>,
     /// How far the tree's peak was above the budget, in MiB.
     pub budget_exceeded_mib: Option<f64>,
     pub native_p99_ms: Option<f64>,
+    pub native_p99_ms_spread: Option<[f64; 2]>,
     /// Under the kernel with the same total memory: a memory group and zram.
     pub kernel_ops: Option<f64>,
+    pub kernel_ops_spread: Option<[f64; 2]>,
     pub kernel_p99_ms: Option<f64>,
+    pub kernel_p99_ms_spread: Option<[f64; 2]>,
     /// Under Pagoda where memory suffices: with 1.2 times the native peak.
     pub enough_ops: Option<f64>,
+    pub enough_ops_spread: Option<[f64; 2]>,
     pub enough_p99_ms: Option<f64>,
+    pub enough_p99_ms_spread: Option<[f64; 2]>,
     pub enough_bytes: Option<u64>,
     /// Native requests a second over those, by rounds: above 1 Pagoda is slower.
     pub ratio: Option<f64>,
@@ -131,18 +139,22 @@ impl Bgsave {
     ) {
         let of = |side: usize, pick: fn(&Sample) -> f64| {
             let none_failed = failed[side].is_none();
-            median_of(&samples[side], pick).filter(|_| none_failed).map(round)
+            middle_of(&samples[side], pick).filter(|_| none_failed).unzip()
         };
-        let [native, half, enough, kernel] = [0, 1, 2, 3].map(|side| of(side, |sample| sample.ops));
-        (self.native_ops, self.pagoda_ops, self.enough_ops, self.kernel_ops) = (native, half, enough, kernel);
-        let [native, half, enough, kernel] = [0, 1, 2, 3].map(|side| of(side, |sample| sample.p99_ms));
-        (self.native_p99_ms, self.p99_ms, self.enough_p99_ms, self.kernel_p99_ms) =
-            (native, half, enough, kernel);
+        let ops = |side| of(side, |sample| sample.ops);
+        (self.native_ops, self.native_ops_spread) = ops(0);
+        (self.pagoda_ops, self.pagoda_ops_spread) = ops(1);
+        (self.enough_ops, self.enough_ops_spread) = ops(2);
+        (self.kernel_ops, self.kernel_ops_spread) = ops(3);
+        let p99_ms = |side| of(side, |sample| sample.p99_ms);
+        (self.native_p99_ms, self.native_p99_ms_spread) = p99_ms(0);
+        (self.p99_ms, self.p99_ms_spread) = p99_ms(1);
+        (self.enough_p99_ms, self.enough_p99_ms_spread) = p99_ms(2);
+        (self.kernel_p99_ms, self.kernel_p99_ms_spread) = p99_ms(3);
         if failed[0].is_none() && failed[2].is_none() {
             let ratios: Vec<f64> =
                 samples[0].iter().zip(&samples[2]).map(|(native, enough)| native.ops / enough.ops).collect();
-            (self.ratio, self.ratio_spread) =
-                (median(&ratios).map(round), spread(&ratios).map(|spread| spread.map(round)));
+            (self.ratio, self.ratio_spread) = middle(&ratios).unzip();
         }
         let over =
             |sample: &Sample| sample.peak_bytes.saturating_sub(budget.get()) as f64 / (1u64 << 20) as f64;
@@ -270,6 +282,8 @@ mod tests {
         told.tell(&all, &Default::default(), Bytes::mib(32));
         assert_eq!((told.ratio, told.ratio_spread), (Some(1.25), Some([1.0, 1.25])));
         assert_eq!((told.enough_ops, told.enough_p99_ms), (Some(80.0), Some(12.5)));
+        assert_eq!(told.enough_ops_spread, Some([10.0, 160.0]));
+        assert_eq!(told.kernel_p99_ms_spread, Some([25.0, 25.0]));
         assert_eq!(
             (told.pagoda_ops, told.kernel_ops, told.native_ops),
             (Some(50.0), Some(40.0), Some(100.0))

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::svg::{Chart, Side};
-use super::{Bars, GIB_S, number};
+use super::{Bars, GIB_S};
 
 /// Sides by their place in the JSON.
 const SIDES: [(&str, &str, Side); 8] = [
@@ -17,6 +17,13 @@ const SIDES: [(&str, &str, Side); 8] = [
     ("/clusters/auto", "Pagoda, by density", Side::Pagoda),
 ];
 
+/// Figures by name, and their spreads, which have a group of their own.
+fn by_name<'a>(bars: Bars<'a>, group: &str, sides: &[(Side, &str, &str)]) -> Bars<'a> {
+    sides.iter().fold(bars, |bars, (side, label, name)| {
+        bars.figure_of(*side, *label, &format!("{group}/{name}"), &format!("{group}_spread/{name}"))
+    })
+}
+
 /// Of `pagoda bench base-page`.
 pub fn base_page(json: &Value) -> Vec<Chart> {
     let of = |pattern: &str, key: &str| {
@@ -27,7 +34,7 @@ pub fn base_page(json: &Value) -> Vec<Chart> {
     let over_touched = |pattern: &str, key: &str| {
         SIDES.iter().fold(Bars::of(json), |bars, (place, label, side)| {
             let at = |key: &str| format!("{place}/{pattern}/{key}");
-            bars.ratio(*side, *label, &at(key), &at("touched"))
+            bars.ratio_of_counts(*side, *label, &at(key), &at("touched"))
         })
     };
     let mut charts = vec![
@@ -48,32 +55,35 @@ pub fn base_page(json: &Value) -> Vec<Chart> {
         of("dense", "random_load_ns")
             .chart("Loads from pages drawn at random", "nanoseconds, less is better"),
     ];
-    let sizes = json.pointer("/sweep_mib").and_then(Value::as_array);
-    let at_16 = sizes.and_then(|sizes| sizes.iter().position(|mib| mib.as_u64() == Some(16)));
-    if let Some(at) = at_16 {
-        let path = |side: &str| format!("/map_touch_us/{side}/{at}");
-        let over = path("kernel_thp");
+    if json.pointer("/map_touch_16mib_ratio_vs_thp/kernel_thp").is_some() {
+        let published = Bars::of(json)
+            .known(Side::Published, "a kernel with 64 KiB pages", 1.0 - 0.7598)
+            .known(Side::Baseline, "kernel, 2 MiB", 1.0);
+        let sides = [
+            (Side::Kernel, "kernel, 4 KiB", "kernel_4k"),
+            (Side::Kernel, "kernel, 64 KiB", "kernel_mthp64k"),
+            (Side::Pagoda, "Pagoda, if nothing is said", "pagoda"),
+            (Side::Pagoda, "Pagoda, 64 KiB", "pagoda_64k"),
+            (Side::Pagoda, "Pagoda, 64 KiB, in thread", "pagoda_in_thread"),
+        ];
         charts.push(
-            Bars::of(json)
-                .known(Side::Published, "a kernel with 64 KiB pages", 1.0 - 0.7598)
-                .known(Side::Baseline, "kernel, 2 MiB", 1.0)
-                .ratio(Side::Kernel, "kernel, 4 KiB", &path("kernel_4k"), &over)
-                .ratio(Side::Kernel, "kernel, 64 KiB", &path("kernel_mthp64k"), &over)
-                .ratio(Side::Pagoda, "Pagoda, 64 KiB", &path("pagoda"), &over)
-                .ratio(Side::Pagoda, "Pagoda, 64 KiB, in thread", &path("pagoda_in_thread"), &over)
+            by_name(published, "/map_touch_16mib_ratio_vs_thp", &sides)
                 .chart("Mapping and touching 16 MiB", "time over huge pages, less is better"),
         );
     }
-    if number(json, "/redis/kernel_4k/get_ops").is_some() {
-        let get = |side: &str| format!("/redis/{side}/get_ops");
-        let over = get("kernel_4k");
+    if json.pointer("/redis/get_ratio_vs_4k/kernel_4k").is_some() {
+        let published = Bars::of(json).known(Side::Published, "a kernel with 64 KiB pages", 3.5).known(
+            Side::Baseline,
+            "kernel, 4 KiB",
+            1.0,
+        );
+        let sides = [
+            (Side::Kernel, "kernel, 2 MiB", "kernel_thp"),
+            (Side::Pagoda, "Pagoda, 64 KiB", "pagoda_64k"),
+            (Side::Pagoda, "Pagoda, 2 MiB", "pagoda_2m"),
+        ];
         charts.push(
-            Bars::of(json)
-                .known(Side::Published, "a kernel with 64 KiB pages", 3.5)
-                .known(Side::Baseline, "kernel, 4 KiB", 1.0)
-                .ratio(Side::Kernel, "kernel, 2 MiB", &get("kernel_thp"), &over)
-                .ratio(Side::Pagoda, "Pagoda, 64 KiB", &get("pagoda_64k"), &over)
-                .ratio(Side::Pagoda, "Pagoda, 2 MiB", &get("pagoda_2m"), &over)
+            by_name(published, "/redis/get_ratio_vs_4k", &sides)
                 .chart("redis, GET with 64 requests on their way", "rate over 4 KiB, more is better"),
         );
     }

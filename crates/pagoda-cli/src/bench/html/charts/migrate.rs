@@ -24,6 +24,16 @@ const fn published(case: &str) -> Option<[(f64, f64); 2]> {
     }
 }
 
+const CODECS: [&str; 4] = ["none", "lz4", "zlib", "zstd"];
+
+/// The same runs: how long the guest stood still, in ms.
+const DOWNTIMES: [(&str, f64); 4] = [
+    ("idle, check first, published", 153.0),
+    ("idle, received map, published", 180.0),
+    ("full, check first, published", 159.0),
+    ("full, received map, published", 165.0),
+];
+
 /// Of `pagoda bench migrate`.
 pub fn migrate(json: &Value) -> Vec<Chart> {
     let of = |case: &str, key: &str, published: Option<[f64; 2]>| {
@@ -52,6 +62,8 @@ pub fn migrate(json: &Value) -> Vec<Chart> {
             of(case, "total_ms", ms).chart(format!("{case}: until it has arrived"), "ms, less is better"),
         );
     }
+    charts.extend(live(json));
+    charts.extend(codecs(json));
     charts.push(
         Bars::of(json)
             .figure(Side::Baseline, "the loopback, sending and discarding", "/loopback_limit_gib_s")
@@ -61,7 +73,44 @@ pub fn migrate(json: &Value) -> Vec<Chart> {
             .figure(Side::Pagoda, "stored pages, as they are", "/stored/gib_s")
             .chart("Content on its way", GIB_S),
     );
+    charts.push(
+        Bars::of(json)
+            .figure(Side::Pagoda, "in the cache", "/wire/zero_scan_gib_s")
+            .figure(Side::Pagoda, "in memory", "/wire/zero_scan_memory_gib_s")
+            .chart("Finding zero pages", GIB_S),
+    );
     charts
+}
+
+/// Of a region that is written while it moves.
+fn live(json: &Value) -> [Chart; 2] {
+    let stopped = DOWNTIMES
+        .into_iter()
+        .fold(Bars::of(json), |bars, (label, ms)| bars.known(Side::Published, label, ms));
+    [
+        stopped
+            .figure(Side::Pagoda, "sent before the switch", "/live/downtime_ms")
+            .figure(Side::Pagoda, "owed after it", "/live/postcopy_downtime_ms")
+            .chart("live: nobody can write", "ms, less is better"),
+        Bars::of(json)
+            .figure(Side::Pagoda, "sent before the switch", "/live/total_ms")
+            .figure(Side::Pagoda, "owed, from the switch on", "/live/fully_resident_ms")
+            .chart("live: until all of it is there", "ms, less is better"),
+    ]
+}
+
+/// Of content of 3:1, by codec.
+fn codecs(json: &Value) -> [Chart; 2] {
+    let of = |key: &str| {
+        CODECS.iter().fold(Bars::of(json), |bars, codec| {
+            let side = if *codec == "none" { Side::Baseline } else { Side::Pagoda };
+            bars.figure(side, *codec, &format!("/codecs/{codec}/{key}"))
+        })
+    };
+    [
+        of("gib_s").chart("Content of 3:1 by codec", GIB_S),
+        of("wire_bytes").chart("Content of 3:1 by codec: on the wire", "bytes, less is better"),
+    ]
 }
 
 #[cfg(test)]
@@ -73,7 +122,7 @@ mod tests {
         let text = include_str!("../canned/migrate.json");
         let json: Value = serde_json::from_str(text).expect("JSON");
         let charts = migrate(&json);
-        assert_eq!(charts.len(), 2 * CASES.len() + 1);
+        assert_eq!(charts.len(), 2 * CASES.len() + 6);
         let labels = |title: &str| -> Vec<_> {
             let chart = charts.iter().find(|chart| chart.title == title).expect(title);
             chart.bars.iter().map(|bar| (bar.side, bar.label.as_str(), bar.value)).collect()
@@ -88,6 +137,10 @@ mod tests {
         }
         let full = labels("full: until it has arrived");
         assert!(full.contains(&(Side::Published, "received map, published", 16_825.0)), "{full:?}");
+        let stopped = labels("live: nobody can write");
+        let published = stopped.iter().filter(|(side, ..)| *side == Side::Published).count();
+        assert_eq!((published, stopped.len()), (4, 6), "{stopped:?}");
+        assert_eq!(labels("Content of 3:1 by codec").len(), CODECS.len());
     }
 
     #[test]

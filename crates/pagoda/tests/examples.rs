@@ -1,0 +1,34 @@
+//! The examples that their readers are told to run, as they would run them. Those of migrations are with its tests.
+
+use std::process::Command;
+
+use pagoda_linux::testing::skip::skip_without_moves;
+
+#[test]
+fn a_region_is_larger_than_its_budget() {
+    runs_and_says("region", "256 MiB written and read twice within 64 MiB");
+}
+
+#[test]
+fn a_mapping_is_adopted_and_given_back() {
+    runs_and_says("adopt", "adopted   256 MiB");
+}
+
+#[test]
+fn tenants_have_budgets_of_their_own() {
+    runs_and_says("tenants", "small   budget   32 MiB, base page 16 KiB: 256 MiB of data");
+}
+
+fn runs_and_says(name: &str, what: &str) {
+    if skip_without_moves("an example") {
+        return;
+    }
+    // Beside the directory that this test is in.
+    let own = std::env::current_exe().expect("a path");
+    let example = own.ancestors().nth(2).expect("a directory").join("examples").join(name);
+    let ran =
+        Command::new(&example).output().unwrap_or_else(|error| panic!("{}: {error}", example.display()));
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(said.contains(what), "{said}");
+}
