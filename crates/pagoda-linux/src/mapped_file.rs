@@ -253,10 +253,8 @@ mod tests {
         other.set_len(8 * ALIGN as u64).expect("a disk");
         let after = file.state().expect("it is open");
         assert_eq!(after.len, before.len);
-        assert!(
-            after.changed_ns != before.changed_ns && after.blocks < before.blocks,
-            "{before:?}, {after:?}"
-        );
+        // Its change time need not differ where that goes by the ticks of a clock.
+        assert!(after.blocks < before.blocks, "{before:?}, {after:?}");
     }
 
     #[test]
