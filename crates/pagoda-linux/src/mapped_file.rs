@@ -40,17 +40,39 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct MappedFile {
     fd: OwnedFd,
-    /// The same file through the cache: for the part of a page at its end, if it is written and has one.
+    /// The same file through the cache: for the part of a page at its end, if it is written. One that has none now may be cut.
     end: Option<OwnedFd>,
 }
 
+/// What a file is known by as long as nobody changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileState {
+    /// How many bytes it has.
+    pub len: u64,
+    /// When it was changed last, as the kernel tells.
+    pub changed_ns: i128,
+    /// Blocks of it on the disk, of 512 bytes: one that is cut and made longer again has fewer.
+    pub blocks: u64,
+}
+
+impl FileState {
+    fn of(fd: &OwnedFd) -> Result<Self, Errno> {
+        let stat = fs::fstat(fd)?;
+        Ok(Self {
+            len: stat.st_size as u64,
+            changed_ns: i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec),
+            blocks: stat.st_blocks as u64,
+        })
+    }
+}
+
 impl MappedFile {
-    /// Opens the file at `path`, and says how many bytes it has. Blocks for one read, and for what others have written there that
+    /// Opens the file at `path`, and says what it is known by. Blocks for one read, and for what others have written there that
     /// is not on the disk yet.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn open(path: &Path, access: Access) -> Result<(Self, u64), OpenError> {
+    pub fn open(path: &Path, access: Access) -> Result<(Self, FileState), OpenError> {
         let how = if access.write { OFlags::RDWR } else { OFlags::RDONLY };
         // A pipe without a writer must not keep us.
         let flags = how | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -60,13 +82,12 @@ impl MappedFile {
         if kind != FileType::RegularFile {
             return Err(OpenError::Kind(name_of(kind)));
         }
-        let len = stat.st_size as u64;
         let mut end = None;
         if !access.buffered {
             if let Some(name) = memory_filesystem(fs::fstatfs(&fd).map_err(OpenError::Open)?.f_type as u64) {
                 return Err(OpenError::InMemory(name));
             }
-            if access.write && !len.is_multiple_of(ALIGN as u64) {
+            if access.write {
                 let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
                 end = Some(
                     fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -84,24 +105,17 @@ impl MappedFile {
         match file.read_at(0, &mut AlignedBuffer::new(ALIGN)) {
             Err(Errno::INVAL) if !access.buffered => Err(OpenError::NoDirectIo(Errno::INVAL)),
             Err(errno) => Err(OpenError::Open(errno)),
-            Ok(_) => Ok((file, len)),
+            // Not before: what others had written there may have taken its blocks just now.
+            Ok(_) => file.state().map(|state| (file, state)).map_err(OpenError::Open),
         }
     }
 
-    /// How many bytes it has now.
+    /// What it is known by now.
     ///
     /// # Errors
     /// Those of fstat(2).
-    pub fn len(&self) -> Result<u64, Errno> {
-        Ok(fs::fstat(&self.fd)?.st_size as u64)
-    }
-
-    /// Whether it has no bytes now.
-    ///
-    /// # Errors
-    /// Those of fstat(2).
-    pub fn is_empty(&self) -> Result<bool, Errno> {
-        Ok(self.len()? == 0)
+    pub fn state(&self) -> Result<FileState, Errno> {
+        FileState::of(&self.fd)
     }
 
     /// Reads from `offset` on until `into` is full or the file ends, and says how many bytes that were. Blocks for the disk.
@@ -211,8 +225,8 @@ mod tests {
         let directory = disk();
         let path = directory.path().join("file");
         std::fs::write(&path, vec![1; 3 * ALIGN + 100]).expect("room");
-        let (file, len) = MappedFile::open(&path, Access { write: true, buffered: false }).expect("a disk");
-        assert_eq!(len, 3 * ALIGN as u64 + 100);
+        let (file, state) = MappedFile::open(&path, Access { write: true, buffered: false }).expect("a disk");
+        assert_eq!(state.len, 3 * ALIGN as u64 + 100);
         let mut buffer = AlignedBuffer::new(2 * ALIGN);
         assert_eq!(file.read_at(2 * ALIGN as u64, &mut buffer), Ok(ALIGN + 100));
         buffer.fill(2);
@@ -225,11 +239,30 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_cut_and_made_longer_again_is_known_by_something() {
+        let directory = disk();
+        let path = directory.path().join("file");
+        std::fs::write(&path, vec![1; 8 * ALIGN]).expect("room");
+        let (file, before) =
+            MappedFile::open(&path, Access { write: true, buffered: false }).expect("a disk");
+        assert_eq!(file.state(), Ok(before), "a look changes nothing");
+        let other = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
+        other.set_len(ALIGN as u64 + 100).expect("a disk");
+        // What is left is the file's own, also where its end is in a page now.
+        file.write_end(ALIGN as u64, &[2; 100]).expect("there is room");
+        other.set_len(8 * ALIGN as u64).expect("a disk");
+        let after = file.state().expect("it is open");
+        assert_eq!(after.len, before.len);
+        // Its change time need not differ where that goes by the ticks of a clock.
+        assert!(after.blocks < before.blocks, "{before:?}, {after:?}");
+    }
+
+    #[test]
     fn what_is_no_file_is_told_and_keeps_nobody_waiting() {
         let directory = disk();
         let pipe = directory.path().join("pipe");
         fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
-        let open = |path: &Path| MappedFile::open(path, Access::default()).map(|(_, len)| len);
+        let open = |path: &Path| MappedFile::open(path, Access::default()).map(|(_, state)| state.len);
         assert_eq!(open(&pipe), Err(OpenError::Kind("a pipe")));
         assert_eq!(open(directory.path()), Err(OpenError::Kind("a directory")));
         assert_eq!(open(Path::new("/dev/zero")), Err(OpenError::Kind("a character device")));
@@ -240,13 +273,13 @@ mod tests {
     fn memory_is_refused_unless_the_cache_is_asked_for() {
         let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm") else { return };
         file.as_file().write_all_at(&[7; 10], 0).expect("room");
-        let refused = MappedFile::open(file.path(), Access::default()).map(|(_, len)| len);
+        let refused = MappedFile::open(file.path(), Access::default()).map(|(_, state)| state.len);
         assert_eq!(refused, Err(OpenError::InMemory("tmpfs")));
-        let (file, len) =
+        let (file, state) =
             MappedFile::open(file.path(), Access { write: true, buffered: true }).expect("memory");
         file.write_end(0, &[8; 10]).expect("room");
         let mut found = [0; 20];
-        assert_eq!((len, file.read_at(0, &mut found)), (10, Ok(10)));
+        assert_eq!((state.len, file.read_at(0, &mut found)), (10, Ok(10)));
         assert_eq!(found[..10], [8; 10]);
     }
 }

@@ -149,6 +149,8 @@ impl Engine {
         let served = self.serve_alone(fault, scratch);
         if served {
             self.note_file_fault(fault.address);
+        } else {
+            self.zones.note_kept_fault();
         }
         served
     }

@@ -3,6 +3,8 @@
 //! Its work is `reclaim`'s steps; here is when to do them and when to give up. It must never hold anything while it
 //! waits.
 
+use std::sync::atomic::Ordering;
+
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Pressure;
 use pagoda_linux::statm::StatmReader;
@@ -22,13 +24,15 @@ const STEPS_BETWEEN_LOOKS: u32 = 16;
 
 /// How long a program may want memory that can't be had before it is ended: long enough for a slow disk to take what is
 /// being written, short enough that nobody takes it for a hang.
-const GIVE_UP_NS: u64 = 10_000_000_000;
+pub(crate) const GIVE_UP_NS: u64 = 10_000_000_000;
 
 /// What reclaim knows of its own lack of success.
 #[derive(Default)]
 struct Trouble {
     since_ns: Option<u64>,
     excess_since_ns: Option<u64>,
+    /// Tries of faults that had to be made again before it began.
+    kept_faults: u64,
     /// The account at the last step that gained nothing.
     seen: Seen,
 }
@@ -193,15 +197,25 @@ impl Engine {
         std::mem::replace(&mut trouble.seen, seen) != seen
     }
 
+    /// Whether a fault may find no frame. Only a program that is kept waiting is worth ending: below the low watermark faults still
+    /// find frames, if the budget is not exceeded so far that they are nobody's.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        let found = self.ready_bytes() + self.ledger.room_bytes();
+        found < self.marks().min.get() || !self.may_use_frames()
+    }
+
     /// Starts the clock of giving up, or ends the process when it has run out.
     fn count_trouble(&self, reason: StopReason, trouble: &mut Trouble) {
-        let now = now_ns();
+        let (now, kept_faults) = (now_ns(), self.zones.kept_faults());
+        if trouble.since_ns.is_none() {
+            trouble.kept_faults = kept_faults;
+        }
         let since = *trouble.since_ns.get_or_insert(now);
-        // Only a program that is kept waiting is worth ending: below the low watermark faults still find frames, if the
-        // budget is not exceeded so far that they are nobody's.
-        let found = self.ready_bytes() + self.ledger.room_bytes();
-        if found >= self.marks().min.get() && self.may_use_frames() {
+        if !self.lacks_memory() {
             trouble.since_ns = None;
+        } else if kept_faults == trouble.kept_faults && self.file_regions.load(Ordering::Acquire) > 0 {
+            // Perhaps a call on a file waits. It ends with an error by itself.
+            trouble.since_ns = Some(now);
         } else if now - since > GIVE_UP_NS {
             self.stop(reason);
         }

@@ -25,6 +25,7 @@ mod static_program;
 mod store_trouble;
 mod tree_budget;
 mod watched;
+mod zoned;
 
 use std::process::ExitCode;
 
@@ -55,6 +56,8 @@ fn main() -> ExitCode {
         ("robust_mutexes_that_were_unmapped_make_room_for_others", mutexes::make_room),
         ("a_process_and_its_children_stay_within_one_budget", tree_budget::is_kept),
         ("a_child_keeps_many_robust_mutexes_in_memory", mutexes::stay_in_a_child),
+        ("a_program_over_its_zones_has_right_data_under_each_policy", zoned::is_right),
+        ("zones_that_can_not_be_are_refused_in_one_line", zoned::are_refused),
         #[cfg(target_arch = "x86_64")]
         ("a_program_that_is_replaced_is_told_if_it_is_not_managed_any_more", replaced::is_told),
     ];

@@ -55,7 +55,8 @@ impl FileRegionBuilder {
     pub fn map(self) -> Result<FileRegion, MapFileError> {
         let Self { shared, path, access } = self;
         let engine = &shared.engine;
-        let (file, len) = MappedFile::open(&path, access).map_err(|error| open_error(&path, error))?;
+        let (file, state) = MappedFile::open(&path, access).map_err(|error| open_error(&path, error))?;
+        let len = state.len;
         if len == 0 {
             return Err(MapFileError::Empty { path });
         }
@@ -65,7 +66,7 @@ impl FileRegionBuilder {
             usize::try_from(len).ok().and_then(|len| len.checked_next_multiple_of(engine.base.bytes()));
         let memory = RegionMemory::map(rounded.ok_or_else(|| no_space(Errno(12)))?)
             .map_err(|error| no_space(Errno::from(&error)))?;
-        let file = Arc::new(PageFile::new(file, len, engine.entry_bytes(), access.write));
+        let file = Arc::new(PageFile::new(file, state, engine.entry_bytes(), access.write));
         engine.manage_file(memory.range(), &file)?;
         engine.file_regions.fetch_add(1, Ordering::AcqRel);
         let inner = Arc::new(Inner::new(shared, file, memory));

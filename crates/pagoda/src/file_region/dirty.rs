@@ -1,9 +1,9 @@
-//! Which pages of a file were written by [`write_at`](super::FileRegion::write_at) and are not in the file yet, and of which zone
-//! each is: what the zones' dirty limits are kept by.
+//! Which pages of a file were written and are not in the file yet, and of which zone each is: what the zones' dirty limits are kept
+//! by.
 //!
 //! An entry is marked after it was written, and its mark goes before its content is looked at to be written back: so what is
-//! marked may be clean, and what is dirty is marked. What is written by address is not seen; it is written back when memory gets
-//! short, and by syncs. Who goes beyond a zone's limit writes back himself, [`RUNS`] at most for one entry that he has written: a
+//! marked may be clean, and what [`write_at`](super::FileRegion::write_at) made dirty is marked. What is written by address is marked
+//! when that is looked for (`written`). Who goes beyond a zone's limit writes back himself, [`RUNS`] at most for one entry that he has written: a
 //! disk that fails, or a zone that other files have filled, keeps him no longer. This module must never be asked what differs
 //! from the file: digests say that.
 
@@ -67,6 +67,10 @@ impl Dirty {
         ((word.load(Ordering::Acquire) >> shift & MASK) as usize).checked_sub(1)
     }
 
+    pub(super) fn is_marked(&self, index: usize) -> bool {
+        self.zone_of(index).is_some()
+    }
+
     /// Marks an entry, unless it is marked. Whether it was not.
     fn mark(&self, index: usize, zone: usize) -> bool {
         if index >= self.entries {
@@ -125,7 +129,7 @@ impl Dirty {
 
 impl Engine {
     /// An entry of a file was written, in a frame of `zone`.
-    fn note_dirty(&self, file: &PageFile, index: usize, zone: usize) {
+    pub(super) fn note_dirty(&self, file: &PageFile, index: usize, zone: usize) {
         if file.dirty.mark(index, zone) {
             self.zones.dirty(zone, self.entry_bytes() as i64);
         }

@@ -85,12 +85,22 @@ pub enum FileError {
         /// How much.
         len: Bytes,
     },
+    /// There was no memory for it for ten seconds.
+    #[error(
+        "no memory could be had for ten seconds; raise the budget, or free what can't be moved out of it"
+    )]
+    NoMemory,
     /// It was mapped to be read.
     #[error("the file was mapped to be read; map it with `writable`")]
     ReadOnly,
     /// The file has become shorter since it was mapped.
     #[error("the file has become shorter since it was mapped; what lay beyond its end is gone: map it anew")]
     Truncated,
+    /// Somebody else changed the file where it was in memory, or what was read of it could not be dropped then.
+    #[error(
+        "somebody else has changed the file while it was mapped; let one at a time write it, and map it anew to have what it holds"
+    )]
+    Changed,
     /// A part of it could not be read once, and is not tried again.
     #[error("the file could not be read at {offset} ({errno}); check its disk, and map it anew")]
     Unreadable {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagoda_core::entry::Word;
 use pagoda_core::page::OS_PAGE;
@@ -19,15 +19,23 @@ use super::FileError;
 use super::ahead::{Next, Reader};
 use super::page_file::{PageFile, Trouble, locked};
 use super::write_back::{RUN_BYTES, Work};
+use super::written::Tracker;
 use crate::account::Account;
 use crate::engine::Engine;
 use crate::error::Errno;
 use crate::handler::Fault;
 use crate::manager::Shared;
+use crate::reclaimer::GIVE_UP_NS;
 use crate::store::Scratch;
 
-/// How often the file's length is asked for while nobody reads ahead.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the file is looked at for who uses addresses. Each look is one system call.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How often what was written by address is looked for: each look goes through the page tables of what is in memory.
+const WRITTEN_LOOK: Duration = Duration::from_secs(1);
+
+/// How long a reader that does not look sleeps while nothing is to be read.
+const SLEEP: Duration = Duration::from_secs(3600);
 
 /// Tries that only yield in between; afterwards each is followed by a short sleep.
 const YIELDS: u32 = 8;
@@ -55,6 +63,8 @@ pub(super) struct Inner {
     account: Arc<Account>,
     /// One sync at a time. Whoever has it may take the gate.
     syncing: Mutex<()>,
+    /// One round of what others did at a time, and up to where the file went by the last. As for a sync, which may hold that around it.
+    pub(super) looking: Mutex<u64>,
     /// Working memory, at most of as many threads as were here at once. Held around nothing else.
     works: Mutex<Vec<Work>>,
 }
@@ -75,6 +85,7 @@ impl Inner {
     pub(super) fn new(shared: Arc<Shared>, file: Arc<PageFile>, memory: RegionMemory) -> Self {
         let range = memory.range();
         let account = shared.engine.owners.enter(range);
+        let looking = Mutex::new(file.len());
         Self {
             shared,
             range,
@@ -82,6 +93,7 @@ impl Inner {
             memory: Some(memory),
             account,
             syncing: Mutex::new(()),
+            looking,
             works: Mutex::new(Vec::new()),
         }
     }
@@ -107,20 +119,8 @@ impl Inner {
         let Some(end) = end else {
             return Err(FileError::BeyondEnd { offset: Bytes::new(offset), len: Bytes::new(len as u64) });
         };
-        let now = self.file.now_len().map_err(|trouble| error_of(trouble, offset))?;
-        if now < self.file.len() {
-            self.cut(now);
-        }
-        if now < end { Err(FileError::Truncated) } else { Ok(()) }
-    }
-
-    /// The file has become shorter: what lay beyond its end is in memory no longer.
-    fn cut(&self, now_len: u64) {
-        if let Some(from) = self.file.lose_beyond(now_len) {
-            // What of it can't be dropped goes when memory gets short.
-            let from = from as usize;
-            let _ = self.memory().discard(from, self.range.len() - from);
-        }
+        self.look().map_err(|trouble| error_of(trouble, offset))?;
+        if self.file.end() < end { Err(FileError::Truncated) } else { Ok(()) }
     }
 
     /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry and no more than [`RUN_BYTES`] at once. It gets an offset, and which of the bytes are to be there;
@@ -145,7 +145,8 @@ impl Inner {
     }
 
     /// Brings in the page at `offset`, unless it is there by the table and `anew` is not said. Serves the fault that an access
-    /// would have, in this thread.
+    /// would have, in this thread. As long as no memory can be had it waits, as an access would; but where that ends the process this
+    /// is an error.
     pub(super) fn bring_in(&self, offset: usize, anew: bool) -> Result<(), FileError> {
         let engine = self.engine();
         let address = (self.range.start() + offset) & !(OS_PAGE - 1);
@@ -159,12 +160,19 @@ impl Inner {
         }
         let since_ns = now_ns();
         let mut wait = Wait::default();
-        self.with_work(|Work { scratch, .. }| {
+        let is_served = self.with_work(|Work { scratch, .. }| {
             while !engine.serve_alone(Fault { address, write: false, since_ns }, scratch) {
+                if engine.lacks_memory() && now_ns().saturating_sub(since_ns) > GIVE_UP_NS {
+                    return false;
+                }
                 // An event in the way is for the handlers to read, which are told: whoever reads takes the faults of others, too.
                 wait.a_little();
             }
+            true
         });
+        if !is_served {
+            return Err(FileError::NoMemory);
+        }
         engine.note_file_read(address, Reader::Calls);
         self.file.why_lost(offset as u64).map_or(Ok(()), |trouble| Err(error(trouble)))
     }
@@ -178,23 +186,20 @@ impl Inner {
             return Ok(());
         }
         let _one = locked(&self.syncing);
+        let looked = self.look();
         self.write_all_back();
         // Told whatever else fails, and not again.
         let unwritten = self.file.take_untold();
         let flushed = self.file.flush();
-        let now = self.file.now_len();
-        if let Ok(now) = now
-            && now < self.file.len()
-        {
-            self.cut(now);
-        }
         // What may be lost goes before what is kept or known to be gone: the kernel says it once.
         flushed.map_err(|errno| FileError::Unsafe { errno: Errno(errno.raw_os_error()) })?;
-        if now.map_err(|trouble| error_of(trouble, 0))? < self.file.len() {
+        looked.map_err(|trouble| error_of(trouble, 0))?;
+        if self.file.end() < self.file.len() {
             return Err(FileError::Truncated);
         }
         match unwritten {
             Some(Trouble::Truncated) => Err(FileError::Truncated),
+            Some(Trouble::Changed) => Err(FileError::Changed),
             Some(Trouble::Os(errno)) => Err(FileError::Unwritten { errno }),
             None => Ok(()),
         }
@@ -204,20 +209,35 @@ impl Inner {
     pub(super) fn read_ahead(&self, looks_after: bool) {
         pagoda_linux::thread::block_signals_for_good();
         let mut scratch = Scratch::new(self.engine().base);
+        let sleep = if looks_after { LOOK } else { SLEEP };
+        let (mut looked, mut looked_for_written) = (Instant::now(), Instant::now());
+        let mut tracker = if looks_after { Tracker::new(self) } else { None };
         loop {
-            match self.file.orders.next(LOOK) {
+            let is_idle = match self.file.orders.next(sleep) {
                 Next::Quit => return,
                 Next::Read(window, reader) => {
                     self.engine().read_window(&self.file, self.range, (window, reader), &mut scratch);
+                    false
                 }
-                Next::Idle if !looks_after => {}
-                // Who reads by address has no other way to learn of it.
-                Next::Idle => {
-                    if let Ok(now) = self.file.now_len() {
-                        self.cut(now);
-                    }
-                    self.write_back_in_background();
-                }
+                Next::Idle => true,
+            };
+            if !looks_after {
+                continue;
+            }
+            // Who uses addresses has no other way to learn of it, also while much is read.
+            if looked.elapsed() >= LOOK {
+                // Whoever calls is told of trouble.
+                let _ = self.look();
+                looked = Instant::now();
+            }
+            if let Some(tracker) = &mut tracker
+                && looked_for_written.elapsed() >= WRITTEN_LOOK
+            {
+                self.note_written_by_address(tracker);
+                looked_for_written = Instant::now();
+                self.write_back_in_background();
+            } else if is_idle {
+                self.write_back_in_background();
             }
         }
     }
@@ -227,6 +247,7 @@ impl Inner {
 fn error_of(trouble: Trouble, offset: u64) -> FileError {
     match trouble {
         Trouble::Truncated => FileError::Truncated,
+        Trouble::Changed => FileError::Changed,
         Trouble::Os(errno) => {
             FileError::Unreadable { offset: Bytes::new(offset / OS_PAGE as u64 * OS_PAGE as u64), errno }
         }
@@ -244,6 +265,9 @@ impl Engine {
     }
 }
 
+#[cfg(all(test, target_arch = "x86_64"))]
+#[path = "address_test.rs"]
+mod address_test;
 #[cfg(test)]
 #[path = "inner_test.rs"]
 mod inner_test;

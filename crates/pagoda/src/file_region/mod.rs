@@ -10,7 +10,9 @@
 //! | `builder` | opening a file and mapping it |
 //! | `inner` | what a region does for its users |
 //! | `page_file` | the file as pages: what differs from it, what of it can't be read |
+//! | `others` | noticing what others do to it |
 //! | `dirty` | which of them were written and are not in the file yet; the zones' limits for that |
+//! | `written` | marking what was written by address |
 //! | `reads` | which of them were read before, and which nobody has asked for yet |
 //! | `write_back` | from the file into a slot, and back |
 //! | `ahead` | the thread that reads ahead, by `pagoda_core::read_ahead` |
@@ -24,11 +26,13 @@ mod dirty;
 mod error;
 mod in_place;
 mod inner;
+mod others;
 mod page_file;
 mod reads;
 #[cfg(test)]
 mod tests;
 mod write_back;
+mod written;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,8 +61,8 @@ pub struct FileStats {
     pub evicted_unused: Bytes,
     /// Written to the file: by syncs, by reclaim, and by who wrote more than may be dirty.
     pub written: Bytes,
-    /// Base pages that were written by [`FileRegion::write_at`] and are not in the file yet. At most a fifth of each zone is dirty so
-    /// when `write_at` returns, unless the file can't be written; what is written by address is not seen.
+    /// Base pages that were written and are not in the file yet. At most a fifth of each zone is dirty when
+    /// [`FileRegion::write_at`] returns, unless the file can't be written. What is written by address is seen within a second or two.
     pub dirty: Bytes,
 }
 

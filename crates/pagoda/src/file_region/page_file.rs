@@ -9,6 +9,7 @@
 //! file's end, or know an address.
 
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,13 +18,14 @@ use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::read_ahead::ReadAhead;
 use pagoda_core::size::Bytes;
-use pagoda_linux::mapped_file::MappedFile;
+use pagoda_linux::mapped_file::{FileState, MappedFile};
 use pagoda_linux::uffd::Errno as KernelErrno;
 use pagoda_linux::words::zeroed_words;
 use twox_hash::XxHash3_64;
 
 use super::ahead::Orders;
 use super::dirty::Dirty;
+use super::others::Seen;
 use super::reads::Reads;
 use crate::error::Errno;
 
@@ -32,6 +34,8 @@ use crate::error::Errno;
 pub(crate) enum Trouble {
     /// It is shorter than it was.
     Truncated,
+    /// Somebody else changed it where it was in memory.
+    Changed,
     /// What the kernel said.
     Os(Errno),
 }
@@ -40,6 +44,7 @@ impl Trouble {
     const fn to_code(self) -> i32 {
         match self {
             Self::Truncated => -1,
+            Self::Changed => -2,
             Self::Os(errno) => errno.0,
         }
     }
@@ -47,6 +52,7 @@ impl Trouble {
         match code {
             0 => None,
             -1 => Some(Self::Truncated),
+            -2 => Some(Self::Changed),
             errno => Some(Self::Os(Errno(errno))),
         }
     }
@@ -60,9 +66,12 @@ impl From<KernelErrno> for Trouble {
 
 /// A mapped file.
 pub(crate) struct PageFile {
-    file: MappedFile,
+    pub(super) file: MappedFile,
     /// Its length when it was mapped, in bytes.
     len: u64,
+    /// The least that it was seen to have since: what lies beyond is lost, also if the file becomes longer again.
+    pub(super) end: AtomicU64,
+    pub(super) seen: Seen,
     entry_bytes: usize,
     writable: bool,
     /// Of each OS page what the file holds; 0 if that is not known. None at all if it is only read.
@@ -88,13 +97,16 @@ pub(crate) struct PageFile {
 }
 
 impl PageFile {
-    pub(super) fn new(file: MappedFile, len: u64, entry_bytes: usize, writable: bool) -> Self {
+    pub(super) fn new(file: MappedFile, state: FileState, entry_bytes: usize, writable: bool) -> Self {
+        let len = state.len;
         let pages = len.div_ceil(OS_PAGE as u64);
         let digests = if writable { pages } else { 0 };
         let entries = len.div_ceil(entry_bytes as u64);
         Self {
             file,
             len,
+            end: AtomicU64::new(len),
+            seen: Seen::new(state),
             entry_bytes,
             writable,
             digests: zeroed_words(Bytes::new(digests).as_usize()),
@@ -121,9 +133,14 @@ impl PageFile {
         self.writable
     }
 
+    /// Where it ends: never further than it did.
+    pub(super) fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
     /// How many bytes of it lie in `offset..offset + bytes`.
-    fn bytes_in(&self, offset: u64, bytes: usize) -> usize {
-        self.len.saturating_sub(offset).min(bytes as u64) as usize
+    pub(super) fn bytes_in(&self, offset: u64, bytes: usize) -> usize {
+        self.end().saturating_sub(offset).min(bytes as u64) as usize
     }
     fn offset(&self, index: usize) -> u64 {
         index as u64 * self.entry_bytes as u64
@@ -155,6 +172,8 @@ impl PageFile {
         let wanted = self.bytes_in(offset, OS_PAGE);
         let trouble = match self.read_at(offset, into) {
             Ok(got) if got >= wanted => return into[wanted..].fill(0),
+            // It was cut within this page: the next look has it end there.
+            Ok(got) if got > 0 => return into[got..].fill(0),
             Ok(_) => Trouble::Truncated,
             Err(errno) => errno.into(),
         };
@@ -205,43 +224,57 @@ impl PageFile {
     fn note_content(&self, index: usize, content: &[u8]) {
         if self.writable {
             for (page, bytes) in self.pages(index, content) {
-                self.digests[page as usize].store(self.digest(bytes), Ordering::Relaxed);
+                self.note_page(page, bytes);
             }
         }
     }
 
+    /// The file holds this of an OS page.
+    pub(super) fn note_page(&self, page: u64, bytes: &[u8]) {
+        self.digests[page as usize].store(self.digest(bytes), Ordering::Relaxed);
+    }
+
+    /// Whether that is what the file held of an OS page, as far as is known.
+    pub(super) fn holds(&self, page: u64, bytes: &[u8]) -> bool {
+        self.digests[page as usize].load(Ordering::Relaxed) == self.digest(bytes)
+    }
+
+    /// What the file holds of an OS page is not known any more.
+    pub(super) fn forget(&self, page: u64) {
+        if self.writable {
+            self.digests[page as usize].store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Writes those OS pages of `wanted`, bits from the first of entry `index` on, that the file does not hold as they are in
-    /// `content`, which is all of some entries. What lies beyond the end of a file that became shorter is lost.
+    /// `content`, which is all of some entries; it `stays` in memory or not. What lies beyond the end of a file that became shorter
+    /// is lost, and so is what others have changed.
     ///
     /// If it fails something of it may be written, and nothing is taken for written that is not.
-    pub(super) fn write_back(&self, index: usize, wanted: u64, content: &[u8]) -> Result<(), Trouble> {
+    pub(super) fn write_back(
+        &self,
+        index: usize,
+        wanted: u64,
+        content: &[u8],
+        stays: bool,
+    ) -> Result<(), Trouble> {
         if !self.writable {
             return Ok(());
         }
         let first = self.first_page(index);
-        let bit = |page: u64| 1u64 << (page - first);
-        let mut dirty = 0;
-        for (page, bytes) in self.pages(index, content) {
-            if wanted & bit(page) != 0
-                && !self.lost.has(page)
-                && self.digests[page as usize].load(Ordering::Relaxed) != self.digest(bytes)
-            {
-                dirty |= bit(page);
-            }
-        }
-        if dirty == 0 {
+        // What stays must be the file's, whether it is written or not.
+        let compares_all = stays && self.is_in_round();
+        let mut dirty = self.differing(index, wanted, content);
+        if dirty == 0 && !compares_all {
             return Ok(());
         }
-        let now = self.now_len().inspect_err(|trouble| self.is_untold(*trouble))?;
-        for (page, bytes) in self.pages(index, content) {
-            if now < page * OS_PAGE as u64 + bytes.len() as u64 {
-                // Writing would make it longer again.
-                if dirty & bit(page) != 0 {
-                    self.is_untold(Trouble::Truncated);
-                }
-                dirty &= !bit(page);
-                self.lose(page..page + 1, Trouble::Truncated);
-            }
+        let before = self.before_write().inspect_err(|trouble| self.is_untold(*trouble))?;
+        // It may end elsewhere by now.
+        dirty &= self.differing(index, wanted, content);
+        if !before.is_as_seen {
+            let compared = if compares_all { self.known_pages(index, wanted, content) } else { dirty };
+            let (changed, same) = self.compare(first, compared, content);
+            dirty &= !(changed | same);
         }
         let mut outcome = Ok(());
         for (from, to) in runs(dirty) {
@@ -268,7 +301,25 @@ impl PageFile {
                 outcome = Err(errno.into());
             }
         }
+        if dirty != 0 {
+            self.after_write(&before);
+        }
         outcome
+    }
+
+    /// Of `wanted` those that the file has, and that are not lost.
+    fn known_pages(&self, index: usize, wanted: u64, content: &[u8]) -> u64 {
+        let first = self.first_page(index);
+        let pages = self.pages(index, content).map(|(page, _)| page);
+        pages.filter(|page| !self.lost.has(*page)).fold(0, |known, page| known | 1 << (page - first)) & wanted
+    }
+
+    /// Of those the ones that the file does not hold as they are in `content`.
+    fn differing(&self, index: usize, wanted: u64, content: &[u8]) -> u64 {
+        let (first, known) = (self.first_page(index), self.known_pages(index, wanted, content));
+        let differs =
+            |(page, bytes): &(u64, &[u8])| known >> (page - first) & 1 != 0 && !self.holds(*page, bytes);
+        self.pages(index, content).filter(differs).fold(0, |dirty, (page, _)| dirty | 1 << (page - first))
     }
 
     fn write_at(&self, offset: u64, content: &[u8]) -> Result<(), KernelErrno> {
@@ -284,7 +335,7 @@ impl PageFile {
         Ok(())
     }
 
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, KernelErrno> {
+    pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, KernelErrno> {
         #[cfg(test)]
         self.failing.read()?;
         self.file.read_at(offset, into)
@@ -313,26 +364,21 @@ impl PageFile {
         self.file.sync()
     }
 
-    /// How long the file is now.
-    pub(super) fn now_len(&self) -> Result<u64, Trouble> {
-        self.file.len().map_err(Trouble::from)
-    }
-
     /// OS pages can't be had any more.
-    fn lose(&self, pages: std::ops::Range<u64>, why: Trouble) {
+    pub(super) fn lose(&self, pages: Range<u64>, why: Trouble) {
         let _ = self.why_lost.compare_exchange(0, why.to_code(), Ordering::AcqRel, Ordering::Acquire);
         self.lost.add(pages);
     }
 
-    /// What lies beyond `now_len` is gone. Returns where that begins, if it was not known.
-    pub(super) fn lose_beyond(&self, now_len: u64) -> Option<u64> {
-        let pages = now_len / OS_PAGE as u64..self.len.div_ceil(OS_PAGE as u64);
-        if now_len >= self.len || self.lost.has_all(pages.clone()) {
+    /// The first run of OS pages from `from` on that can't be had.
+    pub(super) fn next_lost(&self, from: u64) -> Option<Range<u64>> {
+        if self.why_lost.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let from = pages.start * OS_PAGE as u64;
-        self.lose(pages, Trouble::Truncated);
-        Some(from)
+        let end = self.len.div_ceil(OS_PAGE as u64);
+        let first = (from..end).find(|page| self.lost.has(*page))?;
+        let last = (first..end).find(|page| !self.lost.has(*page));
+        Some(first..last.unwrap_or(end))
     }
 
     /// Why the OS page at `offset` can't be had, if so.
@@ -357,7 +403,7 @@ impl PageFile {
     }
 
     /// Something could not be written: the next sync tells, whatever comes of it.
-    fn is_untold(&self, trouble: Trouble) {
+    pub(super) fn is_untold(&self, trouble: Trouble) {
         let _ = self.untold.compare_exchange(0, trouble.to_code(), Ordering::AcqRel, Ordering::Acquire);
     }
 
@@ -368,7 +414,7 @@ impl PageFile {
 }
 
 /// The runs of set bits, lowest first, as `(first, one past the last)`.
-fn runs(mut bits: u64) -> impl Iterator<Item = (u32, u32)> {
+pub(super) fn runs(mut bits: u64) -> impl Iterator<Item = (u32, u32)> {
     std::iter::from_fn(move || {
         if bits == 0 {
             return None;

@@ -15,7 +15,7 @@ use crate::{BasePage, Manager};
 /// Which calls fail.
 #[derive(Default)]
 pub(super) struct Failing {
-    reads: AtomicBool,
+    pub(super) reads: AtomicBool,
     writes: AtomicBool,
     flushes: AtomicBool,
 }

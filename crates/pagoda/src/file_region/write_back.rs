@@ -116,7 +116,7 @@ impl Engine {
         let out = self.whole().without(word.resident());
         // What can't be written goes to the store, where it is in nobody's way.
         self.note_clean(file, index);
-        if file.write_back(index, out.bits().into(), self.space.bytes(&held)).is_err() {
+        if file.write_back(index, out.bits().into(), self.space.bytes(&held), false).is_err() {
             self.space.release_slot(held);
             return false;
         }
@@ -218,7 +218,7 @@ impl Engine {
             }
             wanted |= u64::from(out.bits()) << pages_before(i);
         }
-        let is_written = file.write_back(first, wanted, &content[..count * entry_bytes]).is_ok();
+        let is_written = file.write_back(first, wanted, &content[..count * entry_bytes], true).is_ok();
         for (index, word) in (first..).zip(&taken[..count]) {
             let mut after = *word;
             if !is_written {

@@ -72,6 +72,8 @@ pub(crate) struct Zones {
     turns: Option<Mutex<turns::Zones>>,
     /// Whether any fault wanted a frame of zeroes yet: before that none is got ready.
     asked: AtomicBool,
+    /// Tries of the program's faults that have to be made again.
+    kept_faults: AtomicU64,
 }
 
 /// What a zone is made of: what was said of it, and how many slots it has.
@@ -103,6 +105,7 @@ impl Zones {
             one_list,
             turns,
             asked: AtomicBool::new(false),
+            kept_faults: AtomicU64::new(0),
         }
     }
 
@@ -178,6 +181,16 @@ impl Zones {
         if !self.was_asked() {
             self.asked.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// A fault of the program's has to wait.
+    pub(crate) fn note_kept_fault(&self) {
+        self.kept_faults.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often one had to. Calls that would have a fault are not among them: they may fail.
+    pub(crate) fn kept_faults(&self) -> u64 {
+        self.kept_faults.load(Ordering::Relaxed)
     }
 
     pub(crate) fn was_asked(&self) -> bool {

@@ -357,6 +357,9 @@ mod tests {
         assert_eq!(figures_of("INCR", csv), None);
         // Of an old version, which prints no header.
         assert_eq!(figures_of("GET", "\"GET\",\"20\"\n"), None);
+    }
+
+    #[test]
     fn requests_are_compared_with_those_of_the_same_round() {
         let figures = |get_ops| Figures { get_ops, set_ops: 1.0, p50_ms: 1.0 };
         let mut samples = BTreeMap::from([
