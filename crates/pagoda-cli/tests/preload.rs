@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use pagoda_linux::testing::unwound;
+
 fn library() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_pagoda")).with_file_name("libpagoda_preload.so")
 }
@@ -28,43 +30,12 @@ fn it_needs_nothing_but_the_c_library() {
     assert!(names.iter().all(is_known), "{told}");
 }
 
-extern "C-unwind" fn leaves(_: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: the calling thread is one that pthread_create made, and has nothing to drop.
-    unsafe { libc::pthread_exit(std::ptr::without_provenance_mut(7)) }
-}
-
-extern "C-unwind" fn waits(_: *mut libc::c_void) -> *mut libc::c_void {
-    loop {
-        // SAFETY: it only waits, and is where the thread is cancelled.
-        unsafe { libc::pause() };
-    }
-}
-
-type Body = extern "C-unwind" fn(*mut libc::c_void) -> *mut libc::c_void;
-
-/// What a thread that runs `body` ends with.
-fn end_of(body: Body, cancel: bool) -> *mut libc::c_void {
-    let (mut thread, mut end) = (0, std::ptr::null_mut());
-    // SAFETY: the C library calls `body` as the C function it is, and unwinds it where that is its end, which it may be. All else is a
-    // thread of our own that is joined once.
-    unsafe {
-        let body = std::mem::transmute::<Body, extern "C" fn(*mut libc::c_void) -> *mut libc::c_void>(body);
-        assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), body, std::ptr::null_mut()), 0);
-        assert!(!cancel || libc::pthread_cancel(thread) == 0);
-        assert_eq!(libc::pthread_join(thread, &raw mut end), 0);
-    }
-    end
-}
-
 const ROLE: &str = "PAGODA_TEST_PRELOAD";
 
 #[test]
 fn threads_that_are_unwound_end_as_they_should() {
     if std::env::var_os(ROLE).is_some() {
-        for _ in 0..50 {
-            assert_eq!(end_of(leaves, false).addr(), 7);
-            assert_eq!(end_of(waits, true).addr(), usize::MAX, "PTHREAD_CANCELED");
-        }
+        assert!((0..50).all(|_| unwound::threads_end_as_they_should()));
         return;
     }
     let ended = Command::new(env!("CARGO_BIN_EXE_pagoda"))

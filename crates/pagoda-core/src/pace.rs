@@ -16,9 +16,13 @@ pub const FASTEST_GROWTH_PER_S: Bytes = Bytes::gib(8);
 /// the wake-up: 2.5% of a processor at this pace. With nothing free, 8 MiB can appear between two looks.
 pub const SLEEP_LEAST_US: u32 = 1_000;
 
-/// The longest sleep while the process grows. Its heap and malloc's own mappings were seen to grow by 8 to 40
+/// The longest sleep while the process grows and room gets short. Its heap and malloc's own mappings were seen to grow by 8 to 40
 /// MB in 20 ms. At this pace looks take 1.3% of a processor.
 pub const SLEEP_GROWING_US: u32 = 2_000;
+
+/// The same while there is so much room that half of it would not be gone in four times as long: the process has its processors to
+/// itself.
+pub const SLEEP_ROOMY_US: u32 = 5_000;
 
 /// The longest sleep: fifty looks a second, each 45 to 70 µs because the caches are cold, are 0.2 to 0.4% of a
 /// processor.
@@ -33,7 +37,7 @@ pub const SLEEP_MOST_US: u32 = 20_000;
 #[must_use]
 pub fn watch_interval_us(free: Bytes, growth: Bytes, idle_looks: u32) -> u32 {
     let wanted = if growth > Bytes::ZERO {
-        SLEEP_GROWING_US
+        (half_gone_us(free) / 4).clamp(SLEEP_GROWING_US, SLEEP_ROOMY_US)
     } else {
         // Four doublings are past the longest sleep already; the bound keeps the shift in its type.
         (SLEEP_GROWING_US << idle_looks.saturating_sub(1).min(4)).min(SLEEP_MOST_US)
@@ -85,7 +89,9 @@ mod tests {
                     prop_assert!((SLEEP_LEAST_US..=SLEEP_MOST_US).contains(&sleep));
                     let appears = u128::from(sleep) * u128::from(FASTEST_GROWTH_PER_S.get()) / 1_000_000;
                     prop_assert!(sleep == SLEEP_LEAST_US || appears <= u128::from(free.get() / 2));
-                    prop_assert!(growth == Bytes::ZERO || sleep <= SLEEP_GROWING_US);
+                    prop_assert!(growth == Bytes::ZERO || sleep <= SLEEP_ROOMY_US);
+                    let is_roomy = half_gone_us(free) > 4 * SLEEP_GROWING_US;
+                    prop_assert!(growth == Bytes::ZERO || is_roomy || sleep <= SLEEP_GROWING_US);
                 }
             }
         }
@@ -119,7 +125,8 @@ mod tests {
 
     #[test]
     fn growth_ends_the_long_sleep_at_once() {
-        assert_eq!(watch_interval_us(Bytes::gib(1), Bytes::new(4096), 100), SLEEP_GROWING_US);
+        assert_eq!(watch_interval_us(Bytes::gib(1), Bytes::new(4096), 100), SLEEP_ROOMY_US);
+        assert_eq!(watch_interval_us(Bytes::mib(64), Bytes::new(4096), 100), SLEEP_GROWING_US);
     }
 
     #[test]

@@ -24,9 +24,16 @@ type RawFork = unsafe extern "C" fn() -> libc::pid_t;
 type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// The real functions: found once, before anybody can call a hook on purpose.
-static REAL: [AtomicPtr<c_void>; 5] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 5];
-const NAMES: [&CStr; 5] =
-    [c"pthread_create", c"pthread_mutex_init", c"pthread_mutex_destroy", c"_Fork", c"madvise"];
+static REAL: [AtomicPtr<c_void>; 7] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 7];
+const NAMES: [&CStr; 7] = [
+    c"pthread_create",
+    c"pthread_mutex_init",
+    c"pthread_mutex_destroy",
+    c"_Fork",
+    c"madvise",
+    c"vmsplice",
+    c"setsockopt",
+];
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has under 2,560 bytes
 /// on x86_64, from the thread pointer upwards: 2,304 since 2.35, of which the kernel's part ends well before.
@@ -39,7 +46,8 @@ pub fn resolve() {
     }
 }
 
-fn real(i: usize) -> *mut c_void {
+/// The real function of that place in [`NAMES`]; null if there is none.
+pub fn real(i: usize) -> *mut c_void {
     let known = REAL[i].load(Ordering::Acquire);
     if !known.is_null() {
         return known;

@@ -9,6 +9,7 @@
 mod alloc;
 mod fork;
 mod hooks;
+mod lend;
 mod mutexes;
 mod start;
 mod unwind;

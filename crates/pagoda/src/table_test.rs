@@ -94,9 +94,10 @@ fn a_touched_page_of_a_large_region_takes_one_os_page_of_table() {
     // As it is if nothing is said, and one fault for each base page.
     for builder in [Manager::builder(), Manager::builder().base_page(BasePage::K4).fault_around(false)] {
         let manager = builder.budget(Bytes::mib(256)).user_mode_only(true).build().expect("a manager");
-        // So large that the C library takes the array from the kernel, and none that was used before.
-        let region = manager.region(Bytes::gib(32)).create().expect("a region");
         let engine = manager.engine();
+        // An array so large that the C library takes it from the kernel, whatever was freed before: 32 MiB is the most that it keeps.
+        let region = (64 << 20) / size_of::<AtomicU64>() * engine.entry_bytes();
+        let region = manager.region(Bytes::new(region as u64)).create().expect("a region");
         let entries = {
             let table = engine.gate_shared();
             Arc::clone(table.find(region.as_ptr().addr()).expect("managed").entries())

@@ -36,9 +36,9 @@ const GROWTH_BYTES: u64 = 1 << 20;
 /// The same where next to nothing is free: one base page.
 const GROWTH_LEAST_BYTES: u64 = 64 << 10;
 
-/// The same as shares of what is free and of what is held, where memory is only followed: its growth is not told from that of
-/// what is not managed, and a look counts all that is present.
-const GROWTH_SHARES: [u64; 2] = [8, 32];
+/// The same as a share of what is free and of what is held, where memory is only followed: a look counts all that is present. What is
+/// new is taken for followed until then.
+const GROWTH_SHARE: u64 = 8;
 
 /// The longest time between two looks at the maps: protections change without an event.
 const LOOK_NS: u64 = 250_000_000;
@@ -180,13 +180,17 @@ impl Engine {
         }
         let managed = self.managed_frames_bytes();
         let unmanaged = self.ledger.held_bytes().saturating_sub(managed);
-        let growth = if follows {
-            let [of_free, of_held] = GROWTH_SHARES;
-            (free.get() / of_free).min(self.ledger.held_bytes() / of_held).max(GROWTH_BYTES)
+        let grown = if follows {
+            // What was not followed at the last look is taken for as much as it was then.
+            let others = managed - self.ledger.followed_bytes() + watcher.unmanaged;
+            let held = self.ledger.held_bytes();
+            self.ledger.set_followed(held.saturating_sub(others));
+            let growth = free.get().min(held) / GROWTH_SHARE;
+            self.ledger.followed_bytes() > watcher.followed + growth.max(GROWTH_BYTES)
         } else {
-            (free.get() / 4).clamp(GROWTH_LEAST_BYTES, GROWTH_BYTES)
+            let growth = (free.get() / 4).clamp(GROWTH_LEAST_BYTES, GROWTH_BYTES);
+            unmanaged > watcher.unmanaged + growth
         };
-        let grown = unmanaged > watcher.unmanaged + growth;
         if grown || self.look_soon.swap(false, Ordering::Relaxed) || now - watcher.looked_ns > LOOK_NS {
             watcher.looked_ns = now;
             self.look_at_maps(watcher, pressure);

@@ -9,6 +9,7 @@ mod support;
 mod discard_in_child;
 mod failed_fork;
 mod grown;
+mod handed_on;
 mod left_alone;
 mod mutexes;
 mod pinned;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         ("what_is_left_alone_is_counted", left_alone::is_counted),
         ("what_became_unmovable_is_counted", left_alone::later_is_counted),
         ("what_is_pinned_stays_and_is_counted", pinned::stays),
+        ("what_is_handed_on_to_a_pipe_is_right_there", handed_on::is_right),
         ("who_is_only_watched_is_not_taken_for_managed", watched::has_no_engine),
         ("what_has_plenty_of_room_is_left_to_the_kernel", roomy::is_left_to_the_kernel),
         ("what_a_managed_mapping_grows_by_is_managed_while_all_else_is_followed", grown::is_managed),

@@ -7,8 +7,8 @@ use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::mix;
 use crate::{
-    discard_in_child, failed_fork, grown, left_alone, mutexes, pinned, process_limits, released, roomy,
-    store_trouble, tree_budget, watched,
+    discard_in_child, failed_fork, grown, handed_on, left_alone, mutexes, pinned, process_limits, released,
+    roomy, store_trouble, tree_budget, watched,
 };
 
 /// OS pages of a MiB.
@@ -26,6 +26,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "left-alone" => left_alone::program(),
         "left-alone-later" => left_alone::later_program(),
         "pinned" => pinned::program(),
+        "handed-on" => handed_on::program(),
         "watched" => watched::program(),
         "watched-child" => watched::child_program(),
         "roomy" => roomy::program(),

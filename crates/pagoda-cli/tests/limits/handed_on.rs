@@ -1,0 +1,49 @@
+//! Memory that the program puts into a pipe without copying it, and that is read there after its frames were needed for other pages.
+
+use std::io::Read;
+use std::net::UdpSocket;
+
+use pagoda_linux::testing::handed_on;
+
+use crate::program::{PAGES_PER_MIB, fill, stamp, write};
+use crate::run::begin;
+use crate::support::memory::{Mapping, PAGE};
+
+/// As much as a pipe holds that an ordinary user may make.
+const PAGES: usize = PAGES_PER_MIB - 16;
+
+/// From outside.
+pub fn is_right() -> Result<String, String> {
+    let ended = begin(&[], &["-m", "32M"], &["handed-on"])?.end()?;
+    ended.expect_success()?;
+    let evictions = ended.counter("evictions")?;
+    if evictions == 0 { Err("nothing was evicted".to_owned()) } else { Ok(format!("evictions {evictions}")) }
+}
+
+/// In the program: twice the budget is filled while the pipe is full.
+pub fn program() -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut mapping = Mapping::new(PAGES).map_err(told)?;
+    write(&mut mapping, 0..PAGES);
+    let (mut reads, writes) = std::io::pipe().map_err(told)?;
+    rustix::pipe::fcntl_setpipe_size(&writes, PAGES_PER_MIB * PAGE).map_err(|error| error.to_string())?;
+    let mut put = 0;
+    while put < PAGES * PAGE {
+        put += handed_on::to_pipe(&writes, &mapping.bytes(0..PAGES)[put..]).map_err(told)?;
+    }
+    fill(60, |_| Ok(()))?;
+    let mut page = [0; PAGE];
+    for number in 0..PAGES {
+        reads.read_exact(&mut page).map_err(told)?;
+        let words: Vec<u64> = page.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        if let Some(wrong) = stamp(number).wrong(&words) {
+            return Err(format!("page {number} in the pipe: {wrong}"));
+        }
+    }
+    // Nor is memory handed on to sockets.
+    let socket = UdpSocket::bind("127.0.0.1:0").map_err(told)?;
+    match handed_on::by_socket(&socket) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        other => Err(format!("SO_ZEROCOPY is refused in another way: {other:?}")),
+    }
+}

@@ -1,0 +1,80 @@
+//! The calls of the C library by which a program lends its pages to the kernel without their being pinned: they copy here, or fail.
+//!
+//! The kernel lets a page be moved away that a pipe or a socket still holds (`vmsplice`, `MSG_ZEROCOPY`). Its frame would serve another
+//! page then, and whoever reads the pipe would read that. A copy in place of a loan is what both promise to a reader. This
+//! module must never lend a page, in any process of a tree: an engine may begin while it is held.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use pagoda_linux::thread::exit_process;
+
+use crate::hooks::real;
+use crate::start::tree;
+
+/// Of asm-generic/socket.h.
+const SO_ZEROCOPY: c_int = 60;
+
+type Vmsplice = unsafe extern "C" fn(c_int, *const libc::iovec, usize, c_uint) -> isize;
+type SetSockOpt = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int;
+
+/// As vmsplice(2), but that what it puts into a pipe is copied there.
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmsplice(
+    pipe: c_int,
+    parts: *const libc::iovec,
+    count: usize,
+    flags: c_uint,
+) -> isize {
+    // SAFETY: it looks at a descriptor.
+    let mode = unsafe { libc::fcntl(pipe, libc::F_GETFL) };
+    // Out of a pipe it copies anyway, and what is none is refused.
+    if tree().is_some() && mode != -1 && mode & libc::O_ACCMODE != libc::O_RDONLY && is_pipe(pipe) {
+        let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::RWF_NOWAIT };
+        let count = c_int::try_from(count).unwrap_or(c_int::MAX);
+        // SAFETY: the caller's parts, which may be read. A pipe has no offset.
+        return unsafe { libc::pwritev2(pipe, parts, count, -1, wait) };
+    }
+    let real = real(5);
+    if real.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: dlsym found the function of this name behind this library, which has this type; the caller's arguments.
+    unsafe { std::mem::transmute::<*mut c_void, Vmsplice>(real)(pipe, parts, count, flags) }
+}
+
+fn is_pipe(descriptor: c_int) -> bool {
+    let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: it fills what it is given, which is read only if it says so.
+    unsafe {
+        libc::fstat(descriptor, about.as_mut_ptr()) == 0
+            && about.assume_init().st_mode & libc::S_IFMT == libc::S_IFIFO
+    }
+}
+
+/// As setsockopt(2), but that `SO_ZEROCOPY` is not known: a sender copies then.
+///
+/// # Safety
+/// As for the real function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    socket: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    length: libc::socklen_t,
+) -> c_int {
+    if level == libc::SOL_SOCKET && option == SO_ZEROCOPY && tree().is_some() {
+        // SAFETY: it is the calling thread's own word.
+        unsafe { *libc::__errno_location() = libc::ENOPROTOOPT };
+        return -1;
+    }
+    let real = real(6);
+    if real.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: as in `vmsplice`.
+    unsafe { std::mem::transmute::<*mut c_void, SetSockOpt>(real)(socket, level, option, value, length) }
+}
