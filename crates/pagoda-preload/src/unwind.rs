@@ -27,6 +27,9 @@ global_asm!(
     "pagoda_end_of_stack _Unwind_Backtrace",
     // What only somebody who unwinds calls.
     "pagoda_never _Unwind_Resume",
+    "pagoda_never _Unwind_DeleteException",
+    "pagoda_never _Unwind_FindEnclosingFunction",
+    "pagoda_never _Unwind_GetCFA",
     "pagoda_never _Unwind_GetDataRelBase",
     "pagoda_never _Unwind_GetIP",
     "pagoda_never _Unwind_GetIPInfo",

@@ -23,6 +23,7 @@ pub(crate) struct Moving {
 }
 
 impl Moving {
+    #[cfg(feature = "migrate")]
     pub(crate) fn new(state: MigrationState) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
