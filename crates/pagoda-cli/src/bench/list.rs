@@ -57,14 +57,14 @@ pub static BENCHES: [Entry; 8] = [
         name: "release",
         shows: "Closing owners with most of their memory stored, by policy, beside an owner that starts, and against being killed \
                 with as much in the kernel's zram",
-        takes_min: 15,
+        takes_min: 5,
         takes_quick_s: 10,
         charts: charts::release,
     },
     Entry {
         name: "migrate",
         shows: "Moving a live region: what zero pages cost at the destination by policy, codecs, a writer that goes on, stored pages",
-        takes_min: 6,
+        takes_min: 12,
         takes_quick_s: 15,
         charts: charts::migrate,
     },
@@ -79,7 +79,7 @@ pub static BENCHES: [Entry; 8] = [
     Entry {
         name: "tree",
         shows: "Trees of processes: fork, short processes, a server that saves, a build, a JVM and node, beside native runs",
-        takes_min: 15,
+        takes_min: 6,
         takes_quick_s: 50,
         charts: charts::tree,
     },
