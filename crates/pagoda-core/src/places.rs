@@ -2,10 +2,11 @@
 //!
 //! What is touched shows only where nothing is yet. Filled up to the end of a base page, memory of which the same part of each page
 //! is touched looks like memory that is touched everywhere: so a window of smaller steps ends within a base page, at another part of
-//! it each time, and who goes on exactly there has shown that he touches everything. A window never reaches into the next place; and
-//! who has shown it where his place ends gets the next ones whole, before he touches them: a touch would leave something there that
-//! keeps a frame from being moved in as one. This module must never offer a place that was not said to be free, nor more than
-//! [`WHOLE_MOST`] for one showing.
+//! it each time, and who goes on exactly there has shown that he touches everything. A window never reaches into the next place, and
+//! a long one leaves two ends to go on at before it: by chance nobody who is sparse meets both. Who has shown it where his place ends
+//! gets the next ones whole, before he touches them: a touch would leave something there that keeps a frame from being moved in as
+//! one. Behind them he shows it anew, by windows of two base pages and of eight. This module must never offer a place that was not
+//! said to be free, nor more than [`WHOLE_MOST`] for one showing.
 
 use std::ops::Range;
 
@@ -31,6 +32,8 @@ pub struct Places {
     place_steps: Option<u64>,
     /// Where who touches everything goes on.
     shown_at: Option<u64>,
+    /// The longest window. Behind places that came whole, of which nobody sees what is touched, it is short first.
+    most_steps: u64,
 }
 
 impl Places {
@@ -38,7 +41,7 @@ impl Places {
     /// the first of a place is a multiple of that.
     #[must_use]
     pub const fn new(page_steps: u64, place_steps: Option<u64>) -> Self {
-        Self { page_steps, place_steps, shown_at: None }
+        Self { page_steps, place_steps, shown_at: None, most_steps: u64::MAX }
     }
 
     /// What of `window` is to be filled, which is not empty and begins where it was touched, `within` steps into a base page.
@@ -53,7 +56,11 @@ impl Places {
         // Steps of a base page show as much as there is to see.
         let is_shown = goes_on && (self.page_steps == 1 || self.shown_at == Some(window.start));
         self.shown_at = None;
+        if is_shown {
+            self.most_steps = self.most_steps.saturating_mul(4);
+        }
         let (mut steps, mut whole) = (window, 0);
+        steps.end = steps.end.min(steps.start.saturating_add(self.most_steps));
         if let Some(place) = self.place_steps {
             let is_large = steps.end - steps.start >= place;
             let next = (steps.start / place + 1).saturating_mul(place);
@@ -63,11 +70,15 @@ impl Places {
             }
         }
         let len = steps.end - steps.start;
-        if self.page_steps > 1 && len >= 2 * self.page_steps {
-            let bound = steps.end - (within + len) % self.page_steps;
+        let bound = steps.end.saturating_sub((within + len) % self.page_steps);
+        if self.page_steps > 1 && bound.saturating_sub(steps.start) > self.page_steps {
+            let bound = if len >= 4 * self.page_steps { bound - self.page_steps } else { bound };
             steps.end = bound - 1 - bound / self.page_steps % (self.page_steps - 1);
             self.shown_at = Some(steps.end);
             whole = 0;
+        }
+        if whole > 0 && self.page_steps > 1 {
+            self.most_steps = 2 * self.page_steps;
         }
         Cut { steps, whole }
     }
@@ -151,12 +162,19 @@ mod tests {
 
         #[test]
         fn who_becomes_sparse_holds_a_bounded_number_of_places_too_much(
-            dense in 1..12 * PLACE, every in prop::sample::select(vec![16u64, 64, 512])
+            dense in 1..12 * PLACE, every in prop::sample::select(vec![16u64, 64, 512]), other in 0..PAGE
         ) {
-            let sparse = (dense.next_multiple_of(every)..40 * PLACE).step_by(every as usize);
-            let (_, whole) = touch((0..dense).chain(sparse), Some(PLACE));
+            // Always the same part of a base page, or another in each.
+            let sparse = (dense.next_multiple_of(every)..40 * PLACE)
+                .step_by(every as usize)
+                .map(|page| page + page / every * other % PAGE);
+            let (there, whole) = touch((0..dense).chain(sparse.clone()), Some(PLACE));
             let after = whole.iter().filter(|place| **place * PLACE >= dense).count();
             prop_assert!(after <= WHOLE_MOST as usize, "{} after {}: {:?}", after, dense, whole);
+            // Nor is there a window of much more by OS pages behind the last of them.
+            let too_much = there.range(dense..).count() - sparse.count();
+            let most = u64::from(WHOLE_MOST) * PLACE + 8 * PAGE;
+            prop_assert!(too_much as u64 <= most, "{} after {}, every {}", too_much, dense, every);
         }
 
         #[test]
