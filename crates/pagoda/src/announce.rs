@@ -78,6 +78,13 @@ impl Engine {
         is_open
     }
 
+    /// Whether what can't be moved may be shared with a child. As long as nothing was registered a fork by a raw system call was seen
+    /// by nobody, and its child may live on.
+    pub(crate) fn may_be_shared(&self) -> bool {
+        self.has_forked.load(Ordering::Acquire)
+            || Forking::from_bits(self.forking.load(Ordering::SeqCst)).is_open()
+    }
+
     fn update_forking(&self, update: impl Fn(Forking) -> Option<Forking>) -> bool {
         loop {
             let word = Forking::from_bits(self.forking.load(Ordering::SeqCst));

@@ -392,7 +392,7 @@ counters! {
     Total ForkTakenOverBytes fork_taken_over_bytes,
     /// Of them, bytes of pages that stayed in the parent's file, which the child reads.
     Total ForkLentBytes fork_lent_bytes,
-    /// Bytes that were shared after a fork and made the process's own, to be moved out.
+    /// Bytes that could not be moved, perhaps because a fork shares them, and were made the process's own.
     Total MadeOwnBytes made_own_bytes,
     /// Bytes that were brought back because the process forked and the kernel does not tell of forks.
     Total BroughtBackBytes brought_back_bytes,

@@ -227,9 +227,9 @@ impl Engine {
         born
     }
 
-    /// Remembers what could not be moved: if a fork is why, the reclaimer makes it our own.
+    /// Remembers what could not be moved: if a fork may be why, the reclaimer makes it our own.
     pub(crate) fn note_shared(&self, range: PageRange) {
-        if self.has_forked.load(Ordering::Acquire) {
+        if self.may_be_shared() {
             let mut shared = self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
             if shared.len() < SHARED_MOST {
                 shared.push(range);
@@ -237,10 +237,10 @@ impl Engine {
         }
     }
 
-    /// Makes what was found shared by a fork movable again. It may wait for a fault to be served (a part may be out by now), so
+    /// Makes what may be shared by a fork movable again. It may wait for a fault to be served (a part may be out by now), so
     /// only the reclaimer does it, and holds nothing.
     pub(crate) fn make_shared_own(&self) {
-        if !self.has_forked.load(Ordering::Acquire) {
+        if !self.may_be_shared() {
             return;
         }
         let shared =

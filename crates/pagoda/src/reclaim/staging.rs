@@ -168,7 +168,7 @@ impl Engine {
             Some(Stop::Refused) => 3,
             // Shared by a fork, it is soon our own.
             Some(Stop::Busy) => {
-                if self.has_forked.load(Ordering::Relaxed) {
+                if self.may_be_shared() {
                     1
                 } else {
                     3
