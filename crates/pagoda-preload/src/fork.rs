@@ -29,7 +29,7 @@ thread_local! {
     static KNOWN: Cell<Option<(Fork, c_int)>> = const { Cell::new(None) };
 }
 
-fn errno() -> &'static Cell<c_int> {
+pub(crate) fn errno() -> &'static Cell<c_int> {
     // SAFETY: it is the calling thread's own word, which is there as long as the thread, and which nobody else uses; the reference
     // is used at once.
     unsafe { &*libc::__errno_location().cast::<Cell<c_int>>() }

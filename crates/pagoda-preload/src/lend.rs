@@ -6,8 +6,10 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use pagoda_core::page::OS_PAGE;
 use pagoda_linux::thread::exit_process;
 
+use crate::fork::errno;
 use crate::hooks::real;
 use crate::start::tree;
 
@@ -32,10 +34,12 @@ pub unsafe extern "C" fn vmsplice(
     let mode = unsafe { libc::fcntl(pipe, libc::F_GETFL) };
     // Out of a pipe it copies anyway, and what is none is refused.
     if tree().is_some() && mode != -1 && mode & libc::O_ACCMODE != libc::O_RDONLY && is_pipe(pipe) {
-        let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::RWF_NOWAIT };
-        let count = c_int::try_from(count).unwrap_or(c_int::MAX);
-        // SAFETY: the caller's parts, which may be read. A pipe has no offset.
-        return unsafe { libc::pwritev2(pipe, parts, count, -1, wait) };
+        // SAFETY: the caller's arguments.
+        let put = unsafe { put_copies(pipe, parts, count, flags) };
+        // Where a pipe can't be written to without waiting, the kernel has no moves either, and nothing is managed.
+        if put != -1 || errno().get() != libc::EOPNOTSUPP {
+            return put;
+        }
     }
     let real = real(5);
     if real.is_null() {
@@ -43,6 +47,25 @@ pub unsafe extern "C" fn vmsplice(
     }
     // SAFETY: dlsym found the function of this name behind this library, which has this type; the caller's arguments.
     unsafe { std::mem::transmute::<*mut c_void, Vmsplice>(real)(pipe, parts, count, flags) }
+}
+
+/// Copies as much into a pipe as there is room for. If there is none it waits, unless that is not wanted, and puts a page there: who
+/// is about to read the pipe itself must not wait for more.
+///
+/// # Safety
+/// As for vmsplice(2).
+unsafe fn put_copies(pipe: c_int, parts: *const libc::iovec, count: usize, flags: c_uint) -> isize {
+    let number = c_int::try_from(count).unwrap_or(c_int::MAX);
+    // SAFETY: the caller's parts, which may be read. A pipe has no offset.
+    let put = unsafe { libc::pwritev2(pipe, parts, number, -1, libc::RWF_NOWAIT) };
+    if put != -1 || errno().get() != libc::EAGAIN || flags & libc::SPLICE_F_NONBLOCK != 0 {
+        return put;
+    }
+    // SAFETY: the kernel has read all of them just now.
+    let parts = unsafe { std::slice::from_raw_parts(parts, count) };
+    let first = parts.iter().find(|part| part.iov_len > 0);
+    // SAFETY: as above. What is in pages is atomic: it waits until there is room for one.
+    first.map_or(0, |part| unsafe { libc::write(pipe, part.iov_base, part.iov_len.min(OS_PAGE)) })
 }
 
 fn is_pipe(descriptor: c_int) -> bool {
@@ -67,8 +90,7 @@ pub unsafe extern "C" fn setsockopt(
     length: libc::socklen_t,
 ) -> c_int {
     if level == libc::SOL_SOCKET && option == SO_ZEROCOPY && tree().is_some() {
-        // SAFETY: it is the calling thread's own word.
-        unsafe { *libc::__errno_location() = libc::ENOPROTOOPT };
+        errno().set(libc::ENOPROTOOPT);
         return -1;
     }
     let real = real(6);

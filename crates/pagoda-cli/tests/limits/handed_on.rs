@@ -9,8 +9,8 @@ use crate::program::{PAGES_PER_MIB, fill, stamp, write};
 use crate::run::begin;
 use crate::support::memory::{Mapping, PAGE};
 
-/// As much as a pipe holds that an ordinary user may make.
-const PAGES: usize = PAGES_PER_MIB - 16;
+/// Three times what a pipe holds that an ordinary user may make.
+const PAGES: usize = 3 * PAGES_PER_MIB;
 
 /// From outside.
 pub fn is_right() -> Result<String, String> {
@@ -20,28 +20,42 @@ pub fn is_right() -> Result<String, String> {
     if evictions == 0 { Err("nothing was evicted".to_owned()) } else { Ok(format!("evictions {evictions}")) }
 }
 
-/// In the program: twice the budget is filled while the pipe is full.
+/// In the program: twice the budget is filled while the pipe is full, and the rest is put there as it is read.
 pub fn program() -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let mut mapping = Mapping::new(PAGES).map_err(told)?;
     write(&mut mapping, 0..PAGES);
-    let (mut reads, writes) = std::io::pipe().map_err(told)?;
+    let (reads, writes) = std::io::pipe().map_err(told)?;
     rustix::pipe::fcntl_setpipe_size(&writes, PAGES_PER_MIB * PAGE).map_err(|error| error.to_string())?;
-    let mut put = 0;
-    while put < PAGES * PAGE {
-        put += handed_on::to_pipe(&writes, &mapping.bytes(0..PAGES)[put..]).map_err(told)?;
-    }
+    let memory = mapping.bytes(0..PAGES);
+    // As much as there is room for, as the kernel does: nobody reads yet.
+    let mut put = handed_on::to_pipe(&writes, memory).map_err(told)?;
     fill(60, |_| Ok(()))?;
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| check_read(reads));
+        while put < memory.len() {
+            put += handed_on::to_pipe(&writes, &memory[put..]).map_err(told)?;
+        }
+        reader.join().expect("it returns what is wrong")
+    })?;
+    check_sockets()
+}
+
+fn check_read(mut reads: impl Read) -> Result<(), String> {
     let mut page = [0; PAGE];
     for number in 0..PAGES {
-        reads.read_exact(&mut page).map_err(told)?;
+        reads.read_exact(&mut page).map_err(|error| error.to_string())?;
         let words: Vec<u64> = page.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
         if let Some(wrong) = stamp(number).wrong(&words) {
             return Err(format!("page {number} in the pipe: {wrong}"));
         }
     }
-    // Nor is memory handed on to sockets.
-    let socket = UdpSocket::bind("127.0.0.1:0").map_err(told)?;
+    Ok(())
+}
+
+/// Nor is memory handed on to sockets.
+fn check_sockets() -> Result<(), String> {
+    let socket = UdpSocket::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     match handed_on::by_socket(&socket) {
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         other => Err(format!("SO_ZEROCOPY is refused in another way: {other:?}")),
