@@ -180,9 +180,8 @@ fn commands(name: &str) -> Vec<String> {
             Some((cargo, example)) if cargo.starts_with("cargo run --release -p pagoda ") => {
                 let example = example.split(' ').next().unwrap_or_default();
                 let runs = format!("runs_and_says(\"{example}\"");
-                let tests = ["examples.rs", "migrate/example.rs"];
-                let tests = tests.map(|file| page(&format!("../crates/pagoda/tests/{file}")));
-                assert!(tests.iter().any(|test| test.contains(&runs)), "{name}: no test runs {example}");
+                let tests = page("../crates/pagoda/tests/examples.rs");
+                assert!(tests.contains(&runs), "{name}: no test runs {example}");
             }
             _ if command.starts_with("cargo ") => {
                 assert!(is_run_before_a_change_is_taken(command), "{name}: who runs `{command}`?");

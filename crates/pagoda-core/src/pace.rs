@@ -20,8 +20,8 @@ pub const SLEEP_LEAST_US: u32 = 1_000;
 /// MB in 20 ms. At this pace looks take 1.3% of a processor.
 pub const SLEEP_GROWING_US: u32 = 2_000;
 
-/// The same while there is so much room that half of it would not be gone in four times as long: the process has its processors to
-/// itself.
+/// The same while there is so much room that half of it would not be gone in four times as long: looks are rarer, so that they take
+/// less of what the process needs to grow.
 pub const SLEEP_ROOMY_US: u32 = 5_000;
 
 /// The longest sleep: fifty looks a second, each 45 to 70 µs because the caches are cold, are 0.2 to 0.4% of a

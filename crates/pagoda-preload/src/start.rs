@@ -141,6 +141,7 @@ extern "C" fn construct() {
         return begin(tree, Start::WhenGrown);
     }
     let counters = member.counters();
+    // Before the thread that changes it: what is below waits for that.
     counters.set(Counter::Status, Status::Small as u64);
     begin(tree, Start::AtOnce(member));
     // What the user named is managed from its first instruction on, or refused before. Bounded by what starting takes:

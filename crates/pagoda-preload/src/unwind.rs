@@ -1,9 +1,9 @@
 //! In place of an unwinder: a panic in this library says what happened and ends the process, on whichever thread.
 //!
 //! Nobody could catch one: raw threads have nothing to return to, and hooks are called by C. The standard library's unwinder would be
-//! one more library that every short process of a tree loads, maps and relocates, for a fifth of what starting it takes. These symbols are
-//! hidden, so that the program's own exceptions never meet them; and no frame of ours is ever on a stack that somebody else
-//! unwinds (`hooks::begin`). This module must never return as if anything had been unwound.
+//! one more library that every short process of a tree loads, maps and relocates. These symbols are hidden, so that
+//! the program's own exceptions never meet them; and no frame of ours is ever on a stack that somebody else unwinds
+//! (`hooks::begin`). This module must never return as if anything had been unwound.
 
 use std::arch::global_asm;
 

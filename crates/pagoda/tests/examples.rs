@@ -1,4 +1,4 @@
-//! The examples that their readers are told to run, as they would run them. Those of migrations are with its tests.
+//! The examples that their readers are told to run, as they would run them.
 
 use std::process::Command;
 
@@ -17,6 +17,18 @@ fn a_mapping_is_adopted_and_given_back() {
 #[test]
 fn tenants_have_budgets_of_their_own() {
     runs_and_says("tenants", "small   budget   32 MiB, base page 16 KiB: 256 MiB of data");
+}
+
+#[cfg(feature = "migrate")]
+#[test]
+fn a_region_moves_between_two_processes() {
+    runs_and_says("migrate", "every record is as it was written last");
+}
+
+#[cfg(feature = "migrate")]
+#[test]
+fn a_region_is_used_before_it_has_arrived() {
+    runs_and_says("post_copy", "every record is as it was written,");
 }
 
 fn runs_and_says(name: &str, what: &str) {

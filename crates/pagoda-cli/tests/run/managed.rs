@@ -152,13 +152,7 @@ fn a_managed_program_is_stopped_and_continued_with_pagoda() {
     let script = "print \"$$\\n\"; print while <STDIN>; whole(); exit 5";
     let Some(command) = managed(&["--quiet"], script) else { return };
     let running = started(command);
-    for _ in 0..3 {
-        running.to_group(Signal::TSTP);
-        running.wait_until_both_stopped();
-        running.to_group(Signal::CONT);
-        running.wait_for("the program goes on", running.program, |state| state != 'T');
-        running.wait_for("pagoda goes on", running.pagoda.id(), |state| state != 'T');
-    }
+    running.stops_and_continues_by_group();
     assert_eq!(running.end().1, Some(5));
 }
 

@@ -71,6 +71,16 @@ impl Running {
         self.wait_for("the program stops", self.program, |state| state == 'T');
         self.wait_for("pagoda stops", self.pagoda.id(), |state| state == 'T');
     }
+    /// By its terminal's keys, a few times.
+    pub fn stops_and_continues_by_group(&self) {
+        for _ in 0..3 {
+            self.to_group(Signal::TSTP);
+            self.wait_until_both_stopped();
+            self.to_group(Signal::CONT);
+            self.wait_for("the program goes on", self.program, |state| state != 'T');
+            self.wait_for("pagoda goes on", self.pagoda.id(), |state| state != 'T');
+        }
+    }
 }
 
 fn pid(number: u32) -> Pid {
@@ -124,13 +134,7 @@ fn what_the_program_sends_to_its_group_comes_once() {
 #[test]
 fn a_terminal_stop_stops_both_and_a_continue_continues_both() {
     let running = start("", LISTEN);
-    for _ in 0..3 {
-        running.to_group(Signal::TSTP);
-        running.wait_until_both_stopped();
-        running.to_group(Signal::CONT);
-        running.wait_for("the program goes on", running.program, |state| state != 'T');
-        running.wait_for("pagoda goes on", running.pagoda.id(), |state| state != 'T');
-    }
+    running.stops_and_continues_by_group();
     assert_eq!(running.end().1, Some(5));
 }
 

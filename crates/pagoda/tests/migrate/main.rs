@@ -7,7 +7,6 @@
 mod authority;
 mod beside;
 mod content;
-mod example;
 mod faults;
 mod huge;
 mod kills;
