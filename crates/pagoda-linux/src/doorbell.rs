@@ -1,8 +1,8 @@
 //! The pages on which a forked child waits until its parent has given it all that it lacks, or offers it to take that over.
 //!
-//! They are registered like managed memory and never touched in the parent, so that they are missing in the child: who touches
-//! one there waits, until the parent answers by filling it, or is gone and the kernel fills it with zeroes. This module must
-//! never take a zero for an answer.
+//! They are registered like managed memory and empty in every child, whatever the parent has there: who touches one in the child
+//! waits, until the parent answers by filling it, or is gone and the kernel fills it with zeroes. This module must never take a zero
+//! for an answer.
 //!
 //! The first page is answered with *everything is there*, or with an offer ([`crate::offer`]). If the offer comes to nothing,
 //! the child waits at the second page, which has the first answer alone.
@@ -11,6 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagoda_core::page::OS_PAGE;
+use rustix::mm::{Advice, madvise};
 
 use crate::offer::{Offer, WORDS};
 use crate::own_memory::{OwnMapping, keep_in_children};
@@ -55,6 +56,10 @@ impl Doorbell {
     pub(crate) fn reserve() -> io::Result<Self> {
         let pages = OwnMapping::reserve(2 * OS_PAGE, OS_PAGE, false)?;
         keep_in_children(pages.range());
+        // Whoever locks all memory, or reads all that is mapped, touches these pages, too.
+        let at = std::ptr::with_exposed_provenance_mut(pages.range().start());
+        // SAFETY: it changes what a child inherits, and nothing here.
+        unsafe { madvise(at, 2 * OS_PAGE, Advice::LinuxWipeOnFork) }?;
         CURRENT.store(pages.range().start(), Ordering::Release);
         Ok(Self { pages: pages.leak() })
     }
@@ -64,7 +69,7 @@ impl Doorbell {
     /// # Errors
     /// Those of registering.
     pub(crate) fn install(self, uffd: &Uffd) -> io::Result<()> {
-        // SAFETY: the pages are ours, and no thread of this process ever touches them.
+        // SAFETY: the pages are ours, and nobody needs what is there in this process; who looks there all the same reads zeroes.
         unsafe { uffd.register(self.pages) }.map_err(to_io_error)
     }
 

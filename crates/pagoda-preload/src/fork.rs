@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use pagoda::process_engine::Fork;
 use pagoda_core::fork_wait::{self, ForkWait};
@@ -20,9 +20,6 @@ static FORKING: [AtomicU32; FORKING_BOUND] = [const { AtomicU32::new(0) }; FORKI
 
 /// More threads than ever fork at once; beyond it one waits.
 const FORKING_BOUND: usize = 64;
-
-/// Whether the engine of the thread that forks gives the child what it lacks.
-static GIVEN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// How the engine knows the fork that this thread is within, and what errno was before; None if it does not.
@@ -64,13 +61,9 @@ pub extern "C" fn before_fork() {
         wait_for_room();
     }
     let fork = engine.begin_fork();
-    match fork {
-        Fork::Passes => {}
-        Fork::Announced => GIVEN.store(true, Ordering::Release),
-        Fork::Unknown => {
-            engine.release();
-            return deactivate();
-        }
+    if fork == Fork::Unknown {
+        engine.release();
+        return deactivate();
     }
     // Nobody tells what runs after a fork whether there was one. Its system call sets errno only if there was none.
     KNOWN.set(Some((fork, errno().replace(0))));
@@ -85,7 +78,8 @@ fn wait_for_room() {
     }
 }
 
-/// After a fork, in the parent, also after one that failed: then it is no more announced.
+/// After a fork, in the parent, also after one that failed: then it is no more announced. Returns when the child has what it lacked, or
+/// has taken it over: this process may end right after this, and its engine with it.
 pub extern "C" fn after_fork() {
     leave_forking();
     let Some((fork, before)) = KNOWN.take() else { return };
@@ -95,7 +89,8 @@ pub extern "C" fn after_fork() {
     }
     match (engine(), fork) {
         (Some(engine), Fork::Passes) => engine.fork_passed(has_forked),
-        (Some(engine), Fork::Announced) if !has_forked => engine.take_back_announcement(),
+        (Some(engine), Fork::Announced) if has_forked => engine.wait_until_forks_are_served(),
+        (Some(engine), Fork::Announced) => engine.take_back_announcement(),
         _ => {}
     }
 }
@@ -119,7 +114,8 @@ fn leave_forking() {
 
 /// In a child, on its one thread: begins anew, and returns when it has all its memory, or an engine that has it.
 pub extern "C" fn in_child() {
-    if let Some((_, before)) = KNOWN.take() {
+    let known = KNOWN.take();
+    if let Some((_, before)) = known {
         errno().set(before);
     }
     for thread in &FORKING {
@@ -127,7 +123,8 @@ pub extern "C" fn in_child() {
             thread.store(0, Ordering::SeqCst);
         }
     }
-    let is_given = GIVEN.swap(false, Ordering::AcqRel);
+    // Also a child of a child that nobody saw has the pages of its parent's parent, at which nobody would answer it.
+    let is_given = known.is_some_and(|(fork, _)| fork == Fork::Announced);
     begin_in_child(|| {
         if is_given {
             return Doorbell::wait_for_parent();

@@ -4,13 +4,20 @@
 //! first waits until they are over (`pagoda_core::forking`). This module must never let anything be registered beside a fork
 //! that passes, nor have one announced that the kernel won't tell of.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::forking::{Begin, Forking};
 use pagoda_linux::thread::sleep_us;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
+
+/// How many forks were announced, and of how many of them nobody has to wait for anything more: those that were served, or failed.
+#[derive(Debug, Default)]
+pub(crate) struct Announcements {
+    made: AtomicU64,
+    over: AtomicU64,
+}
 
 /// How a fork that is about to happen is known to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +45,32 @@ impl Engine {
                 }
             };
             if self.swap_forking(word, next) {
+                if fork == Fork::Announced {
+                    self.announcements.made.fetch_add(1, Ordering::SeqCst);
+                }
                 return fork;
             }
+        }
+    }
+
+    /// An announced fork has failed.
+    pub(crate) fn take_back_announcement(&self) {
+        // One that was past the C library's may have been taken for it meanwhile.
+        let _ = self.fork_heard();
+        self.announcement_is_over();
+    }
+
+    /// The child of an announced fork has what it lacked, or there is none.
+    pub(crate) fn announcement_is_over(&self) {
+        self.announcements.over.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Waits until all forks are over that were announced so far, the caller's own among them. Those that are announced later are
+    /// not waited for, so that this ends.
+    pub(crate) fn wait_until_forks_are_served(&self) {
+        let made = self.announcements.made.load(Ordering::SeqCst);
+        while self.announcements.over.load(Ordering::SeqCst) < made {
+            sleep_us(50);
         }
     }
 

@@ -29,6 +29,7 @@ use pagoda_linux::space::Space;
 use pagoda_linux::wiped::WipedReader;
 
 use crate::account::Owners;
+use crate::announce::Announcements;
 use crate::around::Around;
 use crate::bell::Bell;
 use crate::counters::{Counter, Counters};
@@ -101,6 +102,8 @@ pub(crate) struct Engine {
     pub(crate) follows: AtomicBool,
     /// Forks that are under way ([`Forking`](pagoda_core::forking::Forking)).
     pub(crate) forking: AtomicU64,
+    /// Those of forks, for who has to wait until they are served.
+    pub(crate) announcements: Announcements,
     /// Tells what is empty in children. None in a library, whose regions they have not.
     pub(crate) wiped: Option<Mutex<WipedReader>>,
     /// There was a fork, here or on the way here: memory may be shared.
@@ -179,6 +182,7 @@ impl Engine {
             look_soon: AtomicBool::new(false),
             follows: AtomicBool::new(false),
             forking: AtomicU64::new(0),
+            announcements: Announcements::default(),
             earned: AtomicUsize::new(0),
             wiped: None,
             has_forked: AtomicBool::new(false),

@@ -106,7 +106,14 @@ impl Engine {
             self.counters.add(Counter::ChildrenUnmanaged, 1);
         }
         self.has_forked.store(true, Ordering::Release);
-        let mut child = Child::new(uffd, wiped);
+        self.give_to_child(table, Child::new(uffd, wiped), is_announced, scratch);
+        if is_announced {
+            self.announcement_is_over();
+        }
+    }
+
+    /// What is out is taken over, or copied.
+    fn give_to_child(&self, table: &Table, mut child: Child, is_announced: bool, scratch: &mut Scratch) {
         let mut buffer = vec![0u8; table.entry_bytes()];
         // A child that was not announced may fork again before it has everything: then it is all for both.
         let mut family = match self.hand_over(table, &mut child, is_announced, &mut buffer, scratch) {

@@ -86,8 +86,13 @@ impl ProcessEngine {
 
     /// A fork that was announced has failed.
     pub fn take_back_announcement(&self) {
-        // One that was past the C library's may have been taken for it meanwhile.
-        let _ = self.engine.fork_heard();
+        self.engine.take_back_announcement();
+    }
+
+    /// After an announced fork, in the parent: waits until the children of all forks that were announced so far have what they lacked.
+    /// That takes as long as copying to them what is out, where they don't take it over as it is stored.
+    pub fn wait_until_forks_are_served(&self) {
+        self.engine.wait_until_forks_are_served();
     }
 
     /// Whether a fork was announced, and its child is not known yet.

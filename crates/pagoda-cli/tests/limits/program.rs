@@ -7,8 +7,8 @@ use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::mix;
 use crate::{
-    discard_in_child, failed_fork, grown, handed_on, left_alone, mutexes, passing, pinned, process_limits,
-    released, roomy, store_trouble, tree_budget, watched,
+    discard_in_child, failed_fork, grown, handed_on, left_alone, left_behind, mutexes, passing, pinned,
+    process_limits, released, roomy, store_trouble, tree_budget, watched,
 };
 
 /// OS pages of a MiB.
@@ -34,6 +34,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "discard-in-child" => discard_in_child::program(),
         "fork-untold" => released::program(&arguments[1]),
         "fork-passing" => passing::program(&arguments[1]),
+        "left-behind" => left_behind::program(&arguments[1]),
         "failed-fork" => failed_fork::program(),
         "family" => tree_budget::program(),
         "mutexes-unmapped" => mutexes::unmapped_program(),
