@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::forking::{Begin, Forking};
-use pagoda_linux::thread::sleep_us;
+use pagoda_linux::thread::{now_ns, sleep_us};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -17,6 +17,8 @@ use crate::engine::Engine;
 pub(crate) struct Announcements {
     made: AtomicU64,
     over: AtomicU64,
+    /// When one that is served got on last.
+    went_on_ns: AtomicU64,
 }
 
 /// How a fork that is about to happen is known to the engine.
@@ -63,6 +65,18 @@ impl Engine {
     /// The child of an announced fork has what it lacked, or there is none.
     pub(crate) fn announcement_is_over(&self) {
         self.announcements.over.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Who serves a fork gets on with it: faults that wait for the gate meanwhile are not stuck.
+    pub(crate) fn note_fork_goes_on(&self) {
+        let now = now_ns();
+        self.counters.set(Counter::LastLookNs, now);
+        self.announcements.went_on_ns.store(now, Ordering::Relaxed);
+    }
+
+    /// When a fork that was served got on last; 0 before the first.
+    pub(crate) fn fork_went_on_ns(&self) -> u64 {
+        self.announcements.went_on_ns.load(Ordering::Relaxed)
     }
 
     /// Waits until all forks are over that were announced so far, the caller's own among them. Those that are announced later are

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use pagoda_core::entry::{Backing, Granules};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::{now_ns, yield_now};
+use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::{Message, Stop, Uffd};
 
 use crate::counters::Counter;
@@ -126,9 +126,9 @@ impl Engine {
                 if span.entry(index).load(Ordering::Acquire) != 0 {
                     let page = span.page(index, span.range(), table.entry_bytes());
                     self.copy_to_children(span, &page, &mut family, &mut buffer, scratch);
+                    self.note_fork_goes_on();
                 }
             }
-            self.counters.set(Counter::LastLookNs, now_ns());
         }
         for child in family {
             self.space.answer_doorbell(&child.uffd);

@@ -254,10 +254,10 @@ impl Engine {
     }
 
     pub(crate) fn watch_handlers(&self) {
-        let now = now_ns();
+        let (now, fork_ns) = (now_ns(), self.fork_went_on_ns());
         for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
             let since = since.load(Ordering::Relaxed);
-            if since != 0 && now.saturating_sub(since) > STUCK_NS {
+            if since != 0 && now.saturating_sub(since.max(fork_ns)) > STUCK_NS {
                 // What little can go may come and go all the while, so that reclaim never sees that it is not enough.
                 let is_short = self.free() < self.marks().min;
                 self.stop(if is_short { StopReason::NothingEvictable } else { StopReason::HandlerStuck });

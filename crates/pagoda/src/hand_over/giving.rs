@@ -156,9 +156,9 @@ impl Engine {
                 if span.entry(index).load(Ordering::Acquire) != 0 {
                     let page = span.page(index, span.range(), table.entry_bytes());
                     self.send_page(stream, loan, span, &page, buffer, scratch)?;
+                    self.note_fork_goes_on();
                 }
             }
-            self.counters.set(Counter::LastLookNs, now_ns());
         }
         Record { kind: Kind::End, address: 0, len: 0, skipped: 0 }.send(stream)
     }
