@@ -85,7 +85,7 @@ impl Doorbell {
             let done = || self.fill(child, page, &[ANSWER]);
             while done().stop == Some(Stop::Again) {
                 // The child changes a mapping just now: what it does is its own business from here on.
-                child.read(|_| {});
+                let _ = child.read(|_| {});
             }
         }
     }

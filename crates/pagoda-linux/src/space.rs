@@ -290,8 +290,11 @@ impl Space {
         self.uffd.wait(timeout_ms)
     }
 
-    /// Reads messages without waiting; see [`Uffd::read`].
-    pub fn read(&self, sink: impl FnMut(Message)) -> usize {
+    /// Reads messages without waiting.
+    ///
+    /// # Errors
+    /// See [`Uffd::read`].
+    pub fn read(&self, sink: impl FnMut(Message)) -> Result<usize, Errno> {
         self.uffd.read(sink)
     }
 

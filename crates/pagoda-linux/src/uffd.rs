@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Setter, Updater};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::range::PageRange;
 
@@ -357,20 +358,33 @@ impl Uffd {
 
     /// Reads up to [`BATCH`] messages without waiting and hands each to `sink`, faults and events in the kernel's
     /// order of delivery. Returns how many there were.
-    pub fn read(&self, mut sink: impl FnMut(Message)) -> usize {
+    ///
+    /// # Errors
+    /// That none can be had, however often it is tried: a fork brings a descriptor, for which the limit of them leaves no room (`EMFILE`,
+    /// also if the soft limit were the hard one; `ENFILE`), or this descriptor is closed (`EBADF`).
+    pub fn read(&self, mut sink: impl FnMut(Message)) -> Result<usize, Errno> {
         let mut batch = [RawMessage { event: 0, reserved: [0; 7], arg: [0; 3] }; BATCH];
         // SAFETY: RawMessage is plain old data without padding; any bytes are valid, and the slice covers the array.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(batch.as_mut_ptr().cast::<u8>(), size_of::<[RawMessage; BATCH]>())
         };
-        let Ok(len) = rustix::io::read(&self.fd, bytes) else { return 0 };
+        let len = match rustix::io::read(&self.fd, &mut *bytes) {
+            Err(Errno::MFILE) => with_most_descriptors(|| rustix::io::read(&self.fd, bytes)),
+            read => read,
+        };
+        let len = match len {
+            Ok(len) => len,
+            Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::BADF)) => return Err(errno),
+            // None is there, or its time has not come.
+            Err(_) => return Ok(0),
+        };
         let count = len / size_of::<RawMessage>();
         for raw in &batch[..count] {
             if let Some(message) = Self::decode(raw) {
                 sink(message);
             }
         }
-        count
+        Ok(count)
     }
 
     fn decode(raw: &RawMessage) -> Option<Message> {
@@ -437,6 +451,16 @@ pub fn to_io_error(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.raw_os_error())
 }
 
+/// Calls `body` while the process may have as many descriptors as its hard limit allows: a program that has set itself a low one forks
+/// all the same.
+fn with_most_descriptors<T>(body: impl FnOnce() -> T) -> T {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let result = body();
+    let _ = setrlimit(Resource::Nofile, limit);
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -475,11 +499,12 @@ mod tests {
             let mut seen = 0;
             uffd.read(|message| {
                 seen += usize::from(matches!(message, Message::Remove(range) if range.len() == 4096));
-            });
+            })
+            .expect("read");
             assert_eq!(seen, 1);
             // The mapping's drop unmaps it, and waits for that event to be read.
             assert!(uffd.wait(5000), "the unmapping's event arrives");
-            uffd.read(|message| assert!(matches!(message, Message::Unmap(_)), "{message:?}"));
+            uffd.read(|message| assert!(matches!(message, Message::Unmap(_)), "{message:?}")).expect("read");
             discard.join().expect("join").expect("discard");
         });
         assert!(uffd.is_quiet());

@@ -42,13 +42,14 @@ fn fork(space: Space, answer: bool) -> Option<i32> {
         here.store(true, Ordering::Release);
         // From here to the event nothing is allocated: whoever forks holds the allocator's lock until it is read.
         assert!(space.wait(5000), "the event of the fork");
-        space.read(|message| {
+        let read = space.read(|message| {
             if let Message::Fork(child) = message
                 && answer
             {
                 space.answer_doorbell(&child);
             }
         });
+        read.expect("read");
     });
     while !ready.load(Ordering::Acquire) {
         std::thread::yield_now();

@@ -22,7 +22,7 @@ use pagoda_core::entry::{Backing, Granules};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
-use pagoda_linux::uffd::{Message, Stop, Uffd};
+use pagoda_linux::uffd::{self, Message, Stop, Uffd};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -56,7 +56,7 @@ impl Child {
 
     /// Takes note of what the child did, and gives children of its own. As long as it gets everything its faults need no answer: the
     /// copy wakes them, or the end of its descriptor does.
-    fn listen(&mut self) -> Vec<Self> {
+    fn listen(&mut self) -> Result<Vec<Self>, uffd::Errno> {
         self.hear(|_| {})
     }
 
@@ -66,7 +66,7 @@ impl Child {
     }
 
     /// As [`listen`](Self::listen), and tells where its threads wait.
-    pub(crate) fn hear(&mut self, mut fault: impl FnMut(usize)) -> Vec<Self> {
+    pub(crate) fn hear(&mut self, mut fault: impl FnMut(usize)) -> Result<Vec<Self>, uffd::Errno> {
         let mut children = Vec::new();
         let changes = &mut self.changes;
         self.uffd.read(|message| match message {
@@ -79,8 +79,8 @@ impl Child {
             // It has what was copied so far, and lacks what its parent lacks.
             Message::Fork(uffd) => children.push(Self { uffd, changes: changes.clone() }),
             Message::Fault { address, .. } => fault(address),
-        });
-        children
+        })?;
+        Ok(children)
     }
 
     /// Where the OS page that was at `address` is in the child now, if it still has it.
@@ -133,6 +133,11 @@ impl Engine {
         for child in family {
             self.space.answer_doorbell(&child.uffd);
         }
+    }
+
+    /// Somebody waits for a message to be read that can't be: who forks, say.
+    pub(crate) fn stop_unread(&self, errno: uffd::Errno) -> ! {
+        self.stop(StopReason::EventsUnreadable(Errno(errno.raw_os_error())))
     }
 
     /// What is managed and empty in children.
@@ -219,7 +224,7 @@ impl Engine {
             match progress.stop {
                 None => {}
                 Some(Stop::Again) => {
-                    born.extend(child.listen());
+                    born.extend(child.listen().unwrap_or_else(|errno| self.stop_unread(errno)));
                     yield_now();
                 }
                 Some(Stop::Missing) if len > OS_PAGE => one_by_one = true,

@@ -111,11 +111,14 @@ impl Engine {
         if self.space.is_quiet() {
             self.settle_events(&mut table, scratch);
         }
-        self.space.read(|message| {
+        let read = self.space.read(|message| {
             if let Some((address, write)) = self.apply(&mut table, message, scratch) {
                 faults.push(Fault { address, write, since_ns: now_ns() });
             }
         });
+        if let Err(errno) = read {
+            self.stop_unread(errno);
+        }
         if table.order.waits_too_long() {
             self.apply_all_deferred(&mut table, scratch);
         } else if table.order.deferred() > 0 {

@@ -45,6 +45,10 @@ fn main() -> ExitCode {
     let tests: &[(&str, Body)] = &[
         ("a_store_that_fills_up_or_fails_ends_the_program_with_a_reason", store_trouble::ends_with_a_reason),
         ("too_few_descriptors_are_named", process_limits::descriptors),
+        (
+            "a_fork_with_too_few_descriptors_gets_one_or_ends_with_a_reason",
+            process_limits::descriptors_of_a_fork,
+        ),
         ("too_few_addresses_are_named", process_limits::addresses),
         ("at_the_limit_of_mappings_the_data_stays_right", process_limits::mappings),
         ("what_is_left_alone_is_counted", left_alone::is_counted),

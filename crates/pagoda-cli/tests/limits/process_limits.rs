@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use pagoda_linux::testing::process::{fork, wait};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::program::{PAGES_PER_MIB, check, write};
 use crate::run::begin;
 use crate::support::memory::Mapping;
@@ -33,6 +36,39 @@ pub fn descriptors() -> Result<String, String> {
     }
     run("24")?.expect_success()?;
     Ok(refused[0].clone())
+}
+
+/// A program that has set itself a low limit forks all the same, if it is one that could be raised; if not, and it may not raise it
+/// either, it ends with a reason and does not hang.
+pub fn descriptors_of_a_fork() -> Result<String, String> {
+    let ended = begin(&[], &["-m", "32M"], &["fork-few-descriptors", "4", "64"])?.end()?;
+    ended.expect_success()?;
+    if ended.counter("forks")? != 1 || ended.counter("stores")? == 0 {
+        return Err(format!("{} forks, {} stores", ended.counter("forks")?, ended.counter("stores")?));
+    }
+    let refused = begin(&[], &["-m", "32M"], &["fork-few-descriptors", "4", "4"])?.end()?;
+    let told = ["EMFILE", "ulimit -Hn"];
+    if !told.iter().all(|word| refused.errors.contains(word)) {
+        return Err(format!("it said {:?}", refused.errors));
+    }
+    Ok(refused.errors.lines().find(|line| line.contains(told[1])).unwrap_or_default().to_owned())
+}
+
+/// In the program: a fork with these limits, soft and hard, while most of its memory is out.
+pub fn fork_with_few(soft: u64, hard: u64) -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let pages = 96 * PAGES_PER_MIB;
+    let mut mapping = Mapping::new(pages).map_err(told)?;
+    write(&mut mapping, 0..pages);
+    let limit = Rlimit { current: Some(soft), maximum: Some(hard) };
+    setrlimit(Resource::Nofile, limit).map_err(|error| error.to_string())?;
+    let child = fork(|| i32::from(check(&mapping, 0..pages).is_err())).map_err(told)?;
+    match wait(child).map_err(told)?.as_raw() {
+        0 => {}
+        status => return Err(format!("the child ended with status {status:#x}")),
+    }
+    let after = getrlimit(Resource::Nofile);
+    if after == limit { check(&mapping, 0..pages) } else { Err(format!("the limit is {after:?}")) }
 }
 
 /// The same of addresses.

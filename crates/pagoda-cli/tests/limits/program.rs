@@ -35,6 +35,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "fork-untold" => released::program(&arguments[1]),
         "fork-passing" => passing::program(&arguments[1]),
         "left-behind" => left_behind::program(&arguments[1]),
+        "fork-few-descriptors" => process_limits::fork_with_few(number(1) as u64, number(2) as u64),
         "failed-fork" => failed_fork::program(),
         "family" => tree_budget::program(),
         "mutexes-unmapped" => mutexes::unmapped_program(),

@@ -130,8 +130,8 @@ impl fmt::Display for StopReason {
             ),
             Self::EventsUnreadable(errno) => write!(
                 f,
-                "the kernel's faults and events could not be read any more ({errno}), so the process was ended; check \
-                 that it does not close file descriptors it did not open"
+                "the kernel's faults and events could not be read any more ({errno}), so the process was ended; raise \
+                 `ulimit -Hn` if it has too few descriptors for a fork, and check that it does not close those it did not open"
             ),
             Self::EngineBroken => f.write_str(
                 "the engine met a state that should not be, so the process was ended rather than given wrong data; \

@@ -64,7 +64,8 @@ impl Engine {
         let begin = now_ns();
         let mut waiting = Vec::new();
         while made.state() == State::Open {
-            born.extend(child.hear(|address| waiting.push(address)));
+            let children = child.hear(|address| waiting.push(address));
+            born.extend(children.unwrap_or_else(|errno| self.stop_unread(errno)));
             waiting.retain(|address| !self.serve_child(table, child, *address, buffer, scratch));
             let is_odd = !child.is_as_it_was() || !born.is_empty();
             if (is_odd || now_ns() - begin > PATIENCE_NS) && made.revoke() {
