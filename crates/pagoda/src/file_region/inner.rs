@@ -124,7 +124,8 @@ impl Inner {
     }
 
     /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry and no more than [`RUN_BYTES`] at once. It gets an offset, and which of the bytes are to be there;
-    /// it says how many it copied. If none, what was there a moment ago is not: it is called again, and told that.
+    /// it says how many it copied. If none, what was there a moment ago is not, or the caller's memory is not: it is called again, and
+    /// told that.
     pub(super) fn each_part(
         &self,
         offset: u64,
@@ -175,6 +176,24 @@ impl Inner {
         }
         engine.note_file_read(address, Reader::Calls);
         self.file.why_lost(offset as u64).map_or(Ok(()), |trouble| Err(error(trouble)))
+    }
+
+    /// Copies from the region by way of memory of our own: the caller's may be managed and out, and then the kernel copies nothing
+    /// where it serves faults of user mode alone.
+    pub(super) fn read_by_way(&self, offset: usize, into: &mut [u8]) -> usize {
+        self.with_work(|Work { content, .. }| {
+            let copied = self.memory().read_what_is_there(offset, &mut content[..into.len()]);
+            into[..copied].copy_from_slice(&content[..copied]);
+            copied
+        })
+    }
+
+    /// The same the other way.
+    pub(super) fn write_by_way(&self, offset: usize, from: &[u8]) -> usize {
+        self.with_work(|Work { content, .. }| {
+            content[..from.len()].copy_from_slice(from);
+            self.memory().write_what_is_there(offset, &content[..from.len()])
+        })
     }
 
     pub(super) fn write_all_back(&self) {
