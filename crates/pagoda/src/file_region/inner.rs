@@ -207,12 +207,17 @@ impl Inner {
         let _one = locked(&self.syncing);
         let looked = self.look();
         self.write_all_back();
-        // Told whatever else fails, and not again.
         let unwritten = self.file.take_untold();
         let flushed = self.file.flush();
         // What may be lost goes before what is kept or known to be gone: the kernel says it once.
-        flushed.map_err(|errno| FileError::Unsafe { errno: Errno(errno.raw_os_error()) })?;
-        looked.map_err(|trouble| error_of(trouble, 0))?;
+        let flushed = flushed.map_err(|errno| FileError::Unsafe { errno: Errno(errno.raw_os_error()) });
+        if let Err(error) = flushed.and(looked.map_err(|trouble| error_of(trouble, 0))) {
+            // What is gone is told by the next one. What is kept is tried again by it.
+            if let Some(gone @ (Trouble::Truncated | Trouble::Changed)) = unwritten {
+                self.file.is_untold(gone);
+            }
+            return Err(error);
+        }
         if self.file.end() < self.file.len() {
             return Err(FileError::Truncated);
         }
