@@ -1,7 +1,8 @@
 //! Copying from and to a region some of whose pages may never come: the kernel copies, and says where it could not.
 //!
 //! An access by address to such a page raises SIGBUS; these calls tell how far they came. For a page that is missing and managed they
-//! wait as an access does, unless the descriptor is for faults of user mode alone or raises SIGBUS: then they end there. So a caller
+//! wait as an access does, unless the descriptor is for faults of user mode alone or raises SIGBUS: then they end there, also where
+//! the page is one of the caller's slice, which an access by its address brings back. So a caller
 //! who holds what its filler needs (the gate, a busy entry) must ask only for what is there, as
 //! [`Space::held_pages`](crate::space::Space::held_pages) tells. This module must never interpret what it copies.
 

@@ -55,6 +55,16 @@ enum Here {
     Lost,
 }
 
+/// What came of marking pages as owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marking {
+    Done,
+    /// An event is unread, or somebody is at one of them: again in a moment.
+    Again,
+    /// Something is there, which is to be discarded first.
+    Holds,
+}
+
 impl OwedPages {
     pub(crate) fn new(range: PageRange) -> Self {
         let words = PageSet::words_for((range.len() / OS_PAGE) as u64);
@@ -228,16 +238,35 @@ impl Engine {
         }
     }
 
-    /// Whether nothing of `range` was ever filled, or has been discarded since.
-    pub(crate) fn is_untouched(&self, range: PageRange) -> bool {
-        let table = self.gate_shared();
-        let Some(span) =
-            table.find(range.start()).filter(|span| span.range().intersection(range) == Some(range))
-        else {
-            return false;
-        };
-        span.indices(range, table.entry_bytes())
-            .all(|index| span.entry(index).load(Ordering::Acquire) == Word::EMPTY.bits())
+    /// Marks `range` as owed if nothing is there. Both with the gate held exclusively: who fills around a fault of another page asks
+    /// for marks and fills without letting go of it. What is out is worth nothing once it `is_discarded`.
+    pub(crate) fn mark_owed(&self, owed: &OwedPages, range: PageRange, is_discarded: bool) -> Marking {
+        let table = self.gate_exclusive();
+        // A discard that is not applied yet would take the marks away.
+        if table.order.deferred() > 0 {
+            return Marking::Again;
+        }
+        let mut marking = Marking::Done;
+        let mut at = range.start();
+        while let (Some(rest), Some(span)) = (PageRange::new(at, range.end()), table.next_from(at)) {
+            let Some(within) = span.range().intersection(rest) else { break };
+            for index in span.indices(within, table.entry_bytes()) {
+                let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+                let here = word.resident().and(span.page(index, within, table.entry_bytes()).granules);
+                if word.is_busy() {
+                    // Whoever has it may have filled it and not said so yet.
+                    return Marking::Again;
+                }
+                if !here.is_empty() || !is_discarded && word != Word::EMPTY {
+                    marking = Marking::Holds;
+                }
+            }
+            at = within.end();
+        }
+        if marking == Marking::Done {
+            owed.add(range);
+        }
+        marking
     }
 
     /// Waits, in the thread that has the fault, until the page at `address` is not owed. False if it will always be.

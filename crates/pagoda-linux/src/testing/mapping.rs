@@ -96,9 +96,7 @@ impl Mapping {
     /// # Panics
     /// If it has no such pages.
     pub fn bytes_mut(&mut self, pages: Range<usize>) -> &mut [u8] {
-        let words = self.words_mut(pages);
-        // SAFETY: as for `bytes`, borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+        bytes_of(self.words_mut(pages))
     }
     /// Takes what is above `page` away as a mapping of its own.
     ///
@@ -222,6 +220,12 @@ impl Drop for Mapping {
             done(unsafe { libc::munmap(self.at(&(0..self.pages)), self.pages * PAGE) }).expect("munmap");
         }
     }
+}
+
+/// Words as bytes, to be written.
+pub fn bytes_of(words: &mut [u64]) -> &mut [u8] {
+    // SAFETY: the same memory at a lesser alignment, borrowed exclusively; every byte is a u8, and any eight are a u64.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
 fn done(result: i32) -> io::Result<()> {

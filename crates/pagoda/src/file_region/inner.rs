@@ -124,7 +124,8 @@ impl Inner {
     }
 
     /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry and no more than [`RUN_BYTES`] at once. It gets an offset, and which of the bytes are to be there;
-    /// it says how many it copied. If none, what was there a moment ago is not: it is called again, and told that.
+    /// it says how many it copied. If none, what was there a moment ago is not, or the caller's memory is not: it is called again, and
+    /// told that.
     pub(super) fn each_part(
         &self,
         offset: u64,
@@ -177,6 +178,24 @@ impl Inner {
         self.file.why_lost(offset as u64).map_or(Ok(()), |trouble| Err(error(trouble)))
     }
 
+    /// Copies from the region by way of memory of our own: the caller's may be managed and out, and then the kernel copies nothing
+    /// where it serves faults of user mode alone.
+    pub(super) fn read_by_way(&self, offset: usize, into: &mut [u8]) -> usize {
+        self.with_work(|Work { content, .. }| {
+            let copied = self.memory().read_what_is_there(offset, &mut content[..into.len()]);
+            into[..copied].copy_from_slice(&content[..copied]);
+            copied
+        })
+    }
+
+    /// The same the other way.
+    pub(super) fn write_by_way(&self, offset: usize, from: &[u8]) -> usize {
+        self.with_work(|Work { content, .. }| {
+            content[..from.len()].copy_from_slice(from);
+            self.memory().write_what_is_there(offset, &content[..from.len()])
+        })
+    }
+
     pub(super) fn write_all_back(&self) {
         self.with_work(|work| self.engine().write_all_back(&self.file, self.memory(), work));
     }
@@ -188,12 +207,17 @@ impl Inner {
         let _one = locked(&self.syncing);
         let looked = self.look();
         self.write_all_back();
-        // Told whatever else fails, and not again.
         let unwritten = self.file.take_untold();
         let flushed = self.file.flush();
         // What may be lost goes before what is kept or known to be gone: the kernel says it once.
-        flushed.map_err(|errno| FileError::Unsafe { errno: Errno(errno.raw_os_error()) })?;
-        looked.map_err(|trouble| error_of(trouble, 0))?;
+        let flushed = flushed.map_err(|errno| FileError::Unsafe { errno: Errno(errno.raw_os_error()) });
+        if let Err(error) = flushed.and(looked.map_err(|trouble| error_of(trouble, 0))) {
+            // What is gone is told by the next one. What is kept is tried again by it.
+            if let Some(gone @ (Trouble::Truncated | Trouble::Changed)) = unwritten {
+                self.file.is_untold(gone);
+            }
+            return Err(error);
+        }
         if self.file.end() < self.file.len() {
             return Err(FileError::Truncated);
         }

@@ -5,6 +5,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::testing::address::load;
+use pagoda_linux::testing::mapping::bytes_of;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 
@@ -53,4 +56,39 @@ fn who_reads_by_calls_takes_no_fault_from_who_reads_by_address() {
             Err(RecvTimeoutError::Disconnected) => panic!("a reader found another byte"),
         }
     }
+}
+
+/// Where faults of user mode alone are served the kernel copies nothing from or to a page of the caller's that is out.
+#[test]
+fn who_calls_with_memory_that_is_out_gets_it_back() {
+    if skip_without_moves("calls with managed memory") {
+        return;
+    }
+    let (file, manager, region) = mapped(BasePage::K64);
+    // In the region, so that the kernel copies from and to there.
+    assert_eq!(load(region.as_ptr()), [0u8; 1]);
+    assert_eq!(load(region.as_ptr().wrapping_add(16 * OS_PAGE)), [16u8; 1]);
+    let (done, all) = channel();
+    // Not of a scope: a call that never ends can't be waited for.
+    std::thread::spawn(move || {
+        let untouched = || manager.region(Bytes::mib(1)).create().expect("region");
+        let (mut into, mut from) = (untouched(), untouched());
+        // More than a page, and not from the start of one.
+        let into = &mut bytes_of(into.words_mut())[100..][..3 * OS_PAGE];
+        region.read_at(15 * OS_PAGE as u64, into).expect("read");
+        assert!(into.chunks(OS_PAGE).zip(15..).all(|(page, number)| page == [number; OS_PAGE]));
+        region
+            .write_at(15 * OS_PAGE as u64, &bytes_of(from.words_mut())[100..][..3 * OS_PAGE])
+            .expect("written");
+        region.sync().expect("a disk");
+        done.send(()).expect("somebody waits");
+    });
+    match all.recv_timeout(Duration::from_secs(60)) {
+        Ok(()) => {}
+        Err(RecvTimeoutError::Timeout) => panic!("a call waits for its own memory"),
+        Err(RecvTimeoutError::Disconnected) => panic!("a call went wrong"),
+    }
+    let found = std::fs::read(file.path()).expect("it is there");
+    assert!(found[15 * OS_PAGE..18 * OS_PAGE].iter().all(|byte| *byte == 0));
+    assert!(found[18 * OS_PAGE] == 18 && found[15 * OS_PAGE - 1] == 14);
 }

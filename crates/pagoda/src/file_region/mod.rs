@@ -148,7 +148,10 @@ impl FileRegion {
                 return Ok(into.len());
             }
             inner.bring_in(at, is_gone)?;
-            Ok(memory.read_what_is_there(at, into))
+            Ok(match is_gone {
+                false => memory.read_what_is_there(at, into),
+                true => inner.read_by_way(at, into),
+            })
         })
     }
 
@@ -166,7 +169,10 @@ impl FileRegion {
         let memory = inner.memory();
         inner.each_part(offset, from.len(), |at, part, is_gone| {
             inner.bring_in(at, is_gone)?;
-            let copied = memory.write_what_is_there(at, &from[part]);
+            let copied = match is_gone {
+                false => memory.write_what_is_there(at, &from[part]),
+                true => inner.write_by_way(at, &from[part]),
+            };
             if copied > 0 {
                 inner.note_written(at);
             }

@@ -402,9 +402,11 @@ impl PageFile {
         })
     }
 
-    /// Something could not be written: the next sync tells, whatever comes of it.
+    /// Something could not be written: the next sync tells, whatever comes of it. What is gone goes before what is kept.
     pub(super) fn is_untold(&self, trouble: Trouble) {
-        let _ = self.untold.compare_exchange(0, trouble.to_code(), Ordering::AcqRel, Ordering::Acquire);
+        let code = trouble.to_code();
+        let is_worse = |known: i32| (known == 0 || code < 0 && known > 0).then_some(code);
+        let _ = self.untold.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_worse);
     }
 
     /// What could not be written since this was asked last.

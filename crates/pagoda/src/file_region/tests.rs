@@ -1,5 +1,6 @@
 //! A file that fails, which no real one can be made to do at a given moment.
 
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda_core::page::OS_PAGE;
@@ -7,6 +8,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 use pagoda_linux::uffd::Errno as KernelErrno;
 
+use super::page_file::Trouble;
 use super::*;
 use crate::error::Errno;
 use crate::zones::Place;
@@ -157,6 +159,30 @@ fn what_a_failed_flush_may_have_lost_is_written_anew() {
             .iter()
             .all(|(page, value)| found[page * OS_PAGE..][..OS_PAGE] == [*value; OS_PAGE])
     );
+}
+
+/// A sync that fails for another reason has not told that somebody's pages are gone.
+#[test]
+fn what_others_have_changed_is_told_by_the_sync_after_one_that_failed() {
+    if skip_without_moves("a disk that fails while others write") {
+        return;
+    }
+    let (file, _manager, region) = mapped(BasePage::K64);
+    let failing = &region.inner().file.failing;
+    // By another tick of the kernel's clock than the file was made.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    region.write_at(5 * OS_PAGE as u64, &[7; OS_PAGE]).expect("memory");
+    let other = std::fs::File::options().write(true).open(file.path()).expect("it is ours");
+    other.write_all_at(&[30; OS_PAGE], 5 * OS_PAGE as u64).expect("room");
+    failing.flushes.store(true, Ordering::Release);
+    assert!(matches!(region.sync(), Err(FileError::Unsafe { .. })));
+    failing.flushes.store(false, Ordering::Release);
+    assert_eq!(region.sync(), Err(FileError::Changed));
+    assert_eq!(region.sync(), Ok(()));
+    // Nor does trouble that comes to nothing hide it.
+    region.inner().file.is_untold(Trouble::Os(Errno(KernelErrno::IO.raw_os_error())));
+    region.inner().file.is_untold(Trouble::Changed);
+    assert_eq!(region.sync(), Err(FileError::Changed));
 }
 
 #[test]

@@ -39,12 +39,12 @@ impl Engine {
         owed: &OwedPages,
         scratch: &mut Scratch,
     ) -> io::Result<()> {
-        let mut done = 0;
+        let (mut done, mut lacking_since_ns) = (0, None);
         while let Some(rest) = PageRange::new(range.start() + done, range.end()) {
             match self.arrive_next(rest, content.map(|content| &content[done..]), owed)? {
-                Step::Done(bytes) => done += bytes,
+                Step::Done(bytes) => (done, lacking_since_ns) = (done + bytes, None),
                 Step::Again => yield_now(),
-                Step::NoMemory => self.make_room(scratch)?,
+                Step::NoMemory => self.make_room(scratch, &mut lacking_since_ns)?,
             }
         }
         self.note_use();

@@ -13,7 +13,7 @@ use pagoda_migrate::{Destination, LateDestination};
 
 use crate::manager::Manager;
 use crate::moving::Moving;
-use crate::owed::OwedPages;
+use crate::owed::{Marking, OwedPages};
 use crate::region::Region;
 use crate::store::Scratch;
 use crate::tree::MigrationState;
@@ -149,7 +149,8 @@ impl Destination for RegionDestination {
 }
 
 impl LateDestination for RegionDestination {
-    /// The marks are set once the discard of what was there is applied, which would take them away.
+    /// What is there is discarded before, until nothing is: also where nothing has arrived there may be zeroes, that came with the rest
+    /// of a base page or with a fault below.
     fn owe(&self, range: Range<u64>) -> io::Result<()> {
         let (region, memory) = self.region()?;
         let engine = region.engine();
@@ -160,18 +161,17 @@ impl LateDestination for RegionDestination {
         });
         let (offset, len) =
             (Bytes::new(range.start).as_usize(), Bytes::new(range.end - range.start).as_usize());
-        // Also what nothing has arrived for may hold something: zeroes that came with the rest of a base page.
-        if !engine.is_untouched(addresses(memory, range.start, len)) {
-            region.discard(offset, len)?;
-        }
+        let at = addresses(memory, range.start, len);
+        let mut is_discarded = false;
         loop {
-            let table = engine.gate_shared();
-            if table.order.deferred() == 0 {
-                owed.add(addresses(memory, range.start, len));
-                return Ok(());
+            match engine.mark_owed(owed, at, is_discarded) {
+                Marking::Done => return Ok(()),
+                Marking::Again => yield_now(),
+                Marking::Holds => {
+                    region.discard(offset, len)?;
+                    is_discarded = true;
+                }
             }
-            drop(table);
-            yield_now();
         }
     }
 }
@@ -184,3 +184,7 @@ impl Drop for RegionDestination {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "destination_test.rs"]
+mod destination_test;

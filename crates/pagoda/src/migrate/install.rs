@@ -13,18 +13,22 @@ use pagoda_core::migrate::geometry::STRIPE_BYTES;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::space::Slot;
-use pagoda_linux::thread::{sleep_us, yield_now};
+use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 use pagoda_linux::uffd::{Progress, Stop};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::huge::install::HugePlaced;
 use crate::reclaim::Step;
+use crate::reclaimer::GIVE_UP_NS;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give, try_take};
 
 /// Steps of reclaim before it is tried again.
 const STEPS: u32 = 9;
+
+/// Without a frame for so long it is tried once a millisecond: what holds them may need the processor.
+const PATIENCE_NS: u64 = 10_000_000;
 
 /// What came of putting pages in place, from the first on.
 enum Placed {
@@ -58,11 +62,11 @@ impl Engine {
         memory: &RegionMemory,
         scratch: &mut Scratch,
     ) -> io::Result<()> {
-        let mut done = 0;
+        let (mut done, mut lacking_since_ns) = (0, None);
         while let Some(rest) = PageRange::new(range.start() + done, range.end()) {
             match self.place_huge(rest, &content[done..]) {
                 HugePlaced::Filled(bytes) => {
-                    done += bytes;
+                    (done, lacking_since_ns) = (done + bytes, None);
                     continue;
                 }
                 HugePlaced::Again => {
@@ -72,13 +76,13 @@ impl Engine {
                 HugePlaced::No => {}
             }
             match self.place(rest, &content[done..])? {
-                Placed::Filled(bytes) => done += bytes,
+                Placed::Filled(bytes) => (done, lacking_since_ns) = (done + bytes, None),
                 Placed::Known(bytes) => {
                     memory.write_words(rest.start() - memory.range().start(), &content[done..done + bytes]);
-                    done += bytes;
+                    (done, lacking_since_ns) = (done + bytes, None);
                 }
                 Placed::Again => yield_now(),
-                Placed::NoMemory => self.make_room(scratch)?,
+                Placed::NoMemory => self.make_room(scratch, &mut lacking_since_ns)?,
             }
         }
         self.note_use();
@@ -245,9 +249,22 @@ impl Engine {
         })
     }
 
-    /// Reclaims for what can't be placed, as a handler does for a fault.
-    pub(super) fn make_room(&self, scratch: &mut Scratch) -> io::Result<()> {
+    /// Reclaims for what can't be placed, as a handler does for a fault. Since when nothing could be is known to the caller: who never
+    /// finds a frame gets an error, for the reclaimer waits for those who do.
+    pub(super) fn make_room(
+        &self,
+        scratch: &mut Scratch,
+        lacking_since_ns: &mut Option<u64>,
+    ) -> io::Result<()> {
+        let lacked_ns = now_ns().saturating_sub(*lacking_since_ns.get_or_insert_with(now_ns));
+        if lacked_ns > GIVE_UP_NS && self.lacks_memory() {
+            let error = "no memory could be had for ten seconds for what arrives; raise the budget, or free what can't be moved out of it";
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, error));
+        }
         self.bell.ring();
+        if lacked_ns > PATIENCE_NS {
+            sleep_us(1000);
+        }
         for _ in 0..STEPS {
             match self.reclaim_step(scratch) {
                 Step::FrameReady => break,
@@ -261,3 +278,7 @@ impl Engine {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "install_test.rs"]
+mod install_test;

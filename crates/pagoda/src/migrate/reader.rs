@@ -1,9 +1,10 @@
 //! Reading the pages of a live region from where they are: in the region, in a slot, or in the store.
 //!
 //! What is out is read with its entry's busy bit held, all of it, and its entry then says so: it need not be read again until
-//! it changes. What is in the region is copied holding nothing, for the copy may fault: a page that leaves just before is
-//! brought back by that. Whatever is written meanwhile shows at the next look. This module must never touch the region with an
-//! entry taken: the handler that serves the fault may wait for that entry.
+//! it changes. Of a page that is out a part may be in the region that its entry does not know of: that is read there. What is in
+//! the region is copied holding nothing, for the copy may fault: a page that leaves just before is brought back by that. Whatever
+//! is written meanwhile shows at the next look. This module must never touch the region with an entry taken: the handler that
+//! serves the fault may wait for that entry.
 
 use std::io;
 use std::ops::Range;
@@ -19,7 +20,7 @@ use pagoda_migrate::{LiveReader, Room, TakePacked};
 
 use super::source::RegionSource;
 use crate::store::{GetError, Handle, Scratch, Store};
-use crate::table::{give, try_take};
+use crate::table::{Page, give, try_take};
 
 /// One channel's reader.
 pub(super) struct RegionReader<'a> {
@@ -31,6 +32,18 @@ pub(super) struct RegionReader<'a> {
 impl<'a> RegionReader<'a> {
     pub(super) fn new(source: &'a RegionSource<'a>, packs: bool) -> Self {
         Self { source, packs, scratch: Scratch::new(source.engine.base) }
+    }
+
+    /// What is in the region of a page, whatever its entry says: after `MADV_FREE` the kernel leaves a part where it is, and
+    /// nobody hears of what is written to it then. An entry of one OS page has none: discarded, nothing of it is out.
+    fn strays(&self, page: &Page) -> Granules {
+        match page.granules.runs().next() {
+            Some((from, to)) if to - from > 1 => {
+                let held = self.source.engine.space.held_pages(page.addresses(from, to));
+                Granules::from_bits(held.bits() << from)
+            }
+            _ => Granules::NONE,
+        }
     }
 
     /// Reads what is out of the base page of page `base`, all of it unless it was read before. What is wanted and in the region is
@@ -67,12 +80,15 @@ impl<'a> RegionReader<'a> {
                 yield_now();
                 continue;
             };
-            drop(table);
-            let out = match word.backing() {
+            let absent = match word.backing() {
                 Backing::None => Granules::NONE,
                 Backing::Slot(_) | Backing::Handle(_) => page.granules.without(word.resident()),
             };
+            let out = if word.is_sent() { absent } else { absent.without(self.strays(&page)) };
+            drop(table);
             want_inside(out);
+            // A stray may just be discarded: then it is zero the next time, which an entry that says so would hide.
+            let after = if out == absent { word.with_sent() } else { word };
             let pages = |(from, to): (u32, u32)| base.start + from..base.start + to;
             let bytes = |(from, to): (u32, u32)| from as usize * OS_PAGE..to as usize * OS_PAGE;
             if word.is_sent() {
@@ -88,7 +104,7 @@ impl<'a> RegionReader<'a> {
                         room.put(pages(run)).copy_from_slice(&engine.space.bytes(&slot)[bytes(run)]);
                     }
                     engine.space.release_slot(slot);
-                    give(entry, word.with_sent());
+                    give(entry, after);
                 }
                 Backing::Handle(handle) => {
                     let handle = Handle::from_bits(handle);
@@ -101,7 +117,7 @@ impl<'a> RegionReader<'a> {
                     let read = match as_packed {
                         Err(error) => Err(error),
                         Ok(Some(content)) => {
-                            give(entry, word.with_sent());
+                            give(entry, after);
                             told.add(first + u64::from(base.start)..first + u64::from(base.end));
                             room.leave_out(base.clone());
                             let sent = packed(base.clone(), content);
@@ -112,7 +128,7 @@ impl<'a> RegionReader<'a> {
                             engine.store.get(handle, bytes(run).start, into, &mut self.scratch)
                         }),
                     };
-                    give(entry, if read.is_ok() { word.with_sent() } else { word });
+                    give(entry, if read.is_ok() { after } else { word });
                     read.map_err(unreadable)?;
                 }
             }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::BasePage;
 use pagoda_linux::pack;
+use pagoda_linux::testing::area::{Advice, Area};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_migrate::Room;
 
@@ -166,6 +167,46 @@ fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
         let source = RegionSource::begin(&region).expect("tracked");
         let mut reader = source.reader(true).expect("a reader");
         assert_eq!(other.round(&source, &mut *reader), 0, "what holds nothing is not sent");
+    }
+}
+
+/// After `MADV_FREE` the kernel leaves a page where it is: what is written to it then is in the region, and nobody was told.
+#[test]
+fn what_is_written_after_it_was_freed_is_sent_wherever_the_rest_of_its_base_page_is() {
+    if skip_without_moves("a live source of freed pages") {
+        return;
+    }
+    const FREED: usize = 5;
+    let builder = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).fault_around(false);
+    let manager = builder.build().expect("a manager");
+    let region = manager.region(Bytes::mib(4)).create().expect("a region");
+    let write = |page: usize, byte: u8| region.write_words(page * OS_PAGE, &[byte; OS_PAGE]);
+    let area = Area::of_region(region.as_ptr(), region.len() / OS_PAGE);
+    for stores in [false, true] {
+        (0..16).for_each(|page| write(page, page as u8 + 1));
+        area.advise(FREED..FREED + 1, Advice::Free).expect("freed");
+        write(FREED, 77);
+        if stores {
+            region.page_out(0, 16 * OS_PAGE).expect("stored");
+        } else {
+            stage(region.engine(), region.as_ptr().addr());
+        }
+        let source = RegionSource::begin(&region).expect("tracked");
+        let mut reader = source.reader(true).expect("a reader");
+        let mut other = Other::new(&region);
+        // Nobody looks by address: that would bring the rest back.
+        let mut sees = |freed: u8, when: &str| {
+            other.round(&source, &mut *reader);
+            for (page, there) in other.image.chunks(OS_PAGE).take(16).enumerate() {
+                let here = if page == FREED { freed } else { page as u8 + 1 };
+                assert!(there == [here; OS_PAGE], "{when}: page {page} is {} for {here}", there[0]);
+            }
+        };
+        sees(77, "written");
+        write(FREED, 78);
+        sees(78, "written again");
+        region.discard(FREED * OS_PAGE, OS_PAGE).expect("discarded");
+        sees(0, "discarded");
     }
 }
 

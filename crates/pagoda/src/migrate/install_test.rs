@@ -1,0 +1,54 @@
+//! What arrives where no memory can be had, beside a file: its calls fail by themselves, so that the reclaimer waits for them.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::testing::area::Area;
+use pagoda_linux::testing::skip::{skip, skip_without_moves};
+
+use super::*;
+use crate::Manager;
+
+#[test]
+fn what_arrives_where_no_memory_can_be_had_is_an_error_also_beside_a_file() {
+    if skip_without_moves("arriving without memory") {
+        return;
+    }
+    let directory = std::env::current_exe().expect("a path");
+    let file = tempfile::NamedTempFile::new_in(directory.parent().expect("a directory")).expect("room");
+    std::fs::write(file.path(), vec![7; 1 << 20]).expect("room");
+    let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
+    let pinned = manager.region(Bytes::mib(40)).create().expect("region");
+    let pages = pinned.len() / OS_PAGE;
+    (0..pages).for_each(|page| pinned.write_words(page * OS_PAGE, &[(page % 239) as u8 + 1; OS_PAGE]));
+    let area = Area::of_region(pinned.as_ptr(), pages);
+    if let Err(error) = area.lock(0..pages, true) {
+        return skip("arriving without memory", error);
+    }
+    let mapped = manager.map_file(file.path()).map().expect("a disk");
+    manager.resize_zone("all", Bytes::mib(24)).expect("within its addresses");
+    let fresh = manager.region(Bytes::mib(32)).create().expect("region");
+    let (done, all) = channel();
+    // Not of a scope: one that waits for ever can't be waited for.
+    std::thread::spawn(move || {
+        let memory = fresh.memory().expect("its own");
+        let mut scratch = Scratch::new(fresh.engine().base);
+        let mut arrive = |page: usize| {
+            let at = PageRange::page(memory.range().start() + page * OS_PAGE);
+            fresh.engine().receive(at, &[page as u8 | 1; OS_PAGE], memory, &mut scratch)
+        };
+        let failed = (0..fresh.len() / OS_PAGE).find_map(|page| arrive(page).err());
+        manager.resize_zone("all", Bytes::mib(64)).expect("within its addresses");
+        let later = arrive(0);
+        done.send((failed.map(|error| error.kind()), later.is_ok())).expect("somebody waits");
+    });
+    match all.recv_timeout(Duration::from_secs(120)) {
+        Ok(outcome) => assert_eq!(outcome, (Some(io::ErrorKind::OutOfMemory), true)),
+        Err(RecvTimeoutError::Timeout) => panic!("what arrives waits for memory for ever"),
+        Err(RecvTimeoutError::Disconnected) => panic!("what arrives went wrong"),
+    }
+    area.lock(0..pages, false).expect("it was locked");
+    drop(mapped);
+}
