@@ -267,6 +267,13 @@ impl Space {
         self.occupancy.of(range).unwrap_or(all)
     }
 
+    /// Which OS pages of `range`, sixteen at most, hold nothing; all of them, where the kernel does not say.
+    #[must_use]
+    pub fn missing_pages(&self, range: PageRange) -> Granules {
+        let all = Granules::range(0, (range.len() / OS_PAGE) as u32);
+        self.occupancy.of(range).map_or(all, |held| all.without(held))
+    }
+
     /// How much of `range` is registered.
     #[must_use]
     pub fn coverage(&self, range: PageRange) -> Coverage {
