@@ -7,7 +7,7 @@ use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::mix;
 use crate::{
-    discard_in_child, failed_fork, freed, grown, handed_on, left_alone, mutexes, passing, pinned,
+    discard_in_child, failed_fork, freed, grown, guarded, handed_on, left_alone, mutexes, passing, pinned,
     process_limits, released, roomy, store_trouble, tree_budget, watched,
 };
 
@@ -32,6 +32,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "roomy" => roomy::program(),
         "grown" => grown::program(),
         "freed" => freed::program(),
+        "guarded" => guarded::program(&arguments[1]),
         "discard-in-child" => discard_in_child::program(),
         "fork-untold" => released::program(&arguments[1]),
         "fork-passing" => passing::program(&arguments[1]),
