@@ -15,6 +15,7 @@ pub mod direct_file;
 pub mod doorbell;
 pub mod fault_signal;
 pub mod file_mapping;
+pub mod guards;
 pub mod holds;
 pub mod huge_arena;
 pub mod huge_frames;

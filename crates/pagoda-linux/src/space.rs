@@ -24,12 +24,13 @@ use rustix::mm::{Advice, MsyncFlags, madvise, msync};
 
 use crate::coverage::Coverage;
 use crate::doorbell::Doorbell;
+use crate::guards;
 use crate::huge_arena::HugeArena;
 use crate::occupancy::Occupancy;
 use crate::offer::Offers;
 use crate::own_memory::OwnMapping;
 use crate::range::PageRange;
-use crate::uffd::{Message, Mode, Progress, Uffd, feature, to_io_error};
+use crate::uffd::{Message, Mode, Progress, Stop, Uffd, feature, to_io_error};
 
 pub use slot::Slot;
 
@@ -232,22 +233,34 @@ impl Space {
 
     /// Fills `to`, managed memory, with a copy of the slot's content at `offset`, where a move is not possible.
     pub fn fill_by_copy(&self, to: PageRange, slot: &Slot, offset: usize) -> Progress {
-        let content = &self.bytes(slot)[offset..offset + to.len()];
-        // SAFETY: the destination is adopted memory, where the kernel fills only what is missing.
-        unsafe { self.uffd.copy(to.start(), content) }
+        self.copy_up_to_guards(to, &self.bytes(slot)[offset..offset + to.len()])
     }
 
     /// Fills `to`, managed memory, with a copy of `content`.
     pub fn fill_with(&self, to: PageRange, content: &[u8]) -> Progress {
         assert_eq!(to.len(), content.len(), "a page range is filled whole");
-        // SAFETY: as for `fill_by_copy`.
+        // SAFETY: the destination is adopted memory, where the kernel fills only what is missing.
         unsafe { self.uffd.copy(to.start(), content) }
     }
 
     /// Fills `to`, managed memory of at most one slot's length, with fresh pages of zeroes.
     pub fn fill_with_zeroes(&self, to: PageRange) -> Progress {
-        // SAFETY: as for `fill_by_copy`.
-        unsafe { self.uffd.copy(to.start(), &self.zeroes[..to.len()]) }
+        self.copy_up_to_guards(to, &self.zeroes[..to.len()])
+    }
+
+    /// Copies `content`, of sixteen OS pages at most, to what is missing of `to`, up to the first page that is not: for the kernel's
+    /// copy a guard would be missing, too.
+    fn copy_up_to_guards(&self, to: PageRange, content: &[u8]) -> Progress {
+        let mut len = to.len();
+        if guards::may_be() {
+            let missing = self.missing_pages(to).runs().next();
+            len = missing.filter(|run| run.0 == 0).map_or(0, |run| run.1 as usize * OS_PAGE);
+            if len == 0 {
+                return Progress { bytes: 0, stop: Some(Stop::Exists) };
+            }
+        }
+        // SAFETY: the destination is adopted memory, where the kernel fills only what is missing.
+        unsafe { self.uffd.copy(to.start(), &content[..len]) }
     }
 
     /// Maps the shared zero page all over `to`.
@@ -265,6 +278,13 @@ impl Space {
     pub fn held_pages(&self, range: PageRange) -> Granules {
         let all = Granules::range(0, (range.len() / OS_PAGE) as u32);
         self.occupancy.of(range).unwrap_or(all)
+    }
+
+    /// Which OS pages of `range`, sixteen at most, hold nothing; all of them, where the kernel does not say.
+    #[must_use]
+    pub fn missing_pages(&self, range: PageRange) -> Granules {
+        let all = Granules::range(0, (range.len() / OS_PAGE) as u32);
+        self.occupancy.of(range).map_or(all, |held| all.without(held))
     }
 
     /// How much of `range` is registered.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pagoda::error::StopReason;
 use pagoda::pins::Pinner;
+use pagoda_linux::guards;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{current_id, exit_process};
 
@@ -231,7 +232,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     child
 }
 
-/// As madvise(2).
+/// As madvise(2), but that what the kernel may free (`MADV_FREE`) is gone at once in a managed process.
 ///
 /// # Safety
 /// As for the real function.
@@ -244,8 +245,26 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
     if real.is_null() {
         exit_process(125);
     }
-    // SAFETY: as in `pthread_create`; the caller's arguments.
-    unsafe { std::mem::transmute::<*mut c_void, Madvise>(real)(address, length, advice) }
+    // SAFETY: as in `pthread_create`.
+    let real = unsafe { std::mem::transmute::<*mut c_void, Madvise>(real) };
+    if advice == guards::INSTALL {
+        guards::expect();
+    }
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real(address, length, advice) };
+    if result != 0 || !matches!(advice, libc::MADV_FREE | guards::INSTALL) || engine().is_none() {
+        return result;
+    }
+    // Only after the kernel has taken the advice: where it refuses, everything stays. What it may free is gone at once, because what
+    // is written to it again would not be known as content, and never leave. And of a guard no event tells.
+    // SAFETY: what was in the range is worth nothing any more.
+    unsafe { real(address, length, libc::MADV_DONTNEED) };
+    if advice != guards::INSTALL {
+        return 0;
+    }
+    // Once more: who filled around it meanwhile may have looked before it was there.
+    // SAFETY: the caller's arguments.
+    unsafe { real(address, length, advice) }
 }
 
 /// In a child: forgets the threads that others were starting in the parent.

@@ -30,7 +30,7 @@ use crate::file_region::PageFile;
 use crate::fill::Density;
 use crate::region::RegionError;
 use crate::store::Scratch;
-use crate::table::{Filler, Span, Table, give};
+use crate::table::{Filler, Page, Span, Table, give};
 
 /// How much of a mapping is scanned and marked at once, with the gate closed for faults meanwhile: about 200 µs for the scan of
 /// 64 MiB.
@@ -267,9 +267,22 @@ impl Engine {
             span.indices(within, table.entry_bytes()).any(|index| {
                 let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
                 let page = span.page(index, within, table.entry_bytes());
-                let out = page.granules.without(word.resident());
-                word.is_busy() || word.backing() != Backing::None && !out.is_empty()
+                word.is_busy() || self.first_out(&page, word).is_some()
             })
+        })
+    }
+
+    /// The first run of a page's granules that are out. What is there without a bit was given to the kernel to free when it likes
+    /// (`MADV_FREE`), or is a guard: what the backing has for it is worth nothing, and it can't be filled.
+    fn first_out(&self, page: &Page, word: Word) -> Option<PageRange> {
+        if word.backing() == Backing::None {
+            return None;
+        }
+        let out = page.granules.without(word.resident());
+        out.runs().find_map(|(from, to)| {
+            let missing = self.space.missing_pages(page.addresses(from, to));
+            let (first, end) = missing.runs().next()?;
+            Some(page.addresses(from + first, from + end))
         })
     }
 
@@ -287,12 +300,12 @@ impl Engine {
             let mut found = None;
             for index in span.indices(from, entry_bytes) {
                 let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
-                let page = span.page(index, from, entry_bytes);
-                let out = page.granules.without(word.resident());
                 if word.is_busy() {
                     again = true;
-                } else if word.backing() != Backing::None && !out.is_empty() {
-                    found = out.runs().next().map(|(first, to)| page.addresses(first, to));
+                    continue;
+                }
+                found = self.first_out(&span.page(index, from, entry_bytes), word);
+                if found.is_some() {
                     break;
                 }
             }

@@ -143,5 +143,35 @@ fn what_is_our_own_in_a_range_is_not_managed_and_does_not_leave() {
     withdraw(own);
 }
 
+/// The kernel tells of `MADV_FREE` as of a discard, and leaves the page where it is until it needs it.
+#[test]
+fn what_is_given_to_the_kernel_to_free_and_written_again_is_not_waited_for() {
+    if skip_without_moves("memory that the kernel may free") {
+        return;
+    }
+    let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
+    let engine = manager.engine();
+    let memory = Foreign::private(PART).expect("memory");
+    let whole = PageRange::at(memory.address(0), PART * OS_PAGE);
+    (0..PART).for_each(|page| memory.write(page, page as u8));
+    engine.adopt(&mut PagemapScanner::new().expect("pagemap"), whole);
+    let mut scratch = Scratch::new(engine.base);
+    engine.page_out(whole, &mut scratch).expect("room");
+    // One OS page comes back, of a base page in the middle.
+    let freed = PART / 2;
+    let mut kind = FaultKind::Zero;
+    until("one OS page", || {
+        engine.serve(memory.address(freed), true, Extent::Granule, &mut kind, &mut scratch) == Served::Done
+    });
+    memory.advise(freed..freed + 1, libc::MADV_FREE).expect("advised");
+    memory.write(freed, 99);
+    // Not in a scope: it would wait for good for who does.
+    let all_is_back = std::thread::spawn(move || engine.bring_back(whole));
+    until("all is back", || all_is_back.is_finished());
+    for page in 0..PART {
+        assert_eq!(memory.read(page), if page == freed { 99 } else { page as u8 }, "page {page}");
+    }
+}
+
 /// Without asking for coverage a wrong byte was read in eight of nine runs of so many.
 const ROUNDS_OF_CHANGE: usize = 100_000;

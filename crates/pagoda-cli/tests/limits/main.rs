@@ -8,7 +8,9 @@ mod support;
 
 mod discard_in_child;
 mod failed_fork;
+mod freed;
 mod grown;
+mod guarded;
 mod handed_on;
 mod left_alone;
 mod left_behind;
@@ -58,6 +60,8 @@ fn main() -> ExitCode {
         ("who_is_only_watched_is_not_taken_for_managed", watched::has_no_engine),
         ("what_has_plenty_of_room_is_left_to_the_kernel", roomy::is_left_to_the_kernel),
         ("what_a_managed_mapping_grows_by_is_managed_while_all_else_is_followed", grown::is_managed),
+        ("what_the_kernel_may_free_leaves_also_if_it_is_written_again", freed::leaves_again),
+        ("a_guard_stays_and_what_it_took_the_place_of_is_gone", guarded::are_kept),
         ("what_the_child_of_a_raw_fork_discards_stays_discarded", discard_in_child::stays_discarded),
         ("the_child_of_a_fork_that_nobody_tells_of_has_everything", released::is_all_there),
         ("what_a_fork_shares_leaves_also_if_nobody_saw_it", passing::shared_memory_leaves),

@@ -7,8 +7,8 @@ use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::mix;
 use crate::{
-    discard_in_child, failed_fork, grown, handed_on, left_alone, left_behind, mutexes, passing, pinned,
-    process_limits, released, roomy, store_trouble, tree_budget, watched,
+    discard_in_child, failed_fork, freed, grown, guarded, handed_on, left_alone, left_behind, mutexes,
+    passing, pinned, process_limits, released, roomy, store_trouble, tree_budget, watched,
 };
 
 /// OS pages of a MiB.
@@ -31,6 +31,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "watched-child" => watched::child_program(),
         "roomy" => roomy::program(),
         "grown" => grown::program(),
+        "freed" => freed::program(),
+        "guarded" => guarded::program(&arguments[1]),
         "discard-in-child" => discard_in_child::program(),
         "fork-untold" => released::program(&arguments[1]),
         "fork-passing" => passing::program(&arguments[1]),

@@ -98,6 +98,19 @@ impl Foreign {
         done(unsafe { libc::mprotect(self.at(&pages).cast(), pages.len() * PAGE, protection) })
     }
 
+    /// madvise(2).
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// As [`protect`](Self::protect).
+    pub fn advise(&self, pages: Range<usize>, advice: i32) -> io::Result<()> {
+        assert!(!self.is_given.get(), "it is as it was when it was given away");
+        // SAFETY: `at` checked that the pages are mapped, and nobody has a reference to them: a `u8` may be any byte after that.
+        done(unsafe { libc::madvise(self.at(&pages).cast(), pages.len() * PAGE, advice) })
+    }
+
     /// Makes a hole that stays one.
     ///
     /// # Errors

@@ -67,11 +67,15 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> Step {
         let begin_ns = now_ns();
+        // The kernel refuses moves as long as an event is outstanding; but of one that was read and waits only we know.
+        if table.order.deferred() > 0 {
+            return Step::Again;
+        }
         let mut out = match self.move_huge_out(&table, address) {
             Ok(out) => out,
             Err(step) => return step,
         };
-        let may_fill = table.order.deferred() == 0 && self.ledger.room_bytes() >= HUGE_FRAME as u64;
+        let may_fill = self.ledger.room_bytes() >= HUGE_FRAME as u64;
         let late = if may_fill { self.put_back_around(&mut out, part) } else { Vec::new() };
         drop(table);
         let step = self.store_moved_out(out, scratch);

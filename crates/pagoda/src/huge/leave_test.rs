@@ -1,10 +1,13 @@
-//! A frame that the kernel takes apart while it leaves.
+//! A frame that the kernel takes apart while it leaves, and one that may not leave now.
+
+use std::sync::RwLockWriteGuard;
 
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::process::{end, fork, sleep_until_killed};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
+use pagoda_linux::uffd::Message;
 use rustix::process::Pid;
 
 use super::*;
@@ -89,4 +92,36 @@ fn what_went_of_a_frame_that_is_taken_apart_is_out_and_the_rest_stays() {
     // It is whole again, and can leave.
     region.page_out(0, HUGE_FRAME).expect("room");
     read();
+}
+
+#[test]
+fn no_frame_leaves_while_an_event_waits() {
+    if skip_without_moves("frames beside an event that waits") {
+        return;
+    }
+    let builder = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::M2).user_mode_only(true);
+    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let engine = &*manager.engine();
+    // Beside others the kernel may have none at once.
+    let mut region = None;
+    until("a huge frame", || {
+        let new = manager.region(Bytes::new(HUGE_FRAME as u64)).create().expect("a region");
+        new.write_words(0, &content(0));
+        let is_huge = engine.is_huge(new.as_ptr().addr());
+        region = Some(new);
+        is_huge
+    });
+    let region = region.expect("one with a frame");
+    let address = region.as_ptr().addr();
+    let part = PageRange::at(address, HUGE_FRAME / 2);
+    let mut scratch = Scratch::new(engine.base);
+    let mut table = engine.gate_exclusive();
+    // Of a page that nobody manages.
+    table.order.defer(Message::Unmap(PageRange::page(address - (1 << 30))));
+    let step = engine.evict_of_huge(RwLockWriteGuard::downgrade(table), address, part, &mut scratch);
+    assert_eq!(step, Step::Again);
+    engine.gate_exclusive().order.take_deferred();
+    let mut is = [0; OS_PAGE];
+    region.read_at(0, &mut is);
+    assert!(is[..] == content(0));
 }
