@@ -66,8 +66,10 @@ impl PageFile {
         if is_as_seen(&self.state()?) {
             return Ok(true);
         }
-        // A write of ours may be on its way, which has looked before. But it makes nothing shorter.
-        let Ok(_writing) = self.seen.writing.try_lock() else { return Ok(self.state()?.len >= self.end()) };
+        // A write of ours may be on its way, which has looked before. But it makes nothing shorter; and a round is waited for.
+        let Ok(_writing) = self.seen.writing.try_lock() else {
+            return Ok(self.state()?.len >= self.end() && !self.is_in_round());
+        };
         Ok(is_as_seen(&self.state()?))
     }
 
@@ -225,5 +227,35 @@ impl Inner {
             }
             Ok(copied)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda_core::page::BasePage;
+    use pagoda_linux::testing::skip::skip_without_moves;
+
+    use super::*;
+    use crate::file_region::tests::mapped;
+
+    /// Else a call would end before what was behind the new end is cleared.
+    #[test]
+    fn a_round_is_waited_for_also_while_something_is_written() {
+        if skip_without_moves("a round beside a write") {
+            return;
+        }
+        let (path, _manager, region) = mapped(BasePage::K64);
+        let file = &region.inner().file;
+        assert_eq!(file.is_as_seen().ok(), Some(true));
+        // The region's own thread has to wait.
+        let _looking = locked(&region.inner().looking);
+        let other = std::fs::File::options().write(true).open(path.path()).expect("it is ours");
+        other.set_len(file.len() - 1).expect("shorter");
+        assert_eq!(file.begin_round().ok(), Some(true));
+        let writing = locked(&file.seen.writing);
+        assert_eq!(file.is_as_seen().ok(), Some(false));
+        file.end_round();
+        assert_eq!(file.is_as_seen().ok(), Some(true));
+        drop(writing);
     }
 }
