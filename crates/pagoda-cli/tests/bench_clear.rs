@@ -16,6 +16,9 @@ const UNFIT: [&str; 6] = [
 
 const ORDERS: [&str; 5] = ["ascending", "converge", "reverse-in-page", "neighbourhood", "streaming"];
 
+/// Of a machine that is too busy.
+const TRIES: usize = 5;
+
 fn skip(why: &str) {
     assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here: {why}");
     eprintln!("SKIPPED the bench of clearing: {why}");
@@ -26,10 +29,19 @@ fn the_bench_has_its_keys_and_counts_what_is_cleared_after_the_target_and_within
     if !pagoda::userfaultfd_allows_managers() {
         return skip("this machine offers no userfaultfd with UFFDIO_MOVE");
     }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
-    let ran = command.args(["bench", "clear", "--quick", "--json"]).output().expect("it runs");
-    let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
-    if !ran.status.success() && UNFIT.iter().any(|unfit| errors.contains(unfit)) {
+    let is_unfit = |errors: &str| UNFIT.iter().any(|unfit| errors.contains(unfit));
+    let mut tries = 0;
+    let (ran, errors) = loop {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+        let ran = command.args(["bench", "clear", "--quick", "--json"]).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
+        tries += 1;
+        // Whatever else runs here may be over soon.
+        if ran.status.success() || !is_unfit(&errors) || tries == TRIES {
+            break (ran, errors);
+        }
+    };
+    if !ran.status.success() && is_unfit(&errors) {
         return skip(errors.trim());
     }
     assert!(ran.status.success(), "{}: {errors}", ran.status);

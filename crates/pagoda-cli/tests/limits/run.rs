@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::managed::ROLE;
 
 /// Longer is a hang: the engine gives up after ten seconds without memory.
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_secs(180);
 
 /// A run that has begun. If it is dropped before its end it is killed.
 pub struct Begun {

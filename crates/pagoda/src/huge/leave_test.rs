@@ -54,6 +54,7 @@ fn what_went_of_a_frame_that_is_taken_apart_is_out_and_the_rest_stays() {
     };
     write(0..PAGES);
     // It comes back in OS pages, of which the kernel moves some: those that are shared with a child it does not.
+    until("every fault is over", || manager.stats().faults_in_service == 0);
     region.page_out(0, HUGE_FRAME).expect("room");
     read();
     let range = PageRange::at(address, HUGE_FRAME);

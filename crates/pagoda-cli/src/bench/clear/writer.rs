@@ -199,9 +199,17 @@ mod tests {
         let area = HugeFrames::new(2).expect("memory");
         let mut writer = Writer { area, at: 0, clearer: Clearer::for_this_processor() };
         for side in Side::ALL {
-            let begin = now();
-            let end = begin + Duration::from_millis(20);
-            let written = writer.slot(side, begin, end).expect("a slot");
+            let mut tries = 0;
+            let (written, end) = loop {
+                let begin = now();
+                let end = begin + Duration::from_millis(20);
+                let written = writer.slot(side, begin, end).expect("a slot");
+                tries += 1;
+                // Another program may have had the processor all the while.
+                if written.frames > 0 || tries == 50 {
+                    break (written, end);
+                }
+            };
             assert!(written.frames > 0 && written.cpu > Duration::ZERO, "{side:?}: {written:?}");
             assert_eq!(writer.slot(side, end, end).expect("a slot").frames, 0, "{side:?}: after the end");
             writer.area.populate().expect("memory");
