@@ -14,6 +14,7 @@ use pagoda_linux::probe::{self, Report};
 use serde::Serialize;
 
 use mend::Mend;
+pub use mend::in_one_line;
 use rows::Row;
 
 /// Says what this machine allows and how to mend what is missing.

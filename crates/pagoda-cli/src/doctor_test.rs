@@ -137,6 +137,65 @@ fn only_a_step_that_removes_the_cause_is_told() {
     let mut report = healthy();
     report.machine.zram.module = ZramModule::Absent;
     assert!(!steps(&Findings::new(&report)).contains("modprobe"));
+    for (kind, step, other) in [
+        (io::ErrorKind::NotFound, "CONFIG_PROC_PAGE_MONITOR", "AppArmor"),
+        (io::ErrorKind::PermissionDenied, "AppArmor", "CONFIG_PROC_PAGE_MONITOR"),
+    ] {
+        let findings = Findings::new(&Report { scan: Err(kind.into()), ..healthy() });
+        assert_eq!(state(&findings, "pagemap"), State::Missing);
+        let steps = steps(&findings);
+        assert!(steps.contains(step) && !steps.contains(other), "{kind}: {steps}");
+    }
+}
+
+#[test]
+fn zram_that_is_absent_has_a_mend_and_no_reserved_huge_pages_are_no_lack() {
+    let mut report = healthy();
+    report.machine.zram.module = ZramModule::Absent;
+    let findings = Findings::new(&report);
+    assert_eq!((state(&findings, "zram"), state(&findings, "hugetlb")), (State::Missing, State::Ok));
+    assert!(steps(&findings).contains("linux-modules-extra-"), "{}", steps(&findings));
+}
+
+#[test]
+fn a_directory_that_is_refused_for_what_is_spilled_is_called_so_and_another_is_told() {
+    let mut report = healthy();
+    report.machine.direct_io = Err(Errno::INVAL);
+    let findings = Findings::new(&report);
+    let row = findings.rows.iter().find(|row| row.id == "direct_io").expect("a row");
+    assert_eq!(row.state, State::Missing);
+    assert!(row.consequence.starts_with("/var/tmp is refused"), "{}", row.consequence);
+    let steps = steps(&findings);
+    assert!(steps.contains("--store-dir") && steps.contains("--file-limit 0"), "{steps}");
+}
+
+#[test]
+fn what_a_refused_run_is_told_is_the_first_of_the_mends() {
+    for (device, system_call, mend) in [
+        (Refusal::DevicePermissions, Refusal::NotPrivileged, "chown YOUR_USER /dev/userfaultfd"),
+        (Refusal::DevicePermissions, Refusal::Filtered(Errno::PERM), "chown YOUR_USER /dev/userfaultfd"),
+        (Refusal::NoDevice, Refusal::NotPrivileged, "sysctl -w vm.unprivileged_userfaultfd=1"),
+        (Refusal::NoDevice, Refusal::Filtered(Errno::PERM), "docker run --device /dev/userfaultfd"),
+        (
+            Refusal::DeviceBlocked(Errno::NOTTY),
+            Refusal::Other(Errno::MFILE),
+            "docker run --device /dev/userfaultfd",
+        ),
+        (Refusal::NoDevice, Refusal::NotBuilt, "CONFIG_USERFAULTFD=y"),
+    ] {
+        let report = refused(device, system_call);
+        let line = in_one_line(&report.run.expect_err("refused")).expect("a mend");
+        assert!(line.contains(mend) && !line.contains('\n'), "{line}");
+        let first = Findings::new(&refused(device, system_call)).mends.first().expect("a mend").steps;
+        assert!(first.lines().next().is_some_and(|step| step.contains(mend)), "{first}");
+    }
+    let nothing = Missing::Userfaultfd {
+        device: Refusal::Other(Errno::MFILE),
+        system_call: Refusal::Other(Errno::MFILE),
+    };
+    assert_eq!((in_one_line(&nothing), in_one_line(&Missing::Move(Errno::IO))), (None, None));
+    let old = Missing::Feature { feature: Feature::Move };
+    assert!(in_one_line(&old).is_some_and(|mend| mend.contains("6.8")));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Where the store's file and the tree file go, checked before the program starts.
 //!
 //! This module must never leave a file behind: the tree file goes when its value is dropped, also on errors. Only a
-//! pagoda that is killed itself leaves it, some OS pages large, to the program that goes on; the next one removes it when nobody
-//! is left. Nor may it remove a file that somebody may still look for.
+//! pagoda that is killed itself leaves it, some OS pages large, to the program that goes on, which removes it when it exits; what
+//! ends by a signal does not, and the next pagoda removes it when nobody is left. Nor may it remove a file that somebody may still look for.
 
 use std::ffi::OsString;
 use std::fs;

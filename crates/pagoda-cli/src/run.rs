@@ -23,6 +23,7 @@ use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::process::{self, Inherited};
 use pagoda_linux::secret::Secret;
 
+use crate::doctor;
 use crate::output_file::OutputFile;
 use crate::place::{self, TreeFile};
 use crate::refusal::Refusal;
@@ -223,9 +224,11 @@ fn fits(config: &Config) -> Result<(), Refusal> {
 
 /// Whether this machine lets the engine evict safely.
 fn machine_allows() -> Result<(), Refusal> {
-    let mend = "`pagoda doctor` says the mend, --best-effort runs without a budget";
-    pagoda_linux::probe::can_run().map_err(|missing| Refusal::own(format!("{missing}; {mend}")))?;
-    Ok(())
+    pagoda_linux::probe::can_run().map(drop).map_err(|missing| {
+        let mend = doctor::in_one_line(&missing).map_or_else(String::new, |mend| format!("{mend}; "));
+        let others = "`pagoda doctor` says all mends, --best-effort runs without a budget";
+        Refusal::own(format!("{missing}; {mend}{others}"))
+    })
 }
 
 struct Run<'a> {

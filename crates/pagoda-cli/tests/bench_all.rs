@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use html5ever::tendril::TendrilSink;
 use html5ever::{ParseOpts, parse_document};
 use markup5ever_rcdom::RcDom;
+use pagoda_linux::testing::skip::skip;
 use pagoda_linux::testing::wait::{until, until_ended};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -37,6 +38,9 @@ fn child_that_runs(pid: u32, command: &str) -> Option<u32> {
 
 #[test]
 fn an_interrupted_run_ends_what_it_runs_and_writes_no_page() {
+    if let Err(why) = pagoda_linux::probe::can_run() {
+        return skip("an interrupted run of all benches", why);
+    }
     let scratch = tempfile::tempdir().expect("a directory");
     let (page, before) = (scratch.path().join("report.html"), scratch.path().join("before.html"));
     std::fs::write(&before, "of yesterday").expect("written");
@@ -71,11 +75,9 @@ fn an_interrupted_run_ends_what_it_runs_and_writes_no_page() {
 
 #[test]
 fn the_page_of_a_real_run_has_its_plots_and_the_heat_map() {
-    if !pagoda::userfaultfd_allows_managers() {
-        assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-        return eprintln!(
-            "SKIPPED the page of a real run: this machine offers no userfaultfd with UFFDIO_MOVE"
-        );
+    // The heat map is of a whole program.
+    if let Err(why) = pagoda_linux::probe::can_run() {
+        return skip("the page of a real run", why);
     }
     let scratch = tempfile::tempdir().expect("a directory");
     let page = scratch.path().join("report.html");

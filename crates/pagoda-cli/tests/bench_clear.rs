@@ -2,7 +2,10 @@
 
 use std::process::Command;
 
+use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use serde_json::Value;
+
+const BENCH: &str = "the bench of clearing";
 
 /// What the bench says where nobody can measure it: no huge pages, or no processor that is idle now and then.
 const UNFIT: [&str; 6] = [
@@ -19,15 +22,10 @@ const ORDERS: [&str; 5] = ["ascending", "converge", "reverse-in-page", "neighbou
 /// Of a machine that is too busy.
 const TRIES: usize = 5;
 
-fn skip(why: &str) {
-    assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here: {why}");
-    eprintln!("SKIPPED the bench of clearing: {why}");
-}
-
 #[test]
 fn the_bench_has_its_keys_and_counts_what_is_cleared_after_the_target_and_within_a_fault() {
-    if !pagoda::userfaultfd_allows_managers() {
-        return skip("this machine offers no userfaultfd with UFFDIO_MOVE");
+    if skip_without_moves(BENCH) {
+        return;
     }
     let is_unfit = |errors: &str| UNFIT.iter().any(|unfit| errors.contains(unfit));
     let mut tries = 0;
@@ -42,7 +40,7 @@ fn the_bench_has_its_keys_and_counts_what_is_cleared_after_the_target_and_within
         }
     };
     if !ran.status.success() && is_unfit(&errors) {
-        return skip(errors.trim());
+        return skip(BENCH, errors.trim());
     }
     assert!(ran.status.success(), "{}: {errors}", ran.status);
     let report: Value = serde_json::from_slice(&ran.stdout).expect("JSON");

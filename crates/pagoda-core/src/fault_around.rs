@@ -74,6 +74,12 @@ impl FaultAround {
         self.pages > 1
     }
 
+    /// Where who goes on faults next; None before the first fault.
+    #[must_use]
+    pub const fn goes_on_at(&self) -> Option<u64> {
+        self.next
+    }
+
     /// Only the pages below `end` of the last window are brought in: who goes on faults there next.
     pub fn ends_at(&mut self, end: u64) {
         self.next = Some(end);

@@ -2,9 +2,11 @@
 //!
 //! It maps and trims. It must never advise, declare or unmap what it gave: the mapping is its caller's.
 
+use std::ffi::c_void;
 use std::io;
 
 use pagoda_core::page::OS_PAGE;
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::range::PageRange;
@@ -19,12 +21,21 @@ use crate::range::PageRange;
 /// # Panics
 /// If `len` is 0 or no whole number of OS pages, or `align` is less than one.
 pub fn map(len: usize, align: usize) -> io::Result<PageRange> {
-    // The kernel gives whole OS pages by itself.
-    let padded = len.checked_add(align - OS_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-    let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), padded, protection, flags)? };
+    map_by(|padded| unsafe { mmap_anonymous(std::ptr::null_mut(), padded, protection, flags) }, len, align)
+}
+
+/// The same by `map`, which maps that many bytes.
+pub(crate) fn map_by(
+    map: impl FnOnce(usize) -> Result<*mut c_void, Errno>,
+    len: usize,
+    align: usize,
+) -> io::Result<PageRange> {
+    // The kernel gives whole OS pages by itself.
+    let padded = len.checked_add(align - OS_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+    let raw = map(padded)?;
     let start = raw.expose_provenance().next_multiple_of(align);
     let range = PageRange::at(start, len);
     let (head, tail) = (start - raw.addr(), raw.addr() + padded - range.end());

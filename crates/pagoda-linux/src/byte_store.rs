@@ -9,10 +9,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::lock_all::{map_closed, open};
 use crate::own_memory;
 use crate::range::PageRange;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, madvise, munmap};
 
 /// Huge pages need this alignment.
 const ALIGN: usize = 2 << 20;
@@ -46,21 +47,13 @@ impl ByteStore {
         let too_long = || io::Error::from(Errno::NOMEM);
         let len = len.max(1).checked_next_multiple_of(ALIGN).ok_or_else(too_long)?;
         let mapped_len = len.checked_add(ALIGN).ok_or_else(too_long)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        let mapped = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                mapped_len,
-                protection,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        };
+        let mapped = map_closed(mapped_len)?;
         let mapped_at = mapped.expose_provenance();
         let store = Self { mapped_at, mapped_len, at: mapped_at.next_multiple_of(ALIGN), len };
         if !own_memory::declare(PageRange::at(mapped_at, mapped_len)) {
             return Err(io::Error::other("the list of Pagoda's own mappings is full"));
         }
+        open(PageRange::at(mapped_at, mapped_len))?;
         let pages = match backing {
             Backing::Huge => Advice::LinuxHugepage,
             Backing::Small => Advice::LinuxNoHugepage,

@@ -2,9 +2,8 @@
 //!
 //! An access by address to such a page raises SIGBUS; these calls tell how far they came. For a page that is missing and managed they
 //! wait as an access does, unless the descriptor is for faults of user mode alone or raises SIGBUS: then they end there, also where
-//! the page is one of the caller's slice, which an access by its address brings back. So a caller
-//! who holds what its filler needs (the gate, a busy entry) must ask only for what is there, as
-//! [`Space::held_pages`](crate::space::Space::held_pages) tells. This module must never interpret what it copies.
+//! the page is one of the caller's slice, which an access by its address brings back. So a caller who holds what its filler needs (the
+//! gate, a busy entry) must ask only for what is there, as [`Space::held_pages`](crate::space::Space::held_pages) tells. This module must never interpret what it copies.
 
 use linux_raw_sys::general::{__NR_process_vm_readv, __NR_process_vm_writev};
 use rustix::io::Errno;

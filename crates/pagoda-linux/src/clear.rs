@@ -6,9 +6,12 @@
 mod kernel;
 
 use pagoda_core::clear::{Manner, Order, STEP_PAGES, Target};
-use pagoda_core::page::OS_PAGE;
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 
 pub use kernel::Kernel;
+
+/// Who has no one to give way to gives the processor away after so many steps, of 2 MiB in all.
+const PAUSE_STEPS: usize = HUGE_FRAME / OS_PAGE / STEP_PAGES as usize;
 
 /// Clears frames with the kernels that were chosen for this processor.
 #[derive(Clone, Copy, Debug)]
@@ -39,20 +42,47 @@ impl Clearer {
         self.streaming
     }
 
-    /// Makes all of `frame` zero in this order. Gives the processor to others after every [`STEP_PAGES`] pages; a frame of
-    /// 2 MiB is cleared without a pause.
+    /// Makes all of `frame` zero in this order. Gives the processor to others after every 2 MiB.
     ///
     /// # Panics
     /// If the frame has not as many pages as the target says.
     pub fn clear(&self, frame: &mut [u8], order: Order, target: Target) {
-        assert_eq!(frame.len(), target.pages() as usize * OS_PAGE, "the target is of another frame");
-        let mut since_pause = 0;
-        for step in order.extents(target).flat_map(|extent| extent.steps()) {
-            if since_pause + step.pages > STEP_PAGES {
+        let mut asked = 0;
+        let done = self.clear_on(frame, order, target, 0, || {
+            asked += 1;
+            if asked % PAUSE_STEPS == 0 {
                 rustix::thread::sched_yield();
-                since_pause = 0;
             }
-            since_pause += step.pages;
+            false
+        });
+        debug_assert_eq!(done, None, "nobody else is given way to");
+    }
+
+    /// The same from step `from` on, which is 0 or what an earlier call for this frame, order and target returned. Asks after every
+    /// [`STEP_PAGES`] pages whether to give way; if so, returns where to go on, and what is not cleared yet holds what it held. None when
+    /// all is zero. Each call clears something.
+    ///
+    /// # Panics
+    /// If the frame has not as many pages as the target says.
+    pub fn clear_on(
+        &self,
+        frame: &mut [u8],
+        order: Order,
+        target: Target,
+        from: usize,
+        mut gives_way: impl FnMut() -> bool,
+    ) -> Option<usize> {
+        assert_eq!(frame.len(), target.pages() as usize * OS_PAGE, "the target is of another frame");
+        let mut since_asked = 0;
+        let steps = order.extents(target).flat_map(|extent| extent.steps());
+        for (number, step) in steps.enumerate().skip(from) {
+            if since_asked + step.pages > STEP_PAGES {
+                if gives_way() {
+                    return Some(number);
+                }
+                since_asked = 0;
+            }
+            since_asked += step.pages;
             let memory = &mut frame[step.bytes()];
             match step.manner {
                 Manner::Cached => self.cached.clear(memory),
@@ -60,6 +90,7 @@ impl Clearer {
                 Manner::Streaming => self.streaming.clear(memory),
             }
         }
+        None
     }
 }
 
@@ -80,6 +111,25 @@ mod tests {
                     clearer.clear(&mut frame, order, target);
                     assert!(frame.iter().all(|byte| *byte == 0), "{order:?} of {pages} towards {page}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn who_gives_way_goes_on_where_he_was() {
+        let clearer = Clearer::for_this_processor();
+        for (order, page) in Order::ALL.into_iter().flat_map(|order| [0, 300, 511].map(|page| (order, page)))
+        {
+            let target = Target::in_frame(512, Some(page)).expect("a page of the frame");
+            let mut frame = vec![0xa5; 512 * OS_PAGE];
+            let (mut from, mut left) = (Some(0), 512);
+            while let Some(step) = from {
+                from = clearer.clear_on(&mut frame, order, target, step, || true);
+                let dirty = frame.chunks(OS_PAGE).filter(|page| page.iter().any(|byte| *byte != 0)).count();
+                let cleared: usize = left - dirty;
+                assert!((1..=STEP_PAGES as usize).contains(&cleared), "{order:?}: {cleared} at {step}");
+                assert_eq!(from.is_none(), dirty == 0, "{order:?} towards {page}");
+                left = dirty;
             }
         }
     }

@@ -21,6 +21,7 @@ pub mod huge_arena;
 pub mod huge_frames;
 pub mod identity;
 pub mod lock;
+pub mod lock_all;
 pub mod locked;
 pub mod lz4;
 pub mod mapped_file;

@@ -111,6 +111,16 @@ impl MapsReader {
     }
 }
 
+/// Opens `/proc/self/maps` and calls `f` with each mapping, lowest address first, for who may not allocate: `buffer` takes the text, and
+/// has to be longer than a line without its name, of 100 bytes.
+///
+/// # Errors
+/// What opening it said, and those of [`MapsReader::for_each`].
+pub(crate) fn for_each_mapping(buffer: &mut [u8], f: impl FnMut(&Mapping)) -> io::Result<()> {
+    let file = rustix::fs::open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    scan(buffer, |into, offset| Ok(rustix::io::pread(&file, into, offset)?), f)
+}
+
 /// Walks text that `read` delivers piece by piece: into a buffer, from an offset, how many bytes; 0 at the end.
 fn scan(
     buffer: &mut [u8],

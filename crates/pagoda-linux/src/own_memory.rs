@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{Advice, MprotectFlags, madvise, mprotect, munmap};
 
-use crate::aligned;
 use crate::range::PageRange;
+use crate::{aligned, lock_all};
 
 /// How many mappings of our own there can be: a few arenas and stores for each manager, a stack for each thread, and
 /// the regions of the preload library's heap (of 4 MiB and more each). At the bound a mapping fails like any other.
@@ -122,11 +122,40 @@ pub fn is_own(range: PageRange) -> bool {
     next_own(range).is_some()
 }
 
+/// Each mapping that is Pagoda's alone: not the data of libraries, nor what children inherit.
+pub(crate) fn each_of_ours_alone(mut each: impl FnMut(PageRange)) {
+    OWN.iter()
+        .filter_map(entered)
+        .filter(|(_, is_inherited)| !is_inherited)
+        .for_each(|(range, _)| each(range));
+}
+
+/// The parts of `range` that no mapping of [`each_of_ours_alone`] has, lowest first.
+pub(crate) fn not_ours_alone(range: PageRange, mut each: impl FnMut(PageRange)) {
+    parts_by(
+        |part| next_of(part, |is_inherited| !is_inherited),
+        range,
+        |part, is_ours| {
+            if !is_ours {
+                each(part);
+            }
+        },
+    );
+}
+
 /// The parts of `range`, lowest first, and whether each belongs to Pagoda.
-pub fn parts(range: PageRange, mut each: impl FnMut(PageRange, bool)) {
+pub fn parts(range: PageRange, each: impl FnMut(PageRange, bool)) {
+    parts_by(next_own, range, each);
+}
+
+fn parts_by(
+    next: impl Fn(PageRange) -> Option<(usize, usize)>,
+    range: PageRange,
+    mut each: impl FnMut(PageRange, bool),
+) {
     let mut rest = Some(range);
     while let Some(part) = rest {
-        let Some((start, end)) = next_own(part) else { return each(part, false) };
+        let Some((start, end)) = next(part) else { return each(part, false) };
         let (start, end) = (start.max(part.start()), end.min(part.end()));
         for (start, end, is_own) in [(part.start(), start, false), (start, end, true)] {
             if let Some(part) = PageRange::new(start, end) {
@@ -148,13 +177,27 @@ pub fn not_own(range: PageRange, mut each: impl FnMut(PageRange)) {
 
 /// The lowest range of the list that overlaps `range`.
 fn next_own(range: PageRange) -> Option<(usize, usize)> {
-    OWN.iter()
-        .filter_map(|(start, end)| {
-            let start = start.load(Ordering::Acquire);
-            let end = end.load(Ordering::Acquire) & !INHERITED;
-            (start > 1 && start < range.end() && range.start() < end).then_some((start, end))
-        })
-        .min()
+    next_of(range, |_| true)
+}
+
+/// The same of those of which `is_meant` is true, of whether children inherit them.
+fn next_of(range: PageRange, is_meant: impl Fn(bool) -> bool) -> Option<(usize, usize)> {
+    let overlapping = |(own, is_inherited): (PageRange, bool)| {
+        (is_meant(is_inherited) && own.intersection(range).is_some()).then_some((own.start(), own.end()))
+    };
+    OWN.iter().filter_map(entered).filter_map(overlapping).min()
+}
+
+/// The mapping at a place of the list, and whether children inherit it.
+fn entered((start, end): &(AtomicUsize, AtomicUsize)) -> Option<(PageRange, bool)> {
+    loop {
+        let (from, to) = (start.load(Ordering::Acquire), end.load(Ordering::Acquire));
+        // The end of another, if the place changed hands meanwhile.
+        if start.load(Ordering::Acquire) == from {
+            let range = if from > 1 { PageRange::new(from, to & !INHERITED) } else { None };
+            return range.map(|range| (range, to & INHERITED != 0));
+        }
+    }
 }
 
 /// A private anonymous mapping of Pagoda's own; unmapped on drop. Children of a fork don't get it.
@@ -167,11 +210,12 @@ impl OwnMapping {
     /// Reserves `len` bytes (a multiple of the OS page), aligned to `align` (a power of two, of at least an OS page).
     /// No memory is taken until it is touched. `huge` allows or forbids huge pages in it.
     pub fn reserve(len: usize, align: usize, huge: bool) -> io::Result<Self> {
-        let range = aligned::map(len, align)?;
+        let range = aligned::map_by(lock_all::map_closed, len, align)?;
         let mapping = Self { range };
         if !declare(range) {
             return Err(io::Error::other("the list of Pagoda's own mappings is full"));
         }
+        lock_all::open(range)?;
         mapping.advise(range, if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage });
         mapping.advise(range, Advice::LinuxDontFork);
         Ok(mapping)

@@ -52,6 +52,24 @@ pub fn unpack_dense(packed: &[u8], page: &mut [u8], decompressor: &mut Decompres
     decompressor.decompress(packed.strip_prefix(&DENSE)?, page)
 }
 
+/// Unpacks pages that come from elsewhere as some store had packed them, block by block or as a whole. About 100 KiB.
+#[derive(Default)]
+pub struct PageUnpacker {
+    zstd: Decompressor,
+}
+
+impl PageUnpacker {
+    /// Unpacks all of a page. None if the bytes are not what [`pack`] or [`pack_dense`] made of one of this length; `page` may hold
+    /// anything then.
+    pub fn unpack(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()> {
+        if is_dense(packed) {
+            unpack_dense(packed, page, &mut self.zstd)
+        } else {
+            unpack(packed, page.len(), 0, page, &mut [0; BLOCK])
+        }
+    }
+}
+
 /// Packs a page anew, of which `changed` runs are those of `content`, and all else is as it was `packed`: only blocks with
 /// a change are unpacked and packed again. None if it takes more than all of `into`, or `packed` is not what [`pack`] made.
 #[must_use]

@@ -452,7 +452,8 @@ pub fn to_io_error(errno: Errno) -> io::Error {
 }
 
 /// Calls `body` while the process may have as many descriptors as its hard limit allows: a program that has set itself a low one forks
-/// all the same.
+/// all the same. The program may see that limit for a moment, and one that it sets in that moment is undone; who reads holds the
+/// gate, so that no two do this at once.
 fn with_most_descriptors<T>(body: impl FnOnce() -> T) -> T {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

@@ -13,7 +13,7 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::reply::{Failure, Reply};
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::huge_frames::HugeFrames;
-use pagoda_linux::pack;
+use pagoda_linux::pack::PageUnpacker;
 use twox_hash::XxHash3_64;
 
 use crate::apply::Apply;
@@ -45,8 +45,8 @@ pub(crate) struct Inlet<'a> {
     unpacker: Unpacker,
     payload: HugeFrames,
     content: HugeFrames,
-    /// One block of what a store had packed.
-    block: [u8; pack::BLOCK],
+    /// For what a store had packed.
+    stored: PageUnpacker,
 }
 
 /// A channel that has ended.
@@ -112,7 +112,7 @@ impl<'a> Inlet<'a> {
             unpacker: Unpacker::new(shared.codec).map_err(Error::System)?,
             payload: buffer()?,
             content: buffer()?,
-            block: [0; pack::BLOCK],
+            stored: PageUnpacker::default(),
         })
     }
 
@@ -236,7 +236,7 @@ impl<'a> Inlet<'a> {
         let content = &mut self.content[..extent.len().as_usize()];
         let is_right = self.shared.codec != Codec::None
             && XxHash3_64::oneshot(packed) == digest
-            && pack::unpack(packed, content.len(), 0, content, &mut self.block).is_some();
+            && self.stored.unpack(packed, content).is_some();
         if !is_right {
             return Err(damaged);
         }

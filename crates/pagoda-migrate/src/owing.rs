@@ -16,7 +16,7 @@ use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::migrate::reply::Reply;
 use pagoda_core::migrate::wanted::group_of;
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::pack;
+use pagoda_linux::pack::PageUnpacker;
 
 use crate::crew;
 use crate::error::Error;
@@ -160,7 +160,7 @@ impl<'a> Lane<'a> {
                 }
                 // A part of it is at the other side and may have been written there.
                 unpacked.resize(run.len() * OS_PAGE, 0);
-                let whole = pack::unpack(packed, unpacked.len(), 0, &mut unpacked, &mut [0; pack::BLOCK]);
+                let whole = PageUnpacker::default().unpack(packed, &mut unpacked);
                 whole.ok_or_else(|| Error::Source(io::Error::other("a stored page can't be unpacked")))?;
                 for part in base.and(pages).runs() {
                     let at = (part.start - run.start) as usize * OS_PAGE;

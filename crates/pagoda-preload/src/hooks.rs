@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pagoda::error::StopReason;
 use pagoda::pins::Pinner;
+use pagoda::process_engine::ProcessEngine;
 use pagoda_linux::guards;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{current_id, exit_process};
@@ -25,8 +26,8 @@ type RawFork = unsafe extern "C" fn() -> libc::pid_t;
 type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// The real functions: found once, before anybody can call a hook on purpose.
-static REAL: [AtomicPtr<c_void>; 7] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 7];
-const NAMES: [&CStr; 7] = [
+static REAL: [AtomicPtr<c_void>; 8] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 8];
+const NAMES: [&CStr; 8] = [
     c"pthread_create",
     c"pthread_mutex_init",
     c"pthread_mutex_destroy",
@@ -34,6 +35,7 @@ const NAMES: [&CStr; 7] = [
     c"madvise",
     c"vmsplice",
     c"setsockopt",
+    c"mlockall",
 ];
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has under 2,560 bytes
@@ -252,7 +254,9 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { real(address, length, advice) };
-    if result != 0 || !matches!(advice, libc::MADV_FREE | guards::INSTALL) || engine().is_none() {
+    let is_to_be_told = matches!(advice, libc::MADV_FREE | guards::INSTALL);
+    // What is registered later is looked at then: it is content if it is there.
+    if result != 0 || !is_to_be_told || !engine().is_some_and(ProcessEngine::has_registered) {
         return result;
     }
     // Only after the kernel has taken the advice: where it refuses, everything stays. What it may free is gone at once, because what

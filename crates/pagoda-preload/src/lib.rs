@@ -7,9 +7,11 @@
 //! It must never use the program's heap, print, or change anything that the program can see.
 
 mod alloc;
+mod end;
 mod fork;
 mod hooks;
 mod lend;
+mod lock;
 mod mutexes;
 mod start;
 mod unwind;

@@ -28,7 +28,7 @@ use pagoda_linux::space::Adoption;
 use pagoda_linux::tcb::ThreadLayout;
 use pagoda_linux::thread::{disable_huge_pages, exit_process, leave_files, now_ns, sleep_us, spawn_raw};
 
-use crate::{fork, mutexes};
+use crate::{end, fork, mutexes};
 
 /// Pagoda's own failures, as for env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
@@ -83,6 +83,9 @@ impl ConfigText {
 /// Whether this process was forked, and shares memory with another.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
+/// The process that is watched; 0 before the first.
+static WATCHED: AtomicU32 = AtomicU32::new(0);
+
 /// Whether a child whose parent offered it what it lacks has it, or an engine that does.
 static HAS_ALL: AtomicBool = AtomicBool::new(false);
 
@@ -101,6 +104,11 @@ pub fn tree() -> Option<&'static Tree> {
     TREE.get()
 }
 
+/// Whether this process has memory of Pagoda's own: not a child that was forked by a raw system call.
+pub fn is_watched() -> bool {
+    WATCHED.load(Ordering::Acquire) == std::process::id()
+}
+
 /// Ends the use of the engine: everything is back.
 pub fn deactivate() {
     ACTIVE.store(0, Ordering::Release);
@@ -117,9 +125,9 @@ extern "C" fn construct() {
     let Some(text) = std::env::var_os("PAGODA_CONFIG") else { return };
     // Without a configuration there is no tree file to say so in.
     let Ok(mut config) = Config::from_env(text.as_bytes()) else { exit_process(OWN_FAILURE) };
-    let Some(path) = &config.counters else { return };
+    let Some(path) = config.counters.clone() else { return };
     // A process whose `pagoda run` has ended finds no file, and needs none.
-    let Ok(tree) = Tree::open(path) else { return };
+    let Ok(tree) = Tree::open(&path) else { return };
     config.keep_password();
     if !CONFIG.keep(config.to_env().as_bytes()) {
         exit_process(OWN_FAILURE);
@@ -140,6 +148,7 @@ extern "C" fn construct() {
     if !member.is_first() {
         return begin(tree, Start::WhenGrown);
     }
+    end::remember(member, &path);
     let counters = member.counters();
     // Before the thread that changes it: what is below waits for that.
     counters.set(Counter::Status, Status::Small as u64);
@@ -165,6 +174,7 @@ enum Start {
 
 /// Makes this process one that is watched.
 fn begin(tree: Tree, start: Start) {
+    WATCHED.store(std::process::id(), Ordering::Release);
     if let Err(error) = spawn_raw(c"pagoda-watch", Box::new(move || watch(tree, start))) {
         decline(start);
         if let Some((config, member)) = introduce(tree, start) {

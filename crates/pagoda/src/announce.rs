@@ -2,7 +2,7 @@
 //!
 //! An engine that has registered nothing lets forks pass: nobody has to hear of them, for their children lack nothing. What it registers
 //! first waits until they are over (`pagoda_core::forking`). This module must never let anything be registered beside a fork
-//! that passes, nor have one announced that the kernel won't tell of.
+//! that passes, nor have one announced that the kernel won't tell of, nor let a parent go on that may end before its child was served.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -79,8 +79,8 @@ impl Engine {
         self.announcements.went_on_ns.load(Ordering::Relaxed)
     }
 
-    /// Waits until all forks are over that were announced so far, the caller's own among them. Those that are announced later are
-    /// not waited for, so that this ends.
+    /// Waits until all forks are over that were announced so far, the caller's own among them, and not for those that are announced later.
+    /// It takes as long as serving them does; a thread that was to fork and jumped away would be waited for by all for good.
     pub(crate) fn wait_until_forks_are_served(&self) {
         let made = self.announcements.made.load(Ordering::SeqCst);
         while self.announcements.over.load(Ordering::SeqCst) < made {
@@ -111,7 +111,7 @@ impl Engine {
     /// Before anything of the program's is registered: waits for forks that pass, as long as fork(2) takes, and makes what children wait at.
     /// False if that could not be had: nothing may be registered. One thread alone calls it.
     pub(crate) fn open_to_forks(&self) -> bool {
-        if Forking::from_bits(self.forking.load(Ordering::SeqCst)).is_open() {
+        if self.has_registered() {
             return true;
         }
         self.update_forking(|word| Some(word.opening()));
@@ -126,8 +126,12 @@ impl Engine {
     /// Whether what can't be moved may be shared with a child. As long as nothing was registered a fork by a raw system call was seen
     /// by nobody, and its child may live on.
     pub(crate) fn may_be_shared(&self) -> bool {
-        self.has_forked.load(Ordering::Acquire)
-            || Forking::from_bits(self.forking.load(Ordering::SeqCst)).is_open()
+        self.has_forked.load(Ordering::Acquire) || self.has_registered()
+    }
+
+    /// Whether anything of the program's is registered, or may be from now on.
+    pub(crate) fn has_registered(&self) -> bool {
+        Forking::from_bits(self.forking.load(Ordering::SeqCst)).is_open()
     }
 
     fn update_forking(&self, update: impl Fn(Forking) -> Option<Forking>) -> bool {

@@ -50,6 +50,9 @@ struct Window {
     start: usize,
     end: usize,
     places: usize,
+    /// The steps in which the stream is followed, and the one at which it goes on behind all of it.
+    size: BasePage,
+    goes_on_at: u64,
 }
 
 impl Around {
@@ -70,6 +73,16 @@ impl Streams {
         });
         let (_, stream, places) = &mut self.of[at];
         (stream, places)
+    }
+
+    /// No more of `window` was filled than up to this address: who goes on touches there next.
+    fn end_at(&mut self, window: &Window, address: usize) {
+        let is_its = |(size, stream, _): &&mut (BasePage, FaultAround, Places)| {
+            *size == window.size && stream.goes_on_at() == Some(window.goes_on_at)
+        };
+        if let Some((_, stream, _)) = self.of.iter_mut().find(is_its) {
+            stream.ends_at((address / window.size.bytes()) as u64);
+        }
     }
 }
 
@@ -96,9 +109,9 @@ impl Engine {
             at = reached;
         }
         for place in 0..window.places {
-            let put = self.put_huge_frame(window.end + place * HUGE_FRAME, Filler::EngineOnwards);
-            if put != Some(Served::Done) {
-                return;
+            let at = window.end + place * HUGE_FRAME;
+            if self.put_huge_frame(at, Filler::EngineOnwards) != Some(Served::Done) {
+                return self.streams().end_at(&window, at);
             }
             self.counters.add(Counter::FilledAround, (HUGE_FRAME / self.entry_bytes()) as u64);
         }
@@ -155,9 +168,12 @@ impl Engine {
             false => 0,
         };
         let cut = places.cut(window, u64::from(first / granules), stream.goes_on(), free);
-        stream.ends_at(places.end(&cut));
+        let goes_on_at = places.end(&cut);
+        stream.ends_at(goes_on_at);
         drop(streams);
         Some(Window {
+            size,
+            goes_on_at,
             start: start + size.bytes(),
             end: start + (cut.steps.end - number) as usize * size.bytes(),
             places: cut.whole as usize,

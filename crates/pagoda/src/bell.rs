@@ -13,10 +13,15 @@ pub(crate) struct Bell {
     condition: Condvar,
     /// Ringing a bell that has not been heard yet costs one load.
     fast: AtomicBool,
+    /// How often it was rung, whether that was heard or not.
+    #[cfg(test)]
+    rings: std::sync::atomic::AtomicU64,
 }
 
 impl Bell {
     pub(crate) fn ring(&self) {
+        #[cfg(test)]
+        self.rings.fetch_add(1, Ordering::Relaxed);
         if self.fast.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -27,6 +32,11 @@ impl Bell {
     #[cfg(test)]
     pub(crate) fn is_rung(&self) -> bool {
         self.fast.load(Ordering::Acquire)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn rings(&self) -> u64 {
+        self.rings.load(Ordering::Relaxed)
     }
 
     /// Sleeps until the bell rings, for `limit_us` at most.

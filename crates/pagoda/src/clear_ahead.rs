@@ -53,7 +53,7 @@ impl Engine {
         if !self.huge.wants_zeroed() {
             return false;
         }
-        if let Some(mut slot) = self.huge.take_used(&self.space) {
+        if let Some((mut slot, _)) = self.huge.take_used(&self.space) {
             // Nobody knows who will touch what.
             let target = Target::of_address(0, FrameSize::HUGE).1;
             self.clearer.clear(self.space.huge_bytes_mut(&mut slot), Order::Streaming, target);

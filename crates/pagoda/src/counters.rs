@@ -440,7 +440,7 @@ counters! {
     Total RemoteFailures remote_failures,
     /// Times the turns of all local zones began anew.
     Total ZonesResets zones_resets,
-    /// Times no zone had a frame above its low watermark, and reclaim was woken.
+    /// Times a frame was wanted and no zone had one above its low watermark; each try of one fault counts.
     Total ZonesShort zones_short,
     /// Bytes of frames that remote zones gave.
     Total ZonesSpilledBytes zones_spilled_bytes,
@@ -521,4 +521,6 @@ counters! {
     /// Huge frames that came in OS pages: the kernel still had a table of those for the place, and took the frame apart; or it had had no
     /// huge page for the frame.
     Total HugeTorn huge_torn,
+    /// How often who cleared a huge frame within a fault gave way to another fault, as no handler was free.
+    Total ClearsInterrupted clears_interrupted,
 }

@@ -53,6 +53,8 @@ pub(crate) enum Served {
     Busy,
     /// There is no frame: reclaim, then serve it again.
     NoMemory,
+    /// Its frame is being cleared, and other faults come first: serve them, then it again.
+    GaveWay,
 }
 
 impl Engine {

@@ -34,6 +34,16 @@ const PAY_STEPS: u32 = 4;
 /// the other outweighs by which the store grew.
 const EARNED_BY: u32 = 2;
 
+/// What became of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    Served,
+    /// It can't be served yet.
+    Kept,
+    /// A frame for it is being cleared: other faults come first.
+    GaveWay,
+}
+
 /// A fault that waits. A thread waits for one page at a time, so that there are never more than threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Fault {
@@ -41,6 +51,14 @@ pub(crate) struct Fault {
     pub(crate) address: usize,
     pub(crate) write: bool,
     pub(crate) since_ns: u64,
+    /// It found no frame, and has rung for reclaim.
+    has_rung: bool,
+}
+
+impl Fault {
+    pub(crate) fn new(address: usize, write: bool, since_ns: u64) -> Self {
+        Self { address, write, since_ns, has_rung: false }
+    }
 }
 
 /// The pages that were served last, by any handler: what tells a reader who goes on from one who jumps about. A guess by
@@ -77,20 +95,30 @@ impl Engine {
     pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
         let mut idle_rounds = 0u32;
+        let mut gave_way = false;
         while !self.handlers_may_end() {
+            let kept = faults.len();
             // With faults that wait for an event, also when there is none to read: one may wait for that.
-            if !faults.is_empty() || self.space.wait(WAIT_MS) {
+            if kept > 0 || self.space.wait(WAIT_MS) {
                 self.read_messages(&mut faults, scratch);
             }
-            if faults.is_empty() {
-                continue;
+            // The oldest one: the watchdog sees a fault that is tried again and again.
+            let Some(since_ns) = faults.iter().map(|fault| fault.since_ns).min() else { continue };
+            self.serving_since_ns[id].store(since_ns, Ordering::Relaxed);
+            if std::mem::take(&mut gave_way) {
+                // What just came is what it gave way to.
+                faults.rotate_left(kept);
             }
-            // The oldest is the first, because what stays keeps its place: the watchdog sees a fault that is tried
-            // again and again.
-            self.serving_since_ns[id].store(faults[0].since_ns, Ordering::Relaxed);
             let before = faults.len();
-            faults.retain(|fault| !self.serve_or_keep(*fault, scratch));
-            if faults.len() < before {
+            faults.retain_mut(|fault| match self.serve_or_keep(fault, scratch) {
+                Tried::Served => false,
+                Tried::Kept => true,
+                Tried::GaveWay => {
+                    gave_way = true;
+                    true
+                }
+            });
+            if faults.len() < before || gave_way {
                 idle_rounds = 0;
             } else {
                 // Someone else holds what we need, for the time of a move or of a compression at most.
@@ -113,12 +141,13 @@ impl Engine {
         }
         let read = self.space.read(|message| {
             if let Some((address, write)) = self.apply(&mut table, message, scratch) {
-                faults.push(Fault { address, write, since_ns: now_ns() });
+                faults.push(Fault::new(address, write, now_ns()));
             }
         });
         if let Err(errno) = read {
             self.stop_unread(errno);
         }
+        self.clears.have_given_way();
         if table.order.waits_too_long() {
             self.apply_all_deferred(&mut table, scratch);
         } else if table.order.deferred() > 0 {
@@ -147,25 +176,28 @@ impl Engine {
         }
     }
 
-    /// Serves one fault, and counts how long it took. False if it has to wait.
-    pub(crate) fn serve_or_keep(&self, fault: Fault, scratch: &mut Scratch) -> bool {
-        let served = self.serve_alone(fault, scratch);
-        if served {
+    /// Serves one fault, and counts how long it took, unless it has to wait.
+    pub(crate) fn serve_or_keep(&self, fault: &mut Fault, scratch: &mut Scratch) -> Tried {
+        let tried = self.serve_alone(fault, scratch);
+        if tried == Tried::Served {
             self.note_file_fault(fault.address);
         } else {
             self.zones.note_kept_fault();
         }
-        served
+        tried
     }
 
     /// The same, but orders nothing of a file.
-    pub(crate) fn serve_alone(&self, fault: Fault, scratch: &mut Scratch) -> bool {
+    pub(crate) fn serve_alone(&self, fault: &mut Fault, scratch: &mut Scratch) -> Tried {
         let mut kind = FaultKind::Zero;
-        let served = self.try_to_serve(fault, &mut kind, scratch);
-        if served {
-            self.note_served(fault, kind);
+        match self.try_to_serve(fault, &mut kind, scratch) {
+            Served::Done => {
+                self.note_served(*fault, kind);
+                Tried::Served
+            }
+            Served::GaveWay => Tried::GaveWay,
+            Served::Again | Served::Busy | Served::NoMemory => Tried::Kept,
         }
-        served
     }
 
     /// Counts a fault that was served, once, whatever tries it took.
@@ -178,31 +210,35 @@ impl Engine {
         }
     }
 
-    fn try_to_serve(&self, fault: Fault, kind: &mut FaultKind, scratch: &mut Scratch) -> bool {
+    fn try_to_serve(&self, fault: &mut Fault, kind: &mut FaultKind, scratch: &mut Scratch) -> Served {
         let page = fault.address / self.entry_bytes();
         let extent = self.recent.extent(page);
-        self.fill_around(fault);
+        self.fill_around(*fault);
         match self.serve(fault.address, fault.write, extent, kind, scratch) {
             Served::Done => {
                 let next = (page + 1) * self.entry_bytes();
                 let ahead = if extent == Extent::Onwards { self.fetch_ahead(next, scratch) } else { 0 };
                 self.recent.note(page + ahead);
-                true
+                Served::Done
             }
             Served::Again => {
                 self.counters.add(Counter::RetriesAgain, 1);
-                false
+                Served::Again
             }
-            Served::Busy => false,
+            Served::Busy => Served::Busy,
+            Served::GaveWay => Served::GaveWay,
             Served::NoMemory if self.is_making_own(fault.address) => {
                 self.bringing_back.fetch_add(1, Ordering::AcqRel);
                 let served = self.serve(fault.address, fault.write, extent, kind, scratch);
                 self.bringing_back.fetch_sub(1, Ordering::AcqRel);
-                served == Served::Done
+                served
             }
             Served::NoMemory => {
-                self.counters.add(Counter::FaultsThrottled, 1);
-                self.bell.ring();
+                // Once: as long as memory is short the reclaimer does not sleep again.
+                if !std::mem::replace(&mut fault.has_rung, true) {
+                    self.counters.add(Counter::FaultsThrottled, 1);
+                    self.bell.ring();
+                }
                 let mut freed = 0;
                 for _ in 0..DIRECT_STEPS {
                     match self.reclaim_step(scratch) {
@@ -220,11 +256,11 @@ impl Engine {
                     let served = self.serve(fault.address, fault.write, extent, kind, scratch);
                     // If another's fault was quicker, that one is served, and this one earns its own with the next try.
                     self.use_earned();
-                    return served == Served::Done;
+                    return served;
                 }
                 // Compressed pages may have taken more than the budget had: what is ready goes to the kernel for it.
                 self.keep_budget();
-                self.serve(fault.address, fault.write, extent, kind, scratch) == Served::Done
+                self.serve(fault.address, fault.write, extent, kind, scratch)
             }
         }
     }

@@ -8,16 +8,32 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use pagoda_core::clear::{Order, Target};
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::rebuild::Broken;
 use pagoda_linux::huge_arena::HugeSlot;
 use pagoda_linux::space::Space;
+
+use crate::engine::HANDLERS_MAX;
+
+/// How far a frame is cleared, by who gave way to other faults meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub(crate) order: Order,
+    pub(crate) target: Target,
+    /// Where to go on.
+    pub(crate) step: usize,
+    /// How long it took so far.
+    pub(crate) took_ns: u64,
+}
 
 #[derive(Default)]
 struct Hands {
     empty: Vec<u32>,
     zeroed: Vec<u32>,
     used: Vec<u32>,
+    /// Used frames of which a part is cleared: one for each handler at most, as each goes on with one before it begins another.
+    begun: Vec<(u32, Begun)>,
     /// By address, the one that was looked at longest ago first.
     broken: VecDeque<(usize, Broken)>,
 }
@@ -56,6 +72,7 @@ impl HugePool {
             empty: (0..slots).rev().collect(),
             zeroed: room(),
             used: room(),
+            begun: Vec::with_capacity(HANDLERS_MAX),
             broken: VecDeque::new(),
         };
         let most = (slots as usize / READY_SHARE).clamp(1, READY_MOST);
@@ -121,10 +138,23 @@ impl HugePool {
         self.taken(space, index)
     }
 
-    /// A frame that must be cleared before anybody gets it.
-    pub(crate) fn take_used(&self, space: &Space) -> Option<HugeSlot> {
-        let index = self.hands().used.pop();
-        self.taken(space, index)
+    /// A frame that must be cleared before anybody gets it, and what of that is done: one that somebody began with, if there is any.
+    pub(crate) fn take_used(&self, space: &Space) -> Option<(HugeSlot, Option<Begun>)> {
+        let mut hands = self.hands();
+        let begun = hands.begun.pop();
+        let index = match begun {
+            Some((index, _)) => Some(index),
+            None => hands.used.pop(),
+        };
+        drop(hands);
+        Some((self.taken(space, index)?, begun.map(|(_, begun)| begun)))
+    }
+
+    /// A part of the frame of `slot` is cleared.
+    pub(crate) fn put_begun(&self, space: &Space, slot: HugeSlot, begun: Begun) {
+        let index = space.release_huge(slot);
+        self.ready.fetch_add(1, Ordering::Relaxed);
+        self.hands().begun.push((index, begun));
     }
 
     /// A slot without a frame.
@@ -155,7 +185,8 @@ impl HugePool {
 
     /// Whether another used frame is worth keeping.
     pub(crate) fn may_keep_used(&self) -> bool {
-        self.hands().used.len() < self.most
+        let hands = self.hands();
+        hands.used.len() + hands.begun.len() < self.most
     }
 
     /// Whether half of the frames that may be cleared ahead are gone. Who clears looks by itself ten times a second, and a move interrupts

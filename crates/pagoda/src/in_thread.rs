@@ -14,7 +14,7 @@ use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::fault::Served;
-use crate::handler::Fault;
+use crate::handler::{Fault, Tried};
 use crate::store::Scratch;
 
 /// Tries that only yield in between; afterwards each is followed by a short sleep. What is waited for takes as long as a
@@ -87,11 +87,11 @@ impl FaultServer for InThread {
         if !engine.await_owed_here(address) || engine.is_lost_in_file(address) {
             return false;
         }
-        let fault = Fault { address: address & !4095, write, since_ns };
+        let mut fault = Fault::new(address & !4095, write, since_ns);
         engine.pay_ahead(address, &mut self.scratch());
         let mut tries = 0;
         // Between two tries others may have the working memory.
-        while !engine.serve_or_keep(fault, &mut self.scratch()) {
+        while engine.serve_or_keep(&mut fault, &mut self.scratch()) != Tried::Served {
             // An event that nobody has read keeps the kernel from filling: the handler may be asleep on another processor.
             engine.read_messages(&mut Vec::new(), &mut self.scratch());
             tries += 1;

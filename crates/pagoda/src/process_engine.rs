@@ -95,6 +95,12 @@ impl ProcessEngine {
         self.engine.wait_until_forks_are_served();
     }
 
+    /// Whether any of the program's memory is registered. Else it is only followed, and the kernel tells nothing of it.
+    #[must_use]
+    pub fn has_registered(&self) -> bool {
+        self.engine.has_registered()
+    }
+
     /// Whether a fork was announced, and its child is not known yet.
     #[must_use]
     pub fn is_fork_announced(&self) -> bool {

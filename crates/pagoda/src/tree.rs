@@ -74,6 +74,8 @@ enum Header {
     Failure,
     /// Not 0 in the file of a library's manager.
     Library,
+    /// The identity of the `pagoda run` that made the file, and removes it.
+    Maker,
 }
 
 const HEADER_WORDS: usize = 64;
@@ -120,6 +122,7 @@ impl Tree {
     /// The file exists, or can't be made or mapped; there is no `/proc`.
     pub fn create(path: &Path, budget: Bytes, base_page: BasePage) -> io::Result<Self> {
         let words = create(path, budget, base_page)?.leak();
+        words[Header::Maker as usize].store(Identity::of_self()?.word(), SeqCst);
         words[Header::Magic as usize].store(MAGIC, SeqCst);
         Ok(Self { words })
     }

@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 mod support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::clear::Order;
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
@@ -208,6 +210,38 @@ fn owners_come_and_go_on_several_threads() {
     });
     let stats = manager.stats();
     assert!(stats.faults_huge > 0 && stats.evictions > 0, "{stats:?}");
+}
+
+#[test]
+fn who_clears_gives_way_to_faults_that_no_handler_is_free_for() {
+    let Some(builder) = builder(Bytes::mib(256)) else { return };
+    let manager = builder.build().expect("a manager");
+    let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (manager, is_over) = (&manager, &is_over);
+            scope.spawn(move || {
+                let mut round = thread;
+                while !is_over.load(Ordering::Relaxed) {
+                    // Frames that another had, most of them.
+                    let mut region = region(manager, 2);
+                    expect_zero(&region, (round % 97..2 * PAGES).step_by(97));
+                    write(&mut region, round, (0..2 * PAGES).step_by(13));
+                    expect(&region, round, (0..2 * PAGES).step_by(13));
+                    round += threads;
+                }
+            });
+        }
+        until("who clears has given way", || manager.stats().clears_interrupted > 20);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    settled(&manager);
+    let stats = manager.stats();
+    // What was begun is finished, and not begun anew: no more is cleared than was handed out.
+    let handed_out = stats.faults_huge * HUGE_FRAME as u64;
+    assert!(stats.cleared_in_fault_bytes + stats.kernel_zeroed_bytes >= handed_out, "{stats:?}");
+    assert!(stats.cleared_in_fault_bytes <= handed_out, "{stats:?}");
 }
 
 #[test]

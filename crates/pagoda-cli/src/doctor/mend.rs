@@ -2,6 +2,8 @@
 //!
 //! Pure. It must only name steps that remove the cause which the probe saw.
 
+use std::io::ErrorKind;
+
 use pagoda_linux::probe::{Missing, Refusal, Report, ZramModule};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -23,6 +25,7 @@ const DEVICE_OWN_MACHINE: Mend = Mend {
     id: "userfaultfd.device",
     what: "On a machine of your own, once, as root (best: gives a group the device)",
     steps: "\
+chown YOUR_USER /dev/userfaultfd   # at once, until the next boot; from then on:
 groupadd --system --force userfaultfd
 echo 'KERNEL==\"userfaultfd\", SUBSYSTEM==\"misc\", GROUP=\"userfaultfd\", MODE=\"0660\"' \\
     > /etc/udev/rules.d/60-userfaultfd.rules
@@ -133,6 +136,38 @@ const PERF_HARDWARE: Mend = Mend {
 
 const ZRAM: Mend = Mend { id: "zram", what: "zram, as root", steps: "modprobe zram" };
 
+const ZRAM_MODULE: Mend = Mend {
+    id: "zram",
+    what: "The module of zram for this kernel, as root; in a container, on the host",
+    steps: "\
+apt install linux-modules-extra-$(uname -r)   # Ubuntu
+apt install linux-image-amd64                 # Debian, in the place of linux-image-cloud-amd64; then boot it
+CONFIG_ZRAM=m                                 # a kernel of your own",
+};
+
+const PAGE_TABLES_ABSENT: Mend = Mend {
+    id: "pagemap",
+    what: "A /proc that shows a process its own page tables",
+    steps: "\
+mount -t proc proc /proc     # where it is not mounted, as root
+CONFIG_PROC_PAGE_MONITOR=y   # where it is: the kernel must be built with it",
+};
+
+const PAGE_TABLES_DENIED: Mend = Mend {
+    id: "pagemap",
+    what: "Where a sandbox keeps a process from its own page tables",
+    steps: "Allow reading /proc/self/pagemap in its profile (AppArmor: @{PROC}/@{pid}/pagemap r,)",
+};
+
+const DIRECT_IO: Mend = Mend {
+    id: "direct_io",
+    what: "Another directory for what is spilled, or none",
+    steps: "\
+pagoda run --store-dir DIRECTORY …   # on a disk with ext4 or xfs; or for all runs: export PAGODA_STORE=DIRECTORY
+pagoda run --file-limit 0 …          # compressed memory only
+docker run --volume /var/tmp …       # a container's own file system may be an overlay on memory",
+};
+
 const MEMCG: Mend = Mend {
     id: "memcg",
     what: "A memory cgroup to write to",
@@ -156,6 +191,16 @@ pub fn mends(report: &Report, rows: &[Row]) -> Vec<Mend> {
         mends.push(FORK);
     }
     let machine = &report.machine;
+    // What a newer kernel brings is told with the kernel.
+    let page_tables = match report.scan.as_ref().map_err(std::io::Error::kind) {
+        Err(ErrorKind::NotFound) => Some(PAGE_TABLES_ABSENT),
+        Err(ErrorKind::PermissionDenied) => Some(PAGE_TABLES_DENIED),
+        _ => None,
+    };
+    let zram = match machine.zram.module {
+        ZramModule::Loaded | ZramModule::Loadable => ZRAM,
+        ZramModule::Absent => ZRAM_MODULE,
+    };
     let perf = match machine.perf {
         Ok(()) => None,
         Err(Errno::ACCESS | Errno::PERM) => Some(PERF_PERMISSION),
@@ -163,17 +208,38 @@ pub fn mends(report: &Report, rows: &[Row]) -> Vec<Mend> {
     };
     // Only what is there but switched off can be switched on.
     let others = [
+        page_tables,
         machine.thp_enabled.as_ref().map(|_| THP),
         machine.mthp.first().map(|_| MTHP),
         Some(MAPPINGS),
         Some(OPEN_FILES),
         Some(ADDRESS_SPACE),
+        Some(DIRECT_IO),
         perf,
-        (machine.zram.module == ZramModule::Loadable).then_some(ZRAM),
+        Some(zram),
         machine.memcg.as_ref().map(|_| MEMCG),
     ];
     mends.extend(others.into_iter().flatten().filter(|mend| lacking(mend.id)));
     mends
+}
+
+/// The first thing to do for a run that was refused, short enough for its one line. What has none here is told by
+/// [`mends`] alone, or there is nothing to do but to report it.
+pub const fn in_one_line(missing: &Missing) -> Option<&'static str> {
+    let (device, system_call) = match missing {
+        Missing::Userfaultfd { device, system_call } => (device, system_call),
+        Missing::Feature { .. } => return Some("boot Linux 6.8 or later"),
+        Missing::Move(_) => return None,
+    };
+    match (device, system_call) {
+        (_, Refusal::NotBuilt) => Some("boot a kernel with CONFIG_USERFAULTFD=y"),
+        (Refusal::DevicePermissions, _) => Some("as root: chown YOUR_USER /dev/userfaultfd"),
+        (_, Refusal::NotPrivileged) => Some("as root: sysctl -w vm.unprivileged_userfaultfd=1"),
+        (Refusal::NoDevice | Refusal::DeviceBlocked(_), _) | (_, Refusal::Filtered(_)) => {
+            Some("in a container: docker run --device /dev/userfaultfd …")
+        }
+        _ => None,
+    }
 }
 
 fn userfaultfd(device: Refusal, system_call: Refusal) -> Vec<Mend> {

@@ -8,6 +8,8 @@
 mod area;
 #[path = "../torture/files.rs"]
 mod files;
+#[path = "../torture/heap.rs"]
+mod heap;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -23,6 +25,7 @@ mod torture;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use pagoda_linux::testing::heap::share_one_on_brk;
 use pagoda_linux::testing::process::end_at_once;
 use support::managed::{ROLE, Run};
 use support::suite::{self, Test};
@@ -104,6 +107,10 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
 /// The program, or what it executes anew.
 fn program(arguments: &[String]) -> ExitCode {
     let number = |at: usize| arguments[at].parse::<u64>().expect("a number");
+    // Half of all seeds have one heap, on brk, that all threads share and that shrinks when its top is free.
+    if number(1).is_multiple_of(2) {
+        share_one_on_brk();
+    }
     let result = match KINDS.iter().find(|kind| kind.name == arguments[0]) {
         Some(kind) => (kind.body)(number(1), number(2)),
         None => family::executed(number(1)),

@@ -1,5 +1,5 @@
-//! Memory of several threads, each part with its shadow and a lock: whoever holds all locks sees all of it as it should
-//! be, and forks with that view.
+//! Memory of several threads, mappings and blocks of malloc's, each part with its shadow and a lock: whoever holds all locks
+//! sees all of it as it should be, and forks with that view.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use crate::area::{Area, Wrong};
 use crate::files::Files;
+use crate::heap::Heap;
+use crate::support::memory::PAGE;
 use crate::support::random::Random;
 
 /// An area of which a part can't be written or not be touched at all, for a while: forks happen meanwhile.
@@ -17,10 +19,14 @@ struct Forbidden {
     may_read: bool,
 }
 
-/// One thread's areas, and its files.
+/// How often a heap is churned before the first fork: it is about full by then.
+const HEAP_CHURNS: usize = 64;
+
+/// One thread's areas, its blocks of malloc's, and its files.
 pub struct Plot {
     areas: Vec<Area>,
     forbidden: Option<Forbidden>,
+    heap: Heap,
     files: Files,
     random: Random,
     pages_max: usize,
@@ -73,6 +79,10 @@ impl Plot {
     fn pages(&self) -> usize {
         self.areas.iter().map(Area::pages).sum()
     }
+    /// Bytes of malloc blocks at most: a quarter of what the areas have.
+    fn heap_max(pages_max: usize) -> usize {
+        pages_max * PAGE / 4
+    }
 
     /// Does something random, `times` times.
     pub fn operate(&mut self, times: usize) -> Result<(), String> {
@@ -80,7 +90,7 @@ impl Plot {
     }
 
     fn operate_once(&mut self) -> Result<(), Wrong> {
-        let Self { areas, forbidden, files, random, pages_max } = self;
+        let Self { areas, forbidden, heap, files, random, pages_max } = self;
         let held: usize = areas.iter().map(Area::pages).sum();
         if areas.is_empty() || held < *pages_max && random.one_in(3) {
             let mut area = Area::new(random.between(1, 512), random.one_in(4));
@@ -97,7 +107,7 @@ impl Plot {
         }
         let area = &mut areas[at];
         let pages = random.range(area.pages());
-        match random.below(29) {
+        match random.below(33) {
             0..8 => area.write(pages, random),
             8..11 => pages.for_each(|page| area.poke(page, random.next())),
             11..15 => area.check(pages)?,
@@ -136,6 +146,7 @@ impl Plot {
             24..26 => files.read(area, random),
             26 => files.pipe(area, random),
             27 => area.mapping.advise(pages, libc::MADV_WILLNEED).expect("madvise(MADV_WILLNEED)"),
+            28..32 => heap.churn(Self::heap_max(*pages_max), random)?,
             _ => area.check(0..area.pages())?,
         }
         Ok(())
@@ -144,7 +155,8 @@ impl Plot {
     /// Checks every byte.
     pub fn check_all(&self) -> Result<(), String> {
         self.areas.iter().try_for_each(|area| area.check(0..area.pages())).map_err(text)?;
-        self.forbidden.iter().try_for_each(Forbidden::check).map_err(text)
+        self.forbidden.iter().try_for_each(Forbidden::check).map_err(text)?;
+        self.heap.check()
     }
 
     /// Checks what is in the files: only whoever made them.
@@ -172,6 +184,7 @@ impl Plots {
             let mut plot = Plot {
                 areas: Vec::new(),
                 forbidden: None,
+                heap: Heap::default(),
                 files: own_files(),
                 random: Random::new(seed, 100 + i as u64),
                 pages_max: pages,
@@ -180,6 +193,10 @@ impl Plots {
                 let mut area = Area::new(plot.random.between(1, 512), false);
                 area.write(0..area.pages(), &mut plot.random);
                 plot.areas.push(area);
+            }
+            for _ in 0..HEAP_CHURNS {
+                let churned = plot.heap.churn(Plot::heap_max(pages), &mut plot.random);
+                churned.unwrap_or_else(|wrong| panic!("{wrong}"));
             }
             Mutex::new(plot)
         };

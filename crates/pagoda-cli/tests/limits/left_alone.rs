@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::mm::{MlockAllFlags, mlockall};
+use pagoda_linux::testing::process::lock_all;
 
 use crate::program::{PAGES_PER_MIB, check, fill, stamp, write};
 use crate::run::{Ended, begin};
@@ -98,7 +98,7 @@ pub fn fill_beside_pieces() -> Result<(), String> {
     for piece in 0..PIECES {
         cut.protect(2 * piece..2 * piece + 1, libc::PROT_READ).map_err(told)?;
     }
-    mlockall(MlockAllFlags::CURRENT).map_err(|error| format!("mlockall: {error}"))?;
+    lock_all(libc::MCL_CURRENT).map_err(|error| format!("mlockall: {error}"))?;
     fill(60, |_| Ok(()))
 }
 

@@ -14,6 +14,7 @@ mod guarded;
 mod handed_on;
 mod left_alone;
 mod left_behind;
+mod locked_all;
 mod mutexes;
 mod passing;
 mod pinned;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         ("too_few_addresses_are_named", process_limits::addresses),
         ("at_the_limit_of_mappings_the_data_stays_right", process_limits::mappings),
         ("what_is_left_alone_is_counted", left_alone::is_counted),
+        ("a_program_that_locks_all_its_memory_locks_its_own_alone", locked_all::is_there_alone),
         ("what_became_unmovable_is_counted", left_alone::later_is_counted),
         ("what_is_pinned_stays_and_is_counted", pinned::stays),
         ("what_is_handed_on_to_a_pipe_is_right_there", handed_on::is_right),

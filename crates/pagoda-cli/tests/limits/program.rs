@@ -7,8 +7,8 @@ use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::mix;
 use crate::{
-    discard_in_child, failed_fork, freed, grown, guarded, handed_on, left_alone, left_behind, mutexes,
-    passing, pinned, process_limits, released, roomy, store_trouble, tree_budget, watched,
+    discard_in_child, failed_fork, freed, grown, guarded, handed_on, left_alone, left_behind, locked_all,
+    mutexes, passing, pinned, process_limits, released, roomy, store_trouble, tree_budget, watched,
 };
 
 /// OS pages of a MiB.
@@ -25,6 +25,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "many-mappings" => process_limits::many_mappings(),
         "left-alone" => left_alone::program(),
         "left-alone-later" => left_alone::later_program(),
+        "locked-all" => locked_all::program(&arguments[1]),
         "pinned" => pinned::program(),
         "handed-on" => handed_on::program(),
         "watched" => watched::program(),

@@ -6,11 +6,12 @@
 use std::fs;
 use std::io::{BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::signals::{line, started};
+use crate::signals::{Running, line, started};
 use crate::terminal::Terminal;
 use crate::{output, skip, text};
 
@@ -188,4 +189,45 @@ fn a_managed_program_stays_in_the_process_group() {
     let group = child.id();
     let said = text(&child.wait_with_output().expect("it ends").stdout);
     assert_eq!(said, format!("{group}\n"));
+}
+
+/// Starts a managed program in `runtime` that has an engine, says its number, and when it is told runs another and says so.
+fn in_runtime(runtime: &Path) -> Option<Running> {
+    let rest =
+        "print \"$$\\n\"; <STDIN>; system 'cat', '/dev/null'; print \"ran\\n\"; <STDIN>; whole(); exit 0";
+    let mut command = managed(&["--quiet"], rest)?;
+    command.env("XDG_RUNTIME_DIR", runtime);
+    Some(started(command))
+}
+
+fn files(directory: &Path) -> usize {
+    fs::read_dir(directory).expect("read").count()
+}
+
+#[test]
+fn the_tree_file_of_a_killed_pagoda_goes_with_the_program() {
+    let runtime = tempfile::tempdir().expect("a directory");
+    let Some(mut running) = in_runtime(runtime.path()) else { return };
+    let mut input = running.pagoda.stdin.take().expect("piped");
+    running.to_pagoda(Signal::KILL);
+    running.pagoda.wait().expect("it ends");
+    writeln!(input, "go on").expect("written");
+    assert_eq!(line(&mut running.says), "ran");
+    assert_eq!(files(runtime.path()), 1, "what the program starts later has to find it");
+    drop(input);
+    running.wait_for("the program ends", running.program, |state| matches!(state, '-' | 'Z'));
+    assert_eq!(files(runtime.path()), 0);
+}
+
+#[test]
+fn the_tree_file_of_a_pagoda_that_lives_is_left_to_it() {
+    let runtime = tempfile::tempdir().expect("a directory");
+    let Some(mut running) = in_runtime(runtime.path()) else { return };
+    running.to_pagoda(Signal::STOP);
+    drop(running.pagoda.stdin.take());
+    running.wait_for("the program ends", running.program, |state| state == 'Z');
+    assert_eq!(files(runtime.path()), 1, "it is still to be read");
+    running.to_pagoda(Signal::CONT);
+    assert_eq!(running.end().1, Some(0));
+    assert_eq!(files(runtime.path()), 0);
 }

@@ -1,5 +1,6 @@
 //! Running this executable as a program under `pagoda run`, with an end to its time: what hangs is shown, thread by
-//! thread, and ended with all its processes. A run that leaves anything behind has failed.
+//! thread, and ended with all its processes. A run that leaves anything behind has failed, and so has one in which anybody
+//! complained: what a process found whose parent was gone is in nobody's status.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,6 +11,10 @@ use super::tree::{self, Before};
 
 /// The first argument of a run as a program.
 pub const ROLE: &str = "--as-program";
+
+/// What a line on standard error may begin with where nothing is wrong: what the test leaves out here, and what a program that was
+/// executed by vfork says, whose standard output this is.
+const EXPECTED: [&str; 2] = ["SKIPPED ", "executed "];
 
 /// One managed run.
 pub struct Run<'a> {
@@ -76,9 +81,12 @@ impl Run<'_> {
             Ok(status) => status,
             Err(threads) => return Err(format!("{}\nhangs:\n{threads}", read(&errors))),
         };
-        let stats = read(&stats);
+        let (stats, errors) = (read(&stats), read(&errors));
         if !status.success() {
-            return Err(format!("{status}\n{}\n{}\n{stats}", read(&output), read(&errors)));
+            return Err(format!("{status}\n{}\n{errors}\n{stats}", read(&output)));
+        }
+        if errors.lines().any(|line| !EXPECTED.iter().any(|expected| line.starts_with(expected))) {
+            return Err(format!("it ended well, and one of its processes complained:\n{errors}"));
         }
         if !left.is_empty() {
             return Err(format!("it left behind: {}", left.join(", ")));

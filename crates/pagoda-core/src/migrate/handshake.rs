@@ -14,7 +14,7 @@ use crate::page::OS_PAGE;
 use crate::size::Bytes;
 
 /// The version of all that is under `migrate`. Raised whenever the meaning of a byte changes.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// How a message begins, so that somebody else's protocol is not taken for damage.
 const MAGIC: [u8; 8] = *b"PagodaMv";

@@ -88,6 +88,15 @@ impl Access {
         if signal == 0 { Ok(word) } else { Err(signal) }
     }
 
+    /// Reads the word at `address` and forgets it: so anybody may write it meanwhile.
+    ///
+    /// # Errors
+    /// The signal that came.
+    pub fn touch(&self, address: usize) -> Result<(), i32> {
+        // SAFETY: what was read is used by nobody, and to the compiler it is the instruction's, not a load of its own.
+        unsafe { self.read(address) }.map(|_| ())
+    }
+
     /// Writes the word at `address`.
     ///
     /// # Errors

@@ -13,6 +13,9 @@ pub struct Block {
     written: usize,
 }
 
+// SAFETY: malloc's blocks are of no thread: any may use one, change its length and free it, and the value is the only way to it.
+unsafe impl Send for Block {}
+
 impl Block {
     /// malloc(3) of `len` bytes, of which none is written.
     ///

@@ -25,6 +25,13 @@ pub fn end_at_once(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
+/// mlockall(3) of the C library, or of who stands in for it; no flags are munlockall(3).
+pub fn lock_all(flags: c_int) -> io::Result<()> {
+    // SAFETY: they change what stays in memory, and no content.
+    let result = unsafe { if flags == 0 { libc::munlockall() } else { libc::mlockall(flags) } };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// fork(3). The child runs `child`, with this thread alone, and ends by _exit(2) with the status that it returns.
 ///
 /// A lock that another thread holds at this moment stays held in the child for good, except for those of the C

@@ -12,6 +12,7 @@ use pagoda_core::migrate::handshake::{Answer, Codec, Greeting, PROOF_BYTES, Refu
 use pagoda_core::migrate::reply::Reply;
 use pagoda_linux::lz4::Lz4;
 use pagoda_linux::pack;
+use pagoda_linux::zstd::Compressor;
 use twox_hash::XxHash3_64;
 
 use super::*;
@@ -49,6 +50,16 @@ fn store_packed() -> Vec<u8> {
     into
 }
 
+/// The same page as a store packs what is cold.
+fn store_packed_whole() -> Vec<u8> {
+    let content: Vec<u8> = (0..16 * PAGE).map(|i| (i / 9) as u8).collect();
+    let mut into = vec![0; content.len()];
+    let mut compressor = Compressor::new(content.len());
+    let len = pack::pack_dense(&content, &mut into, &mut compressor).expect("it packs");
+    into.truncate(len);
+    into
+}
+
 /// A whole channel: of each kind a frame, of pages that belong to channel 0.
 fn channel(codec: Codec) -> Vec<u8> {
     let (mut outbound, content) = (Outbound::default(), eight_pages());
@@ -62,6 +73,11 @@ fn channel(codec: Codec) -> Vec<u8> {
         let packed = store_packed();
         let digest = XxHash3_64::oneshot(&packed);
         let body = Body::Packed { extent: extent(16, 16), packed_bytes: packed.len() as u32, digest };
+        says.extend(outbound.frame(body).encode());
+        says.extend(packed);
+        let packed = store_packed_whole();
+        let digest = XxHash3_64::oneshot(&packed);
+        let body = Body::Packed { extent: extent(48, 16), packed_bytes: packed.len() as u32, digest };
         says.extend(outbound.frame(body).encode());
         says.extend(packed);
     }
@@ -120,6 +136,8 @@ fn seeds() -> Vec<Seed> {
     seed("unpack", "store", [&[4, 15], &store_packed()[..]].concat(), Got::ToTheEnd);
     seed("unpack", "store-short", [&[4, 14], &store_packed()[..]].concat(), Got::Nowhere);
     seed("unpack", "store-dense", vec![4, 3, 0xff, 0xff, 1, 2, 3], Got::Nowhere);
+    seed("unpack", "store-whole", [&[4, 15], &store_packed_whole()[..]].concat(), Got::ToTheEnd);
+    seed("unpack", "store-whole-short", [&[4, 14], &store_packed_whole()[..]].concat(), Got::Nowhere);
 
     for (at, codec) in (0..).zip(Codec::ALL) {
         let which = 4 * at;

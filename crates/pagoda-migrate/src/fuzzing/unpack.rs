@@ -2,7 +2,7 @@
 //! whole.
 
 use pagoda_core::migrate::handshake::Codec;
-use pagoda_linux::pack;
+use pagoda_linux::pack::{self, PageUnpacker};
 
 use super::Got;
 use crate::codec::Unpacker;
@@ -32,8 +32,9 @@ pub fn unpack(input: &[u8]) -> Got {
         }
         None => {
             let block = &mut [0; pack::BLOCK];
-            let whole = pack::unpack(packed, len, 0, &mut room[..len], block);
-            for at in (0..len).step_by(pack::BLOCK).filter(|_| whole.is_some()) {
+            let whole = PageUnpacker::default().unpack(packed, &mut room[..len]);
+            let has_parts = whole.is_some() && !pack::is_dense(packed);
+            for at in (0..len).step_by(pack::BLOCK).filter(|_| has_parts) {
                 let part = &mut [0; pack::BLOCK];
                 pack::unpack(packed, len, at, part, block).expect("the whole was unpacked");
                 assert!(part[..] == room[at..at + pack::BLOCK], "{at} of {len}");

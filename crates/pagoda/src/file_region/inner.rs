@@ -23,7 +23,7 @@ use super::written::Tracker;
 use crate::account::Account;
 use crate::engine::Engine;
 use crate::error::Errno;
-use crate::handler::Fault;
+use crate::handler::{Fault, Tried};
 use crate::manager::Shared;
 use crate::reclaimer::GIVE_UP_NS;
 use crate::store::Scratch;
@@ -160,9 +160,9 @@ impl Inner {
             return Ok(());
         }
         let since_ns = now_ns();
-        let mut wait = Wait::default();
+        let (mut fault, mut wait) = (Fault::new(address, false, since_ns), Wait::default());
         let is_served = self.with_work(|Work { scratch, .. }| {
-            while !engine.serve_alone(Fault { address, write: false, since_ns }, scratch) {
+            while engine.serve_alone(&mut fault, scratch) != Tried::Served {
                 if engine.lacks_memory() && now_ns().saturating_sub(since_ns) > GIVE_UP_NS {
                     return false;
                 }

@@ -11,7 +11,7 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::offer::Stream;
 use pagoda_linux::own_memory::parts;
-use pagoda_linux::pack::{BLOCK, unpack};
+use pagoda_linux::pack::PageUnpacker;
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::uffd::{Errno as KernelErrno, Stop};
@@ -42,6 +42,7 @@ impl Engine {
         let mut table = self.gate_exclusive();
         let (mut content, mut packed) = (vec![0; self.entry_bytes()], vec![0; self.entry_bytes()]);
         let mut lent = vec![0; self.store.lent_bytes()];
+        let mut unpacker = PageUnpacker::default();
         let mut holes = Vec::new();
         loop {
             let Record { kind, address, len, skipped } = Record::receive(stream)?;
@@ -64,9 +65,7 @@ impl Engine {
             };
             stream.receive(bytes)?;
             if kind == Kind::Packed {
-                let page = content.len();
-                unpack(&packed[..len], page, 0, &mut content, &mut [0; BLOCK])
-                    .ok_or(io::ErrorKind::InvalidData)?;
+                unpacker.unpack(&packed[..len], &mut content).ok_or(io::ErrorKind::InvalidData)?;
             }
             let packed = (kind == Kind::Packed).then_some(&packed[..len]);
             self.take_page(&table, address, packed, &content, scratch)?;

@@ -1,10 +1,11 @@
 //! Huge frames before they go into a region and after they left it: cleared, taken from the kernel, given back to it.
 //!
-//! No gate is held here, nor any lock while a frame is cleared: who clears keeps nobody waiting but the thread that asked. This module
+//! No gate is held here, nor any lock while a frame is cleared: who clears keeps nobody waiting but the thread that asked. If all
+//! handlers are busy and somebody else has a fault, who clears gives way to it within 256 KiB. (What the kernel clears it clears as one.) This module
 //! must never take a frame that was used for one of zeroes.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagoda_core::clear::{Choice, FrameSize, Order, Target};
 use pagoda_core::page::HUGE_FRAME;
@@ -14,28 +15,51 @@ use pagoda_linux::thread::{now_ns, yield_now};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
+use crate::huge_pool::Begun;
+
+/// What who wants a frame of zeroes gets.
+pub(super) enum Cleared {
+    Frame(HugeSlot),
+    /// It is being cleared, and other faults come first: ask again after them.
+    Later,
+    /// There is none.
+    Nothing,
+}
 
 /// Who clears within a fault just now, and what it took lately.
 #[derive(Default)]
 pub(crate) struct Clears {
     now: AtomicU32,
+    /// Whether one of them gives way to what waits, which nobody has read yet: one is enough.
+    gives_way: AtomicBool,
     /// An innermost lock: nothing is called with it held.
     choice: Mutex<Choice>,
 }
 
+impl Clears {
+    /// What waited was read.
+    pub(crate) fn have_given_way(&self) {
+        // Mostly nobody has, and the line stays with all who read it.
+        if self.gives_way.load(Ordering::Relaxed) {
+            self.gives_way.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Engine {
     /// A frame of zeroes: one that is ready, one that was used and is cleared now, or one from the kernel.
-    pub(super) fn cleared_frame(&self, address: usize) -> Option<HugeSlot> {
+    pub(super) fn cleared_frame(&self, address: usize) -> Cleared {
         self.huge.note_asked();
         if let Some(slot) = self.ready_frame() {
             self.counters.add(Counter::TakenClearedBytes, HUGE_FRAME as u64);
-            return Some(slot);
+            return Cleared::Frame(slot);
         }
-        if let Some(mut slot) = self.huge.take_used(&self.space) {
-            self.clear_in_fault(&mut slot, Target::of_address(address, FrameSize::HUGE).1);
-            return Some(slot);
+        match self.huge.take_used(&self.space) {
+            Some((slot, begun)) => {
+                self.clear_in_fault(slot, begun, Target::of_address(address, FrameSize::HUGE).1)
+            }
+            None => self.frame_from_kernel().map_or(Cleared::Nothing, Cleared::Frame),
         }
-        self.frame_from_kernel()
     }
 
     /// A frame of zeroes that is ready. Wakes who clears ahead when there are few.
@@ -47,20 +71,40 @@ impl Engine {
         Some(slot)
     }
 
-    fn clear_in_fault(&self, slot: &mut HugeSlot, target: Target) {
+    fn clear_in_fault(&self, mut slot: HugeSlot, begun: Option<Begun>, target: Target) -> Cleared {
         let choice = || self.clears.choice.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
         let others = self.clears.now.fetch_add(1, Ordering::Relaxed);
-        let order = self.clearing.order.unwrap_or_else(|| choice().order(target.pages(), others));
+        let chosen = || self.clearing.order.unwrap_or_else(|| choice().order(target.pages(), others));
+        // What was begun for another fault goes on towards that one's target: it is the same bytes that are left.
+        let mut begun = begun.unwrap_or_else(|| Begun { order: chosen(), target, step: 0, took_ns: 0 });
         let begin = now_ns();
-        self.clearer.clear(self.space.huge_bytes_mut(slot), order, target);
-        if self.clearing.order.is_none() {
-            choice().note(order, target.pages(), others, now_ns() - begin);
-        }
+        let bytes = self.space.huge_bytes_mut(&mut slot);
+        let rest =
+            self.clearer.clear_on(bytes, begun.order, begun.target, begun.step, || self.is_handler_wanted());
+        begun.took_ns += now_ns() - begin;
         self.clears.now.fetch_sub(1, Ordering::Relaxed);
+        if let Some(step) = rest {
+            self.counters.add(Counter::ClearsInterrupted, 1);
+            self.huge.put_begun(&self.space, slot, Begun { step, ..begun });
+            return Cleared::Later;
+        }
+        if self.clearing.order.is_none() {
+            choice().note(begun.order, target.pages(), others, begun.took_ns);
+        }
         self.counters.add(Counter::ClearedInFaultBytes, HUGE_FRAME as u64);
-        if order == Order::Streaming {
+        if begun.order == Order::Streaming {
             self.counters.add(Counter::ClearedStreamingBytes, HUGE_FRAME as u64);
         }
+        Cleared::Frame(slot)
+    }
+
+    /// Whether a message waits that no handler is free for, and this one is to read it. Who serves the fault of his own thread is no
+    /// handler.
+    fn is_handler_wanted(&self) -> bool {
+        let serving = self.serving_since_ns.iter().filter(|since| since.load(Ordering::Relaxed) != 0);
+        serving.count() >= self.handlers as usize
+            && self.space.wait(0)
+            && !self.clears.gives_way.swap(true, Ordering::Relaxed)
     }
 
     /// A fresh frame, which the kernel has cleared.
@@ -110,7 +154,8 @@ impl Engine {
 
     /// Gives a huge frame that is ready back to the kernel, so that base pages find room. False if there is none that can go.
     pub(crate) fn give_back_a_huge_frame(&self) -> bool {
-        let ready = self.huge.take_used(&self.space).or_else(|| self.huge.take_zeroed(&self.space));
+        let used = self.huge.take_used(&self.space).map(|(slot, _)| slot);
+        let ready = used.or_else(|| self.huge.take_zeroed(&self.space));
         ready.is_some_and(|slot| self.give_frame_back(slot, HUGE_FRAME))
     }
 }
@@ -121,6 +166,7 @@ mod tests {
     use pagoda_core::size::Bytes;
     use pagoda_linux::testing::skip::skip_without_moves;
 
+    use super::Cleared;
     use crate::Manager;
 
     #[test]
@@ -137,7 +183,7 @@ mod tests {
         let most = engine.huge.most();
         let taken: Vec<_> = (0..most)
             .map(|_| {
-                let slot = engine.cleared_frame(0).expect("ready");
+                let Cleared::Frame(slot) = engine.cleared_frame(0) else { panic!("they are ready") };
                 (slot, engine.clear_bell.is_rung())
             })
             .collect();

@@ -112,7 +112,7 @@ impl Engine {
     /// A frame that is zero but for `part`, which holds anything.
     fn frame_for_content(&self, part: &Range<usize>) -> Option<HugeSlot> {
         self.huge.note_asked();
-        if let Some(mut slot) = self.huge.take_used(&self.space) {
+        if let Some((mut slot, _)) = self.huge.take_used(&self.space) {
             let bytes = self.space.huge_bytes_mut(&mut slot);
             bytes[..part.start].fill(0);
             bytes[part.end..].fill(0);

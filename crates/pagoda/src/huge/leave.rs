@@ -116,7 +116,8 @@ impl Engine {
     /// for who reads events, and for who has the page.
     fn fetch_back(&self, address: usize, scratch: &mut Scratch) {
         let mut kind = FaultKind::Stored;
-        while let Served::Again | Served::Busy = self.serve(address, false, Extent::Page, &mut kind, scratch)
+        while let Served::Again | Served::Busy | Served::GaveWay =
+            self.serve(address, false, Extent::Page, &mut kind, scratch)
         {
             yield_now();
         }

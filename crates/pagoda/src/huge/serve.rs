@@ -11,6 +11,7 @@ use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::huge_arena::HugeMove;
 use pagoda_linux::uffd::Stop;
 
+use super::frames::Cleared;
 use super::{ALL, Block, ENTRIES, ENTRY};
 use crate::engine::Engine;
 use crate::fault::Served;
@@ -27,7 +28,11 @@ impl Engine {
         if !self.huge.is_on() || !self.is_place_for_huge(address, filler) {
             return None;
         }
-        let slot = self.cleared_frame(address)?;
+        let slot = match self.cleared_frame(address) {
+            Cleared::Frame(slot) => slot,
+            Cleared::Later => return Some(Served::GaveWay),
+            Cleared::Nothing => return None,
+        };
         debug_assert!(
             self.space.huge_bytes(&slot).iter().all(|&byte| byte == 0),
             "a frame is handed out clear"

@@ -78,8 +78,8 @@ fn noting(
 impl Region {
     /// Moves the region's content to whoever receives it at `to`, while it is written through its address or [`write_words`](Self::write_words): in rounds over what
     /// was written meanwhile, and in the end, with `writer` stopped, the rest. What was never touched is neither looked at nor
-    /// sent. What is staged or stored is read where it is; with another codec than [`Codec::None`] stored pages travel as
-    /// the store has packed them.
+    /// sent. What is staged or stored is read where it is; with another codec than [`Codec::None`] stored base pages travel
+    /// as the store has packed them, those of which all is stored.
     ///
     /// The region itself stays as it is. Once this has succeeded it is a copy of what lives on elsewhere, to be closed.
     ///

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::BasePage;
-use pagoda_linux::pack;
+use pagoda_linux::pack::{PageUnpacker, is_dense};
 use pagoda_linux::testing::area::{Advice, Area};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_migrate::Room;
@@ -18,12 +18,14 @@ struct Other {
     image: Vec<u8>,
     data: PageSet,
     zero: PageSet,
+    /// Base pages that came packed as a whole.
+    whole: u64,
 }
 
 impl Other {
     fn new(region: &Region) -> Self {
         let set = || PageSet::new(zeroed_words(PageSet::words_for((region.len() / OS_PAGE) as u64) as usize));
-        Self { image: vec![0; region.len()], data: set(), zero: set() }
+        Self { image: vec![0; region.len()], data: set(), zero: set(), whole: 0 }
     }
 
     /// A round: what has changed is read and believed. How many pages that were.
@@ -38,7 +40,8 @@ impl Other {
             };
             let mut take = |pages: Range<u32>, packed: &[u8]| {
                 let into = &mut self.image[at(pages)];
-                pack::unpack(packed, into.len(), 0, into, &mut [0; pack::BLOCK]).expect("packed");
+                PageUnpacker::default().unpack(packed, into).expect("packed");
+                self.whole += u64::from(is_dense(packed));
                 true
             };
             reader.read(first as u64, &mut room, &mut take).expect("read");
@@ -208,6 +211,28 @@ fn what_is_written_after_it_was_freed_is_sent_wherever_the_rest_of_its_base_page
         region.discard(FREED * OS_PAGE, OS_PAGE).expect("discarded");
         sees(0, "discarded");
     }
+}
+
+/// What lay in the store for long, that is: most of what a migration finds there.
+#[test]
+fn what_is_cold_is_sent_as_the_store_has_packed_it() {
+    if skip_without_moves("a live source of cold pages") {
+        return;
+    }
+    let manager = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).build().expect("a manager");
+    let region = manager.region(Bytes::mib(4)).create().expect("a region");
+    let content: Vec<u8> = (0..region.len()).map(|i| (i / 7 % 251) as u8).collect();
+    region.write_words(0, &content);
+    region.page_out(0, region.len()).expect("stored");
+    region.engine().store.condense_all();
+    let source = RegionSource::begin(&region).expect("tracked");
+    let mut reader = source.reader(true).expect("a reader");
+    let mut other = Other::new(&region);
+    other.round(&source, &mut *reader);
+    assert!(other.image == content);
+    let most = (region.len() / BasePage::K64.bytes()) as u64;
+    // One or another may have been busy, and stayed.
+    assert!(other.whole > most / 2, "{} of {most} base pages", other.whole);
 }
 
 #[test]

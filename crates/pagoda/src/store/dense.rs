@@ -83,6 +83,13 @@ impl TieredStore {
         }
     }
 
+    /// Makes everything smaller, as if all of it were cold.
+    #[cfg(test)]
+    pub(crate) fn condense_all(&self) {
+        let mut condenser = self.condenser();
+        while self.condense_oldest(&mut condenser, 0).is_some() {}
+    }
+
     /// How many of the objects in memory are not cold yet; `None` if the store is not idle.
     fn young_if_idle(&self, condenser: &mut Condenser) -> Option<u64> {
         let (now, puts) = (now_ns(), self.memory.lock().puts);

@@ -1,13 +1,11 @@
 //! Pages that come and go as they are packed: what a migration takes and brings, without unpacking.
 
-use pagoda_linux::pack::is_dense;
-
 use super::handle::Meaning;
 use super::{GetError, Handle, PutError, Scratch, TieredStore};
 
 impl TieredStore {
-    /// A page as it is packed ([`pagoda_linux::pack`]) block by block, wherever it is. None if it is not: one word over and over,
-    /// kept as it is, or packed as a whole, which only this store understands.
+    /// A page as it is packed ([`pagoda_linux::pack`]), block by block or as a whole, wherever it is. None if it is not: one word over
+    /// and over, or kept as it is.
     ///
     /// # Errors
     /// See [`GetError`].
@@ -19,10 +17,11 @@ impl TieredStore {
         let Meaning::Object(id) = handle.meaning() else { return Ok(None) };
         let Scratch { packed, slots, .. } = scratch;
         let (bytes, raw) = self.load(id, 0..self.page_bytes(), packed, slots)?;
-        Ok((!raw && !is_dense(bytes)).then_some(bytes))
+        Ok((!raw).then_some(bytes))
     }
 
-    /// Stores a page that is packed already, and unpacks to `content`. None if it takes more room than a page that this store
+    /// Stores a page that is packed already, and unpacks to `content`. One that is packed as a whole is found so when its turn comes to be
+    /// made smaller. None if it takes more room than a page that this store
     /// would have packed.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use pagoda_linux::direct_file::DirectFileError;
 use tempfile::TempDir;
 
 use super::*;
-use pagoda_linux::pack::pack;
+use pagoda_linux::pack::{is_dense, pack};
 
 /// A small generator, seeded, so that a failure can be run again.
 pub(super) struct Random(pub u64);
@@ -326,6 +326,38 @@ fn sparse_segments_are_emptied_and_given_back() {
     held.iter().for_each(|(handle, _)| store.free(*handle));
     store.trim();
     assert_eq!(store.memory.lock().pool.present_segments(), 0);
+}
+
+#[test]
+fn what_is_packed_as_a_whole_goes_and_comes_as_it_is() {
+    for base in BasePage::ALL {
+        let from = TieredStore::open(config(base, Bytes::mib(32), None)).expect("memory");
+        let (_directory, to, mut scratch) = with_file(base, Bytes::mib(32), Bytes::mib(64));
+        let pages: Vec<_> = (0..30).map(|i| text_of(from.page_bytes(), i)).collect();
+        let held: Vec<_> = pages.iter().map(|page| stored(from.put(page, &mut scratch))).collect();
+        from.condense_all();
+        let mut other = Scratch::new(base);
+        let (mut arrived, mut whole) = (Vec::new(), 0);
+        for (handle, page) in held.iter().zip(&pages) {
+            let packed = from.get_packed(*handle, &mut scratch).expect("stored").expect("packed");
+            whole += usize::from(is_dense(packed));
+            arrived.push(to.put_packed(packed, page).expect("room").expect("short enough"));
+        }
+        assert!(whole > 20, "{base}: {whole} of 30");
+        assert_eq!(to.usage().memory_packed_bytes, from.usage().memory_packed_bytes, "{base}");
+        let check = |other: &mut Scratch| {
+            arrived.iter().zip(&pages).for_each(|(handle, page)| assert_holds(&to, other, *handle, page));
+        };
+        check(&mut other);
+        // There is nothing to gain from it, and it is known from then on for what it is.
+        to.condense_all();
+        check(&mut other);
+        assert_eq!(to.usage().memory_dense_bytes, to.usage().memory_packed_bytes, "{base}");
+        to.spill(Bytes::ZERO).expect("room");
+        check(&mut other);
+        arrived.iter().for_each(|handle| to.free(*handle));
+        assert_empty(&to);
+    }
 }
 
 /// A seeded walk over everything one can do, against a shadow map.

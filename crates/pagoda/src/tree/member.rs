@@ -61,6 +61,15 @@ impl Member {
         self.tree.header(Header::First).load(SeqCst) == self.identity.word()
     }
 
+    /// Whether the tree's file is this process's to remove when it ends: it is the program that was asked for, whose end the maker of
+    /// the file would have waited for, and the maker was killed. Allocates nothing.
+    #[must_use]
+    pub fn is_heir(&self) -> bool {
+        let is_own = self.identity.pid() == std::process::id();
+        let maker = || Identity::from_word(self.tree.header(Header::Maker).load(SeqCst));
+        is_own && self.is_first() && maker().is_some_and(|maker| !maker.is_alive())
+    }
+
     /// The tree.
     #[must_use]
     pub fn tree(&self) -> Tree {

@@ -47,7 +47,8 @@ impl Engine {
     }
 
     /// All zones, the one whose turn it is first, and then by how much of each is free. If none is above its low watermark,
-    /// reclaim is woken.
+    /// neither is the budget: who gets a frame all the same wakes reclaim by that (`note_use`), and who gets none does so once,
+    /// however often he tries.
     pub(super) fn zones_in_turn(&self) -> (Order<ZONES_MAX>, [Level; ZONES_MAX]) {
         let levels = self.zone_levels();
         let order = Order::by_free_share(&levels, self.zones.parts.iter().map(Part::bytes));
@@ -67,24 +68,31 @@ impl Engine {
             Ok(grant) => (order.with_first(grant.zone.index()), levels),
             Err(turns::Shortage) => {
                 self.counters.add(Counter::ZonesShort, 1);
-                self.bell.ring();
                 (order, levels)
             }
         }
     }
 
-    /// The zones from which pages are to go, as bits: those below their high watermarks, or all if there are none such or
-    /// all age on one list. While one that became smaller holds too much, those.
+    /// The zones from which pages are to go, as bits: those whose pages age on a list that is below its high watermark, or all if
+    /// there are none such. While one that became smaller holds too much, each zone goes by itself.
     pub(crate) fn short_zones(&self) -> u64 {
-        if !self.zones.are_several() || self.zones.one_list && !self.zones.has_shrunk() {
+        if !self.zones.are_several() {
             return u64::MAX;
         }
         let levels = self.zone_levels();
-        let is_short = |zone: &usize| {
-            let now = self.zone_now(*zone, &levels[*zone]);
-            now.free_frames < now.high_frames
-        };
-        let short = (0..self.zones.parts.len()).filter(is_short).fold(0, |bits, zone| bits | 1 << zone);
+        let has_shrunk = self.zones.has_shrunk();
+        let list_of = |zone: usize| if has_shrunk { zone } else { self.zones.parts[zone].list };
+        let mut lacks_bytes = [0; ZONES_MAX];
+        for (zone, level) in levels.iter().enumerate().take(self.zones.count()) {
+            let high_bytes = self.zone_now(zone, level).high_frames as i64 * self.entry_bytes() as i64;
+            lacks_bytes[list_of(zone)] += high_bytes - level.free_bytes;
+        }
+        let is_short = |zone: &usize| lacks_bytes[list_of(*zone)] > 0;
+        let short = (0..self.zones.count()).filter(is_short).fold(0, |bits, zone| bits | 1 << zone);
         if short == 0 { u64::MAX } else { short }
     }
 }
+
+#[cfg(test)]
+#[path = "levels_test.rs"]
+mod tests;

@@ -44,6 +44,8 @@ pub(crate) struct Part {
     /// Its size, which may change: whoever computes with it goes by what it was a moment ago.
     bytes: AtomicU64,
     is_remote: bool,
+    /// The zone on whose list its pages age: its own, or one for all local zones.
+    list: usize,
     hands: Zone,
     /// Bytes of its frames in the regions, by the entries' masks, and of those that back staged entries. With one zone the
     /// ledger has them.
@@ -66,8 +68,6 @@ pub(crate) struct Zones {
     resizing: Mutex<()>,
     /// One has become smaller, and may hold more than it is to.
     shrunk: AtomicBool,
-    /// The pages of all zones age on one list, so that reclaim takes from all.
-    one_list: bool,
     /// None with one zone. An innermost lock, as the zones' own.
     turns: Option<Mutex<turns::Zones>>,
     /// Whether any fault wanted a frame of zeroes yet: before that none is got ready.
@@ -87,23 +87,25 @@ impl Zones {
         let remote = plan.iter().filter(|(ranked, _)| ranked.is_remote).count();
         let states = vec![any; plan.len()];
         let (local, remote) = states.split_at(plan.len() - remote);
-        let turns = (plan.len() > 1).then(|| Mutex::new(turns::Zones::new(policy, local, remote)));
-        let one_list = policy == turns::ZonePolicy::GlobalList;
+        let turns = (plan.len() > 1).then(|| turns::Zones::new(policy, local, remote));
+        let lists: Vec<usize> = match &turns {
+            Some(turns) => turns.ids().map(|id| turns.list_of(id).index()).collect(),
+            None => vec![0],
+        };
         let mut first = 0;
-        let part = |(Ranked { number, zone, is_remote }, slots): Plan| {
+        let part = |((Ranked { number, zone, is_remote }, slots), list): (Plan, usize)| {
             let hands = Zone::new(first, slots);
             first += slots;
             let ZoneConfig { name, bytes, .. } = zone;
             let (bytes, zero) = (AtomicU64::new(bytes.get()), || AtomicI64::new(0));
             let (in_regions, staged, dirty) = (zero(), zero(), zero());
-            Part { name, number, bytes, is_remote, hands, in_regions, staged, dirty }
+            Part { name, number, bytes, is_remote, list, hands, in_regions, staged, dirty }
         };
         Self {
-            parts: plan.into_iter().map(part).collect(),
+            parts: plan.into_iter().zip(lists).map(part).collect(),
             resizing: Mutex::new(()),
             shrunk: AtomicBool::new(false),
-            one_list,
-            turns,
+            turns: turns.map(Mutex::new),
             asked: AtomicBool::new(false),
             kept_faults: AtomicU64::new(0),
         }

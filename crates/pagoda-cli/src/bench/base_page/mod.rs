@@ -263,9 +263,8 @@ mod tests {
 
     #[test]
     fn json_has_the_documented_shape_and_faults_are_one_for_each_base_page() {
-        if !pagoda::userfaultfd_allows_managers() {
-            assert!(std::env::var_os("PAGODA_NO_SKIPS").is_none(), "skipping is not allowed here");
-            return eprintln!("SKIPPED bench base-page: this machine offers no userfaultfd with UFFDIO_MOVE");
+        if pagoda_linux::testing::skip::skip_without_moves("bench base-page") {
+            return;
         }
         let (buffer, progress) = (2 << 20, ProgressBar::hidden());
         let size = Size { buffer, loads: 1000 };

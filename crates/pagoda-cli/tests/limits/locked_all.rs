@@ -1,0 +1,85 @@
+//! Programs that lock all their memory (`mlockall`): theirs is there and stays, and Pagoda's own does not fill their budget.
+
+use pagoda_linux::testing::process::lock_all;
+
+use crate::program::{PAGES_PER_MIB, check, fill, write};
+use crate::run::begin;
+use crate::support::memory::Mapping;
+use crate::support::suite;
+
+/// Less than half of the budget.
+const PAGES: usize = 24 * PAGES_PER_MIB;
+
+/// Pagoda's own is a few hundred KiB; all that it only reserves is several times the budget.
+const OWN_MOST: u64 = 8 << 20;
+
+/// From outside.
+pub fn is_there_alone() -> Result<String, String> {
+    if !rustix::process::geteuid().is_root() {
+        return suite::skipped("locked memory", "an ordinary user may lock little");
+    }
+    let mut told = Vec::new();
+    for kind in ["current", "on-fault", "future"] {
+        let ended = begin(&[], &["-m", "64M"], &["locked-all", kind])?.end()?;
+        ended.expect_success()?;
+        let (own, locked) = (ended.counter("own_bytes")?, ended.counter("left_locked_bytes")?);
+        if own > OWN_MOST || locked < 16 << 20 {
+            return Err(format!("{kind}: {own} bytes of Pagoda's own, {locked} locked"));
+        }
+        told.push(format!("{kind}: {} KiB of Pagoda's own", own >> 10));
+    }
+    Ok(told.join(", "))
+}
+
+/// In the program.
+pub fn program(kind: &str) -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    if kind == "future" {
+        // There is no engine yet.
+        lock_all(libc::MCL_CURRENT | libc::MCL_FUTURE).map_err(told)?;
+        let mut mapping = Mapping::new(PAGES).map_err(told)?;
+        expect_present(&mapping, "mapped")?;
+        write(&mut mapping, 0..PAGES);
+        fill(16, |_| Ok(()))?;
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        expect_present(&mapping, "filled beside")?;
+        return check(&mapping, 0..PAGES);
+    }
+    let mut mapping = Mapping::new(PAGES).map_err(told)?;
+    write(&mut mapping, 0..PAGES);
+    // Most of it is out after that.
+    fill(80, |_| Ok(()))?;
+    let on_fault = if kind == "on-fault" { libc::MCL_ONFAULT } else { 0 };
+    lock_all(libc::MCL_CURRENT | on_fault).map_err(told)?;
+    if kind == "current" {
+        expect_present(&mapping, "locked")?;
+    }
+    check(&mapping, 0..PAGES)?;
+    fill(80, |_| Ok(()))?;
+    expect_present(&mapping, "filled beside")?;
+    check(&mapping, 0..PAGES)?;
+    lock_all(0).map_err(told)?;
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    fill(80, |_| Ok(()))?;
+    let there = present(&mapping)?;
+    if there == PAGES {
+        return Err("nothing leaves that is locked no more".to_owned());
+    }
+    check(&mapping, 0..PAGES)?;
+    // For the last look.
+    lock_all(libc::MCL_CURRENT).map_err(told)?;
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    Ok(())
+}
+
+fn present(mapping: &Mapping) -> Result<usize, String> {
+    let states = mapping.present(0..PAGES).map_err(|error| error.to_string())?;
+    Ok(states.iter().filter(|state| **state & 1 != 0).count())
+}
+
+fn expect_present(mapping: &Mapping, when: &str) -> Result<(), String> {
+    match present(mapping)? {
+        PAGES => Ok(()),
+        there => Err(format!("{when}: {there} of {PAGES} pages are there")),
+    }
+}

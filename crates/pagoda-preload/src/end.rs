@@ -1,0 +1,36 @@
+//! The end of the program that the user named, where `pagoda run` was killed before: the tree's file goes with it all the same.
+//!
+//! It ends here if it returns or calls exit(3). After _exit(2) or a signal nobody comes by, and the next `pagoda run` removes the
+//! file. This module must never remove it from a `pagoda run` that lives, which has yet to read it; nor allocate, for it runs on
+//! the program's own stack, which is managed memory.
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use pagoda::tree::Member;
+
+static NAMED: OnceLock<(Member, &'static CStr)> = OnceLock::new();
+
+/// This process is the program that the user named, and `file` is its tree's. For its beginning.
+pub fn remember(member: Member, file: &Path) {
+    if let Ok(file) = CString::new(file.as_os_str().as_bytes()) {
+        let _ = NAMED.set((member, Box::leak(file.into_boxed_c_str())));
+    }
+}
+
+#[used]
+// SAFETY: the section holds pointers to functions that the C library calls when the process calls exit(3), with itself usable.
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destruct;
+
+extern "C" fn destruct() {
+    if let Some((member, file)) = NAMED.get()
+        // A child has the pointer, and not what it points to; but it is no heir.
+        && member.is_heir()
+    {
+        // SAFETY: it is a C string, leaked in this process. The name is of one file alone: it has its maker's number and the time.
+        unsafe { libc::unlink(file.as_ptr()) };
+    }
+}
