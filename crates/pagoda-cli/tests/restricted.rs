@@ -1,13 +1,14 @@
 //! What an ordinary user has, and what is left where userfaultfd is denied: the other tests pass there as well, and
 //! say what they skipped.
 //!
-//! The test executables that are run are those that lie beside this one, built by the same command.
+//! All test targets of the workspace are run, but for those of `pagoda-core`, which makes no system call, and this one. Cargo names
+//! their executables: it has just built them for the same command.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::SystemTime;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use pagoda_linux::testing::sandbox::{Denial, without_userfaultfd};
 use pagoda_linux::testing::skip::skip;
@@ -15,45 +16,94 @@ use pagoda_linux::testing::skip::skip;
 /// `nobody`: neither a user with rights nor one who owns anything here.
 const NOBODY: u32 = 65534;
 
-/// The newest executable of test target `name`.
-fn test_executable(name: &str) -> Option<PathBuf> {
-    let own = std::env::current_exe().expect("a path");
-    let beside = fs::read_dir(own.parent().expect("a directory")).expect("readable").flatten();
-    let candidates = beside.filter_map(|entry| {
-        let path = entry.path();
-        let (stem, hash) = path.file_name()?.to_str()?.rsplit_once('-')?;
-        let is_hash = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-        (stem == name && is_hash).then(|| Some((modified(&path)?, path))).flatten()
-    });
-    candidates.max().map(|(_, path)| path)
+/// A target that takes longer hangs. As timeout(1) takes it.
+const TIME_MAX: &str = "600";
+
+/// A test target of the workspace.
+struct Target {
+    name: String,
+    executable: PathBuf,
 }
 
-fn modified(path: &Path) -> Option<SystemTime> {
-    fs::metadata(path).ok()?.modified().ok()
+/// All that are to be run.
+fn targets() -> &'static [Target] {
+    static TARGETS: OnceLock<Vec<Target>> = OnceLock::new();
+    TARGETS.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["test", "--workspace", "--no-run", "--locked", "--offline", "--message-format", "json"]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit()).output();
+        let built = built.expect("cargo starts");
+        assert!(built.status.success(), "cargo: {}", built.status);
+        let messages = text(&built.stdout);
+        let targets: Vec<_> = messages.lines().filter_map(target).collect();
+        assert!(
+            targets.iter().any(|target| target.name == "pagoda/region"),
+            "cargo named no tests: {messages}"
+        );
+        targets
+    })
+}
+
+/// The target of a message of cargo's, if it is one that is to be run.
+fn target(message: &str) -> Option<Target> {
+    let message: serde_json::Value = serde_json::from_str(message).expect("JSON");
+    if message["profile"]["test"] != true {
+        return None;
+    }
+    let executable = PathBuf::from(message["executable"].as_str()?);
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    let package = manifest.parent()?.file_name()?.to_str()?;
+    let name = format!("{package}/{}", message["target"]["name"].as_str()?);
+    (package != "pagoda-core" && name != "pagoda-cli/restricted").then_some(Target { name, executable })
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs a test target as `restrict` makes it, and gives what it said.
-fn run(name: &str, restrict: impl Fn(&mut Command)) -> Option<Output> {
-    let Some(executable) = test_executable(name) else {
-        skip(name, "its test executable is not built; run the tests of the whole workspace");
-        return None;
-    };
-    let mut command = Command::new(executable);
-    // What it has to skip here is the point, and has to be told.
-    command.arg("--nocapture").env_remove("PAGODA_NO_SKIPS").current_dir("/");
+/// Runs all test targets as `restrict` makes it. How many tests were skipped.
+fn run_all(restrict: impl Fn(&mut Command)) -> usize {
+    let mut skipped = 0;
+    let mut failures = Vec::new();
+    for target in targets() {
+        match run(target, &restrict) {
+            Ok(of_target) => skipped += of_target,
+            Err(failure) => failures.push(format!("{}: {failure}", target.name)),
+        }
+    }
+    assert!(failures.is_empty(), "{} targets failed:\n{}", failures.len(), failures.join("\n"));
+    skipped
+}
+
+fn run(target: &Target, restrict: impl Fn(&mut Command)) -> Result<usize, String> {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a directory");
+    let package = package.join(target.name.split('/').next().expect("a package"));
+    let output = tempfile::tempdir().expect("a directory");
+    let file = |name| fs::File::create(output.path().join(name)).expect("a file");
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", TIME_MAX]).arg(&target.executable).arg("--nocapture");
+    // What it has to skip here is the point, and has to be told. What its seeds find is not.
+    command.env_remove("PAGODA_NO_SKIPS").env("PAGODA_RUNS", "3").current_dir(package);
+    // To files: what is left over would hold a pipe open.
+    command.stdin(Stdio::null()).stdout(file("out")).stderr(file("error"));
     restrict(&mut command);
-    let output = command.output().unwrap_or_else(|error| panic!("{name} does not start: {error}"));
-    let (out, error) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{name}: {}\n{out}\n{error}", output.status);
-    assert!(out.contains("test result: ok"), "{name}: {out}");
-    let skipped: Vec<_> = error.lines().filter(|line| line.starts_with("SKIPPED ")).collect();
-    println!("{name}: {} skipped", skipped.len());
-    skipped.iter().for_each(|line| println!("    {line}"));
-    Some(output)
+    let status = command.status().map_err(|error| format!("does not start: {error}"))?;
+    let said = |name| text(&fs::read(output.path().join(name)).expect("written"));
+    let (out, error) = (said("out"), said("error"));
+    if !status.success() || !out.contains("test result: ok") {
+        return Err(format!("{status}\n{out}\n{error}"));
+    }
+    let mut skipped: Vec<_> = error.lines().filter(|line| line.starts_with("SKIPPED ")).collect();
+    println!("{}: {} skipped", target.name, skipped.len());
+    let count = skipped.len();
+    skipped.sort_unstable();
+    for same in skipped.chunk_by(|one, next| one == next) {
+        println!("    {} times {}", same.len(), same[0]);
+    }
+    Ok(count)
 }
 
 fn as_ordinary_user(command: &mut Command) {
@@ -70,15 +120,8 @@ fn reachable(path: &Path) -> bool {
 
 #[test]
 fn the_tests_pass_where_userfaultfd_is_denied_and_say_what_they_skipped() {
-    for name in ["region", "run", "doctor"] {
-        let Some(output) = run(name, |command| without_userfaultfd(command, Denial::NotPermitted)) else {
-            continue;
-        };
-        if name != "doctor" {
-            let error = text(&output.stderr);
-            assert!(error.contains("SKIPPED "), "{name} said nothing of what it skipped: {error}");
-        }
-    }
+    let skipped = run_all(|command| without_userfaultfd(command, Denial::NotPermitted));
+    assert!(skipped > 0, "they said nothing of what they skipped");
 }
 
 #[test]
@@ -91,9 +134,7 @@ fn the_tests_pass_as_an_ordinary_user() {
     if !reachable(&own) {
         return skip("the tests as an ordinary user", format!("{} can't be reached by one", own.display()));
     }
-    for name in ["region", "run", "doctor"] {
-        run(name, as_ordinary_user);
-    }
+    run_all(as_ordinary_user);
 }
 
 #[test]

@@ -311,3 +311,34 @@ fn a_budget_full_of_frames_that_the_kernel_took_apart_goes_on() {
     assert!(stats.faults_huge > 8 && stats.evictions > 0 && stats.faults_stored > 0, "{stats:?}");
     assert!(stats.anon_peak_bytes <= (48 + 16) << 20, "{} held", stats.anon_peak_bytes);
 }
+
+#[test]
+fn frames_of_zeroes_stay_zero_and_counted_where_the_kernel_takes_them_apart_and_their_pages_away() {
+    let Some(builder) = builder(Bytes::mib(48)) else { return };
+    let manager = builder.build().expect("a manager");
+    let frames = 48;
+    let region = &mut region(&manager, frames);
+    let memory = area(region);
+    let is_written = |page: &usize| page.is_multiple_of(3 * PAGES);
+    for lap in 0..2 {
+        for frame in 0..frames {
+            let pages = frame * PAGES..(frame + 1) * PAGES;
+            expect_zero(region, pages.clone().filter(|page| !is_written(page)).step_by(100));
+            write(region, 23, pages.clone().filter(is_written));
+            if (frame + lap).is_multiple_of(2) {
+                // Takes it apart where it is; when it leaves, the kernel may keep what reads as zero.
+                memory.protect(pages.start + 9..pages.start + 10, Rights::Read).expect("protected");
+                memory.protect(pages.start + 9..pages.start + 10, Rights::Write).expect("as it was");
+            }
+        }
+    }
+    expect(region, 23, (0..frames * PAGES).filter(is_written));
+    expect_zero(region, (0..frames * PAGES).filter(|page| !is_written(page)));
+    // What was given away is had again by who writes it.
+    write(region, 24, 0..frames * PAGES);
+    expect(region, 24, 0..frames * PAGES);
+    let stats = manager.stats();
+    assert!(stats.faults_huge > 24 && stats.evictions > 0, "{stats:?}");
+    assert!(stats.anon_peak_bytes <= (48 + 16) << 20, "{} held", stats.anon_peak_bytes);
+    page_out_all(&manager, region);
+}

@@ -126,7 +126,7 @@ fn zones_are_those_that_have_a_size_and_a_trees_are_as_large_as_each_members() {
 }
 
 #[test]
-fn a_librarys_regions_are_told_with_what_each_side_of_a_migration_knows() {
+fn regions_of_a_library_are_told_with_what_each_side_of_a_migration_knows() {
     let moving = |state, rounds| MigrationView {
         state,
         wire: Bytes::mib(9),

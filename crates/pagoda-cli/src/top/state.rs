@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_librarys_process_and_its_regions_are_lines_of_their_own() {
+    fn the_process_of_a_library_and_its_regions_are_lines_of_their_own() {
         let region = |start, held_bytes| Row {
             region: Some(Region { start, ..Region::default() }),
             held_bytes,

@@ -126,7 +126,7 @@ impl Area {
         done(unsafe { libc::madvise(pointer(at), len, libc::MADV_DONTNEED) })
     }
 
-    /// madvise(2) with one of the advices that change no content, or say that none is needed.
+    /// madvise(2) with one of those pieces of advice that change no content, or say that none is needed.
     ///
     /// # Errors
     /// What the kernel said.

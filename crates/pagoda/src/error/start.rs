@@ -22,8 +22,6 @@ pub enum StartError {
     FeatureMissing(Errno),
     /// The budget is below [`MINIMUM_BUDGET`].
     BudgetBelowMinimum,
-    /// The process may not have more mappings (`vm.max_map_count`).
-    MappingLimit(Errno),
     /// The address space of the arenas could not be reserved.
     AddressSpace(Errno),
     /// No file descriptor was left.
@@ -68,7 +66,7 @@ impl StartError {
             Self::MoveMissing => 3,
             Self::FeatureMissing(_) => 4,
             Self::BudgetBelowMinimum => 5,
-            Self::MappingLimit(_) => 6,
+            // 6 was a limit of mappings: the arenas are the first to meet it.
             Self::AddressSpace(_) => 7,
             Self::DescriptorLimit(_) => 8,
             Self::StoreDirectory(_) => 9,
@@ -94,7 +92,6 @@ impl StartError {
         match self {
             Self::Userfaultfd(errno)
             | Self::FeatureMissing(errno)
-            | Self::MappingLimit(errno)
             | Self::AddressSpace(errno)
             | Self::DescriptorLimit(errno)
             | Self::StoreDirectory(errno)
@@ -126,7 +123,6 @@ impl StartError {
             3 => Self::MoveMissing,
             4 => Self::FeatureMissing(errno),
             5 => Self::BudgetBelowMinimum,
-            6 => Self::MappingLimit(errno),
             7 => Self::AddressSpace(errno),
             8 => Self::DescriptorLimit(errno),
             9 => Self::StoreDirectory(errno),
@@ -189,11 +185,6 @@ impl fmt::Display for StartError {
             Self::BudgetBelowMinimum => {
                 write!(f, "the budget is below the {MINIMUM_BUDGET} that the engine needs for itself; give it more")
             }
-            Self::MappingLimit(errno) => write!(
-                f,
-                "a mapping for the engine was refused because the process has too many ({errno}); raise the limit: \
-                 sysctl -w vm.max_map_count=1048576"
-            ),
             Self::AddressSpace(errno) => write!(
                 f,
                 "could not reserve the address space of the arenas ({errno}); raise or lift `ulimit -v` and `ulimit -d`, \
