@@ -1,5 +1,7 @@
 //! Programs that lock all their memory (`mlockall`): theirs is there and stays, and Pagoda's own does not fill their budget.
 
+use std::time::Duration;
+
 use pagoda_linux::testing::process::lock_all;
 
 use crate::program::{PAGES_PER_MIB, check, fill, write};
@@ -12,6 +14,9 @@ const PAGES: usize = 24 * PAGES_PER_MIB;
 
 /// Pagoda's own is a few hundred KiB; all that it only reserves is several times the budget.
 const OWN_MOST: u64 = 8 << 20;
+
+/// Until what is left alone was looked at again, on a machine that has much else to do.
+const LOOKS: Duration = Duration::from_millis(5000);
 
 /// From outside.
 pub fn is_there_alone() -> Result<String, String> {
@@ -41,7 +46,7 @@ pub fn program(kind: &str) -> Result<(), String> {
         expect_present(&mapping, "mapped")?;
         write(&mut mapping, 0..PAGES);
         fill(16, |_| Ok(()))?;
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(1));
         expect_present(&mapping, "filled beside")?;
         return check(&mapping, 0..PAGES);
     }
@@ -59,16 +64,15 @@ pub fn program(kind: &str) -> Result<(), String> {
     expect_present(&mapping, "filled beside")?;
     check(&mapping, 0..PAGES)?;
     lock_all(0).map_err(told)?;
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(1));
     fill(80, |_| Ok(()))?;
     let there = present(&mapping)?;
     if there == PAGES {
         return Err("nothing leaves that is locked no more".to_owned());
     }
     check(&mapping, 0..PAGES)?;
-    // For the last look.
     lock_all(libc::MCL_CURRENT).map_err(told)?;
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::thread::sleep(LOOKS);
     Ok(())
 }
 
