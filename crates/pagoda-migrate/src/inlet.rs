@@ -207,6 +207,8 @@ impl<'a> Inlet<'a> {
                 self.shared.progress.add(Count::Owed, u64::from(extent.count()));
                 self.shared.apply.owed(self.channel, extent)?;
             }
+            // Whose pages they are is for `inbound` to say.
+            Body::Last => {}
             Body::Sync { round, .. } => return Ok(Passed::Round(round)),
             Body::End { .. } | Body::Commit | Body::Switch => return Ok(Passed::Channel),
         }

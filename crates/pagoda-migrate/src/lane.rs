@@ -1,12 +1,12 @@
 //! One channel of a sender of live memory, between its rounds and in one.
 //!
-//! In a round it carries what is to be sent of its own stripes, and waits for the other channels. This module must never take
-//! pages as sent without sending them or failing.
+//! In a round it carries what is to be sent of its own stripes, and waits for the other channels. Once the writer is stopped all
+//! channels share what is left, piece by piece. This module must never take pages as sent without sending them or failing.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pagoda_core::migrate::geometry::Extent;
+use pagoda_core::migrate::geometry::{Extent, GROUP_PAGES, STRIPE_PAGES};
 use pagoda_core::migrate::pages::StripePages;
 use pagoda_core::page::OS_PAGE;
 
@@ -22,6 +22,13 @@ const ALIVE: Duration = Duration::from_secs(1);
 
 /// How long a wait for the other channels is at most before the orders are looked at again.
 const STEP: Duration = Duration::from_millis(100);
+
+/// What a channel takes at once while all share what is left, 256 KiB: a source hands out a base page whole, and the last who is
+/// busy is busy with no more than this.
+const PIECE_PAGES: u64 = 64;
+const _: () = assert!(
+    PIECE_PAGES.is_multiple_of(GROUP_PAGES as u64) && (STRIPE_PAGES as u64).is_multiple_of(PIECE_PAGES)
+);
 
 /// One channel between its rounds.
 pub(crate) struct Lane<'a> {
@@ -54,6 +61,21 @@ impl<'a> Lane<'a> {
             }
             rounds.done(&self.outlet, first);
             // So that the receiver sees life however little there is to say.
+            self.outlet.flush()?;
+        }
+        self.outlet.sync()
+    }
+
+    /// Sends what no other channel has taken of what is left, whoever's stripes it is of. Only with the writer stopped, and after a
+    /// round that all channels have ended: what another one sent of these pages before is older.
+    pub(crate) fn send_rest(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
+        self.outlet.last()?;
+        let stripe = u64::from(STRIPE_PAGES);
+        while let Some(piece) = rounds.next_piece(PIECE_PAGES) {
+            let (data, zero) = (rounds.data.take(piece.clone()), rounds.zero.take(piece.clone()));
+            self.send_stripe(piece.start / stripe * stripe, data, zero)?;
+            self.outlet.check()?;
+            // So that the receiver has something to do while the next is read.
             self.outlet.flush()?;
         }
         self.outlet.sync()

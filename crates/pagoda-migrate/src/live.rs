@@ -3,13 +3,14 @@
 //!
 //! In a round each channel carries the pages of its own stripes that are to be sent, and waits for the others. What was
 //! written meanwhile is then collected, and [`Convergence`] says what to do next. Once the writer is stopped all that is left is
-//! collected once, and sent or owed; the rest of what is owed is `owing`'s. Before anything is committed it is looked whether the
+//! collected once, and sent by all channels together, or owed; the rest of what is owed is `owing`'s. Before anything is committed it is looked whether the
 //! writer has stopped: what still goes out for others then was sent as it is. This module
 //! must never commit before, nor go on after a source has failed: what it has taken from the source as sent would be lost.
 
 use std::net::Shutdown;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagoda_core::migrate::convergence::{Convergence, LastResort, Limits, Round, Verdict};
@@ -49,6 +50,8 @@ pub(crate) struct Rounds<'a> {
     pub(crate) data: PageSet,
     pub(crate) zero: PageSet,
     first: bool,
+    /// The first page of what no channel has taken yet while all share what is left.
+    rest: AtomicU64,
     pace: Pace,
 }
 
@@ -100,6 +103,7 @@ pub fn send_live(
         data: set(),
         zero: set(),
         first: true,
+        rest: AtomicU64::new(0),
         pace: Pace::default(),
     };
     let mut lanes = Vec::with_capacity(connections.len());
@@ -153,7 +157,7 @@ impl<'a> Rounds<'a> {
         self.collect()?;
         loop {
             let (started, before) = (Instant::now(), content_bytes(self.progress));
-            lanes = self.round(lanes, watch)?;
+            lanes = self.each_lane(lanes, Lane::send, watch)?;
             let took = started.elapsed();
             let Left { left, written } = self.collect()?;
             let sent = content_bytes(self.progress).saturating_sub(before);
@@ -184,7 +188,10 @@ impl<'a> Rounds<'a> {
             return Ok(lanes);
         }
         for _ in 0..STOPPED_ROUNDS_MOST {
-            lanes = self.round(lanes, watch)?;
+            // What is left is all there is where nothing was sent before: each channel has its own part of that.
+            let say = if self.first { Lane::send } else { Lane::send_rest };
+            *self.rest.get_mut() = 0;
+            lanes = self.each_lane(lanes, say, watch)?;
             // What merely went out, for others who go on, was sent as it is there.
             if self.collect()?.written == Bytes::ZERO {
                 return Ok(lanes);
@@ -212,16 +219,21 @@ impl<'a> Rounds<'a> {
         Ok(Left { left: bytes(self.data.count() + self.zero.count()), written: bytes(written) })
     }
 
-    /// Lets each channel send what is to be sent of its stripes.
-    fn round(
-        &mut self,
-        lanes: Vec<Lane<'a>>,
-        watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
-    ) -> Result<Vec<Lane<'a>>, Error> {
-        self.each_lane(lanes, Lane::send, watch)
+    /// The next so many pages of which something is left, for one channel alone; they begin at a multiple of that.
+    pub(crate) fn next_piece(&self, pages: u64) -> Option<Range<u64>> {
+        loop {
+            let from = self.rest.fetch_add(pages, Ordering::Relaxed);
+            if from >= self.geometry.pages() {
+                return None;
+            }
+            let piece = from..from + pages;
+            if self.data.has_any(piece.clone()) || self.zero.has_any(piece.clone()) {
+                return Some(piece);
+            }
+        }
     }
 
-    /// Lets each channel say something of its stripes, and end a round with it.
+    /// Lets each channel say something, and end a round with it.
     pub(crate) fn each_lane(
         &mut self,
         lanes: Vec<Lane<'a>>,
@@ -256,3 +268,7 @@ fn content_bytes(progress: &Progress) -> Bytes {
 fn per_s(bytes: Bytes, took: Duration) -> Bytes {
     Bytes::new((bytes.get() as f64 / took.as_secs_f64().max(1e-6)) as u64)
 }
+
+#[cfg(test)]
+#[path = "live_test.rs"]
+mod tests;

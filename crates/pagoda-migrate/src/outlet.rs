@@ -200,6 +200,12 @@ impl<'a> Outlet<'a> {
         self.frame(Body::Owed { extent }, &[])
     }
 
+    /// Says that pages of any stripe follow, all channels' rounds so far being applied.
+    pub(crate) fn last(&mut self) -> Result<(), Error> {
+        let last = self.outbound.last();
+        self.put(last, &[])
+    }
+
     /// Ends a round, once the receiver has applied all of it.
     pub(crate) fn sync(&mut self) -> Result<(), Error> {
         let round = self.end_round()?;

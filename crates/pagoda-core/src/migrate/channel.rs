@@ -2,7 +2,7 @@
 //!
 //! The numbers run through all rounds, so that a frame that is lost, doubled, swapped or from elsewhere shows at the next
 //! one. A channel that stops short shows because its `End` is missing. `Inbound` must never let a frame pass that
-//! writes outside of its channel's stripes, nor one that owes pages after the switch.
+//! writes outside of its channel's stripes before the last round, nor one that owes pages after the switch.
 //!
 //! After a switch each channel goes on as it was ([`Inbound::go_on`]): rounds of what was owed, and an end once more. The
 //! channels on which pages are asked for only begin then ([`Inbound::asked`]): each answer is a round, and they have no end.
@@ -25,6 +25,12 @@ impl Outbound {
         let extent = body.extent().expect("rounds end by `sync`, channels by `end`");
         self.pages += u64::from(extent.count());
         self.number(body)
+    }
+
+    /// From here on the channel names pages of any stripe: once all rounds so far of all channels have arrived.
+    #[must_use]
+    pub fn last(&mut self) -> Frame {
+        self.number(Body::Last)
     }
 
     /// The end of a round, and its number.
@@ -80,6 +86,8 @@ pub enum Violation {
     AfterEnd,
     /// It brings pages after the switch that are not owed or not asked for, or before it pages that are owed.
     NotOwed(Extent),
+    /// It begins the last round within one, before any, or on a channel that has no stripes.
+    EarlyLast,
     /// It owes pages, or switches, where that was not agreed on or was done before; or it commits and pages are still owed.
     Owes,
 }
@@ -95,7 +103,7 @@ enum State {
 /// Which pages a channel may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// Those of a channel's stripes.
+    /// Those of a channel's stripes; in the last round all.
     StripesOf(u16),
     /// All: others look after those that were asked for.
     Any,
@@ -106,6 +114,7 @@ enum Names {
 pub struct Inbound {
     geometry: Geometry,
     names: Names,
+    last: bool,
     switched: bool,
     next: u64,
     round: u32,
@@ -118,7 +127,16 @@ impl Inbound {
     #[must_use]
     pub const fn new(geometry: Geometry, channel: u16) -> Self {
         let names = Names::StripesOf(channel);
-        Self { geometry, names, switched: false, next: 0, round: 0, pages: 0, state: State::InRound }
+        Self {
+            geometry,
+            names,
+            last: false,
+            switched: false,
+            next: 0,
+            round: 0,
+            pages: 0,
+            state: State::InRound,
+        }
     }
 
     /// The end of a channel on which pages are asked for, after the switch.
@@ -130,7 +148,7 @@ impl Inbound {
     /// The end of a channel that has ended, after the switch.
     #[must_use]
     pub const fn go_on(self) -> Self {
-        Self { switched: true, state: State::InRound, ..self }
+        Self { switched: true, last: false, state: State::InRound, ..self }
     }
 
     /// Takes the next frame. After an error nothing that follows may be taken.
@@ -164,7 +182,14 @@ impl Inbound {
                 State::Ended
             }
             Body::Commit | Body::Switch => State::Committed,
-            Body::Owed { .. } if self.switched => return Err(Violation::Owes),
+            Body::Last => {
+                if self.state != State::Synced || self.names == Names::Any {
+                    return Err(Violation::EarlyLast);
+                }
+                self.last = true;
+                State::InRound
+            }
+            Body::Owed { .. } if self.switched || self.last => return Err(Violation::Owes),
             Body::Data { extent, .. }
             | Body::Stored { extent, .. }
             | Body::Packed { extent, .. }
@@ -172,8 +197,8 @@ impl Inbound {
             | Body::Zero { extent }
             | Body::Owed { extent } => {
                 let may = match self.names {
-                    Names::StripesOf(channel) => self.geometry.owns(channel, extent),
-                    Names::Any => self.geometry.has(extent),
+                    Names::StripesOf(channel) if !self.last => self.geometry.owns(channel, extent),
+                    Names::StripesOf(_) | Names::Any => self.geometry.has(extent),
                 };
                 if !may {
                     return Err(Violation::NotOwned(extent));
@@ -302,6 +327,41 @@ mod tests {
             "nothing is committed any more"
         );
         assert_eq!(inbound.accept(out.switch()), Err(Violation::AfterEnd));
+    }
+
+    #[test]
+    fn in_the_last_round_a_channel_names_any_page_of_the_image() {
+        let zero = |stripe| Body::Zero { extent: Extent::new(stripe * 512, 1).expect("an extent") };
+        let (mut out, mut inbound) = (Outbound::default(), Inbound::new(geometry(), 1));
+        let early = Inbound::new(geometry(), 1).accept(out.clone().last());
+        assert_eq!(early, Err(Violation::EarlyLast), "no round has arrived");
+        for frame in [out.frame(zero(1)), out.sync().0, out.last(), out.frame(zero(3)), out.frame(zero(4))] {
+            assert_eq!(inbound.accept(frame), Ok(()));
+        }
+        assert_eq!(inbound.accept(out.clone().last()), Err(Violation::EarlyLast), "in the middle of a round");
+        let mut inbound = Inbound { next: out.next, ..inbound };
+        // Looked at again, and something more was written.
+        for frame in [out.sync().0, out.last(), out.frame(zero(2)), out.sync().0, out.end()] {
+            assert_eq!(inbound.accept(frame), Ok(()));
+        }
+        let (mut out, mut asked) = (Outbound::default(), Inbound::asked(geometry()));
+        assert_eq!(asked.accept(out.sync().0), Ok(()));
+        assert_eq!(asked.accept(out.last()), Err(Violation::EarlyLast), "there are no rounds");
+    }
+
+    #[test]
+    fn in_the_last_round_nothing_lies_beyond_the_image_and_nothing_is_owed() {
+        let first = |body: fn(Extent) -> Body, page| {
+            let (mut out, mut inbound) = (Outbound::default(), Inbound::new(geometry(), 0));
+            let body = body(Extent::new(page, 1).expect("an extent"));
+            [out.sync().0, out.last(), out.frame(body)]
+                .into_iter()
+                .try_for_each(|frame| inbound.accept(frame))
+        };
+        let zero = |extent| Body::Zero { extent };
+        assert_eq!(first(zero, geometry().pages() - 1), Ok(()));
+        assert!(matches!(first(zero, geometry().pages()), Err(Violation::NotOwned(_))));
+        assert_eq!(first(|extent| Body::Owed { extent }, 0), Err(Violation::Owes));
     }
 
     #[test]

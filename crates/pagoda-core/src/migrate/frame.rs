@@ -61,6 +61,9 @@ pub enum Body {
         /// Which pages.
         extent: Extent,
     },
+    /// From here on all channels share what is left: this one may name any page. The sender has applied rounds of all of them
+    /// behind it, and nobody writes there any more. Nothing follows.
+    Last,
     /// The end of a round, counted from 1: all that the sender had to say about this channel's stripes has been said.
     Sync {
         /// Which round.
@@ -90,7 +93,7 @@ impl Body {
             | Self::Filled { extent, .. }
             | Self::Zero { extent }
             | Self::Owed { extent } => Some(extent),
-            Self::Sync { .. } | Self::End { .. } | Self::Commit | Self::Switch => None,
+            Self::Last | Self::Sync { .. } | Self::End { .. } | Self::Commit | Self::Switch => None,
         }
     }
 
@@ -124,6 +127,7 @@ const COMMIT: u8 = 7;
 const PACKED: u8 = 8;
 const OWED: u8 = 9;
 const SWITCH: u8 = 10;
+const LAST: u8 = 11;
 
 impl Frame {
     /// Its bytes. A `Data` or `Packed` frame must not be longer than its pages, nor may a `Filled` one be of zeroes: no receiver
@@ -147,6 +151,7 @@ impl Frame {
             Body::End { round } => (END, 0, u64::from(round), none, 0),
             Body::Commit => (COMMIT, 0, 0, none, 0),
             Body::Switch => (SWITCH, 0, 0, none, 0),
+            Body::Last => (LAST, 0, 0, none, 0),
         };
         Put::new().u8(kind).bytes([0; 3]).u32(count).u64(self.sequence).u64(at).bytes(what).u64(digest).seal()
     }
@@ -184,6 +189,7 @@ impl Frame {
             END => Body::End { round: round()? },
             COMMIT => Body::Commit,
             SWITCH => Body::Switch,
+            LAST => Body::Last,
             _ => return Err(Damaged),
         };
         let frame = Self { sequence, body };
@@ -223,6 +229,7 @@ pub(super) mod tests {
             extents().prop_map(|extent| Body::Owed { extent }),
             Just(Body::Commit),
             Just(Body::Switch),
+            Just(Body::Last),
         ]
     }
 
@@ -243,7 +250,7 @@ pub(super) mod tests {
 
         #[test]
         fn any_bytes_with_a_right_checksum_are_refused_or_mean_themselves(
-            kind in 0u8..12, count: u32, at: u64, what in prop_oneof![Just(0u64), any::<u64>()], digest: u64, odd in 0u8..3
+            kind in 0u8..13, count: u32, at: u64, what in prop_oneof![Just(0u64), any::<u64>()], digest: u64, odd in 0u8..3
         ) {
             let bytes: [u8; FRAME_BYTES] =
                 Put::new().u8(kind).bytes([odd / 2, 0, 0]).u32(count).u64(7).u64(at).u64(what).u64(digest).seal();

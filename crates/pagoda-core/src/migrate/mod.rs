@@ -1,8 +1,9 @@
 //! How memory moves to another process or host: what is said on the wire, and what is done with what arrives.
 //!
-//! The image is cut into *stripes* of 2 MiB, and each stripe belongs to one channel for good (`geometry`). So no two
-//! channels ever touch the same page or share a huge frame, a page's older content can't overtake its newer, and no
-//! round needs a barrier between channels. What a channel carries is a sequence of frames (`frame`), watched by a
+//! The image is cut into *stripes* of 2 MiB, and each stripe belongs to one channel (`geometry`). So no two channels ever touch
+//! the same page or share a huge frame, a page's older content can't overtake its newer, and no round needs a barrier between
+//! channels. Only in the *last* round of live memory, when its writer is stopped and all before it has arrived, the channels
+//! share what is left, wherever it is: each page is then named by one of them. What a channel carries is a sequence of frames (`frame`), watched by a
 //! small machine that notices whatever is lost, doubled, swapped or cut off (`channel`). Before that both sides agree
 //! on all of it (`handshake`).
 //!
@@ -16,6 +17,8 @@
 //!             <------------------  Hello
 //!   Answer    ------------------>
 //!             <------------------  Data, Stored, Packed, Filled, Zero ... Sync   a round, and maybe more rounds
+//!   Synced    ------------------>
+//!             <------------------  Last, Data, Stored, Packed, Filled, Zero ... Sync   of live memory: what is left, of any stripe
 //!   Synced    ------------------>
 //!             <------------------  End
 //!

@@ -108,6 +108,7 @@ fn mended(mut rest: &[u8], codec: Codec) -> Vec<u8> {
             Body::Sync { .. } => outbound.sync().0,
             Body::End { .. } => outbound.end(),
             Body::Switch => outbound.switch(),
+            Body::Last => outbound.last(),
             Body::Commit => outbound.clone().commit(),
             Body::Data { extent, packed_bytes, digest } => {
                 let mut content = vec![0; extent.len().as_usize()];

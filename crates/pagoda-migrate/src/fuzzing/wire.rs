@@ -32,7 +32,7 @@ pub fn wire(input: &[u8]) -> Got {
     // Of one of the two channels, or of one on which pages are asked for: it begins after the switch, where all is owed.
     let channel = u16::from(kind / 2 % 3);
     let is_asked = channel == geometry.channels();
-    let mut switched = is_asked;
+    let (mut switched, mut is_last) = (is_asked, false);
     let mut inbound = if is_asked { Inbound::asked(geometry) } else { Inbound::new(geometry, channel) };
     if is_asked {
         owed.add(0..geometry.pages());
@@ -46,6 +46,7 @@ pub fn wire(input: &[u8]) -> Got {
             Body::Sync { .. } => outbound.sync().0,
             Body::End { .. } => outbound.end(),
             Body::Switch => outbound.switch(),
+            Body::Last => outbound.last(),
             Body::Commit => outbound.clone().commit(),
             body => outbound.frame(body),
         };
@@ -55,10 +56,11 @@ pub fn wire(input: &[u8]) -> Got {
         got = Got::Somewhere;
         if frame.body == Body::Switch {
             assert!(!switched, "two switches");
-            (inbound, switched) = (inbound.go_on(), true);
+            (inbound, switched, is_last) = (inbound.go_on(), true, false);
         }
+        is_last |= frame.body == Body::Last;
         let Some(extent) = frame.body.extent() else { continue };
-        assert!(if is_asked { geometry.has(extent) } else { geometry.owns(channel, extent) });
+        assert!(if is_asked || is_last { geometry.has(extent) } else { geometry.owns(channel, extent) });
         let pages = extent.first()..extent.end();
         match frame.body {
             Body::Owed { .. } => {

@@ -10,8 +10,8 @@
 //! Until the round is over who writes back compares first, too. What stays unseen is a file that is cut and written again as long as
 //! before while a write of ours is on its way. This module must never take for seen what memory does not know of.
 
-use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::direct_file::AlignedBuffer;
@@ -23,8 +23,11 @@ use super::page_file::{PageFile, Trouble, locked, runs};
 
 /// What is known of a file's states.
 pub(super) struct Seen {
-    /// Held around a write of ours, so that what it changed can be told from what others did. An innermost lock.
+    /// Held around a write of ours, so that what it changed can be told from what others did; and for a moment by who looks. An
+    /// innermost lock.
     writing: Mutex<()>,
+    /// Who holds it writes: who looks does not wait for that.
+    is_written: AtomicBool,
     /// Held for a few loads and stores.
     states: Mutex<States>,
 }
@@ -38,15 +41,47 @@ struct States {
 
 /// What a write back found before it writes, with nobody else writing.
 pub(super) struct Before<'a> {
-    _writing: std::sync::MutexGuard<'a, ()>,
+    _writing: Writing<'a>,
     state: FileState,
     /// Nobody else has changed the file.
     pub(super) is_as_seen: bool,
 }
 
+/// A write of ours is under way.
+struct Writing<'a> {
+    is_written: &'a AtomicBool,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.is_written.store(false, Ordering::Release);
+    }
+}
+
 impl Seen {
     pub(super) fn new(state: FileState) -> Self {
-        Self { writing: Mutex::new(()), states: Mutex::new(States { seen: state, next: None }) }
+        let states = Mutex::new(States { seen: state, next: None });
+        Self { writing: Mutex::new(()), is_written: AtomicBool::new(false), states }
+    }
+
+    fn write(&self) -> Writing<'_> {
+        let lock = locked(&self.writing);
+        self.is_written.store(true, Ordering::Release);
+        Writing { is_written: &self.is_written, _lock: lock }
+    }
+
+    /// Nobody writes, while it lives. None if somebody does.
+    fn unless_written(&self) -> Option<MutexGuard<'_, ()>> {
+        loop {
+            match self.writing.try_lock() {
+                Ok(lock) => return Some(lock),
+                Err(TryLockError::Poisoned(lock)) => return Some(lock.into_inner()),
+                Err(TryLockError::WouldBlock) if self.is_written.load(Ordering::Acquire) => return None,
+                // Somebody else who looks; what he finds is not known yet.
+                Err(TryLockError::WouldBlock) => yield_now(),
+            }
+        }
     }
 }
 
@@ -67,7 +102,7 @@ impl PageFile {
             return Ok(true);
         }
         // A write of ours may be on its way, which has looked before. But it makes nothing shorter; and a round is waited for.
-        let Ok(_writing) = self.seen.writing.try_lock() else {
+        let Some(_writing) = self.seen.unless_written() else {
             return Ok(self.state()?.len >= self.end() && !self.is_in_round());
         };
         Ok(is_as_seen(&self.state()?))
@@ -101,7 +136,7 @@ impl PageFile {
 
     /// What is to be written must not go over what others wrote, nor make the file longer.
     pub(super) fn before_write(&self) -> Result<Before<'_>, Trouble> {
-        let _writing = locked(&self.seen.writing);
+        let _writing = self.seen.write();
         let state = self.state()?;
         self.shrink(state.len);
         let is_as_seen = is_still(&state, &locked(&self.seen.states).seen);
@@ -234,6 +269,7 @@ impl Inner {
 mod tests {
     use pagoda_core::page::BasePage;
     use pagoda_linux::testing::skip::skip_without_moves;
+    use pagoda_linux::testing::wait::until;
 
     use super::*;
     use crate::file_region::tests::mapped;
@@ -252,10 +288,36 @@ mod tests {
         let other = std::fs::File::options().write(true).open(path.path()).expect("it is ours");
         other.set_len(file.len() - 1).expect("shorter");
         assert_eq!(file.begin_round().ok(), Some(true));
-        let writing = locked(&file.seen.writing);
+        let writing = file.seen.write();
         assert_eq!(file.is_as_seen().ok(), Some(false));
         file.end_round();
         assert_eq!(file.is_as_seen().ok(), Some(true));
         drop(writing);
+    }
+
+    /// Else a call that met the region's own thread would show what was there before.
+    #[test]
+    fn of_two_who_look_at_once_both_see_what_others_did() {
+        if skip_without_moves("two looks at once") {
+            return;
+        }
+        let (path, _manager, region) = mapped(BasePage::K64);
+        let file = &region.inner().file;
+        let _looking = locked(&region.inner().looking);
+        let other = std::fs::File::options().write(true).open(path.path()).expect("it is ours");
+        let other_looks = locked(&file.seen.writing);
+        other.set_len(file.len() - 1).expect("shorter");
+        other.set_len(file.len()).expect("as long as before");
+        let looks = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                looks.store(true, Ordering::Release);
+                file.is_as_seen().ok()
+            });
+            until("somebody looks", || looks.load(Ordering::Acquire));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(other_looks);
+            assert_eq!(looker.join().expect("no panic"), Some(false));
+        });
     }
 }
