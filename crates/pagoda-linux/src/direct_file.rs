@@ -331,10 +331,9 @@ fn create_and_unlink(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A directory on a disk: where the tests are built.
+    /// A directory on a disk.
     pub(crate) fn disk() -> tempfile::TempDir {
-        tempfile::tempdir_in(std::env::current_exe().expect("a path").parent().expect("a directory"))
-            .expect("a directory")
+        tempfile::tempdir_in(crate::testing::directory::on_disk()).expect("a directory")
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use pagoda::{BasePage, Bytes, FileError, FileRegion, Manager};
 use pagoda_linux::testing::address::load;
+use pagoda_linux::testing::directory::on_disk;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
@@ -28,8 +29,7 @@ struct Case {
 
 impl Case {
     fn new(base: BasePage) -> Self {
-        let path = std::env::current_exe().expect("a path");
-        let directory = tempfile::tempdir_in(path.parent().expect("a directory")).expect("room");
+        let directory = tempfile::tempdir_in(on_disk()).expect("room");
         let path = directory.path().join("file");
         let budget = Bytes::mib(if base == BasePage::M2 { 64 } else { 16 });
         let len = budget.as_usize() * 3 / 2;

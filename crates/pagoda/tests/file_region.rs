@@ -9,6 +9,7 @@ use std::sync::mpsc;
 
 use pagoda::{BasePage, Bytes, FileError, FileRegion, Manager, ManagerBuilder, MapFileError};
 use pagoda_linux::testing::address::load;
+use pagoda_linux::testing::directory::on_disk;
 use pagoda_linux::testing::disk::shut_down_ext4;
 use pagoda_linux::testing::page_cache;
 use pagoda_linux::testing::random::Random;
@@ -28,10 +29,9 @@ fn builder(base: BasePage) -> ManagerBuilder {
     Manager::builder().budget(Bytes::mib(budget_mib(base) as u64)).base_page(base).user_mode_only(true)
 }
 
-/// A directory on a disk: where the tests are built.
+/// A directory on a disk.
 fn directory() -> tempfile::TempDir {
-    let path = std::env::current_exe().expect("a path");
-    tempfile::tempdir_in(path.parent().expect("a directory")).expect("room")
+    tempfile::tempdir_in(on_disk()).expect("room")
 }
 
 /// What page `page` holds as of `value`: no two alike, and no word twice.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region, ZonePolicy};
+use pagoda_linux::testing::directory::on_disk;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::{EndsWith, until};
@@ -361,8 +362,7 @@ fn a_file_stays_right_while_zones_become_smaller_and_larger() {
     if skip_without_moves("zones of another size") {
         return;
     }
-    let path = std::env::current_exe().expect("a path");
-    let file = tempfile::NamedTempFile::new_in(path.parent().expect("a directory")).expect("room");
+    let file = tempfile::NamedTempFile::new_in(on_disk()).expect("room");
     std::fs::write(file.path(), (0..FILE / PAGE).flat_map(|page| content(page as u64)).collect::<Vec<u8>>())
         .expect("room");
     let zones = [("near", 24, Place::Local), ("far", 40, Place::Remote)];

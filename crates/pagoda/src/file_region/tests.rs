@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda_core::page::OS_PAGE;
+use pagoda_linux::testing::directory::on_disk;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 use pagoda_linux::uffd::Errno as KernelErrno;
@@ -42,8 +43,7 @@ const LEN: usize = (48 << 20) + 1234;
 
 /// A file of `LEN` bytes with a page's number in each, mapped by a manager of a third of that.
 pub(super) fn mapped(base: BasePage) -> (tempfile::NamedTempFile, Manager, FileRegion) {
-    let directory = std::env::current_exe().expect("a path");
-    let file = tempfile::NamedTempFile::new_in(directory.parent().expect("a directory")).expect("room");
+    let file = tempfile::NamedTempFile::new_in(on_disk()).expect("room");
     let content: Vec<u8> = (0..LEN).map(|at| (at / OS_PAGE % 251) as u8).collect();
     std::fs::write(file.path(), content).expect("room");
     let manager = Manager::builder()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::area::Area;
+use pagoda_linux::testing::directory::on_disk;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 
 use super::*;
@@ -16,8 +17,7 @@ fn what_arrives_where_no_memory_can_be_had_is_an_error_also_beside_a_file() {
     if skip_without_moves("arriving without memory") {
         return;
     }
-    let directory = std::env::current_exe().expect("a path");
-    let file = tempfile::NamedTempFile::new_in(directory.parent().expect("a directory")).expect("room");
+    let file = tempfile::NamedTempFile::new_in(on_disk()).expect("room");
     std::fs::write(file.path(), vec![7; 1 << 20]).expect("room");
     let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
     let pinned = manager.region(Bytes::mib(40)).create().expect("region");

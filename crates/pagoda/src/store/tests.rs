@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::DirectFileError;
+use pagoda_linux::testing::directory::on_disk;
 use tempfile::TempDir;
 
 use super::*;
@@ -52,10 +53,9 @@ pub(crate) fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
     page
 }
 
-/// A directory on a disk: where the tests are built.
+/// A directory on a disk.
 pub(super) fn disk() -> TempDir {
-    let executable = std::env::current_exe().expect("a path");
-    tempfile::tempdir_in(executable.parent().expect("a directory")).expect("a directory")
+    tempfile::tempdir_in(on_disk()).expect("a directory")
 }
 
 /// A store with a file in a directory of its own, which lives as long as the first of these.
