@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use pagoda_linux::testing::sandbox::{Denial, without_userfaultfd};
 use pagoda_linux::testing::skip::skip;
@@ -18,6 +18,9 @@ const NOBODY: u32 = 65534;
 
 /// A target that takes longer hangs. As timeout(1) takes it.
 const TIME_MAX: &str = "600";
+
+/// All targets are run once at a time: together they are more than a machine.
+static ONE: Mutex<()> = Mutex::new(());
 
 /// A test target of the workspace.
 struct Target {
@@ -66,6 +69,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// Runs all test targets as `restrict` makes it. How many tests were skipped.
 fn run_all(restrict: impl Fn(&mut Command)) -> usize {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut skipped = 0;
     let mut failures = Vec::new();
     for target in targets() {
@@ -127,8 +131,7 @@ fn the_tests_pass_where_userfaultfd_is_denied_and_say_what_they_skipped() {
 #[test]
 fn the_tests_pass_as_an_ordinary_user() {
     if !rustix::process::geteuid().is_root() {
-        // Then all of them run as one anyway.
-        return;
+        return skip("the tests as an ordinary user", "they run as one anyway");
     }
     let own = std::env::current_exe().expect("a path");
     if !reachable(&own) {

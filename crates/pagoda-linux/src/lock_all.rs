@@ -2,7 +2,7 @@
 //!
 //! The kernel would lock that, too, and enter every page of what is only reserved: the arenas and the store's room are many times
 //! the budget, which is there for the program. So the program's memory is locked, all of it and as it asked, and Pagoda's is not: no
-//! page of it is entered for the lock. It runs in a thread of the program, whose stack is managed memory: this module must never
+//! page of it is entered for the lock, but of what an engine that starts in this very moment maps. It runs in a thread of the program, whose stack is managed memory: this module must never
 //! allocate, nor take a lock, nor lock less of the program's than it asked for.
 
 use std::ffi::{c_int, c_void};

@@ -11,7 +11,8 @@ use pagoda_linux::sparse_file;
 use pagoda_linux::unfinished_file::UnfinishedFile;
 
 /// What receives an image. Between [`prepare`](Self::prepare) and [`finish`](Self::finish) channels write to it at the same
-/// time, each to its own stripes. One that is dropped before `finish` has returned must show nothing of it.
+/// time: each to its own stripes, and in the last round of live memory each to pages of its own. One of a sender that does not keep to
+/// that may end up with either content of a page. One that is dropped before `finish` has returned must show nothing of it.
 pub trait Destination: Send + Sync {
     /// Makes it `size` bytes, all zero, whatever it was before: what is never written stays so.
     ///

@@ -184,7 +184,8 @@ impl<'a> Rounds<'a> {
         mut lanes: Vec<Lane<'a>>,
         watch: &mut dyn FnMut(&Progress, &Pace) -> ControlFlow<()>,
     ) -> Result<Vec<Lane<'a>>, Error> {
-        if self.data.count() + self.zero.count() == 0 {
+        // Without a round there is nothing that a channel could end.
+        if !self.first && self.data.count() + self.zero.count() == 0 {
             return Ok(lanes);
         }
         for _ in 0..STOPPED_ROUNDS_MOST {

@@ -39,7 +39,7 @@ pub type TakePacked<'a> = dyn FnMut(Range<u32>, &[u8]) -> bool + 'a;
 /// Reads stripes for one channel.
 pub trait LiveReader: Send {
     /// Reads the pages of the stripe whose first page is `first` that `room` asks for into it, as they are now; or gives them to
-    /// `packed`. It may read others of the stripe with them, or find out that some are zero.
+    /// `packed`. It may read others of their groups with them, or find out that some are zero.
     ///
     /// # Errors
     /// If they can't be read. What was asked for then counts as never handed out.

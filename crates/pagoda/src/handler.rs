@@ -53,11 +53,13 @@ pub(crate) struct Fault {
     pub(crate) since_ns: u64,
     /// It found no frame, and has rung for reclaim.
     has_rung: bool,
+    /// Others, that came later, came first: not again.
+    was_passed: bool,
 }
 
 impl Fault {
     pub(crate) fn new(address: usize, write: bool, since_ns: u64) -> Self {
-        Self { address, write, since_ns, has_rung: false }
+        Self { address, write, since_ns, has_rung: false, was_passed: false }
     }
 }
 
@@ -110,12 +112,18 @@ impl Engine {
                 faults.rotate_left(kept);
             }
             let before = faults.len();
-            faults.retain_mut(|fault| match self.serve_or_keep(fault, scratch) {
-                Tried::Served => false,
-                Tried::Kept => true,
-                Tried::GaveWay => {
-                    gave_way = true;
-                    true
+            faults.retain_mut(|fault| {
+                // What is given way to waits for no other clear of this batch, either.
+                if gave_way && !std::mem::replace(&mut fault.was_passed, true) {
+                    return true;
+                }
+                match self.serve_or_keep(fault, scratch) {
+                    Tried::Served => false,
+                    Tried::Kept => true,
+                    Tried::GaveWay => {
+                        gave_way = true;
+                        true
+                    }
                 }
             });
             if faults.len() < before || gave_way {

@@ -32,7 +32,7 @@ struct Hands {
     empty: Vec<u32>,
     zeroed: Vec<u32>,
     used: Vec<u32>,
-    /// Used frames of which a part is cleared: one for each handler at most, as each goes on with one before it begins another.
+    /// Used frames of which a part is cleared: no more than there are who clear at once, as each goes on with one before it begins another.
     begun: Vec<(u32, Begun)>,
     /// By address, the one that was looked at longest ago first.
     broken: VecDeque<(usize, Broken)>,

@@ -86,7 +86,7 @@ pub enum Violation {
     AfterEnd,
     /// It brings pages after the switch that are not owed or not asked for, or before it pages that are owed.
     NotOwed(Extent),
-    /// It begins the last round within one, before any, or on a channel that has no stripes.
+    /// It begins the last round within one, before any, after the switch or where pages are owed, or on a channel that has no stripes.
     EarlyLast,
     /// It owes pages, or switches, where that was not agreed on or was done before; or it commits and pages are still owed.
     Owes,
@@ -183,7 +183,7 @@ impl Inbound {
             }
             Body::Commit | Body::Switch => State::Committed,
             Body::Last => {
-                if self.state != State::Synced || self.names == Names::Any {
+                if self.state != State::Synced || self.names == Names::Any || self.switched {
                     return Err(Violation::EarlyLast);
                 }
                 self.last = true;
@@ -318,7 +318,14 @@ mod tests {
         assert_eq!(inbound.accept(out.clone().frame(owed(4))), Err(Violation::Owes));
         let mut inbound = Inbound { next: out.next, ..inbound };
         let zero = out.frame(Body::Zero { extent: Extent::new(0, 4).expect("an extent") });
-        for frame in [zero, out.sync().0, out.end()] {
+        assert_eq!([zero, out.sync().0].map(|frame| inbound.accept(frame)), [Ok(()); 2]);
+        assert_eq!(
+            inbound.accept(out.clone().last()),
+            Err(Violation::EarlyLast),
+            "what is owed is anybody's anyway"
+        );
+        let mut inbound = Inbound { next: out.next, ..inbound };
+        for frame in [out.sync().0, out.end()] {
             assert_eq!(inbound.accept(frame), Ok(()));
         }
         assert_eq!(
@@ -331,7 +338,7 @@ mod tests {
 
     #[test]
     fn in_the_last_round_a_channel_names_any_page_of_the_image() {
-        let zero = |stripe| Body::Zero { extent: Extent::new(stripe * 512, 1).expect("an extent") };
+        let zero = |stripe: u64| Body::Zero { extent: Extent::new(stripe * 512, 1).expect("an extent") };
         let (mut out, mut inbound) = (Outbound::default(), Inbound::new(geometry(), 1));
         let early = Inbound::new(geometry(), 1).accept(out.clone().last());
         assert_eq!(early, Err(Violation::EarlyLast), "no round has arrived");
