@@ -14,6 +14,7 @@ use pagoda_linux::thread::{cpu_ns, run_when_idle, sleep_us};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::zone::all_of_slot;
 
 /// How long it sleeps when there is nothing to do.
 const IDLE_US: u32 = 100_000;
@@ -87,7 +88,8 @@ impl Engine {
             slots = hands.take_empties(&self.space, missing);
             // The ledger first: another thread may want the same room.
             self.ledger.took((slots.len() * entry_bytes) as i64);
-            slots.iter_mut().for_each(|slot| self.take_zeroes_from_kernel(slot));
+            let all = all_of_slot(&self.space);
+            slots.iter_mut().for_each(|slot| self.take_zeroes_from_kernel(slot, all));
         } else {
             slots.iter_mut().for_each(|slot| self.clear_base_frame(slot));
         }

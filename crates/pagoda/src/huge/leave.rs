@@ -183,12 +183,12 @@ impl Engine {
         };
         let gone = out.granules_out(i);
         let bytes = self.space.bytes_mut(&mut slot);
-        // A frame that is ready may hold what somebody had.
-        bytes.fill(0);
-        for (from, to) in gone.runs() {
-            let run = from as usize * OS_PAGE..to as usize * OS_PAGE;
+        let bytes_in = |(from, to): (u32, u32)| from as usize * OS_PAGE..to as usize * OS_PAGE;
+        for run in gone.runs().map(bytes_in) {
             bytes[run.clone()].copy_from_slice(&piece[run]);
         }
+        // A frame that is ready may hold what somebody had.
+        ALL.without(gone).runs().for_each(|run| bytes[bytes_in(run)].fill(0));
         let word = Word::EMPTY.with_resident(ALL.without(gone));
         self.publish_staged(&out.entries, out.block.first + i, word, slot);
     }
