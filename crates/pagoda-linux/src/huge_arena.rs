@@ -26,6 +26,14 @@ pub struct HugeSlot {
     index: u32,
 }
 
+impl HugeSlot {
+    /// Its number in the huge arena.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
 /// What became of a move of a huge frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugeMove {
@@ -101,6 +109,20 @@ impl Space {
         let at = std::ptr::with_exposed_provenance_mut(self.huge.range(slot.index).start());
         // SAFETY: as for `huge_bytes`, and `&mut HugeSlot` excludes every other reader.
         unsafe { std::slice::from_raw_parts_mut(at, HUGE_FRAME) }
+    }
+
+    /// Has the kernel take the frames of these huge slots from `node`, and from no other.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    ///
+    /// # Panics
+    /// If there are no such slots.
+    pub fn bind_huge(&self, slots: std::ops::Range<u32>, node: u32) -> Result<(), Errno> {
+        let start = self.huge.range(slots.start).start();
+        let Some(range) = PageRange::new(start, self.huge.range(slots.end).start()) else { return Ok(()) };
+        assert_eq!(self.huge.mapping.range().intersection(range), Some(range), "slots of the huge arena");
+        crate::node::bind(range, node)
     }
 
     /// Gets a huge frame of zeroes from the kernel, which clears it, for an empty slot. Where the kernel has no huge page it

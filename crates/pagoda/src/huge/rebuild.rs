@@ -12,7 +12,7 @@ use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::rebuild::{Seen, Verdict};
 use pagoda_linux::thread::now_ns;
 
-use super::{Block, is_whole};
+use super::{Block, ENTRIES, is_whole};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::table::Filler;
@@ -71,10 +71,12 @@ impl Engine {
         let span = table.find(address).filter(|span| span.filler() == Filler::EngineHuge);
         let Some(span) = span else { return Seen::Gone };
         let Some(block) = Block::around(&table, span, address) else { return Seen::Gone };
-        let words = || block.indices().map(|at| Word::from_bits(span.entry(at).load(Ordering::Acquire)));
-        if words().all(|word| word == Word::EMPTY) || words().all(Word::is_huge) {
+        let word = |i| Word::from_bits(span.entry(block.first + i).load(Ordering::Acquire));
+        let words: [Word; ENTRIES] = std::array::from_fn(word);
+        let all = |is: fn(Word) -> bool| words.into_iter().all(is);
+        if all(|word| word == Word::EMPTY) || all(Word::is_huge) {
             Seen::Gone
-        } else if words().all(|word| is_whole(word) && !word.is_busy()) {
+        } else if all(|word| is_whole(word) && !word.is_busy()) && self.has_room_to_be_huge(&words) {
             Seen::All
         } else {
             Seen::Part
@@ -95,7 +97,12 @@ impl Engine {
         let joined = self.space.join_huge(block.range).is_ok();
         self.ledger.took(-(HUGE_FRAME as i64));
         let huge = joined && self.is_one_huge_page(block.range);
-        block.give(span, &words.map(|word| word.with_huge(huge)));
+        if huge {
+            let zone = self.became_huge(&words);
+            block.give(span, &words.map(|word| word.with_zone(zone).with_huge(true)));
+        } else {
+            block.give(span, &words.map(|word| word.with_huge(false)));
+        }
         huge
     }
 

@@ -12,6 +12,7 @@
 //! With one zone all this is that zone, and costs a test of the number of zones. Nothing here waits or allocates after `new`.
 
 mod config;
+mod huge;
 mod levels;
 mod resize;
 mod stats;
@@ -70,6 +71,8 @@ pub(crate) struct Zones {
     shrunk: AtomicBool,
     /// None with one zone. An innermost lock, as the zones' own.
     turns: Option<Mutex<turns::Zones>>,
+    /// The same for huge frames, which have turns of their own.
+    huge_turns: Option<Mutex<turns::Zones>>,
     /// Whether any fault wanted a frame of zeroes yet: before that none is got ready.
     asked: AtomicBool,
     /// Tries of the program's faults that have to be made again.
@@ -105,6 +108,7 @@ impl Zones {
             parts: plan.into_iter().zip(lists).map(part).collect(),
             resizing: Mutex::new(()),
             shrunk: AtomicBool::new(false),
+            huge_turns: turns.clone().map(Mutex::new),
             turns: turns.map(Mutex::new),
             asked: AtomicBool::new(false),
             kept_faults: AtomicU64::new(0),
@@ -279,7 +283,14 @@ impl Engine {
         self.ledger.resident(-bytes);
         if self.zones.are_several() {
             self.zones.in_regions(zone, -bytes);
-            self.counters.add(stats::COUNTERS[self.zones.parts[zone].number].evicted, bytes as u64);
+            self.count_evicted(zone, bytes as u64);
+        }
+    }
+
+    /// So much of a zone's frames was moved out of the regions by reclaim.
+    pub(crate) fn count_evicted(&self, zone: usize, bytes: u64) {
+        if self.zones.are_several() {
+            self.counters.add(stats::COUNTERS[self.zones.parts[zone].number].evicted, bytes);
         }
     }
 
