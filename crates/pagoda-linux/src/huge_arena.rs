@@ -205,6 +205,23 @@ impl Space {
     }
 }
 
+impl Space {
+    /// [`join_huge`](Self::join_huge) where pages are kept small: they are allowed to be huge for as long as it takes. Within that time the
+    /// kernel may also join them by itself, and whoever touches what is missing of `at` waits for a huge page that is cleared and dropped
+    /// before his fault is told. False in the second place if a part of it may still be joined by the kernel at any time: all or some of
+    /// it was unmapped or moved meanwhile.
+    ///
+    /// # Panics
+    /// If `at` is not the place of a huge frame.
+    pub fn join_small(&self, at: PageRange) -> (Result<(), Errno>, bool) {
+        self.allow_huge(at);
+        let joined = self.join_huge(at);
+        // A mapping that moved has taken the advice along. The kernel says that it changes before it moves it.
+        let is_small = self.keep_pages_small(at).is_ok() && self.is_quiet();
+        (joined, is_small)
+    }
+}
+
 impl HugeMove {
     fn of(progress: Progress) -> Self {
         match progress {

@@ -24,7 +24,7 @@ use pagoda_linux::range::PageRange;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
-use crate::table::{Filler, Span, Table, give, try_take};
+use crate::table::{Span, Table, give, try_take};
 
 pub(crate) use frames::Clears;
 
@@ -136,7 +136,7 @@ impl Engine {
         let index = table.page_at(span, address).index;
         let is_marked = Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_huge();
         // Nowhere else is the kernel allowed to make any.
-        if !is_marked && span.filler() != Filler::EngineHuge {
+        if !is_marked && !span.may_be_joined() {
             return false;
         }
         let block = Block::around(table, span, address);
