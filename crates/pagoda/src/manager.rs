@@ -130,7 +130,7 @@ impl ManagerBuilder {
     }
     /// The order in which a huge frame that was used before is cleared within a fault. If it is not said the one that suits is
     /// chosen: [`Order::Streaming`], unless clearing into the cache turns out to be quicker here;
-    /// see [`Choice`](pagoda_core::clear::Choice). It matters with a base page of 2 MiB only.
+    /// see [`Choice`](pagoda_core::clear::Choice). Base frames that were used go by it, too, and upwards if it is not said.
     #[must_use]
     pub fn clear_order(mut self, order: Order) -> Self {
         self.policies.clearing.order = Some(order);

@@ -1,6 +1,7 @@
 //! Base frames that are got ready: nobody sees what another had, and nothing is cleared twice.
 
 use pagoda_core::budget;
+use pagoda_core::clear::Order;
 use pagoda_core::entry::Granules;
 use pagoda_core::page::{BasePage, HUGE_FRAME as HUGE, OS_PAGE};
 use pagoda_core::size::Bytes;
@@ -42,8 +43,13 @@ fn expect_zeroes(region: &Region, base: usize, owner: usize) {
 #[test]
 fn no_owner_sees_what_another_had_in_base_frames() {
     const OWNERS: usize = 8;
-    for (base, zones) in BasePage::ALL.into_iter().map(|base| (base, 1)).chain([(BasePage::K64, 2)]) {
-        let Some(builder) = builder(zones) else { return };
+    let of_one_zone = BasePage::ALL.into_iter().map(|base| (base, 1, None));
+    let by_order = Order::ALL.into_iter().map(|order| (BasePage::K64, 2, Some(order)));
+    for (base, zones, order) in of_one_zone.chain(by_order).chain([(BasePage::K64, 2, None)]) {
+        let Some(mut builder) = builder(zones) else { return };
+        if let Some(order) = order {
+            builder = builder.clear_order(order);
+        }
         let manager = builder.base_page(base).build().expect("a manager");
         let engine = manager.engine();
         let entry = engine.entry_bytes();
