@@ -26,7 +26,7 @@ pub mod policy;
 
 use std::fmt;
 
-use crate::page::BasePage;
+use crate::page::{BasePage, HUGE_FRAME};
 use crate::size::Bytes;
 use crate::watermark::Watermarks;
 
@@ -81,6 +81,23 @@ impl Zone {
             low_frames,
             high_frames: frames(marks.high).max(low_frames + 1),
         }
+    }
+}
+
+/// A zone's turn in huge frames is so many for the smallest of the local zones.
+const HUGE_TURN: u64 = 4;
+
+impl Zone {
+    /// The zone of `bytes` for allocations of huge frames, where the smallest local one has `least` and it has `spare` bytes that a huge
+    /// frame can be of. Turns are in proportion to the zones' sizes, but for what rounding makes of an eighth at most: those of base frames may be shorter than one huge frame is long.
+    ///
+    /// Panics if `least` is 0.
+    #[must_use]
+    pub fn of_huge_frames(spare: Bytes, bytes: Bytes, least: Bytes) -> Self {
+        let least = u128::from(least.get());
+        let turn = (u128::from(HUGE_TURN) * u128::from(bytes.get()) + least / 2) / least;
+        let high_frames = u64::try_from(turn).unwrap_or(u64::MAX).max(1);
+        Self { free_frames: spare.get() / HUGE_FRAME as u64, low_frames: 0, high_frames }
     }
 }
 

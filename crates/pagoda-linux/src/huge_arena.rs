@@ -26,6 +26,14 @@ pub struct HugeSlot {
     index: u32,
 }
 
+impl HugeSlot {
+    /// Its number in the huge arena.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
 /// What became of a move of a huge frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugeMove {
@@ -101,6 +109,20 @@ impl Space {
         let at = std::ptr::with_exposed_provenance_mut(self.huge.range(slot.index).start());
         // SAFETY: as for `huge_bytes`, and `&mut HugeSlot` excludes every other reader.
         unsafe { std::slice::from_raw_parts_mut(at, HUGE_FRAME) }
+    }
+
+    /// Has the kernel take the frames of these huge slots from `node`, and from no other.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    ///
+    /// # Panics
+    /// If there are no such slots.
+    pub fn bind_huge(&self, slots: std::ops::Range<u32>, node: u32) -> Result<(), Errno> {
+        let start = self.huge.range(slots.start).start();
+        let Some(range) = PageRange::new(start, self.huge.range(slots.end).start()) else { return Ok(()) };
+        assert_eq!(self.huge.mapping.range().intersection(range), Some(range), "slots of the huge arena");
+        crate::node::bind(range, node)
     }
 
     /// Gets a huge frame of zeroes from the kernel, which clears it, for an empty slot. Where the kernel has no huge page it
@@ -180,6 +202,23 @@ impl Space {
         let at = std::ptr::with_exposed_provenance_mut(range.start());
         // SAFETY: the advice changes no content.
         let _ = unsafe { madvise(at, range.len(), Advice::LinuxHugepage) };
+    }
+}
+
+impl Space {
+    /// [`join_huge`](Self::join_huge) where pages are kept small: they are allowed to be huge for as long as it takes. Within that time the
+    /// kernel may also join them by itself, and whoever touches what is missing of `at` waits for a huge page that is cleared and dropped
+    /// before his fault is told. False in the second place if a part of it may still be joined by the kernel at any time: all or some of
+    /// it was unmapped or moved meanwhile.
+    ///
+    /// # Panics
+    /// If `at` is not the place of a huge frame.
+    pub fn join_small(&self, at: PageRange) -> (Result<(), Errno>, bool) {
+        self.allow_huge(at);
+        let joined = self.join_huge(at);
+        // A mapping that moved has taken the advice along. The kernel says that it changes before it moves it.
+        let is_small = self.keep_pages_small(at).is_ok() && self.is_quiet();
+        (joined, is_small)
     }
 }
 

@@ -158,7 +158,7 @@ impl Space {
     }
 
     /// Huge pages would have to be split before a part is moved. And it tells of holes, which a registration passes over.
-    fn keep_pages_small(&self, range: PageRange) -> Result<(), Errno> {
+    pub(crate) fn keep_pages_small(&self, range: PageRange) -> Result<(), Errno> {
         let at = std::ptr::with_exposed_provenance_mut(range.start());
         // SAFETY: the advice changes no content.
         match unsafe { madvise(at, range.len(), Advice::LinuxNoHugepage) } {

@@ -22,6 +22,7 @@ use crate::counters::Counters;
 use crate::engine::{Engine, StopHook};
 use crate::error::{Errno, StartError};
 use crate::huge::Clearing;
+use crate::huge_pool::HugePool;
 use crate::store::{FileConfig, OpenError, RemoteConfig, RemoteOpenError, StoreConfig, TieredStore};
 use crate::table::entry_bytes;
 use crate::zones::{self, Place, Zones};
@@ -91,20 +92,20 @@ pub(crate) fn assemble(
     let slots = slots.ok_or(StartError::AddressSpace(Errno::NONE))?;
     let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
     // A program's own huge pages would have to be taken apart: it has none.
-    // Nor have several zones any: a huge frame would have to be of one.
-    let huge = match serves_forks || plan.len() > 1 {
+    // Not where nobody tells what is one huge page: none would be known for one, and the kernel would take each apart as it leaves.
+    let tells = || PagemapScanner::new().is_ok_and(|scanner| scanner.method() == ScanMethod::Scan);
+    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory.
+    let ahead = policies.fault_around && plan.len() == 1 && tells();
+    let huge_slots = |ranked: &zones::Ranked| match serves_forks {
         true => 0,
-        false => {
-            // Not where nobody tells what is one huge page: none would be known for one, and the kernel would take each apart as it leaves.
-            let tells = || PagemapScanner::new().is_ok_and(|scanner| scanner.method() == ScanMethod::Scan);
-            crate::huge::slots(config.budget, config.base_page, policies.fault_around && tells())
-        }
+        false => crate::huge::slots(ranked.zone.bytes, config.base_page, ahead),
     };
+    let huge = HugePool::new(plan.iter().map(|(ranked, _)| huge_slots(ranked)));
     let descriptor = match owner {
         Owner::Library(mode) => Descriptor::Fresh(mode),
         Owner::Process(of_parent) => of_parent.map_or(Descriptor::Fresh(Mode::Full), Descriptor::Inherited),
     };
-    let arenas = ArenaSizes { slots, slot_bytes, huge_slots: huge };
+    let arenas = ArenaSizes { slots, slot_bytes, huge_slots: huge.slots() };
     let open = |descriptor, features| {
         let occupancy = Occupancy::open().map_err(|error| occupancy_error(&error))?;
         Ok(Space::open(adoption, descriptor, features, arenas, occupancy))
@@ -127,9 +128,10 @@ pub(crate) fn assemble(
     };
     let space = space.map_err(|error| space_error(&error))?;
     let mut first = 0;
-    for (ranked, slots) in &plan {
+    for (zone, (ranked, slots)) in plan.iter().enumerate() {
         if let Place::Node(node) = ranked.zone.place {
             let bound = space.bind(first..first + slots, node);
+            let bound = bound.and_then(|()| space.bind_huge(huge.slots_of(zone), node));
             bound.map_err(|errno| StartError::ZoneNode(Errno(errno.raw_os_error())))?;
         }
         first += slots;

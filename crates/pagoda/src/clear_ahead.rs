@@ -14,6 +14,7 @@ use pagoda_linux::thread::{cpu_ns, run_when_idle, sleep_us};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::zone::all_of_slot;
 
 /// How long it sleeps when there is nothing to do.
 const IDLE_US: u32 = 100_000;
@@ -46,14 +47,15 @@ impl Engine {
         if self.is_released() {
             return false;
         }
-        self.clear_huge_ahead() || (0..self.zones.count()).any(|zone| self.clear_base_ahead(zone))
+        let zones = || 0..self.zones.count();
+        zones().any(|zone| self.clear_huge_ahead(zone)) || zones().any(|zone| self.clear_base_ahead(zone))
     }
 
-    fn clear_huge_ahead(&self) -> bool {
-        if !self.huge.wants_zeroed() {
+    fn clear_huge_ahead(&self, zone: usize) -> bool {
+        if !self.huge.wants_zeroed(zone) {
             return false;
         }
-        if let Some((mut slot, _)) = self.huge.take_used(&self.space) {
+        if let Some((mut slot, _)) = self.huge.take_used(&self.space, zone) {
             // Nobody knows who will touch what.
             let target = Target::of_address(0, FrameSize::HUGE).1;
             self.clearer.clear(self.space.huge_bytes_mut(&mut slot), Order::Streaming, target);
@@ -61,12 +63,12 @@ impl Engine {
             self.huge.put_zeroed(&self.space, slot);
             return true;
         }
-        let most = Bytes::new((self.huge.most() * HUGE_FRAME) as u64);
-        let room = Bytes::new(self.ledger.room_bytes());
-        if !self.huge.was_asked() || !budget::takes_ahead(room, most, self.marks().high) {
+        let most = Bytes::new((self.huge.most(zone) * HUGE_FRAME) as u64);
+        let (room, high) = self.zone_room_and_high(zone);
+        if !self.huge.was_asked() || !budget::takes_ahead(room, most, high) {
             return false;
         }
-        self.frame_from_kernel().map(|slot| self.huge.put_zeroed(&self.space, slot)).is_some()
+        self.frame_from_kernel(zone).map(|slot| self.huge.put_zeroed(&self.space, slot)).is_some()
     }
 
     /// Gets some base frames of a zone ready, and says whether it did.
@@ -87,7 +89,8 @@ impl Engine {
             slots = hands.take_empties(&self.space, missing);
             // The ledger first: another thread may want the same room.
             self.ledger.took((slots.len() * entry_bytes) as i64);
-            slots.iter_mut().for_each(|slot| self.take_zeroes_from_kernel(slot));
+            let all = all_of_slot(&self.space);
+            slots.iter_mut().for_each(|slot| self.take_zeroes_from_kernel(slot, all));
         } else {
             slots.iter_mut().for_each(|slot| self.clear_base_frame(slot));
         }

@@ -502,7 +502,7 @@ counters! {
     Total Zone3EvictedBytes zone3_evicted_bytes,
     /// Bytes of those that were cleared within a fault past the cache.
     Total ClearedStreamingBytes cleared_streaming_bytes,
-    /// Bytes that the kernel had cleared and that were cleared again: of parts of frames that were used as whole ones.
+    /// Bytes that the kernel had cleared and that are cleared again: of huge frames that it could not take back whole.
     Total ClearedTwiceBytes cleared_twice_bytes,
     /// First touches of base pages that got a frame which was ready and zero.
     Total FaultsZeroReady faults_zero_ready,

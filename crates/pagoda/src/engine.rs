@@ -59,7 +59,7 @@ pub(crate) struct Engine {
     gate: RwLock<Table>,
     /// The zones of the budget: one, if nothing else was said.
     pub(crate) zones: Zones,
-    /// The huge frames, where there is one zone, and how they are cleared.
+    /// The huge frames of each zone, and how they are cleared.
     pub(crate) huge: HugePool,
     pub(crate) clearing: Clearing,
     pub(crate) clearer: Clearer,
@@ -140,7 +140,7 @@ impl Engine {
     pub(crate) fn new(
         space: Space,
         zones: Zones,
-        (huge_slots, clearing): (u32, Clearing),
+        (huge, clearing): (HugePool, Clearing),
         store: TieredStore,
         counters: Arc<Counters>,
         budget: Bytes,
@@ -155,13 +155,13 @@ impl Engine {
             space,
             gate: RwLock::new(Table::new(base)),
             zones,
-            huge: HugePool::new(huge_slots),
+            huge_scan: Mutex::new(huge.is_on().then(PagemapScanner::new).and_then(Result::ok)),
+            huge,
             clearing,
             clearer: Clearer::for_this_processor(),
             clears: Clears::default(),
             clear_bell: Bell::default(),
             publish_bell: Bell::default(),
-            huge_scan: Mutex::new((huge_slots > 0).then(PagemapScanner::new).and_then(Result::ok)),
             store,
             ledger: Ledger::new(budget.get()),
             owners: Owners::new(Arc::clone(&counters)),

@@ -302,18 +302,18 @@ impl Engine {
         let several = self.zones.are_several();
         // A part of a page comes from the kernel as long as there is room; of several zones each of them is a zone's from the beginning.
         let is_whole = run.count() as usize * 4096 >= self.entry_bytes();
-        let frame = if several || !room || write && is_whole { self.zeroed_frame(!is_whole) } else { None };
+        let frame =
+            if several || !room || write && is_whole { self.zeroed_frame(run, granule) } else { None };
         let mut zone = 0;
         let progress = match frame {
-            Some(slot) => {
+            Some((slot, there)) => {
                 zone = self.zones.of_slot(slot.index());
                 let moved = self.move_in(page, &slot, run);
-                if moved.done.is_empty() {
+                if moved.done.is_empty() && is_whole {
                     // An event in the way, say: it is zero still, and so need not be cleared for the next try.
                     self.zones.put_zeroed(&self.space, slot);
                 } else {
-                    let all = Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
-                    self.zones.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));
+                    self.zones.put_pieces(&self.space, slot, there.without(moved.done).or(moved.copied));
                 }
                 moved
             }

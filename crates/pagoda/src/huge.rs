@@ -17,14 +17,14 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::clear::Order;
 use pagoda_core::entry::{Backing, Granules, Word};
-use pagoda_core::page::{BasePage, HUGE_FRAME};
+use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
-use crate::table::{Filler, Span, Table, give, try_take};
+use crate::table::{Span, Table, give, try_take};
 
 pub(crate) use frames::Clears;
 
@@ -53,15 +53,15 @@ impl Default for Clearing {
     }
 }
 
-/// The slots of the huge arena: frames never hold more than the budget. Regions in base pages of 64 KiB have some for who gets more than
+/// The slots of the huge arena for a zone: frames never hold more than its part of the budget. Regions in base pages of 64 KiB have some for who gets more than
 /// he faulted for, if they come `ahead`.
-pub(crate) fn slots(budget: Bytes, base: BasePage, ahead: bool) -> u32 {
+pub(crate) fn slots(zone: Bytes, base: BasePage, ahead: bool) -> u32 {
     match base {
         BasePage::M2 => {}
         BasePage::K64 if ahead => {}
         BasePage::K4 | BasePage::K16 | BasePage::K64 => return 0,
     }
-    u32::try_from(budget.as_usize() / HUGE_FRAME).unwrap_or(u32::MAX)
+    u32::try_from(zone.as_usize() / HUGE_FRAME).unwrap_or(u32::MAX)
 }
 
 /// A place for a huge frame, and the first of its entries.
@@ -112,12 +112,16 @@ impl Block {
     }
 }
 
-/// Whether the entry of `address` says that it is in a huge frame.
-fn is_marked(table: &Table, address: usize) -> bool {
-    table.find(address).is_some_and(|span| {
-        let page = table.page_at(span, address);
-        Word::from_bits(span.entry(page.index).load(Ordering::Acquire)).is_huge()
-    })
+/// The entry of `address`, if it says that it is in a huge frame.
+fn marked(table: &Table, address: usize) -> Option<Word> {
+    let span = table.find(address)?;
+    let page = table.page_at(span, address);
+    Some(Word::from_bits(span.entry(page.index).load(Ordering::Acquire))).filter(|word| word.is_huge())
+}
+
+/// What of entry `i` is within the first `bytes` of its frame.
+fn granules_within(bytes: usize, i: usize) -> Granules {
+    Granules::range(0, (bytes.saturating_sub(i * ENTRY).min(ENTRY) / OS_PAGE) as u32)
 }
 
 /// Whether all of an entry is in the region, and nowhere else but for old copies.
@@ -132,7 +136,7 @@ impl Engine {
         let index = table.page_at(span, address).index;
         let is_marked = Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_huge();
         // Nowhere else is the kernel allowed to make any.
-        if !is_marked && span.filler() != Filler::EngineHuge {
+        if !is_marked && !span.may_be_joined() {
             return false;
         }
         let block = Block::around(table, span, address);
@@ -177,6 +181,13 @@ impl Engine {
         self.huge.note_broken(block.range.start());
     }
 
+    /// Enters the first `bytes` of a huge frame of `zone` as in the region; all its entries were `word`, with nothing there.
+    fn huge_came_in(&self, word: Word, bytes: usize, zone: usize) -> [Word; ENTRIES] {
+        self.ledger.resident(bytes as i64);
+        self.zones.in_regions(zone, bytes as i64);
+        std::array::from_fn(|i| word.with_resident(granules_within(bytes, i)).with_zone(zone))
+    }
+
     fn is_one_huge_page(&self, range: PageRange) -> bool {
         let mut scanner = self.huge_scan.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
         let huge = scanner.as_mut().and_then(|scanner| scanner.huge_bytes(range.start(), range.end()).ok());
@@ -185,6 +196,6 @@ impl Engine {
 
     /// Whether `address` is in a huge frame.
     pub(crate) fn is_huge(&self, address: usize) -> bool {
-        is_marked(&self.gate_shared(), address)
+        marked(&self.gate_shared(), address).is_some()
     }
 }

@@ -1,12 +1,13 @@
-//! The zone's huge frames: which slots of the huge arena are empty, which hold a frame of zeroes, and which one that still
+//! The huge frames of each zone: which slots of the huge arena are empty, which hold a frame of zeroes, and which one that still
 //! holds what somebody had; and where frames were broken.
 //!
-//! A frame goes from hand to hand by its number only. The pool must never look into one, and never hand a used frame to
+//! A frame is of the zone in whose slots it began, and goes only into those. It goes from hand to hand by its number only. The pool must never look into one, and never hand a used frame to
 //! anybody who does not clear it: there is no way to take it for a cleared one.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use pagoda_core::clear::{Order, Target};
 use pagoda_core::page::HUGE_FRAME;
@@ -34,24 +35,66 @@ struct Hands {
     used: Vec<u32>,
     /// Used frames of which a part is cleared: no more than there are who clear at once, as each goes on with one before it begins another.
     begun: Vec<(u32, Begun)>,
-    /// By address, the one that was looked at longest ago first.
-    broken: VecDeque<(usize, Broken)>,
 }
 
 /// Ready and empty slots of one zone. Its lock is an innermost one: nothing is called with it held.
-pub(crate) struct HugePool {
-    hands: Mutex<Hands>,
+struct Part {
+    /// The number of its first slot. A number below is another zone's.
+    first: u32,
     slots: u32,
+    hands: Mutex<Hands>,
     /// Frames that are kept ready at most, of each kind.
     most: usize,
     ready: AtomicU64,
+}
+
+impl Part {
+    /// `slots` empty ones, from number `first` on.
+    fn new(first: u32, slots: u32) -> Self {
+        // Room for all, so that giving a frame back never allocates.
+        let room = || Vec::with_capacity(slots as usize);
+        let hands = Hands {
+            empty: (first..first + slots).rev().collect(),
+            zeroed: room(),
+            used: room(),
+            begun: Vec::with_capacity(HANDLERS_MAX),
+        };
+        let most = (slots as usize / READY_SHARE).clamp(1, READY_MOST);
+        Self { first, slots, hands: Mutex::new(hands), most, ready: AtomicU64::new(0) }
+    }
+
+    fn hands(&self) -> MutexGuard<'_, Hands> {
+        self.hands.lock().expect(UNPOISONED)
+    }
+
+    fn taken(&self, space: &Space, index: Option<u32>) -> Option<HugeSlot> {
+        let index = index?;
+        self.ready.fetch_sub(1, Ordering::Relaxed);
+        Some(space.claim_huge(index))
+    }
+
+    /// Gives a frame that is ready to `put`, by its number.
+    fn put(&self, space: &Space, slot: HugeSlot, put: impl FnOnce(&mut Hands, u32)) {
+        let index = space.release_huge(slot);
+        // Counted first: whoever takes it at once counts it out.
+        self.ready.fetch_add(1, Ordering::Relaxed);
+        put(&mut self.hands(), index);
+    }
+}
+
+/// The huge frames of all zones.
+pub(crate) struct HugePool {
+    /// One for each zone, in the order of the zones.
+    parts: Box<[Part]>,
+    /// By address, the one that was looked at longest ago first. A lock like those of the zones.
+    broken: Mutex<VecDeque<(usize, Broken)>>,
     /// Whether any fault wanted a frame yet: before that none is got ready.
     asked: AtomicBool,
     /// Frames that came to their place in OS pages since the last that came whole.
     torn: AtomicU32,
 }
 
-/// The share of the budget that may lie ready as huge frames of one kind: one part in this.
+/// The share of a zone that may lie ready as huge frames of one kind: one part in this.
 const READY_SHARE: usize = 8;
 
 /// The most of them: 64 MiB.
@@ -63,36 +106,52 @@ const TORN_MOST: u32 = 8;
 /// Places that are remembered at most, 2 GiB of them; each frame that is broken beyond that takes the place of the oldest.
 const BROKEN_MOST: usize = 1024;
 
+const UNPOISONED: &str = "the pool's locks are held for moments that can't panic";
+
 impl HugePool {
-    /// `slots` empty ones.
-    pub(crate) fn new(slots: u32) -> Self {
-        // Room for all, so that giving a frame back never allocates.
-        let room = || Vec::with_capacity(slots as usize);
-        let hands = Hands {
-            empty: (0..slots).rev().collect(),
-            zeroed: room(),
-            used: room(),
-            begun: Vec::with_capacity(HANDLERS_MAX),
-            broken: VecDeque::new(),
+    /// So many empty slots for each zone: some for all of them, or none.
+    pub(crate) fn new(slots: impl Iterator<Item = u32>) -> Self {
+        let mut first = 0;
+        let part = |slots: u32| {
+            let part = Part::new(first, slots);
+            first += slots;
+            part
         };
-        let most = (slots as usize / READY_SHARE).clamp(1, READY_MOST);
         Self {
-            hands: Mutex::new(hands),
-            slots,
-            most,
-            ready: AtomicU64::new(0),
+            parts: slots.map(part).collect(),
+            broken: Mutex::new(VecDeque::new()),
             asked: AtomicBool::new(false),
             torn: AtomicU32::new(0),
         }
     }
 
-    fn hands(&self) -> std::sync::MutexGuard<'_, Hands> {
-        self.hands.lock().expect("the pool's lock is held for moments that can't panic")
+    fn broken_places(&self) -> MutexGuard<'_, VecDeque<(usize, Broken)>> {
+        self.broken.lock().expect(UNPOISONED)
+    }
+
+    /// How many slots there are.
+    pub(crate) fn slots(&self) -> u32 {
+        self.parts.iter().map(|part| part.slots).sum()
+    }
+
+    /// The slots of a zone.
+    pub(crate) fn slots_of(&self, zone: usize) -> Range<u32> {
+        let Part { first, slots, .. } = self.parts[zone];
+        first..first + slots
+    }
+
+    /// The zone that the frame of `slot` is of.
+    pub(crate) fn zone_of(&self, slot: &HugeSlot) -> usize {
+        self.parts.iter().rposition(|part| part.first <= slot.index()).unwrap_or(0)
+    }
+
+    fn part_of(&self, slot: &HugeSlot) -> &Part {
+        &self.parts[self.zone_of(slot)]
     }
 
     /// Whether there can be huge frames at all.
     pub(crate) fn is_on(&self) -> bool {
-        self.slots > 0
+        self.parts.iter().any(|part| part.slots > 0)
     }
 
     /// A frame came to its place, as one huge page or not.
@@ -123,117 +182,125 @@ impl HugePool {
 
     /// Bytes of frames that are ready, cleared or not.
     pub(crate) fn ready_bytes(&self) -> u64 {
-        self.ready.load(Ordering::Relaxed) * HUGE_FRAME as u64
+        (0..self.parts.len()).map(|zone| self.ready_bytes_of(zone)).sum()
     }
 
-    fn taken(&self, space: &Space, index: Option<u32>) -> Option<HugeSlot> {
-        let index = index?;
-        self.ready.fetch_sub(1, Ordering::Relaxed);
-        Some(space.claim_huge(index))
+    /// The same of one zone.
+    pub(crate) fn ready_bytes_of(&self, zone: usize) -> u64 {
+        self.parts[zone].ready.load(Ordering::Relaxed) * HUGE_FRAME as u64
+    }
+
+    /// The zone that has most frames ready.
+    pub(crate) fn fullest(&self) -> usize {
+        (0..self.parts.len()).max_by_key(|zone| self.ready_bytes_of(*zone)).unwrap_or(0)
     }
 
     /// A frame of zeroes.
-    pub(crate) fn take_zeroed(&self, space: &Space) -> Option<HugeSlot> {
-        let index = self.hands().zeroed.pop();
-        self.taken(space, index)
+    pub(crate) fn take_zeroed(&self, space: &Space, zone: usize) -> Option<HugeSlot> {
+        let part = &self.parts[zone];
+        let index = part.hands().zeroed.pop();
+        part.taken(space, index)
     }
 
     /// A frame that must be cleared before anybody gets it, and what of that is done: one that somebody began with, if there is any.
-    pub(crate) fn take_used(&self, space: &Space) -> Option<(HugeSlot, Option<Begun>)> {
-        let mut hands = self.hands();
+    pub(crate) fn take_used(&self, space: &Space, zone: usize) -> Option<(HugeSlot, Option<Begun>)> {
+        let part = &self.parts[zone];
+        let mut hands = part.hands();
         let begun = hands.begun.pop();
         let index = match begun {
             Some((index, _)) => Some(index),
             None => hands.used.pop(),
         };
         drop(hands);
-        Some((self.taken(space, index)?, begun.map(|(_, begun)| begun)))
+        Some((part.taken(space, index)?, begun.map(|(_, begun)| begun)))
+    }
+
+    /// A slot without a frame.
+    pub(crate) fn take_empty(&self, space: &Space, zone: usize) -> Option<HugeSlot> {
+        let index = self.parts[zone].hands().empty.pop()?;
+        Some(space.claim_huge(index))
     }
 
     /// A part of the frame of `slot` is cleared.
     pub(crate) fn put_begun(&self, space: &Space, slot: HugeSlot, begun: Begun) {
-        let index = space.release_huge(slot);
-        self.ready.fetch_add(1, Ordering::Relaxed);
-        self.hands().begun.push((index, begun));
-    }
-
-    /// A slot without a frame.
-    pub(crate) fn take_empty(&self, space: &Space) -> Option<HugeSlot> {
-        let index = self.hands().empty.pop()?;
-        Some(space.claim_huge(index))
+        self.part_of(&slot).put(space, slot, |hands, index| hands.begun.push((index, begun)));
     }
 
     /// The frame of `slot` is all zero.
     pub(crate) fn put_zeroed(&self, space: &Space, slot: HugeSlot) {
-        let index = space.release_huge(slot);
-        self.ready.fetch_add(1, Ordering::Relaxed);
-        self.hands().zeroed.push(index);
+        self.part_of(&slot).put(space, slot, |hands, index| hands.zeroed.push(index));
     }
 
     /// The frame of `slot` holds what nobody wants any more.
     pub(crate) fn put_used(&self, space: &Space, slot: HugeSlot) {
-        let index = space.release_huge(slot);
-        self.ready.fetch_add(1, Ordering::Relaxed);
-        self.hands().used.push(index);
+        self.part_of(&slot).put(space, slot, |hands, index| hands.used.push(index));
     }
 
     /// The frame of `slot` has gone elsewhere.
     pub(crate) fn put_empty(&self, space: &Space, slot: HugeSlot) {
+        let part = self.part_of(&slot);
         let index = space.release_huge(slot);
-        self.hands().empty.push(index);
+        part.hands().empty.push(index);
     }
 
-    /// Whether another used frame is worth keeping.
-    pub(crate) fn may_keep_used(&self) -> bool {
-        let hands = self.hands();
-        hands.used.len() + hands.begun.len() < self.most
+    /// Whether another used frame of a zone is worth keeping.
+    pub(crate) fn may_keep_used(&self, zone: usize) -> bool {
+        let Part { slots, most, .. } = self.parts[zone];
+        let hands = self.parts[zone].hands();
+        slots > 0 && hands.used.len() + hands.begun.len() < most
+    }
+
+    /// The same of any zone.
+    pub(crate) fn may_keep_any_used(&self) -> bool {
+        (0..self.parts.len()).any(|zone| self.may_keep_used(zone))
     }
 
     /// Whether half of the frames that may be cleared ahead are gone. Who clears looks by itself ten times a second, and a move interrupts
     /// the processor that it clears on: it is woken when the other half may not last until then, and not for each frame.
-    pub(crate) fn is_low(&self) -> bool {
-        self.hands().zeroed.len() <= self.most / 2
+    pub(crate) fn is_low(&self, zone: usize) -> bool {
+        self.parts[zone].hands().zeroed.len() <= self.parts[zone].most / 2
     }
 
     /// Whether another frame is to be cleared ahead.
-    pub(crate) fn wants_zeroed(&self) -> bool {
-        self.is_on() && self.hands().zeroed.len() < self.most
+    pub(crate) fn wants_zeroed(&self, zone: usize) -> bool {
+        let Part { slots, most, .. } = self.parts[zone];
+        slots > 0 && self.parts[zone].hands().zeroed.len() < most
     }
 
     /// The most frames that are cleared ahead.
-    pub(crate) fn most(&self) -> usize {
-        self.most
+    pub(crate) fn most(&self, zone: usize) -> usize {
+        self.parts[zone].most
     }
 
     /// The frame at `address` was broken.
     pub(crate) fn note_broken(&self, address: usize) {
-        let mut hands = self.hands();
-        if hands.broken.iter().any(|(known, _)| *known == address) {
+        let mut broken = self.broken_places();
+        if broken.iter().any(|(known, _)| *known == address) {
             return;
         }
-        if hands.broken.len() == BROKEN_MOST {
-            hands.broken.pop_front();
+        if broken.len() == BROKEN_MOST {
+            broken.pop_front();
         }
-        hands.broken.push_back((address, Broken::default()));
+        broken.push_back((address, Broken::default()));
     }
 
     /// Of how many places it is known that a frame was broken there.
     pub(crate) fn broken(&self) -> usize {
-        self.hands().broken.len()
+        self.broken_places().len()
     }
 
     /// The one that was looked at longest ago.
     pub(crate) fn take_broken(&self) -> Option<(usize, Broken)> {
-        self.hands().broken.pop_front()
+        self.broken_places().pop_front()
     }
 
     /// It is to be looked at again.
     pub(crate) fn put_broken(&self, address: usize, broken: Broken) {
-        let mut hands = self.hands();
+        let mut places = self.broken_places();
         // It may have been broken again meanwhile.
-        hands.broken.retain(|(known, _)| *known != address);
-        if hands.broken.len() < BROKEN_MOST {
-            hands.broken.push_back((address, broken));
+        places.retain(|(known, _)| *known != address);
+        if places.len() < BROKEN_MOST {
+            places.push_back((address, broken));
         }
     }
 }
@@ -244,8 +311,8 @@ mod tests {
 
     #[test]
     fn frames_are_put_ahead_until_so_many_in_a_row_came_in_os_pages() {
-        assert!(!HugePool::new(0).come_whole(), "there are none");
-        let pool = HugePool::new(1);
+        assert!(!HugePool::new([0].into_iter()).come_whole(), "there are none");
+        let pool = HugePool::new([1].into_iter());
         let torn = |frames| (0..frames).for_each(|_| pool.note_came(false));
         torn(TORN_MOST - 1);
         assert!(pool.come_whole());

@@ -48,7 +48,8 @@ impl ManagerBuilder {
     /// Divides the budget among zones, memory of several kinds: adds one of `bytes`, called `name` (up to 16 small letters, digits
     /// and hyphens). The budget is what all zones have together then, whatever else is said of it. Frames are taken from local
     /// zones in turns, in proportion to their sizes, and pages are moved out of the one that is short. The frames of a zone on a
-    /// node are from that node. There are at most [`ZONES_MAX`](crate::zones::ZONES_MAX), and no huge frames with several.
+    /// node are from that node. There are at most [`ZONES_MAX`](crate::zones::ZONES_MAX). With several, huge frames come only with a base
+    /// page of 2 MiB.
     #[must_use]
     pub fn zone(mut self, name: &str, bytes: Bytes, place: Place) -> Self {
         self.config.zones.push(ZoneConfig { name: name.to_owned(), bytes, place });
@@ -129,15 +130,15 @@ impl ManagerBuilder {
     }
     /// The order in which a huge frame that was used before is cleared within a fault. If it is not said the one that suits is
     /// chosen: [`Order::Streaming`], unless clearing into the cache turns out to be quicker here;
-    /// see [`Choice`](pagoda_core::clear::Choice). It matters with a base page of 2 MiB only.
+    /// see [`Choice`](pagoda_core::clear::Choice). Base frames that were used go by it, too, and upwards if it is not said.
     #[must_use]
     pub fn clear_order(mut self, order: Order) -> Self {
         self.policies.clearing.order = Some(order);
         self
     }
     /// How much of one processor may be spent to clear frames before anybody asks for them, and as much again to join base pages to
-    /// huge frames, in percent: 10 if it is not said, 0 for none of both. At most an eighth of the budget and 64 MiB are kept ready in
-    /// huge frames, a sixty-fourth of each zone and 16 MiB in base frames, and nothing before the first fault that asked for one.
+    /// huge frames, in percent: 10 if it is not said, 0 for none of both. Of each zone at most an eighth and 64 MiB are kept ready in
+    /// huge frames, a sixty-fourth and 16 MiB in base frames, and nothing before the first fault that asked for one.
     /// Base frames make the first touches of a program's only running thread shorter, and those beside other running threads longer.
     #[must_use]
     pub fn clear_ahead(mut self, percent: u32) -> Self {

@@ -21,7 +21,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::store::{Handle, Put, PutError, Scratch, Store};
-use crate::table::{Entries, Filler, Span, Table, give, try_take};
+use crate::table::{Entries, Span, Table, give, try_take};
 use crate::zone::BATCH_ORDER;
 
 /// Entries that one step looks at, at most, while it holds the gate: about 100 µs of loads from cold memory.
@@ -284,9 +284,7 @@ impl Engine {
                 // Parts of pages go one by one, with the gate open in between: each part is a trip of its own.
                 let all = Granules::range(0, (entry_bytes / 4096) as u32);
                 // Nor into another place of 2 MiB where the kernel may have joined what is there.
-                let ends = |end: usize| {
-                    span.filler() == Filler::EngineHuge && page_end(end - 1).is_multiple_of(HUGE_FRAME)
-                };
+                let ends = |end: usize| span.may_be_joined() && page_end(end - 1).is_multiple_of(HUGE_FRAME);
                 while word.resident() == all
                     && !word.is_huge()
                     && !ends(end)

@@ -13,7 +13,7 @@ mod span;
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use pagoda_core::page::BasePage;
@@ -153,8 +153,7 @@ impl Table {
         let skipped = range.start() % self.entry_bytes;
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
         let entries = EntryArray::new(needed, Weak::new(), Some(density))?;
-        let (origin, movable) = (range.start() - skipped, AtomicBool::new(true));
-        let span = Span { range, origin, entries, filler, movable };
+        let span = Span::new(range, range.start() - skipped, entries, filler);
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }
 
@@ -162,8 +161,7 @@ impl Table {
     pub(crate) fn insert_file(&mut self, range: PageRange, file: Weak<PageFile>) {
         let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), file, None)
             .unwrap_or_else(|| no_entries(range, self.entry_bytes));
-        let movable = AtomicBool::new(true);
-        let span = Span { range, origin: range.start(), entries, filler: Filler::File, movable };
+        let span = Span::new(range, range.start(), entries, Filler::File);
         self.spans.insert(range.start(), span);
     }
 
@@ -177,7 +175,7 @@ impl Table {
         let origin = range.start().wrapping_sub(skipped);
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
         let entries = EntryArray::new(needed + room, Weak::new(), None)?;
-        let span = Span { range, origin, entries, filler, movable: AtomicBool::new(true) };
+        let span = Span::new(range, origin, entries, filler);
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }
 
@@ -189,13 +187,7 @@ impl Table {
             let Some(within) = span.range.intersection(range) else { break };
             let key = span.range.start();
             let span = self.spans.remove(&key).expect("just found");
-            let part = |range| Span {
-                range,
-                origin: span.origin,
-                entries: Arc::clone(&span.entries),
-                filler: span.filler,
-                movable: AtomicBool::new(span.movable.load(Ordering::Relaxed)),
-            };
+            let part = |range| span.part(range);
             for kept in [(span.range.start(), within.start()), (within.end(), span.range.end())] {
                 if let Some(kept) = PageRange::new(kept.0, kept.1) {
                     self.spans.insert(kept.start(), part(kept));

@@ -1,7 +1,9 @@
 //! Base frames that are got ready: nobody sees what another had, and nothing is cleared twice.
 
 use pagoda_core::budget;
-use pagoda_core::page::{BasePage, HUGE_FRAME as HUGE};
+use pagoda_core::clear::Order;
+use pagoda_core::entry::Granules;
+use pagoda_core::page::{BasePage, HUGE_FRAME as HUGE, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
@@ -41,8 +43,13 @@ fn expect_zeroes(region: &Region, base: usize, owner: usize) {
 #[test]
 fn no_owner_sees_what_another_had_in_base_frames() {
     const OWNERS: usize = 8;
-    for (base, zones) in BasePage::ALL.into_iter().map(|base| (base, 1)).chain([(BasePage::K64, 2)]) {
-        let Some(builder) = builder(zones) else { return };
+    let of_one_zone = BasePage::ALL.into_iter().map(|base| (base, 1, None));
+    let by_order = Order::ALL.into_iter().map(|order| (BasePage::K64, 2, Some(order)));
+    for (base, zones, order) in of_one_zone.chain(by_order).chain([(BasePage::K64, 2, None)]) {
+        let Some(mut builder) = builder(zones) else { return };
+        if let Some(order) = order {
+            builder = builder.clear_order(order);
+        }
         let manager = builder.base_page(base).build().expect("a manager");
         let engine = manager.engine();
         let entry = engine.entry_bytes();
@@ -137,4 +144,61 @@ fn what_a_part_of_a_page_takes_of_a_frame_is_not_in_the_frame_any_more() {
     let discarded = (pages << 12) as u64;
     assert_eq!(stats.resident_bytes + stats.ready_bytes, stats.kernel_zeroed_bytes - discarded, "{stats:?}");
     assert!(stats.ready_bytes <= 64 << 10, "{stats:?}");
+}
+
+#[test]
+fn of_a_part_of_a_frame_only_what_is_wanted_and_there_is_cleared() {
+    for zones in [1, 2] {
+        let Some(builder) = builder(zones) else { return };
+        let manager = builder.base_page(BasePage::K64).build().expect("a manager");
+        let engine = manager.engine();
+        // Somebody left these OS pages of a frame; of the others there is none.
+        let left = Granules::range(2, 6).or(Granules::range(9, 10));
+        let mut slot = engine.zones.take_empty(&engine.space, 0).expect("an empty slot");
+        for (from, to) in left.runs() {
+            engine.space.bytes_mut(&mut slot)[from as usize * OS_PAGE..to as usize * OS_PAGE].fill(0xee);
+        }
+        let index = slot.index();
+        engine.ledger.took(5 * OS_PAGE as i64);
+        engine.zones.put_pieces(&engine.space, slot, left);
+        let wanted = Granules::range(4, 8);
+        let (slot, there) = engine.zeroed_frame(wanted, 7).expect("a part of a frame is ready");
+        assert_eq!((slot.index(), there), (index, left.or(wanted)));
+        assert_eq!(engine.space.pages_of(&slot), there, "no more of it is taken from the kernel");
+        let pages: Vec<bool> =
+            engine.space.bytes(&slot).chunks(OS_PAGE).map(|page| page == [0; OS_PAGE]).collect();
+        assert!(pages[4..8].iter().all(|is_zero| *is_zero) && !pages[2] && !pages[3] && !pages[9]);
+        let page = OS_PAGE as u64;
+        let stats = manager.stats();
+        assert_eq!(
+            (stats.cleared_in_fault_bytes, stats.kernel_zeroed_bytes),
+            (2 * page, 2 * page),
+            "{stats:?}"
+        );
+        assert_eq!(stats.cleared_twice_bytes, 0);
+        engine.zones.put_pieces(&engine.space, slot, there);
+    }
+}
+
+#[test]
+fn what_the_kernel_cleared_for_a_part_of_a_page_is_not_cleared_again() {
+    // With several zones each first touch takes a frame of one, also of what was discarded of a page.
+    let Some(builder) = builder(2) else { return };
+    let manager = builder.base_page(BasePage::K64).build().expect("a manager");
+    let region = region(&manager, 4 << 20);
+    let pages = region.len() >> 16;
+    region.write_words(0, &vec![1; region.len()]);
+    for page in 0..pages {
+        // Two parts, one after the other.
+        for at in [3, 9] {
+            let at = (page << 16) + at * OS_PAGE;
+            region.discard(at, OS_PAGE).expect("discarded");
+            region.write_words(at, &[1; 8]);
+        }
+    }
+    until("all of it is counted", || manager.stats().resident_bytes >= region.len() as u64);
+    let stats = manager.stats();
+    assert_eq!(stats.kernel_zeroed_bytes, (region.len() + 2 * pages * OS_PAGE) as u64, "{stats:?}");
+    assert_eq!((stats.cleared_in_fault_bytes, stats.cleared_twice_bytes), (0, 0), "{stats:?}");
+    assert_eq!(stats.ready_bytes, 0, "no more is taken than is wanted: {stats:?}");
 }

@@ -39,10 +39,26 @@ impl Hands {
 pub(crate) enum Holds {
     /// Zeroes.
     Zeroes,
-    /// What somebody had; of so many bytes there is no frame.
-    Used { lacks_bytes: u64 },
+    /// What somebody had, in these OS pages. There is no frame of the others.
+    Used { there: Granules },
     /// Nothing: the slot has no frame yet.
     Nothing,
+}
+
+impl Holds {
+    /// Which OS pages of a slot have a frame, if `all` are all of them.
+    pub(crate) fn there(self, all: Granules) -> Granules {
+        match self {
+            Self::Zeroes => all,
+            Self::Used { there } => there,
+            Self::Nothing => Granules::NONE,
+        }
+    }
+}
+
+/// All OS pages of a slot.
+pub(crate) fn all_of_slot(space: &Space) -> Granules {
+    Granules::range(0, (space.slot_bytes() / OS_PAGE) as u32)
 }
 
 /// A slot of which only some OS pages hold a frame that is ready: granules that were evicted alone, to be handed out
@@ -112,11 +128,10 @@ impl Zone {
         self.take_part_ready(space).map(|(slot, _)| slot)
     }
 
-    /// A part of a frame, to be used as a whole one, and the bytes that it lacks: they come from the kernel when it is written.
-    pub(crate) fn take_part_ready(&self, space: &Space) -> Option<(Slot, u64)> {
+    /// A part of a frame, and what of it is there: the rest comes from the kernel when it is written.
+    pub(crate) fn take_part_ready(&self, space: &Space) -> Option<(Slot, Granules)> {
         let Pieces { slot, frames } = self.take_pieces(space, false)?;
-        let lacks_bytes = space.slot_bytes() as u64 - u64::from(frames.count()) * OS_PAGE as u64;
-        Some((space.claim_slot(slot), lacks_bytes))
+        Some((space.claim_slot(slot), frames))
     }
 
     /// Writes one OS page of `content` to fresh memory in an empty slot, and lets `place` move it into a region. None if there is no
@@ -145,7 +160,8 @@ impl Zone {
     pub(crate) fn take_for_zeroes(&self, space: &Space) -> Option<(Slot, Holds)> {
         let mut hands = self.hands();
         let zeroed = hands.zeroed.pop().map(|index| (index, Holds::Zeroes));
-        let (index, holds) = zeroed.or_else(|| Some((hands.ready.pop()?, Holds::Used { lacks_bytes: 0 })))?;
+        let (index, holds) =
+            zeroed.or_else(|| Some((hands.ready.pop()?, Holds::Used { there: all_of_slot(space) })))?;
         drop(hands);
         self.ready.fetch_sub(1, Ordering::Relaxed);
         Some((space.claim_slot(index), holds))
@@ -225,7 +241,7 @@ impl Zone {
         }
         let slot = if may_open { hands.take_whole()? } else { return None };
         self.ready.fetch_sub(1, Ordering::Relaxed);
-        Some(Pieces { slot, frames: Granules::range(0, (space.slot_bytes() / OS_PAGE) as u32) })
+        Some(Pieces { slot, frames: all_of_slot(space) })
     }
 
     /// All parts of frames, in the order of their slots, and their bytes; None as long as there are few.
@@ -246,7 +262,7 @@ impl Zone {
         if frames.is_empty() {
             return self.put_empty(space, slot);
         }
-        if frames == Granules::range(0, (space.slot_bytes() / OS_PAGE) as u32) {
+        if frames == all_of_slot(space) {
             return self.put_ready(space, slot);
         }
         let slot = space.release_slot(slot);

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::clear::Order;
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
-use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::testing::area::{Area, Rights};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
+use support::huge::{PAGES, expect, expect_zero, huge_bytes, region, write};
 use support::settled;
 
 fn builder(budget: Bytes) -> Option<ManagerBuilder> {
@@ -21,50 +21,6 @@ fn builder(budget: Bytes) -> Option<ManagerBuilder> {
     }
     Some(Manager::builder().budget(budget).base_page(BasePage::M2).user_mode_only(true).clear_ahead(0))
 }
-
-/// How much of a region is mapped by huge pages.
-fn huge_bytes(region: &Region) -> usize {
-    let start = region.as_ptr().addr();
-    let mut scanner = PagemapScanner::new().expect("pagemap");
-    scanner.huge_bytes(start, start + region.len()).expect("PAGEMAP_SCAN")
-}
-
-fn region(manager: &Manager, frames: usize) -> Region {
-    manager.region(Bytes::new((frames * HUGE_FRAME) as u64)).create().expect("a region")
-}
-
-/// The content of an OS page: a quarter of it random, so that it compresses, and never zero.
-fn page(seed: usize, page: usize) -> [u8; OS_PAGE] {
-    let mut state = (seed as u64) << 32 | page as u64 | 1 << 63;
-    std::array::from_fn(|i| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        if i < OS_PAGE / 4 { (state >> 33) as u8 | 1 } else { page as u8 | 1 }
-    })
-}
-
-fn write(region: &mut Region, seed: usize, pages: impl Iterator<Item = usize>) {
-    for at in pages {
-        region.write_at(at * OS_PAGE, &page(seed, at));
-    }
-}
-
-fn expect(region: &Region, seed: usize, pages: impl Iterator<Item = usize>) {
-    let mut is = [0; OS_PAGE];
-    for at in pages {
-        region.read_at(at * OS_PAGE, &mut is);
-        assert!(is == page(seed, at), "page {at} of {seed}");
-    }
-}
-
-fn expect_zero(region: &Region, pages: impl Iterator<Item = usize>) {
-    let mut is = [1; OS_PAGE];
-    for at in pages {
-        region.read_at(at * OS_PAGE, &mut is);
-        assert!(is.iter().all(|&byte| byte == 0), "page {at}");
-    }
-}
-
-const PAGES: usize = HUGE_FRAME / OS_PAGE;
 
 /// Pages all of it out: what whoever served the last fault still has, and has not counted yet, goes at the next try.
 fn page_out_all(manager: &Manager, region: &Region) {

@@ -364,3 +364,19 @@ fn frames_that_were_not_given_do_not_come_back() {
 fn a_zone_without_a_batch_is_refused() {
     let _ = Zones::new(ZonePolicy::Fair, &[zone(9, 1, 0)], &[]);
 }
+
+#[test]
+fn zones_give_huge_frames_by_their_sizes_however_short_their_turns_in_base_frames_are() {
+    let mib = Bytes::mib;
+    let zone = |size| Zone::of_huge_frames(mib(size), mib(size), mib(24));
+    let mut zones = Zones::new(ZonePolicy::Fair, &[zone(24), zone(72)], &[]);
+    for _ in 0..32 {
+        zones.allocate(1).expect("room");
+    }
+    assert_eq!(zones.counters().allocated_frames, [8, 24]);
+    // One that has less than a frame to spare gives none.
+    let ids: Vec<ZoneId> = zones.ids().collect();
+    zones.observe(ids[0], &Zone::of_huge_frames(Bytes::new((2 << 20) - 1), mib(24), mib(24)));
+    let given = (0..16).filter(|_| zones.allocate(1).is_ok_and(|grant| grant.zone == ids[1])).count();
+    assert_eq!(given, 12, "of 36");
+}

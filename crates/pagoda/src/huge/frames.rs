@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagoda_core::clear::{Choice, FrameSize, Order, Target};
 use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::size::Bytes;
 use pagoda_linux::huge_arena::{GivenBack, HugeSlot};
 use pagoda_linux::thread::{now_ns, yield_now};
 
@@ -47,25 +48,34 @@ impl Clears {
 }
 
 impl Engine {
-    /// A frame of zeroes: one that is ready, one that was used and is cleared now, or one from the kernel.
+    /// A frame of zeroes, of the zone whose turn it is: one that is ready, one that was used and is cleared now, or one from the kernel.
     pub(super) fn cleared_frame(&self, address: usize) -> Cleared {
         self.huge.note_asked();
-        if let Some(slot) = self.ready_frame() {
+        let Some(zone) = self.zone_for_huge() else { return Cleared::Nothing };
+        let cleared = self.cleared_frame_of(zone, address);
+        if let Cleared::Frame(_) = cleared {
+            self.gave_huge(zone);
+        }
+        cleared
+    }
+
+    fn cleared_frame_of(&self, zone: usize, address: usize) -> Cleared {
+        if let Some(slot) = self.ready_frame(zone) {
             self.counters.add(Counter::TakenClearedBytes, HUGE_FRAME as u64);
             return Cleared::Frame(slot);
         }
-        match self.huge.take_used(&self.space) {
+        match self.huge.take_used(&self.space, zone) {
             Some((slot, begun)) => {
                 self.clear_in_fault(slot, begun, Target::of_address(address, FrameSize::HUGE).1)
             }
-            None => self.frame_from_kernel().map_or(Cleared::Nothing, Cleared::Frame),
+            None => self.frame_from_kernel(zone).map_or(Cleared::Nothing, Cleared::Frame),
         }
     }
 
-    /// A frame of zeroes that is ready. Wakes who clears ahead when there are few.
-    pub(super) fn ready_frame(&self) -> Option<HugeSlot> {
-        let slot = self.huge.take_zeroed(&self.space)?;
-        if self.huge.is_low() {
+    /// A frame of zeroes of a zone that is ready. Wakes who clears ahead when there are few.
+    pub(super) fn ready_frame(&self, zone: usize) -> Option<HugeSlot> {
+        let slot = self.huge.take_zeroed(&self.space, zone)?;
+        if self.huge.is_low(zone) {
             self.clear_bell.ring();
         }
         Some(slot)
@@ -107,12 +117,13 @@ impl Engine {
             && !self.clears.gives_way.swap(true, Ordering::Relaxed)
     }
 
-    /// A fresh frame, which the kernel has cleared.
-    pub(crate) fn frame_from_kernel(&self) -> Option<HugeSlot> {
-        if self.ledger.room_bytes() < HUGE_FRAME as u64 {
+    /// A fresh frame of a zone, which the kernel has cleared.
+    pub(crate) fn frame_from_kernel(&self, zone: usize) -> Option<HugeSlot> {
+        let (room, _) = self.zone_room_and_high(zone);
+        if room < Bytes::new(HUGE_FRAME as u64) {
             return None;
         }
-        let mut slot = self.huge.take_empty(&self.space)?;
+        let mut slot = self.huge.take_empty(&self.space, zone)?;
         // The ledger first: another thread may want the same room.
         self.ledger.took(HUGE_FRAME as i64);
         if self.space.populate_huge(&mut slot).is_err() {
@@ -152,10 +163,16 @@ impl Engine {
         true
     }
 
-    /// Gives a huge frame that is ready back to the kernel, so that base pages find room. False if there is none that can go.
+    /// Gives a huge frame that is ready back to the kernel, of the zone that has most of them, so that base pages find room. False if there
+    /// is none that can go.
     pub(crate) fn give_back_a_huge_frame(&self) -> bool {
-        let used = self.huge.take_used(&self.space).map(|(slot, _)| slot);
-        let ready = used.or_else(|| self.huge.take_zeroed(&self.space));
+        self.give_back_a_huge_frame_of(self.huge.fullest())
+    }
+
+    /// The same, of this zone.
+    pub(crate) fn give_back_a_huge_frame_of(&self, zone: usize) -> bool {
+        let used = self.huge.take_used(&self.space, zone).map(|(slot, _)| slot);
+        let ready = used.or_else(|| self.huge.take_zeroed(&self.space, zone));
         ready.is_some_and(|slot| self.give_frame_back(slot, HUGE_FRAME))
     }
 }
@@ -180,7 +197,7 @@ mod tests {
         let engine = manager.engine();
         engine.huge.note_asked();
         while engine.clear_one_ahead() {}
-        let most = engine.huge.most();
+        let most = engine.huge.most(0);
         let taken: Vec<_> = (0..most)
             .map(|_| {
                 let Cleared::Frame(slot) = engine.cleared_frame(0) else { panic!("they are ready") };

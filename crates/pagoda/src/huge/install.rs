@@ -6,13 +6,13 @@
 
 use std::ops::Range;
 
-use pagoda_core::entry::{Granules, Word};
-use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_core::entry::Word;
+use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::huge_arena::{HugeMove, HugeSlot};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::uffd::Stop;
 
-use super::{Block, ENTRIES, ENTRY};
+use super::{Block, ENTRIES};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::table::{Filler, Span, Table};
@@ -50,22 +50,19 @@ impl Engine {
             self.put_unused(slot);
             return if is_deferred { HugePlaced::Again } else { HugePlaced::No };
         };
+        let zone = self.huge.zone_of(&slot);
         let moved = self.space.fill_huge(place, &slot);
         let here = match moved {
             HugeMove::Done => HUGE_FRAME,
             HugeMove::Part(bytes, _) => bytes,
             HugeMove::Nothing(_) => 0,
         };
-        self.ledger.resident(here as i64);
+        let words = self.huge_came_in(Word::EMPTY, here, zone);
         let huge = here == HUGE_FRAME && self.is_one_huge_page(place);
         if here > 0 && !huge {
             self.note_torn(block);
         }
-        let words: [Word; ENTRIES] = std::array::from_fn(|i| {
-            let pages = here.saturating_sub(i * ENTRY).min(ENTRY) / OS_PAGE;
-            Word::EMPTY.with_resident(Granules::range(0, pages as u32)).with_huge(huge)
-        });
-        block.give(span, &words);
+        block.give(span, &words.map(|word| word.with_huge(huge)));
         drop(table);
         match moved {
             HugeMove::Done => {
@@ -112,18 +109,21 @@ impl Engine {
     /// A frame that is zero but for `part`, which holds anything.
     fn frame_for_content(&self, part: &Range<usize>) -> Option<HugeSlot> {
         self.huge.note_asked();
-        if let Some((mut slot, _)) = self.huge.take_used(&self.space) {
+        let zone = self.zone_for_huge()?;
+        let used = self.huge.take_used(&self.space, zone).map(|(mut slot, _)| {
             let bytes = self.space.huge_bytes_mut(&mut slot);
             bytes[..part.start].fill(0);
             bytes[part.end..].fill(0);
-            return Some(slot);
-        }
-        self.ready_frame().or_else(|| self.frame_from_kernel())
+            slot
+        });
+        let slot = used.or_else(|| self.ready_frame(zone)).or_else(|| self.frame_from_kernel(zone))?;
+        self.gave_huge(zone);
+        Some(slot)
     }
 
     /// A frame that was filled and did not get to its place.
     fn put_unused(&self, slot: HugeSlot) {
-        if self.huge.may_keep_used() {
+        if self.huge.may_keep_used(self.huge.zone_of(&slot)) {
             self.huge.put_used(&self.space, slot);
         } else {
             self.give_frame_back(slot, HUGE_FRAME);

@@ -13,7 +13,7 @@ use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{now_ns, yield_now};
 use pagoda_linux::uffd::Stop;
 
-use super::{ALL, Block, ENTRIES, ENTRY, is_marked, is_whole};
+use super::{ALL, Block, ENTRIES, ENTRY, granules_within, is_whole, marked};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
@@ -37,8 +37,7 @@ pub(super) struct MovedOut {
 impl MovedOut {
     /// The granules of entry `i` that are in the slot alone.
     fn granules_out(&self, i: usize) -> Granules {
-        let bytes = self.bytes.saturating_sub(i * ENTRY).min(ENTRY);
-        Granules::range(0, (bytes / OS_PAGE) as u32).without(self.back[i])
+        granules_within(self.bytes, i).without(self.back[i])
     }
 
     fn entry(&self, i: usize) -> &AtomicU64 {
@@ -75,6 +74,9 @@ impl Engine {
             Ok(out) => out,
             Err(step) => return step,
         };
+        for (i, word) in out.words.iter().enumerate() {
+            self.count_evicted(word.zone(), u64::from(out.granules_out(i).count()) * OS_PAGE as u64);
+        }
         let may_fill = self.ledger.room_bytes() >= HUGE_FRAME as u64;
         let late = if may_fill { self.put_back_around(&mut out, part) } else { Vec::new() };
         drop(table);
@@ -94,7 +96,8 @@ impl Engine {
             if at.intersection(part).is_some() || out.granules_out(i) != ALL {
                 continue;
             }
-            if !late.is_empty() {
+            // Of several zones each frame begins in a slot, and none with what the kernel puts here: it comes back like what the kernel refuses.
+            if !late.is_empty() || self.zones.are_several() {
                 late.push(at.start());
                 continue;
             }
@@ -156,7 +159,7 @@ impl Engine {
             }
         }
         self.huge.note_broken(out.block.range.start());
-        if out.bytes == HUGE_FRAME && self.huge.may_keep_used() {
+        if out.bytes == HUGE_FRAME && self.huge.may_keep_used(self.huge.zone_of(&out.slot)) {
             self.huge.put_used(&self.space, out.slot);
         } else {
             // What the kernel took apart is no huge frame any more.
@@ -183,13 +186,13 @@ impl Engine {
         };
         let gone = out.granules_out(i);
         let bytes = self.space.bytes_mut(&mut slot);
-        // A frame that is ready may hold what somebody had.
-        bytes.fill(0);
-        for (from, to) in gone.runs() {
-            let run = from as usize * OS_PAGE..to as usize * OS_PAGE;
+        let bytes_in = |(from, to): (u32, u32)| from as usize * OS_PAGE..to as usize * OS_PAGE;
+        for run in gone.runs().map(bytes_in) {
             bytes[run.clone()].copy_from_slice(&piece[run]);
         }
-        let word = Word::EMPTY.with_resident(ALL.without(gone));
+        // A frame that is ready may hold what somebody had.
+        ALL.without(gone).runs().for_each(|run| bytes[bytes_in(run)].fill(0));
+        let word = Word::EMPTY.with_resident(ALL.without(gone)).with_zone(out.words[i].zone());
         self.publish_staged(&out.entries, out.block.first + i, word, slot);
     }
 
@@ -198,8 +201,9 @@ impl Engine {
         let span = table.find(address).ok_or(Step::Looking)?;
         let block = Block::around(table, span, address).ok_or(Step::Looking)?;
         let words = block.take(span, is_whole).ok_or(Step::Looking)?;
+        let zone = self.zone_of_huge(&words);
         let moving = self.pins.moving();
-        let slot = (!moving.overlaps(block.range)).then(|| self.huge.take_empty(&self.space)).flatten();
+        let slot = (!moving.overlaps(block.range)).then(|| self.huge.take_empty(&self.space, zone)).flatten();
         let Some(slot) = slot else {
             block.give(span, &words.map(|word| word.with_warmth(3)));
             return Err(Step::Looking);
@@ -233,6 +237,14 @@ impl Engine {
             }
         };
         self.ledger.resident(-(bytes as i64));
+        if self.zones.are_several() {
+            for (i, word) in words.iter().enumerate() {
+                self.zones.in_regions(
+                    word.zone(),
+                    -(i64::from(granules_within(bytes, i).count()) * OS_PAGE as i64),
+                );
+            }
+        }
         self.counters.add(Counter::HugeMovedOut, u64::from(bytes == HUGE_FRAME));
         let back = [Granules::NONE; ENTRIES];
         Ok(MovedOut { entries: Arc::clone(span.entries()), block, words, slot, bytes, back })
@@ -257,10 +269,10 @@ impl Engine {
     /// Keeps huge frames of `range`, which nobody needs any more, for others: as many as may be ready.
     pub(crate) fn keep_huge_frames(&self, range: PageRange) {
         let mut at = range.start().next_multiple_of(HUGE_FRAME);
-        while at < range.end() && self.huge.is_on() && self.huge.may_keep_used() {
+        while at < range.end() && self.huge.may_keep_any_used() {
             let table = self.gate_shared();
             if table.order.deferred() == 0
-                && is_marked(&table, at)
+                && marked(&table, at).is_some_and(|word| self.huge.may_keep_used(word.zone()))
                 && let Ok(out) = self.move_huge_out(&table, at)
             {
                 for (i, word) in out.words.into_iter().enumerate() {

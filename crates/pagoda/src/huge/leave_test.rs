@@ -11,8 +11,9 @@ use pagoda_linux::uffd::Message;
 use rustix::process::Pid;
 
 use super::*;
-use crate::Manager;
 use crate::store::page_of;
+use crate::zones::Place;
+use crate::{Manager, ManagerBuilder};
 
 const PAGES: usize = HUGE_FRAME / OS_PAGE;
 
@@ -38,8 +39,15 @@ fn what_went_of_a_frame_that_is_taken_apart_is_out_and_the_rest_stays() {
     if skip_without_moves("frames that are taken apart") {
         return;
     }
-    let builder = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::M2).user_mode_only(true);
-    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let builder = || Manager::builder().base_page(BasePage::M2).user_mode_only(true).clear_ahead(0);
+    let zone = |builder: ManagerBuilder, name| builder.zone(name, Bytes::mib(32), Place::Local);
+    for builder in [builder().budget(Bytes::mib(64)), ["one", "two"].into_iter().fold(builder(), zone)] {
+        take_apart(&builder.build().expect("a manager"));
+    }
+}
+
+/// Has the kernel take a frame apart as it leaves.
+fn take_apart(manager: &Manager) {
     let region = manager.region(Bytes::new(HUGE_FRAME as u64)).create().expect("a region");
     let (engine, address) = (&*manager.engine(), region.as_ptr().addr());
     let write = |pages: std::ops::Range<usize>| {
@@ -73,7 +81,7 @@ fn what_went_of_a_frame_that_is_taken_apart_is_out_and_the_rest_stays() {
         words.is_some()
     });
     let words = words.expect("taken");
-    let slot = engine.huge.take_empty(&engine.space).expect("an empty slot");
+    let slot = engine.huge.take_empty(&engine.space, 0).expect("an empty slot");
     let moved = engine.space.evict_huge(block.range, &slot);
     assert!(matches!(moved, HugeMove::Part(bytes, _) if bytes == GOES * OS_PAGE), "{moved:?}");
     let out = engine.settle_huge_move(span, block, words, slot, moved).expect("a part is out");
@@ -88,6 +96,11 @@ fn what_went_of_a_frame_that_is_taken_apart_is_out_and_the_rest_stays() {
         (ENTRY as u64, (ENTRIES + 18) as u64),
         "all of it, then what went"
     );
+    let zones = manager.zones();
+    let held: u64 = zones.iter().map(|(_, zone)| zone.held.get()).sum();
+    if !zones.is_empty() {
+        assert_eq!(held, stats.resident_bytes + stats.staged_bytes + stats.ready_bytes);
+    }
     read();
     drop(child);
     // It is whole again, and can leave.

@@ -12,7 +12,7 @@ use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::rebuild::{Seen, Verdict};
 use pagoda_linux::thread::now_ns;
 
-use super::{Block, is_whole};
+use super::{Block, ENTRIES, is_whole};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::table::Filler;
@@ -68,13 +68,15 @@ impl Engine {
     /// What is there of a huge frame that was broken.
     fn see(&self, address: usize) -> Seen {
         let table = self.gate_shared();
-        let span = table.find(address).filter(|span| span.filler() == Filler::EngineHuge);
+        let span = table.find(address).filter(|span| may_be_huge(span.filler()));
         let Some(span) = span else { return Seen::Gone };
         let Some(block) = Block::around(&table, span, address) else { return Seen::Gone };
-        let words = || block.indices().map(|at| Word::from_bits(span.entry(at).load(Ordering::Acquire)));
-        if words().all(|word| word == Word::EMPTY) || words().all(Word::is_huge) {
+        let word = |i| Word::from_bits(span.entry(block.first + i).load(Ordering::Acquire));
+        let words: [Word; ENTRIES] = std::array::from_fn(word);
+        let all = |is: fn(Word) -> bool| words.into_iter().all(is);
+        if all(|word| word == Word::EMPTY) || all(Word::is_huge) {
             Seen::Gone
-        } else if words().all(|word| is_whole(word) && !word.is_busy()) {
+        } else if all(|word| is_whole(word) && !word.is_busy()) && self.has_room_to_be_huge(&words) {
             Seen::All
         } else {
             Seen::Part
@@ -85,23 +87,41 @@ impl Engine {
     fn join_huge(&self, address: usize) -> bool {
         let table = self.gate_shared();
         // While an event waits nothing is changed; and for a moment it is there twice, so that a ready frame goes if there is no room.
-        if self.is_released() || table.order.deferred() > 0 || !self.has_room_to_join() {
+        let waits = table.order.deferred() > 0 || !self.space.is_quiet();
+        if self.is_released() || waits || !self.has_room_to_join() {
             return false;
         }
         let Some(span) = table.find(address) else { return false };
         let Some(block) = Block::around(&table, span, address) else { return false };
         let Some(words) = block.take(span, is_whole) else { return false };
         self.ledger.took(HUGE_FRAME as i64);
-        let joined = self.space.join_huge(block.range).is_ok();
+        if span.filler() == Filler::EngineHuge {
+            let _ = self.space.join_huge(block.range);
+        } else {
+            let might = span.set_may_be_joined(true);
+            let (_, is_small) = self.space.join_small(block.range);
+            span.set_may_be_joined(might || !is_small);
+        }
         self.ledger.took(-(HUGE_FRAME as i64));
-        let huge = joined && self.is_one_huge_page(block.range);
-        block.give(span, &words.map(|word| word.with_huge(huge)));
+        // Whoever has joined it.
+        let huge = self.is_one_huge_page(block.range);
+        if huge {
+            let zone = self.became_huge(&words);
+            block.give(span, &words.map(|word| word.with_zone(zone).with_huge(true)));
+        } else {
+            block.give(span, &words.map(|word| word.with_huge(false)));
+        }
         huge
     }
 
     fn has_room_to_join(&self) -> bool {
         self.ledger.room_bytes() >= HUGE_FRAME as u64 || self.give_back_a_huge_frame()
     }
+}
+
+/// Whether frames come there whole. Where only streams get them the kernel keeps pages small, but for the moment of joining some.
+fn may_be_huge(filler: Filler) -> bool {
+    matches!(filler, Filler::EngineHuge | Filler::EngineOnwards)
 }
 
 #[cfg(test)]

@@ -110,6 +110,92 @@ fn frames_that_were_broken_are_joined_once_they_are_back_and_leave_whole_again()
 }
 
 #[test]
+fn frames_that_came_ahead_of_a_stream_are_joined_too_and_the_kernel_joins_nothing_else_there() {
+    const PLACES: usize = 24;
+    if skip_without_moves("rebuilding huge frames") {
+        return;
+    }
+    let builder = Manager::builder().budget(Bytes::mib(160)).user_mode_only(true);
+    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let region = manager.region(Bytes::new((PLACES * HUGE_FRAME) as u64)).create().expect("a region");
+    write(&region, 0..PLACES * PAGES);
+    let came = huge_bytes(&region) / HUGE_FRAME;
+    assert!(came >= PLACES / 2, "{came} of {PLACES} came whole: {:?}", manager.stats());
+    for turn in 1..=2 {
+        until("all of it is out", || {
+            region.page_out(0, region.len()).expect("room");
+            manager.stats().resident_bytes == 0
+        });
+        expect(&region, 0..PLACES * PAGES);
+        assert_eq!(huge_bytes(&region), 0);
+        until("every fault is over", || manager.stats().faults_in_service == 0);
+        rebuild(&manager, came as u64);
+        assert_eq!(huge_bytes(&region), came * HUGE_FRAME, "turn {turn}");
+        expect(&region, 0..PLACES * PAGES);
+    }
+    let engine = manager.engine();
+    let table = engine.gate_shared();
+    let span = table.find(region.as_ptr().addr()).expect("managed");
+    assert!(!span.may_be_joined(), "pages are kept small again");
+    drop(table);
+    assert!(is_kept_small(&region), "all of its mappings are");
+    // A part of one leaves, and a part of another is discarded.
+    region.page_out(3 * ENTRY, region.len() - 6 * ENTRY).expect("room");
+    expect(&region, 0..PLACES * PAGES);
+}
+
+#[test]
+fn what_the_kernel_may_have_joined_unseen_leaves_as_what_it_is() {
+    if skip_without_moves("huge pages that nobody tells of") {
+        return;
+    }
+    let builder = Manager::builder().budget(Bytes::mib(96)).user_mode_only(true);
+    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let region = region(&manager);
+    write(&region, 0..FRAMES * PAGES);
+    until("all of it is out", || {
+        region.page_out(0, region.len()).expect("room");
+        manager.stats().resident_bytes == 0
+    });
+    expect(&region, 0..FRAMES * PAGES);
+    until("every fault is over", || manager.stats().faults_in_service == 0);
+    let (engine, address) = (manager.engine(), region.as_ptr().addr());
+    let table = engine.gate_shared();
+    let span = table.find(address).expect("managed");
+    assert!(!span.set_may_be_joined(true));
+    let block = Block::around(&table, span, address + HUGE_FRAME).expect("a place of a frame");
+    // As by a thread of the kernel's: no entry tells.
+    until("the kernel has a huge page", || engine.space.join_small(block.range).0.is_ok());
+    drop(table);
+    assert_eq!(huge_bytes(&region), HUGE_FRAME);
+    let moved = manager.stats().huge_moved_out;
+    region.page_out(HUGE_FRAME + 3 * ENTRY, 2 * ENTRY).expect("room");
+    assert_eq!((huge_bytes(&region), manager.stats().huge_moved_out), (0, moved + 1), "it went whole");
+    expect(&region, 0..FRAMES * PAGES);
+}
+
+/// Whether the kernel may join no OS pages of a region: each of its mappings has `nh` among its flags.
+fn is_kept_small(region: &Region) -> bool {
+    let (start, end) = (region.as_ptr().addr(), region.as_ptr().addr() + region.len());
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+    let mut is_its = false;
+    let mut flags = Vec::new();
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        if let Some((from, to)) = range
+            && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
+        {
+            is_its = from < end && to > start;
+        } else if let Some(of) = line.strip_prefix("VmFlags:")
+            && is_its
+        {
+            flags.push(of.split_whitespace().any(|flag| flag == "nh"));
+        }
+    }
+    !flags.is_empty() && flags.into_iter().all(|is_small| is_small)
+}
+
+#[test]
 fn what_is_not_a_page_of_its_own_everywhere_is_left_and_asked_for_seldom() {
     let Some(manager) = manager() else { return };
     let region = region(&manager);
@@ -217,9 +303,17 @@ fn beside_writers(region: &Region, first: fn(usize) -> Vec<u8>, mut something: i
 
 #[test]
 fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
+    let Some(in_huge_frames) = manager() else { return };
+    break_and_join(&in_huge_frames);
+    // The same where they come ahead of a stream, and the kernel keeps pages small but for the moment of joining.
+    let in_base_pages = Manager::builder().budget(Bytes::mib(96)).user_mode_only(true).clear_ahead(0);
+    break_and_join(&in_base_pages.build().expect("a manager"));
+}
+
+/// Breaks frames in turns and has them joined, beside writers.
+fn break_and_join(manager: &Manager) {
     const TURNS: usize = 24;
-    let Some(manager) = manager() else { return };
-    let region = region(&manager);
+    let region = region(manager);
     write(&region, 0..FRAMES * PAGES);
     beside_writers(&region, content, || {
         for turn in 0..TURNS {

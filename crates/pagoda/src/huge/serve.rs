@@ -6,13 +6,13 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::budget;
-use pagoda_core::entry::{Granules, Word};
+use pagoda_core::entry::Word;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::huge_arena::HugeMove;
 use pagoda_linux::uffd::Stop;
 
 use super::frames::Cleared;
-use super::{ALL, Block, ENTRIES, ENTRY};
+use super::{Block, ENTRIES};
 use crate::engine::Engine;
 use crate::fault::Served;
 use crate::table::{Filler, Table};
@@ -54,17 +54,18 @@ impl Engine {
             return deferred.then_some(Served::Again);
         };
         let span = table.find(address).expect("it was found just now, within the gate");
+        let zone = self.huge.zone_of(&slot);
         let moved = self.space.fill_huge(block.range, &slot);
-        let word = Word::EMPTY.with_resident(ALL).with_warmth(1);
+        let word = Word::EMPTY.with_warmth(1);
         match moved {
             HugeMove::Done => {
-                self.ledger.resident(HUGE_FRAME as i64);
+                let words = self.huge_came_in(word, HUGE_FRAME, zone);
                 let huge = self.is_one_huge_page(block.range);
                 self.huge.note_came(huge);
                 if !huge {
                     self.note_torn(block);
                 }
-                block.give(span, &[word.with_huge(huge); ENTRIES]);
+                block.give(span, &words.map(|word| word.with_huge(huge)));
                 self.huge.put_empty(&self.space, slot);
                 self.note_use();
                 Some(Served::Done)
@@ -77,12 +78,11 @@ impl Engine {
             // What the kernel took apart is there in small pages; the rest of the frame goes.
             HugeMove::Part(bytes, _) => {
                 self.note_torn(block);
-                self.ledger.resident(bytes as i64);
-                let words: [Word; ENTRIES] = std::array::from_fn(|i| {
-                    let here = bytes.saturating_sub(i * ENTRY).min(ENTRY) / 4096;
-                    if here == 0 { Word::EMPTY } else { word.with_resident(Granules::range(0, here as u32)) }
-                });
-                block.give(span, &words);
+                let words = self.huge_came_in(word, bytes, zone);
+                block.give(
+                    span,
+                    &words.map(|word| if word.resident().is_empty() { Word::EMPTY } else { word }),
+                );
                 drop(table);
                 self.give_frame_back(slot, HUGE_FRAME - bytes);
                 None

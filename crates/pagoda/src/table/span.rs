@@ -73,6 +73,8 @@ pub(crate) struct Span {
     pub(super) filler: Filler,
     /// Whether its mapping allows pages to be moved out, as far as the last look at the maps tells.
     pub(crate) movable: AtomicBool,
+    /// Whether OS pages there may be joined to a huge page that its entries don't tell of, though its filler allows none.
+    pub(super) joined: AtomicBool,
 }
 
 /// One entry seen from one span: where its granules are, and which of them belong to the span.
@@ -103,6 +105,17 @@ impl Page {
 }
 
 impl Span {
+    pub(super) fn new(range: PageRange, origin: usize, entries: Entries, filler: Filler) -> Self {
+        let (movable, joined) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { range, origin, entries, filler, movable, joined }
+    }
+    /// The same where only `range` of it is left.
+    pub(super) fn part(&self, range: PageRange) -> Self {
+        let [movable, joined] =
+            [&self.movable, &self.joined].map(|flag| AtomicBool::new(flag.load(Ordering::Relaxed)));
+        let Self { origin, filler, .. } = *self;
+        Self { range, origin, entries: Arc::clone(&self.entries), filler, movable, joined }
+    }
     pub(crate) fn range(&self) -> PageRange {
         self.range
     }
@@ -111,6 +124,14 @@ impl Span {
     }
     pub(crate) fn filler(&self) -> Filler {
         self.filler
+    }
+    /// Whether there may be huge pages of which no entry tells: the kernel was allowed to join what is there.
+    pub(crate) fn may_be_joined(&self) -> bool {
+        self.filler == Filler::EngineHuge || self.joined.load(Ordering::Acquire)
+    }
+    /// From now on there may be such, or not any more. Returns whether there might before.
+    pub(crate) fn set_may_be_joined(&self, may: bool) -> bool {
+        self.joined.swap(may, Ordering::AcqRel)
     }
     pub(crate) fn entry(&self, index: usize) -> &AtomicU64 {
         &self.entries[index]

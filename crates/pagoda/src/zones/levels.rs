@@ -16,12 +16,12 @@ use crate::error::StopReason;
 
 impl Engine {
     pub(super) fn zone_levels(&self) -> [Level; ZONES_MAX] {
-        let amounts = |part: &Part| {
-            let ready = part.hands.ready_bytes(&self.space) as i64;
+        let amounts = |(zone, part): (usize, &Part)| {
+            let ready = (part.hands.ready_bytes(&self.space) + self.huge.ready_bytes_of(zone)) as i64;
             let used = part.in_regions.load(Ordering::Relaxed) + part.staged.load(Ordering::Relaxed);
             Holding { bytes: part.bytes(), held_bytes: used + ready, ready_bytes: ready }
         };
-        let parts = self.zones.parts.iter().map(amounts);
+        let parts = self.zones.parts.iter().enumerate().map(amounts);
         levels(self.ledger.budget_bytes() as i64, self.ledger.held_bytes() as i64, parts)
     }
 

@@ -12,6 +12,7 @@
 //! With one zone all this is that zone, and costs a test of the number of zones. Nothing here waits or allocates after `new`.
 
 mod config;
+mod huge;
 mod levels;
 mod resize;
 mod stats;
@@ -28,7 +29,7 @@ use pagoda_linux::uffd::Progress;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::zone::{Holds, Zone};
+use crate::zone::{Holds, Zone, all_of_slot};
 
 pub use config::{NAME_BYTES_MAX, Place, ZONES_MAX, ZoneConfig, ZoneError};
 pub use resize::ResizeError;
@@ -70,6 +71,8 @@ pub(crate) struct Zones {
     shrunk: AtomicBool,
     /// None with one zone. An innermost lock, as the zones' own.
     turns: Option<Mutex<turns::Zones>>,
+    /// The same for huge frames, which have turns of their own.
+    huge_turns: Option<Mutex<turns::Zones>>,
     /// Whether any fault wanted a frame of zeroes yet: before that none is got ready.
     asked: AtomicBool,
     /// Tries of the program's faults that have to be made again.
@@ -105,6 +108,7 @@ impl Zones {
             parts: plan.into_iter().zip(lists).map(part).collect(),
             resizing: Mutex::new(()),
             shrunk: AtomicBool::new(false),
+            huge_turns: turns.clone().map(Mutex::new),
             turns: turns.map(Mutex::new),
             asked: AtomicBool::new(false),
             kept_faults: AtomicU64::new(0),
@@ -279,7 +283,14 @@ impl Engine {
         self.ledger.resident(-bytes);
         if self.zones.are_several() {
             self.zones.in_regions(zone, -bytes);
-            self.counters.add(stats::COUNTERS[self.zones.parts[zone].number].evicted, bytes as u64);
+            self.count_evicted(zone, bytes as u64);
+        }
+    }
+
+    /// So much of a zone's frames was moved out of the regions by reclaim.
+    pub(crate) fn count_evicted(&self, zone: usize, bytes: u64) {
+        if self.zones.are_several() {
+            self.counters.add(stats::COUNTERS[self.zones.parts[zone].number].evicted, bytes);
         }
     }
 
@@ -314,12 +325,15 @@ impl Engine {
     /// A frame of the zone whose turn it is, or of the next that has one: ready or fresh, `regardless` of the budget if that is
     /// said. Only with several zones.
     pub(crate) fn frame_of_a_zone(&self, regardless: bool) -> Option<Slot> {
-        let used =
-            |hands: &Zone| Some((hands.take_whole_ready(&self.space)?, Holds::Used { lacks_bytes: 0 }));
-        self.frame_of_zones(regardless, false, used).map(|(slot, _)| slot)
+        let all = all_of_slot(&self.space);
+        let used = |hands: &Zone| Some((hands.take_whole_ready(&self.space)?, Holds::Used { there: all }));
+        let (slot, holds) = self.frame_of_zones(regardless, false, used)?;
+        // All of it is about to be written.
+        self.ledger.took(i64::from(all.without(holds.there(all)).count()) * OS_PAGE as i64);
+        Some(slot)
     }
 
-    /// The same for a page of zeroes, or for a part of one, and what the frame holds.
+    /// The same for a page of zeroes, or for a part of one, and what the frame holds. Who fills what is missing tells the ledger.
     pub(crate) fn frame_of_a_zone_for_zeroes(&self, is_part: bool) -> Option<(Slot, Holds)> {
         self.frame_of_zones(false, is_part, |hands| hands.take_for_zeroes(&self.space))
     }
@@ -340,14 +354,12 @@ impl Engine {
         };
         let fresh = |zone: usize| {
             let slot = self.zones.parts[zone].hands.take_empty(&self.space)?;
-            self.ledger.took(frame_bytes as i64);
             Some(given(zone, slot, Holds::Nothing))
         };
         let part = || {
             order.iter().filter(|_| may_use).find_map(|zone| {
-                let (slot, lacks_bytes) = self.zones.parts[zone].hands.take_part_ready(&self.space)?;
-                self.ledger.took(lacks_bytes as i64);
-                Some(given(zone, slot, Holds::Used { lacks_bytes }))
+                let (slot, there) = self.zones.parts[zone].hands.take_part_ready(&self.space)?;
+                Some(given(zone, slot, Holds::Used { there }))
             })
         };
         if parts_first && let Some(frame) = part() {

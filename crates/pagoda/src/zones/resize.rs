@@ -9,6 +9,7 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
 
@@ -122,7 +123,10 @@ impl Engine {
         if !self.zones.has_shrunk() {
             return;
         }
-        for (zone, bytes) in self.full_zones() {
+        for (zone, mut bytes) in self.full_zones() {
+            while bytes > 0 && self.give_back_a_huge_frame_of(zone) {
+                bytes = bytes.saturating_sub(HUGE_FRAME as u64);
+            }
             let most = bytes.div_ceil(self.entry_bytes() as u64).min(GIVEN_BACK_MOST);
             let hands = self.zones.hands(zone);
             self.give_back((0..most).map_while(|_| hands.take_whole_ready(&self.space)).collect());
@@ -133,6 +137,8 @@ impl Engine {
     pub(crate) fn shrink_zones(&self, scratch: &mut Scratch) -> bool {
         let mut gained = false;
         for _ in 0..STEPS {
+            // What nobody uses goes before what somebody does.
+            self.give_back_of_full_zones();
             // Taken back before anything is asked: a zone that becomes smaller meanwhile says so anew.
             if !self.zones.shrunk.swap(false, Ordering::AcqRel) || self.full_zones().next().is_none() {
                 return false;
@@ -144,7 +150,6 @@ impl Engine {
                 // What is left has to stay for now: it is tried again after a sleep.
                 Step::Again | Step::Exhausted | Step::Full(_) => return false,
             }
-            self.give_back_of_full_zones();
         }
         gained
     }

@@ -1,5 +1,7 @@
 //! What tests of regions share: the shadow by which every page is checked, and the wait for what is counted.
 
+pub mod huge;
+
 use pagoda::counters::Snapshot;
 use pagoda::{Manager, Region};
 use pagoda_linux::testing::random::Random;
