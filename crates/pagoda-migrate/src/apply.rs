@@ -15,6 +15,7 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::zero_scan::is_zero;
 
+use crate::content::Content;
 use crate::destination::{Destination, LateDestination};
 use crate::error::Error;
 use crate::progress::{Count, Progress};
@@ -25,6 +26,17 @@ const PAGE: u64 = OS_PAGE as u64;
 pub(crate) trait Apply: Sync {
     /// They hold this.
     fn content(&self, channel: u16, extent: Extent, content: &[u8]) -> Result<(), Error>;
+    /// They hold what `content` reads, for which there is `room`.
+    fn receive(
+        &self,
+        channel: u16,
+        extent: Extent,
+        content: &mut dyn Content,
+        room: &mut [u8],
+    ) -> Result<(), Error> {
+        content.read(room).and_then(|()| content.check()).map_err(Error::Destination)?;
+        self.content(channel, extent, room)
+    }
     /// The same, as a store had packed it. True if it is kept so.
     fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<bool, Error>;
     /// They are zero. There is `room` for a stripe.
@@ -109,6 +121,28 @@ impl Apply for Unshown<'_> {
         self.destination
             .write_at(extent.offset().get(), &content[..part.as_usize()])
             .map_err(Error::Destination)
+    }
+
+    fn receive(
+        &self,
+        channel: u16,
+        extent: Extent,
+        content: &mut dyn Content,
+        room: &mut [u8],
+    ) -> Result<(), Error> {
+        self.check_not_owed(channel, extent)?;
+        let offset = extent.offset().get();
+        let received = if self.geometry.part_of_image(extent) == extent.len() {
+            self.destination.receive_at(offset, content, room)
+        } else {
+            let part = self.geometry.part_of_image(extent).as_usize();
+            content
+                .read(room)
+                .and_then(|()| content.check())
+                .and_then(|()| self.destination.write_at(offset, &room[..part]))
+        };
+        received.map_err(Error::Destination)?;
+        self.mark(channel, extent).map(drop)
     }
 
     fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<bool, Error> {
