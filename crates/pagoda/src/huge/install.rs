@@ -49,7 +49,9 @@ impl Engine {
         if !self.huge.is_on() || part.len() < least || part.end > HUGE_FRAME || !self.may_place_huge(place) {
             return None;
         }
-        Some(HugeLanding { slot: self.frame_for_content(&part)?, place, part, gone: 0 })
+        let slot = self.frame_for_content(&part)?;
+        self.ledger.receiving(HUGE_FRAME as i64);
+        Some(HugeLanding { slot, place, part, gone: 0 })
     }
 
     /// The bytes of the frame that are to be content; all of them are to be written before it lands.
@@ -98,6 +100,7 @@ impl Engine {
         if moved == HugeMove::Done {
             self.counters.add(Counter::HugeArrived, 1);
             self.huge.put_empty(&self.space, landing.slot);
+            self.ledger.receiving(-(HUGE_FRAME as i64));
             return Ok(());
         }
         landing.gone = here;
@@ -113,6 +116,7 @@ impl Engine {
         } else {
             self.give_frame_back(landing.slot, HUGE_FRAME - landing.gone);
         }
+        self.ledger.receiving(-(HUGE_FRAME as i64));
     }
 
     /// Whether it is worth filling a frame for this place, as far as one sees without taking anything.

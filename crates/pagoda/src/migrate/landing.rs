@@ -98,7 +98,9 @@ impl Engine {
                 && span.entry(*index).load(Ordering::Acquire) == Word::EMPTY.bits()
         };
         let free = span.indices(range, len).take_while(is_free);
-        free.map_while(|_| self.take_whole_ready()).collect()
+        let frames: Vec<_> = free.map_while(|_| self.take_whole_ready()).collect();
+        self.ledger.receiving((frames.len() * len) as i64);
+        frames
     }
 
     /// Moves a frame to the base page that it was `filled` for, or copies what it holds there.
@@ -117,6 +119,7 @@ impl Engine {
         });
         let left = Granules::range((moved / OS_PAGE) as u32, (at.len() / OS_PAGE) as u32);
         self.zones.put_pieces(&self.space, slot, left);
+        self.ledger.receiving(-(at.len() as i64));
         placed
     }
 

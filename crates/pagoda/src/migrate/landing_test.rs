@@ -240,7 +240,9 @@ fn more_than_fits_arrives_within_the_budget() {
             let mut sent = Sent::new(random(HUGE_FRAME, at as u64), Wrong::Nothing);
             destination.receive_at(at as u64, &mut sent, &mut vec![0; HUGE_FRAME]).expect("received");
             let excess = engine.ledger.excess_bytes();
-            assert!(excess <= engine.marks().min.get(), "{base:?}: {excess} beyond the budget at {at}");
+            // Of a huge frame that reclaim is just storing the count knows nothing for a moment.
+            let most = engine.marks().min.get() + HUGE_FRAME as u64;
+            assert!(excess <= most, "{base:?}: {excess} beyond the budget at {at}");
         }
         let huge = manager.stats().huge_arrived;
         assert!((1..32).contains(&huge), "{base:?}: {huge} came whole");
