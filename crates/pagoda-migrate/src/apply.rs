@@ -5,6 +5,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use pagoda_core::migrate::channel::Violation;
 use pagoda_core::migrate::geometry::{Extent, Geometry};
@@ -15,6 +16,7 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::zero_scan::is_zero;
 
+use crate::content::Content;
 use crate::destination::{Destination, LateDestination};
 use crate::error::Error;
 use crate::progress::{Count, Progress};
@@ -25,12 +27,25 @@ const PAGE: u64 = OS_PAGE as u64;
 pub(crate) trait Apply: Sync {
     /// They hold this.
     fn content(&self, channel: u16, extent: Extent, content: &[u8]) -> Result<(), Error>;
+    /// They hold what `content` reads, for which there is `room`.
+    fn receive(
+        &self,
+        channel: u16,
+        extent: Extent,
+        content: &mut dyn Content,
+        room: &mut [u8],
+    ) -> Result<(), Error> {
+        content.read(room).and_then(|()| content.check()).map_err(Error::Destination)?;
+        self.content(channel, extent, room)
+    }
     /// The same, as a store had packed it. True if it is kept so.
     fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<bool, Error>;
     /// They are zero. There is `room` for a stripe.
     fn zero(&self, channel: u16, extent: Extent, room: &mut [u8]) -> Result<(), Error>;
     /// What they hold comes later.
     fn owed(&self, channel: u16, extent: Extent) -> Result<(), Error>;
+    /// All channels share what follows.
+    fn last(&self, channel: u16) -> Result<(), Error>;
 }
 
 /// Applies pages while nobody has the image.
@@ -42,6 +57,17 @@ pub(crate) struct Unshown<'a> {
     pub(crate) zero: ZeroPolicy,
     pub(crate) received: ReceivedMap,
     pub(crate) progress: &'a Progress,
+    pub(crate) ends: OnceLock<Ends>,
+}
+
+/// How all ends: a sender says the one or the other. With both what a page holds and that it is owed could come at once, on two channels,
+/// and who puts it in its place would wait for what nobody brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// With pages that are owed.
+    Owing,
+    /// With a round that all channels share.
+    Sharing,
 }
 
 /// What a channel does not keep to.
@@ -111,6 +137,28 @@ impl Apply for Unshown<'_> {
             .map_err(Error::Destination)
     }
 
+    fn receive(
+        &self,
+        channel: u16,
+        extent: Extent,
+        content: &mut dyn Content,
+        room: &mut [u8],
+    ) -> Result<(), Error> {
+        self.check_not_owed(channel, extent)?;
+        let offset = extent.offset().get();
+        let received = if self.geometry.part_of_image(extent) == extent.len() {
+            self.destination.receive_at(offset, content, room)
+        } else {
+            let part = self.geometry.part_of_image(extent).as_usize();
+            content
+                .read(room)
+                .and_then(|()| content.check())
+                .and_then(|()| self.destination.write_at(offset, &room[..part]))
+        };
+        received.map_err(Error::Destination)?;
+        self.mark(channel, extent).map(drop)
+    }
+
     fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<bool, Error> {
         let part = self.mark(channel, extent)?;
         let offset = extent.offset().get();
@@ -151,12 +199,19 @@ impl Apply for Unshown<'_> {
     fn owed(&self, channel: u16, extent: Extent) -> Result<(), Error> {
         let owes = violation(channel, Violation::Owes);
         let Some((late, owed)) = self.late else { return Err(owes) };
-        if owed.has_any(pages(extent)) {
+        if *self.ends.get_or_init(|| Ends::Owing) != Ends::Owing || owed.has_any(pages(extent)) {
             return Err(owes);
         }
         let bytes = pages(extent).start * PAGE..pages(extent).end * PAGE;
         late.owe(bytes).map_err(Error::Destination)?;
         owed.add(pages(extent));
         Ok(())
+    }
+
+    fn last(&self, channel: u16) -> Result<(), Error> {
+        match self.ends.get_or_init(|| Ends::Sharing) {
+            Ends::Sharing => Ok(()),
+            Ends::Owing => Err(violation(channel, Violation::EarlyLast)),
+        }
     }
 }

@@ -10,6 +10,8 @@ use pagoda_linux::byte_store::{Backing, ByteStore};
 use pagoda_linux::sparse_file;
 use pagoda_linux::unfinished_file::UnfinishedFile;
 
+use crate::content::Content;
+
 /// What receives an image. Between [`prepare`](Self::prepare) and [`finish`](Self::finish) channels write to it at the same
 /// time: each to its own stripes, and in the last round of live memory each to pages of its own. One of a sender that does not keep to
 /// that may end up with either content of a page. One that is dropped before `finish` has returned must show nothing of it.
@@ -25,6 +27,17 @@ pub trait Destination: Send + Sync {
     /// # Errors
     /// If it can't be written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Receives `content`, as much as there is `room` for, at `offset`, within its size. It may be read to where nobody sees it instead
+    /// of to `room`; it is put in its place only once it was checked.
+    ///
+    /// # Errors
+    /// Those of the content, and if it can't be written. Then nothing of it may be there.
+    fn receive_at(&self, offset: u64, content: &mut dyn Content, room: &mut [u8]) -> io::Result<()> {
+        content.read(room)?;
+        content.check()?;
+        self.write_at(offset, room)
+    }
 
     /// Writes one base page at `offset`, which a store elsewhere had packed ([`pagoda_linux::pack`]): it unpacks to `content`.
     /// True if it is kept as packed.

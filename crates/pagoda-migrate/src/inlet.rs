@@ -1,7 +1,7 @@
 //! What arrives on one channel: frames, checked one by one, unpacked and applied to the destination.
 //!
-//! Its memory is two stripes and a small buffer, whatever a frame says; the stripes are huge frames, which fault once. What becomes of a page is [`Apply`]'s to say, above
-//! the codecs. This module must never hand on what its digest does not vouch for.
+//! Its memory is two stripes and a small buffer, whatever a frame says; the stripes are huge frames, which fault once. Content that is read goes where
+//! its destination wants it ([`Arriving`]). What becomes of a page is [`Apply`]'s to say, above the codecs. This module must never hand on what its digest does not vouch for.
 
 use std::io::{BufReader, ErrorKind, Read};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use twox_hash::XxHash3_64;
 use crate::apply::Apply;
 use crate::codec::Unpacker;
 use crate::connection::{Connection, lost};
+use crate::content::{Arriving, Origin};
 use crate::crew::Orders;
 use crate::error::Error;
 use crate::progress::{Count, Progress};
@@ -177,18 +178,12 @@ impl<'a> Inlet<'a> {
             Body::Data { extent, packed_bytes, digest } => {
                 let packed = packed_bytes as usize;
                 self.read_payload(packed)?;
-                let content = &mut self.content[..extent.len().as_usize()];
-                self.unpacker
-                    .unpack(&self.payload[..packed], content)
-                    .ok_or(Error::Damaged { channel: self.channel })?;
-                self.keep(extent, digest)?;
+                let origin = Origin::Packed(&mut self.unpacker, &self.payload[..packed]);
+                receive(self.shared, self.channel, extent, digest, origin, &mut self.content)?;
             }
             Body::Stored { extent, digest } => {
-                std::mem::swap(&mut self.payload, &mut self.content);
-                let read = self.read_payload(extent.len().as_usize());
-                std::mem::swap(&mut self.payload, &mut self.content);
-                read?;
-                self.keep(extent, digest)?;
+                let origin = Origin::Wire(&mut self.input);
+                receive(self.shared, self.channel, extent, digest, origin, &mut self.content)?;
             }
             Body::Packed { extent, packed_bytes, digest } => {
                 self.packed(extent, packed_bytes as usize, digest)?;
@@ -207,8 +202,7 @@ impl<'a> Inlet<'a> {
                 self.shared.progress.add(Count::Owed, u64::from(extent.count()));
                 self.shared.apply.owed(self.channel, extent)?;
             }
-            // Whose pages they are is for `inbound` to say.
-            Body::Last => {}
+            Body::Last => self.shared.apply.last(self.channel)?,
             Body::Sync { round, .. } => return Ok(Passed::Round(round)),
             Body::End { .. } | Body::Commit | Body::Switch => return Ok(Passed::Channel),
         }
@@ -218,16 +212,6 @@ impl<'a> Inlet<'a> {
     fn read_payload(&mut self, len: usize) -> Result<(), Error> {
         let stall = self.shared.stall;
         self.input.read_exact(&mut self.payload[..len]).map_err(|error| lost(self.channel, stall, error))
-    }
-
-    /// Applies the content, if it is what was sent.
-    fn keep(&mut self, extent: Extent, digest: u64) -> Result<(), Error> {
-        let content = &self.content[..extent.len().as_usize()];
-        if XxHash3_64::oneshot(content) != digest {
-            return Err(Error::Damaged { channel: self.channel });
-        }
-        self.shared.progress.add(Count::Data, u64::from(extent.count()));
-        self.shared.apply.content(self.channel, extent, content)
     }
 
     /// Takes a base page as the sender's store had packed it, if it can be unpacked.
@@ -264,6 +248,23 @@ impl Ended {
     pub(crate) fn connection(&mut self) -> &mut Connection {
         self.input.get_mut()
     }
+}
+
+/// Applies content, if it is what was sent. There is `room` for a stripe.
+fn receive(
+    shared: &Shared<'_>,
+    channel: u16,
+    extent: Extent,
+    digest: u64,
+    origin: Origin<'_>,
+    room: &mut [u8],
+) -> Result<(), Error> {
+    let len = extent.len().as_usize();
+    let mut arriving = Arriving::new(origin, len, digest, channel, shared.stall);
+    let received = shared.apply.receive(channel, extent, &mut arriving, &mut room[..len]);
+    arriving.explain(received)?;
+    shared.progress.add(Count::Data, u64::from(extent.count()));
+    Ok(())
 }
 
 /// The next frame that is in its place here.

@@ -19,7 +19,7 @@ fn is_not_owed(error: &Error) -> bool {
 
 type Malice = (&'static str, fn(&mut Sender), fn(&Error) -> bool);
 
-const BEFORE: [Malice; 8] = [
+const BEFORE: [Malice; 9] = [
     (
         "pages that are owed and come all the same",
         |sender| sender.frame(Body::Zero { extent: extent(7, 1) }),
@@ -69,6 +69,14 @@ const BEFORE: [Malice; 8] = [
             matches!(error, Error::Violation { violation: Violation::AfterEnd | Violation::Owes, .. })
                 || is_lost(error)
         },
+    ),
+    (
+        "a round that all share where pages are owed",
+        |sender| {
+            let (sync, last) = (sender.outbound.sync().0.encode(), sender.outbound.last().encode());
+            sender.say(&[sync, last].concat());
+        },
+        is_violation,
     ),
     ("no switch", |sender| sender.end(), is_lost),
 ];

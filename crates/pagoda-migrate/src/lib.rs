@@ -22,7 +22,7 @@
 //! The source is only read, and goes on whatever happens. The destination shows nothing until all of it has arrived, is what its digests say, and is on
 //! disk. Whatever fails, on either side or between them, ends in one [`Error`] that says what to do. No wait is without
 //! a limit, and memory does not depend on what the other side says: two stripes of 2 MiB for each channel on either
-//! side, and the received map, one bit for each page.
+//! side, a third where a destination receives into frames of its own, and the received map, one bit for each page.
 //!
 //! That holds until the switch of a migration by post-copy ([`Otherwise::PostCopy`], [`receive_late`]), which both sides have
 //! to want: from then on the image lives at the destination alone, and what is owed of it exists only at the source. A failure is
@@ -35,6 +35,7 @@ mod apply;
 mod asking;
 mod codec;
 mod connection;
+mod content;
 mod crew;
 mod destination;
 mod endpoint;
@@ -64,6 +65,7 @@ mod tls;
 mod token;
 
 pub use asking::Wants;
+pub use content::Content;
 pub use destination::{Destination, ImageDestination, LateDestination, MemoryDestination};
 pub use endpoint::Endpoint;
 pub use error::Error;

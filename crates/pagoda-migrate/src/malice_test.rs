@@ -63,7 +63,31 @@ fn malices() -> Vec<Malice> {
         malice("no pages", raw_header(4, 0, 0, 0), is_damaged),
         malice("a payload longer than its pages", raw_header(1, 1, 0, 1 << 40), is_damaged),
         malice("a payload of nothing", raw_header(1, 1, 0, 0), is_damaged),
-        malice("an unknown kind", raw_header(11, 1, 0, 0), is_damaged),
+        malice("an unknown kind", raw_header(12, 0, 0, 0), is_damaged),
+        malice("the last round of some pages", raw_header(11, 1, 0, 0), is_damaged),
+        malice("the last round first", frame(0, Body::Last), is_violation),
+        malice(
+            "the last round in the middle of one",
+            [sync(0, 1, 0), frame(1, zero(0, 1)), frame(2, Body::Last)].concat(),
+            is_violation,
+        ),
+        malice(
+            "a page beyond the image in the last round",
+            [sync(0, 1, 0), frame(1, Body::Last), frame(2, zero(IMAGE.get() / PAGE as u64, 1))].concat(),
+            is_not_owned,
+        ),
+        malice(
+            "the last round, and nothing of the other channel",
+            [
+                sync(0, 1, 0),
+                frame(1, Body::Last),
+                frame(2, zero(512, 1)),
+                sync(3, 2, 1),
+                frame(4, Body::End { round: 2 }),
+            ]
+            .concat(),
+            is_lost,
+        ),
         malice("pages that are owed where nobody agreed to that", raw_header(9, 1, 0, 0), owes),
         malice("words that are zero", raw_header(3, 1, 0, 0), is_damaged),
         malice(

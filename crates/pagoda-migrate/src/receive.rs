@@ -6,6 +6,7 @@
 
 use std::net::Shutdown;
 use std::ops::ControlFlow;
+use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -169,6 +170,7 @@ fn receive_to_commit(
         zero: options.zero,
         received: ReceivedMap::new(words(words_for(geometry.pages())), geometry.pages()),
         progress: &progress,
+        ends: OnceLock::new(),
     };
     let (codec, stall) = (first.codec, options.stall);
     let shared = Shared { apply: &apply, geometry, codec, stall, progress: &progress };

@@ -97,6 +97,9 @@ impl Apply for Shown<'_> {
     fn owed(&self, channel: u16, _extent: Extent) -> Result<(), Error> {
         Err(violation(channel, Violation::Owes))
     }
+    fn last(&self, channel: u16) -> Result<(), Error> {
+        Err(violation(channel, Violation::EarlyLast))
+    }
 }
 
 impl Remaining {

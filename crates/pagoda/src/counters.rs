@@ -364,8 +364,8 @@ counters! {
     Total HugeMovedOut huge_moved_out,
     /// Huge frames in which content from another host was moved in.
     Total HugeArrived huge_arrived,
-    /// Bytes from another host that came by a move, out of a frame into which they had been copied; whole huge frames are in it
-    /// by what arrived of them.
+    /// Bytes from another host that came by a move, out of a frame into which they had been received or copied; whole huge frames
+    /// are in it by what arrived of them.
     Total ArrivedMovedBytes arrived_moved_bytes,
     /// Bytes from another host that the kernel copied into fresh memory.
     Total ArrivedCopiedBytes arrived_copied_bytes,

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 impl Engine {
     /// Anonymous memory that Pagoda accounts for: regions, frames, store.
     pub(crate) fn managed_frames_bytes(&self) -> u64 {
-        let frames = self.ready_bytes();
+        let frames = self.ready_bytes() + self.ledger.receiving_bytes();
         let store = self.store.usage().memory_committed_bytes.get();
         self.in_regions_bytes() + self.ledger.staged_bytes() + frames + store
     }

@@ -1,7 +1,8 @@
 //! Huge frames: 2 MiB that come with one fault and go with one move.
 //!
 //! A region in huge frames gets one wherever a whole one fits: aligned, nothing of it there, and room in the budget
-//! (`serve.rs`). One in base pages of 64 KiB gets some ahead of who writes everything (`around.rs`). It leaves whole and is stored by base pages, which is what it comes back in (`leave.rs`); once all of them are back
+//! (`serve.rs`). One in base pages of 64 KiB gets some ahead of who writes everything (`around.rs`), and where dense
+//! content arrives (`install.rs`). It leaves whole and is stored by base pages, which is what it comes back in (`leave.rs`); once all of them are back
 //! they are joined (`rebuild.rs`). A frame is got ready without the gate (`frames.rs`); it moves with the gate shared, as pages do, and
 //! whole or not at all: the kernel would take it apart, and what was moved out of huge pages in parts came back wrong in
 //! our tests. This module must never hand out a frame that holds anything.
@@ -53,8 +54,8 @@ impl Default for Clearing {
     }
 }
 
-/// The slots of the huge arena for a zone: frames never hold more than its part of the budget. Regions in base pages of 64 KiB have some for who gets more than
-/// he faulted for, if they come `ahead`.
+/// The slots of the huge arena for a zone: frames never hold more than its part of the budget. Regions in base pages of 64 KiB have some
+/// for who gets more than he faulted for, and for dense content that arrives, if they come `ahead`.
 pub(crate) fn slots(zone: Bytes, base: BasePage, ahead: bool) -> u32 {
     match base {
         BasePage::M2 => {}

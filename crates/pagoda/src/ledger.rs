@@ -18,6 +18,8 @@ pub(crate) struct Ledger {
     followed_bytes: AtomicU64,
     /// Bytes of frames that back staged entries.
     staged_bytes: AtomicI64,
+    /// Bytes of frames that content is received into: neither ready nor resident, for as long as its sender takes.
+    receiving_bytes: AtomicI64,
     /// Bytes that are resident and whose old copy the store keeps.
     copied_bytes: AtomicI64,
     /// Bytes of the store that `held_bytes` has.
@@ -37,6 +39,7 @@ impl Ledger {
             followed_bytes: AtomicU64::new(0),
             staged_bytes: AtomicI64::new(0),
             copied_bytes: AtomicI64::new(0),
+            receiving_bytes: AtomicI64::new(0),
             others_bytes: AtomicU64::new(0),
             fetched_bytes: AtomicU64::new(0),
             store_bytes: AtomicI64::new(0),
@@ -104,6 +107,14 @@ impl Ledger {
     }
     pub(crate) fn staged_bytes(&self) -> u64 {
         self.staged_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+    /// Content is received into frames of so many bytes, or is no more (negative).
+    #[cfg(feature = "migrate")]
+    pub(crate) fn receiving(&self, bytes: i64) {
+        self.receiving_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+    pub(crate) fn receiving_bytes(&self) -> u64 {
+        self.receiving_bytes.load(Ordering::Relaxed).max(0) as u64
     }
     pub(crate) fn fetched(&self, bytes: u64) {
         self.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::net::Shutdown;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -66,6 +67,7 @@ pub fn receive(input: &[u8]) -> Got {
         zero: ZeroPolicy::ALL[usize::from(*how / 2) % ZeroPolicy::ALL.len()],
         received: ReceivedMap::new(set(words_for(geometry.pages())), geometry.pages()),
         progress: &progress,
+        ends: OnceLock::new(),
     };
     let shown = Shown { arrivals: &image, owed: &owed };
     let apply: &dyn Apply = if is_asked { &shown } else { &unshown };

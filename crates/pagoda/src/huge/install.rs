@@ -1,15 +1,16 @@
 //! Content from another host that comes in huge frames.
 //!
-//! A frame is filled without the gate and moved in whole, where most of one comes at once: sparse content would hold 2 MiB for
-//! a few pages. It is wanted for content, so that one that was used needs no clearing but around it. This module must never
-//! put a frame over anything, nor over a page that is owed.
+//! A frame is filled without the gate and moved in whole, where all of one comes at once, or most of one if the base page is 2 MiB:
+//! sparse content would hold 2 MiB for a few pages. It is wanted for content, so that one that was used needs no clearing but around
+//! it. This module must never put a frame over anything, nor over a page that is owed.
 
 use std::ops::Range;
 
 use pagoda_core::entry::Word;
-use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_linux::huge_arena::{HugeMove, HugeSlot};
 use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::Stop;
 
 use super::{Block, ENTRIES};
@@ -17,75 +18,108 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::table::{Filler, Span, Table};
 
-/// What comes together at least, where the rest is zero: then at most as much again is resident as there is content.
+/// What comes together at least where the base page is 2 MiB and the rest is zero: then at most as much again is resident as there is
+/// content. Elsewhere all of a frame is content, or it comes in base pages.
 const LEAST: usize = HUGE_FRAME / 2;
 
-/// What came of putting content in place by a huge frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HugePlaced {
-    /// So many bytes of it are there.
-    Filled(usize),
-    /// An event is unread: again in a moment.
-    Again,
-    /// It is to come in base pages.
-    No,
+/// A huge frame for content that arrives, in its slot, where nobody sees it. One that is dropped is lost: it is landed, or put back.
+#[must_use]
+pub(crate) struct HugeLanding {
+    slot: HugeSlot,
+    place: PageRange,
+    /// What of the frame is to be content, and after a landing in OS pages what is still to be placed.
+    part: Range<usize>,
+    /// So many of its first bytes are in the slot no more.
+    gone: usize,
+}
+
+impl HugeLanding {
+    /// Where what is still to be placed belongs, if anything is.
+    pub(crate) fn rest(&self) -> Option<PageRange> {
+        PageRange::new(self.place.start() + self.part.start, self.place.start() + self.part.end)
+    }
 }
 
 impl Engine {
-    /// Puts the first of `content`, which is for `range`, in place by one huge frame, and zeroes around it.
-    pub(crate) fn place_huge(&self, range: PageRange, content: &[u8]) -> HugePlaced {
+    /// A frame for `range`, if that is to come in a huge one. It is zero but for that part.
+    pub(crate) fn huge_landing(&self, range: PageRange) -> Option<HugeLanding> {
         let place = PageRange::at(range.start() & !(HUGE_FRAME - 1), HUGE_FRAME);
-        let from = range.start() - place.start();
-        let part = from..HUGE_FRAME.min(from + range.len());
-        if !self.huge.is_on() || part.len() < LEAST || !self.may_place_huge(place) {
-            return HugePlaced::No;
+        let part = range.start() - place.start()..range.end() - place.start();
+        let least = if self.base == BasePage::M2 { LEAST } else { HUGE_FRAME };
+        if !self.huge.is_on() || part.len() < least || part.end > HUGE_FRAME || !self.may_place_huge(place) {
+            return None;
         }
-        let Some(mut slot) = self.frame_for_content(&part) else { return HugePlaced::No };
-        self.space.huge_bytes_mut(&mut slot)[part.clone()].copy_from_slice(&content[..part.len()]);
-        let table = self.gate_shared();
-        let is_deferred = table.order.deferred() > 0;
-        let taken = (!is_deferred).then(|| self.take_place(&table, place)).flatten();
-        let Some((span, block)) = taken else {
+        let slot = self.frame_for_content(&part)?;
+        self.ledger.receiving(HUGE_FRAME as i64);
+        Some(HugeLanding { slot, place, part, gone: 0 })
+    }
+
+    /// The bytes of the frame that are to be content; all of them are to be written before it lands.
+    pub(crate) fn landing_bytes<'a>(&'a self, landing: &'a mut HugeLanding) -> &'a mut [u8] {
+        &mut self.space.huge_bytes_mut(&mut landing.slot)[landing.part.clone()]
+    }
+
+    /// Moves the frame to its place. Returns it if what it holds still, or a part of that, is to come in base pages.
+    pub(crate) fn land_huge(&self, mut landing: HugeLanding) -> Result<(), HugeLanding> {
+        let (place, zone) = (landing.place, self.huge.zone_of(&landing.slot));
+        let (moved, here) = loop {
+            let table = self.gate_shared();
+            if table.order.deferred() > 0 {
+                drop(table);
+                yield_now();
+                continue;
+            }
+            let Some((span, block)) = self.take_place(&table, place) else { return Err(landing) };
+            let moved = self.space.fill_huge(place, &landing.slot);
+            let here = match moved {
+                HugeMove::Done => HUGE_FRAME,
+                HugeMove::Part(bytes, _) => bytes,
+                HugeMove::Nothing(_) => 0,
+            };
+            let words = self.huge_came_in(Word::EMPTY, here, zone);
+            let huge = here == HUGE_FRAME && self.is_one_huge_page(place);
+            if here > 0 {
+                self.huge.note_came(huge);
+            }
+            if here > 0 && !huge {
+                self.note_torn(block);
+            }
+            block.give(span, &words.map(|word| word.with_huge(huge)));
+            if moved != HugeMove::Nothing(Stop::Again) {
+                break (moved, here);
+            }
             drop(table);
-            self.put_unused(slot);
-            return if is_deferred { HugePlaced::Again } else { HugePlaced::No };
+            yield_now();
         };
-        let zone = self.huge.zone_of(&slot);
-        let moved = self.space.fill_huge(place, &slot);
-        let here = match moved {
-            HugeMove::Done => HUGE_FRAME,
-            HugeMove::Part(bytes, _) => bytes,
-            HugeMove::Nothing(_) => 0,
-        };
-        let words = self.huge_came_in(Word::EMPTY, here, zone);
-        let huge = here == HUGE_FRAME && self.is_one_huge_page(place);
-        if here > 0 && !huge {
-            self.note_torn(block);
-        }
-        block.give(span, &words.map(|word| word.with_huge(huge)));
-        drop(table);
-        match moved {
-            HugeMove::Done => {
-                self.counters.add(Counter::HugeArrived, 1);
-                self.huge.put_empty(&self.space, slot);
-            }
-            HugeMove::Nothing(stop) => {
-                self.put_unused(slot);
-                return if stop == Stop::Again { HugePlaced::Again } else { HugePlaced::No };
-            }
-            // What the kernel took apart is there in small pages; the rest of the frame goes.
-            HugeMove::Part(bytes, _) => {
-                self.give_frame_back(slot, HUGE_FRAME - bytes);
-            }
-        }
-        let filled = here.saturating_sub(part.start).min(part.len());
+        let filled = here.saturating_sub(landing.part.start).min(landing.part.len());
         self.counters.add(Counter::ArrivedMovedBytes, filled as u64);
-        HugePlaced::Filled(filled)
+        if moved == HugeMove::Done {
+            self.counters.add(Counter::HugeArrived, 1);
+            self.huge.put_empty(&self.space, landing.slot);
+            self.ledger.receiving(-(HUGE_FRAME as i64));
+            return Ok(());
+        }
+        landing.gone = here;
+        landing.part.start += filled;
+        Err(landing)
+    }
+
+    /// Gives a frame that has not landed as a whole back, whatever it holds.
+    pub(crate) fn put_back(&self, landing: HugeLanding) {
+        // What the kernel took apart is there in small pages; the rest of the frame goes.
+        if landing.gone == 0 && self.huge.may_keep_used(self.huge.zone_of(&landing.slot)) {
+            self.huge.put_used(&self.space, landing.slot);
+        } else {
+            self.give_frame_back(landing.slot, HUGE_FRAME - landing.gone);
+        }
+        self.ledger.receiving(-(HUGE_FRAME as i64));
     }
 
     /// Whether it is worth filling a frame for this place, as far as one sees without taking anything.
     fn may_place_huge(&self, place: PageRange) -> bool {
-        if self.is_released() || !pagoda_core::budget::takes_huge(self.free(), &self.marks()) {
+        let comes_whole = self.base == BasePage::M2 || self.huge.come_whole();
+        if self.is_released() || !comes_whole || !pagoda_core::budget::takes_huge(self.free(), &self.marks())
+        {
             return false;
         }
         let table = self.gate_shared();
@@ -96,7 +130,8 @@ impl Engine {
 
     /// Takes the entries of a place for a huge frame, if it is free for that.
     fn take_place<'a>(&self, table: &'a Table, place: PageRange) -> Option<(&'a Span, Block)> {
-        let span = table.find(place.start()).filter(|span| span.filler() == Filler::EngineHuge)?;
+        let in_huge = |span: &&Span| matches!(span.filler(), Filler::EngineHuge | Filler::EngineOnwards);
+        let span = table.find(place.start()).filter(in_huge)?;
         let block = Block::around(table, span, place.start())?;
         let taken = block.take(span, |word| word == Word::EMPTY)?;
         if self.owes_any(place) {
@@ -119,14 +154,5 @@ impl Engine {
         let slot = used.or_else(|| self.ready_frame(zone)).or_else(|| self.frame_from_kernel(zone))?;
         self.gave_huge(zone);
         Some(slot)
-    }
-
-    /// A frame that was filled and did not get to its place.
-    fn put_unused(&self, slot: HugeSlot) {
-        if self.huge.may_keep_used(self.huge.zone_of(&slot)) {
-            self.huge.put_used(&self.space, slot);
-        } else {
-            self.give_frame_back(slot, HUGE_FRAME);
-        }
     }
 }

@@ -9,7 +9,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::thread::yield_now;
-use pagoda_migrate::{Destination, LateDestination};
+use pagoda_migrate::{Content, Destination, LateDestination};
 
 use crate::manager::Manager;
 use crate::moving::Moving;
@@ -57,7 +57,7 @@ impl RegionDestination {
         Ok((self.region.take().ok_or_else(unprepared)?, owed))
     }
 
-    fn region(&self) -> io::Result<(&Region, &RegionMemory)> {
+    pub(super) fn region(&self) -> io::Result<(&Region, &RegionMemory)> {
         let region = self.region.as_ref().ok_or_else(unprepared)?;
         Ok((region, region.memory().ok_or_else(unprepared)?))
     }
@@ -106,6 +106,14 @@ impl Destination for RegionDestination {
                 region.engine().receive(range, &page, memory, scratch)?;
             }
             Ok(())
+        })
+    }
+
+    fn receive_at(&self, offset: u64, content: &mut dyn Content, room: &mut [u8]) -> io::Result<()> {
+        let (region, memory) = self.region()?;
+        let at = addresses(memory, offset, room.len());
+        self.with_scratch(region, |scratch| {
+            region.engine().receive_content(at, content, room, memory, scratch)
         })
     }
 

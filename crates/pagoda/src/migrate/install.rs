@@ -1,8 +1,8 @@
 //! Putting pages that arrive into a region that nobody uses yet.
 //!
-//! A page for which there is nothing yet is put in place by the kernel, so that nobody faults for it: with most of a huge frame
+//! A page for which there is nothing yet is put in place by the kernel, so that nobody faults for it: with all of a huge frame
 //! by that (`huge/install.rs`), else moved out of a ready frame if there is one, else copied into fresh memory, which is then not
-//! cleared first. Any other is written through the region's address; if it was evicted meanwhile, that brings it back. All keep
+//! cleared first. What comes straight from a channel is in its frame already (`landing.rs`). Any other is written through the region's address; if it was evicted meanwhile, that brings it back. All keep
 //! the budget, by the same reclaim as a fault.
 
 use std::io;
@@ -18,7 +18,6 @@ use pagoda_linux::uffd::{Progress, Stop};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::huge::install::HugePlaced;
 use crate::reclaim::Step;
 use crate::reclaimer::GIVE_UP_NS;
 use crate::store::{Handle, Scratch, Store};
@@ -44,7 +43,7 @@ enum Placed {
 
 /// As [`try_take`], of an entry that is likely to be as it was made. Entries are memory that reads as zero: to look at one first
 /// would be a fault of its own, before that of writing to it.
-fn take_fresh(entry: &AtomicU64) -> Option<Word> {
+pub(super) fn take_fresh(entry: &AtomicU64) -> Option<Word> {
     let (empty, taken) = (Word::EMPTY.bits(), Word::EMPTY.busy().bits());
     match entry.compare_exchange(empty, taken, Ordering::AcqRel, Ordering::Relaxed) {
         Ok(_) => Some(Word::EMPTY),
@@ -62,19 +61,25 @@ impl Engine {
         memory: &RegionMemory,
         scratch: &mut Scratch,
     ) -> io::Result<()> {
+        match self.huge_landing(range) {
+            Some(mut landing) => {
+                self.landing_bytes(&mut landing).copy_from_slice(content);
+                self.land(landing, memory, scratch)
+            }
+            None => self.receive_pages(range, content, memory, scratch),
+        }
+    }
+
+    /// The same in base pages.
+    pub(super) fn receive_pages(
+        &self,
+        range: PageRange,
+        content: &[u8],
+        memory: &RegionMemory,
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
         let (mut done, mut lacking_since_ns) = (0, None);
         while let Some(rest) = PageRange::new(range.start() + done, range.end()) {
-            match self.place_huge(rest, &content[done..]) {
-                HugePlaced::Filled(bytes) => {
-                    (done, lacking_since_ns) = (done + bytes, None);
-                    continue;
-                }
-                HugePlaced::Again => {
-                    yield_now();
-                    continue;
-                }
-                HugePlaced::No => {}
-            }
             match self.place(rest, &content[done..])? {
                 Placed::Filled(bytes) => (done, lacking_since_ns) = (done + bytes, None),
                 Placed::Known(bytes) => {
@@ -207,17 +212,26 @@ impl Engine {
         let zone = self.zones.of_slot(slot.index());
         let len = self.entry_bytes();
         self.space.bytes_mut(&mut slot).copy_from_slice(&content[..len]);
-        let granules = (len / 4096) as u32;
+        let moved = self.move_frame(page, &slot);
+        self.zones.put_pieces(
+            &self.space,
+            slot,
+            Granules::range((moved.bytes / 4096) as u32, (len / 4096) as u32),
+        );
+        Some((zone, moved))
+    }
+
+    /// Moves the frame of a slot to its base page, of which nothing is there, from the first OS page on.
+    pub(super) fn move_frame(&self, page: &Page, slot: &Slot) -> Progress {
+        let granules = (self.entry_bytes() / 4096) as u32;
         let mut done = 0;
-        let stop = loop {
-            let progress = self.space.fill(page.addresses(done, granules), &slot, done as usize * 4096);
+        loop {
+            let progress = self.space.fill(page.addresses(done, granules), slot, done as usize * 4096);
             done += (progress.bytes / 4096) as u32;
             if done == granules || progress.stop.is_some() {
-                break progress.stop;
+                return Progress { bytes: done as usize * 4096, stop: progress.stop };
             }
-        };
-        self.zones.put_pieces(&self.space, slot, Granules::range(done, granules));
-        Some((zone, Progress { bytes: done as usize * 4096, stop }))
+        }
     }
 
     /// Enters what is in place now, in frames of a zone, in the entries that were taken for it.

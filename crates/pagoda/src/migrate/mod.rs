@@ -3,7 +3,7 @@
 //! What is said on the wire and when is `pagoda_migrate`'s; here is what only the engine can do. A region that is sent tells
 //! what was written, and hands pages out from wherever they are: what is staged or stored is read there, and not brought in
 //! (`source`, `reader`). A region that is received has what arrives moved into it, so that nobody faults for it
-//! (`destination`, `install`). One that is used before all of it has arrived knows what it is owed, and has that put in place
+//! (`destination`, `landing`, `install`). One that is used before all of it has arrived knows what it is owed, and has that put in place
 //! while it is used (`arrivals`, `arrive`).
 //!
 //! ```no_run
@@ -39,6 +39,7 @@ mod arrivals;
 mod arrive;
 mod destination;
 mod install;
+mod landing;
 mod reader;
 mod source;
 
@@ -112,9 +113,9 @@ impl Region {
     }
 
     /// Receives a region, of whatever length is sent, rounded up to base pages of `manager`. It is shown only when all of it has
-    /// arrived and the sender has committed. What arrives for a page that nothing has arrived for is moved in from a ready
-    /// frame, if there is one, or copied into fresh memory by the kernel; where the base page is 2 MiB, most of a huge frame at once
-    /// in one move. What was stored there and is
+    /// arrived and the sender has committed. What arrives for 2 MiB that are dense and hold nothing is received into a huge frame and
+    /// moved in by one move, with base pages of 64 KiB and 2 MiB; for 2 MiB also where only half of it has content. Else it is received
+    /// into ready base frames of 64 KiB, if there are any, or copied into fresh memory by the kernel. What was stored there and is
     /// packed for the same base page is stored here. All within the manager's budget, as anything else.
     ///
     /// Blocks until then. `watch` is called about ten times a second, and ends it by [`ControlFlow::Break`].

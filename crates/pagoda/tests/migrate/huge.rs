@@ -1,4 +1,4 @@
-//! What arrives for a region in huge frames comes in huge frames where most of one comes together, and only there.
+//! What arrives comes in huge frames where all of one comes together, or most of one if the base page is 2 MiB, and only there.
 
 use std::ops::ControlFlow;
 use std::ops::Range;
@@ -87,6 +87,36 @@ fn dense_content_comes_in_huge_frames_and_sparse_content_takes_what_it_is() {
             assert_eq!([4, 5, 6].map(|n| held(&arrived, frame(n))), [200, 1, 0], "{zero}");
         }
         assert_equal(&region, &arrived, &format!("{zero}"));
+    }
+}
+
+#[test]
+fn where_the_base_page_is_64_kib_only_what_is_all_content_comes_in_huge_frames() {
+    if skip_without_moves("huge frames that arrive by density") {
+        return;
+    }
+    for codec in [Codec::None, Codec::Zstd] {
+        let (from, to) = (manager(Bytes::mib(64), BasePage::K4), manager(Bytes::mib(96), BasePage::K64));
+        let region = from.region(Bytes::mib(12)).create().expect("a region");
+        // All of two; all of one but a page; half of one; a page; a page that is zero among content.
+        fill(&region, frame(0).start..frame(1).end);
+        fill(&region, frame(2).start..frame(2).end - 1);
+        fill(&region, frame(3).start + 100..frame(3).start + 356);
+        fill(&region, frame(4).start + 77..frame(4).start + 78);
+        fill(&region, frame(5));
+        region.write_words((frame(5).start + 300) * PAGE, &[0; PAGE]);
+        let last = || {
+            // A part of a huge frame becomes zero, and other content: both where it is.
+            region.write_words((frame(1).start + 9) * PAGE, &[0; PAGE]);
+            fill(&region, frame(1).start + 40..frame(1).start + 50);
+        };
+        let arrived = moved(&region, &to, ZeroPolicy::Drop, &live_options(codec, 2), &last);
+        assert_eq!(to.stats().huge_arrived, 2, "{codec}");
+        let expected = [PAGES, PAGES, PAGES - 1, 256, 1, PAGES - 1];
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|n| held(&arrived, frame(n))), expected, "{codec}");
+        assert_equal(&region, &arrived, &format!("{codec}"));
+        arrived.page_out(0, arrived.len()).expect("stored");
+        assert_equal(&region, &arrived, &format!("{codec}, from the store"));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What arrives comes by a move where a frame is ready, and by the kernel's copy where none is; both are counted.
+//! What arrives comes by a move where a frame is ready or 2 MiB are dense, and by the kernel's copy elsewhere; both are counted.
 
 use std::ops::ControlFlow;
 
@@ -57,10 +57,13 @@ fn content_is_moved_in_where_frames_are_ready_and_copied_where_none_are() {
         return;
     }
     let all = REGION.get();
-    let fresh = manager(Bytes::mib(64), BasePage::K64);
+    let fresh = manager(Bytes::mib(64), BasePage::K16);
     assert_eq!(moved_and_copied(&fresh), (0, all));
+    // Where there are huge frames what is dense comes in those.
+    let huge = manager(Bytes::mib(64), BasePage::K64);
+    assert_eq!((moved_and_copied(&huge), huge.stats().huge_arrived), ((all, 0), 4));
     // What another region had, and was stored, left its frames behind.
-    let used = manager(Bytes::mib(64), BasePage::K64);
+    let used = manager(Bytes::mib(64), BasePage::K16);
     let other = used.region(REGION).create().expect("a region");
     fill(&other);
     other.page_out(0, other.len()).expect("stored");

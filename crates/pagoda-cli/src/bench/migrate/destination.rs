@@ -18,7 +18,7 @@ use pagoda::{Manager, Region};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::usage::Usage;
-use pagoda_migrate::{Destination, MemoryDestination, receive};
+use pagoda_migrate::{Content, Destination, MemoryDestination, receive};
 use serde::{Deserialize, Serialize};
 
 use super::super::data::{PAGE_BYTES, Random};
@@ -203,6 +203,9 @@ impl<D: Destination> Destination for Counting<D> {
     }
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.count(2, |destination| destination.write_at(offset, bytes))
+    }
+    fn receive_at(&self, offset: u64, content: &mut dyn Content, room: &mut [u8]) -> io::Result<()> {
+        self.count(2, |destination| destination.receive_at(offset, content, room))
     }
     fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<bool> {
         self.count(2, |destination| destination.write_packed(offset, packed, content))

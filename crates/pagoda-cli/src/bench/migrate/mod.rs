@@ -22,8 +22,9 @@ use clap::Args;
 use indicatif::ProgressBar;
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{Manager, Region};
-use pagoda_core::page::BasePage;
+use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_core::size::Bytes;
+use pagoda_linux::huge_frames::HugeFrames;
 use pagoda_linux::zero_scan::is_zero;
 
 use super::command;
@@ -52,9 +53,9 @@ Keys of the JSON, medians of the rounds that count, some with the least and the 
                               dest_faults of the whole process; faults_by_cause, of its threads that receive, while they look whether a
                               page is zero, make it so, and write content: zero_check, zero_write, data_write; total_ms until all was
                               confirmed; gib_s of content; moved_bytes that came to their places by a move out of a frame into which
-                              they had been copied, and copied_bytes, which the kernel copied there: what is left was written through
-                              the region's address, and in plain memory all is; dest_rss, resident bytes there that are no file's;
-                              cpu_ms of both processes; wire_bytes that were sent
+                              they had been received or copied, and copied_bytes, which the kernel copied there: what is left was
+                              written through the region's address, and in plain memory all is; dest_rss, resident bytes there that
+                              are no file's; cpu_ms of both processes; wire_bytes that were sent
   codecs.CODEC                none, lz4, zlib, zstd: the same by placed, of a quarter of the memory, 64 MiB at least, with
                               content of 3:1
   live                        all of the memory with content of 3:1, while it is written: dirty_mib_s, whole pages in a second;
@@ -222,6 +223,10 @@ impl Bench {
             }
             // What the last run gave back to the kernel is warm for this one.
             super::warm(self.memory);
+            if way == Way::HUGE {
+                // What was freed page by page need not lie together.
+                drop(HugeFrames::new(self.memory.as_usize() / HUGE_FRAME)?);
+            }
             trial::run(&region, way.zero, way.into, Codec::None, &mut Idle)
         })
     }

@@ -1,0 +1,181 @@
+//! Content on its way from a channel to its place.
+//!
+//! It is read once, to where it is going: a destination may have it read straight into memory that nobody sees yet. What was read
+//! is worth nothing before it was checked. This module must never read beyond one frame's payload.
+
+use std::hash::Hasher;
+use std::io::{self, BufReader, ErrorKind, Read};
+use std::time::Duration;
+
+use twox_hash::XxHash3_64;
+
+use crate::codec::Unpacker;
+use crate::connection::{Connection, lost};
+use crate::error::Error;
+
+/// The content of some pages that is about to arrive.
+pub trait Content {
+    /// Whether it can be read in parts, one after the other. If not, one call reads all of it.
+    fn is_in_parts(&self) -> bool;
+
+    /// Reads the next of it, all of `into`: memory that nobody else sees, which may hold anything if this fails. May block for the
+    /// stall.
+    ///
+    /// # Errors
+    /// If the channel is lost, or what came can't be unpacked.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<()>;
+
+    /// Once all was read: whether it is what was sent. Before that nobody may be shown anything of it.
+    ///
+    /// # Errors
+    /// If it is not, or not all was read.
+    fn check(&mut self) -> io::Result<()>;
+}
+
+/// What content comes from.
+pub(crate) enum Origin<'a> {
+    /// As it is.
+    Wire(&'a mut BufReader<Connection>),
+    /// All of it packed.
+    Packed(&'a mut Unpacker, &'a [u8]),
+}
+
+/// A frame's content, of which some is still to be read.
+pub(crate) struct Arriving<'a> {
+    origin: Origin<'a>,
+    left: usize,
+    /// The digest of what was read in parts, and of what was read as one: that takes half as long.
+    of_parts: Option<XxHash3_64>,
+    of_all: u64,
+    wanted: u64,
+    channel: u16,
+    stall: Duration,
+    /// What went wrong, which a destination only passes on as an error.
+    failed: Option<Error>,
+}
+
+impl<'a> Arriving<'a> {
+    pub(crate) fn new(origin: Origin<'a>, len: usize, wanted: u64, channel: u16, stall: Duration) -> Self {
+        Self { origin, left: len, of_parts: None, of_all: 0, wanted, channel, stall, failed: None }
+    }
+
+    /// The outcome of what was done with it: what went wrong with the content itself comes first.
+    pub(crate) fn explain(self, outcome: Result<(), Error>) -> Result<(), Error> {
+        self.failed.map_or(outcome, Err)
+    }
+
+    fn fail(&mut self, error: Error) -> io::Error {
+        self.failed = Some(error);
+        ErrorKind::InvalidData.into()
+    }
+}
+
+impl Content for Arriving<'_> {
+    fn is_in_parts(&self) -> bool {
+        matches!(self.origin, Origin::Wire(_))
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<()> {
+        assert!(into.len() <= self.left, "no more is read than was sent");
+        if into.is_empty() {
+            return Ok(());
+        }
+        let (channel, stall) = (self.channel, self.stall);
+        let read = match &mut self.origin {
+            Origin::Wire(input) => input.read_exact(into).map_err(|error| lost(channel, stall, error)),
+            Origin::Packed(unpacker, packed) => {
+                unpacker.unpack(packed, into).ok_or(Error::Damaged { channel })
+            }
+        };
+        read.map_err(|error| self.fail(error))?;
+        self.left -= into.len();
+        match &mut self.of_parts {
+            Some(digest) => digest.write(into),
+            None if self.left == 0 => self.of_all = XxHash3_64::oneshot(into),
+            None => self.of_parts.insert(XxHash3_64::new()).write(into),
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        assert!(self.left == 0, "all is read before it is checked");
+        if self.failed.is_some() {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        match self.of_parts.as_ref().map_or(self.of_all, Hasher::finish) == self.wanted {
+            true => Ok(()),
+            false => Err(self.fail(Error::Damaged { channel: self.channel })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+
+    use pagoda_core::migrate::handshake::Codec;
+
+    use super::*;
+    use crate::codec::Packer;
+    use crate::socket::{Kind, Socket};
+
+    const STALL: Duration = Duration::from_secs(20);
+
+    fn content(len: usize) -> Vec<u8> {
+        (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+    }
+
+    /// Reads content of `len` bytes, of which so much is sent, in such parts; what came of it.
+    fn read(len: usize, sent: usize, wanted: u64, parts: &[usize]) -> (Vec<u8>, Result<(), Error>) {
+        let (own, mut other) = UnixStream::pair().expect("a pair");
+        other.write_all(&content(len)[..sent]).expect("there is room");
+        other.shutdown(Shutdown::Write).expect("open");
+        let socket = Socket::new(Kind::Unix(own), STALL).expect("a socket");
+        let mut input = BufReader::new(Connection::Plain(socket));
+        let mut arriving = Arriving::new(Origin::Wire(&mut input), len, wanted, 3, STALL);
+        let (mut into, mut at) = (vec![0; len], 0);
+        let read = parts.iter().try_for_each(|part| {
+            at += part;
+            arriving.read(&mut into[at - part..at])
+        });
+        let outcome = read.and_then(|()| arriving.check()).map_err(Error::Destination);
+        (into, arriving.explain(outcome))
+    }
+
+    #[test]
+    fn content_is_checked_whatever_parts_it_is_read_in() {
+        const LEN: usize = 40_000;
+        let digest = XxHash3_64::oneshot(&content(LEN));
+        for parts in [&[LEN][..], &[LEN, 0], &[0, LEN], &[4096, LEN - 4096], &[1, 0, 9, LEN - 10, 0]] {
+            let (found, outcome) = read(LEN, LEN, digest, parts);
+            assert!(outcome.is_ok() && found == content(LEN), "{parts:?}: {outcome:?}");
+            let (_, outcome) = read(LEN, LEN, digest ^ 1, parts);
+            assert!(matches!(outcome, Err(Error::Damaged { channel: 3 })), "{parts:?}: {outcome:?}");
+            let (_, outcome) = read(LEN, LEN - 1, digest, parts);
+            assert!(matches!(outcome, Err(Error::Lost { channel: 3, .. })), "{parts:?}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn packed_content_is_checked_where_it_is_unpacked() {
+        let content = vec![7; 8192];
+        let mut packed = vec![0; 4096];
+        let len = Packer::new(Codec::Lz4).expect("memory").pack(&content, &mut packed).expect("it is small");
+        for (digest, len, is_right) in [(0, len, true), (1, len, false), (0, len - 1, false)] {
+            let wanted = XxHash3_64::oneshot(&content) ^ digest;
+            let mut unpacker = Unpacker::new(Codec::Lz4).expect("memory");
+            let origin = Origin::Packed(&mut unpacker, &packed[..len]);
+            let mut arriving = Arriving::new(origin, content.len(), wanted, 3, STALL);
+            assert!(!arriving.is_in_parts());
+            let mut into = vec![0; content.len()];
+            let outcome =
+                arriving.read(&mut into).and_then(|()| arriving.check()).map_err(Error::Destination);
+            match arriving.explain(outcome) {
+                Ok(()) => assert!(is_right && into == content),
+                Err(error) => assert!(!is_right && matches!(error, Error::Damaged { channel: 3 }), "{error}"),
+            }
+        }
+    }
+}

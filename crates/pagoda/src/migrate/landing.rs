@@ -1,0 +1,144 @@
+//! Receiving into frames: content is read from its channel to where nobody sees it, checked there, and moved to its place.
+//!
+//! All of a huge frame comes in one, where there is nothing yet and the budget has room; else base pages come in frames that are
+//! ready, as far as there are any, and the rest by way of a buffer. Frames are filled without any lock, for who sends may take his
+//! time: a channel holds what one stripe takes. This module must never show a byte that was not checked, nor keep a frame whose
+//! content was not what was sent.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::entry::{Granules, Word};
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::space::Slot;
+use pagoda_migrate::Content;
+
+use super::install::take_fresh;
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::huge::install::HugeLanding;
+use crate::store::Scratch;
+use crate::table::give;
+
+/// Smaller frames are not received into: what is read in smaller pieces comes by way of the channel's buffer in any case.
+const FRAME_LEAST: usize = 64 << 10;
+
+impl Engine {
+    /// Makes `range` of a region, which `memory` is of, what `content` reads, once it was checked. `room` is for as much.
+    pub(super) fn receive_content(
+        &self,
+        range: PageRange,
+        content: &mut dyn Content,
+        room: &mut [u8],
+        memory: &RegionMemory,
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
+        if let Some(mut landing) = self.huge_landing(range) {
+            let read = content.read(self.landing_bytes(&mut landing)).and_then(|()| content.check());
+            return match read {
+                Ok(()) => self.land(landing, memory, scratch),
+                Err(error) => {
+                    self.put_back(landing);
+                    Err(error)
+                }
+            };
+        }
+        let mut frames = if content.is_in_parts() { self.frames_for(range) } else { Vec::new() };
+        let len = self.entry_bytes();
+        let rest = &mut room[frames.len() * len..];
+        let into_frames = frames.iter_mut().try_for_each(|slot| content.read(self.space.bytes_mut(slot)));
+        let received = into_frames.and_then(|()| content.read(rest)).and_then(|()| content.check());
+        let mut at = range.start();
+        let mut placed = received;
+        for slot in frames {
+            // All go back, also where something has failed.
+            placed = self.place_frame(PageRange::at(at, len), slot, placed, memory, scratch);
+            at += len;
+        }
+        placed?;
+        match PageRange::new(at, range.end()) {
+            Some(behind) => self.receive_pages(behind, rest, memory, scratch),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves a filled huge frame to its place, or puts what it holds there by base pages.
+    pub(super) fn land(
+        &self,
+        landing: HugeLanding,
+        memory: &RegionMemory,
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
+        self.note_use();
+        let Err(mut landing) = self.land_huge(landing) else { return Ok(()) };
+        let placed = match landing.rest() {
+            Some(rest) => self.receive_pages(rest, self.landing_bytes(&mut landing), memory, scratch),
+            None => Ok(()),
+        };
+        self.put_back(landing);
+        placed
+    }
+
+    /// Ready frames for the first base pages of `range`, as far as these are whole and hold nothing. None where frames are short: a
+    /// sender that stands still would keep them from who faults.
+    fn frames_for(&self, range: PageRange) -> Vec<Slot> {
+        let len = self.entry_bytes();
+        let enough = self.marks().high.saturating_add(Bytes::new(range.len() as u64));
+        if len < FRAME_LEAST || self.free() < enough {
+            return Vec::new();
+        }
+        let table = self.gate_shared();
+        let Some(span) = table.find(range.start()) else { return Vec::new() };
+        let all = Granules::range(0, (len / OS_PAGE) as u32);
+        let is_free = |index: &usize| {
+            span.page(*index, range, len).granules == all
+                && span.entry(*index).load(Ordering::Acquire) == Word::EMPTY.bits()
+        };
+        let free = span.indices(range, len).take_while(is_free);
+        let frames: Vec<_> = free.map_while(|_| self.take_whole_ready()).collect();
+        self.ledger.receiving((frames.len() * len) as i64);
+        frames
+    }
+
+    /// Moves a frame to the base page that it was `filled` for, or copies what it holds there.
+    fn place_frame(
+        &self,
+        at: PageRange,
+        slot: Slot,
+        filled: io::Result<()>,
+        memory: &RegionMemory,
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
+        let moved = if filled.is_ok() { self.move_to_page(at, &slot) } else { 0 };
+        let placed = filled.and_then(|()| match PageRange::new(at.start() + moved, at.end()) {
+            Some(rest) => self.receive_pages(rest, &self.space.bytes(&slot)[moved..], memory, scratch),
+            None => Ok(()),
+        });
+        let left = Granules::range((moved / OS_PAGE) as u32, (at.len() / OS_PAGE) as u32);
+        self.zones.put_pieces(&self.space, slot, left);
+        self.ledger.receiving(-(at.len() as i64));
+        placed
+    }
+
+    /// Moves a frame to a base page that holds nothing. Returns how many of its bytes are there now.
+    fn move_to_page(&self, at: PageRange, slot: &Slot) -> usize {
+        let table = self.gate_shared();
+        let Some(span) = table.find(at.start()).filter(|_| table.order.deferred() == 0) else { return 0 };
+        let page = span.page(table.page_at(span, at.start()).index, at, at.len());
+        let Some(word) = take_fresh(span.entry(page.index)) else { return 0 };
+        let is_free = word == Word::EMPTY && page.granules.count() as usize * OS_PAGE == at.len();
+        let moved = if is_free { self.move_frame(&page, slot).bytes } else { 0 };
+        let came = Granules::range(0, (moved / OS_PAGE) as u32);
+        let word = if moved > 0 { self.came_in(word, came, self.zones.of_slot(slot.index())) } else { word };
+        give(span.entry(page.index), word);
+        self.counters.add(Counter::ArrivedMovedBytes, moved as u64);
+        moved
+    }
+}
+
+#[cfg(test)]
+#[path = "landing_test.rs"]
+mod landing_test;
