@@ -37,6 +37,13 @@ fn targets() -> &'static [Target] {
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }
+        // Said of this package: build scripts of others look at them, and would run again.
+        for (name, _) in std::env::vars_os() {
+            let is_of = |part: &&str| name.as_encoded_bytes().starts_with(part.as_bytes());
+            if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(is_of) {
+                cargo.env_remove(name);
+            }
+        }
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit()).output();
         let built = built.expect("cargo starts");
         assert!(built.status.success(), "cargo: {}", built.status);

@@ -48,6 +48,7 @@ pub(crate) struct Arriving<'a> {
     of_parts: Option<XxHash3_64>,
     of_all: u64,
     wanted: u64,
+    is_checked: bool,
     channel: u16,
     stall: Duration,
     /// What went wrong, which a destination only passes on as an error.
@@ -56,12 +57,29 @@ pub(crate) struct Arriving<'a> {
 
 impl<'a> Arriving<'a> {
     pub(crate) fn new(origin: Origin<'a>, len: usize, wanted: u64, channel: u16, stall: Duration) -> Self {
-        Self { origin, left: len, of_parts: None, of_all: 0, wanted, channel, stall, failed: None }
+        Self {
+            origin,
+            left: len,
+            of_parts: None,
+            of_all: 0,
+            wanted,
+            is_checked: false,
+            channel,
+            stall,
+            failed: None,
+        }
     }
 
-    /// The outcome of what was done with it: what went wrong with the content itself comes first.
+    /// The outcome of what was done with it: what went wrong with the content itself comes first. A destination that has not had it
+    /// checked has not received it.
     pub(crate) fn explain(self, outcome: Result<(), Error>) -> Result<(), Error> {
-        self.failed.map_or(outcome, Err)
+        let unchecked =
+            || Err(Error::Destination(io::Error::other("the destination has not had content checked")));
+        match self.failed {
+            Some(error) => Err(error),
+            None if outcome.is_ok() && !self.is_checked => unchecked(),
+            None => outcome,
+        }
     }
 
     fn fail(&mut self, error: Error) -> io::Error {
@@ -103,7 +121,10 @@ impl Content for Arriving<'_> {
             return Err(ErrorKind::InvalidData.into());
         }
         match self.of_parts.as_ref().map_or(self.of_all, Hasher::finish) == self.wanted {
-            true => Ok(()),
+            true => {
+                self.is_checked = true;
+                Ok(())
+            }
             false => Err(self.fail(Error::Damaged { channel: self.channel })),
         }
     }

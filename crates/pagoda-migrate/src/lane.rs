@@ -23,7 +23,7 @@ const ALIVE: Duration = Duration::from_secs(1);
 /// How long a wait for the other channels is at most before the orders are looked at again.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What a channel takes at once while all share what is left, 256 KiB: a source hands out a base page whole, and the last who is
+/// What a channel takes at once while all share what is left, 256 KiB, but for whole stripes: a source hands out a base page whole, and the last who is
 /// busy is busy with no more than this.
 const PIECE_PAGES: u64 = 64;
 const _: () = assert!(

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagoda_core::migrate::convergence::{Convergence, LastResort, Limits, Round, Verdict};
-use pagoda_core::migrate::geometry::{Geometry, STRIPE_BYTES};
+use pagoda_core::migrate::geometry::{Geometry, STRIPE_BYTES, STRIPE_PAGES};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::rate::Line;
@@ -220,18 +220,29 @@ impl<'a> Rounds<'a> {
         Ok(Left { left: bytes(self.data.count() + self.zero.count()), written: bytes(written) })
     }
 
-    /// The next so many pages of which something is left, for one channel alone; they begin at a multiple of that.
+    /// The next pages of which something is left, for one channel alone: so many, beginning at a multiple of that; or a stripe of which
+    /// all is left, which comes in a huge frame at the other side, or takes one away, only as a whole.
     pub(crate) fn next_piece(&self, pages: u64) -> Option<Range<u64>> {
-        loop {
-            let from = self.rest.fetch_add(pages, Ordering::Relaxed);
-            if from >= self.geometry.pages() {
-                return None;
-            }
-            let piece = from..from + pages;
-            if self.data.has_any(piece.clone()) || self.zero.has_any(piece.clone()) {
+        let stripe = u64::from(STRIPE_PAGES);
+        let mut from = self.rest.load(Ordering::Relaxed);
+        while from < self.geometry.pages() {
+            // Nobody has taken anything of a stripe that nobody has begun.
+            let len = if from.is_multiple_of(stripe) && self.is_all_left(from) { stripe } else { pages };
+            let piece = from..from + len;
+            let taken = self.rest.compare_exchange(from, piece.end, Ordering::Relaxed, Ordering::Relaxed);
+            from = taken.map_or_else(|now| now, |_| piece.end);
+            let has_any = |set: &PageSet| set.has_any(piece.clone());
+            if taken.is_ok() && (has_any(&self.data) || has_any(&self.zero)) {
                 return Some(piece);
             }
         }
+        None
+    }
+
+    /// Whether all pages of the stripe whose first page is `first` are left.
+    fn is_all_left(&self, first: u64) -> bool {
+        let (data, zero) = (self.data.stripe(first), self.zero.stripe(first));
+        data.count() + zero.without(data).count() == STRIPE_PAGES
     }
 
     /// Lets each channel say something, and end a round with it.

@@ -13,7 +13,8 @@ use crate::send::SendOptions;
 use crate::testing::{IMAGE, PAGE, options, receive_from};
 use crate::{Destination, MemoryDestination};
 
-const HOT: Range<u64> = 512..1024;
+/// Not all of the stripe: one of which all is left goes as a whole.
+const HOT: Range<u64> = 513..1020;
 
 /// Memory of which all is written at first, and one stripe again until it is stopped: every third page of that is zero then.
 struct Hot {

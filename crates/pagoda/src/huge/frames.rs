@@ -166,7 +166,10 @@ impl Engine {
     /// Gives a huge frame that is ready back to the kernel, of the zone that has most of them, so that base pages find room. False if there
     /// is none that can go.
     pub(crate) fn give_back_a_huge_frame(&self) -> bool {
-        self.give_back_a_huge_frame_of(self.huge.fullest())
+        let fullest = self.huge.fullest();
+        // What is ready there may be pinned.
+        self.give_back_a_huge_frame_of(fullest)
+            || (0..self.zones.count()).any(|zone| zone != fullest && self.give_back_a_huge_frame_of(zone))
     }
 
     /// The same, of this zone.

@@ -50,8 +50,14 @@ impl Engine {
             return None;
         }
         let slot = self.frame_for_content(&part)?;
-        self.ledger.receiving(HUGE_FRAME as i64);
-        Some(HugeLanding { slot, place, part, gone: 0 })
+        self.receiving(self.huge.zone_of(&slot), HUGE_FRAME as i64);
+        let landing = HugeLanding { slot, place, part, gone: 0 };
+        // Other channels may have taken theirs at the same time, and a sender may take its time.
+        if self.free() < self.marks().high {
+            self.put_back(landing);
+            return None;
+        }
+        Some(landing)
     }
 
     /// The bytes of the frame that are to be content; all of them are to be written before it lands.
@@ -96,9 +102,10 @@ impl Engine {
         if moved == HugeMove::Done {
             self.counters.add(Counter::HugeArrived, 1);
             self.huge.put_empty(&self.space, landing.slot);
-            self.ledger.receiving(-(HUGE_FRAME as i64));
+            self.receiving(zone, -(HUGE_FRAME as i64));
             return Ok(());
         }
+        self.receiving(zone, -(here as i64));
         landing.gone = here;
         landing.part.start += filled;
         Err(landing)
@@ -106,13 +113,14 @@ impl Engine {
 
     /// Gives a frame that has not landed as a whole back, whatever it holds.
     pub(crate) fn put_back(&self, landing: HugeLanding) {
+        let (zone, left) = (self.huge.zone_of(&landing.slot), HUGE_FRAME - landing.gone);
         // What the kernel took apart is there in small pages; the rest of the frame goes.
-        if landing.gone == 0 && self.huge.may_keep_used(self.huge.zone_of(&landing.slot)) {
+        if landing.gone == 0 && self.huge.may_keep_used(zone) {
             self.huge.put_used(&self.space, landing.slot);
         } else {
-            self.give_frame_back(landing.slot, HUGE_FRAME - landing.gone);
+            self.give_frame_back(landing.slot, left);
         }
-        self.ledger.receiving(-(HUGE_FRAME as i64));
+        self.receiving(zone, -(left as i64));
     }
 
     /// Whether it is worth filling a frame for this place, as far as one sees without taking anything.

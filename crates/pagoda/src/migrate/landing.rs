@@ -98,9 +98,23 @@ impl Engine {
                 && span.entry(*index).load(Ordering::Acquire) == Word::EMPTY.bits()
         };
         let free = span.indices(range, len).take_while(is_free);
-        let frames: Vec<_> = free.map_while(|_| self.take_whole_ready()).collect();
-        self.ledger.receiving((frames.len() * len) as i64);
+        let mut frames: Vec<_> = free.map_while(|_| self.take_whole_ready()).collect();
+        for slot in &frames {
+            self.receiving(self.zones.of_slot(slot.index()), len as i64);
+        }
+        // Other channels may have taken theirs at the same time.
+        if self.free() < self.marks().high {
+            frames.drain(..).for_each(|slot| self.put_frame(slot, 0));
+        }
         frames
+    }
+
+    /// A frame that was received into has `moved` bytes elsewhere now, and what is left of it is ready again.
+    fn put_frame(&self, slot: Slot, moved: usize) {
+        let (zone, len) = (self.zones.of_slot(slot.index()), self.entry_bytes());
+        let left = Granules::range((moved / OS_PAGE) as u32, (len / OS_PAGE) as u32);
+        self.zones.put_pieces(&self.space, slot, left);
+        self.receiving(zone, -(len as i64));
     }
 
     /// Moves a frame to the base page that it was `filled` for, or copies what it holds there.
@@ -117,9 +131,7 @@ impl Engine {
             Some(rest) => self.receive_pages(rest, &self.space.bytes(&slot)[moved..], memory, scratch),
             None => Ok(()),
         });
-        let left = Granules::range((moved / OS_PAGE) as u32, (at.len() / OS_PAGE) as u32);
-        self.zones.put_pieces(&self.space, slot, left);
-        self.ledger.receiving(-(at.len() as i64));
+        self.put_frame(slot, moved);
         placed
     }
 

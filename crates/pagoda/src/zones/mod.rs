@@ -278,6 +278,12 @@ impl Engine {
         after.with_zone(zone)
     }
 
+    /// Frames of a zone are being filled with what arrives, or not any more (negative): they are ready no more, and in no region yet.
+    pub(crate) fn receiving(&self, zone: usize, bytes: i64) {
+        self.ledger.receiving(bytes);
+        self.zones.in_regions(zone, bytes);
+    }
+
     /// Reclaim moved bytes of a zone's frames out of the regions.
     pub(crate) fn went_out(&self, zone: usize, bytes: i64) {
         self.ledger.resident(-bytes);
