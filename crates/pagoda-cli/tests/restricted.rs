@@ -97,7 +97,7 @@ fn run(target: &Target, restrict: impl Fn(&mut Command)) -> Result<usize, String
     let mut command = Command::new("timeout");
     command.args(["--kill-after=10", TIME_MAX]).arg(&target.executable).arg("--nocapture");
     // What it has to skip here is the point, and has to be told. What its seeds find is not.
-    command.env_remove("PAGODA_NO_SKIPS").env("PAGODA_RUNS", "3").current_dir(package);
+    command.env_remove("PAGODA_NO_SKIPS").env("PAGODA_RUNS", "1").current_dir(package);
     // To files: what is left over would hold a pipe open.
     command.stdin(Stdio::null()).stdout(file("out")).stderr(file("error"));
     restrict(&mut command);

@@ -85,13 +85,16 @@ pub fn destination(seed: u64) {
     }
 }
 
+/// How many points a side is killed at, if nothing is said.
+const RUNS: u64 = 28;
+
 #[test]
 fn a_side_that_is_killed_before_the_switch_or_after_it_leaves_one_that_knows_what_it_has() {
     if skip_without_moves("post-copy that is killed") {
         return;
     }
     let (mut lost, mut before) = (0, 0);
-    for seed in runs(28) {
+    for seed in runs(RUNS) {
         let mut random = Random::new(seed, 0);
         // In the handshake and what is owed, or in what follows.
         let at = random.below([3_000, 400_000, 2_000_000][seed as usize / 2 % 3]) as u64;
@@ -126,7 +129,8 @@ fn a_side_that_is_killed_before_the_switch_or_after_it_leaves_one_that_knows_wha
             }
         }
     }
-    if std::env::var_os("PAGODA_SEED").is_none() {
+    // Of fewer than always it may be none.
+    if runs(RUNS).count() as u64 >= RUNS {
         assert!(lost > 2 && before > 0, "{lost} lost something, {before} ended before the switch");
     }
 }
