@@ -31,6 +31,7 @@ fn machine(kernel: (u32, u32)) -> Machine {
         limits,
         swap: Vec::new(),
         direct_io: Ok(()),
+        io_uring: Ok(()),
     }
 }
 

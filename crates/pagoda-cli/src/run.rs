@@ -62,8 +62,12 @@ pub struct RunArgs {
     /// How large that file may grow [default: nine tenths of what is free there]; 0 for none.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     file_limit: Option<Bytes>,
-    /// A Redis or Valkey server for what the file does not take: redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE], the
-    /// address a literal one. It must not evict; what is there expires two minutes after its program has ended. A password
+    /// Have several requests to that file in flight at once, by io_uring, where the kernel allows it. Not for a program that
+    /// puts a system call filter over all of its threads, which may end it for such a call.
+    #[arg(long)]
+    io_uring: bool,
+    /// A Redis or Valkey server, or any node of a cluster, for what the file does not take:
+    /// redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE], the address a literal one. It must not evict; what is there expires two minutes after its program has ended. A password
     /// that is given here every user of this machine can see: give it by --remote-password-file.
     #[arg(long, value_name = "URL")]
     remote_store: Option<RemoteAddress>,
@@ -194,6 +198,7 @@ fn prepare(
         counters: Some(tree.path().to_owned()),
         store_directory,
         file_limit,
+        io_uring: args.io_uring,
         best_effort: args.best_effort,
         fetch_ahead: !args.no_fetch_ahead,
         remote,

@@ -1,4 +1,5 @@
-//! A managed program most of whose memory is at a Redis server: a real one, which is killed and started anew in the middle.
+//! A managed program most of whose memory is at a Redis server: a real one, which is killed and started anew in the middle; or at a
+//! cluster, whose slots move meanwhile.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use pagoda_linux::testing::redis::RedisServer;
+use pagoda_linux::testing::redis_cluster::RedisCluster;
 use pagoda_linux::testing::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -141,6 +143,52 @@ fn a_program_whose_memory_is_at_a_server_reads_it_right_or_is_ended() {
         let most = counters["remote_peak_bytes"].as_u64().expect("a counter");
         assert!(most > FILL as u64 / 2, "most of it was there: {told}");
         assert!(counters["remote_failures"].as_u64().expect("a counter") > 0, "{told}");
+    }
+}
+
+/// All that is checked of the program is that it reads what it wrote: while its hashes move, and a node is killed and comes back.
+#[test]
+fn a_program_whose_memory_is_at_a_cluster_reads_it_right_while_the_cluster_changes() {
+    if !can_run() {
+        return;
+    }
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let Some(mut cluster) = RedisCluster::start(scratch.path(), 3, &["--appendonly", "yes"]) else { return };
+    let stats = scratch.path().join("stats.json");
+    let mut child = begin(&format!("redis://{}", cluster.nodes()[1].address()), &stats, None);
+    let said = wait_for(&mut child, "filled");
+    let keys: Vec<Vec<String>> = cluster
+        .nodes()
+        .iter()
+        .map(|server| server.ask("KEYS pagoda:*").lines().map(str::to_owned).collect())
+        .collect();
+    assert!(keys.iter().all(|keys| !keys.is_empty()), "each node has some of it: {keys:?}");
+    let move_key = |key: &str, from: usize, to: usize| {
+        let slot = cluster.slot_of(key);
+        cluster.begin_move(slot, from, to);
+        cluster.move_keys(slot, from, to);
+        cluster.end_move(slot, from, to);
+    };
+    move_key(&keys[0][0], 0, 2);
+    let stdin = child.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut &stdin, b"\n").expect("it reads");
+    move_key(&keys[1][0], 1, 0);
+    cluster.kill(2);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    cluster.restart(2);
+    let text = std::io::read_to_string(said).expect("text");
+    let output = child.wait_with_output().expect("it ends");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("wrong 0\n"), "{text}{errors}");
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(&stats).expect("--stats")).expect("JSON");
+    let most = told["counters"]["remote_peak_bytes"].as_u64().expect("a counter");
+    assert!(most > FILL as u64 / 2, "most of it was there: {told}");
+    cluster.wait_until_whole();
+    for server in cluster.nodes() {
+        for key in server.ask("KEYS pagoda:*").lines().filter(|key| !key.is_empty()) {
+            let left_ms: i64 = server.ask(&format!("PTTL {key}")).parse().expect("a number");
+            assert!(left_ms != -1 && left_ms <= 120_000, "{key} expires within two minutes: {left_ms}");
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use pagoda_linux::testing::sandbox::{Denial, without_userfaultfd};
-use pagoda_linux::testing::skip::skip;
+use pagoda_linux::testing::skip::{skip, tell};
 
 /// `nobody`: neither a user with rights nor one who owns anything here.
 const NOBODY: u32 = 65534;
@@ -138,7 +138,7 @@ fn the_tests_pass_where_userfaultfd_is_denied_and_say_what_they_skipped() {
 #[test]
 fn the_tests_pass_as_an_ordinary_user() {
     if !rustix::process::geteuid().is_root() {
-        return skip("the tests as an ordinary user", "they run as one anyway");
+        return tell("the tests as an ordinary user", "they run as one anyway");
     }
     let own = std::env::current_exe().expect("a path");
     if !reachable(&own) {

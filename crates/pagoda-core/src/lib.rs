@@ -24,6 +24,7 @@ pub mod migrate;
 pub mod pace;
 pub mod page;
 pub mod places;
+pub mod radix;
 pub mod read_ahead;
 pub mod rebuild;
 pub mod release;

@@ -5,14 +5,27 @@
 //! it each time, and who goes on exactly there has shown that he touches everything. A window never reaches into the next place, and
 //! a long one leaves two ends to go on at before it: by chance nobody who is sparse meets both. Who has shown it where his place ends
 //! gets the next ones whole, before he touches them: a touch would leave something there that keeps a frame from being moved in as
-//! one. Behind them he shows it anew, by windows of two base pages and of eight. This module must never offer a place that was not
+//! one. Behind them he shows it anew, by windows of two base pages and of eight. So one who becomes sparse holds [`WHOLE_LEAST`] places
+//! and half a place too much at most. Who has been dense for [`LONG`] places may hold more, by an eighth of what came since then: that
+//! many places come whole, and windows behind them are long again. This module must never offer a place that was not
 //! said to be free, nor more than [`WHOLE_MOST`] for one showing.
 
 use std::ops::Range;
 
-/// Places that come whole at once: so much, 6 MiB, a stream that ends or becomes sparse may hold too much, once; and three places in four
-/// come whole to one that stays dense. Getting three frames takes about as long as filling one place by OS pages.
-pub const WHOLE_MOST: u32 = 3;
+/// Places that come whole at once to who has not been dense for long: so much, 6 MiB, a stream that ends or becomes sparse may hold too
+/// much, once; and three places in four come whole to one that stays dense. Getting three frames takes about as long as filling one
+/// place by OS pages.
+pub const WHOLE_LEAST: u32 = 3;
+
+/// And to who has been for long, at most: 16 MiB, which he waits for at once.
+pub const WHOLE_MOST: u32 = 8;
+
+/// Places, 64 MiB of them, that a stream fills before it may hold an eighth of the others too much: what it may in any case is about
+/// that much of these.
+pub const LONG: u64 = 32;
+
+/// Of what came since then a stream may hold this part too much.
+const SHARE: u64 = 8;
 
 /// What of a window is filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +47,8 @@ pub struct Places {
     shown_at: Option<u64>,
     /// The longest window. Behind places that came whole, of which nobody sees what is touched, it is short first.
     most_steps: u64,
+    /// Filled since it goes on.
+    filled_steps: u64,
 }
 
 impl Places {
@@ -41,7 +56,16 @@ impl Places {
     /// the first of a place is a multiple of that.
     #[must_use]
     pub const fn new(page_steps: u64, place_steps: Option<u64>) -> Self {
-        Self { page_steps, place_steps, shown_at: None, most_steps: u64::MAX }
+        Self { page_steps, place_steps, shown_at: None, most_steps: u64::MAX, filled_steps: 0 }
+    }
+
+    /// How many places may come whole, and how long the first window behind them may be.
+    fn allowed(&self, place_steps: u64) -> (u32, u64) {
+        match self.filled_steps.saturating_sub(LONG * place_steps) / SHARE / place_steps {
+            0 => (WHOLE_LEAST, 2 * self.page_steps),
+            // One of them is for that window.
+            more => (WHOLE_MOST.min(WHOLE_LEAST + (more - 1) as u32), u64::MAX),
+        }
     }
 
     /// What of `window` is to be filled, which is not empty and begins where it was touched, `within` steps into a base page.
@@ -56,6 +80,9 @@ impl Places {
         // Steps of a base page show as much as there is to see.
         let is_shown = goes_on && (self.page_steps == 1 || self.shown_at == Some(window.start));
         self.shown_at = None;
+        if !goes_on {
+            self.filled_steps = 0;
+        }
         if is_shown {
             self.most_steps = self.most_steps.saturating_mul(4);
         }
@@ -66,7 +93,7 @@ impl Places {
             let next = (steps.start / place + 1).saturating_mul(place);
             steps.end = steps.end.min(next);
             if is_large && is_shown {
-                whole = free(next / place).min(WHOLE_MOST);
+                whole = free(next / place).min(self.allowed(place).0);
             }
         }
         let len = steps.end - steps.start;
@@ -77,8 +104,11 @@ impl Places {
             self.shown_at = Some(steps.end);
             whole = 0;
         }
-        if whole > 0 && self.page_steps > 1 {
-            self.most_steps = 2 * self.page_steps;
+        if let Some(place) = self.place_steps {
+            if whole > 0 && self.page_steps > 1 {
+                self.most_steps = self.allowed(place).1;
+            }
+            self.filled_steps += (steps.end - steps.start) + place * u64::from(whole);
         }
         Cut { steps, whole }
     }
@@ -126,11 +156,29 @@ mod tests {
     }
 
     #[test]
-    fn who_touches_everything_gets_three_places_of_four_whole() {
+    fn who_touches_everything_gets_three_places_of_four_whole_at_first() {
         let (there, whole) = touch(0..16 * PLACE, Some(PLACE));
         assert_eq!(there.len() as u64, 16 * PLACE);
         assert_eq!(whole, [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15]);
         assert_eq!(touch(0..16 * PLACE, None).1, []);
+    }
+
+    #[test]
+    fn who_has_touched_everything_for_long_gets_more_of_them_at_once() {
+        let (there, whole) = touch(0..256 * PLACE, Some(PLACE));
+        assert!((0..256 * PLACE).all(|step| there.contains(&step)));
+        // Places that did not come whole, and so many places come behind each.
+        let shown: Vec<u64> = (0..256).filter(|place| !whole.contains(place)).collect();
+        let behind: Vec<u64> = shown.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
+        assert!(behind.is_sorted(), "{behind:?}");
+        assert_eq!(behind.iter().take_while(|count| **count == u64::from(WHOLE_LEAST)).count(), 12);
+        assert_eq!(behind.last(), Some(&u64::from(WHOLE_MOST)));
+        // Who jumps begins as a stranger.
+        let (_, whole) = touch((0..64 * PLACE).chain(100 * PLACE..112 * PLACE), Some(PLACE));
+        assert_eq!(
+            whole.iter().filter(|place| **place > 100).take(4).collect::<Vec<_>>(),
+            [&101, &102, &103, &105]
+        );
     }
 
     #[test]
@@ -162,18 +210,20 @@ mod tests {
 
         #[test]
         fn who_becomes_sparse_holds_a_bounded_number_of_places_too_much(
-            dense in 1..12 * PLACE, every in prop::sample::select(vec![16u64, 64, 512]), other in 0..PAGE
+            dense in 1..120 * PLACE, every in prop::sample::select(vec![16u64, 64, 512]), other in 0..PAGE
         ) {
             // Always the same part of a base page, or another in each.
-            let sparse = (dense.next_multiple_of(every)..40 * PLACE)
+            let sparse = (dense.next_multiple_of(every)..160 * PLACE)
                 .step_by(every as usize)
                 .map(|page| page + page / every * other % PAGE);
             let (there, whole) = touch((0..dense).chain(sparse.clone()), Some(PLACE));
             let after = whole.iter().filter(|place| **place * PLACE >= dense).count();
-            prop_assert!(after <= WHOLE_MOST as usize, "{} after {}: {:?}", after, dense, whole);
-            // Nor is there a window of much more by OS pages behind the last of them.
+            let more = dense.saturating_sub(LONG * PLACE) / SHARE;
+            prop_assert!(after as u64 <= u64::from(WHOLE_LEAST) + more / PLACE, "{} after {}: {:?}", after, dense, whole);
+            // Nor are the windows by OS pages behind the last of them more than half a place: who touches the next part in each base
+            // page meets several ends of them.
             let too_much = there.range(dense..).count() - sparse.count();
-            let most = u64::from(WHOLE_MOST) * PLACE + 8 * PAGE;
+            let most = u64::from(WHOLE_LEAST) * PLACE + PLACE / 2 + more;
             prop_assert!(too_much as u64 <= most, "{} after {}, every {}", too_much, dense, every);
         }
 

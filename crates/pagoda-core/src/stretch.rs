@@ -2,7 +2,8 @@
 //!
 //! What went to the file together lies there together, mostly in the order of addresses. A *stretch* begins with one object, and
 //! grows by others that lie within it or close behind it. What it passes over is read for nothing, so both that and all of it are
-//! bounded. This module must never know the file, nor take for read what lies outside of the stretch.
+//! bounded. Where several reads can be in flight at once, what lies elsewhere begins a stretch of its own, up to a bound on all of them.
+//! This module must never know the file, nor take for read what lies outside of the stretch.
 
 use crate::extents::{Run, SLOT, Units};
 
@@ -57,6 +58,64 @@ impl Stretch {
     }
 }
 
+/// Several stretches that are read at once, one behind the other into one buffer.
+#[derive(Clone, Debug)]
+pub struct Stretches {
+    all: Vec<Stretch>,
+    count_most: usize,
+    slots_left: u32,
+}
+
+impl Stretches {
+    /// Of one object, and no more than one stretch until [`allow`](Self::allow) says so, of `slots_most` slots in all. `None`: it is
+    /// longer than that.
+    #[must_use]
+    pub fn of(units: Units, slots_most: u32) -> Option<Self> {
+        let first = Stretch::of(units, slots_most)?;
+        Some(Self { all: vec![first], count_most: 1, slots_left: slots_most - first.run.slots })
+    }
+
+    /// From now on there may be so many.
+    pub fn allow(&mut self, count_most: usize) {
+        self.count_most = count_most;
+    }
+
+    /// Grows by an object: one of the stretches if it lies close enough, or by one more. Whether it is read.
+    pub fn take(&mut self, units: Units) -> bool {
+        for stretch in &mut self.all {
+            let before = stretch.run.slots;
+            stretch.slots_most = before + self.slots_left;
+            if stretch.take(units) {
+                self.slots_left -= stretch.run.slots - before;
+                return true;
+            }
+        }
+        let room = self.all.len() < self.count_most;
+        let Some(another) = Stretch::of(units, self.slots_left).filter(|_| room) else { return false };
+        self.slots_left -= another.run.slots;
+        self.all.push(another);
+        true
+    }
+
+    /// The slots of each, in the order in which they lie in the buffer.
+    pub fn runs(&self) -> impl ExactSizeIterator<Item = Run> {
+        self.all.iter().map(Stretch::run)
+    }
+
+    /// Where an object's bytes begin in the buffer. `None`: it is not read.
+    #[must_use]
+    pub fn offset_of(&self, units: Units) -> Option<usize> {
+        let mut before = 0;
+        for stretch in &self.all {
+            if stretch.holds(units) {
+                return Some(before + stretch.offset_of(units));
+            }
+            before += stretch.run.slots as usize * SLOT;
+        }
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -94,7 +153,56 @@ mod tests {
         assert_eq!([one, two].map(|units| stretch.offset_of(units)), [4 * UNIT, 7 * UNIT]);
     }
 
+    #[test]
+    fn what_lies_elsewhere_is_a_stretch_of_its_own_if_that_is_allowed() {
+        let mut all = Stretches::of(slots(100, 8), 40).expect("short enough");
+        let far = slots(1000, 8);
+        assert!(all.take(slots(108, 8)) && !all.take(far) && !all.take(slots(20, 8)), "one stretch");
+        assert_eq!(all.offset_of(far), None);
+        all.allow(3);
+        assert!(all.take(far) && all.take(slots(20, 8)) && all.take(slots(1008, 4)));
+        assert!(all.take(slots(108, 8)), "it is read already");
+        assert!(!all.take(slots(500, 1)), "a fourth");
+        assert!(!all.take(slots(116, 5)), "too much in all");
+        let runs: Vec<Run> = all.runs().collect();
+        assert_eq!(runs, [(100, 16), (1000, 12), (20, 8)].map(|(first, slots)| Run { first, slots }));
+        let offsets =
+            [slots(108, 8), slots(1008, 4), slots(20, 8), slots(500, 1)].map(|units| all.offset_of(units));
+        assert_eq!(offsets, [Some(8 * SLOT), Some(24 * SLOT), Some(28 * SLOT), None]);
+        assert!(Stretches::of(slots(0, 41), 40).is_none());
+    }
+
     proptest! {
+        #[test]
+        fn several_never_pass_their_bound_nor_overlap_in_the_buffer(
+            most in 1u32..120, count in 1usize..6, others in prop::collection::vec((0u32..9000, 1u32..260), 1..30),
+        ) {
+            let units = Units { first: 4000, units: 17 };
+            let Some(mut all) = Stretches::of(units, most) else { return Ok(()) };
+            all.allow(count);
+            let mut taken = vec![units];
+            for (first, units) in others {
+                let units = Units { first, units };
+                if all.take(units) {
+                    taken.push(units);
+                }
+                prop_assert!(all.runs().len() <= count);
+                prop_assert!(all.runs().map(|run| run.slots).sum::<u32>() <= most);
+                for units in &taken {
+                    let offset = all.offset_of(*units).expect("it was taken");
+                    let (mut before, mut slot) = (0, None);
+                    for run in all.runs() {
+                        let slots = run.slots as usize * SLOT;
+                        if (before..before + slots).contains(&offset) {
+                            slot = Some(run.first as usize + (offset - before) / SLOT);
+                        }
+                        before += slots;
+                    }
+                    prop_assert_eq!(slot, Some(units.slots().first as usize));
+                }
+            }
+        }
+
         #[test]
         fn it_never_passes_its_bound_and_holds_what_it_took(
             first in 0u32..1000, most in 1u32..120, others in prop::collection::vec((0u32..3000, 1u32..260), 1..20),

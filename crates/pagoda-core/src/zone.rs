@@ -10,7 +10,7 @@
 //! is which pass, and when batches are refilled, is the [`policy`].
 //!
 //! **Threads.** [`Zones`] is plain state for one lock, and a [`FrameCache`](cache::FrameCache) for each thread keeps
-//! threads away from it. Not atomics: a decision and the frame it is about have to change together, and the frames
+//! threads away from it. The state is no atomics: a decision and the frame it is about have to change together, and the frames
 //! themselves are kept under a lock; a reset concerns several batches at once, and two threads that reset one after the
 //! other would give the first zone more than its share. Under the lock both are exact. It is held for two passes
 //! over at most [`ZONES_MAX`] zones.
@@ -212,7 +212,8 @@ impl Zones {
     }
 
     /// Takes 1 to `most` frames of one zone: fewer than `most` where its batch or its low watermark end before, so that
-    /// taking many at once changes no share.
+    /// taking many at once changes no share. Out of turn it is one: which zone is first, and whether a local one has a frame to
+    /// spare, may be otherwise by the next.
     ///
     /// Panics if `most` is 0.
     pub fn allocate(&mut self, most: u32) -> Result<Grant, Shortage> {
@@ -221,8 +222,9 @@ impl Zones {
             self.counters.wake_ups += 1;
             return Err(Shortage);
         };
+        let has_turn = self.policy.has_turns() && index < self.local;
         let zone = &mut self.zones[index];
-        let turn = if zone.is_used_up() { u64::MAX } else { zone.batch.unsigned_abs() };
+        let turn = if has_turn && !zone.is_used_up() { zone.batch.unsigned_abs() } else { 1 };
         let frames = u64::from(most).min(zone.free - zone.low).min(turn);
         zone.free -= frames;
         zone.held += frames;
@@ -247,6 +249,21 @@ impl Zones {
         );
         zone.held -= frames;
         zone.free += frames;
+    }
+
+    /// Takes frames of a grant back that nobody has used, as if they had not been granted. Their zone has so much more of its turn,
+    /// but no more than a whole one: another may have begun since.
+    ///
+    /// Panics, before anything changes, if the zone has not given as many.
+    pub fn take_back(&mut self, unused: Grant) {
+        self.give_back(unused);
+        let Grant { zone: ZoneId(index), frames } = unused;
+        let zone = &mut self.zones[index];
+        zone.batch = (zone.batch + i64::from(frames)).min(zone.full_batch.max(zone.batch));
+        self.counters.allocated_frames[index] -= u64::from(frames);
+        if index >= self.local {
+            self.counters.spilled_frames -= u64::from(frames);
+        }
     }
 
     /// Tells what `zone` can give now, where that changes by more than what is allocated and given back: a part of its memory

@@ -1,4 +1,5 @@
-//! Whether a range is registered whole: what a registration does not tell, for it passes over holes.
+//! Whether a range is registered whole: what a registration does not tell, for it passes over holes. And whether a page is registered
+//! at all, which can be asked at any time.
 //!
 //! What comes to lie in such a hole afterwards is not registered. Pages can be moved out of it all the same, and then the kernel
 //! fills what is missing with zeroes and tells nobody. So whoever enters a range in a table asks here first, after it was registered.
@@ -35,10 +36,28 @@ impl Uffd {
         // in the page cache of a shared mapping; private anonymous memory has none, so that it is refused and changes nothing.
         let done = unsafe { ioctl::ioctl(self, Updater::<UFFDIO_CONTINUE, ZeroCall>::new(&mut call)) };
         match done {
-            // The kernel looks for one registered mapping first (`ENOENT`), then at changes, and then at the kind of memory.
+            // The kernel looks at changes first, then for one registered mapping (`ENOENT`), and then at the kind of memory.
             Err(Errno::INVAL) => Coverage::Whole,
             Err(Errno::AGAIN) => Coverage::Changing,
             _ => Coverage::Parts,
+        }
+    }
+
+    /// Whether the page at `address` is registered with another descriptor, also while mappings are being changed: the kernel refuses
+    /// what is for this descriptor too (`EBUSY`). If it is not, its mapping is told of writes for a moment, which nothing there is
+    /// protected for.
+    #[must_use]
+    pub fn is_registered_elsewhere(&self, address: usize) -> bool {
+        let page = PageRange::page(address);
+        // SAFETY: it asks for events that this descriptor has no feature for, and for writes to what nobody protects: whoever uses the
+        // page is not held up. The registration ends here.
+        match unsafe { self.follow(page) } {
+            Ok(()) => {
+                // What is gone by now is not registered either.
+                let _ = self.unregister(page);
+                false
+            }
+            Err(errno) => errno == Errno::BUSY,
         }
     }
 }
@@ -111,6 +130,13 @@ mod tests {
             let discard = scope.spawn(|| memory.discard(0, OS_PAGE));
             assert!(uffd.wait(5000), "the event arrives");
             assert_eq!(uffd.coverage(whole), Coverage::Changing);
+            let asks = open(feature::MOVE).expect("opened before");
+            assert!(asks.is_registered_elsewhere(whole.start()), "that can be asked all the same");
+            let other = Foreign::private(1).expect("memory");
+            assert!(!asks.is_registered_elsewhere(other.address(0)), "nobody's");
+            register(&uffd, range(&other, 0..1));
+            assert!(asks.is_registered_elsewhere(other.address(0)), "it was left free");
+            uffd.unregister(range(&other, 0..1)).expect("unregistered");
             uffd.read(|_| {}).expect("read");
             discard.join().expect("join").expect("discard");
         });

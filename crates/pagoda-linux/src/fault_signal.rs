@@ -11,15 +11,17 @@ use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::fault_address::FaultAddress;
+
 /// Serves faults in the thread that has them.
 pub trait FaultServer: Send + Sync {
-    /// Brings the page at `address` in, or returns false if that is not its memory. It runs in a signal handler that interrupted
+    /// Brings the page of the fault in, or returns false if that is not its memory. It runs in a signal handler that interrupted
     /// an access to the page, on the stack of the thread: it may take any lock that nobody holds while it touches the
     /// memory served.
-    fn serve(&self, address: usize, write: bool) -> bool;
+    fn serve(&self, at: FaultAddress, write: bool) -> bool;
 
     /// The same, once no server has said that it is its memory: what a mapping grew by is registered, and announced to nobody.
-    fn serve_unknown(&self, address: usize, write: bool) -> bool;
+    fn serve_unknown(&self, at: FaultAddress, write: bool) -> bool;
 }
 
 /// What a server is asked.
@@ -54,7 +56,7 @@ impl Place {
     }
 
     /// Lets this place's server look at a fault of this process.
-    fn serve(&self, ask: Ask, process: u32, address: usize, write: bool) -> bool {
+    fn serve(&self, ask: Ask, process: u32, at: FaultAddress, write: bool) -> bool {
         // Who passes by leaves no mark: the next owner need not wait for it.
         if self.server.load(Ordering::Relaxed).is_null() || self.process.load(Ordering::Relaxed) != process {
             return false;
@@ -65,8 +67,8 @@ impl Place {
         // sequentially consistent operations.
         let server = unsafe { self.server.load(Ordering::SeqCst).as_ref() };
         let served = server.is_some_and(|server| match ask {
-            Ask::Known => server.serve(address, write),
-            Ask::Unknown => server.serve_unknown(address, write),
+            Ask::Known => server.serve(at, write),
+            Ask::Unknown => server.serve_unknown(at, write),
         });
         self.users.fetch_sub(1, Ordering::Release);
         served
@@ -154,14 +156,14 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let before = unsafe { *errno };
     // SAFETY: the kernel calls this handler with its info, valid until it returns; SIGBUS's info has an address if it is
     // for an access, which the code says.
-    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    let (code, at) = unsafe { ((*info).si_code, FaultAddress::of_byte((*info).si_addr().addr())) };
     let write = was_writing(context);
     // SAFETY: it takes nothing and can't fail.
     let process = unsafe { libc::getpid() }.cast_unsigned();
     for ask in [Ask::Known, Ask::Unknown] {
         let mut place = if code == libc::BUS_ADRERR { Place::first() } else { None };
         while let Some(one) = place {
-            if one.serve(ask, process, address, write) {
+            if one.serve(ask, process, at, write) {
                 // SAFETY: as above.
                 unsafe { *errno = before };
                 return;

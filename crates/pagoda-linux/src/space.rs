@@ -293,6 +293,12 @@ impl Space {
         self.uffd.coverage(range)
     }
 
+    /// Whether the page at `address` is registered, whatever is being changed: here, or by the program itself.
+    #[must_use]
+    pub fn is_registered(&self, address: usize) -> bool {
+        self.exit_uffd.is_registered_elsewhere(address)
+    }
+
     /// Whether no event is unread and no mapping is being changed just now.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -344,7 +350,12 @@ pub(crate) mod tests {
 
     /// A space without events, of 16 slots. Where it can't be had, `what` is skipped.
     pub(crate) fn open(what: &str, slot_bytes: usize, huge_slots: u32) -> Option<Space> {
-        let sizes = ArenaSizes { slots: 16, slot_bytes, huge_slots };
+        open_with(what, 16, slot_bytes, huge_slots)
+    }
+
+    /// The same, of so many slots.
+    pub(crate) fn open_with(what: &str, slots: u32, slot_bytes: usize, huge_slots: u32) -> Option<Space> {
+        let sizes = ArenaSizes { slots, slot_bytes, huge_slots };
         let fresh = Descriptor::Fresh(Mode::UserOnly);
         let occupancy = Occupancy::open().expect("pagemap");
         let space = Space::open(&own_regions(), fresh, feature::MOVE, sizes, occupancy).ok();

@@ -106,8 +106,14 @@ impl ThreadLayout {
 pub struct ThreadWalker {
     tasks: OwnedFd,
     buffer: Box<[MaybeUninit<u8>]>,
+    /// The threads of a listing before the walk.
+    listed: Vec<u32>,
     layout: Option<ThreadLayout>,
 }
+
+/// Threads of a process that a walk can say it saw all of: as many as Linux numbers if it is not told otherwise (`kernel.pid_max`). With
+/// more it never says so. Of the room for them only what is used takes memory.
+const LISTED_MOST: usize = 32768;
 
 impl ThreadWalker {
     /// Opens `/proc/self/task` and allocates the only memory that this walker will ever use. Without a layout it
@@ -119,7 +125,8 @@ impl ThreadWalker {
     pub fn new(layout: Option<ThreadLayout>) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let tasks = rustix::fs::open(c"/proc/self/task", flags, Mode::empty())?;
-        Ok(Self { tasks, buffer: Box::new_uninit_slice(DIRECTORY_BYTES), layout })
+        let (buffer, listed) = (Box::new_uninit_slice(DIRECTORY_BYTES), Vec::with_capacity(LISTED_MOST));
+        Ok(Self { tasks, buffer, listed, layout })
     }
 
     /// Calls `f` with each thread that registered a robust list; with some more than once if the walk had to start
@@ -130,39 +137,64 @@ impl ThreadWalker {
     /// What the kernel said other than that a thread is gone; a sandbox may refuse `get_robust_list`
     /// (`PermissionDenied`), and then nothing is known.
     pub fn for_each_thread(&mut self, mut f: impl FnMut(ThreadArea)) -> io::Result<Walk> {
+        let layout = self.layout;
+        let mut tell = |tid| -> io::Result<()> {
+            if let Some(control_block) = robust_list_head_of(tid)? {
+                let bare = ThreadArea { tid, control_block, thread_pointer: None, rseq: None };
+                f(layout.map_or(bare, |layout| layout.area(tid, control_block)));
+            }
+            Ok(())
+        };
+        let mut listed = std::mem::take(&mut self.listed);
+        let walk = self.walk(&mut listed, &mut tell);
+        self.listed = listed;
+        walk
+    }
+
+    fn walk(
+        &mut self,
+        listed: &mut Vec<u32>,
+        tell: &mut impl FnMut(u32) -> io::Result<()>,
+    ) -> io::Result<Walk> {
         for _ in 0..WALKS_MAX {
-            let listed = self.walk(&mut f)?;
-            // A thread that exits while the kernel lists it ends the listing early, and going on by position then
-            // skips as many as have gone. The directory counts two links and one for each thread alive.
+            // A thread that exits while the kernel lists it ends the listing early, and going on by position then skips as many as have
+            // gone. So threads that were listed may make up for some that were not. What is in two listings was alive between
+            // them, when the directory counted two links and one for each thread alive: if it is as many, it is all of them.
+            listed.clear();
+            self.list(|tid| {
+                if listed.len() < LISTED_MOST {
+                    listed.push(tid);
+                }
+                Ok(())
+            })?;
+            listed.sort_unstable();
             let alive = (rustix::fs::fstat(&self.tasks)?.st_nlink as usize).saturating_sub(2);
-            if listed >= alive {
+            let mut seen = 0;
+            self.list(|tid| {
+                seen += usize::from(listed.binary_search(&tid).is_ok());
+                tell(tid)
+            })?;
+            if seen >= alive {
                 return Ok(Walk::Complete);
             }
         }
         Ok(Walk::MaybeIncomplete)
     }
 
-    /// One walk: how many threads were listed.
-    fn walk(&mut self, f: &mut impl FnMut(ThreadArea)) -> io::Result<usize> {
+    /// Calls `f` with each thread of one listing.
+    fn list(&mut self, mut f: impl FnMut(u32) -> io::Result<()>) -> io::Result<()> {
         rustix::fs::seek(&self.tasks, SeekFrom::Start(0))?;
         let mut entries = RawDir::new(&self.tasks, &mut self.buffer);
-        let mut listed = 0;
         while let Some(entry) = entries.next() {
             let entry = match entry {
                 Err(Errno::INTR) => continue,
                 entry => entry?,
             };
-            let Some(tid) = tid_from(entry.file_name()) else { continue };
-            listed += 1;
-            if let Some(control_block) = robust_list_head_of(tid)? {
-                f(self
-                    .layout
-                    .map_or(ThreadArea { tid, control_block, thread_pointer: None, rseq: None }, |layout| {
-                        layout.area(tid, control_block)
-                    }));
+            if let Some(tid) = tid_from(entry.file_name()) {
+                f(tid)?;
             }
         }
-        Ok(listed)
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@ use super::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
+use crate::testing::wait::EndsWith;
+
 /// A thread's number and thread pointer as it sees them itself.
 fn own_view() -> (u32, usize) {
     (rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), thread_pointer())
@@ -55,6 +57,7 @@ fn threads_that_come_and_go_never_hide_one_that_stays() {
     let stop = AtomicBool::new(false);
     let mut walker = ThreadWalker::new(None).expect("open");
     std::thread::scope(|scope| {
+        let _ends = EndsWith(&stop);
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -67,7 +70,6 @@ fn threads_that_come_and_go_never_hide_one_that_stays() {
             let walk = walker.for_each_thread(|area| seen |= area.tid == tid).expect("walk");
             assert!(seen || walk == Walk::MaybeIncomplete);
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

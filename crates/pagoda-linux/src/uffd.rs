@@ -13,6 +13,7 @@ pub use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Setter, Updater};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::fault_address::FaultAddress;
 use crate::range::PageRange;
 
 const API: u64 = 0xAA;
@@ -39,6 +40,8 @@ pub mod feature {
     /// A fault is a SIGBUS to its thread in place of a message; see [`crate::fault_signal`]. A system call that touches a
     /// missing page fails with `EFAULT`.
     pub const SIGBUS: u64 = 1 << 7;
+    /// The address of a fault is the byte that was touched, and not the first one of its OS page (Linux 5.18).
+    pub const EXACT_ADDRESS: u64 = 1 << 11;
     /// What managing a whole process takes.
     pub const PROCESS: u64 = MOVE | EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP;
 }
@@ -154,10 +157,10 @@ pub struct Progress {
 /// What a read of the descriptor brings.
 #[derive(Debug)]
 pub enum Message {
-    /// A thread waits for the page at `address`.
+    /// A thread waits for a page.
     Fault {
-        /// The faulting address, rounded down to its OS page.
-        address: usize,
+        /// Where it waits.
+        at: FaultAddress,
         /// Whether it was going to write.
         write: bool,
     },
@@ -196,15 +199,20 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// Opens a descriptor with exactly `features`: by `/dev/userfaultfd` first, then by the system call.
+    /// Opens a descriptor with exactly `features`: by `/dev/userfaultfd` first, then by the system call. Only
+    /// [`EXACT_ADDRESS`](feature::EXACT_ADDRESS) is done without where the kernel lacks it: nothing is wrong with a fault of which the page
+    /// alone is known.
     pub fn open(mode: Mode, features: u64) -> Result<Self, Errno> {
         let fd = match mode {
             Mode::Full => Self::from_device().or_else(|_| Self::from_call(0))?,
             Mode::UserOnly => Self::from_call(USER_MODE_ONLY)?,
         };
-        let mut call = ApiCall { api: API, features, ioctls: 0 };
-        // SAFETY: the opcode is UFFDIO_API, whose argument is a `struct uffdio_api`, laid out as ApiCall.
-        unsafe { ioctl::ioctl(&fd, Updater::<UFFDIO_API, ApiCall>::new(&mut call))? };
+        match handshake(&fd, features) {
+            Err(Errno::INVAL) if features & feature::EXACT_ADDRESS != 0 => {
+                handshake(&fd, features & !feature::EXACT_ADDRESS)?;
+            }
+            done => done?,
+        }
         Ok(Self { fd })
     }
 
@@ -391,7 +399,7 @@ impl Uffd {
         let [first, second, third] = raw.arg;
         let range = || PageRange::covering(first as usize, second as usize);
         Some(match raw.event {
-            0x12 => Message::Fault { address: second as usize & !4095, write: first & 1 != 0 },
+            0x12 => Message::Fault { at: FaultAddress::of_byte(second as usize), write: first & 1 != 0 },
             // SAFETY: with this event the kernel has just installed a new descriptor, whose number is the first word's
             // low half, in our table; nobody else knows of it.
             0x13 => Message::Fork(Self { fd: unsafe { OwnedFd::from_raw_fd(first as u32 as i32) } }),
@@ -401,6 +409,13 @@ impl Uffd {
             _ => return None,
         })
     }
+}
+
+/// Agrees with the kernel on `features`. A descriptor that it refused is as it was.
+fn handshake(fd: &OwnedFd, features: u64) -> Result<(), Errno> {
+    let mut call = ApiCall { api: API, features, ioctls: 0 };
+    // SAFETY: the opcode is UFFDIO_API, whose argument is a `struct uffdio_api`, laid out as ApiCall.
+    unsafe { ioctl::ioctl(fd, Updater::<UFFDIO_API, ApiCall>::new(&mut call)) }
 }
 
 impl AsFd for Uffd {
@@ -509,6 +524,60 @@ mod tests {
             discard.join().expect("join").expect("discard");
         });
         assert!(uffd.is_quiet());
+    }
+
+    /// Bytes of a page that are touched, none of them at its beginning.
+    const BYTES: [usize; 3] = [1, 2049, 4095];
+
+    #[test]
+    fn a_fault_names_the_byte_where_that_was_asked_for_and_its_page_in_any_case() {
+        let Ok(uffd) = Uffd::open(Mode::UserOnly, feature::PROCESS) else {
+            return crate::testing::skip::skip("exact addresses", "no userfaultfd with UFFDIO_MOVE");
+        };
+        drop(uffd);
+        for features in [feature::PROCESS | feature::EXACT_ADDRESS, feature::PROCESS] {
+            let uffd = Uffd::open(Mode::UserOnly, features).expect("a descriptor");
+            let mut memory = crate::region_memory::RegionMemory::map(1 << 20).expect("map");
+            let start = memory.range().start();
+            // SAFETY: the test's own mapping, which nothing else uses.
+            unsafe { uffd.register(memory.range()).expect("register") };
+            for (page, byte) in BYTES.into_iter().enumerate() {
+                let offset = 4096 * (3 + page) + byte;
+                std::thread::scope(|scope| {
+                    let toucher = scope.spawn(|| memory.write_at(offset, &[7]));
+                    assert!(uffd.wait(5000), "the fault arrives");
+                    let mut found = None;
+                    uffd.read(|message| match message {
+                        Message::Fault { at, write: true } => found = Some(at),
+                        other => panic!("{other:?}"),
+                    })
+                    .expect("read");
+                    let at = found.expect("a fault");
+                    let is_exact = features & feature::EXACT_ADDRESS != 0;
+                    let expected = if is_exact { start + offset } else { start + offset - byte };
+                    assert_eq!((at.byte(), at.page()), (expected, start + offset - byte));
+                    assert_eq!(uffd.zero(at.page_range()).stop, None);
+                    toucher.join().expect("join");
+                });
+            }
+            // Its unmapping would wait for that event to be read.
+            drop(uffd);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_was_refused_a_feature_can_do_without() {
+        let Ok(fd) = Uffd::from_call(USER_MODE_ONLY) else {
+            return crate::testing::skip::skip("handshakes", "no userfaultfd");
+        };
+        // No kernel has this one: it answers like one that lacks exact addresses.
+        assert_eq!(handshake(&fd, feature::EXACT_ADDRESS | 1 << 63), Err(Errno::INVAL));
+        assert_eq!(handshake(&fd, 0), Ok(()));
+        assert_eq!(
+            Uffd::open(Mode::UserOnly, feature::EXACT_ADDRESS | 1 << 63).err(),
+            Some(Errno::INVAL),
+            "whatever else is lacking is not done without"
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::zero_scan::is_zero;
 
-use crate::content::Content;
+use crate::content::{Content, read_checked};
 use crate::destination::{Destination, LateDestination};
 use crate::error::Error;
 use crate::progress::{Count, Progress};
@@ -35,7 +35,7 @@ pub(crate) trait Apply: Sync {
         content: &mut dyn Content,
         room: &mut [u8],
     ) -> Result<(), Error> {
-        content.read(room).and_then(|()| content.check()).map_err(Error::Destination)?;
+        read_checked(content, room).map_err(Error::Destination)?;
         self.content(channel, extent, room)
     }
     /// The same, as a store had packed it. True if it is kept so.
@@ -150,10 +150,7 @@ impl Apply for Unshown<'_> {
             self.destination.receive_at(offset, content, room)
         } else {
             let part = self.geometry.part_of_image(extent).as_usize();
-            content
-                .read(room)
-                .and_then(|()| content.check())
-                .and_then(|()| self.destination.write_at(offset, &room[..part]))
+            read_checked(content, room).and_then(|()| self.destination.write_at(offset, &room[..part]))
         };
         received.map_err(Error::Destination)?;
         self.mark(channel, extent).map(drop)

@@ -32,6 +32,12 @@ pub trait Content {
     fn check(&mut self) -> io::Result<()>;
 }
 
+/// Reads all of `content` to `room`, and checks it.
+pub(crate) fn read_checked(content: &mut dyn Content, room: &mut [u8]) -> io::Result<()> {
+    content.read(room)?;
+    content.check()
+}
+
 /// What content comes from.
 pub(crate) enum Origin<'a> {
     /// As it is.

@@ -10,7 +10,7 @@ use pagoda_linux::byte_store::{Backing, ByteStore};
 use pagoda_linux::sparse_file;
 use pagoda_linux::unfinished_file::UnfinishedFile;
 
-use crate::content::Content;
+use crate::content::{Content, read_checked};
 
 /// What receives an image. Between [`prepare`](Self::prepare) and [`finish`](Self::finish) channels write to it at the same
 /// time: each to its own stripes, and in the last round of live memory each to pages of its own. One of a sender that does not keep to
@@ -34,8 +34,7 @@ pub trait Destination: Send + Sync {
     /// # Errors
     /// Those of the content, and if it can't be written. Then nothing of it may be there.
     fn receive_at(&self, offset: u64, content: &mut dyn Content, room: &mut [u8]) -> io::Result<()> {
-        content.read(room)?;
-        content.check()?;
+        read_checked(content, room)?;
         self.write_at(offset, room)
     }
 

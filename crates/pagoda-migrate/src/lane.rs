@@ -23,9 +23,10 @@ const ALIVE: Duration = Duration::from_secs(1);
 /// How long a wait for the other channels is at most before the orders are looked at again.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What a channel takes at once while all share what is left, 256 KiB, but for whole stripes: a source hands out a base page whole, and the last who is
-/// busy is busy with no more than this.
-const PIECE_PAGES: u64 = 64;
+/// What a channel takes at once of what all share, 256 KiB: in the last round the last who is busy is busy with no more than this (or a
+/// stripe of which all is left), and after a switch whoever waits for a page waits for no more than this before it. A source hands out
+/// a base page whole.
+pub(crate) const PIECE_PAGES: u64 = 64;
 const _: () = assert!(
     PIECE_PAGES.is_multiple_of(GROUP_PAGES as u64) && (STRIPE_PAGES as u64).is_multiple_of(PIECE_PAGES)
 );
@@ -71,7 +72,7 @@ impl<'a> Lane<'a> {
     pub(crate) fn send_rest(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
         self.outlet.last()?;
         let stripe = u64::from(STRIPE_PAGES);
-        while let Some(piece) = rounds.next_piece(PIECE_PAGES) {
+        while let Some(piece) = rounds.next_piece() {
             let (data, zero) = (rounds.data.take(piece.clone()), rounds.zero.take(piece.clone()));
             self.send_stripe(piece.start / stripe * stripe, data, zero)?;
             self.outlet.check()?;

@@ -26,7 +26,7 @@ use crate::connection::Connection;
 use crate::crew::{self, Orders};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::lane::{Busy, Lane};
+use crate::lane::{Busy, Lane, PIECE_PAGES};
 use crate::live_options::{LiveOptions, Moved, Otherwise, Pace, Writer};
 use crate::live_source::{LiveSource, Room};
 use crate::outlet::{Outlet, Shared};
@@ -220,14 +220,15 @@ impl<'a> Rounds<'a> {
         Ok(Left { left: bytes(self.data.count() + self.zero.count()), written: bytes(written) })
     }
 
-    /// The next pages of which something is left, for one channel alone: so many, beginning at a multiple of that; or a stripe of which
-    /// all is left, which comes in a huge frame at the other side, or takes one away, only as a whole.
-    pub(crate) fn next_piece(&self, pages: u64) -> Option<Range<u64>> {
+    /// The next pages of which something is left, for one channel alone: a piece; or a stripe of which all is left, which comes in a huge
+    /// frame at the other side, or takes one away, only as a whole.
+    pub(crate) fn next_piece(&self) -> Option<Range<u64>> {
         let stripe = u64::from(STRIPE_PAGES);
         let mut from = self.rest.load(Ordering::Relaxed);
         while from < self.geometry.pages() {
             // Nobody has taken anything of a stripe that nobody has begun.
-            let len = if from.is_multiple_of(stripe) && self.is_all_left(from) { stripe } else { pages };
+            let len =
+                if from.is_multiple_of(stripe) && self.is_all_left(from) { stripe } else { PIECE_PAGES };
             let piece = from..from + len;
             let taken = self.rest.compare_exchange(from, piece.end, Ordering::Relaxed, Ordering::Relaxed);
             from = taken.map_or_else(|now| now, |_| piece.end);

@@ -20,15 +20,11 @@ use pagoda_linux::pack::PageUnpacker;
 
 use crate::crew;
 use crate::error::Error;
-use crate::lane::{Lane, extent};
+use crate::lane::{Lane, PIECE_PAGES, extent};
 use crate::live::Rounds;
 use crate::live_options::{Moved, Pace};
 use crate::progress::Progress;
 use crate::stripes::send_pages;
-
-/// What is taken at once in the background, 256 KiB: whoever waits for a page of it waits for what lies before it, too.
-const PIECE_PAGES: u64 = 64;
-const _: () = assert!(PIECE_PAGES.is_multiple_of(GROUP_PAGES as u64));
 
 /// Lets the other side go on, and sends it what is owed. The writer was stopped at `stopped`, and all that it wrote is collected.
 pub(crate) fn switch<'a>(

@@ -296,8 +296,14 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
         if !offer.accept() {
             return Err(StartError::Userfaultfd(Errno::NONE));
         }
-        if prepared.take_over(stream, lent).is_err() {
-            prepared.stop(StopReason::EngineBroken);
+        if let Err(error) = prepared.take_over(stream, lent) {
+            // Only who is gone leaves a stream that ends early.
+            prepared.stop(match error.kind() {
+                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => {
+                    StopReason::ParentLost
+                }
+                _ => StopReason::EngineBroken,
+            });
         }
     }
     let (engine, watcher) = match prepared.start() {

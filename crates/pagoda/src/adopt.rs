@@ -14,6 +14,7 @@ use pagoda_core::entry::{Backing, Word};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::coverage::Coverage;
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::maps::MapsReader;
 use pagoda_linux::own_memory::{is_own, not_own};
 use pagoda_linux::pagemap::PagemapScanner;
@@ -27,7 +28,7 @@ use crate::error::Errno;
 use crate::fault::{Extent, Served};
 use crate::fault_kind::FaultKind;
 use crate::file_region::PageFile;
-use crate::fill::Density;
+use crate::fill::{Filling, RegionBase};
 use crate::region::RegionError;
 use crate::store::Scratch;
 use crate::table::{Filler, Page, Span, Table, give};
@@ -138,23 +139,24 @@ impl Engine {
         &self,
         range: PageRange,
         present: Option<&mut PagemapScanner>,
-        density: Option<Arc<Density>>,
+        base: RegionBase,
     ) -> Result<(), RegionError> {
         let mut table = self.register_new(range)?;
-        let filler = match self.huge.is_on() {
+        let filler = match base.size {
             // Whether a mapping may have huge pages by the kernel is for its owner to say.
-            true if self.base == BasePage::M2 && present.is_none() => Filler::EngineHuge,
-            true if self.base == BasePage::K64 => Filler::EngineOnwards,
+            BasePage::M2 if self.huge.is_on() && present.is_none() => Filler::EngineHuge,
+            BasePage::K64 if self.comes_whole => Filler::EngineOnwards,
             _ => Filler::Engine,
         };
         // Otherwise the fault itself makes a table of OS pages there, and a huge frame that is moved to it is taken apart. It has its
         // price: the kernel gets and clears a huge page of its own at each fault, before it asks.
         if filler == Filler::EngineHuge {
+            self.has_huge.store(true, Ordering::Release);
             self.space.allow_huge(range);
         }
-        let span = match density {
-            Some(density) => table.insert_by_density(range, density, filler),
-            None => table.try_insert(range, filler),
+        let span = match base.filling {
+            Filling::Whole => table.try_insert(range, filler),
+            filling => table.insert_filled(range, filling, filler),
         };
         if span.is_none() {
             let _ = self.space.unregister(range);
@@ -264,8 +266,8 @@ impl Engine {
     fn is_any_out(&self, table: &Table, range: PageRange) -> bool {
         table.spans().any(|span| {
             let Some(within) = span.range().intersection(range) else { return false };
-            span.indices(within, table.entry_bytes()).any(|index| {
-                let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+            span.used(within, table.entry_bytes()).any(|index| {
+                let word = span.word(index);
                 let page = span.page(index, within, table.entry_bytes());
                 word.is_busy() || self.first_out(&page, word).is_some()
             })
@@ -298,8 +300,8 @@ impl Engine {
             let entry_bytes = table.entry_bytes();
             let from = PageRange::new(at.max(range.start()), range.end()).unwrap_or(range);
             let mut found = None;
-            for index in span.indices(from, entry_bytes) {
-                let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+            for index in span.used(from, entry_bytes) {
+                let word = span.word(index);
                 if word.is_busy() {
                     again = true;
                     continue;
@@ -315,7 +317,13 @@ impl Engine {
                 Some(missing) => {
                     at = missing.end();
                     let mut kind = FaultKind::Zero;
-                    let served = self.serve(missing.start(), true, Extent::Page, &mut kind, &mut scratch);
+                    let served = self.serve(
+                        FaultAddress::of_byte(missing.start()),
+                        true,
+                        Extent::Whole,
+                        &mut kind,
+                        &mut scratch,
+                    );
                     if served == Served::Done {
                         self.counters.add(Counter::BroughtBackBytes, missing.len() as u64);
                     } else {

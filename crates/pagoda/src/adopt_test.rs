@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::own_memory::{declare, withdraw};
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::testing::foreign::Foreign;
@@ -161,7 +162,13 @@ fn what_is_given_to_the_kernel_to_free_and_written_again_is_not_waited_for() {
     let freed = PART / 2;
     let mut kind = FaultKind::Zero;
     until("one OS page", || {
-        engine.serve(memory.address(freed), true, Extent::Granule, &mut kind, &mut scratch) == Served::Done
+        engine.serve(
+            FaultAddress::of_byte(memory.address(freed)),
+            true,
+            Extent::Granule,
+            &mut kind,
+            &mut scratch,
+        ) == Served::Done
     });
     memory.advise(freed..freed + 1, libc::MADV_FREE).expect("advised");
     memory.write(freed, 99);

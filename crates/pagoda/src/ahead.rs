@@ -47,7 +47,7 @@ impl Engine {
         let Some(span) = table.find(address) else { return 0 };
         let page = table.page_at(span, address);
         let (taken, count) = self.take_stored(&table, span, page.index);
-        let mut slots: Vec<Slot> = (0..count).map_while(|_| self.take_whole_ready()).collect();
+        let mut slots: Vec<Slot> = (0..count).map_while(|_| self.take_whole_ready(scratch.taker)).collect();
         for (i, (word, _)) in taken[..count].iter().enumerate().skip(slots.len()) {
             give(span.entry(page.index + i), *word);
         }

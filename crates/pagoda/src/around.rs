@@ -1,6 +1,6 @@
 //! Fault-around: who touches memory for the first time and goes on upwards gets the pages above with the same fault.
 //!
-//! What costs of a first touch is the wake-up, which is paid once for up to 2 MiB here, and for some places of 2 MiB behind them that
+//! What costs of a first touch is the wake-up, which is paid once for up to 2 MiB here, and for up to eight places of 2 MiB behind them that
 //! come as huge frames. How far to go say `pagoda_core::fault_around` and `pagoda_core::places`; this fills it, before the
 //! page that is waited for, so that nobody comes in between. It must
 //! never fill anything but what holds nothing and is worth zero, never take a frame that reclaim would have to replace, and
@@ -10,13 +10,13 @@
 //! refuse, as it does any fill; one that was read has emptied the entries before, and drops what is filled now like
 //! anything else that is there.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::fault_around::{FaultAround, WINDOW_MOST};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::places::{Places, WHOLE_MOST};
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
@@ -109,8 +109,9 @@ impl Engine {
             at = reached;
         }
         for place in 0..window.places {
+            // Who goes on upwards touches its beginning first.
             let at = window.end + place * HUGE_FRAME;
-            if self.put_huge_frame(at, Filler::EngineOnwards) != Some(Served::Done) {
+            if self.put_huge_frame(FaultAddress::of_byte(at), Filler::EngineOnwards) != Some(Served::Done) {
                 return self.streams().end_at(&window, at);
             }
             self.counters.add(Counter::FilledAround, (HUGE_FRAME / self.entry_bytes()) as u64);
@@ -119,7 +120,7 @@ impl Engine {
 
     /// What is to be filled above the fault: whole steps of one span, empty as far as is known.
     fn window_above(&self, fault: Fault) -> Option<Window> {
-        let address = fault.address;
+        let address = fault.at.page();
         // Far from where reclaim begins, even if every handler is about to do the same.
         let enough = self.marks().high.get() + 4 * WINDOW_MOST.get();
         if self.is_released() || self.ledger.room_bytes() < enough {
@@ -138,13 +139,13 @@ impl Engine {
                 let page = table.page_at(span, start);
                 let first = page.granule_of(start);
                 let part = Granules::range(first, first + granules);
-                let word = Word::from_bits(span.entry(page.index).load(Ordering::Acquire));
+                let word = span.word(page.index);
                 !word.is_busy() && is_empty(word, part) && self.owed_granules(&page).and(part).is_empty()
             }
         };
         // Of the first one in a span that was moved a part may lie below address zero.
         let within = (page.granule_of(address) - first) as usize * OS_PAGE;
-        let start = (address & !(OS_PAGE - 1)).checked_sub(within)?;
+        let start = address.checked_sub(within)?;
         if !is_empty(start) {
             return None;
         }
@@ -152,7 +153,7 @@ impl Engine {
         let number = (start / size.bytes()) as u64;
         let below = (start.saturating_sub(span.range().start()) / size.bytes()) as u64;
         let above = ((span.range().end() - start) / size.bytes()) as u64;
-        let entry_steps = (table.entry_bytes() / size.bytes()).max(1) as u64;
+        let entry_steps = self.steps_of_entry(span, size);
         let is_in_places = span.filler() == Filler::EngineOnwards;
         let places = Places::new(entry_steps, is_in_places.then_some((HUGE_FRAME / size.bytes()) as u64));
         let mut streams = self.streams();
@@ -167,7 +168,7 @@ impl Engine {
             true => free_places(&table, span, place as usize * HUGE_FRAME),
             false => 0,
         };
-        let cut = places.cut(window, u64::from(first / granules), stream.goes_on(), free);
+        let cut = places.cut(window, u64::from(first / granules) % entry_steps, stream.goes_on(), free);
         let goes_on_at = places.end(&cut);
         stream.ends_at(goes_on_at);
         drop(streams);
@@ -205,7 +206,7 @@ impl Engine {
             if filled != part {
                 return (at, true);
             }
-            self.counters.add(Counter::FilledAround, 1);
+            self.counters.add(Counter::FilledAround, self.touches_saved(span, filled));
             at += (to - from) as usize * OS_PAGE;
         }
         (at, false)
@@ -240,9 +241,7 @@ fn free_places(table: &Table, span: &Span, address: usize) -> u32 {
     let is_free = |place: &u32| {
         let place = PageRange::at(address + *place as usize * HUGE_FRAME, HUGE_FRAME);
         span.range().intersection(place) == Some(place)
-            && span
-                .indices(place, table.entry_bytes())
-                .all(|index| span.entry(index).load(Ordering::Acquire) == Word::EMPTY.bits())
+            && span.indices(place, table.entry_bytes()).all(|index| span.word(index) == Word::EMPTY)
     };
     (0..WHOLE_MOST).take_while(is_free).count() as u32
 }

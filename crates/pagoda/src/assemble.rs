@@ -53,6 +53,9 @@ pub(crate) struct Policies {
     pub(crate) by_density: bool,
     /// Who touches memory upwards gets more than it faulted for.
     pub(crate) fault_around: bool,
+    /// The kernel tells of faults by their pages, as one before Linux 5.18 does.
+    #[cfg(test)]
+    pub(crate) masked_addresses: bool,
 }
 
 /// Whose memory an engine manages.
@@ -94,11 +97,12 @@ pub(crate) fn assemble(
     // A program's own huge pages would have to be taken apart: it has none.
     // Not where nobody tells what is one huge page: none would be known for one, and the kernel would take each apart as it leaves.
     let tells = || PagemapScanner::new().is_ok_and(|scanner| scanner.method() == ScanMethod::Scan);
-    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory.
+    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory. A region with a base page of 2 MiB has huge frames
+    // all the same, for which the addresses cost nothing.
     let ahead = policies.fault_around && plan.len() == 1 && tells();
     let huge_slots = |ranked: &zones::Ranked| match serves_forks {
         true => 0,
-        false => crate::huge::slots(ranked.zone.bytes, config.base_page, ahead),
+        false => crate::huge::slots(ranked.zone.bytes, config.base_page),
     };
     let huge = HugePool::new(plan.iter().map(|(ranked, _)| huge_slots(ranked)));
     let descriptor = match owner {
@@ -112,7 +116,10 @@ pub(crate) fn assemble(
     };
     // A library's regions can be sent elsewhere, which takes seeing who writes; it does without where that is not to be had.
     let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
-    let always = feature::PROCESS | if policies.in_thread { feature::SIGBUS } else { 0 };
+    let exact = feature::EXACT_ADDRESS;
+    #[cfg(test)]
+    let exact = if policies.masked_addresses { 0 } else { exact };
+    let always = feature::PROCESS | exact | if policies.in_thread { feature::SIGBUS } else { 0 };
     // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
     let (space, fork_events) = match descriptor {
         Descriptor::Inherited(_) => (open(descriptor, always | fork)?, true),
@@ -137,8 +144,11 @@ pub(crate) fn assemble(
         first += slots;
     }
     let limit = store_most(config.budget);
-    let file = (config.file_limit > Bytes::ZERO)
-        .then(|| FileConfig { directory: config.store_directory.clone(), limit: config.file_limit });
+    let file = (config.file_limit > Bytes::ZERO).then(|| FileConfig {
+        directory: config.store_directory.clone(),
+        limit: config.file_limit,
+        io_uring: config.io_uring,
+    });
     let remote = config.remote_with_password().map_err(|error| StartError::RemoteStore((&error).into()))?;
     let remote =
         remote.map(|address| RemoteConfig { address, limit: config.remote_limit, expiry: REMOTE_EXPIRY });
@@ -148,7 +158,7 @@ pub(crate) fn assemble(
     let (budget, base) = (config.budget, config.base_page);
     let mut engine = Engine::new(
         space,
-        Zones::new(plan, config.zone_policy),
+        Zones::new(plan, config.zone_policy, handlers as usize),
         (huge, policies.clearing),
         store,
         counters,
@@ -159,6 +169,7 @@ pub(crate) fn assemble(
         stop_hook,
     );
     engine.by_density = policies.by_density && (BasePage::K16..=BasePage::K64).contains(&base);
+    engine.comes_whole = ahead;
     engine.around = Around::new(base, policies.fault_around);
     engine.fetches_ahead = config.fetch_ahead;
     Ok(engine)
@@ -194,6 +205,8 @@ fn store_error(error: &OpenError) -> StartError {
             StartError::RemoteStore(Errno(source.raw_errno()))
         }
         OpenError::Remote(RemoteOpenError::Limit { .. }) => StartError::RemoteStore(Errno(27)),
-        OpenError::Remote(RemoteOpenError::Evicts | RemoteOpenError::Cluster) => StartError::RemoteStoreUnfit,
+        OpenError::Remote(RemoteOpenError::Evicts | RemoteOpenError::ClusterDatabase) => {
+            StartError::RemoteStoreUnfit
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It runs only when a processor is idle, and takes no more than its share of one. Frames that were used come first, then fresh ones
 //! from the kernel as long as there is plenty of room; of both kinds only a few are kept, and none before a fault has asked for
-//! one. Who runs so seldom must hold nothing that others wait for: this module must never have a lock while it clears, nor the gate at
+//! one. Fresh base frames of 64 KiB are contiguous where there may be many. Who runs so seldom must hold nothing that others wait for: this module must never have a lock while it clears, nor the gate at
 //! all, and asks the zones for a turn's frames in one go.
 
 use pagoda_core::budget;
@@ -85,6 +85,14 @@ impl Engine {
             let (room, high) = self.zone_room_and_high(zone);
             if !budget::takes_ahead(room, most, high) {
                 return false;
+            }
+            // All of a huge page, though less is missing.
+            let whole = most.saturating_add(Bytes::new(HUGE_FRAME as u64));
+            if most.as_usize() >= 2 * HUGE_FRAME
+                && budget::takes_ahead(room, whole, high)
+                && self.take_contiguous(zone)
+            {
+                return true;
             }
             slots = hands.take_empties(&self.space, missing);
             // The ledger first: another thread may want the same room.

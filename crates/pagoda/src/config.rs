@@ -1,7 +1,7 @@
 //! The configuration of one managed process, and the one string that carries it through `PAGODA_CONFIG`.
 //!
-//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;fetch-ahead=1;remote=ADDRESS;remote-limit=BYTES;
-//! remote-password=PATH;zones=NAME=BYTES@PLACE,...;zone-policy=NAME;trace=PATH`, in one line, remote and its limit only if there is a remote store, its password's path only if it has one, zones and
+//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;fetch-ahead=1;io-uring=1;remote=ADDRESS;remote-limit=BYTES;
+//! remote-password=PATH;zones=NAME=BYTES@PLACE,...;zone-policy=NAME;trace=PATH`, in one line, io-uring only if it may be used, remote and its limit only if there is a remote store, its password's path only if it has one, zones and
 //! their policy only if there are several, the trace only if there is one. A path may hold any byte but NUL: `%`, `;` and NUL are written as `%` and
 //! two hexadecimal digits. Reading must never guess: a field that is
 //! unknown, missing or given twice is an error, for then the two sides are of different versions.
@@ -46,6 +46,8 @@ pub struct Config {
     pub store_directory: PathBuf,
     /// The most that file may grow to; zero means that nothing is spilled.
     pub file_limit: Bytes,
+    /// Several requests to that file may be in flight at once, by io_uring.
+    pub io_uring: bool,
     /// Where the engine can't start, let the program run unmanaged instead of ending it.
     pub best_effort: bool,
     /// Who reads upwards gets some pages more with a fault than the one it is for.
@@ -74,6 +76,7 @@ impl Config {
             counters: None,
             store_directory: PathBuf::new(),
             file_limit: Bytes::ZERO,
+            io_uring: true,
             best_effort: false,
             fetch_ahead: true,
             remote: None,
@@ -133,6 +136,7 @@ const STORE: &str = "store";
 const FILE: &str = "file";
 const BEST_EFFORT: &str = "best-effort";
 const FETCH_AHEAD: &str = "fetch-ahead";
+const IO_URING: &str = "io-uring";
 const REMOTE: &str = "remote";
 const REMOTE_LIMIT: &str = "remote-limit";
 const REMOTE_PASSWORD: &str = "remote-password";
@@ -141,7 +145,7 @@ const ZONE_POLICY: &str = "zone-policy";
 const TRACE: &str = "trace";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     BUDGET,
     BASE,
     COUNTERS,
@@ -149,6 +153,7 @@ const FIELDS: [&str; 13] = [
     FILE,
     BEST_EFFORT,
     FETCH_AHEAD,
+    IO_URING,
     REMOTE,
     REMOTE_LIMIT,
     REMOTE_PASSWORD,
@@ -172,6 +177,9 @@ impl Config {
         let file = self.file_limit.get();
         let rest = format!(";{FILE}={file};{BEST_EFFORT}={best_effort};{FETCH_AHEAD}={fetch_ahead}");
         text.extend_from_slice(rest.as_bytes());
+        if self.io_uring {
+            text.extend_from_slice(b";io-uring=1");
+        }
         if let Some(remote) = &self.remote {
             let rest = format!(";{REMOTE}={remote};{REMOTE_LIMIT}={}", self.remote_limit.get());
             text.extend_from_slice(rest.as_bytes());
@@ -214,6 +222,7 @@ impl Config {
             file,
             best_effort,
             fetch_ahead,
+            io_uring,
             remote,
             remote_limit,
             remote_password,
@@ -229,6 +238,7 @@ impl Config {
             file_limit: parse(FILE, file)?,
             best_effort: flag(BEST_EFFORT, best_effort)?,
             fetch_ahead: flag(FETCH_AHEAD, fetch_ahead)?,
+            io_uring: io_uring.map_or(Ok(false), |value| flag(IO_URING, Some(value)))?,
             remote: remote.map(|value| parse(REMOTE, Some(value))).transpose()?,
             remote_limit: match remote {
                 Some(_) => parse(REMOTE_LIMIT, remote_limit)?,

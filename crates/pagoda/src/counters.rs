@@ -267,12 +267,16 @@ counters! {
     Peak ReleaseQueuedPeakBytes release_queued_peak_bytes,
     /// Gauge: bytes of the spill file in use.
     Gauge SpilledBytes spilled_bytes,
+    /// The most requests to the store's file that one thread can have in flight at once: 32 with io_uring, 1 without it, 0 without a file.
+    Peak FileRequestsAtOnce file_requests_at_once,
+    /// Requests to the store's file that were in flight together with others of the same thread.
+    Total FileRequestsTogether file_requests_together,
     /// The most `spilled_bytes` was seen to be.
     Peak SpilledPeakBytes spilled_peak_bytes,
     /// Gauge: Pagoda's own tables, stacks and heap, in bytes.
     Gauge OwnBytes own_bytes,
-    /// Gauge: the page table of all that is managed, 8 bytes for each entry and for what a range may grow by, in bytes of
-    /// address space: only what is used of it takes memory.
+    /// Gauge: the page table of all that is managed, in bytes: 512 for each 64 entries of which one was used, and as much for each 64
+    /// of those.
     Gauge TableBytes table_bytes,
     /// Gauge: anonymous memory of the program that is not managed, in bytes.
     Gauge UnmanagedBytes unmanaged_bytes,
@@ -506,6 +510,8 @@ counters! {
     Total ClearedTwiceBytes cleared_twice_bytes,
     /// First touches of base pages that got a frame which was ready and zero.
     Total FaultsZeroReady faults_zero_ready,
+    /// Bytes of base frames that were got ready, for first touches or to read a file into, out of a huge page: contiguous in physical memory each, if the kernel had one.
+    Total ContiguousReadyBytes contiguous_ready_bytes,
     /// Huge frames that left and were stored by base pages.
     Total HugeBroken huge_broken,
     /// Time that moving them out and storing them took, in nanoseconds.

@@ -76,6 +76,11 @@ pub(crate) struct Engine {
     pub(crate) owners: Owners,
     /// First touches bring as much of a base page as is touched densely, in regions of our own.
     pub(crate) by_density: bool,
+    /// Who writes base pages of 64 KiB upwards gets places of 2 MiB whole, and dense content arrives so.
+    pub(crate) comes_whole: bool,
+    /// There is, or was, a region whose base page is less than an entry; and one of 2 MiB.
+    pub(crate) has_blocks: AtomicBool,
+    pub(crate) has_huge: AtomicBool,
     /// What arrives later.
     #[cfg(feature = "migrate")]
     pub(crate) owed: Owed,
@@ -130,6 +135,8 @@ pub(crate) struct Engine {
     pub(crate) fetches_ahead: bool,
     /// How many ranges are being brought back for good, whatever the budget says.
     pub(crate) bringing_back: AtomicUsize,
+    /// Whether an event waited for another when the last ones were read.
+    pub(crate) events_wait: AtomicBool,
     /// When each handler began the fault that it is serving, in nanoseconds; 0 if it waits. For the watchdog.
     pub(crate) serving_since_ns: [AtomicU64; HANDLERS_MAX],
     pub(crate) stop_hook: StopHook,
@@ -166,6 +173,9 @@ impl Engine {
             ledger: Ledger::new(budget.get()),
             owners: Owners::new(Arc::clone(&counters)),
             by_density: false,
+            comes_whole: false,
+            has_blocks: AtomicBool::new(false),
+            has_huge: AtomicBool::new(false),
             #[cfg(feature = "migrate")]
             owed: Owed::default(),
             counters,
@@ -196,6 +206,7 @@ impl Engine {
             file_regions: AtomicUsize::new(0),
             fetches_ahead: true,
             bringing_back: AtomicUsize::new(0),
+            events_wait: AtomicBool::new(false),
             serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
             stop_hook,
         }

@@ -62,10 +62,12 @@ impl fmt::Display for Errno {
             32 => "EPIPE: closed by the other side",
             61 => "ENODATA: not there any more",
             71 => "EPROTO: not what was asked for",
+            78 => "EREMCHG: sent on to where it can't be followed",
             95 => "EOPNOTSUPP: not supported",
             104 => "ECONNRESET: connection broken",
             110 => "ETIMEDOUT: no answer in time",
             111 => "ECONNREFUSED: nobody listens there",
+            112 => "EHOSTDOWN: the cluster is down",
             113 => "EHOSTUNREACH: host not reached",
             122 => "EDQUOT: quota exceeded",
             other => return write!(f, "error {other}"),
@@ -129,7 +131,7 @@ mod tests {
             (1..100).filter_map(|code| Some((code, StartError::from_code(code, errno)?))).collect();
         let stops: Vec<_> =
             (101..200).filter_map(|code| Some((code, StopReason::from_code(code, errno)?))).collect();
-        assert_eq!((starts.len(), stops.len()), (21, 11));
+        assert_eq!((starts.len(), stops.len()), (21, 12));
         for (code, error) in starts {
             assert_eq!(error.code(), code);
             assert!(error.errno() == errno || error.errno() == Errno::NONE);

@@ -10,9 +10,9 @@
 //! at the edges of a range.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::mincore::is_mapped;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
@@ -34,9 +34,9 @@ impl Engine {
         table: &mut Table,
         message: Message,
         scratch: &mut Scratch,
-    ) -> Option<(usize, bool)> {
-        if let Message::Fault { address, write } = message {
-            return Some((address, write));
+    ) -> Option<(FaultAddress, bool)> {
+        if let Message::Fault { at, write } = message {
+            return Some((at, write));
         }
         if let Message::Remove(range) = &message
             && self.space.arena_range().intersection(*range).is_some()
@@ -72,11 +72,23 @@ impl Engine {
         }
     }
 
-    /// Applies what waits, whatever it waits for.
+    /// Applies what waits, whatever it waits for: one move after another, each with what waited for it alone.
     pub(crate) fn apply_all_deferred(&self, table: &mut Table, scratch: &mut Scratch) {
+        while let Some(first) = table.order.first(|range| table.is_free(range), is_mapped) {
+            let event = table.order.take(first);
+            self.apply_now(table, event, scratch);
+            self.apply_deferred(table, scratch);
+        }
         for event in table.order.take_deferred() {
             self.apply_now(table, event, scratch);
         }
+    }
+
+    /// The parts of `range` that an event is about which says that it was moved or unmapped. Nothing that moved there is in them any more.
+    fn leave(&self, table: &mut Table, range: PageRange) -> Vec<PageRange> {
+        let parts = table.order.concerned(range, |address| self.space.is_registered(address));
+        parts.iter().for_each(|part| table.order.left(*part));
+        parts
     }
 
     fn apply_or_defer(&self, table: &mut Table, event: Message, scratch: &mut Scratch) {
@@ -106,8 +118,10 @@ impl Engine {
             }
             Message::Unmap(range) => {
                 self.counters.add(Counter::EventsUnmap, 1);
-                self.discard(table, range, scratch);
-                table.cut(range);
+                for part in self.leave(table, range) {
+                    self.discard(table, part, scratch);
+                    table.cut(part);
+                }
                 table.order.unmapped(range);
             }
             Message::Remap { from, to, len } => {
@@ -124,14 +138,15 @@ impl Engine {
         else {
             return;
         };
-        let moved = table.cut(source);
+        let left = self.leave(table, source);
+        let moved: Vec<Span> = left.into_iter().flat_map(|part| table.cut(part)).collect();
         // What was mapped at the target went by an unmap event of its own; a rest here would be stale.
         self.discard(table, target, scratch);
         table.cut(target);
         for span in moved {
             table.put_moved(span, from, to);
         }
-        table.order.moved_from(source);
+        table.order.moved(source, (!is_mapped(source.start())).then_some(target));
     }
 
     /// Makes `range` read as zero: drops what we hold of it, and trusts nothing that is still present there.
@@ -171,9 +186,8 @@ impl Engine {
         scratch: &mut Scratch,
     ) {
         let Some(within) = span.range().intersection(range) else { return };
-        for index in span.indices(within, self.entry_bytes()) {
-            // Most of a sparse range was never written: its words cost one load each.
-            if span.entry(index).load(Ordering::Acquire) != 0 {
+        for index in span.used(within, self.entry_bytes()) {
+            if span.word(index) != Word::EMPTY {
                 let page = span.page(index, within, self.entry_bytes());
                 self.discard_page(span, &page, closing, scratch);
             }
@@ -279,11 +293,13 @@ impl Engine {
         let staged_pages = self.ledger.staged_bytes() as usize / self.entry_bytes();
         let mut hand = self.hand();
         if hand.queue.len() > 2 * staged_pages + QUEUE_SLACK {
-            hand.queue.retain(|staged| {
-                let word = staged.entries[staged.index].load(Ordering::Acquire);
-                Word::from_bits(word).backing() == Backing::Slot(staged.slot)
-            });
+            hand.queue
+                .retain(|staged| staged.entries.word(staged.index).backing() == Backing::Slot(staged.slot));
         }
         hand.queue.push_back(Staged { entries: Arc::clone(entries), index, slot });
     }
 }
+
+#[cfg(test)]
+#[path = "event_test.rs"]
+mod tests;

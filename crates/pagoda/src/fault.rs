@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Slot;
 use pagoda_linux::uffd::Stop;
@@ -26,12 +27,15 @@ use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
 use crate::fault_kind::FaultKind;
 use crate::file_region::is_unasked;
+use crate::fill::Part;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give, try_take};
+use crate::zones::Taker;
 
 pub(crate) use fetch::unreadable;
 
-/// How much of a page that is staged or stored a fault brings in.
+/// How much of a page that is staged or stored a fault brings in. In a region whose base page is less than an entry that is its block,
+/// and a few more for who goes on (`Engine::comes_back`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// All of the base page: for who reads on.
@@ -40,6 +44,8 @@ pub(crate) enum Extent {
     Onwards,
     /// The granule alone: for who jumps about, and would pay for fifteen others to come and go.
     Granule,
+    /// All of the entry, also in a region whose base page is less: for who ends its management.
+    Whole,
 }
 
 /// What became of a fault.
@@ -58,22 +64,24 @@ pub(crate) enum Served {
 }
 
 impl Engine {
-    /// Serves the fault at `address`; of a page that is staged or stored, brings in as much as `extent` says. Where the page was
+    /// Serves the fault `at` this place; of a page that is staged or stored, brings in as much as `extent` says. Where the page was
     /// found is left in `kind`.
     pub(crate) fn serve(
         &self,
-        address: usize,
+        at: FaultAddress,
         write: bool,
         extent: Extent,
         kind: &mut FaultKind,
         scratch: &mut Scratch,
     ) -> Served {
         *kind = FaultKind::Huge;
-        if let Some(served) = self.serve_huge(address) {
+        if let Some(served) = self.serve_huge(at) {
             return served;
         }
         *kind = FaultKind::Zero;
         let (mut fetched, mut tried, mut from_file) = (false, false, false);
+        // From here on all is about pages.
+        let address = at.page();
         let mut content = [0; 4096];
         // What `content` is of, if it was read from the file.
         let mut read: Option<(u64, u64)> = None;
@@ -119,7 +127,7 @@ impl Engine {
                 if word.backing() == Backing::None {
                     let entries = Arc::clone(span.entries());
                     drop(table);
-                    if !self.fetch_from_file(file, &entries, page.index, word) {
+                    if !self.fetch_from_file(file, &entries, page.index, word, scratch.taker) {
                         return Served::NoMemory;
                     }
                     from_file = true;
@@ -137,10 +145,12 @@ impl Engine {
             if !tried && !from_file {
                 *kind = self.kind_of(word.backing());
             }
+            // None for all of it.
+            let part = self.comes_back(span, granule, extent);
             match word.backing() {
                 Backing::None => {
                     let within = self.fill_for(span, &page, granule);
-                    let (word, served) = self.fill_zero(&page, word, (granule, within), write);
+                    let (word, served) = self.fill_zero(&page, word, (granule, within), write, scratch.taker);
                     give(entry, word);
                     if served == Served::Done {
                         self.note_first_touch(span, &page, within);
@@ -151,8 +161,8 @@ impl Engine {
                     if fetched {
                         self.ledger.fetched(self.entry_bytes() as u64);
                     }
-                    let want = match extent {
-                        Extent::Granule if file.is_none() => Granules::range(granule, granule + 1),
+                    let want = match part {
+                        Some(part) if file.is_none() => page.granules.and(part.all),
                         // What of a file stays behind would be read again.
                         _ => page.granules,
                     };
@@ -165,20 +175,17 @@ impl Engine {
                 }
                 // While the file was read the page could be fetched, written and stored anew: by a digest it is still this.
                 Backing::Handle(handle) if self.is_still(handle, granule, read) => {
-                    let (after, served) = self.install_granule(&page, word, granule, &content);
+                    let (after, served) = self.install_granule(&page, word, granule, &content, scratch.taker);
                     self.ledger.changed(word, after);
                     give(entry, after);
                     return served;
                 }
                 Backing::Handle(handle)
-                    if extent == Extent::Granule && self.store.is_in_memory(Handle::from_bits(handle)) =>
+                    if let Some(part) = part
+                        && self.store.is_in_memory(Handle::from_bits(handle)) =>
                 {
-                    let part = granule as usize * 4096;
-                    if let Err(error) = self.store.get(Handle::from_bits(handle), part, &mut content, scratch)
-                    {
-                        self.stop(unreadable(error));
-                    }
-                    let (after, served) = self.install_granule(&page, word, granule, &content);
+                    let (after, served) =
+                        self.install_part(&page, word, handle, (granule, part), &mut content, scratch);
                     self.ledger.changed(word, after);
                     give(entry, after);
                     return served;
@@ -203,7 +210,10 @@ impl Engine {
                         drop(table);
                     }
                     // Who wants a second part of a page will want more of it.
-                    if is_new && extent == Extent::Granule && word.resident().is_empty() {
+                    if is_new
+                        && part.is_some_and(|part| part.wanted.count() == 1)
+                        && word.resident().is_empty()
+                    {
                         let digest = self.read_granule(handle, granule, &mut content, scratch);
                         read = digest.map(|digest| (handle, digest));
                     }
@@ -291,6 +301,7 @@ impl Engine {
         word: Word,
         (granule, within): (u32, Granules),
         write: bool,
+        taker: Taker,
     ) -> (Word, Served) {
         let run = page.granules.and(within).without(word.resident()).run_around(granule);
         let Some((from, to)) = run.runs().next() else {
@@ -303,7 +314,7 @@ impl Engine {
         // A part of a page comes from the kernel as long as there is room; of several zones each of them is a zone's from the beginning.
         let is_whole = run.count() as usize * 4096 >= self.entry_bytes();
         let frame =
-            if several || !room || write && is_whole { self.zeroed_frame(run, granule) } else { None };
+            if several || !room || write && is_whole { self.zeroed_frame(run, granule, taker) } else { None };
         let mut zone = 0;
         let progress = match frame {
             Some((slot, there)) => {
@@ -375,9 +386,72 @@ impl Engine {
         (self.came_in(word, Granules::range(granule, granule + 1), zone), served)
     }
 
+    /// Copies a part of a page that is stored in memory into the region: what lies around `granule` first, as far as ready frames may
+    /// be used for what nobody waits for.
+    fn install_part(
+        &self,
+        page: &Page,
+        word: Word,
+        handle: u64,
+        (granule, part): (u32, Part),
+        content: &mut [u8; 4096],
+        scratch: &mut Scratch,
+    ) -> (Word, Served) {
+        let taker = scratch.taker;
+        let mut get = |granule: u32, content: &mut [u8; 4096]| {
+            let at = granule as usize * OS_PAGE;
+            if let Err(error) = self.store.get(Handle::from_bits(handle), at, content, scratch) {
+                self.stop(unreadable(error));
+            }
+        };
+        let others = page.granules.and(part.all).without(word.resident());
+        let others = others.without(Granules::range(granule, granule + 1));
+        let mut after = word;
+        for other in others.runs().flat_map(|(from, to)| from..to) {
+            if !self.may_use_frames() {
+                break;
+            }
+            get(other, content);
+            // Most likely it never was there: ahead of anybody it would only take room.
+            if !part.wanted.has(other) && content.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            // What can't be placed has a fault of its own.
+            match self.place_granule(page, after, other, content, taker) {
+                Ok(placed) => after = placed.with_warmth(word.warmth()),
+                Err(_) => break,
+            }
+        }
+        get(granule, content);
+        self.install_granule(page, after, granule, content, taker)
+    }
+
     /// Copies one granule of a stored page into the region. The rest stays stored, and so does the granule's old copy,
     /// which is worth nothing from now on.
-    fn install_granule(&self, page: &Page, word: Word, granule: u32, content: &[u8; 4096]) -> (Word, Served) {
+    fn install_granule(
+        &self,
+        page: &Page,
+        word: Word,
+        granule: u32,
+        content: &[u8; 4096],
+        taker: Taker,
+    ) -> (Word, Served) {
+        match self.place_granule(page, word, granule, content, taker) {
+            Ok(word) => (word, Served::Done),
+            Err(None) => (word, Served::NoMemory),
+            Err(stop) => (word, self.settle(stop, page.addresses(granule, granule + 1))),
+        }
+    }
+
+    /// The same, and says what kept it out: the kernel, or that there is no frame.
+    fn place_granule(
+        &self,
+        page: &Page,
+        word: Word,
+        granule: u32,
+        content: &[u8; 4096],
+        taker: Taker,
+    ) -> Result<Word, Option<Stop>> {
         let here = page.addresses(granule, granule + 1);
         let place = |slot: &Slot, offset| {
             let progress = self.space.fill(here, slot, offset);
@@ -387,8 +461,8 @@ impl Engine {
         let may_open = !self.has_room() && self.may_use_frame();
         let mut zone = 0;
         let progress = if self.zones.are_several() {
-            let Some(placed) = self.place_page_of_a_zone(word, content, may_open, place) else {
-                return (word, Served::NoMemory);
+            let Some(placed) = self.place_page_of_a_zone(word, content, may_open, taker, place) else {
+                return Err(None);
             };
             zone = placed.0;
             placed.1
@@ -399,7 +473,7 @@ impl Engine {
             self.ledger.took(progress.bytes as i64);
             progress
         } else {
-            return (word, Served::NoMemory);
+            return Err(None);
         };
         let progress = match progress.stop {
             // Where the mapping does not allow a move, a copy does.
@@ -407,12 +481,12 @@ impl Engine {
             _ => progress,
         };
         if progress.stop.is_some() {
-            return (word, self.settle(progress.stop, here));
+            return Err(progress.stop);
         }
         self.ledger.fetched(OS_PAGE as u64);
         self.note_use();
         let word = self.came_in(word, Granules::range(granule, granule + 1), zone);
-        (word.with_warmth((word.warmth() + 1).min(3)), Served::Done)
+        Ok(word.with_warmth((word.warmth() + 1).min(3)))
     }
 
     /// Puts the content of a stored page into the region, and leaves it in the store, too.
@@ -424,7 +498,9 @@ impl Engine {
         granule: u32,
         scratch: &mut Scratch,
     ) -> (Word, Served) {
-        let Some(mut slot) = self.frame_for_fetch(false) else { return (word, Served::NoMemory) };
+        let Some(mut slot) = self.frame_for_fetch(false, scratch.taker) else {
+            return (word, Served::NoMemory);
+        };
         let handle = Handle::from_bits(handle);
         if let Err(error) = self.store.get(handle, 0, self.space.bytes_mut(&mut slot), scratch) {
             self.stop(unreadable(error));

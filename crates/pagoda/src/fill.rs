@@ -1,6 +1,7 @@
-//! How much a first touch brings in a region that goes by density: 4, 16 or 64 KiB of its base page.
+//! How much a touch brings in a region: its base page, which was chosen for it, or goes by density: 4, 16 or 64 KiB.
 //!
-//! [`pagoda_core::density`] decides; this counts for it. A region begins as small as its purpose suggests, and grows as what was
+//! A region may have a base page that is less than an entry: then a touch brings that aligned block of it, from nowhere and from the store.
+//! Of density [`pagoda_core::density`] decides; this counts for it. A region begins as small as its purpose suggests, and grows as what was
 //! touched lies densely. However dense it is on the whole, each place of 2 MiB begins small again, and grows by what was touched there:
 //! so who leaves a dense part for a sparse one pays for one place at most, and is seen. Where a base page is filled whole nothing shows
 //! what of it is used but its content, so that pages on their way to the store are asked how much of them is still zero. The entries
@@ -11,14 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagoda_core::density::{Chooser, Counters, Reason, Touched, Use, borne_out};
-use pagoda_core::entry::{Granules, Word};
+use pagoda_core::entry::Granules;
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::lock::Lock;
-use pagoda_linux::range::PageRange;
 
+use crate::ahead::AHEAD_PAGES;
 use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::fault::Extent;
+use crate::region::RegionError;
 use crate::table::{Entries, Page, Span};
 
 /// First touches between two looks at what was touched: 256 KiB of them at 4 KiB. Three looks in a row have to agree.
@@ -42,7 +45,42 @@ pub struct Fill {
     pub looks: Counters,
 }
 
-/// How a region is filled.
+/// What of an entry comes in together.
+#[derive(Clone, Debug)]
+pub(crate) enum Filling {
+    /// All of it.
+    Whole,
+    /// As much of it as is touched densely; from the store it comes whole.
+    ByDensity(Arc<Density>),
+    /// Aligned blocks of this size, which is less.
+    Blocks(BasePage),
+}
+
+/// The base page of a region to be: what a touch brings, which shows in how its entries are filled and by whom.
+#[derive(Clone, Debug)]
+pub(crate) struct RegionBase {
+    pub(crate) size: BasePage,
+    pub(crate) filling: Filling,
+}
+
+/// What of an entry comes back with one touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// What was touched: the block, or the granule.
+    pub(crate) wanted: Granules,
+    /// That, and what comes ahead.
+    pub(crate) all: Granules,
+}
+
+/// How far apart the touches of who goes on upwards are at some place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unit {
+    pub(crate) bytes: usize,
+    /// If that is less than an entry: so many more come back with the one that is touched. None else, where whole entries follow.
+    pub(crate) more: Option<usize>,
+}
+
+/// How a region is filled by density.
 pub(crate) struct Density {
     /// What a place begins with, as long as the region has not shrunk below it.
     start: BasePage,
@@ -110,35 +148,112 @@ fn granules(size: BasePage) -> u32 {
 }
 
 impl Engine {
-    /// How a new region is filled, if that goes by density: not where each frame is a zone's, and comes whole.
-    pub(crate) fn density(&self, purpose: Use, range: PageRange) -> Option<Arc<Density>> {
-        let new = || Arc::new(Density::new(purpose, Bytes::new(range.len() as u64), self.base));
-        (self.by_density && !self.zones.are_several()).then(new)
+    /// The base page of a new region, as it was chosen, or else as its manager has it. Where entries are of 64 KiB it may be any; but where
+    /// each frame is a zone's it comes whole, and there is neither density nor a part of it.
+    pub(crate) fn region_base(
+        &self,
+        chosen: Option<BasePage>,
+        purpose: Use,
+        len: Bytes,
+    ) -> Result<RegionBase, RegionError> {
+        let (manager, several) = (self.base, self.zones.are_several());
+        let whole = RegionBase { size: chosen.unwrap_or(manager), filling: Filling::Whole };
+        let Some(size) = chosen else {
+            if !self.by_density || several {
+                return Ok(whole);
+            }
+            let density = Arc::new(Density::new(purpose, len, manager));
+            return Ok(RegionBase { size: manager, filling: Filling::ByDensity(density) });
+        };
+        if size == manager || size >= BasePage::K64 && manager >= BasePage::K64 {
+            Ok(whole)
+        } else if manager >= BasePage::K64 && !several {
+            // From now on who serves faults asks how large they are.
+            self.has_blocks.store(true, Ordering::Release);
+            Ok(RegionBase { size, filling: Filling::Blocks(size) })
+        } else {
+            Err(RegionError::BasePage { asked: size, manager, several })
+        }
+    }
+
+    /// How far apart the touches of who goes on upwards from `address` are.
+    pub(crate) fn unit_at(&self, address: usize) -> Unit {
+        let entry = Unit { bytes: self.entry_bytes(), more: None };
+        if !self.has_blocks.load(Ordering::Acquire) {
+            return entry;
+        }
+        let table = self.gate_shared();
+        let Some(span) = table.find(address) else { return entry };
+        let Filling::Blocks(size) = span.entries().filling() else { return entry };
+        let granule = table.page_at(span, address).granule_of(address);
+        let above = (self.entry_bytes() / OS_PAGE - 1 - granule as usize) / granules(*size) as usize;
+        Unit { bytes: size.bytes(), more: Some(above.min(AHEAD_PAGES)) }
+    }
+
+    /// What of a page that is staged or stored a touch of `granule` brings back; None for all of it. In blocks that is one, and for who
+    /// goes on upwards as many more as there are pages fetched ahead elsewhere, as long as there is room.
+    pub(crate) fn comes_back(&self, span: &Span, granule: u32, extent: Extent) -> Option<Part> {
+        let count = match span.entries().filling() {
+            Filling::Blocks(size) => granules(*size),
+            _ => {
+                let alone = Granules::range(granule, granule + 1);
+                return (extent == Extent::Granule).then_some(Part { wanted: alone, all: alone });
+            }
+        };
+        if extent == Extent::Whole {
+            return None;
+        }
+        let goes_on = extent == Extent::Onwards && self.fetches_ahead;
+        let more = goes_on && self.may_use_frames() && self.free() >= self.marks().low;
+        let from = granule / count * count;
+        let end = from + count * if more { 1 + AHEAD_PAGES as u32 } else { 1 };
+        let all = Granules::range(from, end.min((self.entry_bytes() / OS_PAGE) as u32));
+        Some(Part { wanted: Granules::range(from, from + count), all })
     }
 
     /// What of a page may be filled for a first touch of `granule`.
     pub(crate) fn fill_for(&self, span: &Span, page: &Page, granule: u32) -> Granules {
-        let Some(density) = span.entries().density() else {
-            return Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32);
+        let count = match span.entries().filling() {
+            Filling::Whole => return Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32),
+            Filling::Blocks(size) => granules(*size),
+            Filling::ByDensity(density) => {
+                let entries = PLACE_BYTES / self.entry_bytes();
+                let first = page.index / entries * entries;
+                granules(density.size_at(|| self.touched(span.entries(), first, entries)))
+            }
         };
-        let entries = PLACE_BYTES / self.entry_bytes();
-        let first = page.index / entries * entries;
-        let count = granules(density.size_at(|| self.touched(span.entries(), first, entries)));
         let from = granule / count * count;
         Granules::range(from, from + count)
     }
 
     /// What who goes on upwards is followed by there: by OS pages where that shows whether all of them are touched.
     pub(crate) fn size_of_steps(&self, span: &Span) -> BasePage {
-        if span.entries().density().is_some() { BasePage::K4 } else { of_entry(self.entry_bytes()) }
+        match span.entries().filling() {
+            Filling::Whole => of_entry(self.entry_bytes()),
+            Filling::ByDensity(_) => BasePage::K4,
+            Filling::Blocks(size) => *size,
+        }
+    }
+
+    /// How many of these steps are looked at together, as an entry that shows which part of it is touched: one, where nothing goes by that.
+    pub(crate) fn steps_of_entry(&self, span: &Span, step: BasePage) -> u64 {
+        if span.entries().density().is_some() { (self.entry_bytes() / step.bytes()) as u64 } else { 1 }
+    }
+
+    /// How many first touches these granules of one entry, filled ahead, stand for.
+    pub(crate) fn touches_saved(&self, span: &Span, filled: Granules) -> u64 {
+        match span.entries().filling() {
+            Filling::Whole | Filling::ByDensity(_) => 1,
+            Filling::Blocks(size) => u64::from(filled.count() / granules(*size)),
+        }
     }
 
     /// What is in the region of so many entries.
     fn touched(&self, entries: &Entries, first: usize, count: usize) -> Touched {
         let last = (first + count).min(entries.len());
-        Touched::of((first..last).flat_map(|index| {
+        Touched::of(entries.used(first..last).flat_map(|index| {
             let start = (index * self.entry_bytes()) as u64;
-            let resident = Word::from_bits(entries[index].load(Ordering::Relaxed)).resident();
+            let resident = entries.word(index).resident();
             let at = move |granule: u32| start + u64::from(granule) * OS_PAGE as u64;
             resident.runs().map(move |(from, to)| at(from)..at(to))
         }))

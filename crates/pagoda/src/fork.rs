@@ -18,7 +18,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::entry::{Backing, Granules};
+use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
@@ -65,7 +65,7 @@ impl Child {
         self.changes.is_empty()
     }
 
-    /// As [`listen`](Self::listen), and tells where its threads wait.
+    /// As [`listen`](Self::listen), and tells for which pages its threads wait.
     pub(crate) fn hear(&mut self, mut fault: impl FnMut(usize)) -> Result<Vec<Self>, uffd::Errno> {
         let mut children = Vec::new();
         let changes = &mut self.changes;
@@ -78,7 +78,7 @@ impl Child {
             }
             // It has what was copied so far, and lacks what its parent lacks.
             Message::Fork(uffd) => children.push(Self { uffd, changes: changes.clone() }),
-            Message::Fault { address, .. } => fault(address),
+            Message::Fault { at, .. } => fault(at.page()),
         })?;
         Ok(children)
     }
@@ -122,8 +122,8 @@ impl Engine {
         };
         family.push(child);
         for span in table.spans() {
-            for index in span.indices(span.range(), table.entry_bytes()) {
-                if span.entry(index).load(Ordering::Acquire) != 0 {
+            for index in span.used(span.range(), table.entry_bytes()) {
+                if span.word(index) != Word::EMPTY {
                     let page = span.page(index, span.range(), table.entry_bytes());
                     self.copy_to_children(span, &page, &mut family, &mut buffer, scratch);
                     self.note_fork_goes_on();

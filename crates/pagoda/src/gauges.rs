@@ -60,6 +60,8 @@ impl Engine {
         counters.raise(Counter::StoreMemoryPeakBytes, usage.memory_committed_bytes.get());
         counters.set(Counter::SpilledBytes, usage.file_bytes.get());
         counters.raise(Counter::SpilledPeakBytes, usage.file_bytes.get());
+        counters.set(Counter::FileRequestsAtOnce, usage.file_requests_at_once);
+        counters.add(Counter::FileRequestsTogether, self.store.take_requests_together());
         counters.set(Counter::RemoteBytes, usage.remote_bytes.get());
         counters.raise(Counter::RemotePeakBytes, usage.remote_bytes.get());
         counters.set(Counter::RemoteFailures, usage.remote_failures);

@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_core::budget;
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
 use crate::counters::Counter;
@@ -15,6 +16,7 @@ use crate::fault::{Extent, Served};
 use crate::fault_kind::FaultKind;
 use crate::reclaim::Step;
 use crate::store::Scratch;
+use crate::zones::Taker;
 
 /// How long a handler sleeps at most before it looks whether it is to end.
 const WAIT_MS: u32 = 100;
@@ -47,8 +49,7 @@ pub(crate) enum Tried {
 /// A fault that waits. A thread waits for one page at a time, so that there are never more than threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Fault {
-    /// Its OS page.
-    pub(crate) address: usize,
+    pub(crate) at: FaultAddress,
     pub(crate) write: bool,
     pub(crate) since_ns: u64,
     /// It found no frame, and has rung for reclaim.
@@ -58,8 +59,8 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn new(address: usize, write: bool, since_ns: u64) -> Self {
-        Self { address, write, since_ns, has_rung: false, was_passed: false }
+    pub(crate) fn new(at: FaultAddress, write: bool, since_ns: u64) -> Self {
+        Self { at, write, since_ns, has_rung: false, was_passed: false }
     }
 }
 
@@ -95,13 +96,15 @@ impl Recent {
 impl Engine {
     /// Serves faults until the engine ends. `id` is below [`HANDLERS_MAX`](crate::engine::HANDLERS_MAX).
     pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
+        scratch.taker = Taker::handler(id);
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
         let mut idle_rounds = 0u32;
         let mut gave_way = false;
         while !self.handlers_may_end() {
             let kept = faults.len();
-            // With faults that wait for an event, also when there is none to read: one may wait for that.
-            if kept > 0 || self.space.wait(WAIT_MS) {
+            // With faults that wait for an event, also when there is none to read: one may wait for that. And an event that waits may wait
+            // for none that comes.
+            if kept > 0 || self.events_wait.load(Ordering::Relaxed) || self.space.wait(WAIT_MS) {
                 self.read_messages(&mut faults, scratch);
             }
             // The oldest one: the watchdog sees a fault that is tried again and again.
@@ -140,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// Reads what there is and applies the events, both within the gate.
+    /// Reads what there is and applies the events, both within the gate. As long as an event waits, it is to be called again.
     pub(crate) fn read_messages(&self, faults: &mut Vec<Fault>, scratch: &mut Scratch) {
         let mut table = self.gate_exclusive();
         // Asked before the read: afterwards an unmapping may be in the batch.
@@ -148,8 +151,8 @@ impl Engine {
             self.settle_events(&mut table, scratch);
         }
         let read = self.space.read(|message| {
-            if let Some((address, write)) = self.apply(&mut table, message, scratch) {
-                faults.push(Fault::new(address, write, now_ns()));
+            if let Some((at, write)) = self.apply(&mut table, message, scratch) {
+                faults.push(Fault::new(at, write, now_ns()));
             }
         });
         if let Err(errno) = read {
@@ -164,13 +167,14 @@ impl Engine {
             // before we know what moved.
             sleep_us(DEFERRED_WAIT_US);
         }
+        self.events_wait.store(table.order.deferred() > 0, Ordering::Relaxed);
     }
 
-    /// Makes ready about as much as a fault at this address will take if its thread jumps about, as long as less is free than
+    /// Makes ready about as much as a fault here will take if its thread jumps about, as long as less is free than
     /// reclaim would leave. A move out of a region interrupts all other processors that run the program, which takes ten
     /// times the move: while its thread is the one that serves the fault, there may be none.
-    pub(crate) fn pay_ahead(&self, address: usize, scratch: &mut Scratch) {
-        if self.recent.extent(address / self.entry_bytes()) != Extent::Granule {
+    pub(crate) fn pay_ahead(&self, at: FaultAddress, scratch: &mut Scratch) {
+        if self.recent.extent(at.page() / self.unit_at(at.page()).bytes) != Extent::Granule {
             return;
         }
         for _ in 0..PAY_STEPS {
@@ -188,7 +192,7 @@ impl Engine {
     pub(crate) fn serve_or_keep(&self, fault: &mut Fault, scratch: &mut Scratch) -> Tried {
         let tried = self.serve_alone(fault, scratch);
         if tried == Tried::Served {
-            self.note_file_fault(fault.address);
+            self.note_file_fault(fault.at.page());
         } else {
             self.zones.note_kept_fault();
         }
@@ -214,18 +218,24 @@ impl Engine {
         let took_ns = now_ns.saturating_sub(fault.since_ns);
         self.counters.count_fault(kind, took_ns);
         if let Some(trace) = &self.trace {
-            trace.fault(kind, fault.address, now_ns, took_ns);
+            trace.fault(kind, fault.at.page(), now_ns, took_ns);
         }
     }
 
     fn try_to_serve(&self, fault: &mut Fault, kind: &mut FaultKind, scratch: &mut Scratch) -> Served {
-        let page = fault.address / self.entry_bytes();
+        // Regions whose pages are of another size have other numbers, which may be the same by chance: that does no harm.
+        let unit = self.unit_at(fault.at.page());
+        let page = fault.at.page() / unit.bytes;
         let extent = self.recent.extent(page);
         self.fill_around(*fault);
-        match self.serve(fault.address, fault.write, extent, kind, scratch) {
+        match self.serve(fault.at, fault.write, extent, kind, scratch) {
             Served::Done => {
-                let next = (page + 1) * self.entry_bytes();
-                let ahead = if extent == Extent::Onwards { self.fetch_ahead(next, scratch) } else { 0 };
+                let ahead = match unit.more {
+                    _ if extent != Extent::Onwards => 0,
+                    None => self.fetch_ahead((page + 1) * unit.bytes, scratch),
+                    // They came with it, if it was anywhere.
+                    Some(more) => usize::from(*kind != FaultKind::Zero) * more,
+                };
                 self.recent.note(page + ahead);
                 Served::Done
             }
@@ -235,9 +245,9 @@ impl Engine {
             }
             Served::Busy => Served::Busy,
             Served::GaveWay => Served::GaveWay,
-            Served::NoMemory if self.is_making_own(fault.address) => {
+            Served::NoMemory if self.is_making_own(fault.at.page()) => {
                 self.bringing_back.fetch_add(1, Ordering::AcqRel);
-                let served = self.serve(fault.address, fault.write, extent, kind, scratch);
+                let served = self.serve(fault.at, fault.write, extent, kind, scratch);
                 self.bringing_back.fetch_sub(1, Ordering::AcqRel);
                 served
             }
@@ -261,14 +271,14 @@ impl Engine {
                 if freed == EARNED_BY && self.has_a_share() {
                     self.earned.fetch_add(1, Ordering::AcqRel);
                     self.keep_budget();
-                    let served = self.serve(fault.address, fault.write, extent, kind, scratch);
+                    let served = self.serve(fault.at, fault.write, extent, kind, scratch);
                     // If another's fault was quicker, that one is served, and this one earns its own with the next try.
                     self.use_earned();
                     return served;
                 }
                 // Compressed pages may have taken more than the budget had: what is ready goes to the kernel for it.
                 self.keep_budget();
-                self.serve(fault.address, fault.write, extent, kind, scratch)
+                self.serve(fault.at, fault.write, extent, kind, scratch)
             }
         }
     }

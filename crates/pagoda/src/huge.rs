@@ -14,8 +14,6 @@ mod leave;
 mod rebuild;
 mod serve;
 
-use std::sync::atomic::Ordering;
-
 use pagoda_core::clear::Order;
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
@@ -54,13 +52,11 @@ impl Default for Clearing {
     }
 }
 
-/// The slots of the huge arena for a zone: frames never hold more than its part of the budget. Regions in base pages of 64 KiB have some
-/// for who gets more than he faulted for, and for dense content that arrives, if they come `ahead`.
-pub(crate) fn slots(zone: Bytes, base: BasePage, ahead: bool) -> u32 {
-    match base {
-        BasePage::M2 => {}
-        BasePage::K64 if ahead => {}
-        BasePage::K4 | BasePage::K16 | BasePage::K64 => return 0,
+/// The slots of the huge arena for a zone: frames never hold more than its part of the budget. Where entries are of 64 KiB any region may
+/// have huge frames: its base page may be 2 MiB. They are addresses alone, and 12 bytes for each slot.
+pub(crate) fn slots(zone: Bytes, base: BasePage) -> u32 {
+    if base < BasePage::K64 {
+        return 0;
     }
     u32::try_from(zone.as_usize() / HUGE_FRAME).unwrap_or(u32::MAX)
 }
@@ -117,7 +113,7 @@ impl Block {
 fn marked(table: &Table, address: usize) -> Option<Word> {
     let span = table.find(address)?;
     let page = table.page_at(span, address);
-    Some(Word::from_bits(span.entry(page.index).load(Ordering::Acquire))).filter(|word| word.is_huge())
+    Some(span.word(page.index)).filter(|word| word.is_huge())
 }
 
 /// What of entry `i` is within the first `bytes` of its frame.
@@ -135,7 +131,7 @@ impl Engine {
     /// leaves with all of that. Where the kernel has taken a huge frame apart its entries know it from now on, and leave one by one.
     pub(crate) fn leaves_huge(&self, table: &Table, span: &Span, address: usize) -> bool {
         let index = table.page_at(span, address).index;
-        let is_marked = Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_huge();
+        let is_marked = span.word(index).is_huge();
         // Nowhere else is the kernel allowed to make any.
         if !is_marked && !span.may_be_joined() {
             return false;
@@ -159,7 +155,7 @@ impl Engine {
         let mut taken = [None; ENTRIES + 1];
         let indices = span.indices(within, table.entry_bytes());
         for (taken, index) in taken.iter_mut().zip(indices.clone()) {
-            let is_huge = Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_huge();
+            let is_huge = span.word(index).is_huge();
             // What is busy is asked about when its turn comes.
             *taken = if is_huge { try_take(span.entry(index)) } else { None };
         }

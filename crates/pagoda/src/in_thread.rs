@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::fault_signal::FaultServer;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
@@ -36,7 +37,12 @@ impl InThread {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         // Twice as many as run, for those that wait for a disk.
         let count = 2 * std::thread::available_parallelism().map_or(1, usize::from);
-        let scratches = (0..count).map(|_| Mutex::new(Scratch::new(engine.base))).collect();
+        let scratch = |_| {
+            let mut scratch = Scratch::new(engine.base);
+            scratch.taker = engine.zones.new_taker();
+            Mutex::new(scratch)
+        };
+        let scratches = (0..count).map(scratch).collect();
         Self { engine, scratches, next: AtomicUsize::new(0) }
     }
 
@@ -78,8 +84,8 @@ impl InThread {
 }
 
 impl FaultServer for InThread {
-    fn serve(&self, address: usize, write: bool) -> bool {
-        let (engine, since_ns) = (&*self.engine, now_ns());
+    fn serve(&self, at: FaultAddress, write: bool) -> bool {
+        let (engine, since_ns, address) = (&*self.engine, now_ns(), at.page());
         if !self.is_managed(address) {
             return false;
         }
@@ -87,8 +93,8 @@ impl FaultServer for InThread {
         if !engine.await_owed_here(address) || engine.is_lost_in_file(address) {
             return false;
         }
-        let mut fault = Fault::new(address & !4095, write, since_ns);
-        engine.pay_ahead(address, &mut self.scratch());
+        let mut fault = Fault::new(at, write, since_ns);
+        engine.pay_ahead(at, &mut self.scratch());
         let mut tries = 0;
         // Between two tries others may have the working memory.
         while engine.serve_or_keep(&mut fault, &mut self.scratch()) != Tried::Served {
@@ -100,14 +106,14 @@ impl FaultServer for InThread {
         !engine.is_lost_in_file(address)
     }
 
-    fn serve_unknown(&self, address: usize, write: bool) -> bool {
-        let engine = &*self.engine;
+    fn serve_unknown(&self, at: FaultAddress, write: bool) -> bool {
+        let (engine, address) = (&*self.engine, at.page());
         loop {
             let table = engine.gate_shared();
             if table.find(address).is_some() {
                 drop(table);
                 // It came meanwhile; or what is there is lost.
-                return self.serve(address, write);
+                return self.serve(at, write);
             }
             let deferred = table.order.deferred() > 0;
             let served = if deferred { Some(Served::Again) } else { engine.try_unknown(address, write) };

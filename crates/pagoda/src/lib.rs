@@ -88,6 +88,7 @@ mod assemble;
 mod bell;
 mod clear_ahead;
 pub mod config;
+mod contiguous;
 mod copied;
 pub mod counters;
 mod engine;

@@ -61,7 +61,8 @@ impl ManagerBuilder {
         self.config.zone_policy = policy;
         self
     }
-    /// The unit of management: what is evicted, stored, and brought by a first touch. If it is not said it is 64 KiB, and a first
+    /// The unit of management, and the base page of all regions for which no [other](crate::region::RegionBuilder::base_page) is chosen: what
+    /// is evicted, stored, and brought by a first touch. If it is not said it is 64 KiB, and a first
     /// touch brings 4, 16 or 64 KiB of it, as what is touched lies densely: see [`Region::fill`](crate::region::Region::fill).
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
@@ -77,8 +78,17 @@ impl ManagerBuilder {
         self.config.file_limit = limit;
         self
     }
-    /// Keeps what neither memory nor the file takes at a Redis or Valkey server, at most `limit` bytes of it (the server
-    /// adds some 100 bytes to every page). It has to keep what it is given: without a memory limit, or with the policy
+    /// Whether several requests to the file of [`spill_to`](Self::spill_to) may be in flight at once, by io_uring: yes, if it is not
+    /// said, where the kernel allows it and the thread that builds the manager has no system call filter. From the first thread on that
+    /// is found to have one, it is not used any more. **Say no if the program puts a filter over all of its threads later**
+    /// (`SECCOMP_FILTER_FLAG_TSYNC`) that ends it for `io_uring_enter`: between the question and the call it can't be seen.
+    #[must_use]
+    pub fn io_uring(mut self, yes: bool) -> Self {
+        self.config.io_uring = yes;
+        self
+    }
+    /// Keeps what neither memory nor the file takes at a Redis or Valkey server, or a cluster that has one at this address, at
+    /// most `limit` bytes of it (the server adds some 100 bytes to every page). It has to keep what it is given: without a memory limit, or with the policy
     /// `noeviction`. What a manager that ended without order had there expires after two minutes.
     ///
     /// A page that only the server has and that can't be fetched within 10 s ends the process, as does one that the server
@@ -115,11 +125,18 @@ impl ManagerBuilder {
     /// Whether who touches memory for the first time and goes on upwards gets up to 2 MiB with one fault; yes, if it is not said. Twice as much with each
     /// fault of a stream, one base page after any other. It never goes beyond a region or where something is, nor is anything
     /// filled so when less than 8 MiB are left above the high watermark. A stream that ends leaves at most as much filled and
-    /// untouched as it was long, and 6 MiB. With a base page of 64 KiB a stream of writes gets three aligned places
-    /// of 2 MiB with one fault, each as one huge frame, after each that it wrote in base pages. It does not matter with a base page of 2 MiB.
+    /// untouched as it was long, and 6 MiB, and an eighth of what it wrote beyond 64 MiB; 18 MiB at most. With a base page of 64 KiB a
+    /// stream of writes gets three aligned places of 2 MiB with one fault, each as one huge frame, after each that it wrote in base
+    /// pages, and up to eight beyond 64 MiB. It does not matter with a base page of 2 MiB.
     #[must_use]
     pub fn fault_around(mut self, yes: bool) -> Self {
         self.policies.fault_around = yes;
+        self
+    }
+    /// Whether faults are told by their pages, as before Linux 5.18.
+    #[cfg(test)]
+    pub(crate) fn masked_addresses(mut self, yes: bool) -> Self {
+        self.policies.masked_addresses = yes;
         self
     }
     /// How what a closed region had in the store is released: by [`ReleasePolicy::Background`] if it is not said.
@@ -326,7 +343,20 @@ impl Manager {
         &self,
         memory: crate::region::ForeignMemory,
     ) -> Result<crate::region::Region, crate::region::RegionError> {
-        crate::region::Region::adopt(Arc::clone(&self.shared), memory)
+        crate::region::Region::adopt(Arc::clone(&self.shared), memory, None)
+    }
+
+    /// The same with a base page of its own, as [`RegionBuilder::base_page`] tells. For 2 MiB it gets 64 KiB: whether its mapping may
+    /// have huge pages is for its owner to say.
+    ///
+    /// # Errors
+    /// As [`adopt`](Self::adopt), and if the manager can't have that base page.
+    pub fn adopt_with(
+        &self,
+        memory: crate::region::ForeignMemory,
+        base_page: BasePage,
+    ) -> Result<crate::region::Region, crate::region::RegionError> {
+        crate::region::Region::adopt(Arc::clone(&self.shared), memory, Some(base_page))
     }
 
     /// What each zone has now and has done so far, by name, in the order in which they were named.

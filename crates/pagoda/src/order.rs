@@ -12,17 +12,33 @@
 use pagoda_linux::range::PageRange;
 use pagoda_linux::uffd::Message;
 
-/// Events that wait, and places that are about to be announced as unmapped. Bounded by the program's threads: each has at
-/// most one event unread and one move under way.
+/// Events that wait, and places that are about to be announced as unmapped. Bounded by the program's threads, each of which has at
+/// most one event unread and one move under way, and by [`ARRIVED_MOST`].
 #[derive(Debug, Default)]
 pub(crate) struct EventOrder {
     /// Oldest first.
     deferred: Vec<Message>,
-    /// The sources of moves that were applied, whose own UNMAP is still to come.
+    /// Where moves that were applied came from, whose own UNMAP is still to come.
     leaving: Vec<PageRange>,
+    /// What moves brought since the kernel had last told everything, oldest first.
+    arrived: Vec<Arrived>,
     /// Reads in a row after which something waited.
     rounds: u32,
 }
+
+/// What a move brought, or a part of that.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    place: PageRange,
+    /// Where it came from.
+    source: PageRange,
+    /// Its UNMAP was read: its thread may have gone on.
+    is_told: bool,
+}
+
+/// Places whose arrival is known at most. Each thread of a program that moves mappings has few of them before the kernel is quiet for a
+/// moment; an event that is late by more than these is taken for one of what is there.
+const ARRIVED_MOST: usize = 256;
 
 /// Reads after which what waits is applied all the same: what it waits for would have come, so that the table knows of
 /// something that is not there (a part of a child's memory that its parent kept to itself, say).
@@ -44,10 +60,61 @@ fn overlap(a: PageRange, b: PageRange) -> bool {
     a.intersection(b).is_some()
 }
 
+/// What of `range` is not in `hole`, below it and above it.
+fn without(range: PageRange, hole: PageRange) -> impl Iterator<Item = PageRange> {
+    let below = PageRange::new(range.start(), range.end().min(hole.start()));
+    let above = PageRange::new(range.start().max(hole.end()), range.end());
+    let parts = if overlap(range, hole) { [below, above] } else { [Some(range), None] };
+    parts.into_iter().flatten()
+}
+
+/// Whether `event` concerns what the move that waits as number `at` takes along, when `waiting` wait.
+///
+/// At the target of a move that waits the table knows what is still to leave it, which is what the move waits for. But what the
+/// move brought may leave it, too: its thread goes on as soon as its own unmapping was read, which may be before what the
+/// move waits for is posted. What the table does not know there was brought; and what it knows has been left by what was
+/// brought, if nothing is mapped there any more and no other event said so.
+fn is_behind(
+    waiting: &[Message],
+    leaving: &[PageRange],
+    event: &Message,
+    at: usize,
+    is_free: impl Fn(PageRange) -> bool,
+    is_mapped: impl Fn(usize) -> bool,
+) -> bool {
+    let Some((source, target)) = ends(&waiting[at]) else { return false };
+    let leaves = match event {
+        Message::Unmap(range) => *range,
+        Message::Remap { .. } => match ends(event) {
+            Some((other, _)) => other,
+            None => return false,
+        },
+        Message::Remove(range) => return overlap(*range, source) || overlap(*range, target),
+        Message::Fault { .. } | Message::Fork(_) => return false,
+    };
+    let is_unmapping =
+        |event: &Message, of: PageRange| matches!(event, Message::Unmap(range) if *range == of);
+    if is_unmapping(event, source) && !waiting.iter().any(|waits| is_unmapping(waits, source)) {
+        return true;
+    }
+    let is_known = |place: PageRange| {
+        leaves.intersection(place).is_some_and(|range| !is_free(PageRange::page(range.start())))
+    };
+    let was_brought = waiting[..at].iter().filter_map(ends).any(|(_, target)| overlap(target, source));
+    if overlap(leaves, source) && !(was_brought && is_known(source)) {
+        return true;
+    }
+    let is_announced = matches!(event, Message::Unmap(range) if leaving.contains(range));
+    let Some(left) = leaves.intersection(target).filter(|_| !is_announced) else { return false };
+    let moved_on = waiting[at + 1..].iter().filter_map(ends).any(|(source, _)| overlap(source, target));
+    !is_known(target) || !moved_on && !is_mapped(left.start())
+}
+
 impl EventOrder {
     /// Nothing is outstanding in the kernel: no announcement is still to come.
     pub(crate) fn all_was_told(&mut self) {
         self.leaving.clear();
+        self.arrived.clear();
     }
 
     /// Whether `event` must wait. `is_free` tells whether the table knows of nothing in a range, `is_mapped` whether there is a mapping
@@ -58,53 +125,12 @@ impl EventOrder {
         is_free: impl Fn(PageRange) -> bool,
         is_mapped: impl Fn(usize) -> bool,
     ) -> bool {
-        let behind = (0..self.deferred.len()).any(|at| self.is_behind(event, at, &is_free, &is_mapped));
+        let waiting = &self.deferred;
+        let behind =
+            (0..waiting.len()).any(|at| is_behind(waiting, &self.leaving, event, at, &is_free, &is_mapped));
         let Message::Remap { from, to, len } = event else { return behind };
         let Some((_, target)) = ranges(*from, *to, *len) else { return behind };
-        behind || !is_free(target) || self.leaving.iter().any(|range| overlap(*range, target))
-    }
-
-    /// Whether `event` concerns what the move that waits as number `at` takes along.
-    ///
-    /// At the target of a move that waits the table knows what is still to leave it, which is what the move waits for. But what the
-    /// move brought may leave it, too: its thread goes on as soon as its own unmapping was read, which may be before what the
-    /// move waits for is posted. What the table does not know there was brought; and what it knows has been left by what was
-    /// brought, if nothing is mapped there any more and no other event said so.
-    fn is_behind(
-        &self,
-        event: &Message,
-        at: usize,
-        is_free: impl Fn(PageRange) -> bool,
-        is_mapped: impl Fn(usize) -> bool,
-    ) -> bool {
-        let Some((source, target)) = ends(&self.deferred[at]) else { return false };
-        let leaves = match event {
-            Message::Unmap(range) => *range,
-            Message::Remap { .. } => match ends(event) {
-                Some((other, _)) => other,
-                None => return false,
-            },
-            Message::Remove(range) => return overlap(*range, source) || overlap(*range, target),
-            Message::Fault { .. } | Message::Fork(_) => return false,
-        };
-        let is_unmapping =
-            |event: &Message, of: PageRange| matches!(event, Message::Unmap(range) if *range == of);
-        if is_unmapping(event, source) && !self.deferred.iter().any(|waits| is_unmapping(waits, source)) {
-            return true;
-        }
-        let is_known = |place: PageRange| {
-            leaves.intersection(place).is_some_and(|range| !is_free(PageRange::page(range.start())))
-        };
-        let was_brought =
-            self.deferred[..at].iter().filter_map(ends).any(|(_, target)| overlap(target, source));
-        if overlap(leaves, source) && !(was_brought && is_known(source)) {
-            return true;
-        }
-        let is_announced = matches!(event, Message::Unmap(range) if self.leaving.contains(range));
-        let Some(left) = leaves.intersection(target).filter(|_| !is_announced) else { return false };
-        let moved_on =
-            self.deferred[at + 1..].iter().filter_map(ends).any(|(source, _)| overlap(source, target));
-        !is_known(target) || !moved_on && !is_mapped(left.start())
+        behind || !is_free(target) || self.leaving.iter().any(|source| overlap(*source, target))
     }
 
     /// Keeps an event that must wait.
@@ -128,14 +154,83 @@ impl EventOrder {
         self.deferred.len()
     }
 
-    /// A move from `source` was applied: its UNMAP is to come.
-    pub(crate) fn moved_from(&mut self, source: PageRange) {
+    /// The number of the move that goes first if one has to go although it waits: none other that waits is to leave its target, nor to go before it.
+    /// What it brought itself may leave its target behind it. None if no move waits.
+    pub(crate) fn first(
+        &self,
+        is_free: impl Fn(PageRange) -> bool,
+        is_mapped: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let waiting = &self.deferred;
+        let is_after = |later: usize, earlier: usize| {
+            let before = &waiting[..later];
+            earlier < later
+                && is_behind(before, &self.leaving, &waiting[later], earlier, &is_free, &is_mapped)
+        };
+        let goes = |at: &usize| {
+            let Some((_, target)) = ends(&waiting[*at]) else { return false };
+            (0..waiting.len()).filter(|other| other != at).all(|other| {
+                let leaves = ends(&waiting[other]).is_some_and(|(source, _)| overlap(source, target));
+                !is_after(*at, other) && (!leaves || is_after(other, *at))
+            })
+        };
+        // Where each waits for another the oldest one goes.
+        let first = (0..waiting.len()).find(goes);
+        first.or_else(|| waiting.iter().position(|event| ends(event).is_some()))
+    }
+
+    /// Takes what waits as number `at`.
+    pub(crate) fn take(&mut self, at: usize) -> Message {
+        self.deferred.remove(at)
+    }
+
+    /// A move from `source` was applied: its UNMAP is to come. `target` is where it went, unless the source is still mapped
+    /// (`MREMAP_DONTUNMAP`), of which no UNMAP ever comes.
+    pub(crate) fn moved(&mut self, source: PageRange, target: Option<PageRange>) {
         self.leaving.push(source);
+        if let Some(place) = target {
+            self.left(place);
+            let surplus = (self.arrived.len() + 1).saturating_sub(ARRIVED_MOST);
+            self.arrived.drain(..surplus);
+            self.arrived.push(Arrived { place, source, is_told: false });
+        }
     }
 
     /// An UNMAP was applied.
     pub(crate) fn unmapped(&mut self, range: PageRange) {
-        self.leaving.retain(|leaving| *leaving != range);
+        self.leaving.retain(|source| *source != range);
+        let by = self.arrived.iter_mut().filter(|arrived| arrived.source == range);
+        by.for_each(|arrived| arrived.is_told = true);
+    }
+
+    /// What was in `range` is there no more.
+    pub(crate) fn left(&mut self, range: PageRange) {
+        let rests =
+            |arrived: Arrived| without(arrived.place, range).map(move |place| Arrived { place, ..arrived });
+        self.arrived = std::mem::take(&mut self.arrived).into_iter().flat_map(rests).collect();
+    }
+
+    /// The parts of `left` that an event is about which says that it was moved or unmapped. It may be late, and of what was there before
+    /// others moved to there: not all of that need be known, for a mapping grows and nobody is told; what is known makes the move wait
+    /// ([`must_wait`](Self::must_wait)). So what arrived since the kernel had last told everything is left out if it is still there.
+    ///
+    /// While the move's own UNMAP is unread its thread is in it, and nobody else knows of the place. Afterwards it may have left: what leaves
+    /// begins with it mostly, and what grew begins with what is known. Else `is_registered` tells, of an address: what was unmapped is
+    /// not registered any more, whatever was mapped there since, for nothing is adopted where the table knows something. Should another
+    /// have moved there, its event waits, and replaces what stays here.
+    pub(crate) fn concerned(&self, left: PageRange, is_registered: impl Fn(usize) -> bool) -> Vec<PageRange> {
+        let is_left = |place| self.deferred.iter().filter_map(ends).any(|(_, target)| overlap(target, place));
+        let mut parts = vec![left];
+        for arrived in &self.arrived {
+            let stays = arrived.place.intersection(left).is_some_and(|place| {
+                let may_stay = left.start() < arrived.place.start();
+                !arrived.is_told || may_stay && !is_left(place) && is_registered(place.start())
+            });
+            if stays {
+                parts = parts.into_iter().flat_map(|part| without(part, arrived.place)).collect();
+            }
+        }
+        parts
     }
 }
 
@@ -155,7 +250,7 @@ mod tests {
         let mut order = EventOrder::default();
         let (free, mapped) = (|_| true, |_| true);
         assert!(!order.must_wait(&remap(10, 20, 4), free, mapped));
-        order.moved_from(range(10, 14));
+        order.moved(range(10, 14), None);
         assert!(order.must_wait(&remap(30, 10, 4), free, mapped), "its target is announced to go");
         order.defer(remap(30, 10, 4));
         assert!(
@@ -214,6 +309,83 @@ mod tests {
         order.defer(Message::Unmap(range(10, 18)));
         assert!(!order.must_wait(&late, free, |_| false), "the other has moved on already");
         assert!(!order.must_wait(&Message::Unmap(range(10, 18)), free, |_| false));
+    }
+
+    #[test]
+    fn a_late_event_is_not_about_what_arrived_by_a_move_whose_thread_is_still_in_it() {
+        let mut order = EventOrder::default();
+        let nothing = |_| false;
+        assert_eq!(order.concerned(range(10, 20), nothing), [range(10, 20)]);
+        order.moved(range(40, 44), Some(range(12, 16)));
+        order.moved(range(50, 52), Some(range(18, 20)));
+        order.moved(range(60, 64), None);
+        assert_eq!(order.concerned(range(10, 20), nothing), [range(10, 12), range(16, 18)]);
+        assert_eq!(order.concerned(range(13, 15), nothing), []);
+        assert_eq!(order.concerned(range(60, 64), nothing), [range(60, 64)]);
+        order.unmapped(range(40, 44));
+        assert_eq!(order.concerned(range(10, 20), nothing), [range(10, 18)], "its thread may have gone on");
+    }
+
+    #[test]
+    fn a_late_event_is_not_about_what_arrived_and_is_still_there() {
+        let mut order = EventOrder::default();
+        let anything = |_| true;
+        order.moved(range(40, 44), Some(range(12, 16)));
+        order.unmapped(range(40, 44));
+        assert_eq!(order.concerned(range(10, 20), anything), [range(10, 12), range(16, 20)]);
+        assert_eq!(
+            order.concerned(range(11, 14), |at| at == 12 * 4096),
+            [range(11, 12)],
+            "asked where they meet"
+        );
+        for leaves in [range(12, 16), range(12, 20), range(14, 16)] {
+            assert_eq!(order.concerned(leaves, anything), [leaves], "whatever is there since");
+        }
+        // A part of it has left; what is there now came otherwise.
+        order.left(range(11, 13));
+        assert_eq!(order.concerned(range(10, 20), anything), [range(10, 13), range(16, 20)]);
+        // Another moves to there, and waits for it to leave.
+        order.defer(remap(30, 15, 4));
+        assert_eq!(order.concerned(range(10, 20), anything), [range(10, 20)]);
+        assert_eq!(order.take_deferred().len(), 1);
+        assert_eq!(order.concerned(range(10, 20), anything), [range(10, 13), range(16, 20)]);
+        order.moved(range(70, 72), Some(range(14, 16)));
+        assert_eq!(order.concerned(range(10, 20), |_| false), [range(10, 14), range(16, 20)]);
+        order.all_was_told();
+        assert_eq!(order.concerned(range(10, 20), anything), [range(10, 20)]);
+        for from in 0..2 * ARRIVED_MOST {
+            order.moved(range(1000 + from, 1001 + from), Some(range(10, 11)));
+            order.moved(range(4000 + from, 4001 + from), Some(range(8000 + from, 8001 + from)));
+        }
+        assert_eq!(order.arrived.len(), ARRIVED_MOST);
+    }
+
+    #[test]
+    fn of_moves_that_wait_the_one_goes_first_whose_target_no_other_is_to_leave() {
+        // One moves from 30 to 10, from where another has moved to 50, where something is that nobody tells of.
+        let mut order = EventOrder::default();
+        let known = |asked: PageRange| !overlap(asked, range(10, 18)) && !overlap(asked, range(50, 58));
+        order.defer(remap(30, 10, 8));
+        order.defer(Message::Unmap(range(30, 38)));
+        order.defer(remap(10, 50, 8));
+        let first = |order: &EventOrder, is_mapped| order.first(known, |_| is_mapped);
+        assert_eq!(first(&order, true), Some(2), "what comes is still there");
+        assert!(matches!(order.take(2), Message::Remap { from, .. } if from == 10 * 4096));
+        assert_eq!(first(&order, true), Some(0));
+        order.take(0);
+        assert_eq!(first(&order, true), None, "no move waits");
+        assert_eq!(order.deferred(), 1);
+        // The other one took on what the first one brought.
+        let mut order = EventOrder::default();
+        order.defer(remap(30, 10, 8));
+        order.defer(Message::Unmap(range(30, 38)));
+        order.defer(remap(10, 50, 8));
+        assert_eq!(first(&order, false), Some(0), "nothing is there any more");
+        // Each waits for the other.
+        let mut order = EventOrder::default();
+        order.defer(remap(10, 50, 8));
+        order.defer(remap(50, 10, 8));
+        assert_eq!(first(&order, true), Some(0));
     }
 
     #[test]

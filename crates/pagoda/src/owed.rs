@@ -250,8 +250,8 @@ impl Engine {
         let mut at = range.start();
         while let (Some(rest), Some(span)) = (PageRange::new(at, range.end()), table.next_from(at)) {
             let Some(within) = span.range().intersection(rest) else { break };
-            for index in span.indices(within, table.entry_bytes()) {
-                let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+            for index in span.used(within, table.entry_bytes()) {
+                let word = span.word(index);
                 let here = word.resident().and(span.page(index, within, table.entry_bytes()).granules);
                 if word.is_busy() {
                     // Whoever has it may have filled it and not said so yet.

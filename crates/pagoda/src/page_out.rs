@@ -2,22 +2,22 @@
 //!
 //! It goes the way that reclaim takes: staged, then stored. What can't go stays, and nothing is waited for but the store.
 
-use pagoda_core::entry::{Backing, Word};
+use pagoda_core::entry::Backing;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::engine::Engine;
 use crate::reclaim::Step;
 use crate::store::{PutError, Scratch};
+use crate::table::{Filler, Span};
 
 impl Engine {
-    /// The base pages that `range` touches.
-    fn base_pages_around(&self, range: PageRange) -> PageRange {
-        let base = self.base.bytes();
+    /// What `range` touches of a span, in what leaves together there: entries, or huge frames.
+    fn pages_around(&self, span: &Span, range: PageRange) -> PageRange {
+        let base = if span.filler() == Filler::EngineHuge { HUGE_FRAME } else { self.entry_bytes() };
         let start = range.start() & !(base - 1);
         PageRange::at(start, range.end().next_multiple_of(base) - start)
     }
@@ -37,9 +37,20 @@ impl Engine {
             at = at.max(span.range().start());
             let span_end = span.range().end();
             let page = table.page_at(span, at);
+            let last = span.indices(span.range(), table.entry_bytes()).end;
+            match span.entries().used(page.index..last).next() {
+                Some(used) if used == page.index => {}
+                // What was never used has nothing that could go.
+                used => {
+                    let page = used.map(|used| span.page(used, span.range(), table.entry_bytes()));
+                    at = page.map_or(span_end, |page| page.addresses(0, 1).start());
+                    continue;
+                }
+            }
             let entries = Arc::clone(span.entries());
             if self.leaves_huge(&table, span, at) && table.order.deferred() == 0 {
-                match self.evict_of_huge(table, at, self.base_pages_around(range), scratch) {
+                let part = self.pages_around(span, range);
+                match self.evict_of_huge(table, at, part, scratch) {
                     Step::Full(error) => return Err(error),
                     Step::Again => yield_now(),
                     // What of it could not leave stays.
@@ -63,7 +74,7 @@ impl Engine {
                 continue;
             }
             let staged = || {
-                let word = Word::from_bits(entries[page.index].load(Ordering::Acquire));
+                let word = entries.word(page.index);
                 matches!(word.backing(), Backing::Slot(_)) && !word.is_busy()
             };
             while staged() {

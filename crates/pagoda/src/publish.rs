@@ -4,9 +4,7 @@
 //! Whoever reads that file costs the manager nothing. What is in each region is counted by walking its entries, a bounded
 //! part with each look; so the sizes of a large region are as old as the walk. Nothing here may ever decide anything.
 
-use std::sync::atomic::Ordering;
-
-use pagoda_core::entry::{Backing, Word};
+use pagoda_core::entry::Backing;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
@@ -96,9 +94,9 @@ impl Walk {
         };
         let indices = span.indices(within, entry_bytes);
         let count = indices.len();
-        for index in indices {
+        for index in span.entries().used(indices) {
             let granules = span.page(index, within, entry_bytes).granules;
-            let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+            let word = span.word(index);
             let resident = granules.and(word.resident());
             let out = granules.without(resident).count() as usize * OS_PAGE;
             self.found.resident += resident.count() as usize * OS_PAGE;

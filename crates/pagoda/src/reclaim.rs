@@ -269,14 +269,14 @@ impl Engine {
             }
             let indices = if span.movable.load(Ordering::Relaxed) { indices } else { 0..0 };
             let last = indices.end;
-            for index in indices {
+            for index in span.entries().used(indices) {
                 if looks == 0 {
                     hand.address =
                         span.page(index, span.range(), entry_bytes).addresses(0, 1).start().max(start);
                     return Ok(None);
                 }
                 looks -= 1;
-                let word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+                let word = span.word(index);
                 if !is_from(word) || !self.may_go(word, span.entry(index)) {
                     continue;
                 }
@@ -291,7 +291,7 @@ impl Engine {
                     && end < last
                     && end - index < 1 << BATCH_ORDER
                 {
-                    let next = Word::from_bits(span.entry(end).load(Ordering::Acquire));
+                    let next = span.word(end);
                     if next.resident() != word.resident()
                         || next.is_huge()
                         || next.zone() != word.zone()

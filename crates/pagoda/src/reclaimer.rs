@@ -65,6 +65,7 @@ impl Engine {
             pressure.adjust(self.marks());
             self.watch_handlers();
             self.look_after_releases();
+            self.drain_idle_turns();
             if self.is_released() {
                 self.bell.sleep(SLEEP_US);
                 continue;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda_core::density::Use;
+use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
@@ -24,7 +25,7 @@ use crate::account::Account;
 #[cfg(feature = "migrate")]
 use crate::engine::Engine;
 use crate::error::Errno;
-use crate::fill::{Density, Fill};
+use crate::fill::{Fill, Filling, RegionBase};
 use crate::manager::Shared;
 #[cfg(feature = "migrate")]
 use crate::migrate::Receiving;
@@ -35,19 +36,33 @@ pub struct RegionBuilder {
     shared: Arc<Shared>,
     len: Bytes,
     purpose: Use,
+    base: Option<BasePage>,
 }
 
 impl RegionBuilder {
     pub(crate) fn new(shared: Arc<Shared>, len: Bytes) -> Self {
-        Self { shared, len, purpose: Use::Unknown }
+        Self { shared, len, purpose: Use::Unknown, base: None }
     }
 
     /// What the region is for, which says how much of a base page the first first touches bring; nothing is known if it is not
-    /// said, and they bring 4 KiB. What is touched then decides. It matters where no base page was
-    /// [chosen](crate::ManagerBuilder::base_page).
+    /// said, and they bring 4 KiB. What is touched then decides. It matters where no base page was chosen, neither
+    /// [here](Self::base_page) nor [for all](crate::ManagerBuilder::base_page).
     #[must_use]
     pub fn purpose(mut self, purpose: Use) -> Self {
         self.purpose = purpose;
+        self
+    }
+
+    /// The region's base page: what a touch brings, aligned, and nothing else. If it is not said it is what was
+    /// [chosen for all](crate::ManagerBuilder::base_page), and if nothing was, it goes by density: see [`Region::fill`].
+    ///
+    /// Where the manager's base page is 64 KiB, as it is if nobody chose one, or 2 MiB, a region may have any. With 4 and 16 KiB a first touch
+    /// brings just that, and of what is out as much comes back, with up to four more for who goes on upwards; what is cold
+    /// leaves by 64 KiB, as far as it is there. With 2 MiB it comes in huge frames. With several zones 4 and 16 KiB are refused, and in a manager of
+    /// 4 or 16 KiB any other size is.
+    #[must_use]
+    pub fn base_page(mut self, base_page: BasePage) -> Self {
+        self.base = Some(base_page);
         self
     }
 
@@ -56,24 +71,24 @@ impl RegionBuilder {
     /// # Errors
     /// See [`RegionError`].
     pub fn create(self) -> Result<Region, RegionError> {
-        let base = self.shared.engine.base.bytes();
         if self.len == Bytes::ZERO {
             return Err(RegionError::Empty);
         }
+        let engine = &self.shared.engine;
+        let base = engine.region_base(self.base, self.purpose, self.len)?;
+        let unit = base.size.bytes().max(engine.entry_bytes());
         let out_of_space = RegionError::Map { len: self.len, errno: Errno(12) };
-        let len = self.len.as_usize().checked_next_multiple_of(base).ok_or(out_of_space)?;
+        let len = self.len.as_usize().checked_next_multiple_of(unit).ok_or(out_of_space)?;
         let memory = RegionMemory::map(len)
             .map_err(|error| RegionError::Map { len: self.len, errno: Errno::from(&error) })?;
         let range = memory.range();
-        let engine = &self.shared.engine;
-        let density = engine.density(self.purpose, range);
-        engine.manage(range, None, density.clone())?;
-        let account = self.shared.engine.owners.enter(range);
+        engine.manage(range, None, base.clone())?;
+        let account = engine.owners.enter(range);
         Ok(Region {
             shared: self.shared,
             range,
             account,
-            density,
+            base,
             memory: Some(memory),
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
@@ -88,8 +103,8 @@ pub struct Region {
     shared: Arc<Shared>,
     range: PageRange,
     account: Arc<Account>,
-    /// How much first touches bring, if that goes by density.
-    density: Option<Arc<Density>>,
+    /// What a touch brings.
+    base: RegionBase,
     /// None if the memory is somebody else's.
     memory: Option<RegionMemory>,
     /// It is being sent elsewhere.
@@ -135,19 +150,26 @@ impl Region {
 }
 
 impl Region {
-    pub(crate) fn adopt(shared: Arc<Shared>, memory: ForeignMemory) -> Result<Self, RegionError> {
+    pub(crate) fn adopt(
+        shared: Arc<Shared>,
+        memory: ForeignMemory,
+        base: Option<BasePage>,
+    ) -> Result<Self, RegionError> {
         let mut present =
             PagemapScanner::new().map_err(|error| RegionError::Pagemap { errno: Errno::from(&error) })?;
         let range = memory.range();
         check_mapped(range)?;
-        let density = shared.engine.density(Use::Unknown, range);
-        shared.engine.manage(range, Some(&mut present), density.clone())?;
+        let len = Bytes::new(range.len() as u64);
+        let mut base = shared.engine.region_base(base, Use::Unknown, len)?;
+        // Whether it may have huge pages is for its owner to say.
+        base.size = base.size.min(BasePage::K64);
+        shared.engine.manage(range, Some(&mut present), base.clone())?;
         let account = shared.engine.owners.enter(range);
         Ok(Self {
             shared,
             range,
             account,
-            density,
+            base,
             memory: None,
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
@@ -167,10 +189,20 @@ impl Region {
     /// they bring all of it.
     #[must_use]
     pub fn fill(&self) -> Option<Fill> {
-        self.density.as_ref().map(|density| density.fill())
+        match &self.base.filling {
+            Filling::ByDensity(density) => Some(density.fill()),
+            Filling::Whole | Filling::Blocks(_) => None,
+        }
     }
 
-    /// Its length in bytes: what was asked for, rounded up to whole base pages.
+    /// Its base page: what was chosen for it or for its manager, or by density what a first touch brings at most just now. Memory that was
+    /// adopted has 64 KiB where 2 MiB were chosen.
+    #[must_use]
+    pub fn base_page(&self) -> BasePage {
+        self.fill().map_or(self.base.size, |fill| fill.size)
+    }
+
+    /// Its length in bytes: what was asked for, rounded up to whole base pages, and to 64 KiB where the manager's is no less.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
@@ -238,7 +270,8 @@ impl Region {
     }
 
     /// Stores the base pages that `offset..offset + len` touches and gives their frames to others, as madvise(2) does with
-    /// `MADV_PAGEOUT`: for what will not be needed for a while. What is locked or shared stays. Blocks for as long as
+    /// `MADV_PAGEOUT`: for what will not be needed for a while. Where they are less than the manager's, what is there of 64 KiB goes
+    /// together. What is locked or shared stays. Blocks for as long as
     /// compressing takes, and for the disk when the store's memory is at its limit.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
-use pagoda_core::entry::{Backing, Word};
+use pagoda_core::entry::Backing;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
@@ -27,8 +27,7 @@ fn audit(engine: &Engine) {
         if !seen_arrays.insert(Arc::as_ptr(span.entries()).cast::<u8>()) {
             continue;
         }
-        for entry in span.entries().iter() {
-            let word = Word::from_bits(entry.load(Ordering::Acquire));
+        for word in (0..span.entries().len()).map(|index| span.word(index)) {
             assert!(!word.is_busy(), "nobody moves pages now");
             if let Backing::Handle(bits) = word.backing()
                 && !Handle::from_bits(bits).is_same_filled()
@@ -76,8 +75,7 @@ fn stored_entries(engine: &Engine, region: &Region) -> usize {
     let table = engine.gate_exclusive();
     let span = table.find(region.as_ptr().addr()).expect("managed");
     let range = PageRange::at(region.as_ptr().addr(), region.len());
-    let words =
-        span.indices(range, BASE).map(|index| Word::from_bits(span.entry(index).load(Ordering::Acquire)));
+    let words = span.indices(range, BASE).map(|index| span.word(index));
     words.filter(|word| matches!(word.backing(), Backing::Handle(_)) && word.resident().is_empty()).count()
 }
 

@@ -20,7 +20,7 @@ use pagoda_core::page::BasePage;
 use pagoda_linux::range::PageRange;
 
 use crate::file_region::PageFile;
-use crate::fill::Density;
+use crate::fill::Filling;
 use crate::order::EventOrder;
 
 pub(crate) use span::{Entries, EntryArray, Filler, Page, Span, give, try_take};
@@ -65,16 +65,14 @@ impl Table {
     pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
         self.spans.values()
     }
-    /// What the entries of all spans take, of address space: the arrays as they are, each once however many parts its span was cut
-    /// into, with the room that it has to grow.
+    /// What the entries of all spans take, each array once however many parts its span was cut into. What was never used of one
+    /// takes nothing.
     pub(crate) fn entries_bytes(&self) -> u64 {
-        let mut arrays: Vec<_> = self
-            .spans()
-            .map(|span| (span.entries.as_ptr(), size_of_val::<[AtomicU64]>(&span.entries)))
-            .collect();
+        let mut arrays: Vec<_> =
+            self.spans().map(|span| (Arc::as_ptr(&span.entries).addr(), span.entries.used_bytes())).collect();
         arrays.sort_unstable();
         arrays.dedup();
-        arrays.into_iter().map(|(_, bytes)| bytes as u64).sum()
+        arrays.into_iter().map(|(_, bytes)| bytes).sum()
     }
     /// The page of `address` in `span`, whole as far as the span goes.
     pub(crate) fn page_at(&self, span: &Span, address: usize) -> Page {
@@ -119,6 +117,7 @@ impl Table {
         if let Some((&key, before)) = self.spans.range(..range.start()).next_back()
             && before.range.end() == range.start()
             && before.filler == filler
+            && matches!(before.entries.filling(), Filling::Whole)
         {
             // Twice as much with each new span: a heap that grows by small steps is some spans, and a mapping that does not
             // grow costs no more than its own entries.
@@ -142,24 +141,24 @@ impl Table {
             .unwrap_or_else(|| no_entries(range, entry_bytes))
     }
 
-    /// Adds `range`, of which nothing is managed yet, as a span of its own that is filled by density. None, and nothing is added,
+    /// Adds `range`, of which nothing is managed yet, as a span of its own that is filled like this. None, and nothing is added,
     /// if there is no memory for its entries.
-    pub(crate) fn insert_by_density(
+    pub(crate) fn insert_filled(
         &mut self,
         range: PageRange,
-        density: Arc<Density>,
+        filling: Filling,
         filler: Filler,
     ) -> Option<&Span> {
         let skipped = range.start() % self.entry_bytes;
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
-        let entries = EntryArray::new(needed, Weak::new(), Some(density))?;
+        let entries = EntryArray::new(needed, Weak::new(), filling)?;
         let span = Span::new(range, range.start() - skipped, entries, filler);
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }
 
     /// Adds `range`, of which nothing is managed yet, as the pages of a file, the first at its start.
     pub(crate) fn insert_file(&mut self, range: PageRange, file: Weak<PageFile>) {
-        let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), file, None)
+        let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), file, Filling::Whole)
             .unwrap_or_else(|| no_entries(range, self.entry_bytes));
         let span = Span::new(range, range.start(), entries, Filler::File);
         self.spans.insert(range.start(), span);
@@ -174,7 +173,7 @@ impl Table {
     ) -> Option<&Span> {
         let origin = range.start().wrapping_sub(skipped);
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
-        let entries = EntryArray::new(needed + room, Weak::new(), None)?;
+        let entries = EntryArray::new(needed + room, Weak::new(), Filling::Whole)?;
         let span = Span::new(range, origin, entries, filler);
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }

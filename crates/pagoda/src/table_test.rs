@@ -4,6 +4,7 @@ use super::*;
 use crate::Manager;
 use pagoda_core::entry::Granules;
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::radix::Radix;
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
@@ -69,7 +70,7 @@ fn a_page_cut_in_two_keeps_one_entry_with_granules_for_each_side() {
     assert!(Arc::ptr_eq(left.entries(), right.entries()));
     assert!(table.find(20 * PAGE).is_none());
     assert_eq!(table.entries_bytes(), 3 * 8, "one entry for each base page, in one array");
-    // As long as anything is left of a span so is its array, and room to grow is counted with it.
+    // As long as anything is left of a span so is its array, and room to grow is counted with it where it is in one node.
     table.cut(range(22, 64));
     table.insert(range(100, 116), Filler::Engine);
     table.insert(range(116, 148), Filler::Engine);
@@ -78,8 +79,8 @@ fn a_page_cut_in_two_keeps_one_entry_with_granules_for_each_side() {
 
 /// What of an array of entries is in memory.
 fn in_memory(entries: &Entries) -> usize {
-    let start = entries.as_ptr().addr();
-    let end = (start + size_of_val::<[AtomicU64]>(entries)).next_multiple_of(PAGE);
+    let start = entries.array().as_ptr().addr();
+    let end = (start + size_of_val(entries.array())).next_multiple_of(PAGE);
     let mut bytes = 0;
     let mut scanner = pagoda_linux::pagemap::PagemapScanner::new().expect("pagemap");
     scanner.populated_runs(start & !(PAGE - 1), end, |run, _| bytes += run.len()).expect("scanned");
@@ -108,13 +109,13 @@ fn a_touched_page_of_a_large_region_takes_one_os_page_of_table() {
         let taken = in_memory(&entries) - before;
         // The C library's own words lie before the first entry, and on the kernel's page behind the last.
         assert!(before <= 2 * PAGE && taken <= PAGE, "{before} and {taken} more");
-        // And where all is touched it is as much as there are entries.
+        // And where all is touched it is as much as there are entries, and the nodes above them.
         let dense = manager.region(Bytes::mib(64)).create().expect("a region");
         (0..dense.len() / PAGE).for_each(|page| dense.write_words(page * PAGE, &[1; 8]));
         let table = engine.gate_shared();
         let entries = table.find(dense.as_ptr().addr()).expect("managed").entries();
-        let formula = 8 * dense.len() / table.entry_bytes();
-        assert_eq!(size_of_val::<[AtomicU64]>(entries), formula);
+        let formula = 8 * Radix::words_for(dense.len() / table.entry_bytes()).expect("few");
+        assert_eq!((size_of_val(entries.array()), entries.used_bytes()), (formula, formula as u64));
         assert!(
             (formula..=formula + 2 * PAGE).contains(&in_memory(entries)),
             "{} of {formula}",

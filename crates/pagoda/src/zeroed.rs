@@ -14,17 +14,23 @@ use pagoda_linux::space::Slot;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::zone::{Holds, all_of_slot};
+use crate::zones::Taker;
 
 impl Engine {
     /// A frame of which `wanted` is zero, to be moved in from the slot, of the zone whose turn it is; and what of it is there by then: what
     /// is not wanted holds anything. None if the kernel has to give one, or there is no room. Where a part of it is wanted it is one of which a
     /// part is left, if there is one. `granule` is the page that is waited for.
-    pub(crate) fn zeroed_frame(&self, wanted: Granules, granule: u32) -> Option<(Slot, Granules)> {
+    pub(crate) fn zeroed_frame(
+        &self,
+        wanted: Granules,
+        granule: u32,
+        taker: Taker,
+    ) -> Option<(Slot, Granules)> {
         self.zones.note_asked();
         let all = all_of_slot(&self.space);
         let is_part = wanted != all;
         let (mut slot, holds) = if self.zones.are_several() {
-            self.frame_of_a_zone_for_zeroes(is_part)?
+            self.frame_of_a_zone_for_zeroes(is_part, taker)?
         } else if self.may_use_frame() {
             let hands = self.zones.hands(0);
             let whole = || hands.take_for_zeroes(&self.space);
@@ -90,4 +96,4 @@ fn bytes_in((from, to): (u32, u32)) -> Range<usize> {
 
 #[cfg(test)]
 #[path = "zeroed_test.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -5,10 +5,12 @@ use pagoda_core::clear::Order;
 use pagoda_core::entry::Granules;
 use pagoda_core::page::{BasePage, HUGE_FRAME as HUGE, OS_PAGE};
 use pagoda_core::size::Bytes;
+use pagoda_linux::contiguity::contiguous_bytes;
+use pagoda_linux::range::PageRange;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
-use crate::zones::Place;
+use crate::zones::{Place, Taker};
 use crate::{Manager, ManagerBuilder, Region};
 
 fn builder(zones: usize) -> Option<ManagerBuilder> {
@@ -124,14 +126,19 @@ fn a_fresh_frame_is_not_cleared_again_and_few_are_kept() {
     }
 }
 
-#[test]
-fn what_a_part_of_a_page_takes_of_a_frame_is_not_in_the_frame_any_more() {
-    // With several zones each first touch takes a frame of one, also of what was discarded of a page.
-    let Some(builder) = builder(2) else { return };
-    let manager = builder.base_page(BasePage::K64).build().expect("a manager");
+/// A region in base pages of 64 KiB, all of it written, and how many it has. With several zones each first touch takes a frame of one,
+/// also of what was discarded of a page.
+fn written() -> Option<(Manager, Region, usize)> {
+    let manager = builder(2)?.base_page(BasePage::K64).build().expect("a manager");
     let region = region(&manager, 4 << 20);
     let pages = region.len() >> 16;
     region.write_words(0, &vec![1; region.len()]);
+    Some((manager, region, pages))
+}
+
+#[test]
+fn what_a_part_of_a_page_takes_of_a_frame_is_not_in_the_frame_any_more() {
+    let Some((manager, region, pages)) = written() else { return };
     for page in 0..pages {
         region.discard(page << 16, 4096).expect("discarded");
         region.write_words(page << 16, &[1; 8]);
@@ -162,7 +169,7 @@ fn of_a_part_of_a_frame_only_what_is_wanted_and_there_is_cleared() {
         engine.ledger.took(5 * OS_PAGE as i64);
         engine.zones.put_pieces(&engine.space, slot, left);
         let wanted = Granules::range(4, 8);
-        let (slot, there) = engine.zeroed_frame(wanted, 7).expect("a part of a frame is ready");
+        let (slot, there) = engine.zeroed_frame(wanted, 7, Taker::ONCE).expect("a part of a frame is ready");
         assert_eq!((slot.index(), there), (index, left.or(wanted)));
         assert_eq!(engine.space.pages_of(&slot), there, "no more of it is taken from the kernel");
         let pages: Vec<bool> =
@@ -182,12 +189,7 @@ fn of_a_part_of_a_frame_only_what_is_wanted_and_there_is_cleared() {
 
 #[test]
 fn what_the_kernel_cleared_for_a_part_of_a_page_is_not_cleared_again() {
-    // With several zones each first touch takes a frame of one, also of what was discarded of a page.
-    let Some(builder) = builder(2) else { return };
-    let manager = builder.base_page(BasePage::K64).build().expect("a manager");
-    let region = region(&manager, 4 << 20);
-    let pages = region.len() >> 16;
-    region.write_words(0, &vec![1; region.len()]);
+    let Some((manager, region, pages)) = written() else { return };
     for page in 0..pages {
         // Two parts, one after the other.
         for at in [3, 9] {
@@ -201,4 +203,58 @@ fn what_the_kernel_cleared_for_a_part_of_a_page_is_not_cleared_again() {
     assert_eq!(stats.kernel_zeroed_bytes, (region.len() + 2 * pages * OS_PAGE) as u64, "{stats:?}");
     assert_eq!((stats.cleared_in_fault_bytes, stats.cleared_twice_bytes), (0, 0), "{stats:?}");
     assert_eq!(stats.ready_bytes, 0, "no more is taken than is wanted: {stats:?}");
+}
+
+/// Whether the kernel gives a region huge pages: only then base frames can be contiguous.
+pub(crate) fn are_there_huge_pages() -> bool {
+    let manager = Manager::builder().user_mode_only(true).budget(Bytes::mib(256)).base_page(BasePage::M2);
+    let manager = manager.build().expect("a manager");
+    let region = region(&manager, HUGE);
+    region.write_words(0, &[1; 8]);
+    let stats = manager.stats();
+    stats.faults_huge > 0 && stats.huge_torn == 0
+}
+
+#[test]
+fn fresh_base_frames_are_contiguous_zero_and_got_ready_a_huge_page_at_a_time() {
+    const FRAMES: usize = 33;
+    let Some(builder) = builder(1) else { return };
+    let manager = builder.budget(Bytes::mib(512)).base_page(BasePage::K64).build().expect("a manager");
+    let engine = manager.engine();
+    let base = engine.entry_bytes();
+    let first = region(&manager, base);
+    first.write_words(0, &[1; 8]);
+    while engine.clear_one_ahead() {}
+    let most = budget::ready_base_most(Bytes::mib(512)).get();
+    let ready = || (manager.stats().ready_bytes, manager.stats().contiguous_ready_bytes);
+    assert_eq!((ready(), manager.stats().kernel_zeroed_bytes), ((most, most), most));
+    assert!(!engine.clear_one_ahead(), "nothing is missing");
+    let memory = region(&manager, FRAMES * base);
+    (0..FRAMES).for_each(|page| memory.write_words(page * base + 8, &[0xee; 8]));
+    // A handler counts what came in after it woke who waits.
+    until("all of them are there", || manager.stats().faults_zero_ready == FRAMES as u64);
+    let (taken, came) = ((FRAMES * base) as u64, 2 * HUGE as u64);
+    while engine.clear_one_ahead() {}
+    assert_eq!(ready(), (most - taken + came, most + came), "a huge page comes whole");
+    let mut is = vec![1; FRAMES * base];
+    memory.read_at(0, &mut is);
+    for (page, is) in is.chunks_mut(base).enumerate() {
+        is[8..16].fill(0);
+        assert!(is.iter().all(|byte| *byte == 0), "page {page}");
+    }
+    let range = PageRange::at(memory.as_ptr().addr(), memory.len());
+    let frames = contiguous_bytes(range, base).expect("pagemap");
+    if let Some((present, contiguous)) = frames.filter(|_| are_there_huge_pages()) {
+        let all = memory.len() as u64;
+        assert_eq!((present, contiguous), (all, all));
+    }
+    // They are frames like any other: they leave, and what is stored comes back right.
+    let full: Vec<u8> = (0..memory.len()).map(|at| (at / 4096 + at) as u8).collect();
+    memory.write_words(0, &full);
+    until("all of it is out", || {
+        memory.page_out(0, full.len()).expect("room");
+        manager.stats().resident_bytes == base as u64
+    });
+    memory.read_at(0, &mut is);
+    assert!(is == full);
 }

@@ -151,6 +151,9 @@ impl Zone {
 
     /// A frame that is ready, all of it.
     pub(crate) fn take_whole_ready(&self, space: &Space) -> Option<Slot> {
+        if self.whole_ready() == 0 {
+            return None;
+        }
         let index = self.hands().take_whole()?;
         self.ready.fetch_sub(1, Ordering::Relaxed);
         Some(space.claim_slot(index))
@@ -158,6 +161,9 @@ impl Zone {
 
     /// A frame for a page of zeroes, all of it, and what it holds: one of zeroes if there is one.
     pub(crate) fn take_for_zeroes(&self, space: &Space) -> Option<(Slot, Holds)> {
+        if self.whole_ready() == 0 {
+            return None;
+        }
         let mut hands = self.hands();
         let zeroed = hands.zeroed.pop().map(|index| (index, Holds::Zeroes));
         let (index, holds) =

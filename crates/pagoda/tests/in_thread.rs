@@ -60,6 +60,23 @@ fn work(mut region: Region, seed: u64, steps: usize) {
 }
 
 #[test]
+fn what_threads_wrote_is_read_in_regions_of_all_base_pages_side_by_side() {
+    if skip_without_moves("faults in their own threads") {
+        return;
+    }
+    let manager = manager(BasePage::K64);
+    thread::scope(|scope| {
+        for base in BasePage::ALL {
+            let region = manager.region(REGION).base_page(base).create().expect("region");
+            scope.spawn(move || work(region, 0x9e37_79b9 + base.bytes() as u64, 20_000));
+        }
+    });
+    let stats = manager.stats();
+    let counts = [stats.faults_huge, stats.faults_staged, stats.faults_stored, stats.stores];
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+}
+
+#[test]
 fn what_threads_wrote_is_read_at_each_base_page() {
     if skip_without_moves("faults in their own threads") {
         return;

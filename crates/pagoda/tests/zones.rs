@@ -128,12 +128,21 @@ fn without_pressure_zones_give_by_their_batches() {
 
 #[test]
 fn threads_get_a_hundred_thousand_frames_in_proportion_and_none_is_counted_twice() {
+    let local = |name, mib| (name, mib, Place::Local);
+    expect_proportion(&[local("fast", 128), local("slow", 384)], false);
+    // Their caches of turns stay behind when the threads end.
+    expect_proportion(&[local("fast", 96), local("slow", 288), local("other", 160)], true);
+}
+
+fn expect_proportion(zones: &[(&str, u64, Place)], in_thread: bool) {
     const THREADS: u64 = 4;
+    // 51 and 48 whole rounds of turns: within one the zones give one after the other.
     const MIB: u64 = 102;
     if skip_without_moves("zones") {
         return;
     }
-    let manager = builder(&[("fast", 128, Place::Local), ("slow", 384, Place::Local)])
+    let manager = builder(zones)
+        .serve_in_thread(in_thread)
         .base_page(BasePage::K4)
         .clear_ahead(0)
         .build()

@@ -60,7 +60,7 @@ Keys of the JSON, medians of the rounds:
                               ratio_vs_thp, ratio_in_thread_vs_thp, ratio_prezeroed_vs_thp, ratio_in_thread_prezeroed_vs_thp
   base                        base pages, by busy_threads: touch_us and whole_us of kernel, pagoda and in_thread, and with a frame that
                               is ready, pagoda_ready and in_thread_ready; ratio_ready, ratio_in_thread_ready; ready_cpu_us of
-                              getting one ready
+                              getting one ready; ready_contiguous_percent of the base pages that got one (root)
   anon_w_seq                  by processes, each with llc_bytes_per_process and area_bytes_per_process: kernel_thp_gib_s, and
                               ascending_gib_s, converge_gib_s, reverse_in_page_gib_s, neighbourhood_gib_s, streaming_gib_s, over
                               ascending ratio_converge_vs_ascending, ratio_reverse_in_page_vs_ascending,

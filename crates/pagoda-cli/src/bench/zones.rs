@@ -182,10 +182,10 @@ fn shares(local: &[Zone; LOCAL_ZONES], most: u32) -> anyhow::Result<[u64; LOCAL_
     let zones = Mutex::new(Zones::new(ZonePolicy::Fair, local, &[]));
     let start = Barrier::new(HANDLERS_MAX as usize);
     let one_thread = || -> Result<[u64; LOCAL_ZONES], Shortage> {
-        let (mut cache, mut kept, mut got) = (FrameCache::default(), Vec::new(), [0; LOCAL_ZONES]);
+        let (cache, mut kept, mut got) = (FrameCache::default(), Vec::new(), [0; LOCAL_ZONES]);
         start.wait();
         for _ in 0..SHARED_ALLOCATIONS / HANDLERS_MAX {
-            let zone = cache.allocate(|| lock(&zones).allocate(most))?;
+            let zone = cache.allocate(|| lock(&zones).allocate(most), |rest| lock(&zones).take_back(rest))?;
             got[zone.index()] += 1;
             kept.push(Grant { zone, frames: 1 });
             if kept.len() == KEPT_FRAMES {
@@ -230,8 +230,10 @@ fn costs(
 ) -> anyhow::Result<Costs> {
     let (mut warm, mut cold) = (Vec::new(), Vec::new());
     for pair in 0..=pairs {
-        let mut cache = FrameCache::default();
-        let with = time_ns(local, allocations, |zones| cache.allocate(|| lock(zones).allocate(most)))?;
+        let cache = FrameCache::default();
+        let with = time_ns(local, allocations, |zones| {
+            cache.allocate(|| lock(zones).allocate(most), |rest| lock(zones).take_back(rest))
+        })?;
         let without = time_ns(local, allocations, |zones| lock(zones).allocate(1))?;
         if pair > 0 {
             warm.push(with);

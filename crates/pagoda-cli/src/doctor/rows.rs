@@ -183,7 +183,7 @@ fn limits(machine: &Machine) -> [Row; 4] {
     ]
 }
 
-fn baselines(machine: &Machine) -> [Row; 6] {
+fn baselines(machine: &Machine) -> [Row; 7] {
     let perf = machine.perf.map_or_else(|error| error.to_string(), |()| "cycles can be counted".to_owned());
     let devices: Vec<_> = machine.zram.devices.iter().map(|(name, size)| format!("{name} {size}")).collect();
     let (zram, zram_text) = match machine.zram.module {
@@ -209,6 +209,15 @@ fn baselines(machine: &Machine) -> [Row; 6] {
             [
                 "a file store costs no page cache",
                 "/var/tmp is refused for what is spilled: a run needs another directory, or none",
+            ],
+        ),
+        row(
+            ("io_uring", "io_uring"),
+            if machine.io_uring.is_ok() { State::Ok } else { State::Limited },
+            machine.io_uring.map_or_else(|refusal| refusal.to_string(), |()| "serves requests".to_owned()),
+            [
+                "a library's file store has several requests in flight, and that of a run with --io-uring",
+                "a file store makes its requests one after the other",
             ],
         ),
         row(

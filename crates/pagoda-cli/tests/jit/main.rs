@@ -84,7 +84,13 @@ fn run(case: &Case, base_page: &str) -> Result<String, String> {
     }
     let seed = suite::seed("PAGODA_JIT_SEED");
     let arguments = vec![case.name.to_owned(), seed.to_string()];
-    let run = Run { base_page, memory: BUDGET, arguments, limit: SHORT + Duration::from_secs(60) };
+    let run = Run {
+        base_page,
+        memory: BUDGET,
+        arguments,
+        limit: SHORT + Duration::from_secs(60),
+        kills_who_forks: false,
+    };
     let told = |error| format!("seed {seed}: {error}");
     let outcome = run.run().map_err(told)?;
     let counted = outcome.expect_some(case.counters).map_err(told)?;

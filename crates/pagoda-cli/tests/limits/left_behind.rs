@@ -1,11 +1,13 @@
 //! Children whose parent ends right after the fork, and those of a parent that has read all its mappings, or of one that nobody
-//! sees: each has everything that was out.
+//! sees: each has everything that was out. One whose parent is killed before that is ended, and never reads anything wrong.
 
 use std::fs;
 use std::io::{Read, Write};
+use std::time::Duration;
 
 use pagoda_linux::testing::access::Access;
-use pagoda_linux::testing::process::{fork, raw_fork, wait};
+use pagoda_linux::testing::process::{fork, raw_fork, sleep_until_killed, wait};
+use rustix::process::{Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 
 use crate::program::{PAGES_PER_MIB, check, write};
 use crate::run::begin;
@@ -16,6 +18,27 @@ const PAGES: usize = 96 * PAGES_PER_MIB;
 
 /// Raw forks, of which each forks by the C library.
 const UNSEEN: usize = 20;
+
+/// Parents that are killed while they fork, each later than the one before by more: from its beginning to long after it.
+const KILLED: u32 = 24;
+/// And more until some were late enough: a loaded machine takes longer.
+const KILLED_MOST: u32 = 64;
+const KILL_STEP: Duration = Duration::from_millis(1);
+
+/// What `pagoda run` says of a child that was ended because its parent was killed.
+const PARENT_LOST: &str = "was killed before its child had all";
+
+/// From outside.
+pub fn ends_without_its_parent() -> Result<String, String> {
+    let ended = begin(&[], &["-m", "32M"], &["left-behind", "killed"])?.end()?;
+    let Some(told) = ended.said.strip_suffix(" right\n") else {
+        return Err(format!("{}{}{}", ended.said, ended.status_told()?, ended.errors));
+    };
+    if ended.errors.lines().any(|line| !line.contains(PARENT_LOST)) || ended.errors.is_empty() {
+        return Err(format!("{told} right, and it said: {}", ended.errors));
+    }
+    Ok(format!("{told} right"))
+}
 
 /// From outside.
 pub fn has_everything() -> Result<String, String> {
@@ -41,6 +64,7 @@ pub fn program(kind: &str) -> Result<(), String> {
     match kind {
         "ends" => ends(&mapping)?,
         "unseen" => unseen(&mapping)?,
+        "killed" => print!("{} ", killed(&mapping)?),
         _ => reads(&mapping)?,
     }
     check(&mapping, 0..PAGES)?;
@@ -72,6 +96,55 @@ fn ends(mapping: &Mapping) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Children that fork and are killed meanwhile. A child of one of those, which is ours then, has everything or is ended by its engine.
+/// Says how many were of which kind.
+fn killed(mapping: &Mapping) -> Result<String, String> {
+    let told = |error: rustix::io::Errno| error.to_string();
+    set_child_subreaper(Some(getpid())).map_err(told)?;
+    let (mut whole, mut lost) = (0, 0);
+    for round in 0..KILLED_MOST {
+        if round >= KILLED && whole > 0 && lost > 0 {
+            break;
+        }
+        let middle = fork(|| {
+            std::thread::spawn(move || {
+                std::thread::sleep(KILL_STEP * round * round);
+                kill_process(getpid(), Signal::KILL)
+            });
+            let last = || match check(mapping, 0..PAGES) {
+                Ok(()) => 0,
+                Err(wrong) => {
+                    eprintln!("in the child of who was killed: {wrong}");
+                    1
+                }
+            };
+            i32::from(fork(last).is_err()) + sleep_until_killed()
+        });
+        let middle = middle.map_err(|error| error.to_string())?;
+        loop {
+            match waitpid(None, WaitOptions::empty()) {
+                Ok(Some((pid, status))) if pid == middle => {
+                    if status.terminating_signal() != Some(Signal::KILL.as_raw()) {
+                        return Err(format!("who was to be killed ended with {:#x}", status.as_raw()));
+                    }
+                }
+                Ok(Some((_, status))) => match status.exit_status() {
+                    Some(0) => whole += 1,
+                    Some(125) => lost += 1,
+                    _ => return Err(format!("the child of who was killed: {:#x}", status.as_raw())),
+                },
+                Ok(None) => unreachable!("it waits"),
+                Err(rustix::io::Errno::CHILD) => break,
+                Err(error) => return Err(told(error)),
+            }
+        }
+    }
+    if lost == 0 || whole == 0 {
+        return Err(format!("{whole} had everything and {lost} lost their parent: not all was tried"));
+    }
+    Ok(format!("{whole} had everything, {lost} lost their parent,"))
 }
 
 /// Whoever reads all that is mapped, or locks it, touches also what children wait at: the only memory here that they are to find empty.

@@ -68,6 +68,10 @@ fn main() -> ExitCode {
         ("the_child_of_a_fork_that_nobody_tells_of_has_everything", released::is_all_there),
         ("what_a_fork_shares_leaves_also_if_nobody_saw_it", passing::shared_memory_leaves),
         ("a_child_has_everything_whatever_its_parent_does_next", left_behind::has_everything),
+        (
+            "a_child_whose_parent_is_killed_before_that_ends_with_a_reason",
+            left_behind::ends_without_its_parent,
+        ),
         ("a_fork_that_failed_is_not_announced_any_more", failed_fork::is_not_announced),
         ("robust_mutexes_that_were_unmapped_make_room_for_others", mutexes::make_room),
         ("a_process_and_its_children_stay_within_one_budget", tree_budget::is_kept),

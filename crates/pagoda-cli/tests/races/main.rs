@@ -85,6 +85,7 @@ fn run(race: &Race, base_page: &str, rounds: Option<u64>) -> Result<String, Stri
         memory: BUDGET,
         arguments: arguments.into(),
         limit: limit + Duration::from_secs(60),
+        kills_who_forks: false,
     };
     let told = |error| format!("seed {seed}: {error}");
     let outcome = run.run().map_err(told)?;

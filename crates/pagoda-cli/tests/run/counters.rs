@@ -92,6 +92,7 @@ fn the_program_is_told_its_configuration() {
         "3G",
         "--best-effort",
         "--no-fetch-ahead",
+        "--io-uring",
     ];
     let (_, config) = told(&options, "exit 0", managed_engine);
     let counters = config.counters.clone();
@@ -101,6 +102,7 @@ fn the_program_is_told_its_configuration() {
         counters,
         store_directory: odd,
         file_limit: Bytes::gib(3),
+        io_uring: true,
         best_effort: true,
         fetch_ahead: false,
         remote: None,

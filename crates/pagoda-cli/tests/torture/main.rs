@@ -64,6 +64,7 @@ fn run(base_page: &str, budget: &'static str, seconds: u64, names: &[&str]) -> R
         memory: budget,
         arguments: vec![seed.to_string(), seconds.to_string()],
         limit: Duration::from_secs(seconds * 3 + 120),
+        kills_who_forks: false,
     };
     let told = |error| format!("seed {seed}, budget {budget}: {error}");
     let outcome = run.run().map_err(told)?;

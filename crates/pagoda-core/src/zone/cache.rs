@@ -1,9 +1,12 @@
-//! Frames that one thread has taken in advance, so that most of its allocations take no lock.
+//! Frames that one thread has been granted in advance, so that most of its allocations take no lock.
 //!
 //! A cache is refilled with frames of one zone at a time, and never beyond that zone's turn, so that caches change no
-//! share by more than what they hold. What they hold, nobody else can use, and no watermark sees: that is why they are
-//! small ([`cache_frames`]). A thread that ends, or has nothing to do for long, gives back what [`FrameCache::drain`]
-//! says. This module must never take a lock or give frames back by itself: the caller's zones do.
+//! share by more than what they hold. What is granted to one, [`Zones`](super::Zones) grants to nobody else: that is why they are
+//! small ([`cache_frames`]). It is one word, changed by compare-and-swap, so that anybody can empty it
+//! ([`FrameCache::drain`]): its thread may have ended, or have nothing to do. This module must never take a lock or give frames back
+//! by itself: the caller's zones do.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Grant, Zone, ZoneId};
 
@@ -25,30 +28,130 @@ pub fn cache_frames(local: &[Zone], threads: u32) -> u32 {
     each.clamp(1, u64::from(CACHE_FRAMES_MAX)) as u32
 }
 
-/// One thread's frames.
-#[derive(Debug, Default)]
-pub struct FrameCache {
-    held: Option<Grant>,
+/// The word that a cache is: an atomic of the standard library or of a model checker.
+pub trait Cell {
+    /// The word.
+    fn get(&self) -> u64;
+    /// Replaces it, if it is `from`. It says all there is to know, so that no other memory need be ordered by it.
+    fn change(&self, from: u64, to: u64) -> bool;
 }
 
-impl FrameCache {
+impl Cell for AtomicU64 {
+    fn get(&self) -> u64 {
+        self.load(Ordering::Relaxed)
+    }
+    fn change(&self, from: u64, to: u64) -> bool {
+        self.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Somebody took from it, or refilled it, since it was last asked whether it is idle.
+const USED: u64 = 1 << 63;
+/// How many frames it holds, below the bits of their zone.
+const FRAMES_BITS: u32 = 32;
+
+fn word_of(grant: Grant) -> u64 {
+    USED | (grant.zone.0 as u64) << FRAMES_BITS | u64::from(grant.frames)
+}
+
+fn grant_of(word: u64) -> Option<Grant> {
+    let (zone, frames) = ((word & !USED) >> FRAMES_BITS, word as u32);
+    (frames > 0).then_some(Grant { zone: ZoneId(zone as usize), frames })
+}
+
+/// One thread's frames, in one word: another thread may share it, or take all that is in it away.
+#[derive(Debug)]
+// On a line of its own: a thread that takes from its cache is in nobody's way.
+#[repr(align(64))]
+pub struct FrameCache<C = AtomicU64> {
+    word: C,
+}
+
+/// An empty one.
+impl Default for FrameCache {
+    fn default() -> Self {
+        Self::new(AtomicU64::new(0))
+    }
+}
+
+impl<C: Cell> FrameCache<C> {
+    /// An empty cache, of a word that is 0.
+    pub const fn new(word: C) -> Self {
+        Self { word }
+    }
+
+    /// Changes the word, to what `to` says of what it holds.
+    fn update(&self, to: impl Fn(u64, Grant) -> Option<u64>) -> Option<Grant> {
+        loop {
+            let word = self.word.get();
+            let grant = grant_of(word)?;
+            if self.word.change(word, to(word, grant)?) {
+                return Some(grant);
+            }
+        }
+    }
+
+    /// What it holds just now.
+    pub fn held(&self) -> Option<Grant> {
+        grant_of(self.word.get())
+    }
+
+    /// A frame of the zone that is returned. None if there is none left.
+    pub fn take(&self) -> Option<ZoneId> {
+        self.update(|word, _| Some((word | USED) - 1)).map(|grant| grant.zone)
+    }
+
+    /// Keeps `grant` for later. What it can't keep, because there is something already, is returned: that is to be given back.
+    #[must_use]
+    pub fn keep(&self, grant: Grant) -> Option<Grant> {
+        if grant.frames == 0 {
+            return None;
+        }
+        loop {
+            let word = self.word.get();
+            if grant_of(word).is_some() {
+                return Some(grant);
+            }
+            if self.word.change(word, word_of(grant)) {
+                return None;
+            }
+        }
+    }
+
     /// A frame of the zone that is returned. If there is none left, `refill` takes some from the zones; it is called at
-    /// most once, and its error is this one's.
+    /// most once, and its error is this one's. What can't be kept of them is given to `give_back`.
     ///
     /// Panics if `refill` grants no frames.
-    pub fn allocate<E>(&mut self, refill: impl FnOnce() -> Result<Grant, E>) -> Result<ZoneId, E> {
-        let Grant { zone, frames } = match self.held.take() {
-            Some(held) => held,
-            None => refill()?,
-        };
+    pub fn allocate<E>(
+        &self,
+        refill: impl FnOnce() -> Result<Grant, E>,
+        give_back: impl FnOnce(Grant),
+    ) -> Result<ZoneId, E> {
+        if let Some(zone) = self.take() {
+            return Ok(zone);
+        }
+        let Grant { zone, frames } = refill()?;
         assert!(frames > 0, "a refill of no frames");
-        self.held = (frames > 1).then_some(Grant { zone, frames: frames - 1 });
+        if let Some(rest) = self.keep(Grant { zone, frames: frames - 1 }) {
+            give_back(rest);
+        }
         Ok(zone)
     }
 
     /// All it holds, to be given back.
-    pub fn drain(&mut self) -> Option<Grant> {
-        self.held.take()
+    pub fn drain(&self) -> Option<Grant> {
+        self.update(|_, _| Some(0))
+    }
+
+    /// The same if nobody has used it since this was called last.
+    pub fn drain_if_idle(&self) -> Option<Grant> {
+        let word = self.word.get();
+        if word & USED != 0 {
+            // Whoever changes it meanwhile has used it, and leaves the bit set.
+            self.word.change(word, word & !USED);
+            return None;
+        }
+        self.update(|word, _| (word & USED == 0).then_some(0))
     }
 }
 

@@ -15,8 +15,13 @@ fn zone(free_frames: u64, low_frames: u64, batch_frames: u64) -> Zone {
     Zone { free_frames, low_frames, high_frames: low_frames + batch_frames }
 }
 
+/// Nobody else refills a thread's own cache.
+fn own(grant: Grant) {
+    panic!("{grant:?} finds no room in a cache that was empty");
+}
+
 /// Each of eight threads runs `work` with a cache of its own, all at once.
-fn in_threads<R: Send>(work: impl Fn(&mut FrameCache) -> R + Sync) -> Vec<R> {
+fn in_threads<R: Send>(work: impl Fn(&FrameCache) -> R + Sync) -> Vec<R> {
     let start = Barrier::new(THREADS as usize);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
@@ -24,7 +29,7 @@ fn in_threads<R: Send>(work: impl Fn(&mut FrameCache) -> R + Sync) -> Vec<R> {
                 let (work, start) = (&work, &start);
                 scope.spawn(move || {
                     start.wait();
-                    work(&mut FrameCache::default())
+                    work(&FrameCache::default())
                 })
             })
             .collect();
@@ -37,7 +42,7 @@ fn eight_threads_at_their_low_watermarks_reset_nothing() {
     let zones = Mutex::new(Case::A.zones(ZonePolicy::Fair));
     in_threads(|cache| {
         for _ in 0..Case::A.tries() {
-            assert_eq!(cache.allocate(|| zones.lock().expect("no panic").allocate(16)), Err(Shortage));
+            assert_eq!(cache.allocate(|| zones.lock().expect("no panic").allocate(16), own), Err(Shortage));
         }
     });
     let zones = zones.into_inner().expect("no panic");
@@ -56,7 +61,7 @@ fn shares_of_eight_threads_with_caches_are_within_one_percent() {
     let by_thread = in_threads(|cache| {
         let mut got = [0u64; 3];
         for _ in 0..each {
-            let zone = cache.allocate(|| zones.lock().expect("no panic").allocate(most));
+            let zone = cache.allocate(|| zones.lock().expect("no panic").allocate(most), own);
             got[zone.expect("plenty").index()] += 1;
         }
         got
@@ -79,7 +84,7 @@ fn eight_threads_at_the_watermarks_lose_no_frame() {
     let shortages = in_threads(|cache| {
         let (mut held, mut shortages) = (Vec::new(), 0u64);
         for _ in 0..20_000 {
-            let result = cache.allocate(|| zones.lock().expect("no panic").allocate(4));
+            let result = cache.allocate(|| zones.lock().expect("no panic").allocate(4), own);
             held.extend(result);
             shortages += u64::from(result.is_err());
             // Of the 207 frames that can be had, eight threads would hold 512.
@@ -108,20 +113,37 @@ fn eight_threads_at_the_watermarks_lose_no_frame() {
 #[test]
 fn a_cache_hands_out_what_it_was_granted_and_then_asks_again() {
     let mut zones = Zones::new(ZonePolicy::Fair, &[zone(100, 10, 3), zone(100, 10, 2)], &[]);
-    let mut cache = FrameCache::default();
+    let cache = FrameCache::default();
     let mut refills = 0;
     let got: Vec<usize> = (0..7)
         .map(|_| {
-            let zone = cache.allocate(|| {
-                refills += 1;
-                zones.allocate(16)
-            });
+            let zone = cache.allocate(
+                || {
+                    refills += 1;
+                    zones.allocate(16)
+                },
+                own,
+            );
             zone.expect("plenty").index()
         })
         .collect();
     assert_eq!((got, refills), (vec![0, 0, 0, 1, 1, 0, 0], 3), "refills end where a turn ends");
     let rest = cache.drain().expect("one of three is left");
     assert_eq!((rest.zone.index(), rest.frames, cache.drain()), (0, 1, None));
+}
+
+#[test]
+fn a_cache_that_nobody_uses_between_two_looks_is_emptied_by_the_second() {
+    let cache = FrameCache::default();
+    assert_eq!((cache.take(), cache.drain(), cache.drain_if_idle()), (None, None, None));
+    let grant = |zone, frames| Grant { zone: ZoneId(zone), frames };
+    assert_eq!(cache.keep(grant(63, 3)), None);
+    assert_eq!(cache.keep(grant(1, 2)), Some(grant(1, 2)), "it is full");
+    assert_eq!(cache.drain_if_idle(), None, "it was filled just now");
+    assert_eq!(cache.take(), Some(ZoneId(63)));
+    assert_eq!(cache.drain_if_idle(), None, "it was used just now");
+    assert_eq!((cache.drain_if_idle(), cache.take()), (Some(grant(63, 2)), None));
+    assert_eq!((cache.keep(grant(1, 2)), cache.drain()), (None, Some(grant(1, 2))));
 }
 
 proptest! {

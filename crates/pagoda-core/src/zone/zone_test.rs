@@ -99,6 +99,29 @@ proptest! {
         }
     }
 
+    /// What is taken back was never granted: whoever asks next gets what he would have got, and shares are of what is used.
+    #[test]
+    fn what_is_taken_back_is_of_its_zones_turn_again(
+        local in plentiful(1..=4), steps in prop::collection::vec((1u32..64, 0u32..64), 1..300)
+    ) {
+        let mut zones = Zones::new(ZonePolicy::Fair, &local, &[zone(1 << 40, 0, 7)]);
+        let mut alone = zones.clone();
+        for (most, unused) in steps {
+            let Grant { zone, frames } = zones.allocate(most).expect("plenty");
+            prop_assert!(frames <= most && u64::from(frames) <= zones.zones[zone.0].full_batch as u64);
+            let unused = unused.min(frames);
+            zones.take_back(Grant { zone, frames: unused });
+            for _ in unused..frames {
+                prop_assert_eq!(alone.allocate(1).expect("plenty").zone, zone);
+            }
+            if unused < frames {
+                prop_assert_eq!(&zones.counters.allocated_frames, &alone.counters.allocated_frames);
+                let batches = |zones: &Zones| zones.zones.iter().map(|zone| zone.batch).collect::<Vec<_>>();
+                prop_assert_eq!(batches(&zones), batches(&alone));
+            }
+        }
+    }
+
     /// What is told of a zone is what the next allocation goes by, and ends nobody's turn.
     #[test]
     fn what_is_observed_counts_at_once_and_costs_no_turn(
@@ -340,6 +363,33 @@ fn one_list_for_local_zones_under_the_global_policy_alone() {
     };
     assert_eq!(lists(ZonePolicy::GlobalList), [0, 0, 2, 3]);
     assert_eq!(lists(ZonePolicy::Fair), [0, 1, 2, 3]);
+}
+
+#[test]
+fn out_of_turn_frames_are_granted_one_by_one() {
+    // Without turns, of a remote zone, and where a zone that has had its turn gives all the same: in each case another may be next.
+    for policy in [ZonePolicy::FirstFit, ZonePolicy::GlobalList] {
+        let mut zones = Zones::new(policy, &[zone(100, 10, 20)], &[]);
+        assert_eq!(zones.allocate(16), Ok(Grant { zone: ZoneId(0), frames: 1 }), "{policy}");
+    }
+    let mut zones = Zones::new(ZonePolicy::Fair, &[zone(10, 10, 20)], &[zone(100, 10, 20)]);
+    assert_eq!(zones.allocate(16), Ok(Grant { zone: ZoneId(1), frames: 1 }));
+    let mut zones = Zones::new(ZonePolicy::FirstVersion, &[zone(100, 10, 2)], &[zone(100, 10, 20)]);
+    assert_eq!(
+        [zones.allocate(16), zones.allocate(16)].map(|grant| grant.map(|grant| grant.frames)),
+        [Ok(2), Ok(1)]
+    );
+}
+
+#[test]
+fn a_turn_that_comes_back_in_the_next_cycle_makes_that_no_longer() {
+    let mut zones = Zones::new(ZonePolicy::Fair, &[zone(100, 10, 4), zone(100, 10, 4)], &[]);
+    let first = zones.allocate(4).expect("plenty");
+    zones.allocate(4).expect("plenty");
+    zones.allocate(1).expect("plenty, after a reset");
+    zones.take_back(first);
+    assert_eq!(zones.zones[0].batch, 4, "no more than a whole one");
+    assert_eq!(zones.counters().allocated_frames, [1, 4]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::raw_syscall::syscall6;
+use crate::ring::{Refusal, Ring};
 
 /// The running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +137,8 @@ pub struct Machine {
     pub swap: Vec<Swap>,
     /// Whether `/var/tmp`, where a file store lies by default, takes writes that go round the page cache.
     pub direct_io: Result<(), Errno>,
+    /// Whether several requests to a file can be in flight at once.
+    pub io_uring: Result<(), Refusal>,
 }
 
 /// Looks at everything.
@@ -162,6 +165,7 @@ pub fn machine() -> Machine {
         limits: limits(),
         swap: swaps(&text("/proc/swaps")),
         direct_io: direct_io(c"/var/tmp"),
+        io_uring: Ring::open().map(drop),
     }
 }
 

@@ -71,7 +71,7 @@ impl Space {
     }
 
     /// The memory of slots, at least one, which must follow each other in the arena.
-    pub(super) fn run(&self, slots: &[Slot]) -> PageRange {
+    pub(crate) fn run(&self, slots: &[Slot]) -> PageRange {
         let (first, last) = (slots.first().expect("a slot"), slots.last().expect("a slot"));
         assert_eq!(last.index as usize - first.index as usize, slots.len() - 1, "slots follow each other");
         PageRange::at(self.address(first.index), slots.len() * self.slot_bytes)

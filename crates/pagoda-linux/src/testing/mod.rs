@@ -23,6 +23,7 @@ pub mod pinned;
 pub mod process;
 pub mod random;
 pub mod redis;
+pub mod redis_cluster;
 pub mod robust;
 pub mod sandbox;
 pub mod signals;

@@ -1,5 +1,6 @@
 //! A real Redis server for tests, on a port of the loopback address.
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,9 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 
 /// How long it may take to listen, on a machine that has much else to do.
 const START_MAX: Duration = Duration::from_secs(30);
+
+/// How far above its port a server of a cluster has another one, for the other nodes.
+const BUS_OFFSET: u16 = 10_000;
 
 /// A server, which ends with this value.
 pub struct RedisServer {
@@ -27,10 +31,13 @@ impl RedisServer {
     #[must_use]
     pub fn start(directory: &Path, options: &[&str]) -> Option<Self> {
         // Another process may take the port before the server does; it ends then, and the next one is tried.
-        for _ in 0..20 {
+        for _ in 0..100 {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
             let address = listener.local_addr().expect("bound");
             drop(listener);
+            if address.port().checked_add(BUS_OFFSET).is_none() {
+                continue;
+            }
             let child = match launch(directory, address, options) {
                 Ok(child) => child,
                 Err(error) => {
@@ -76,6 +83,18 @@ impl RedisServer {
         assert!(self.listens(), "redis-server did not start anew");
     }
 
+    /// What it answers to a request of words: a text, a number or an error as it is, an array a line each.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn ask(&self, request: &str) -> String {
+        let stream = TcpStream::connect(self.address).expect("it listens");
+        stream.set_read_timeout(Some(START_MAX)).expect("a time");
+        (&stream).write_all(format!("{request}\r\n").as_bytes()).expect("sent");
+        answer(&mut BufReader::new(stream))
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("a child");
     }
@@ -87,6 +106,22 @@ impl RedisServer {
     /// Lets it go on.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
+    }
+}
+
+fn answer(from: &mut BufReader<TcpStream>) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).expect("an answer");
+    let line = line.trim_end();
+    let len = || line[1..].parse::<usize>();
+    match (line.as_bytes().first().expect("it did not end"), len()) {
+        (b'$', Ok(len)) => {
+            let mut text = vec![0; len + 2];
+            from.read_exact(&mut text).expect("all of it");
+            String::from_utf8(text[..len].to_vec()).expect("text")
+        }
+        (b'*', Ok(len)) => (0..len).map(|_| answer(from)).collect::<Vec<_>>().join("\n"),
+        _ => line[1..].to_owned(),
     }
 }
 

@@ -21,18 +21,18 @@ pub enum Denial {
     NotPermitted,
     /// `ENOSYS`: as if the kernel did not have it.
     NotImplemented,
+    /// The process ends: systemd's way.
+    Killed,
 }
 
 impl Denial {
-    const fn errno(self) -> Errno {
-        match self {
-            Self::NotPermitted => Errno::PERM,
-            Self::NotImplemented => Errno::NOSYS,
-        }
-    }
     /// As a filter returns it.
     const fn answer(self) -> u32 {
-        FAIL_WITH | self.errno().raw_os_error().cast_unsigned()
+        match self {
+            Self::NotPermitted => FAIL_WITH | Errno::PERM.raw_os_error().cast_unsigned(),
+            Self::NotImplemented => FAIL_WITH | Errno::NOSYS.raw_os_error().cast_unsigned(),
+            Self::Killed => KILL_PROCESS,
+        }
     }
 }
 
@@ -56,6 +56,7 @@ const JUMP_IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const FAIL_WITH: u32 = 0x0005_0000;
+const KILL_PROCESS: u32 = 0x8000_0000;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 
@@ -164,12 +165,12 @@ mod tests {
 
     #[test]
     fn a_filter_is_told_from_missing_privilege() {
-        for denial in [Denial::NotPermitted, Denial::NotImplemented] {
+        for (denial, errno) in [(Denial::NotPermitted, Errno::PERM), (Denial::NotImplemented, Errno::NOSYS)] {
             let refused = elsewhere(move || {
                 deny_userfaultfd(denial).expect("filter");
                 open_userfaultfd(Way::UserModeOnly).map(drop)
             });
-            assert_eq!(refused, Err(Refusal::Filtered(denial.errno())));
+            assert_eq!(refused, Err(Refusal::Filtered(errno)));
         }
     }
 

@@ -44,7 +44,7 @@ pub enum StartError {
     LibrarySymbol,
     /// The remote store could not be reached, or did not answer as it should.
     RemoteStore(Errno),
-    /// The remote store would not keep what it is given: it evicts, or is a node of a cluster.
+    /// The remote store would not keep what it is given, because it evicts; or it is a cluster, and a database was named.
     RemoteStoreUnfit,
     /// The handler of SIGBUS that serves faults in their own threads could not be installed.
     FaultSignal(Errno),
@@ -238,8 +238,8 @@ impl fmt::Display for StartError {
                  and reached from here"
             ),
             Self::RemoteStoreUnfit => f.write_str(
-                "the remote store would not keep what it is given: it evicts, or is a node of a cluster; name a single \
-                 server whose maxmemory-policy is noeviction",
+                "the remote store can't be used as it is: it evicts, or is a cluster, which has no database but 0; set its \
+                 maxmemory-policy to noeviction, and name no database of a cluster",
             ),
             Self::FaultSignal(errno) => write!(
                 f,

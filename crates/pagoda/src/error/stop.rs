@@ -32,6 +32,8 @@ pub enum StopReason {
     EngineMemory,
     /// There are more threads and robust mutexes than can be kept from being evicted.
     PinsFull,
+    /// A forked process whose parent was killed before it had been given all that was out.
+    ParentLost,
 }
 
 impl StopReason {
@@ -50,6 +52,7 @@ impl StopReason {
             Self::EngineBroken => 110,
             Self::EngineMemory => 111,
             Self::PinsFull => 112,
+            Self::ParentLost => 113,
         }
     }
 
@@ -67,7 +70,8 @@ impl StopReason {
             | Self::ContentCorrupt
             | Self::EngineBroken
             | Self::EngineMemory
-            | Self::PinsFull => Errno::NONE,
+            | Self::PinsFull
+            | Self::ParentLost => Errno::NONE,
         }
     }
 
@@ -87,6 +91,7 @@ impl StopReason {
             110 => Self::EngineBroken,
             111 => Self::EngineMemory,
             112 => Self::PinsFull,
+            113 => Self::ParentLost,
             _ => return None,
         })
     }
@@ -144,6 +149,10 @@ impl fmt::Display for StopReason {
             Self::PinsFull => f.write_str(
                 "it has more threads and robust mutexes than the 32,768 that can be kept in memory, so the process was ended; \
                  have it destroy the mutexes that it does not use, or start fewer threads",
+            ),
+            Self::ParentLost => f.write_str(
+                "the process that forked it was killed before its child had all that was out of memory, so the child was \
+                 ended rather than left to read zeroes; let a fork return before its process is killed",
             ),
         }
     }

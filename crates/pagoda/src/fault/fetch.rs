@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
 use crate::store::{GetError, Handle, Scratch, Store};
 use crate::table::{Entries, give};
+use crate::zones::Taker;
 
 impl Engine {
     /// Brings the content of a stored page, whose busy bit the caller has taken, into a slot, and gives the entry back
@@ -26,7 +27,7 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> bool {
         let entry = &entries[index];
-        let Some(mut slot) = self.frame_for_fetch(regardless) else {
+        let Some(mut slot) = self.frame_for_fetch(regardless, scratch.taker) else {
             give(entry, word);
             return false;
         };
@@ -91,9 +92,9 @@ impl Engine {
     }
 
     /// A frame to unpack a page into, ready or fresh; `regardless` of the budget if that is said.
-    pub(crate) fn frame_for_fetch(&self, regardless: bool) -> Option<Slot> {
+    pub(crate) fn frame_for_fetch(&self, regardless: bool, taker: Taker) -> Option<Slot> {
         if self.zones.are_several() {
-            return self.frame_of_a_zone(regardless);
+            return self.frame_of_a_zone(regardless, taker);
         }
         let frame = if regardless { self.zones.take_ready(&self.space) } else { self.take_frame() };
         frame.or_else(|| {

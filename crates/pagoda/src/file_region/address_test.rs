@@ -87,7 +87,7 @@ fn who_touches_what_can_not_be_read_gets_a_bus_error() {
             &mut crate::store::Scratch::new(BasePage::K64),
         );
     };
-    window((400..408, super::super::ahead::Reader::Address));
+    window((400..408, super::super::ahead::Reader::InRegion));
     failing.reads.store(false, Ordering::Release);
     (400 * 16..408 * 16).for_each(|page| assert_eq!(at(page), (page % 251) as u8));
     failing.reads.store(true, Ordering::Release);

@@ -1,8 +1,10 @@
 //! Reading ahead: what `pagoda_core::read_ahead` orders is read by threads of the region's own, while its readers go on.
 //!
 //! Entries that hold nothing are read in runs into frames, which are staged. For who reads by calls they stay there, and are read
-//! where they lie (`in_place`). For who reads by address they are moved into the region, but for the first page of each window,
-//! so that touching it tells that its reader has come so far. It is a guess: it takes its frames as a fault does, by reclaim
+//! where they lie (`in_place`). For who reads by address, or writes, they are moved into the region, but for the first page of each
+//! window, so that touching it tells that its reader has come so far. What a writer is given comes there anyway: left staged until
+//! then, beside pages that he has written and that are not, it would be the oldest that is staged, and go first. The frames of long runs are contiguous as long as there
+//! is room for fresh ones. It is a guess: it takes its frames as a fault does, by reclaim
 //! if need be, and what can't be read is left to who asks for it. This module must never fill anything but what is in the file
 //! and nowhere else.
 
@@ -52,12 +54,13 @@ struct State {
     quit: bool,
 }
 
-/// How somebody reads.
+/// Where somebody wants what he goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// By [`read_at`](super::FileRegion::read_at) and [`write_at`](super::FileRegion::write_at).
+    /// Wherever it is: by [`read_at`](super::FileRegion::read_at).
     Calls,
-    Address,
+    /// In the region: by address, or by [`write_at`](super::FileRegion::write_at).
+    InRegion,
 }
 
 /// What the thread does next.
@@ -105,7 +108,7 @@ impl Orders {
 impl Engine {
     /// After a fault was served: if it was in a file, orders what is to be read next.
     pub(crate) fn note_file_fault(&self, address: usize) {
-        self.note_file_read(address, Reader::Address);
+        self.note_file_read(address, Reader::InRegion);
     }
 
     /// The same after a fault that nobody had: a call brought the page in.
@@ -144,6 +147,9 @@ impl Engine {
                 index += 1;
                 continue;
             }
+            if count == READ_BYTES / self.entry_bytes() {
+                self.take_contiguous_for(count);
+            }
             // Before any entry is taken: reclaim needs the gate.
             let frames: Vec<Slot> = (0..count).map_while(|_| self.frame_for_window(scratch)).collect();
             if frames.is_empty() {
@@ -153,7 +159,7 @@ impl Engine {
             if done == 0 {
                 return;
             }
-            if reader == Reader::Address {
+            if reader == Reader::InRegion {
                 self.move_run_in(file, range, index..index + done, marker);
             }
             file.ahead_bytes.fetch_add((done * self.entry_bytes()) as u64, Ordering::Relaxed);
@@ -167,7 +173,7 @@ impl Engine {
                 return None;
             }
             if self.free() >= self.marks().low
-                && let Some(slot) = self.frame_for_fetch(false)
+                && let Some(slot) = self.frame_for_fetch(false, scratch.taker)
             {
                 return Some(slot);
             }
@@ -176,7 +182,7 @@ impl Engine {
                 Step::Again | Step::Exhausted | Step::Full(_) => break,
             }
         }
-        self.frame_for_fetch(false)
+        self.frame_for_fetch(false, scratch.taker)
     }
 
     /// Reads entries from `first` on into `frames`, and enters them as staged. Returns how many.
@@ -245,7 +251,7 @@ impl Engine {
 
 /// Whether nobody has this entry of a file, and nothing of it is in memory or in the store.
 pub(super) fn is_only_in_file(entries: &Entries, index: usize) -> bool {
-    let word = Word::from_bits(entries[index].load(Ordering::Acquire));
+    let word = entries.word(index);
     !word.is_busy() && holds_nothing(word)
 }
 

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use pagoda_core::entry::Backing;
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
+use pagoda_linux::contiguity::contiguous_bytes;
+use pagoda_linux::range::PageRange;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
@@ -109,6 +112,93 @@ fn what_goes_without_having_been_in_the_region_counts_as_gone_from_its_zone() {
     let zones = manager.zones();
     let known: u64 = zones.iter().map(|(_, zone)| zone.held.get() + zone.evicted.get()).sum();
     assert!(known >= region.stats().read.get(), "of {:?} read: {zones:?}", region.stats().read);
+}
+
+/// For a disk each is one piece of memory then, and not sixteen.
+#[test]
+fn what_is_read_ahead_comes_into_frames_whose_os_pages_lie_side_by_side() {
+    const LEN: usize = 32 << 20;
+    if skip_without_moves("contiguous frames of a file") {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new_in(pagoda_linux::testing::directory::on_disk()).expect("room");
+    let content: Vec<u8> = (0..LEN).map(|at| (at / OS_PAGE % 251) as u8).collect();
+    std::fs::write(file.path(), content).expect("room");
+    for zones in [&[("all", 256)][..], &[("small", 64), ("large", 192)]] {
+        let add = |builder: crate::ManagerBuilder, (name, mib): &(&str, u64)| {
+            builder.zone(name, Bytes::mib(*mib), Place::Local)
+        };
+        let builder = zones.iter().fold(Manager::builder(), add).base_page(BasePage::K64);
+        let manager = builder.clear_ahead(0).user_mode_only(true).build().expect("a manager");
+        let region = manager.map_file(file.path()).map().expect("a disk");
+        read_behind(&manager, &region, 0..blocks(&region));
+        let taken = manager.stats().contiguous_ready_bytes;
+        let most = LEN as u64 + 2 * zones.len() as u64 * (2 << 20);
+        assert!(taken >= LEN as u64 / 2 && taken <= most, "{taken} of {most}");
+        // Most are where they were read to, and some have come into the region.
+        let engine = manager.engine();
+        let table = engine.gate_shared();
+        let span = table.find(region.inner().range.start()).expect("managed");
+        let (mut present, mut contiguous, mut is_told) = (0, 0, false);
+        for index in 0..blocks(&region) {
+            let in_region = region.inner().range.start() + index * BLOCK;
+            let address = match span.word(index).backing() {
+                Backing::Slot(slot) => {
+                    let slot = engine.space.claim_slot(slot);
+                    let address = engine.space.bytes(&slot).as_ptr().addr();
+                    engine.space.release_slot(slot);
+                    address
+                }
+                _ => in_region,
+            };
+            let frames = contiguous_bytes(PageRange::at(address, BLOCK), BLOCK).expect("pagemap");
+            let Some((is_present, is_contiguous)) = frames else { continue };
+            is_told = true;
+            (present, contiguous) = (present + is_present, contiguous + is_contiguous);
+        }
+        drop(table);
+        assert!(!is_told || present >= LEN as u64 / 2, "{present} of the file are in memory");
+        if crate::zeroed::tests::are_there_huge_pages() {
+            assert!(2 * contiguous >= present, "{contiguous} of {present} with {zones:?}");
+        }
+    }
+}
+
+/// What threads write comes into the region. Were it read ahead into the staged pages, of which a sixteenth of the memory is kept, what
+/// is about to be written would be the oldest of those.
+#[test]
+fn who_writes_a_file_through_finds_what_was_read_ahead_for_him() {
+    const THREADS: usize = 4;
+    const LEN: u64 = 128 << 20;
+    if skip_without_moves("a file written through zones") {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new_in(pagoda_linux::testing::directory::on_disk()).expect("room");
+    file.as_file().set_len(LEN).expect("room");
+    let builder = Manager::builder().zone("large", Bytes::mib(48), Place::Local).user_mode_only(true);
+    let manager = builder.zone("small", Bytes::mib(16), Place::Local).build().expect("a manager");
+    let region = manager.map_file(file.path()).writable(true).map().expect("a disk");
+    let blocks = blocks(&region) / THREADS;
+    let value = |block: usize| (block % 251) as u8 + 1;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let region = &region;
+            scope.spawn(move || {
+                for block in thread * blocks..(thread + 1) * blocks {
+                    region.write_at((block * BLOCK) as u64, &[value(block); BLOCK]).expect("a disk");
+                }
+            });
+        }
+    });
+    region.sync().expect("a disk");
+    let stats = region.stats();
+    assert!(stats.read_ahead.get() > LEN / 4, "it was read ahead: {stats:?}");
+    assert!(stats.evicted_unused.get() <= LEN / 4, "what was read ahead was gone: {stats:?}");
+    assert!(stats.read_again.get() <= LEN / 4, "it was read twice: {stats:?}");
+    let written = std::fs::read(file.path()).expect("it is there");
+    assert!(written.chunks(BLOCK).enumerate().all(|(block, is)| is == [value(block); BLOCK]));
+    let zones: Vec<_> = manager.zones().into_iter().map(|(_, zone)| zone).collect();
+    println!("age ratio {:?}, {stats:?}", crate::zones::age_ratio(&zones));
 }
 
 #[test]

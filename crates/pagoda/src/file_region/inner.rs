@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pagoda_core::entry::Word;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
@@ -107,7 +107,7 @@ impl Inner {
 
     pub(super) fn with_work<T>(&self, body: impl FnOnce(&mut Work) -> T) -> T {
         let spare = locked(&self.works).pop();
-        let mut work = spare.unwrap_or_else(|| Work::new(self.engine().base));
+        let mut work = spare.unwrap_or_else(|| Work::new(self.engine()));
         let result = body(&mut work);
         locked(&self.works).push(work);
         result
@@ -145,10 +145,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Brings in the page at `offset`, unless it is there by the table and `anew` is not said. Serves the fault that an access
+    /// Brings in the page at `offset` for `reader`, unless it is there by the table and `anew` is not said. Serves the fault that an access
     /// would have, in this thread. As long as no memory can be had it waits, as an access would; but where that ends the process this
     /// is an error.
-    pub(super) fn bring_in(&self, offset: usize, anew: bool) -> Result<(), FileError> {
+    pub(super) fn bring_in(&self, offset: usize, anew: bool, reader: Reader) -> Result<(), FileError> {
         let engine = self.engine();
         let address = (self.range.start() + offset) & !(OS_PAGE - 1);
         let error = |trouble| error_of(trouble, offset as u64);
@@ -160,7 +160,8 @@ impl Inner {
             return Ok(());
         }
         let since_ns = now_ns();
-        let (mut fault, mut wait) = (Fault::new(address, false, since_ns), Wait::default());
+        let (mut fault, mut wait) =
+            (Fault::new(FaultAddress::of_byte(address), false, since_ns), Wait::default());
         let is_served = self.with_work(|Work { scratch, .. }| {
             while engine.serve_alone(&mut fault, scratch) != Tried::Served {
                 if engine.lacks_memory() && now_ns().saturating_sub(since_ns) > GIVE_UP_NS {
@@ -174,7 +175,7 @@ impl Inner {
         if !is_served {
             return Err(FileError::NoMemory);
         }
-        engine.note_file_read(address, Reader::Calls);
+        engine.note_file_read(address, reader);
         self.file.why_lost(offset as u64).map_or(Ok(()), |trouble| Err(error(trouble)))
     }
 
@@ -233,6 +234,7 @@ impl Inner {
     pub(super) fn read_ahead(&self, looks_after: bool) {
         pagoda_linux::thread::block_signals_for_good();
         let mut scratch = Scratch::new(self.engine().base);
+        scratch.taker = self.engine().zones.new_taker();
         let sleep = if looks_after { LOOK } else { SLEEP };
         let (mut looked, mut looked_for_written) = (Instant::now(), Instant::now());
         let mut tracker = if looks_after { Tracker::new(self) } else { None };
@@ -284,7 +286,7 @@ impl Engine {
         let table = self.gate_shared();
         let span = table.find(address)?;
         let page = table.page_at(span, address);
-        let word = Word::from_bits(span.entry(page.index).load(Ordering::Acquire));
+        let word = span.word(page.index);
         word.resident().has(page.granule_of(address)).then(|| word.zone())
     }
 }

@@ -45,6 +45,7 @@ pub use error::{FileError, MapFileError};
 pub(crate) use in_place::is_unasked;
 pub(crate) use page_file::PageFile;
 
+use ahead::Reader;
 use inner::Inner;
 
 /// What a file region has done so far, in bytes.
@@ -147,7 +148,7 @@ impl FileRegion {
             if !is_gone && inner.read_in_place(at, into) {
                 return Ok(into.len());
             }
-            inner.bring_in(at, is_gone)?;
+            inner.bring_in(at, is_gone, Reader::Calls)?;
             Ok(match is_gone {
                 false => memory.read_what_is_there(at, into),
                 true => inner.read_by_way(at, into),
@@ -168,7 +169,7 @@ impl FileRegion {
         inner.check(offset, from.len())?;
         let memory = inner.memory();
         inner.each_part(offset, from.len(), |at, part, is_gone| {
-            inner.bring_in(at, is_gone)?;
+            inner.bring_in(at, is_gone, Reader::InRegion)?;
             let copied = match is_gone {
                 false => memory.write_what_is_there(at, &from[part]),
                 true => inner.write_by_way(at, &from[part]),

@@ -18,6 +18,7 @@ use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::mapped_file::FileState;
 use pagoda_linux::thread::yield_now;
 
+use super::ahead::Reader;
 use super::inner::Inner;
 use super::page_file::{PageFile, Trouble, locked, runs};
 
@@ -255,7 +256,7 @@ impl Inner {
         let rest = end.next_multiple_of(OS_PAGE as u64) - end;
         // One that is lost has nothing behind its end either.
         let _ = self.each_part(end, rest as usize, |at, part, is_gone| {
-            self.bring_in(at, is_gone)?;
+            self.bring_in(at, is_gone, Reader::InRegion)?;
             let copied = self.memory().write_what_is_there(at, &zeroes[part]);
             if copied == 0 {
                 yield_now();

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
-use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::page::OS_PAGE;
 use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::thread::yield_now;
@@ -22,6 +22,7 @@ use crate::engine::Engine;
 use crate::fault::{Served, unreadable};
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
+use crate::zones::Taker;
 
 /// Written back at once, at most: what a disk does at nearly its full speed, and what is copied with the gate held; as
 /// many OS pages as a set of them has bits.
@@ -37,8 +38,9 @@ impl Engine {
         entries: &Entries,
         index: usize,
         word: Word,
+        taker: Taker,
     ) -> bool {
-        let Some(mut slot) = self.frame_for_fetch(false) else {
+        let Some(mut slot) = self.frame_for_fetch(false, taker) else {
             give(&entries[index], word);
             return false;
         };
@@ -84,7 +86,7 @@ impl Engine {
         let page = table.page_at(span, address);
         span.entries().file().is_some_and(|file| {
             let granule = page.granule_of(address);
-            let word = Word::from_bits(span.entry(page.index).load(Ordering::Acquire));
+            let word = span.word(page.index);
             file.lost_granules(page.index).has(granule) && !word.resident().has(granule)
         })
     }
@@ -247,7 +249,9 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(base: BasePage) -> Self {
-        Self { scratch: Scratch::new(base), content: AlignedBuffer::new(RUN_BYTES) }
+    pub(super) fn new(engine: &Engine) -> Self {
+        let mut scratch = Scratch::new(engine.base);
+        scratch.taker = engine.zones.new_taker();
+        Self { scratch, content: AlignedBuffer::new(RUN_BYTES) }
     }
 }

@@ -5,10 +5,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pagoda_core::entry::{Backing, Granules};
+use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;
@@ -153,8 +152,8 @@ impl Engine {
             Record { kind: Kind::Managed, address, len, skipped }.send(stream)?;
         }
         for span in table.spans() {
-            for index in span.indices(span.range(), table.entry_bytes()) {
-                if span.entry(index).load(Ordering::Acquire) != 0 {
+            for index in span.used(span.range(), table.entry_bytes()) {
+                if span.word(index) != Word::EMPTY {
                     let page = span.page(index, span.range(), table.entry_bytes());
                     self.send_page(stream, loan, span, &page, buffer, scratch)?;
                     self.note_fork_goes_on();

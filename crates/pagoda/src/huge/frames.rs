@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pagoda_core::clear::{Choice, FrameSize, Order, Target};
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::size::Bytes;
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::huge_arena::{GivenBack, HugeSlot};
 use pagoda_linux::thread::{now_ns, yield_now};
 
@@ -35,6 +36,12 @@ pub(crate) struct Clears {
     gives_way: AtomicBool,
     /// An innermost lock: nothing is called with it held.
     choice: Mutex<Choice>,
+    /// The page that was the target of the last one, in its frame.
+    #[cfg(test)]
+    pub(crate) last_target: AtomicU32,
+    /// The byte that it was cleared for.
+    #[cfg(test)]
+    pub(crate) last_byte: std::sync::atomic::AtomicUsize,
 }
 
 impl Clears {
@@ -48,25 +55,29 @@ impl Clears {
 }
 
 impl Engine {
-    /// A frame of zeroes, of the zone whose turn it is: one that is ready, one that was used and is cleared now, or one from the kernel.
-    pub(super) fn cleared_frame(&self, address: usize) -> Cleared {
+    /// A frame of zeroes for who touches this byte, of the zone whose turn it is: one that is ready, one that was used and is cleared now,
+    /// or one from the kernel.
+    pub(super) fn cleared_frame(&self, at: FaultAddress) -> Cleared {
         self.huge.note_asked();
         let Some(zone) = self.zone_for_huge() else { return Cleared::Nothing };
-        let cleared = self.cleared_frame_of(zone, address);
+        let cleared = self.cleared_frame_of(zone, at);
         if let Cleared::Frame(_) = cleared {
             self.gave_huge(zone);
         }
         cleared
     }
 
-    fn cleared_frame_of(&self, zone: usize, address: usize) -> Cleared {
+    fn cleared_frame_of(&self, zone: usize, at: FaultAddress) -> Cleared {
         if let Some(slot) = self.ready_frame(zone) {
             self.counters.add(Counter::TakenClearedBytes, HUGE_FRAME as u64);
             return Cleared::Frame(slot);
         }
         match self.huge.take_used(&self.space, zone) {
             Some((slot, begun)) => {
-                self.clear_in_fault(slot, begun, Target::of_address(address, FrameSize::HUGE).1)
+                #[cfg(test)]
+                self.clears.last_byte.store(at.byte(), Ordering::Relaxed);
+                // By the byte: whoever rounds it down to less than a page has lost what was touched.
+                self.clear_in_fault(slot, begun, Target::of_address(at.byte(), FrameSize::HUGE).1)
             }
             None => self.frame_from_kernel(zone).map_or(Cleared::Nothing, Cleared::Frame),
         }
@@ -101,6 +112,8 @@ impl Engine {
         if self.clearing.order.is_none() {
             choice().note(begun.order, target.pages(), others, begun.took_ns);
         }
+        #[cfg(test)]
+        self.clears.last_target.store(begun.target.page(), Ordering::Relaxed);
         self.counters.add(Counter::ClearedInFaultBytes, HUGE_FRAME as u64);
         if begun.order == Order::Streaming {
             self.counters.add(Counter::ClearedStreamingBytes, HUGE_FRAME as u64);
@@ -181,34 +194,5 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod tests {
-    use pagoda_core::page::BasePage;
-    use pagoda_core::size::Bytes;
-    use pagoda_linux::testing::skip::skip_without_moves;
-
-    use super::Cleared;
-    use crate::Manager;
-
-    #[test]
-    fn who_clears_ahead_is_woken_when_half_of_the_frames_are_gone() {
-        if skip_without_moves("frames that are ready") {
-            return;
-        }
-        // The thread that clears ahead elsewhere is the test's own here.
-        let builder = Manager::builder().budget(Bytes::mib(256)).base_page(BasePage::M2).user_mode_only(true);
-        let manager = builder.clear_ahead(0).build().expect("a manager");
-        let engine = manager.engine();
-        engine.huge.note_asked();
-        while engine.clear_one_ahead() {}
-        let most = engine.huge.most(0);
-        let taken: Vec<_> = (0..most)
-            .map(|_| {
-                let Cleared::Frame(slot) = engine.cleared_frame(0) else { panic!("they are ready") };
-                (slot, engine.clear_bell.is_rung())
-            })
-            .collect();
-        let quiet = taken.iter().take_while(|(_, is_rung)| !is_rung).count();
-        assert_eq!((most, quiet), (16, 7), "the eighth leaves eight");
-        taken.into_iter().for_each(|(slot, _)| engine.huge.put_used(&engine.space, slot));
-    }
-}
+#[path = "frames_test.rs"]
+mod tests;

@@ -1,13 +1,14 @@
 //! Content from another host that comes in huge frames.
 //!
-//! A frame is filled without the gate and moved in whole, where all of one comes at once, or most of one if the base page is 2 MiB:
+//! A frame is filled without the gate and moved in whole, where all of one comes at once, or most of one if the region's base page is 2 MiB:
 //! sparse content would hold 2 MiB for a few pages. It is wanted for content, so that one that was used needs no clearing but around
 //! it. This module must never put a frame over anything, nor over a page that is owed.
 
 use std::ops::Range;
 
+use pagoda_core::budget;
 use pagoda_core::entry::Word;
-use pagoda_core::page::{BasePage, HUGE_FRAME};
+use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::huge_arena::{HugeMove, HugeSlot};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
@@ -45,8 +46,7 @@ impl Engine {
     pub(crate) fn huge_landing(&self, range: PageRange) -> Option<HugeLanding> {
         let place = PageRange::at(range.start() & !(HUGE_FRAME - 1), HUGE_FRAME);
         let part = range.start() - place.start()..range.end() - place.start();
-        let least = if self.base == BasePage::M2 { LEAST } else { HUGE_FRAME };
-        if !self.huge.is_on() || part.len() < least || part.end > HUGE_FRAME || !self.may_place_huge(place) {
+        if part.len() < LEAST || part.end > HUGE_FRAME || !self.may_place_huge(place, part.len()) {
             return None;
         }
         let slot = self.frame_for_content(&part)?;
@@ -123,17 +123,15 @@ impl Engine {
         self.receiving(zone, -(left as i64));
     }
 
-    /// Whether it is worth filling a frame for this place, as far as one sees without taking anything.
-    fn may_place_huge(&self, place: PageRange) -> bool {
-        let comes_whole = self.base == BasePage::M2 || self.huge.come_whole();
-        if self.is_released() || !comes_whole || !pagoda_core::budget::takes_huge(self.free(), &self.marks())
-        {
+    /// Whether it is worth filling a frame for this place with so much content, as far as one sees without taking anything.
+    fn may_place_huge(&self, place: PageRange, content: usize) -> bool {
+        if !self.huge.is_on() || self.is_released() || !budget::takes_huge(self.free(), &self.marks()) {
             return false;
         }
         let table = self.gate_shared();
-        self.take_place(&table, place)
-            .map(|(span, block)| block.give(span, &[Word::EMPTY; ENTRIES]))
-            .is_some()
+        let Some((span, block)) = self.take_place(&table, place) else { return false };
+        block.give(span, &[Word::EMPTY; ENTRIES]);
+        span.filler() == Filler::EngineHuge || content == HUGE_FRAME && self.huge.come_whole()
     }
 
     /// Takes the entries of a place for a huge frame, if it is free for that.

@@ -8,6 +8,7 @@ use std::sync::{Arc, RwLockReadGuard};
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::huge_arena::{HugeMove, HugeSlot};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{now_ns, yield_now};
@@ -22,6 +23,7 @@ use crate::fault_kind::FaultKind;
 use crate::reclaim::Step;
 use crate::store::{Handle, Put, PutError, Scratch, Store};
 use crate::table::{Entries, Span, Table, give};
+use crate::zones::Taker;
 
 /// A frame that left its region, all of it or its first part. Its entries are taken, and say what was so before.
 pub(super) struct MovedOut {
@@ -120,7 +122,7 @@ impl Engine {
     fn fetch_back(&self, address: usize, scratch: &mut Scratch) {
         let mut kind = FaultKind::Stored;
         while let Served::Again | Served::Busy | Served::GaveWay =
-            self.serve(address, false, Extent::Page, &mut kind, scratch)
+            self.serve(FaultAddress::of_byte(address), false, Extent::Page, &mut kind, scratch)
         {
             yield_now();
         }
@@ -180,7 +182,7 @@ impl Engine {
 
     /// Stages a copy of what went of entry `i`, whatever the budget says: there is no other place for it.
     fn stage_copy(&self, out: &MovedOut, i: usize, piece: &[u8]) {
-        let Some(mut slot) = self.frame_for_fetch(true) else {
+        let Some(mut slot) = self.frame_for_fetch(true, Taker::ONCE) else {
             // No address is left in the arena, though there are twice as many as frames.
             self.stop(StopReason::EngineBroken)
         };

@@ -5,8 +5,6 @@
 //! waits for the copy and loses nothing; and the entries are taken, so that nobody moves a part. When it is worth it says
 //! `pagoda_core::rebuild`. This module must never join what is not all there.
 
-use std::sync::atomic::Ordering;
-
 use pagoda_core::entry::Word;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::rebuild::{Seen, Verdict};
@@ -71,7 +69,7 @@ impl Engine {
         let span = table.find(address).filter(|span| may_be_huge(span.filler()));
         let Some(span) = span else { return Seen::Gone };
         let Some(block) = Block::around(&table, span, address) else { return Seen::Gone };
-        let word = |i| Word::from_bits(span.entry(block.first + i).load(Ordering::Acquire));
+        let word = |i| span.word(block.first + i);
         let words: [Word; ENTRIES] = std::array::from_fn(word);
         let all = |is: fn(Word) -> bool| words.into_iter().all(is);
         if all(|word| word == Word::EMPTY) || all(Word::is_huge) {

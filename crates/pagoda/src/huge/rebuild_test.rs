@@ -1,6 +1,6 @@
 //! Frames that were broken become whole again, and lose nothing however much is written meanwhile.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use pagoda_core::page::{BasePage, OS_PAGE};
@@ -61,6 +61,17 @@ fn page_out(manager: &Manager, region: &Region) {
     region.page_out(0, FRAMES * HUGE_FRAME).expect("room");
 }
 
+/// A manager of the default base page with a region that was written upwards, and how many of its places came whole by that.
+fn streamed(places: usize) -> (Manager, Region, usize) {
+    let builder = Manager::builder().budget(Bytes::mib(160)).user_mode_only(true);
+    let manager = builder.clear_ahead(0).build().expect("a manager");
+    let region = manager.region(Bytes::new((places * HUGE_FRAME) as u64)).create().expect("a region");
+    write(&region, 0..places * PAGES);
+    let came = huge_bytes(&region) / HUGE_FRAME;
+    assert!(came >= places / 2, "{came} of {places} came whole: {:?}", manager.stats());
+    (manager, region, came)
+}
+
 /// Looks until `count` more frames were joined.
 fn rebuild(manager: &Manager, count: u64) {
     let wanted = manager.stats().huge_rebuilt + count;
@@ -115,12 +126,7 @@ fn frames_that_came_ahead_of_a_stream_are_joined_too_and_the_kernel_joins_nothin
     if skip_without_moves("rebuilding huge frames") {
         return;
     }
-    let builder = Manager::builder().budget(Bytes::mib(160)).user_mode_only(true);
-    let manager = builder.clear_ahead(0).build().expect("a manager");
-    let region = manager.region(Bytes::new((PLACES * HUGE_FRAME) as u64)).create().expect("a region");
-    write(&region, 0..PLACES * PAGES);
-    let came = huge_bytes(&region) / HUGE_FRAME;
-    assert!(came >= PLACES / 2, "{came} of {PLACES} came whole: {:?}", manager.stats());
+    let (manager, region, came) = streamed(PLACES);
     for turn in 1..=2 {
         until("all of it is out", || {
             region.page_out(0, region.len()).expect("room");
@@ -339,12 +345,7 @@ fn writers_that_never_stop_lose_nothing_while_frames_that_came_by_density_are_sp
     if skip_without_moves("huge frames by density") {
         return;
     }
-    let builder = Manager::builder().budget(Bytes::mib(160)).user_mode_only(true);
-    let manager = builder.clear_ahead(0).build().expect("a manager");
-    let region = manager.region(Bytes::new((PLACES * HUGE_FRAME) as u64)).create().expect("a region");
-    write(&region, 0..PLACES * PAGES);
-    let came = huge_bytes(&region) / HUGE_FRAME;
-    assert!(came >= PLACES / 2, "{came} of {PLACES} came whole: {:?}", manager.stats());
+    let (manager, region, _) = streamed(PLACES);
     beside_writers(&region, content, || {
         // Each is split in one of three ways: a part of it goes, a page of it is discarded, or all of it goes.
         for place in 0..PLACES {

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use pagoda_core::budget;
 use pagoda_core::entry::Word;
 use pagoda_core::page::HUGE_FRAME;
+use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::huge_arena::HugeMove;
 use pagoda_linux::uffd::Stop;
 
@@ -19,16 +20,19 @@ use crate::table::{Filler, Table};
 
 impl Engine {
     /// Serves a fault of a region in huge frames by one. None if none fits there or none can be had: then it gets a base page.
-    pub(crate) fn serve_huge(&self, address: usize) -> Option<Served> {
-        self.put_huge_frame(address, Filler::EngineHuge)
+    pub(crate) fn serve_huge(&self, at: FaultAddress) -> Option<Served> {
+        let may_be = self.has_huge.load(Ordering::Acquire);
+        if may_be { self.put_huge_frame(at, Filler::EngineHuge) } else { None }
     }
 
-    /// Puts a huge frame around `address`, in a span that is filled like this. None if none fits there or none can be had.
-    pub(crate) fn put_huge_frame(&self, address: usize, filler: Filler) -> Option<Served> {
+    /// Puts a huge frame, in which this byte is the hottest, around it, in a span that is filled like this. None if none fits there or
+    /// none can be had.
+    pub(crate) fn put_huge_frame(&self, at: FaultAddress, filler: Filler) -> Option<Served> {
+        let address = at.page();
         if !self.huge.is_on() || !self.is_place_for_huge(address, filler) {
             return None;
         }
-        let slot = match self.cleared_frame(address) {
+        let slot = match self.cleared_frame(at) {
             Cleared::Frame(slot) => slot,
             Cleared::Later => return Some(Served::GaveWay),
             Cleared::Nothing => return None,
@@ -100,10 +104,7 @@ impl Engine {
             return false;
         };
         Block::around(&table, span, address).is_some_and(|block| {
-            !self.owes_any(block.range)
-                && block
-                    .indices()
-                    .all(|index| span.entry(index).load(Ordering::Acquire) == Word::EMPTY.bits())
+            !self.owes_any(block.range) && block.indices().all(|index| span.word(index) == Word::EMPTY)
         })
     }
 }

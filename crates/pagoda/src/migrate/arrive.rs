@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::owed::OwedPages;
 use crate::store::Scratch;
 use crate::table::{give, try_take};
+use crate::zones::Taker;
 
 /// What came of putting pages in place, from the first on.
 enum Step {
@@ -116,7 +117,7 @@ impl Engine {
             (progress.stop.is_none(), progress)
         };
         let moved = match several {
-            true => self.place_page_of_a_zone(word, content, may_open, place),
+            true => self.place_page_of_a_zone(word, content, may_open, Taker::ONCE, place),
             false => self.zones.place_page(&self.space, content, may_open, place).map(|moved| (0, moved)),
         }?;
         self.counters.add(Counter::ArrivedMovedBytes, moved.1.bytes as u64);

@@ -4,23 +4,26 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::thread::yield_now;
 use pagoda_migrate::{Content, Destination, LateDestination};
 
+use crate::engine::Engine;
 use crate::manager::Manager;
 use crate::moving::Moving;
 use crate::owed::{Marking, OwedPages};
-use crate::region::Region;
+use crate::region::{Region, RegionBuilder};
 use crate::store::Scratch;
 use crate::tree::MigrationState;
 
 /// The region to be, once a sender has said how large: what [`Region::receive`] receives into.
 pub struct RegionDestination {
     manager: Manager,
+    /// If one was chosen.
+    base: Option<BasePage>,
     region: Option<Region>,
     /// What is owed of it, once anything may be.
     owed: OnceLock<Arc<OwedPages>>,
@@ -35,7 +38,19 @@ impl RegionDestination {
     #[must_use]
     pub fn new(manager: Manager) -> Self {
         let moving = Arc::new(Moving::new(MigrationState::Receiving));
-        Self { manager, region: None, owed: OnceLock::new(), scratch: Mutex::new(Vec::new()), moving }
+        let (region, scratch) = (None, Mutex::new(Vec::new()));
+        Self { manager, base: None, region, owed: OnceLock::new(), scratch, moving }
+    }
+
+    /// The region's base page, as for one that is [made](crate::region::RegionBuilder::base_page): the sender's need not be the same.
+    #[must_use]
+    pub fn base_page(mut self, base_page: BasePage) -> Self {
+        self.base = Some(base_page);
+        self
+    }
+
+    pub(super) fn engine(&self) -> Arc<Engine> {
+        self.manager.engine()
     }
 
     /// What is known of how it goes.
@@ -84,7 +99,9 @@ impl Destination for RegionDestination {
     /// A fresh region, whatever was there: what was received in part before is gone.
     fn prepare(&mut self, size: Bytes) -> io::Result<()> {
         self.region = None;
-        let region = self.manager.region(size).create().map_err(io::Error::other)?;
+        let builder = self.manager.region(size);
+        let builder = self.base.into_iter().fold(builder, RegionBuilder::base_page);
+        let region = builder.create().map_err(io::Error::other)?;
         region.account().moves(&self.moving);
         self.region = Some(region);
         Ok(())

@@ -22,6 +22,7 @@ use crate::reclaim::Step;
 use crate::reclaimer::GIVE_UP_NS;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give, try_take};
+use crate::zones::Taker;
 
 /// Steps of reclaim before it is tried again.
 const STEPS: u32 = 9;
@@ -165,7 +166,7 @@ impl Engine {
             };
             let (content, may_open) = (&content[..4096], self.may_use_frames());
             let moved = match self.zones.are_several() {
-                true => self.place_page_of_a_zone(word, content, may_open, fill),
+                true => self.place_page_of_a_zone(word, content, may_open, Taker::ONCE, fill),
                 false => self.zones.place_page(&self.space, content, may_open, fill).map(|moved| (0, moved)),
             };
             let Some(moved) = moved else {
@@ -208,7 +209,7 @@ impl Engine {
 
     /// Fills a ready frame with the first base page of `content` and moves it in. None if there is no ready frame.
     fn move_ready(&self, page: &Page, content: &[u8]) -> Option<(usize, Progress)> {
-        let mut slot = self.take_whole_ready()?;
+        let mut slot = self.take_whole_ready(Taker::ONCE)?;
         let zone = self.zones.of_slot(slot.index());
         let len = self.entry_bytes();
         self.space.bytes_mut(&mut slot).copy_from_slice(&content[..len]);

@@ -6,7 +6,6 @@
 //! content was not what was sent.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
@@ -22,6 +21,7 @@ use crate::engine::Engine;
 use crate::huge::install::HugeLanding;
 use crate::store::Scratch;
 use crate::table::give;
+use crate::zones::Taker;
 
 /// Smaller frames are not received into: what is read in smaller pieces comes by way of the channel's buffer in any case.
 const FRAME_LEAST: usize = 64 << 10;
@@ -93,12 +93,10 @@ impl Engine {
         let table = self.gate_shared();
         let Some(span) = table.find(range.start()) else { return Vec::new() };
         let all = Granules::range(0, (len / OS_PAGE) as u32);
-        let is_free = |index: &usize| {
-            span.page(*index, range, len).granules == all
-                && span.entry(*index).load(Ordering::Acquire) == Word::EMPTY.bits()
-        };
+        let is_free =
+            |index: &usize| span.page(*index, range, len).granules == all && span.word(*index) == Word::EMPTY;
         let free = span.indices(range, len).take_while(is_free);
-        let mut frames: Vec<_> = free.map_while(|_| self.take_whole_ready()).collect();
+        let mut frames: Vec<_> = free.map_while(|_| self.take_whole_ready(Taker::ONCE)).collect();
         for slot in &frames {
             self.receiving(self.zones.of_slot(slot.index()), len as i64);
         }

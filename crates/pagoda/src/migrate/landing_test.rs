@@ -229,6 +229,38 @@ fn a_place_that_is_taken_meanwhile_gets_its_content_by_base_pages() {
     }
 }
 
+/// Of the place a page is there of which no entry tells, as what a discard that is being carried out has left: the kernel moves what
+/// is before it and stops, and the rest comes by base pages.
+#[test]
+fn a_frame_of_which_the_kernel_moves_a_part_gets_all_of_its_content_there() {
+    if skip_without_moves("a part of a huge frame") {
+        return;
+    }
+    for base in [BasePage::K64, BasePage::M2] {
+        for page in [0, 300, 511] {
+            let (manager, _other) = with_used_frames(base);
+            let destination = destination(&manager, REGION);
+            let (region, engine) = (destination.region().expect("prepared").0, manager.engine());
+            let at = region.as_ptr().addr() + page * OS_PAGE;
+            let there = engine.space.fill_with(PageRange::at(at, OS_PAGE), &[7; OS_PAGE]);
+            assert_eq!(there.bytes, OS_PAGE, "{base:?}: {page}");
+            let before = manager.stats();
+            let mut sent = Sent::new(random(HUGE_FRAME, page as u64), Wrong::Nothing);
+            let wanted = sent.bytes.clone();
+            let mut room = vec![0; HUGE_FRAME];
+            destination.receive_at(0, &mut sent, &mut room).expect("received");
+            assert!(!is_by_room(&sent, &room), "{base:?}: it was received into a huge frame");
+            let after = manager.stats();
+            assert!(bytes(region)[..HUGE_FRAME] == wanted, "{base:?}: {page}");
+            assert_eq!(after.huge_arrived, before.huge_arrived, "{base:?}: {page}");
+            assert_eq!(engine.ledger.receiving_bytes(), 0, "{base:?}: {page}");
+            // All of it but the page that was there is counted as having come.
+            let resident = after.resident_bytes - before.resident_bytes;
+            assert_eq!(resident, (HUGE_FRAME - OS_PAGE) as u64, "{base:?}: {page}");
+        }
+    }
+}
+
 #[test]
 fn more_than_fits_arrives_within_the_budget() {
     if skip_without_moves("arriving beyond the budget") {

@@ -65,6 +65,50 @@ pub(crate) use arrivals::Receiving;
 use pagoda_migrate::Arrived;
 use source::RegionSource;
 
+impl RegionDestination {
+    /// As [`Region::receive`].
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing is left of what has arrived.
+    pub fn receive(
+        mut self,
+        listener: Listener,
+        options: &ReceiveOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<(Region, Counts), Error> {
+        let mut watch = noting(self.moving(), watch);
+        let counts = pagoda_migrate::receive(listener, &mut self, options, &mut watch)?;
+        let region = self.into_region().map_err(Error::Destination)?;
+        Ok((region, counts))
+    }
+
+    /// As [`Region::receive_late`].
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing is left of what has arrived.
+    pub fn receive_late(
+        mut self,
+        listener: Listener,
+        options: &ReceiveOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<(Region, Arrival), Error> {
+        let receiving = Receiving::start(self.engine(), self.moving()).map_err(Error::System)?;
+        let mut watch = noting(self.moving(), watch);
+        let arrived = pagoda_migrate::receive_late(listener, &mut self, options, &mut watch)?;
+        match arrived {
+            Arrived::Whole(counts) => {
+                let region = self.into_region().map_err(Error::Destination)?;
+                Ok((region, Arrival::whole(counts)))
+            }
+            Arrived::Owed(remaining) => {
+                let (mut region, owed) = self.into_parts().map_err(Error::Destination)?;
+                let arrival = region.set_receiving(receiving).begin(remaining, owed)?;
+                Ok((region, arrival))
+            }
+        }
+    }
+}
+
 /// As `watch`, and notes what it is told for who looks at the region from outside.
 fn noting(
     moving: Arc<Moving>,
@@ -112,7 +156,8 @@ impl Region {
         pagoda_migrate::send_live(&source, to, options, writer, &mut watch)
     }
 
-    /// Receives a region, of whatever length is sent, rounded up to base pages of `manager`. It is shown only when all of it has
+    /// Receives a region, of whatever length is sent, rounded up to base pages of `manager`; for one with a base page of its own see
+    /// [`RegionDestination::base_page`]. It is shown only when all of it has
     /// arrived and the sender has committed. What arrives for 2 MiB that are dense and hold nothing is received into a huge frame and
     /// moved in by one move, with base pages of 64 KiB and 2 MiB; for 2 MiB also where only half of it has content. Else it is received
     /// into ready base frames of 64 KiB, if there are any, or copied into fresh memory by the kernel. What was stored there and is
@@ -128,11 +173,7 @@ impl Region {
         options: &ReceiveOptions,
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(Self, Counts), Error> {
-        let mut destination = RegionDestination::new(manager.clone());
-        let mut watch = noting(destination.moving(), watch);
-        let counts = pagoda_migrate::receive(listener, &mut destination, options, &mut watch)?;
-        let region = destination.into_region().map_err(Error::Destination)?;
-        Ok((region, counts))
+        RegionDestination::new(manager.clone()).receive(listener, options, watch)
     }
 
     /// As [`receive`](Self::receive), for a sender that may let this side go on before all has arrived: then the region is shown
@@ -152,21 +193,7 @@ impl Region {
         options: &ReceiveOptions,
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(Self, Arrival), Error> {
-        let mut destination = RegionDestination::new(manager.clone());
-        let receiving = Receiving::start(manager.engine(), destination.moving()).map_err(Error::System)?;
-        let mut watch = noting(destination.moving(), watch);
-        let arrived = pagoda_migrate::receive_late(listener, &mut destination, options, &mut watch)?;
-        match arrived {
-            Arrived::Whole(counts) => {
-                let region = destination.into_region().map_err(Error::Destination)?;
-                Ok((region, Arrival::whole(counts)))
-            }
-            Arrived::Owed(remaining) => {
-                let (mut region, owed) = destination.into_parts().map_err(Error::Destination)?;
-                let arrival = region.set_receiving(receiving).begin(remaining, owed)?;
-                Ok((region, arrival))
-            }
-        }
+        RegionDestination::new(manager.clone()).receive_late(listener, options, watch)
     }
 
     /// As [`read_at`](Self::read_at), for a region that may be arriving: what is not here is waited for.

@@ -11,10 +11,9 @@
 //! region holds.
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use pagoda_core::entry::{Backing, Word};
+use pagoda_core::entry::Backing;
 use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
 use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::page::OS_PAGE;
@@ -82,7 +81,7 @@ impl<'a> RegionSource<'a> {
         };
         source.each_entry(range, |span, index, _| {
             // What another migration has sent.
-            if Word::from_bits(span.entry(index).load(Ordering::Acquire)).is_sent() {
+            if span.word(index).is_sent() {
                 let word = engine.take(span.entries(), index);
                 give(span.entry(index), word.without_sent());
             }
@@ -136,12 +135,10 @@ impl<'a> RegionSource<'a> {
             }
         })?;
         let entry_bytes = self.engine.entry_bytes();
-        let mut managed = 0;
-        in_table(&table, look, |span, index, within| {
+        let managed_bytes = in_table(&table, look, |span, index, within| {
             let page = span.page(index, within, entry_bytes);
             let at = |granule: u32| page.addresses(granule, granule + 1).start();
-            managed += page.granules.count() as usize * OS_PAGE;
-            let mut word = Word::from_bits(span.entry(index).load(Ordering::Acquire));
+            let mut word = span.word(index);
             if word.is_busy() {
                 // Who has it may have moved pages out and not said so yet.
                 word = self.engine.take(span.entries(), index);
@@ -165,7 +162,7 @@ impl<'a> RegionSource<'a> {
                 written += gone.len() as u64;
             }
         }
-        if managed == look.len() {
+        if managed_bytes == look.len() {
             Ok(written)
         } else {
             Err(io::Error::new(io::ErrorKind::NotFound, "a part of the region was unmapped"))
@@ -180,19 +177,19 @@ fn looks(range: PageRange) -> impl Iterator<Item = PageRange> {
         .map(move |start| PageRange::at(start, LOOK_BYTES.min(range.end() - start)))
 }
 
-/// Calls `each` for the entries of `look` that are managed.
-fn in_table(table: &Table, look: PageRange, mut each: impl FnMut(&Span, usize, PageRange)) {
-    let mut at = look.start();
-    while let Some(span) = table.next_from(at) {
-        let Some(within) = span.range().intersection(look) else { return };
-        for index in span.indices(within, table.entry_bytes()) {
+/// Calls `each` for the entries of `look` that may hold anything. Returns how many bytes of it are managed.
+fn in_table(table: &Table, look: PageRange, mut each: impl FnMut(&Span, usize, PageRange)) -> usize {
+    let (mut at, mut managed_bytes) = (look.start(), 0);
+    while at < look.end() {
+        let Some(span) = table.next_from(at) else { break };
+        let Some(within) = span.range().intersection(look) else { break };
+        for index in span.used(within, table.entry_bytes()) {
             each(span, index, within);
         }
+        managed_bytes += within.len();
         at = within.end();
-        if at >= look.end() {
-            return;
-        }
     }
+    managed_bytes
 }
 
 impl LiveSource for RegionSource<'_> {

@@ -4,7 +4,6 @@
 //! module must never choose a page, and never enter one as out that is still in the region.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_linux::range::PageRange;
@@ -33,7 +32,7 @@ impl Engine {
         let order = count.ilog2();
         let count = 1usize << order;
         let all = Granules::range(0, (entry_bytes / 4096) as u32);
-        let zone = Word::from_bits(span.entry(first).load(Ordering::Acquire)).zone();
+        let zone = span.word(first).zone();
         let is_whole = |word: Word| {
             word.resident() == all
                 && word.zone() == zone

@@ -34,6 +34,19 @@ pub enum RegionError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// Its base page is none that its manager can have beside its own.
+    #[error(
+        "a region can't have a base page of {asked} in a manager of {manager}{}; choose {manager}, or another manager",
+        if *several { " with several zones" } else { "" }
+    )]
+    BasePage {
+        /// What was chosen for the region.
+        asked: BasePage,
+        /// The base page of the manager: if it is 64 KiB or 2 MiB, any will do.
+        manager: BasePage,
+        /// It has several zones, of which each gives whole frames: then a part of 64 KiB will not.
+        several: bool,
+    },
     /// There is no memory for the entries of its base pages.
     #[error(
         "could not get memory for the entries of {len} in base pages of {base}; ask for less, choose a larger base page, or set \

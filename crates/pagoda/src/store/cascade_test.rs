@@ -29,7 +29,7 @@ fn open(base: BasePage, memory: Bytes, file: Bytes, remote: Bytes) -> Option<Tie
     let server = RedisServer::start(directory.path(), &["--appendonly", "no"])?;
     let address = RemoteAddress { socket: server.address(), user: None, password: None, database: 0 };
     let remote = RemoteConfig { address, limit: remote, expiry: Duration::from_secs(60) };
-    let file = FileConfig { directory: directory.path().to_owned(), limit: file };
+    let file = FileConfig { directory: directory.path().to_owned(), limit: file, io_uring: false };
     let config = StoreConfig { base, memory_limit: memory, file: Some(file), remote: Some(remote) };
     Some(Tiers { store: TieredStore::open(config).expect("opened"), server, _directory: directory })
 }

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, FileError};
 use pagoda_linux::lock::Lock;
+use pagoda_linux::ring::{Ring, Transfer};
 use pagoda_linux::thread::sleep_us;
 
+use super::file::do_all;
 use super::tests::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,7 @@ impl Plan {
     pub fn end(&self) {
         self.per_mille.store(0, Ordering::Relaxed);
     }
+
     pub fn happened(&self) -> [u64; ALL.len()] {
         self.happened.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
@@ -78,7 +81,9 @@ impl Plan {
         if random.below(1000) >= u64::from(self.per_mille.load(Ordering::Relaxed)) {
             return None;
         }
-        let at = random.below(ALL.len() as u64) as usize;
+        let drawn = random.below(ALL.len() as u64) as usize;
+        // One of each kind first: a test of all of them has met all of them.
+        let at = self.happened.iter().position(|count| count.load(Ordering::Relaxed) == 0).unwrap_or(drawn);
         self.happened[at].fetch_add(1, Ordering::Relaxed);
         Some(ALL[at])
     }
@@ -110,8 +115,41 @@ impl Faults {
         }
     }
 
-    pub fn write(&self, file: &DirectFile, offset: u64, from: &[u8]) -> Result<(), FileError> {
-        match self.draw() {
+    /// A fault is drawn for each of them. Those that have none are done first, at once, and are done whatever becomes of the others.
+    pub fn transfer(
+        &self,
+        ring: &mut Option<Ring>,
+        transfers: &mut [Transfer<'_>],
+    ) -> Result<usize, FileError> {
+        let (mut whole, mut failing) = (Vec::new(), Vec::new());
+        for transfer in transfers {
+            let again = match transfer {
+                Transfer::Read { file, offset, into } => Transfer::Read { file, offset: *offset, into },
+                Transfer::Write { file, offset, from } => Transfer::Write { file, offset: *offset, from },
+            };
+            match self.draw() {
+                None => whole.push(again),
+                fault => failing.push((fault, again)),
+            }
+        }
+        let outcome = do_all(ring, &mut whole);
+        for (fault, transfer) in failing {
+            match transfer {
+                Transfer::Read { file, offset, into } => read_with(fault, file, offset, into)?,
+                Transfer::Write { file, offset, from } => self.write_with(fault, file, offset, from)?,
+            }
+        }
+        outcome
+    }
+
+    fn write_with(
+        &self,
+        fault: Option<Fault>,
+        file: &DirectFile,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), FileError> {
+        match fault {
             Some(Fault::Error) => Err(FileError::Full),
             Some(Fault::Short) => {
                 file.write_at(offset, &from[..from.len() / 2 / 4096 * 4096])?;
@@ -130,16 +168,7 @@ impl Faults {
     }
 
     pub fn read(&self, file: &DirectFile, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
-        match self.draw() {
-            Some(Fault::Error | Fault::Disconnect) => Err(broken(file)),
-            Some(Fault::Short) => Err(FileError::Short),
-            Some(Fault::Corrupt) => {
-                file.read_at(offset, into)?;
-                into.iter_mut().for_each(|byte| *byte ^= 0x10);
-                Ok(())
-            }
-            Some(Fault::Delay) | None => file.read_at(offset, into),
-        }
+        read_with(self.draw(), file, offset, into)
     }
 
     pub fn discard(&self, file: &DirectFile, offset: u64, len: u64) -> Result<(), FileError> {
@@ -167,6 +196,19 @@ impl Faults {
             let middle = bytes.len() / 2;
             bytes[middle] ^= 0x10;
         }
+    }
+}
+
+fn read_with(fault: Option<Fault>, file: &DirectFile, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+    match fault {
+        Some(Fault::Error | Fault::Disconnect) => Err(broken(file)),
+        Some(Fault::Short) => Err(FileError::Short),
+        Some(Fault::Corrupt) => {
+            file.read_at(offset, into)?;
+            into.iter_mut().for_each(|byte| *byte ^= 0x10);
+            Ok(())
+        }
+        Some(Fault::Delay) | None => file.read_at(offset, into),
     }
 }
 

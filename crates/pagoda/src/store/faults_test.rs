@@ -2,6 +2,7 @@
 //! `PAGODA_RUNS` makes more runs.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -14,6 +15,7 @@ use pagoda_core::release::gather::Gather;
 use pagoda_core::size::Bytes;
 use pagoda_linux::testing::random::runs;
 use pagoda_linux::testing::redis::RedisServer;
+use pagoda_linux::testing::redis_cluster::RedisCluster;
 use pagoda_linux::testing::wait::EndsWith;
 
 use super::faults::{Faults, Plan};
@@ -31,11 +33,11 @@ const PER_MILLE: u32 = 60;
 fn open(
     memory: Bytes,
     file: Option<FileConfig>,
-    remote: Option<&RedisServer>,
+    remote: Option<SocketAddr>,
     plan: &Arc<Plan>,
 ) -> TieredStore {
-    let remote = remote.map(|server| RemoteConfig {
-        address: RemoteAddress { socket: server.address(), user: None, password: None, database: 0 },
+    let remote = remote.map(|socket| RemoteConfig {
+        address: RemoteAddress { socket, user: None, password: None, database: 0 },
         limit: Bytes::mib(3),
         expiry: Duration::from_secs(60),
     });
@@ -135,8 +137,10 @@ fn walk(store: &TieredStore, account: &Arc<Account>, seed: u64) -> Vec<(Handle, 
     for _ in 0..STEPS {
         let key = random.below(500);
         if random.below(60) == 0 {
-            // An owner closes: neighbours go together, and those that lie apart.
-            let keys: Vec<u64> = (key..key + 80).step_by(1 + random.below(2) as usize).collect();
+            // An owner closes: neighbours go together, and those that lie apart; few, that are freed inline, and far more than a
+            // hand-over is worth.
+            let width = [80, 400][random.below(2) as usize];
+            let keys: Vec<u64> = (key..key + width).step_by(1 + random.below(2) as usize).collect();
             let gone: Vec<Handle> = keys.iter().filter_map(|key| Some(shadow.remove(key)?.0)).collect();
             release(store, account, gone.into_iter());
             continue;
@@ -253,10 +257,13 @@ fn memory_and_file_that_fail_give_right_content_or_an_error() {
     let directory = disk();
     for seed in runs(6) {
         let plan = Plan::new(seed, PER_MILLE);
-        let file = FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(3) };
+        let file =
+            FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(3), io_uring: true };
         let store = open(Bytes::kib(800), Some(file), None, &plan);
         let account = new_account();
         let held = with_worker(&store, || walk(&store, &account, seed));
+        let at_once = store.usage().file_requests_at_once;
+        assert_eq!(store.take_requests_together() > 0, at_once > 1, "where there is a ring it is used");
         settle(&store, &account, &plan, held);
     }
 }
@@ -269,14 +276,61 @@ fn a_server_that_fails_gives_right_content_or_an_error() {
     for seed in runs(4) {
         let has_file = seed % 2 == 1;
         let plan = Plan::new(seed, PER_MILLE);
-        let file =
-            has_file.then(|| FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(1) });
-        let store = open(Bytes::kib(800), file, Some(&server), &plan);
+        let file = has_file.then(|| FileConfig {
+            directory: directory.path().to_owned(),
+            limit: Bytes::mib(1),
+            io_uring: true,
+        });
+        let store = open(Bytes::kib(800), file, Some(server.address()), &plan);
         let account = new_account();
         let held = with_worker(&store, || walk(&store, &account, seed));
         assert!(store.usage().remote_failures > 0);
         settle(&store, &account, &plan, held);
         let remote = store.remote.as_ref().expect("a server");
+        remote.delete_strays_now().expect("it works again");
+        assert_eq!(remote.fields(), 0, "what it did and was not believed is undone");
+    }
+}
+
+/// Each connection to each node fails by itself, while hashes move from node to node and back.
+#[test]
+fn a_cluster_that_fails_and_changes_gives_right_content_or_an_error() {
+    let _deadline = Deadline::new();
+    let directory = disk();
+    let Some(cluster) = RedisCluster::start(directory.path(), 3, &["--appendonly", "no"]) else { return };
+    for seed in runs(2) {
+        let plan = Plan::new(seed, PER_MILLE);
+        let store = open(Bytes::kib(800), None, Some(cluster.nodes()[0].address()), &plan);
+        let slots: Vec<usize> =
+            store.remote.as_ref().expect("a cluster").keys().iter().map(|key| cluster.slot_of(key)).collect();
+        let account = new_account();
+        let quit = AtomicBool::new(false);
+        let held = std::thread::scope(|scope| {
+            let ends = EndsWith(&quit);
+            let mover = scope.spawn(|| {
+                let mut moved = 0;
+                for slot in slots.iter().cycle() {
+                    if quit.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let from = cluster.node_of(*slot);
+                    let to = (from + 1) % 3;
+                    cluster.begin_move(*slot, from, to);
+                    std::thread::sleep(Duration::from_millis(5));
+                    cluster.move_keys(*slot, from, to);
+                    cluster.end_move(*slot, from, to);
+                    moved += 1;
+                }
+                moved
+            });
+            let held = with_worker(&store, || walk(&store, &account, seed));
+            drop(ends);
+            assert!(mover.join().expect("no move failed") > 0, "something moved");
+            held
+        });
+        assert!(store.usage().remote_failures > 0);
+        settle(&store, &account, &plan, held);
+        let remote = store.remote.as_ref().expect("a cluster");
         remote.delete_strays_now().expect("it works again");
         assert_eq!(remote.fields(), 0, "what it did and was not believed is undone");
     }
@@ -290,8 +344,9 @@ fn threads_over_a_failing_store_give_right_content_or_an_error() {
     let Some(server) = RedisServer::start(directory.path(), &["--appendonly", "no"]) else { return };
     for seed in runs(1) {
         let plan = Plan::new(seed, PER_MILLE);
-        let file = FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(2) };
-        let store = open(Bytes::mib(1), Some(file), Some(&server), &plan);
+        let file =
+            FileConfig { directory: directory.path().to_owned(), limit: Bytes::mib(2), io_uring: true };
+        let store = open(Bytes::mib(1), Some(file), Some(server.address()), &plan);
         let account = new_account();
         let (store_ref, account_ref) = (&store, &account);
         let walkers = || {

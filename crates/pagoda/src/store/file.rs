@@ -1,13 +1,17 @@
 //! The file tier: objects one behind the other in batches, read back one by one.
 //!
-//! Bytes that come back are checked before anyone sees them. It never overwrites a slot that holds a live object.
+//! A batch goes to one run of free slots, or, where several requests can be in flight at once (a ring), to as many as it takes;
+//! so are slots read that lie apart. Bytes that come back are checked before anyone sees them. It never overwrites a slot that holds a
+//! live object.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::extents::{Extents, Run, SLOT, UNIT, Units};
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, FileError};
 use pagoda_linux::lock::Lock;
+use pagoda_linux::ring::{self, Ring, Transfer};
 use twox_hash::XxHash3_64;
 
 use super::loan::{Loans, THEIRS};
@@ -34,6 +38,10 @@ pub(super) struct FileTier {
     limit: u32,
     /// The same where no limit was given: what this process may write to, and unit numbers reach.
     limit_most: u32,
+    /// Requests that can be in flight at once by one thread.
+    at_once: AtomicU64,
+    /// Requests that were in flight with others.
+    together: AtomicU64,
     #[cfg(test)]
     pub faults: super::faults::Faults,
     /// Requests to read.
@@ -73,6 +81,8 @@ pub(super) struct Item {
 /// Objects on their way to the file. One for each store, allocated when it is opened.
 pub(super) struct Batch {
     pub buffer: AlignedBuffer,
+    /// By which several requests are in flight at once: nobody uses it but who has the batch.
+    pub ring: Option<Ring>,
     pub items: Vec<Item>,
     units: u32,
 }
@@ -83,11 +93,15 @@ impl Batch {
         let bytes = (memory_limit.get() / BATCH_SHARE).clamp(BATCH_LEAST as u64, BATCH as u64) as usize;
         let bytes = bytes.next_multiple_of(SLOT);
         let items = Vec::with_capacity(bytes / pagoda_core::extents::UNIT);
-        Self { buffer: AlignedBuffer::new(bytes), items, units: 0 }
+        Self { buffer: AlignedBuffer::new(bytes), ring: None, items, units: 0 }
     }
     /// What it takes.
     pub fn bytes(&self) -> u64 {
         (self.buffer.len() + self.items.capacity() * size_of::<Item>()) as u64
+    }
+    /// Requests that can be in flight at once.
+    pub fn at_once(&self) -> usize {
+        if self.ring.as_ref().is_some_and(Ring::is_open) { ring::DEPTH } else { 1 }
     }
     pub fn clear(&mut self) {
         self.items.clear();
@@ -108,6 +122,43 @@ impl Batch {
     pub fn bytes_of(&mut self, item: &Item) -> &mut [u8] {
         let at = item.units.slots().first as usize * SLOT + item.units.offset_in_slots();
         &mut self.buffer[at..at + item.len]
+    }
+}
+
+/// A run of the file for items that follow each other in a batch.
+struct Piece {
+    items: Range<usize>,
+    /// Where they begin in the batch. It may hold the end of the item before, too, which is written twice then.
+    from_slot: u32,
+    run: Run,
+}
+
+impl Piece {
+    /// Where an item comes to lie in the file.
+    fn first_unit_of(&self, item: &Item) -> u32 {
+        let from = Run { first: self.from_slot, slots: 0 }.first_unit();
+        self.run.first_unit() + (item.units.first - from)
+    }
+}
+
+/// Where the slots of an item end in its batch.
+fn slots_end(item: &Item) -> u32 {
+    let run = item.units.slots();
+    run.first + run.slots
+}
+
+fn read_error(error: FileError) -> GetError {
+    match error {
+        FileError::Short => GetError::Corrupt,
+        source => GetError::Io { source },
+    }
+}
+
+/// Has all of them done, and says how many were in flight with others.
+pub(super) fn do_all(ring: &mut Option<Ring>, transfers: &mut [Transfer<'_>]) -> Result<usize, FileError> {
+    match ring {
+        Some(ring) => ring.transfer(transfers),
+        None => transfers.iter_mut().try_for_each(Transfer::do_alone).map(|()| 0),
     }
 }
 
@@ -134,6 +185,8 @@ impl FileTier {
             loans: Loans::default(),
             limit,
             limit_most,
+            at_once: AtomicU64::new(1),
+            together: AtomicU64::new(0),
             #[cfg(test)]
             faults: super::faults::Faults::default(),
             #[cfg(test)]
@@ -164,34 +217,106 @@ impl FileTier {
         self.limit.saturating_add(held_back).min(self.limit_most)
     }
 
-    /// Writes as much of the front of a batch as there is one run for, and places it: those items have their units in
-    /// the file then, and their checksum. Returns how many.
+    /// Writes as much of the front of a batch as there is one run for, or, with a ring, [`ring::DEPTH`] of them, and places it: those
+    /// items have their units in the file then, and their checksum. Returns how many.
     ///
     /// On an error nothing is placed.
     pub fn write(&self, batch: &mut Batch) -> Result<usize, FileError> {
-        let end = |item: &Item| item.units.slots().first + item.units.slots().slots;
-        let (Some(first), Some(last)) = (batch.items.first(), batch.items.last()) else { return Ok(0) };
-        let room = || self.extents.lock().take(end(first), end(last));
-        // Before it is full, what children have let go is looked for.
-        let run = room().or_else(|| self.take_back().then(room).flatten()).ok_or(FileError::Full)?;
-        let written = batch.items.iter().take_while(|item| end(item) <= run.slots).count();
-        for index in 0..written {
-            let mut item = batch.items[index];
-            let place = u64::from(run.first_unit() + item.units.first);
-            item.checksum = checksum(place, batch.bytes_of(&item));
-            batch.items[index] = item;
-        }
-        let bytes = end(&batch.items[written - 1]) as usize * SLOT;
-        let outcome = self.write_at(u64::from(run.first) * SLOT as u64, &batch.buffer[..bytes]);
-        let mut extents = self.extents.lock();
-        if outcome.is_ok() {
-            for item in &mut batch.items[..written] {
-                item.units.first += run.first_unit();
-                extents.place(item.units);
+        let pieces = self.take_pieces(batch);
+        let Some(last) = pieces.last() else {
+            return if batch.items.is_empty() { Ok(0) } else { Err(FileError::Full) };
+        };
+        let written = last.items.end;
+        for piece in &pieces {
+            for index in piece.items.clone() {
+                let mut item = batch.items[index];
+                item.checksum = checksum(u64::from(piece.first_unit_of(&item)), batch.bytes_of(&item));
+                batch.items[index] = item;
             }
         }
-        extents.settle(run);
+        let transfer = |piece: &Piece| {
+            let bytes = |slots: u32| slots as usize * SLOT;
+            let from =
+                &batch.buffer[bytes(piece.from_slot)..bytes(slots_end(&batch.items[piece.items.end - 1]))];
+            Transfer::Write { file: &self.file, offset: bytes(piece.run.first) as u64, from }
+        };
+        let mut transfers: Vec<Transfer<'_>> = pieces.iter().map(transfer).collect();
+        let outcome = self.transfer(&mut batch.ring, &mut transfers);
+        let mut extents = self.extents.lock();
+        for piece in &pieces {
+            if outcome.is_ok() {
+                for item in &mut batch.items[piece.items.clone()] {
+                    item.units.first = piece.first_unit_of(item);
+                    extents.place(item.units);
+                }
+            }
+            extents.settle(piece.run);
+        }
         outcome.map(|()| written)
+    }
+
+    /// Takes runs for the front of a batch, as many as can be written at once; none if there is no room for its first item.
+    fn take_pieces(&self, batch: &Batch) -> Vec<Piece> {
+        let (items, mut pieces) = (&batch.items, Vec::new());
+        let (mut at, mut most) = (0, 1);
+        while let (Some(next), Some(last)) = (items.get(at), items.last().filter(|_| pieces.len() < most)) {
+            let from_slot = next.units.slots().first;
+            let room = || self.extents.lock().take(slots_end(next) - from_slot, slots_end(last) - from_slot);
+            // Before it is full, what children have let go is looked for.
+            let more = || if at == 0 && self.take_back() { room() } else { None };
+            let Some(run) = room().or_else(more) else { break };
+            let fits = |item: &&Item| slots_end(item) - from_slot <= run.slots;
+            let end = at + items[at..].iter().take_while(fits).count();
+            pieces.push(Piece { items: at..end, from_slot, run });
+            (at, most) = (end, batch.at_once());
+        }
+        pieces
+    }
+
+    /// Reads slots that lie apart one behind the other to the beginning of `into`, by as many requests at once. Nothing is checked.
+    pub fn read_runs(
+        &self,
+        runs: impl ExactSizeIterator<Item = Run>,
+        into: &mut AlignedBuffer,
+        ring: &mut Option<Ring>,
+    ) -> Result<(), GetError> {
+        let (mut rest, mut transfers): (&mut [u8], _) = (into, Vec::with_capacity(runs.len()));
+        for run in runs {
+            let (file, units) =
+                self.located(Units { first: run.first_unit(), units: 1 }).ok_or(GetError::Corrupt)?;
+            let (into, left) = rest.split_at_mut(run.slots as usize * SLOT);
+            rest = left;
+            let offset = u64::from(units.slots().first) * SLOT as u64;
+            transfers.push(Transfer::Read { file, offset, into });
+        }
+        #[cfg(test)]
+        self.reads.fetch_add(transfers.len() as u64, Ordering::Relaxed);
+        self.transfer(ring, &mut transfers).map_err(read_error)
+    }
+
+    /// Has them all done, at once if there is a ring.
+    fn transfer(&self, ring: &mut Option<Ring>, transfers: &mut [Transfer<'_>]) -> Result<(), FileError> {
+        #[cfg(not(test))]
+        let outcome = do_all(ring, transfers);
+        #[cfg(test)]
+        let outcome = self.faults.transfer(ring, transfers);
+        self.note_ring(ring.as_ref());
+        self.together.fetch_add(outcome? as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How many requests can be in flight at once by one thread.
+    pub fn at_once(&self) -> u64 {
+        self.at_once.load(Ordering::Relaxed)
+    }
+    /// How many were in flight with others, since this was asked last.
+    pub fn take_together(&self) -> u64 {
+        self.together.swap(0, Ordering::Relaxed)
+    }
+    /// Takes note of the ring that there is.
+    pub fn note_ring(&self, ring: Option<&Ring>) {
+        let at_once = if ring.is_some_and(Ring::is_open) { ring::DEPTH as u64 } else { 1 };
+        self.at_once.store(at_once, Ordering::Relaxed);
     }
 
     /// Reads an object's bytes into `slots`, and returns where they are there if they are what was written.
@@ -229,11 +354,7 @@ impl FileTier {
         let (file, units) =
             self.located(Units { first: run.first_unit(), units: 1 }).ok_or(GetError::Corrupt)?;
         let into = &mut into[..run.slots as usize * SLOT];
-        match self.read_at(file, u64::from(units.slots().first) * SLOT as u64, into) {
-            Ok(()) => Ok(()),
-            Err(FileError::Short) => Err(GetError::Corrupt),
-            Err(source) => Err(GetError::Io { source }),
-        }
+        self.read_at(file, u64::from(units.slots().first) * SLOT as u64, into).map_err(read_error)
     }
 
     /// Gives the place of a freed run back to the disk. False if there is none, or the file system can't do that.
@@ -254,20 +375,12 @@ impl FileTier {
         self.faults.discard(&self.file, offset, len)
     }
     #[cfg(not(test))]
-    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
-        self.file.write_at(offset, from)
-    }
-    #[cfg(test)]
-    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
-        self.faults.write(&self.file, offset, from)
-    }
-    #[cfg(not(test))]
     fn read_at(&self, file: &DirectFile, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
         file.read_at(offset, into)
     }
     #[cfg(test)]
     fn read_at(&self, file: &DirectFile, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
-        use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+        use Ordering::{AcqRel, Acquire, Relaxed};
         self.reads.fetch_add(1, Relaxed);
         if self.held_read.compare_exchange(HOLD_READ, READ_IS_HELD, AcqRel, Relaxed).is_ok() {
             while self.held_read.load(Acquire) == READ_IS_HELD {

@@ -254,12 +254,14 @@ pub struct FileConfig {
     pub directory: PathBuf,
     /// The most that the file may take.
     pub limit: Bytes,
+    /// Several requests may be in flight at once, by io_uring, where the kernel and no filter forbid it.
+    pub io_uring: bool,
 }
 
-/// The remote tier of a store: a Redis or Valkey server.
+/// The remote tier of a store: a Redis or Valkey server, or a cluster.
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// Where it is.
+    /// Where it is; of a cluster, any node.
     pub address: RemoteAddress,
     /// The most that this store may hold there, in bytes of its objects; the server adds some 100 bytes to each.
     pub limit: Bytes,
@@ -285,6 +287,8 @@ pub struct StoreUsage {
     pub memory_committed_bytes: Bytes,
     /// Bytes of the file in use.
     pub file_bytes: Bytes,
+    /// Requests to the file that one thread can have in flight at once: 1 without io_uring, 0 without a file.
+    pub file_requests_at_once: u64,
     /// Bytes of objects at the remote store, those included that are still to be deleted there.
     pub remote_bytes: Bytes,
     /// How often the remote store did not do what it was asked.

@@ -1,4 +1,5 @@
-//! Pages that lie beside each other in the file, brought into memory by one read, or that are at the remote store, by one request.
+//! Pages that are wanted together, brought into memory together: those that lie beside each other in the file by one read, with a ring
+//! those that lie elsewhere in it by others at once, and those that are at the remote store by one request.
 //!
 //! It is done for who goes on upwards and wants the first of them, through the buffer that is there for writing, as long as nobody
 //! uses that. The others are a guess: that one can't be read, or is not what was written, is no error of whoever asked for the
@@ -8,7 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::extents::{SLOT, Units};
-use pagoda_core::stretch::Stretch;
+use pagoda_core::stretch::Stretches;
 
 use super::file::place_checksum;
 use super::handle::Meaning;
@@ -48,7 +49,7 @@ impl TieredStore {
     }
 
     /// Brings the packed bytes of a page that is in the file into memory, too, with those of `others` that lie close behind it, by
-    /// one read; or one that is at the remote store with those of `others` that are there, by one request. Returns how many came; none
+    /// one read, and with a ring those that lie elsewhere, by a read for each stretch, all at once; or one that is at the remote store with those of `others` that are there, by one request. Returns how many came; none
     /// if there are no such others, or if it can't be done now. What did not come is as it was. Blocks for the disk, or the server.
     ///
     /// The caller owes for each of them what it owes for [`promote`](Self::promote).
@@ -65,19 +66,28 @@ impl TieredStore {
         let Some(mut spiller) = self.spiller.try_lock() else { return 0 };
         let Some(batch) = spiller.as_mut() else { return 0 };
         let slots_most = batch.buffer.len().min(STRETCH_MOST) / SLOT;
-        let Some(mut stretch) = Stretch::of(wanted.2, slots_most as u32) else { return 0 };
+        let Some(mut stretches) = Stretches::of(wanted.2, slots_most as u32) else { return 0 };
         let others = || others.iter().filter_map(|handle| self.in_file(*handle));
-        if others().filter(|(_, _, units)| stretch.take(*units)).count() == 0
-            || file.read_run(stretch.run(), &mut batch.buffer).is_err()
-        {
+        let mut taken = others().filter(|(_, _, units)| stretches.take(*units)).count();
+        if taken < others().count() {
+            stretches.allow(batch.at_once());
+            taken = others().filter(|(_, _, units)| stretches.take(*units)).count();
+        }
+        if taken == 0 {
+            return 0;
+        }
+        let mut runs = stretches.runs();
+        let read = match (runs.len(), runs.next()) {
+            (1, Some(run)) => file.read_run(run, &mut batch.buffer),
+            _ => file.read_runs(stretches.runs(), &mut batch.buffer, &mut batch.ring),
+        };
+        if read.is_err() {
             return 0;
         }
         let mut came = 0;
         for (id, word, units) in std::iter::once(wanted).chain(others()) {
-            if !stretch.holds(units) {
-                continue;
-            }
-            let bytes = &batch.buffer[stretch.offset_of(units)..][..word.len()];
+            let Some(at) = stretches.offset_of(units) else { continue };
+            let bytes = &batch.buffer[at..][..word.len()];
             if place_checksum(units, bytes) != self.table.at(id).checksum.load(Ordering::Relaxed) {
                 continue;
             }
@@ -141,7 +151,8 @@ mod tests {
     use pagoda_linux::direct_file::AlignedBuffer;
 
     use super::*;
-    use crate::store::tests::{assert_holds, page_of, stored, with_file};
+    use crate::store::faults::{Fault, Faults, Plan};
+    use crate::store::tests::{assert_holds, page_of, stored, with_file, with_ring};
     use crate::store::{GetError, Scratch, Store};
 
     type Held = Vec<(Handle, Vec<u8>)>;
@@ -195,6 +206,33 @@ mod tests {
         assert_eq!(store.promote_together(all[1], &all[2..]), 6, "as much as is read at once");
         assert_eq!(store.file_reads(), 2);
         held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+    }
+
+    #[test]
+    fn what_lies_elsewhere_is_read_at_once_with_it_where_that_can_be() {
+        let Some((_directory, mut store, mut scratch)) =
+            with_ring(BasePage::K64, Bytes::mib(64), Bytes::mib(64))
+        else {
+            return;
+        };
+        let held = spilled(&store, &mut scratch, &[43, 100].repeat(7));
+        let all = handles(&held);
+        let _ = store.take_requests_together();
+        // One of the two reads fails, or brings something else.
+        for fault in [Fault::Error, Fault::Short] {
+            store.file.as_mut().expect("a file").faults = Faults(Some(Plan::once(fault)));
+            assert_eq!(store.promote_together(all[0], &all[1..]), 0, "{fault:?}");
+            assert!(all.iter().all(|handle| store.is_in_file(*handle)));
+        }
+        store.file.as_mut().expect("a file").faults = Faults(Some(Plan::once(Fault::Corrupt)));
+        assert_eq!(store.promote_together(all[0], &all[1..]), 1, "of the other stretch");
+        assert!(store.is_in_file(all[0]) && store.is_in_memory(all[1]));
+        let (reads, _) = (store.file_reads(), store.take_requests_together());
+        assert_eq!(store.promote_together(all[0], &all[2..]), 8, "as much as is read at once");
+        assert_eq!((store.file_reads() - reads, store.take_requests_together()), (2, 2));
+        held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+        all.iter().for_each(|handle| store.free(*handle));
+        assert_eq!((store.usage().objects, store.usage().file_bytes), (0, Bytes::ZERO));
     }
 
     #[test]

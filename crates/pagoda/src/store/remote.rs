@@ -1,4 +1,4 @@
-//! The remote tier: objects at a Redis or Valkey server that several machines share.
+//! The remote tier: objects at a Redis or Valkey server, or a cluster of them, that several machines share.
 //!
 //! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that hash's expiry with
 //! them. So there is never content there without an expiry, and a live owner renews few keys however much it holds; one
@@ -10,11 +10,18 @@
 //! ```text
 //! pagoda:OWNER:SHARD ─► { object number, batch number: bytes, … }     shard = batch number % 16
 //! ```
+//!
+//! A cluster has each of these hashes at one of its nodes, and a batch is of one hash: so what is said here of the server holds of each
+//! node for the hashes that it has (`routes`, `links`).
 
 mod address;
 mod keep;
 mod link;
+mod links;
+mod routes;
 
+use std::borrow::Cow;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::size::Bytes;
@@ -27,9 +34,11 @@ use super::objects::NOBODY;
 use super::scratch::PIECE_MAX;
 use super::{GetError, RemoteConfig};
 pub use address::{AddressError, RemoteAddress};
-use keep::Keeper;
+use keep::{Keeper, all_done};
 pub use link::RemoteError;
-use link::{Link, SMALL_ANSWER, pack_into, packed};
+use link::{SMALL_ANSWER, pack_into};
+use links::{Links, Outcome, Part};
+use routes::Routes;
 
 /// How long one request may take, connecting included: a MiB over a slow line, and a server that forks or rewrites a file.
 const REQUEST_NS: u64 = 3_000_000_000;
@@ -51,7 +60,7 @@ const REQUEST_BYTES: usize = BATCH + (64 << 10);
 /// Connections for fetching, as many as there are threads that serve faults.
 const READERS: usize = crate::engine::HANDLERS_MAX;
 
-/// Hashes that one owner's content is spread over: each is deleted at one go when its owner is gone.
+/// Hashes that one owner's content is spread over: each is deleted at one go when its owner is gone. In a cluster each is at one node.
 const SHARDS: u32 = 16;
 
 /// Why a remote store can't be used.
@@ -60,14 +69,14 @@ pub enum RemoteOpenError {
     /// It could not be reached, or did not answer.
     #[error("the remote store can't be used: {0}; check its address, password and that it is running")]
     Unusable(#[from] RemoteError),
-    /// It throws content away when its memory is short.
+    /// It throws content away when its memory is short. Of a cluster, one of the nodes does.
     #[error(
         "the remote store evicts what is stored there when its memory is short; set its maxmemory-policy to noeviction"
     )]
     Evicts,
-    /// It is a node of a cluster.
-    #[error("the remote store is a node of a cluster, which is not supported; name a single server")]
-    Cluster,
+    /// It is a cluster, and a database was named.
+    #[error("the remote store is a cluster, which has no database but 0; name none")]
+    ClusterDatabase,
     /// Less room there than one batch takes.
     #[error("a remote store needs a limit of {least} at least, not {limit}; raise it")]
     Limit {
@@ -95,7 +104,7 @@ pub(super) struct Wanted {
 
 /// What only the one mover uses.
 struct Writer {
-    link: Link,
+    links: Links,
     /// The next batch's number.
     next: u32,
     /// What is deleted before the next batch is written; so never more than the objects of one.
@@ -110,6 +119,7 @@ struct Writer {
 
 pub(super) struct RemoteTier {
     names: Names,
+    routes: Routes,
     limit: u64,
     expiry_ms: u64,
     /// How long it pauses after a failure at most.
@@ -117,7 +127,7 @@ pub(super) struct RemoteTier {
     used: AtomicU64,
     failures: AtomicU64,
     writer: Lock<Writer>,
-    readers: [Lock<Link>; READERS],
+    readers: [Lock<Links>; READERS],
     keeper: Lock<Keeper>,
     /// Requests for content.
     #[cfg(test)]
@@ -131,7 +141,7 @@ struct Names {
 
 impl Names {
     fn key(&self, batch: u32) -> String {
-        self.key_of_shard(batch % SHARDS)
+        self.key_of_shard(shard_of(batch))
     }
     fn key_of_shard(&self, shard: u32) -> String {
         format!("pagoda:{:032x}:{shard}", self.owner)
@@ -145,39 +155,61 @@ impl Names {
     }
 }
 
+/// Which of its owner's hashes a batch is of.
+fn shard_of(batch: u32) -> u32 {
+    batch % SHARDS
+}
+
 fn deadline_ns() -> u64 {
     now_ns() + REQUEST_NS
 }
 
 impl RemoteTier {
-    /// Asks the server whether it can be used.
+    /// Asks the server whether it can be used, and of a cluster each node that will have something.
     pub fn open(config: RemoteConfig) -> Result<Self, RemoteOpenError> {
         let least = Bytes::new(BATCH as u64);
         if config.limit < least {
             return Err(RemoteOpenError::Limit { limit: config.limit, least });
         }
-        let link = || Link::new(config.address.clone());
-        let mut writer = link();
-        check_server(&mut writer)?;
+        let links = || Links::new(config.address.clone());
+        let socket = config.address.socket;
+        // What it is it says in any database.
+        let mut first = Links::new(RemoteAddress { database: 0, ..config.address.clone() });
+        let is_cluster = check_server(&mut first, socket)?;
+        drop(first);
+        if is_cluster && config.address.database != 0 {
+            return Err(RemoteOpenError::ClusterDatabase);
+        }
         let random = pagoda_linux::process::random_u64;
+        let names = Names { owner: u128::from(random()) << 64 | u128::from(random()) };
+        let routes = Routes::new(socket, is_cluster);
+        let mut writer = links();
+        // Where the hashes will be, and that they can be asked for.
+        let length = |shard| Part::small(shard, redis::cmd("HLEN").arg(names.key_of_shard(shard)));
+        let lengths: Vec<_> = (0..SHARDS).map(length).collect();
+        all_done(&writer.ask(&routes, &lengths, deadline_ns()))?;
+        for node in routes.nodes().into_iter().filter(|node| *node != socket) {
+            check_server(&mut writer, node)?;
+        }
         let strays = Vec::with_capacity(BATCH / pagoda_core::extents::UNIT);
         Ok(Self {
-            names: Names { owner: u128::from(random()) << 64 | u128::from(random()) },
+            names,
+            routes,
             limit: config.limit.get(),
             expiry_ms: config.expiry.as_millis() as u64,
             pause_most_ns: PAUSE_MOST_NS,
             used: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             writer: Lock::new(Writer {
-                link: writer,
+                links: writer,
                 next: 0,
                 strays,
                 pause: None,
                 pause_ns: PAUSE_LEAST_NS,
                 request: Vec::with_capacity(REQUEST_BYTES),
             }),
-            readers: std::array::from_fn(|_| Lock::new(link())),
-            keeper: Lock::new(Keeper::new(link(), config.expiry)),
+            readers: std::array::from_fn(|_| Lock::new(links())),
+            keeper: Lock::new(Keeper::new(links(), config.expiry)),
             #[cfg(test)]
             reads: AtomicU64::new(0),
         })
@@ -250,14 +282,16 @@ impl RemoteTier {
             let bytes = batch.bytes_of(&item);
             item.checksum = self.names.checksum(item.id, number, bytes);
             #[cfg(test)]
-            writer.link.faults.sent(bytes);
+            writer.links.faults.sent(bytes);
             store.arg(&Names::field(item.id, number)).arg(&*bytes);
             batch.items[index] = item;
         }
         let expire = redis::cmd("PEXPIRE").arg(&key).arg(self.expiry_ms).clone();
         writer.request.clear();
         pack_into(&mut writer.request, &[redis::cmd("MULTI"), store, expire, redis::cmd("EXEC")]);
-        let answers = writer.link.ask(&writer.request, 4, 4 * SMALL_ANSWER, deadline_ns());
+        let request = Cow::Borrowed(&*writer.request);
+        let part = Part { shard: shard_of(number), request, answers: 4, bytes_max: 4 * SMALL_ANSWER };
+        let answers = writer.links.ask_one(&self.routes, part, deadline_ns());
         let stored = batch.items.len() as i64;
         match answers.as_ref().map(|answers| answers.last()) {
             Ok(Some(Value::Array(done))) if *done == [Value::Int(stored), Value::Int(1)] => Ok(number),
@@ -273,16 +307,26 @@ impl RemoteTier {
         if writer.strays.is_empty() {
             return Ok(());
         }
-        let delete = |stray: &Stray| self.delete_request(stray.id, stray.batch);
-        let requests: Vec<_> = writer.strays.iter().map(delete).collect();
-        let count = requests.len();
-        writer.link.ask(&packed(&requests), count, count * 64 + SMALL_ANSWER, deadline_ns())?;
+        let fields: Vec<_> = writer.strays.iter().map(|stray| (stray.id, stray.batch)).collect();
+        let parts = self.deletions(&fields);
+        all_done(&writer.links.ask(&self.routes, &parts, deadline_ns()))?;
         writer.strays.clear();
         Ok(())
     }
 
-    fn delete_request(&self, id: u32, batch: u32) -> redis::Cmd {
-        redis::cmd("HDEL").arg(self.names.key(batch)).arg(&Names::field(id, batch)).clone()
+    /// What deletes these fields, each an object's number and its batch's: one request for each shard.
+    fn deletions(&self, fields: &[(u32, u32)]) -> Vec<Part<'static>> {
+        let of_shard = |shard| {
+            let mut delete = redis::cmd("HDEL");
+            delete.arg(self.names.key_of_shard(shard));
+            let mut here = fields.iter().filter(|(_, batch)| shard_of(*batch) == shard).peekable();
+            here.peek()?;
+            for (id, batch) in here {
+                delete.arg(&Names::field(*id, *batch));
+            }
+            Some(Part::small(shard, &delete))
+        };
+        (0..SHARDS).filter_map(of_shard).collect()
     }
 
     /// An object of the last batch, which the one mover wrote, is not needed there.
@@ -293,22 +337,27 @@ impl RemoteTier {
 
     /// Reads an object's bytes if they are what was written. Tries for 10 s.
     pub fn read(&self, id: u32, batch: u32, sum: u64, into: &mut [u8]) -> Result<(), GetError> {
-        let mut fetch = redis::cmd("HGET");
-        let request = packed(&[fetch.arg(self.names.key(batch)).arg(&Names::field(id, batch)).clone()]);
+        let request = self.fetch_request(id, batch);
+        let part = || Part {
+            shard: shard_of(batch),
+            request: Cow::Borrowed(&request),
+            answers: 1,
+            bytes_max: PIECE_MAX + SMALL_ANSWER,
+        };
         let end = now_ns() + FETCH_NS;
         let mut is_doubted = false;
         loop {
             #[cfg(test)]
             self.reads.fetch_add(1, Ordering::Relaxed);
             let outcome = match self.reader(end) {
-                Some(mut link) => {
-                    let outcome = self.note(read_once(&mut link, &request, into, end));
+                Some(mut links) => {
+                    let outcome = self.note(read_once(links.ask_one(&self.routes, part(), end), into));
                     if let Ok(is_as_long) = outcome {
                         if is_as_long && self.names.checksum(id, batch, into) == sum {
                             return Ok(());
                         }
                         // What is there may be right, and have come wrong: it is asked for once more, by another connection.
-                        link.close();
+                        links.close();
                     }
                     outcome
                 }
@@ -324,41 +373,45 @@ impl RemoteTier {
         }
     }
 
-    /// Reads objects by one request, which is tried once: of each its bytes, if they are what was written.
+    fn fetch_request(&self, id: u32, batch: u32) -> Vec<u8> {
+        let mut fetch = redis::cmd("HGET");
+        fetch.arg(self.names.key(batch)).arg(&Names::field(id, batch)).get_packed_command()
+    }
+
+    /// Reads objects by one request to each node that has any, which is tried once: of each its bytes, if they are what was written.
     pub fn read_many(&self, wanted: &[Wanted]) -> Vec<Option<Vec<u8>>> {
-        let requests: Vec<_> = wanted
-            .iter()
-            .map(|of| {
-                redis::cmd("HGET").arg(self.names.key(of.batch)).arg(&Names::field(of.id, of.batch)).clone()
-            })
-            .collect();
+        let part = |of: &Wanted| Part {
+            shard: shard_of(of.batch),
+            request: Cow::Owned(self.fetch_request(of.id, of.batch)),
+            answers: 1,
+            bytes_max: of.len + SMALL_ANSWER,
+        };
+        let parts: Vec<_> = wanted.iter().map(part).collect();
         let end = deadline_ns();
-        let bytes_most = wanted.iter().map(|of| of.len + 64).sum::<usize>() + SMALL_ANSWER;
         #[cfg(test)]
         self.reads.fetch_add(1, Ordering::Relaxed);
-        let answers = self.reader(end).and_then(|mut link| {
-            let answers = link.ask(&packed(&requests), wanted.len(), bytes_most, end);
-            // Who wants one of them in earnest asks for it.
-            self.note(answers).ok()
-        });
-        let mut answers = answers.unwrap_or_default().into_iter();
+        let outcomes =
+            self.reader(end).map(|mut links| links.ask(&self.routes, &parts, end)).unwrap_or_default();
+        // Who wants one of them in earnest asks for it.
+        let _ = self.note(all_done(&outcomes));
+        let mut outcomes = outcomes.into_iter();
         let is_right = |of: &Wanted, bytes: &[u8]| {
             bytes.len() == of.len && self.names.checksum(of.id, of.batch, bytes) == of.sum
         };
         wanted
             .iter()
-            .map(|of| match answers.next() {
+            .map(|of| match outcomes.next()?.ok()?.pop() {
                 Some(Value::BulkString(bytes)) if is_right(of, &bytes) => Some(bytes),
                 _ => None,
             })
             .collect()
     }
 
-    /// A connection that nobody uses, waited for until `end`.
-    fn reader(&self, end: u64) -> Option<Held<'_, Link>> {
+    /// Connections that nobody uses, waited for until `end`.
+    fn reader(&self, end: u64) -> Option<Held<'_, Links>> {
         loop {
-            if let Some(link) = self.readers.iter().find_map(Lock::try_lock) {
-                return Some(link);
+            if let Some(links) = self.readers.iter().find_map(Lock::try_lock) {
+                return Some(links);
             }
             if now_ns() >= end {
                 return None;
@@ -368,10 +421,9 @@ impl RemoteTier {
     }
 }
 
-/// One try. False if it has another length than it had.
-fn read_once(link: &mut Link, request: &[u8], into: &mut [u8], end: u64) -> Result<bool, RemoteError> {
-    let answers = link.ask(request, 1, PIECE_MAX + SMALL_ANSWER, deadline_ns().min(end))?;
-    match answers.first() {
+/// What came of one try. False if it has another length than it had.
+fn read_once(outcome: Outcome, into: &mut [u8]) -> Result<bool, RemoteError> {
+    match outcome?.first() {
         Some(Value::BulkString(bytes)) if bytes.len() == into.len() => {
             into.copy_from_slice(bytes);
             Ok(true)
@@ -386,31 +438,25 @@ fn bytes_of(batch: &Batch) -> u64 {
     batch.items.iter().map(|item| item.len as u64).sum()
 }
 
-/// Whether it keeps what it is given. Its policy may still be changed under way; what is missing then is an error.
-fn check_server(link: &mut Link) -> Result<(), RemoteOpenError> {
-    let answers = link.ask(&packed(&[redis::cmd("INFO")]), 1, 256 << 10, deadline_ns())?;
-    let text = match answers.first() {
-        Some(Value::BulkString(text)) => String::from_utf8_lossy(text),
-        _ => return Err(RemoteError::Refused.into()),
-    };
+/// Whether a server is one of a cluster, if it keeps what it is given. Its policy may still be changed under way; what is missing then
+/// is an error.
+fn check_server(links: &mut Links, node: SocketAddr) -> Result<bool, RemoteOpenError> {
+    let answer = links.ask_node(node, &redis::cmd("INFO"), 256 << 10)?;
+    let Value::BulkString(text) = &answer else { return Err(RemoteError::Refused.into()) };
+    let text = String::from_utf8_lossy(text);
     let says = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
-    if says("cluster_enabled:") == "1" {
-        return Err(RemoteOpenError::Cluster);
-    }
     if !matches!(says("maxmemory:"), "" | "0") && says("maxmemory_policy:") != "noeviction" {
         return Err(RemoteOpenError::Evicts);
     }
-    Ok(())
+    Ok(says("cluster_enabled:") == "1")
 }
 
 #[cfg(test)]
 impl RemoteTier {
     /// Lets every connection fail by a plan, and pauses be short.
     pub fn inject(&mut self, faults: &super::faults::Faults) {
-        let mut writer = self.writer.lock();
-        writer.link.faults = faults.clone();
-        drop(writer);
-        self.readers.iter().for_each(|reader| reader.lock().faults = faults.clone());
+        self.writer.lock().links.inject(faults);
+        self.readers.iter().for_each(|reader| reader.lock().inject(faults));
         self.keeper.lock().inject(faults);
         self.pause_most_ns = 2_000_000;
     }
@@ -418,15 +464,24 @@ impl RemoteTier {
     pub fn delete_strays_now(&self) -> Result<(), RemoteError> {
         self.delete_strays(&mut self.writer.lock())
     }
-    /// Fields that this owner has at the server.
+    /// The names of its hashes.
+    pub fn keys(&self) -> Vec<String> {
+        (0..SHARDS).map(|shard| self.names.key_of_shard(shard)).collect()
+    }
+    /// Fields that this owner has at the server, or at each node of a cluster.
     pub fn fields(&self) -> i64 {
-        let lengths: Vec<_> =
-            (0..SHARDS).map(|shard| redis::cmd("HLEN").arg(self.names.key_of_shard(shard)).clone()).collect();
-        let answers = self.writer.lock().link.ask(&packed(&lengths), lengths.len(), 1 << 20, deadline_ns());
-        let count = |value| if let Value::Int(count) = value { count } else { -1 };
-        answers.expect("it works").into_iter().map(count).sum()
+        let length = |shard| Part::small(shard, redis::cmd("HLEN").arg(self.names.key_of_shard(shard)));
+        let parts: Vec<_> = (0..SHARDS).map(length).collect();
+        let outcomes = self.writer.lock().links.ask(&self.routes, &parts, deadline_ns());
+        let count = |outcome: Outcome| match outcome.expect("it works").first() {
+            Some(Value::Int(count)) => *count,
+            other => panic!("{other:?}"),
+        };
+        outcomes.into_iter().map(count).sum()
     }
 }
 
+#[cfg(test)]
+mod cluster_test;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,14 @@
 //! What one thread needs to store and fetch: codec state and buffers, allocated once.
 //!
-//! It is never shared and holds nothing between two calls.
+//! It is never shared and holds nothing between two calls, but for who it is that takes frames.
 
 use pagoda_core::extents::SLOT;
 use pagoda_core::page::BasePage;
 use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::lz4::Lz4;
 use pagoda_linux::zstd::Decompressor;
+
+use crate::zones::Taker;
 
 /// The longest page that is stored at once: larger base pages are put in pieces of it.
 pub(super) const PIECE_MAX: usize = 64 << 10;
@@ -23,10 +25,12 @@ pub struct Scratch {
     pub(super) block: Box<[u8]>,
     /// Slots as they are in the file. An object as long as a page may begin in the middle of a slot.
     pub(super) slots: AlignedBuffer,
+    /// Whose turns its frames are taken by, if there are several zones.
+    pub(crate) taker: Taker,
 }
 
 impl Scratch {
-    /// Allocates it.
+    /// Allocates it, for who takes frames now and then.
     #[must_use]
     pub fn new(base: BasePage) -> Self {
         let page = piece(base);
@@ -37,6 +41,7 @@ impl Scratch {
             repacked: vec![0; page].into_boxed_slice(),
             block: vec![0; pagoda_linux::pack::BLOCK].into_boxed_slice(),
             slots: AlignedBuffer::new(page + SLOT),
+            taker: Taker::ONCE,
         }
     }
 }

@@ -7,10 +7,11 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{AlignedBuffer, DirectFile};
 
+use super::faults::{Fault, Faults, Plan};
 use super::file::{Batch, FileTier};
 use super::objects::Kind;
 use super::spill::Written;
-use super::tests::{assert_holds, config, page_of, stored, with_file};
+use super::tests::{assert_holds, config, page_of, stored, with_file, with_ring};
 use super::*;
 
 #[test]
@@ -85,6 +86,93 @@ fn what_the_file_does_not_need_any_more_goes_back_to_the_disk() {
     for (handle, page) in new.iter().zip(&pages).chain(old[150..].iter().zip(&pages[150..])) {
         assert_holds(&store, &mut scratch, *handle, page);
     }
+}
+
+/// A store whose file is full but for gaps in which one page of `pages` has room each, and what it holds.
+fn with_gaps(store: &TieredStore, scratch: &mut Scratch) -> Vec<(Handle, Vec<u8>)> {
+    let mut held: Vec<_> = Vec::new();
+    loop {
+        let page = page_of(64 << 10, 43, held.len() as u64);
+        held.push((stored(store.put(&page, scratch)), page));
+        match store.spill(Bytes::ZERO) {
+            Ok(_) => {}
+            Err(PutError::Full) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // The last one found no room, and two of three give theirs up.
+    store.free(held.pop().expect("it was put").0);
+    let mut index = 0;
+    held.retain(|(handle, _)| {
+        index += 1;
+        let stays = index % 3 == 0;
+        if !stays {
+            store.free(*handle);
+        }
+        stays
+    });
+    held
+}
+
+#[test]
+fn a_batch_goes_to_as_many_runs_at_once_as_it_takes() {
+    let memory = Bytes::mib(128);
+    let (_alone, plain, plain_scratch) = with_file(BasePage::K64, memory, Bytes::mib(2));
+    let Some((_together, ring, ring_scratch)) = with_ring(BasePage::K64, memory, Bytes::mib(2)) else {
+        return;
+    };
+    for (store, mut scratch, has_ring) in [(plain, plain_scratch, false), (ring, ring_scratch, true)] {
+        let mut held = with_gaps(&store, &mut scratch);
+        let _ = store.take_requests_together();
+        for i in 0..12 {
+            let page = page_of(64 << 10, 43, 1000 + i);
+            held.push((stored(store.put(&page, &mut scratch)), page));
+        }
+        let mut spiller = store.spiller.lock();
+        let batch = spiller.as_mut().expect("there is a file");
+        batch.clear();
+        store.gather(&mut store.memory.lock(), |state| &mut state.packed, batch);
+        assert_eq!(batch.items.len(), 12);
+        for item in batch.items.clone() {
+            let (first, bytes) = (store.table.at(item.id).word().first(), batch.bytes_of(&item));
+            store.memory.read(first, 0..bytes.len(), bytes);
+        }
+        let file = store.file.as_ref().expect("a file");
+        let written = file.write(batch).expect("there are as many gaps");
+        assert_eq!(written == 12, has_ring, "{written}: what fits one run, or all of it");
+        assert!(store.settle(Some(Written::File(file)), batch, written) > 0);
+        drop(spiller);
+        // Two pages for each run, at most: where a gap lies before the free end of the file.
+        assert_eq!(store.take_requests_together() >= 6, has_ring);
+        held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+        store.spill(Bytes::ZERO).expect("there are as many gaps");
+        held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+        held.iter().for_each(|(handle, _)| store.free(*handle));
+        assert_eq!((store.usage().objects, store.usage().file_bytes), (0, Bytes::ZERO));
+    }
+}
+
+#[test]
+fn of_several_runs_nothing_is_placed_if_one_can_not_be_written() {
+    let Some((_directory, mut store, mut scratch)) = with_ring(BasePage::K64, Bytes::mib(32), Bytes::mib(2))
+    else {
+        return;
+    };
+    let mut held = with_gaps(&store, &mut scratch);
+    let before = store.usage().file_bytes;
+    for i in 0..8 {
+        let page = page_of(64 << 10, 43, 1000 + i);
+        held.push((stored(store.put(&page, &mut scratch)), page));
+    }
+    for fault in [Fault::Error, Fault::Short, Fault::Disconnect] {
+        store.file.as_mut().expect("a file").faults = Faults(Some(Plan::once(fault)));
+        store.spill(Bytes::ZERO).expect_err("the first of them fails");
+        assert_eq!(store.usage().file_bytes, before, "{fault:?}");
+        held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
+    }
+    store.spill(Bytes::ZERO).expect("it works again");
+    assert!(store.take_requests_together() > 0);
+    held.iter().for_each(|(handle, page)| assert_holds(&store, &mut scratch, *handle, page));
 }
 
 #[test]

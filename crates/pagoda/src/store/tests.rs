@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::DirectFileError;
+use pagoda_linux::ring::{DEPTH, Ring};
 use pagoda_linux::testing::directory::on_disk;
+use pagoda_linux::testing::skip::skip;
 use tempfile::TempDir;
 
 use super::*;
@@ -66,8 +68,27 @@ pub(super) fn with_file(base: BasePage, memory: Bytes, file: Bytes) -> (TempDir,
     (directory, store, Scratch::new(base))
 }
 
+/// The same, which has several requests in flight at once. None where the kernel does not allow it, which is said.
+pub(super) fn with_ring(
+    base: BasePage,
+    memory: Bytes,
+    file: Bytes,
+) -> Option<(TempDir, TieredStore, Scratch)> {
+    if let Err(refusal) = Ring::open() {
+        skip("io_uring", refusal);
+        return None;
+    }
+    let directory = disk();
+    let mut config = config(base, memory, Some((directory.path(), file)));
+    config.file.iter_mut().for_each(|file| file.io_uring = true);
+    let store = TieredStore::open(config).expect("a disk");
+    assert_eq!(store.usage().file_requests_at_once, DEPTH as u64);
+    Some((directory, store, Scratch::new(base)))
+}
+
 pub(super) fn config(base: BasePage, memory: Bytes, file: Option<(&Path, Bytes)>) -> StoreConfig {
-    let file = file.map(|(directory, limit)| FileConfig { directory: directory.to_owned(), limit });
+    let file =
+        file.map(|(directory, limit)| FileConfig { directory: directory.to_owned(), limit, io_uring: false });
     StoreConfig { base, memory_limit: memory, file, remote: None }
 }
 

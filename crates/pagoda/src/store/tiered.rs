@@ -11,6 +11,7 @@ use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::lock::Lock;
+use pagoda_linux::ring::Ring;
 use twox_hash::XxHash3_64;
 
 use super::block_digests::{self, BlockDigests};
@@ -60,7 +61,13 @@ impl TieredStore {
         let file = config.file.as_ref().map(FileTier::open).transpose()?;
         let remote = config.remote.map(RemoteTier::open).transpose()?;
         let seed = block_digests::seed();
-        let batch = (file.is_some() || remote.is_some()).then(|| Batch::new(config.memory_limit));
+        let mut batch = (file.is_some() || remote.is_some()).then(|| Batch::new(config.memory_limit));
+        if let (Some(batch), Some(file)) = (&mut batch, &file) {
+            // Without it everything is done one after the other.
+            let has_ring = config.file.as_ref().is_some_and(|file| file.io_uring);
+            batch.ring = has_ring.then(Ring::open).and_then(Result::ok);
+            file.note_ring(batch.ring.as_ref());
+        }
         Ok(Self {
             table: ObjectTable::new(),
             memory,
@@ -118,6 +125,7 @@ impl TieredStore {
     pub fn usage(&self) -> StoreUsage {
         let (file, file_table) =
             self.file.as_ref().map_or((0, 0), |file| (file.used_bytes(), file.table_bytes()));
+        let at_once = self.file.as_ref().map_or(0, FileTier::at_once);
         let (remote, failures) =
             self.remote.as_ref().map_or((0, 0), |remote| (remote.used_bytes(), remote.failures()));
         let state = self.memory.lock();
@@ -136,10 +144,16 @@ impl TieredStore {
             memory_spare_bytes: Bytes::new(segments.saturating_sub(used + self.memory.reserve_bytes())),
             memory_committed_bytes: Bytes::new(segments + tables),
             file_bytes: Bytes::new(file),
+            file_requests_at_once: at_once,
             remote_bytes: Bytes::new(remote),
             remote_failures: failures,
             objects,
         }
+    }
+
+    /// Requests to the file that were in flight with others of the same thread, since this was asked last.
+    pub(crate) fn take_requests_together(&self) -> u64 {
+        self.file.as_ref().map_or(0, FileTier::take_together)
     }
 
     /// What tells a page that was written from one that was not: two different ones have the same digest once in 2^64, less

@@ -2,17 +2,18 @@
 //!
 //! Who changes an entry takes its busy bit, and ends by writing a new word. This module must never know what other spans there are.
 
-use std::ops::Deref;
+use std::ops::{Index, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::radix::Radix;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::words::try_zeroed_words;
 
 use crate::file_region::PageFile;
-use crate::fill::Density;
+use crate::fill::{Density, Filling};
 
 /// The entries of a span, shared by the parts that it was cut into.
 pub(crate) type Entries = Arc<EntryArray>;
@@ -20,21 +21,49 @@ pub(crate) type Entries = Arc<EntryArray>;
 /// The words of entries, and what is special about all of them.
 #[derive(Debug)]
 pub(crate) struct EntryArray {
-    words: Box<[AtomicU64]>,
+    words: Radix,
     /// The file whose pages they are, if they are a file's: what has no backing is there then. Owned by the region: who comes across
     /// entries later must not keep the file open.
     file: Weak<PageFile>,
-    /// How much first touches bring, if not whole base pages.
-    density: Option<Arc<Density>>,
+    /// How much of an entry comes in together.
+    filling: Filling,
 }
 
 impl EntryArray {
     /// None if there is no memory for them.
-    pub(super) fn new(count: usize, file: Weak<PageFile>, density: Option<Arc<Density>>) -> Option<Entries> {
-        Some(Arc::new(Self { words: try_zeroed_words(count)?, file, density }))
+    pub(super) fn new(count: usize, file: Weak<PageFile>, filling: Filling) -> Option<Entries> {
+        let words = Radix::new(try_zeroed_words(Radix::words_for(count)?)?, count);
+        Some(Arc::new(Self { words, file, filling }))
+    }
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+    /// What they take: of those that were never changed, nothing.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.words.used_bytes()
+    }
+    /// The memory that they are in.
+    #[cfg(test)]
+    pub(super) fn array(&self) -> &[AtomicU64] {
+        self.words.array()
+    }
+    /// Entry `index` as it is now. Whoever is to change it indexes.
+    pub(crate) fn word(&self, index: usize) -> Word {
+        Word::from_bits(self.words.get(index))
+    }
+    /// The numbers in `range` of those that were ever changed, and of some around them, lowest first. All others are empty.
+    pub(crate) fn used(&self, range: Range<usize>) -> impl Iterator<Item = usize> + '_ {
+        self.words.used(range)
     }
     pub(crate) fn density(&self) -> Option<&Density> {
-        self.density.as_deref()
+        match &self.filling {
+            Filling::ByDensity(density) => Some(density),
+            Filling::Whole | Filling::Blocks(_) => None,
+        }
+    }
+    pub(crate) fn filling(&self) -> &Filling {
+        &self.filling
     }
     /// The file that these are pages of.
     pub(crate) fn file(&self) -> Option<Arc<PageFile>> {
@@ -42,10 +71,11 @@ impl EntryArray {
     }
 }
 
-impl Deref for EntryArray {
-    type Target = [AtomicU64];
-    fn deref(&self) -> &[AtomicU64] {
-        &self.words
+impl Index<usize> for EntryArray {
+    type Output = AtomicU64;
+    /// The entry to be changed: it takes memory from now on.
+    fn index(&self, index: usize) -> &AtomicU64 {
+        self.words.word(index)
     }
 }
 
@@ -133,8 +163,13 @@ impl Span {
     pub(crate) fn set_may_be_joined(&self, may: bool) -> bool {
         self.joined.swap(may, Ordering::AcqRel)
     }
+    /// An entry that is to be changed.
     pub(crate) fn entry(&self, index: usize) -> &AtomicU64 {
         &self.entries[index]
+    }
+    /// An entry as it is now.
+    pub(crate) fn word(&self, index: usize) -> Word {
+        self.entries.word(index)
     }
     /// How many bytes of its first entry lie below it.
     pub(crate) fn skipped_bytes(&self, entry_bytes: usize) -> usize {
@@ -144,8 +179,12 @@ impl Span {
         address.wrapping_sub(self.origin) / entry_bytes
     }
     /// The numbers of the entries that `range`, which lies in the span, touches.
-    pub(crate) fn indices(&self, range: PageRange, entry_bytes: usize) -> std::ops::Range<usize> {
+    pub(crate) fn indices(&self, range: PageRange, entry_bytes: usize) -> Range<usize> {
         self.index_of(range.start(), entry_bytes)..self.index_of(range.end() - 1, entry_bytes) + 1
+    }
+    /// Those of them that may hold anything, lowest first.
+    pub(crate) fn used(&self, range: PageRange, entry_bytes: usize) -> impl Iterator<Item = usize> + '_ {
+        self.entries.used(self.indices(range, entry_bytes))
     }
     /// Entry `index`, with the granules that lie in both the span and `within`.
     pub(crate) fn page(&self, index: usize, within: PageRange, entry_bytes: usize) -> Page {

@@ -11,9 +11,7 @@ use pagoda_core::zone as turns;
 use pagoda_core::zone::levels::Level;
 
 use super::ZONES_MAX;
-use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::error::StopReason;
 
 impl Engine {
     /// The zone whose turn it is to give a huge frame, which has one that is ready or room for it. None if no zone can.
@@ -28,21 +26,12 @@ impl Engine {
         let spills = !(0..self.zones.count()).any(|zone| !is_remote(zone) && has_base_frames(zone));
         let local = (0..self.zones.count()).filter(|zone| !is_remote(*zone));
         let least = local.map(|zone| self.zones.size(zone)).min().expect("a budget has a local zone");
-        let mut turns = turns.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
-        for id in turns.ids() {
-            let zone = id.index();
+        let now = |zone: usize| {
             let may_give = (spills || !is_remote(zone)) && self.has_huge_frame(zone, &levels[zone]);
             let spare = if may_give { self.spare_for_huge(zone, &levels[zone]) } else { Bytes::ZERO };
-            turns.observe(id, &turns::Zone::of_huge_frames(spare, self.zones.size(zone), least));
-        }
-        let resets = turns.counters().resets;
-        let granted = turns.allocate(1);
-        let resets = turns.counters().resets - resets;
-        drop(turns);
-        if resets > 0 {
-            self.counters.add(Counter::ZonesResets, resets);
-        }
-        granted.ok().map(|grant| grant.zone.index())
+            turns::Zone::of_huge_frames(spare, self.zones.size(zone), least)
+        };
+        self.take_turn(turns, now, 1).ok().map(|grant| grant.zone.index())
     }
 
     /// Whether a zone has a huge frame that is ready, or room for one: what is free of it may be base frames.

@@ -48,7 +48,7 @@ fn words(manager: &Manager, region: &Region) -> Vec<Word> {
     let table = engine.gate_shared();
     let span = table.find(region.as_ptr().addr()).expect("managed");
     let indices = span.indices(span.range(), table.entry_bytes());
-    indices.map(|index| Word::from_bits(span.entry(index).load(Ordering::Acquire))).collect()
+    indices.map(|index| span.word(index)).collect()
 }
 
 /// What is in the region is of the zones that its entries say.

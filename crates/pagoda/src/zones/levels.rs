@@ -4,15 +4,24 @@
 //! It is computed from what each holds at the moment it is asked: a few loads. This module must never change what a zone has.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard};
 
 use pagoda_core::size::Bytes;
 use pagoda_core::zone as turns;
 use pagoda_core::zone::levels::{Holding, Level, Order, levels};
 
-use super::{Part, ZONES_MAX};
+use super::{Part, Taker, ZONES_MAX};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::StopReason;
+
+/// Where the next frame is to come from.
+pub(super) struct InTurn {
+    /// The zone whose turn it is. None if none is above its low watermark: neither is the budget then. Who gets a frame all the same
+    /// wakes reclaim by that (`note_use`), and who gets none does so once, however often he tries.
+    pub(super) first: Option<usize>,
+    pub(super) levels: [Level; ZONES_MAX],
+}
 
 impl Engine {
     pub(super) fn zone_levels(&self) -> [Level; ZONES_MAX] {
@@ -46,31 +55,46 @@ impl Engine {
         (Bytes::new(of_zone), Bytes::new(now.high_frames * self.entry_bytes() as u64))
     }
 
-    /// All zones, the one whose turn it is first, and then by how much of each is free. If none is above its low watermark,
-    /// neither is the budget: who gets a frame all the same wakes reclaim by that (`note_use`), and who gets none does so once,
-    /// however often he tries.
-    pub(super) fn zones_in_turn(&self) -> (Order<ZONES_MAX>, [Level; ZONES_MAX]) {
+    /// Whose turn it is when `taker` wants a frame.
+    pub(super) fn zones_in_turn(&self, taker: Taker) -> InTurn {
         let levels = self.zone_levels();
-        let order = Order::by_free_share(&levels, self.zones.parts.iter().map(Part::bytes));
-        let Some(turns) = &self.zones.turns else { return (order, levels) };
-        let mut turns = turns.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
+        let Some(turns) = &self.zones.turns else { return InTurn { first: Some(0), levels } };
+        let first = self.zone_in_turn(turns, taker, &levels).ok();
+        if first.is_none() {
+            self.counters.add(Counter::ZonesShort, 1);
+        }
+        InTurn { first, levels }
+    }
+
+    /// All zones, the one whose turn it is first, and then by how much of each is free.
+    pub(super) fn zones_in_order(&self, InTurn { first, levels }: &InTurn) -> Order<ZONES_MAX> {
+        let order = Order::by_free_share(levels, self.zones.parts.iter().map(Part::bytes));
+        first.map_or(order, |zone| order.with_first(zone))
+    }
+
+    pub(super) fn turns<'a>(&self, turns: &'a Mutex<turns::Zones>) -> MutexGuard<'a, turns::Zones> {
+        turns.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    }
+
+    /// Up to `most` turns of the zone that is next, by what each is `now`.
+    pub(super) fn take_turn(
+        &self,
+        turns: &Mutex<turns::Zones>,
+        now: impl Fn(usize) -> turns::Zone,
+        most: u32,
+    ) -> Result<turns::Grant, turns::Shortage> {
+        let mut turns = self.turns(turns);
         for id in turns.ids() {
-            turns.observe(id, &self.zone_now(id.index(), &levels[id.index()]));
+            turns.observe(id, &now(id.index()));
         }
         let resets = turns.counters().resets;
-        let granted = turns.allocate(1);
+        let granted = turns.allocate(most);
         let resets = turns.counters().resets - resets;
         drop(turns);
         if resets > 0 {
             self.counters.add(Counter::ZonesResets, resets);
         }
-        match granted {
-            Ok(grant) => (order.with_first(grant.zone.index()), levels),
-            Err(turns::Shortage) => {
-                self.counters.add(Counter::ZonesShort, 1);
-                (order, levels)
-            }
-        }
+        granted
     }
 
     /// The zones from which pages are to go, as bits: those whose pages age on a list that is below its high watermark, or all if

@@ -11,6 +11,7 @@
 //!
 //! With one zone all this is that zone, and costs a test of the number of zones. Nothing here waits or allocates after `new`.
 
+mod caches;
 mod config;
 mod huge;
 mod levels;
@@ -35,6 +36,7 @@ pub use config::{NAME_BYTES_MAX, Place, ZONES_MAX, ZoneConfig, ZoneError};
 pub use resize::ResizeError;
 pub use stats::{ZoneStats, age_ratio};
 
+pub(crate) use caches::Taker;
 pub(crate) use config::{Ranked, Unfit, in_order};
 
 /// One zone, and what is of it.
@@ -45,6 +47,8 @@ pub(crate) struct Part {
     /// Its size, which may change: whoever computes with it goes by what it was a moment ago.
     bytes: AtomicU64,
     is_remote: bool,
+    /// Its frames are of one node.
+    is_bound: bool,
     /// The zone on whose list its pages age: its own, or one for all local zones.
     list: usize,
     hands: Zone,
@@ -65,12 +69,16 @@ impl Part {
 /// All zones, local ones first, and whose turn it is.
 pub(crate) struct Zones {
     parts: Box<[Part]>,
+    /// How many of them are local: the first ones.
+    local: usize,
     /// One is given another size at a time.
     resizing: Mutex<()>,
     /// One has become smaller, and may hold more than it is to.
     shrunk: AtomicBool,
     /// None with one zone. An innermost lock, as the zones' own.
     turns: Option<Mutex<turns::Zones>>,
+    /// What of them was granted in advance.
+    caches: caches::Caches,
     /// The same for huge frames, which have turns of their own.
     huge_turns: Option<Mutex<turns::Zones>>,
     /// Whether any fault wanted a frame of zeroes yet: before that none is got ready.
@@ -83,13 +91,14 @@ pub(crate) struct Zones {
 pub(crate) type Plan = (Ranked, u32);
 
 impl Zones {
-    /// Zones with empty slots, local ones first. Their slots follow each other in this order.
-    pub(crate) fn new(plan: Vec<Plan>, policy: turns::ZonePolicy) -> Self {
+    /// Zones with empty slots, local ones first. Their slots follow each other in this order. So many `handlers` serve their faults.
+    pub(crate) fn new(plan: Vec<Plan>, policy: turns::ZonePolicy, handlers: usize) -> Self {
         // What each can give is observed before each allocation.
         let any = turns::Zone { free_frames: 0, low_frames: 0, high_frames: 1 };
         let remote = plan.iter().filter(|(ranked, _)| ranked.is_remote).count();
         let states = vec![any; plan.len()];
-        let (local, remote) = states.split_at(plan.len() - remote);
+        let local_count = plan.len() - remote;
+        let (local, remote) = states.split_at(local_count);
         let turns = (plan.len() > 1).then(|| turns::Zones::new(policy, local, remote));
         let lists: Vec<usize> = match &turns {
             Some(turns) => turns.ids().map(|id| turns.list_of(id).index()).collect(),
@@ -99,13 +108,16 @@ impl Zones {
         let part = |((Ranked { number, zone, is_remote }, slots), list): (Plan, usize)| {
             let hands = Zone::new(first, slots);
             first += slots;
-            let ZoneConfig { name, bytes, .. } = zone;
+            let ZoneConfig { name, bytes, place } = zone;
+            let is_bound = matches!(place, Place::Node(_));
             let (bytes, zero) = (AtomicU64::new(bytes.get()), || AtomicI64::new(0));
             let (in_regions, staged, dirty) = (zero(), zero(), zero());
-            Part { name, number, bytes, is_remote, list, hands, in_regions, staged, dirty }
+            Part { name, number, bytes, is_remote, is_bound, list, hands, in_regions, staged, dirty }
         };
         Self {
             parts: plan.into_iter().zip(lists).map(part).collect(),
+            local: local_count,
+            caches: caches::Caches::new(handlers),
             resizing: Mutex::new(()),
             shrunk: AtomicBool::new(false),
             huge_turns: turns.clone().map(Mutex::new),
@@ -124,6 +136,11 @@ impl Zones {
 
     pub(crate) fn are_several(&self) -> bool {
         self.turns.is_some()
+    }
+
+    /// One more thread that serves faults, and is no handler.
+    pub(crate) fn new_taker(&self) -> Taker {
+        self.caches.new_taker()
     }
 
     /// The number of the zone that slot `index` is of.
@@ -164,6 +181,11 @@ impl Zones {
     /// The size of a zone.
     pub(crate) fn size(&self, zone: usize) -> Bytes {
         self.parts[zone].bytes()
+    }
+
+    /// Whether a zone's frames have to be of one node.
+    pub(crate) fn is_bound(&self, zone: usize) -> bool {
+        self.parts[zone].is_bound
     }
 
     /// Base pages of files became dirty in a zone, or are not any more (negative).
@@ -279,6 +301,7 @@ impl Engine {
     }
 
     /// Frames of a zone are being filled with what arrives, or not any more (negative): they are ready no more, and in no region yet.
+    #[cfg(feature = "migrate")]
     pub(crate) fn receiving(&self, zone: usize, bytes: i64) {
         self.ledger.receiving(bytes);
         self.zones.in_regions(zone, bytes);
@@ -330,27 +353,28 @@ impl Engine {
 
     /// A frame of the zone whose turn it is, or of the next that has one: ready or fresh, `regardless` of the budget if that is
     /// said. Only with several zones.
-    pub(crate) fn frame_of_a_zone(&self, regardless: bool) -> Option<Slot> {
+    pub(crate) fn frame_of_a_zone(&self, regardless: bool, taker: Taker) -> Option<Slot> {
         let all = all_of_slot(&self.space);
         let used = |hands: &Zone| Some((hands.take_whole_ready(&self.space)?, Holds::Used { there: all }));
-        let (slot, holds) = self.frame_of_zones(regardless, false, used)?;
+        let (slot, holds) = self.frame_of_zones(taker, regardless, false, used)?;
         // All of it is about to be written.
         self.ledger.took(i64::from(all.without(holds.there(all)).count()) * OS_PAGE as i64);
         Some(slot)
     }
 
     /// The same for a page of zeroes, or for a part of one, and what the frame holds. Who fills what is missing tells the ledger.
-    pub(crate) fn frame_of_a_zone_for_zeroes(&self, is_part: bool) -> Option<(Slot, Holds)> {
-        self.frame_of_zones(false, is_part, |hands| hands.take_for_zeroes(&self.space))
+    pub(crate) fn frame_of_a_zone_for_zeroes(&self, is_part: bool, taker: Taker) -> Option<(Slot, Holds)> {
+        self.frame_of_zones(taker, false, is_part, |hands| hands.take_for_zeroes(&self.space))
     }
 
     fn frame_of_zones(
         &self,
+        taker: Taker,
         regardless: bool,
         parts_first: bool,
         take_whole: impl Fn(&Zone) -> Option<(Slot, Holds)>,
     ) -> Option<(Slot, Holds)> {
-        let (order, levels) = self.zones_in_turn();
+        let turn = self.zones_in_turn(taker);
         let may_use = regardless || self.may_use_frame();
         let may_take = regardless || self.has_room();
         let frame_bytes = self.entry_bytes() as u64;
@@ -362,6 +386,18 @@ impl Engine {
             let slot = self.zones.parts[zone].hands.take_empty(&self.space)?;
             Some(given(zone, slot, Holds::Nothing))
         };
+        let whole = |zone: usize| {
+            if may_use && let Some((slot, holds)) = take_whole(&self.zones.parts[zone].hands) {
+                return Some(given(zone, slot, holds));
+            }
+            let has_room = may_take && turn.levels[zone].room_bytes >= frame_bytes as i64;
+            has_room.then(|| fresh(zone)).flatten()
+        };
+        // Mostly nobody else has to be asked, nor who would be next.
+        if !parts_first && let Some(frame) = turn.first.and_then(whole) {
+            return Some(frame);
+        }
+        let order = self.zones_in_order(&turn);
         let part = || {
             order.iter().filter(|_| may_use).find_map(|zone| {
                 let (slot, there) = self.zones.parts[zone].hands.take_part_ready(&self.space)?;
@@ -371,27 +407,17 @@ impl Engine {
         if parts_first && let Some(frame) = part() {
             return Some(frame);
         }
-        for zone in order.iter() {
-            if may_use && let Some((slot, holds)) = take_whole(&self.zones.parts[zone].hands) {
-                return Some(given(zone, slot, holds));
-            }
-            if may_take
-                && levels[zone].room_bytes >= frame_bytes as i64
-                && let Some(frame) = fresh(zone)
-            {
-                return Some(frame);
-            }
-        }
         // Parts of frames do as well. And if there are none, the budget may have room for a frame, and each zone for a part of one.
-        part().or_else(|| order.iter().filter(|_| may_take).find_map(fresh))
+        let frame = order.iter().find_map(whole).or_else(part);
+        frame.or_else(|| order.iter().filter(|_| may_take).find_map(fresh))
     }
 
     /// A frame that is ready, all of it, of the zone whose turn it is, or of another.
-    pub(crate) fn take_whole_ready(&self) -> Option<Slot> {
+    pub(crate) fn take_whole_ready(&self, taker: Taker) -> Option<Slot> {
         if !self.zones.are_several() {
             return self.zones.parts[0].hands.take_whole_ready(&self.space);
         }
-        let (order, _) = self.zones_in_turn();
+        let order = self.zones_in_order(&self.zones_in_turn(taker));
         order.iter().find_map(|zone| {
             let slot = self.zones.parts[zone].hands.take_whole_ready(&self.space)?;
             self.gave(zone, self.entry_bytes() as u64);
@@ -406,9 +432,11 @@ impl Engine {
         word: Word,
         content: &[u8],
         may_open: bool,
+        taker: Taker,
         place: impl Fn(&Slot, usize) -> (bool, Progress),
     ) -> Option<(usize, Progress)> {
-        let (order, levels) = self.zones_in_turn();
+        let turn = self.zones_in_turn(taker);
+        let order = self.zones_in_order(&turn);
         let order = if word.resident().is_empty() { order } else { order.with_first(word.zone()) };
         let has_room = self.has_room();
         // All that a zone can do comes before the next: the one that has most parts of frames would give more than its share.
@@ -419,7 +447,7 @@ impl Engine {
                 self.ledger.took(OS_PAGE as i64);
                 Some(placed)
             };
-            let fits = has_room && levels[zone].room_bytes >= OS_PAGE as i64;
+            let fits = has_room && turn.levels[zone].room_bytes >= OS_PAGE as i64;
             let placed = hands
                 .place_page(&self.space, content, false, &place)
                 .or_else(|| fits.then(fresh).flatten())
@@ -442,8 +470,7 @@ impl Engine {
         if !word.resident().is_empty() {
             return word.zone();
         }
-        let (order, _) = self.zones_in_turn();
-        let zone = order.first();
+        let zone = self.zones_in_order(&self.zones_in_turn(Taker::ONCE)).first();
         self.gave(zone, self.entry_bytes() as u64);
         zone
     }

@@ -107,6 +107,8 @@ impl Engine {
         if zones.are_several() {
             zones.shrunk.store(true, Ordering::Release);
         }
+        // Turns of another length begin.
+        self.drain_turns();
         self.bell.ring();
         Ok(())
     }

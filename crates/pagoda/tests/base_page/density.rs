@@ -1,45 +1,19 @@
 //! Regions whose first touches go by density: what comes in is what is used, and every byte is right.
 
-use pagoda::counters::Snapshot;
 use pagoda::{BasePage, Bytes, Manager, Purpose, Region};
 use pagoda_linux::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
-use pagoda_linux::testing::wait::until;
 
-const PAGE_WORDS: usize = 512;
+use crate::pages::{PAGE_WORDS, check, counted, write};
+
 const BLOCK_PAGES: usize = 16;
 
 fn manager(budget: Bytes) -> Manager {
     Manager::builder().budget(budget).user_mode_only(true).build().expect("manager")
 }
 
-/// The stats once so much is resident, and every fault is counted: a handler counts what came in after it woke who waits.
-fn counted(manager: &Manager, resident: u64) -> Snapshot {
-    let mut stats = manager.stats();
-    until("what came in is counted", || {
-        stats = manager.stats();
-        stats.resident_bytes >= resident && stats.faults_in_service == 0
-    });
-    stats
-}
-
 fn region(manager: &Manager, len: usize, purpose: Purpose) -> Region {
     manager.region(Bytes::new(len as u64)).purpose(purpose).create().expect("region")
-}
-
-fn write(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
-    let words = region.words_mut();
-    pages.into_iter().for_each(|page| words[page * PAGE_WORDS + page % PAGE_WORDS] += page as u64 + 1);
-}
-
-/// Each page says its number where it was written, and the rest of it is zero.
-fn check(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
-    let words = region.words_mut();
-    for page in pages {
-        let content = &words[page * PAGE_WORDS..][..PAGE_WORDS];
-        let told: Vec<_> = content.iter().enumerate().filter(|(_, word)| **word != 0).collect();
-        assert_eq!(told, [(page % PAGE_WORDS, &(page as u64 + 1))], "page {page}");
-    }
 }
 
 #[test]
@@ -56,7 +30,7 @@ fn what_is_touched_sparsely_holds_what_is_touched_and_nothing_beside_it() {
     write(&mut region, pages());
     check(&mut region, pages());
     let touched = pages().count() as u64;
-    let stats = counted(&manager, touched * 4096);
+    let stats = counted(&manager, touched as usize * 4096);
     assert_eq!((stats.resident_bytes, stats.filled_around), (touched * 4096, 0));
     let fill = region.fill().expect("no base page was chosen");
     assert_eq!((fill.size, fill.looks.grown, stats.fills_grown), (BasePage::K4, 0, 0), "{fill:?}");
@@ -78,7 +52,7 @@ fn memory_that_is_adopted_goes_by_density_too() {
     after.iter().for_each(|page| memory.set_word(page * PAGE_WORDS, *page as u64 + 1));
     assert!(pages().all(|page| memory.word(page * PAGE_WORDS) == page as u64 + 1), "all is there");
     let touched = pages().count() as u64 * 4096;
-    assert_eq!(counted(&manager, touched).resident_bytes, touched);
+    assert_eq!(counted(&manager, touched as usize).resident_bytes, touched);
     assert_eq!(region.fill().map(|fill| fill.size), Some(BasePage::K4));
     region.close();
 }
@@ -94,7 +68,7 @@ fn what_is_touched_densely_comes_in_whole_base_pages_before_long() {
     // Downwards: nobody goes on upwards.
     write(&mut region, (0..len / 4096).rev());
     check(&mut region, 0..len / 4096);
-    let stats = counted(&manager, len as u64);
+    let stats = counted(&manager, len);
     let fill = region.fill().expect("no base page was chosen");
     assert_eq!((fill.size, fill.looks.grown, stats.fills_grown), (BasePage::K64, 2, 2), "{fill:?}");
     assert!(stats.faults_zero < (len / 4096 / 4) as u64, "{} faults", stats.faults_zero);
@@ -105,30 +79,40 @@ fn what_is_touched_sparsely_after_much_that_was_dense_holds_little_more_than_tha
     if skip_without_moves("first touches by density") {
         return;
     }
-    let (len, dense) = (512 << 20, (64 << 20) / 4096);
+    let len = 512 << 20;
     // Always at the same place of each block, or at another.
-    let sparse = |step: usize| {
+    let sparse = |dense: usize, step: usize| {
         let pages = (dense..len / 4096).step_by(BLOCK_PAGES);
         pages.map(move |page| page + page / BLOCK_PAGES * step % BLOCK_PAGES)
     };
-    for (downwards, step) in [(true, 0), (true, 7), (false, 0), (false, 7)] {
+    let long = Bytes::mib(64).get();
+    for (dense_mib, downwards, step) in
+        [(64, true, 0), (64, true, 7), (64, false, 0), (64, false, 7), (200, false, 0), (200, false, 7)]
+    {
+        let dense = (dense_mib << 20) / 4096;
+        let sparse = |step| sparse(dense, step);
         let manager = manager(Bytes::mib(768));
         let mut region = region(&manager, len, Purpose::Unknown);
         if downwards {
             write(&mut region, (0..dense).rev());
-            let stats = counted(&manager, dense as u64 * 4096);
+            let stats = counted(&manager, dense * 4096);
             assert_eq!(region.fill().map(|fill| fill.size), Some(BasePage::K64), "{stats:?}");
         } else {
             write(&mut region, 0..dense);
         }
         write(&mut region, sparse(step));
         let (dense_bytes, touched) = (dense as u64 * 4096, sparse(step).count() as u64 * 4096);
-        let stats = counted(&manager, dense_bytes + touched);
-        let most = dense_bytes + touched * 5 / 4;
-        assert!(stats.resident_bytes <= most, "{downwards}, {step}: {} of {most}", stats.resident_bytes);
+        let stats = counted(&manager, (dense_bytes + touched) as usize);
+        // Who went upwards for longer may hold an eighth of that.
+        let most = dense_bytes + touched * 5 / 4 + (dense_bytes - long) / 8;
+        let held = stats.resident_bytes;
+        assert!(held <= most, "{dense_mib} MiB, {downwards}, {step}: {held} of {most}");
         // That it was dense once is forgotten.
         let fill = region.fill().expect("no base page was chosen");
-        assert_eq!((fill.size, fill.looks.shrunk > 0), (BasePage::K4, downwards), "{fill:?}");
+        assert_eq!(fill.size, BasePage::K4, "{fill:?}");
+        // A stream shows by OS pages what it touches; what of a long one came whole may be taken for dense once more.
+        assert!(fill.looks.shrunk > 0 || !downwards, "{fill:?}");
+        assert!(fill.looks.shrunk == 0 || downwards || dense_bytes > long, "{fill:?}");
         check(&mut region, (0..dense).chain(sparse(step)));
     }
 }
@@ -146,7 +130,7 @@ fn who_goes_on_upwards_gets_more_with_each_fault_from_the_first_os_page_on() {
     write(&mut region, (5..len / 4096).filter(|page| *page != 1000));
     check(&mut region, 5..len / 4096);
     let touched = (len - 5 * 4096) as u64;
-    let stats = counted(&manager, touched);
+    let stats = counted(&manager, touched as usize);
     assert!(stats.filled_around > 0 && stats.faults_zero < 64, "{} faults", stats.faults_zero);
     // The pages below were never touched, and nothing brought them.
     assert_eq!(stats.resident_bytes, touched);

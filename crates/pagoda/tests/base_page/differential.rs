@@ -39,7 +39,7 @@ impl Twins {
                 let value = random.next();
                 let answers =
                     [&mut self.managed, &mut self.plain].map(|side| side.write(access, page, word, value));
-                assert_eq!(answers[0], answers[1], "writing page {page}");
+                assert_eq!(answers[0], answers[1], "writing page {page}, {}", self.region.base_page());
             } else {
                 self.compare(access, page, word);
             }
@@ -48,7 +48,7 @@ impl Twins {
 
     fn compare(&self, access: &Access, page: usize, word: usize) {
         let answers = [&self.managed, &self.plain].map(|side| side.read(access, page, word));
-        assert_eq!(answers[0], answers[1], "reading page {page}, word {word}");
+        assert_eq!(answers[0], answers[1], "reading page {page}, word {word}, {}", self.region.base_page());
     }
 
     /// mremap of some pages at once to as many, or to more or less, from one half to the other; or to less where they are.
@@ -224,5 +224,51 @@ fn whatever_a_program_does_to_huge_frames_at_4_kib_it_sees_what_the_kernel_would
                 "{base:?}, adopted {adopts}, seed {seed}: {counts:?}"
             );
         }
+    }
+}
+
+#[test]
+fn whatever_a_program_does_to_regions_of_all_base_pages_it_sees_what_the_kernel_would_show() {
+    if skip_without_moves("base pages of regions") {
+        return;
+    }
+    let access = Access::begin().expect("signal handlers");
+    for seed in runs(4) {
+        let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
+        let manager = manager.fault_around(seed % 2 == 0).build().expect("manager");
+        let random = &mut Random::new(seed, 1 << 23);
+        // Some begin in the middle of a base page. In huge frames comes what the manager maps itself.
+        let mut all = BasePage::ALL.map(|base| {
+            let is_huge = base == BasePage::M2;
+            let pages = if is_huge { HUGE_PAGES } else { PAGES };
+            let area = || Area::new(pages, if is_huge { 0 } else { seed as usize * 5 % 16 }).expect("memory");
+            let (managed, region) = if is_huge {
+                let builder = manager.region(Bytes::new(pages as u64 * 4096)).base_page(base);
+                let region = builder.create().expect("region");
+                (Area::of_region(region.as_ptr(), pages), region)
+            } else {
+                let managed = area();
+                let region = manager.adopt_with(managed.foreign(), base).expect("adopted");
+                (managed, region)
+            };
+            Twins { managed, plain: area(), region, pages }
+        });
+        // Before anything is forbidden: one touch for each huge frame.
+        let [.., huge] = &mut all;
+        for page in (0..HUGE_PAGES).step_by(HUGE_FRAME / 4096) {
+            let value = random.next();
+            for side in [&mut huge.managed, &mut huge.plain] {
+                side.write(&access, page, 7, value).expect("nothing is forbidden yet");
+            }
+        }
+        until("huge frames are counted", || manager.stats().faults_huge == 3);
+        for _ in 0..STEPS {
+            all.iter_mut().for_each(|twins| twins.step(&access, random));
+        }
+        all.iter().for_each(|twins| twins.compare_all(&access));
+        let stats = manager.stats();
+        let counts =
+            [stats.stores, stats.faults_stored, stats.events_unmap, stats.events_remap, stats.events_remove];
+        assert!(counts.iter().all(|count| *count > 0), "seed {seed}: {counts:?}");
     }
 }

@@ -1,12 +1,12 @@
 //! Faults, tables and memory of first touches, by count.
 
-use pagoda::counters::Snapshot;
 use pagoda::{BasePage, Bytes, Manager, Region, RegionError};
+use pagoda_core::radix::Radix;
 use pagoda_linux::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
-use pagoda_linux::testing::wait::until;
 
-const PAGE_WORDS: usize = 512;
+use crate::pages::{PAGE_WORDS, counted};
+
 const SMALL: [BasePage; 3] = [BasePage::K4, BasePage::K16, BasePage::K64];
 
 fn manager(base: BasePage, around: bool, budget: Bytes) -> Manager {
@@ -14,14 +14,9 @@ fn manager(base: BasePage, around: bool, budget: Bytes) -> Manager {
     builder.fault_around(around).build().expect("manager")
 }
 
-/// The stats once everything that is resident is counted: a handler counts a fault after it woke who had it.
-fn counted(manager: &Manager, resident: usize) -> Snapshot {
-    let mut stats = manager.stats();
-    until("what came in is counted", || {
-        stats = manager.stats();
-        stats.resident_bytes >= resident as u64 && stats.faults_in_service == 0
-    });
-    stats
+/// The bytes of the table of so many entries, all of them used.
+fn dense_table(entries: u64) -> u64 {
+    8 * Radix::words_for(entries as usize).expect("few") as u64
 }
 
 fn touch(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
@@ -42,7 +37,7 @@ fn dense_first_touches_take_one_fault_and_one_entry_for_each_base_page() {
         let stats = counted(&manager, len);
         let pages = (len / base.bytes()) as u64;
         assert_eq!((stats.faults, stats.filled_around), (pages, 0), "{base}");
-        assert_eq!((stats.table_bytes, stats.resident_bytes), (8 * pages, len as u64), "{base}");
+        assert_eq!((stats.table_bytes, stats.resident_bytes), (dense_table(pages), len as u64), "{base}");
         drop(region);
         assert_eq!(manager.stats().table_bytes, 0, "{base}");
     }
@@ -158,5 +153,27 @@ fn a_region_whose_entries_take_more_than_all_memory_is_refused_and_others_are_no
     }
     let mut other = manager.region(Bytes::mib(1)).create().expect("region");
     touch(&mut other, 0..256);
-    assert_eq!(counted(&manager, 1 << 20).table_bytes, 8 * 256);
+    assert_eq!(counted(&manager, 1 << 20).table_bytes, dense_table(256));
+}
+
+#[test]
+fn one_page_of_each_two_mebibytes_takes_an_eighth_of_itself_for_its_entry() {
+    if skip_without_moves("base pages") {
+        return;
+    }
+    let (len, touched) = (256usize << 20, 128);
+    let manager = manager(BasePage::K4, true, Bytes::mib(256));
+    let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
+    touch(&mut region, (0..len / 4096).step_by(512));
+    let stats = counted(&manager, touched * 4096);
+    assert_eq!(stats.resident_bytes, (touched * 4096) as u64);
+    // A node of entries for each, a node for each eight of these, and the root.
+    assert_eq!(stats.table_bytes, 512 * (128 + 16 + 1));
+    assert!(stats.table_bytes * 4 <= stats.resident_bytes);
+    // Nor does paging out all of it take more.
+    region.page_out(0, len).expect("stored");
+    assert_eq!(counted(&manager, 0).table_bytes, stats.table_bytes);
+    assert!(
+        (0..len / 4096).step_by(512).all(|page| region.words_mut()[page * PAGE_WORDS] == page as u64 + 1)
+    );
 }

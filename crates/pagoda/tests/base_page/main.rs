@@ -6,3 +6,5 @@ mod differential;
 mod discards;
 mod faults;
 mod onwards;
+mod pages;
+mod regions;

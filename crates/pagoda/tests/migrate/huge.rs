@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::ops::Range;
 
-use pagoda::migrate::{Codec, LiveOptions, Writer, ZeroPolicy};
+use pagoda::migrate::{Codec, LiveOptions, RegionDestination, Writer, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
@@ -58,6 +58,42 @@ fn moved(region: &Region, to: &Manager, zero: ZeroPolicy, options: &LiveOptions,
         sent.expect("sent");
         receiver.join().expect("the receiver").expect("received").0
     })
+}
+
+#[test]
+fn a_region_arrives_in_one_of_another_base_page() {
+    if skip_without_moves("regions of several base pages that arrive") {
+        return;
+    }
+    let sizes = BasePage::ALL.into_iter();
+    for (of_source, base) in sizes.clone().rev().zip(sizes) {
+        // Both have entries of 64 KiB, so that what is stored travels as it is packed.
+        let (from, to) = (manager(Bytes::mib(64), BasePage::K64), manager(Bytes::mib(64), BasePage::K64));
+        let region = from.region(Bytes::mib(16)).base_page(of_source).create().expect("a region");
+        // Three whole frames, and one page of each 64 KiB behind them; a part of both is stored.
+        fill(&region, frame(0).start..frame(2).end);
+        (frame(3).start..region.len() / PAGE).step_by(16).for_each(|page| fill(&region, page..page + 1));
+        region.page_out(2 << 20, 8 << 20).expect("room");
+        let listener = any_port();
+        let at = listener.endpoint().expect("an address");
+        let arrived = std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| {
+                let destination = RegionDestination::new(to.clone()).base_page(base);
+                let options = receive_options(ZeroPolicy::ALL[0]);
+                destination.receive(listener, &options, &mut |_| ControlFlow::Continue(()))
+            });
+            let options = live_options(Codec::Lz4, 2);
+            let sent =
+                region.migrate_to(&at, &options, &mut Last(&|| ()), &mut |_, _| ControlFlow::Continue(()));
+            sent.expect("sent");
+            receiver.join().expect("the receiver").expect("received").0
+        });
+        assert_eq!(arrived.base_page(), base);
+        let came_huge = to.stats().huge_arrived > 0;
+        assert!(came_huge || base < BasePage::M2, "of {of_source}");
+        assert!(!came_huge || base >= BasePage::K64, "{base} of {of_source}");
+        assert_equal(&region, &arrived, &format!("{base} of {of_source}"));
+    }
 }
 
 #[test]

@@ -11,7 +11,9 @@ use pagoda::{BasePage, Manager};
 use pagoda_core::budget::ready_base_most;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
+use pagoda_linux::contiguity::contiguous_bytes;
 use pagoda_linux::huge_frames::HugeFrames;
+use pagoda_linux::range::PageRange;
 use serde::Serialize;
 
 use super::Setup;
@@ -50,6 +52,9 @@ pub struct Row {
     pub ratio_in_thread_ready: f64,
     /// Processor time of getting a frame ready.
     pub ready_cpu_us: f64,
+    /// Of the base pages that got such frames, by a handler, those that are an aligned run of physical memory, in the last round. None
+    /// where the kernel hides frame numbers.
+    pub ready_contiguous_percent: Option<f64>,
 }
 
 #[derive(Default)]
@@ -88,6 +93,7 @@ struct Side {
     manager: Manager,
     is_ready: bool,
     samples: Samples,
+    contiguous_percent: Option<f64>,
 }
 
 impl Side {
@@ -97,7 +103,7 @@ impl Side {
         let builder = builder.fault_around(false);
         let builder = builder.clear_ahead(if is_ready { 100 } else { 0 }).serve_in_thread(in_thread);
         let manager = builder.build().context("starting Pagoda")?;
-        Ok(Self { manager, is_ready, samples: Samples::default() })
+        Ok(Self { manager, is_ready, samples: Samples::default(), contiguous_percent: None })
     }
 
     fn round(&mut self) -> anyhow::Result<()> {
@@ -116,6 +122,9 @@ impl Side {
             !self.is_ready || taken >= pages - pages / 8,
             "only {taken} of {pages} base frames were ready when they were wanted"
         );
+        let frames = contiguous_bytes(PageRange::at(region.as_ptr().addr(), region.len()), BASE)?;
+        self.contiguous_percent =
+            frames.map(|(present, contiguous)| round(100.0 * contiguous as f64 / present as f64));
         drop(region);
         if self.is_ready { self.await_ready() } else { Ok(()) }
     }
@@ -198,6 +207,7 @@ fn row(setup: &Setup, busy_threads: usize, cancel: &Cancel) -> anyhow::Result<Ro
         ratio_ready: round(pagoda_ready.touch_us / pagoda.touch_us),
         ratio_in_thread_ready: round(in_thread_ready.touch_us / in_thread.touch_us),
         ready_cpu_us: sides[1].ready_cpu_us(),
+        ready_contiguous_percent: sides[1].contiguous_percent,
     })
 }
 

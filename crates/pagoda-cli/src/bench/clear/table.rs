@@ -142,6 +142,7 @@ fn base_table(rows: &[base::Row]) -> Table {
         "ready vs not",
         "in thread",
         "CPU us a frame",
+        "contiguous %",
     ];
     let mut table = text_table(headings, 0..);
     let times = |times: &base::Times| format!("{:.1} ({:.1})", times.touch_us, times.whole_us);
@@ -156,6 +157,7 @@ fn base_table(rows: &[base::Row]) -> Table {
             format!("{:.2}", row.ratio_ready),
             format!("{:.2}", row.ratio_in_thread_ready),
             format!("{:.1}", row.ready_cpu_us),
+            row.ready_contiguous_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}")),
         ]);
     }
     table

@@ -96,7 +96,10 @@ pub fn rows(found: &Userfault) -> Vec<Row> {
             ("userfaultfd.others", "other features"),
             if others == State::Missing && features != Features::default() { State::Limited } else { others },
             others_text,
-            ["exact fault addresses, poisoned pages", "diagnostics are less exact"],
+            [
+                "the byte of a fault is known; a page that is lost can be refused",
+                "of a fault its page alone is known, or lost pages end the process",
+            ],
         ),
     ]
 }

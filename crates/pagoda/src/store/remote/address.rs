@@ -11,13 +11,13 @@ use std::str::FromStr;
 /// The address of a Redis or Valkey server, and who to be there.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// The server's address and port.
+    /// The server's address and port; those of any node, if it is a cluster.
     pub socket: SocketAddr,
     /// The user, if it is not the default one.
     pub user: Option<String>,
     /// The password, if it takes one. A user without one is told the empty password.
     pub password: Option<String>,
-    /// The number of the database.
+    /// The number of the database; a cluster has only 0.
     pub database: u32,
 }
 

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pagoda_linux::thread::now_ns;
-use redis::{Cmd, Value};
 
 use super::super::TieredStore;
-use super::link::{Link, RemoteError, SMALL_ANSWER, packed};
-use super::{PAUSE_LEAST_NS, RemoteTier, SHARDS, deadline_ns};
+use super::link::RemoteError;
+use super::links::{Links, Outcome, Part};
+use super::{PAUSE_LEAST_NS, REQUEST_NS, RemoteTier, SHARDS, shard_of};
 
 /// Objects that are deleted by one pipeline of requests.
 const DELETED_AT_ONCE: usize = 512;
@@ -22,34 +22,48 @@ const DELETIONS: u32 = 64;
 /// How often content is renewed within the time after which it would expire.
 const RENEWALS: u64 = 4;
 
+/// How long one turn of deletions waits for servers that do not answer: each for as long as a request may take, so that one that hangs
+/// leaves time for the others.
+const DELETION_NS: u64 = 2 * REQUEST_NS;
+
 pub(super) struct Keeper {
-    link: Link,
+    links: Links,
     expiry_ns: u64,
-    renewed_ns: u64,
-    /// Nothing is tried before.
-    paused_until_ns: u64,
+    /// When each shard was: what is at one node is not to wait for what is at another.
+    renewed_ns: [u64; SHARDS as usize],
+    /// Before these nothing is renewed, or deleted: a node that can't be reached always has something to be renewed, and keeps nothing
+    /// from being deleted elsewhere.
+    renews_from_ns: u64,
+    deletes_from_ns: u64,
 }
 
 impl Keeper {
-    pub fn new(link: Link, expiry: Duration) -> Self {
+    pub fn new(links: Links, expiry: Duration) -> Self {
         let expiry_ns = expiry.as_nanos().min(1 << 62) as u64;
-        Self { link, expiry_ns, renewed_ns: now_ns(), paused_until_ns: 0 }
-    }
-
-    fn ask(&mut self, requests: &[Cmd]) -> Result<Vec<Value>, RemoteError> {
-        let bytes_max = requests.len() * 64 + SMALL_ANSWER;
-        let outcome = self.link.ask(&packed(requests), requests.len(), bytes_max, deadline_ns());
-        if outcome.is_err() {
-            self.paused_until_ns = now_ns() + PAUSE_LEAST_NS;
+        Self {
+            links,
+            expiry_ns,
+            renewed_ns: [now_ns(); SHARDS as usize],
+            renews_from_ns: 0,
+            deletes_from_ns: 0,
         }
-        outcome
     }
+}
+
+/// When the same may be tried again, after these.
+fn pause(outcomes: &[Outcome]) -> u64 {
+    if all_done(outcomes).is_ok() { 0 } else { now_ns() + PAUSE_LEAST_NS }
+}
+
+/// The first of their errors.
+pub(super) fn all_done(outcomes: &[Outcome]) -> Result<(), RemoteError> {
+    outcomes.iter().find_map(|outcome| outcome.as_ref().err()).map_or(Ok(()), |error| Err(*error))
 }
 
 #[cfg(test)]
 impl Keeper {
     pub fn inject(&mut self, faults: &super::super::faults::Faults) {
-        self.link.faults = faults.clone();
+        self.links.inject(faults);
     }
 }
 
@@ -58,43 +72,59 @@ impl RemoteTier {
     fn renew(&self) {
         let mut keeper = self.keeper.lock();
         let now = now_ns();
-        if now < keeper.paused_until_ns || now - keeper.renewed_ns < keeper.expiry_ns / RENEWALS {
+        if now < keeper.renews_from_ns {
+            return;
+        }
+        let period_ns = keeper.expiry_ns / RENEWALS;
+        let is_due = |shard: &u32| now - keeper.renewed_ns[*shard as usize] >= period_ns;
+        let due: Vec<u32> = (0..SHARDS).filter(is_due).collect();
+        if due.is_empty() {
             return;
         }
         let renew =
             |shard| redis::cmd("PEXPIRE").arg(self.names.key_of_shard(shard)).arg(self.expiry_ms).clone();
-        let requests: Vec<_> = (0..SHARDS).map(renew).collect();
-        if self.note(keeper.ask(&requests)).is_ok() {
-            keeper.renewed_ns = now;
+        let parts: Vec<_> = due.iter().map(|shard| Part::small(*shard, &renew(*shard))).collect();
+        // As long as it takes, and as is left before what was renewed now has to be again.
+        let end_ns = now.saturating_add(period_ns.max(REQUEST_NS));
+        let outcomes = keeper.links.ask(&self.routes, &parts, end_ns);
+        keeper.renews_from_ns = pause(&outcomes);
+        for (shard, _) in due.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
+            keeper.renewed_ns[*shard as usize] = now;
         }
+        let _ = self.note(all_done(&outcomes));
     }
 
     /// Renews them whether it is time or not.
     #[cfg(test)]
     pub(in crate::store) fn renew_now(&self) {
         let mut keeper = self.keeper.lock();
-        keeper.renewed_ns = now_ns().saturating_sub(keeper.expiry_ns);
+        keeper.renewed_ns = [now_ns().saturating_sub(keeper.expiry_ns); SHARDS as usize];
         drop(keeper);
         self.renew();
     }
 
-    /// Deletes fields, each an object's number and its batch's. False if that is not certain, or has to wait.
-    fn delete(&self, fields: &[(u32, u32)]) -> bool {
+    /// Deletes fields, each an object's number and its batch's. Says of each shard whether that is certain.
+    fn delete(&self, fields: &[(u32, u32)]) -> [bool; SHARDS as usize] {
+        let mut deleted = [false; SHARDS as usize];
         let mut keeper = self.keeper.lock();
-        if now_ns() < keeper.paused_until_ns {
-            return false;
+        if now_ns() < keeper.deletes_from_ns {
+            return deleted;
         }
-        let requests: Vec<_> = fields.iter().map(|(id, batch)| self.delete_request(*id, *batch)).collect();
-        self.note(keeper.ask(&requests)).is_ok()
+        let parts = self.deletions(fields);
+        let outcomes = keeper.links.ask(&self.routes, &parts, now_ns() + DELETION_NS);
+        keeper.deletes_from_ns = pause(&outcomes);
+        for (part, outcome) in parts.iter().zip(&outcomes) {
+            deleted[part.shard as usize] = outcome.is_ok();
+        }
+        let _ = self.note(all_done(&outcomes));
+        deleted
     }
 
-    /// Deletes everything, if the server can be reached: an owner that ends in order leaves nothing to expire.
+    /// Deletes everything, if the servers can be reached: an owner that ends in order leaves nothing to expire.
     fn delete_all(&self) {
-        let mut delete = redis::cmd("UNLINK");
-        for shard in 0..SHARDS {
-            delete.arg(self.names.key_of_shard(shard));
-        }
-        let _ = self.keeper.lock().ask(&[delete]);
+        let delete = |shard| Part::small(shard, redis::cmd("UNLINK").arg(self.names.key_of_shard(shard)));
+        let parts: Vec<_> = (0..SHARDS).map(delete).collect();
+        self.keeper.lock().links.ask(&self.routes, &parts, now_ns() + DELETION_NS);
     }
 }
 
@@ -115,35 +145,33 @@ impl TieredStore {
         self.remote.iter().for_each(RemoteTier::delete_all);
     }
 
-    /// Deletes at the remote store some of what was freed. False if there is nothing, or that was not possible.
+    /// Deletes at the remote store some of what was freed. False if there is nothing, or none of it could be.
     pub(in crate::store) fn delete_gone(&self) -> bool {
         let Some(remote) = &self.remote else { return false };
         let mut fields = Vec::with_capacity(DELETED_AT_ONCE);
-        let mut bytes = 0;
         let mut state = self.memory.lock();
         while let Some(id) = state.gone.oldest().filter(|_| fields.len() < DELETED_AT_ONCE) {
             state.gone.remove(&self.table, id);
-            let word = self.table.at(id).word();
-            bytes += word.len() as u64;
-            fields.push((id, word.first()));
+            fields.push((id, self.table.at(id).word().first()));
         }
         drop(state);
         if fields.is_empty() {
             return false;
         }
         let deleted = remote.delete(&fields);
+        let mut bytes = 0;
         let mut state = self.memory.lock();
-        for (id, _) in fields.iter().rev() {
-            if deleted {
-                state.numbers.give_back(&self.table, *id);
+        for (id, batch) in fields {
+            if deleted[shard_of(batch) as usize] {
+                bytes += self.table.at(id).word().len() as u64;
+                state.numbers.give_back(&self.table, id);
             } else {
-                state.gone.push_oldest(&self.table, *id);
+                // Behind the others: what is at a node that can't be reached keeps nothing from being deleted elsewhere.
+                state.gone.push_youngest(&self.table, id);
             }
         }
         drop(state);
-        if deleted {
-            remote.used.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        deleted
+        remote.used.fetch_sub(bytes, Ordering::Relaxed);
+        deleted.contains(&true)
     }
 }

@@ -1,4 +1,4 @@
-//! One connection to a remote store: what is asked, and what was answered.
+//! One connection to a server of a remote store: what is asked, and what was answered.
 //!
 //! It connects when it is first used, and anew after anything that leaves unclear what the next answer belongs to. Requests
 //! are pipelined; answers are parsed by the `redis` crate, from a reader that ends at a deadline and after a number of
@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 
 use pagoda_linux::tcp::TcpConnection;
 use redis::{Cmd, Parser, Value};
@@ -27,6 +28,15 @@ pub enum RemoteError {
     /// The server answered something else than it was asked for, or that it won't.
     #[error("the remote store refused what it was asked")]
     Refused,
+    /// The cluster says that it is down, or has nobody for this part of its keys.
+    #[error("the remote store's cluster is down, or nobody serves a part of it")]
+    Down,
+    /// The nodes of the cluster sent from one to the other, or to where it can't be followed.
+    #[error(
+        "the remote store's cluster sent on without end, or not to a literal address where it can be reached; have its \
+         nodes announce theirs"
+    )]
+    Astray,
     /// The server does not have what was stored there: it was restarted without its content, or somebody deleted it.
     #[error("the remote store has lost what was stored there")]
     Gone,
@@ -54,6 +64,8 @@ impl RemoteError {
             Self::TimedOut => 110,
             Self::CutOff(RemoteErrno(errno)) => errno,
             Self::Refused => 71,
+            Self::Down => 112,
+            Self::Astray => 78,
             Self::Gone => 61,
         }
     }
@@ -68,12 +80,6 @@ impl From<io::Error> for RemoteError {
             (_, None) => Self::Refused,
         }
     }
-}
-
-/// What the server says that it won't do. `OOM` is what it says at its memory limit.
-fn refusal(value: &Value) -> Option<RemoteError> {
-    let Value::ServerError(error) = value else { return None };
-    Some(if error.code() == "OOM" { RemoteError::Full } else { RemoteError::Refused })
 }
 
 /// A connection, open or not.
@@ -174,13 +180,13 @@ impl Link {
         }
     }
 
-    /// The next request is sent by a connection of its own.
-    pub fn close(&mut self) {
-        self.open = None;
+    /// Which server it is to.
+    pub fn node(&self) -> SocketAddr {
+        self.address.socket
     }
 
-    /// Sends requests and returns their answers, `answers` of them and `bytes_max` in all, by `deadline_ns`. An answer that
-    /// is a refusal is the outcome: what those behind it say is not looked at.
+    /// Sends requests and returns their answers, `answers` of them and `bytes_max` in all, by `deadline_ns`. They may be errors of the
+    /// server's.
     ///
     /// On an error it is not known whether anything was done.
     pub fn ask(
@@ -206,10 +212,7 @@ impl Link {
         #[cfg(test)]
         let values = fail_after(values, fault)?;
         self.open = Some(open);
-        match values.iter().find_map(refusal) {
-            Some(error) => Err(error),
-            None => Ok(values),
-        }
+        Ok(values)
     }
 }
 

@@ -1,0 +1,247 @@
+//! A radix tree of words: what was never asked for takes no memory, and reading takes no lock.
+//!
+//! A node is 64 words, 512 bytes: a leaf has the words themselves, any other the numbers of its children. Nodes are given out from
+//! one array, one after the other and the root first, so that the few nodes of a range of which little is used lie together. They
+//! are never taken back before the whole is dropped. A node is zero before it has a parent, so that whoever sees its number sees
+//! words of zero. This module must never move a word: who has a reference changes it without asking.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Words of a node: few enough that one used word in 2 MiB of base pages of 4 KiB takes an eighth of a page, and enough that 1 GiB
+/// of them takes three levels.
+pub const NODE_WORDS: usize = 1 << NODE_BITS;
+
+const NODE_BITS: u32 = 6;
+
+/// Words by number, from zero on.
+#[derive(Debug)]
+pub struct Radix {
+    words: Box<[AtomicU64]>,
+    len: usize,
+    /// One: the root is a leaf.
+    levels: u32,
+    /// Nodes that are given out.
+    nodes: AtomicUsize,
+    /// One gives them out at a time. Nothing is locked within.
+    growing: Mutex<()>,
+}
+
+/// How many levels `len` words take.
+const fn levels_for(len: usize) -> u32 {
+    let mut levels = 1;
+    while (levels + 1) * NODE_BITS <= usize::BITS && (len - 1) >> (levels * NODE_BITS) > 0 {
+        levels += 1;
+    }
+    levels
+}
+
+impl Radix {
+    /// How many words a tree of `len` takes if all of them are used: the array that it is made of. 1/63 more than `len`, and at
+    /// most a node for each level. None if there are no such numbers.
+    #[must_use]
+    pub fn words_for(len: usize) -> Option<usize> {
+        if len <= NODE_WORDS {
+            return Some(len);
+        }
+        let nodes = (1..=levels_for(len)).map(|level| (len - 1) >> (level * NODE_BITS).min(usize::BITS - 1));
+        let nodes = nodes.map(|last| last + 1).sum::<usize>();
+        nodes.checked_mul(NODE_WORDS)
+    }
+
+    /// A tree of `len` words in these, which are zero.
+    ///
+    /// # Panics
+    /// If they are not as many as [`words_for`](Self::words_for) says.
+    #[must_use]
+    pub fn new(words: Box<[AtomicU64]>, len: usize) -> Self {
+        assert!(Some(words.len()) == Self::words_for(len), "{len} in {} words", words.len());
+        let levels = if len <= NODE_WORDS { 1 } else { levels_for(len) };
+        Self { words, len, levels, nodes: AtomicUsize::new(1), growing: Mutex::new(()) }
+    }
+
+    /// How many words there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The array that it is made of.
+    #[must_use]
+    pub fn array(&self) -> &[AtomicU64] {
+        &self.words
+    }
+
+    /// What its nodes take that are given out, in bytes.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        let words = self.words.len().min(self.nodes.load(Ordering::Relaxed) * NODE_WORDS);
+        (words * size_of::<AtomicU64>()) as u64
+    }
+
+    /// Word `index`; it takes no memory. Panics beyond the end.
+    #[must_use]
+    pub fn get(&self, index: usize) -> u64 {
+        self.find(index).map_or(0, |at| self.words[at].load(Ordering::Acquire))
+    }
+
+    /// Word `index`, to be changed: it takes memory from now on. May wait for who is just giving out another node. Panics beyond
+    /// the end.
+    #[must_use]
+    pub fn word(&self, index: usize) -> &AtomicU64 {
+        let at = self.find(index).unwrap_or_else(|_| self.grow(index));
+        &self.words[at]
+    }
+
+    /// The numbers in `range` of words that take memory, lowest first. All others are zero.
+    pub fn used(&self, range: Range<usize>) -> impl Iterator<Item = usize> + '_ {
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            while at < range.end {
+                match self.find(at) {
+                    Ok(_) => {
+                        at += 1;
+                        return Some(at - 1);
+                    }
+                    Err(next) => at = next,
+                }
+            }
+            None
+        })
+    }
+
+    /// Where word `index` is; if it is nowhere, the first number behind it that may be somewhere.
+    fn find(&self, index: usize) -> Result<usize, usize> {
+        assert!(index < self.len, "word {index} of {}", self.len);
+        let mut node = 0;
+        for level in (1..self.levels).rev() {
+            let shift = level * NODE_BITS;
+            let child = self.words[slot(node, index >> shift)].load(Ordering::Acquire);
+            if child == 0 {
+                return Err(((index >> shift) + 1) << shift);
+            }
+            node = child as usize;
+        }
+        Ok(slot(node, index))
+    }
+
+    #[cold]
+    fn grow(&self, index: usize) -> usize {
+        // Nothing is left half done: a node that was given out and has no parent is lost, and that is all.
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut node = 0;
+        for level in (1..self.levels).rev() {
+            let child = &self.words[slot(node, index >> (level * NODE_BITS))];
+            node = match child.load(Ordering::Acquire) {
+                0 => {
+                    let new = self.nodes.fetch_add(1, Ordering::Relaxed);
+                    child.store(new as u64, Ordering::Release);
+                    new
+                }
+                known => known as usize,
+            };
+        }
+        slot(node, index)
+    }
+}
+
+const fn slot(node: usize, index: usize) -> usize {
+    node * NODE_WORDS + index % NODE_WORDS
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::thread;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn radix(len: usize) -> Radix {
+        let words = Radix::words_for(len).expect("few");
+        Radix::new((0..words).map(|_| AtomicU64::new(0)).collect(), len)
+    }
+
+    #[test]
+    fn the_array_has_a_word_for_each_and_the_nodes_above() {
+        let cases = [(0, 0), (1, 1), (64, 64), (65, 3 * 64), (4096, 65 * 64), (4097, (65 + 2 + 1) * 64)];
+        for (len, words) in cases {
+            assert_eq!(Radix::words_for(len), Some(words), "{len}");
+        }
+        assert_eq!(Radix::words_for(1 << 18), Some((4096 + 64 + 1) * 64), "1 GiB in pages of 4 KiB");
+        assert_eq!(Radix::words_for(usize::MAX), None);
+        assert!(Radix::words_for(1 << 57).is_some_and(|words| words < (1 << 57) / 62 * 63));
+    }
+
+    #[test]
+    fn what_is_only_read_takes_nothing_and_one_word_its_nodes() {
+        let radix = radix(1 << 18);
+        assert!((0..1 << 18).all(|index| radix.get(index) == 0));
+        assert_eq!((radix.used_bytes(), radix.used(0..1 << 18).count()), (512, 0));
+        radix.word(123_456).store(7, Ordering::Release);
+        assert_eq!((radix.get(123_456), radix.used_bytes()), (7, 3 * 512));
+        let first = 123_456 / 64 * 64;
+        assert!(radix.used(0..1 << 18).eq(first..first + 64));
+        assert!(radix.used(123_450..123_460).eq(first..123_460));
+        // One page in each 2 MiB of 4 KiB takes an eighth of it, and a little.
+        (0..1 << 18).step_by(512).for_each(|index| radix.word(index).store(1, Ordering::Release));
+        assert_eq!(radix.used_bytes(), (512 + 64 + 1 + 1) * 512);
+    }
+
+    #[test]
+    #[should_panic(expected = "word 65 of 65")]
+    fn there_is_nothing_beyond_the_end() {
+        let _ = radix(65).get(65);
+    }
+
+    #[test]
+    fn threads_that_ask_for_the_same_words_get_the_same_and_each_node_once() {
+        let radix = radix(20_000);
+        thread::scope(|scope| {
+            for (thread, step) in [1, 3, 7, 9].into_iter().enumerate() {
+                let radix = &radix;
+                scope.spawn(move || {
+                    for i in 0..20_000 {
+                        let index = (i * step + thread * 777) % 20_000;
+                        radix.word(index).fetch_add(1, Ordering::AcqRel);
+                    }
+                });
+            }
+        });
+        assert!((0..20_000).all(|index| radix.get(index) == 4), "each thread passed each word once");
+        assert_eq!(radix.used_bytes(), 8 * radix.words.len() as u64);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_as_a_map_of_words(
+            len in prop::sample::select(vec![1usize, 63, 64, 65, 4096, 4097, 300_000]),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 1u64..100), 1..60),
+            from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>()
+        ) {
+            let (radix, mut map) = (radix(len), BTreeMap::new());
+            for (index, value) in changes {
+                let index = index.index(len);
+                radix.word(index).store(value, Ordering::Release);
+                map.insert(index, value);
+                prop_assert_eq!(radix.get(index), value);
+            }
+            for (index, value) in &map {
+                prop_assert_eq!(radix.get(*index), *value);
+            }
+            let range = from.index(len)..to.index(len);
+            let leaves: BTreeSet<_> = map.keys().map(|index| index / NODE_WORDS).collect();
+            let has_leaf = |index: &usize| len <= NODE_WORDS || leaves.contains(&(index / NODE_WORDS));
+            prop_assert!(radix.used(range.clone()).eq(range.filter(has_leaf)));
+            prop_assert!(radix.used_bytes() <= 8 * radix.words.len() as u64);
+        }
+    }
+}

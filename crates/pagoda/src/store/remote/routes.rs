@@ -1,0 +1,231 @@
+//! Where the hashes of an owner are: at the one server, or each at a node of a cluster.
+//!
+//! Nothing is asked for ahead. Each shard is thought to be at the node that was named, until an answer says where it is; and when
+//! a node can't be reached its shards are asked for at another one, which knows who took over. What an answer says is a
+//! stranger's word: it is followed a few times and to few nodes, only where the named server is one of a cluster, and never
+//! to where that one can't rightly be. Only `links` uses this; no lock is taken within its own.
+
+use std::net::{IpAddr, SocketAddr};
+
+use pagoda_linux::lock::Lock;
+use redis::Value;
+
+use super::SHARDS;
+use super::link::RemoteError;
+
+/// Nodes that are known at once: one for each shard, and the one that was named.
+pub(super) const NODES_MOST: usize = SHARDS as usize + 1;
+
+/// The slots of a cluster.
+const SLOTS: u16 = 16384;
+
+/// What an answer that is an error asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The shard is there from now on.
+    Moved(SocketAddr),
+    /// The shard moves there, and this request goes there.
+    Ask(SocketAddr),
+    /// A moment later it may be done.
+    Again,
+    /// It won't be done.
+    Not(RemoteError),
+}
+
+pub(super) struct Routes {
+    named: SocketAddr,
+    is_cluster: bool,
+    state: Lock<State>,
+}
+
+struct State {
+    /// Where each shard was last.
+    at: [SocketAddr; SHARDS as usize],
+    /// The named one first.
+    known: Vec<SocketAddr>,
+}
+
+impl Routes {
+    pub fn new(named: SocketAddr, is_cluster: bool) -> Self {
+        let mut known = Vec::with_capacity(NODES_MOST);
+        known.push(named);
+        Self { named, is_cluster, state: Lock::new(State { at: [named; SHARDS as usize], known }) }
+    }
+
+    /// Which node a shard is asked for at.
+    pub fn node_of(&self, shard: u32) -> SocketAddr {
+        self.state.lock().at[shard as usize]
+    }
+
+    /// Those that have shards, each once.
+    pub fn nodes(&self) -> Vec<SocketAddr> {
+        let mut nodes = self.state.lock().at.to_vec();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// A shard is there.
+    pub fn moved(&self, shard: u32, to: SocketAddr) {
+        let mut state = self.state.lock();
+        state.at[shard as usize] = to;
+        if state.known.contains(&to) {
+            return;
+        }
+        if state.known.len() == NODES_MOST {
+            // The other shards are at one fewer than there is room for beside the named one.
+            let at = state.at;
+            let unused = |node: &SocketAddr| *node != self.named && !at.contains(node);
+            let Some(index) = state.known.iter().position(unused) else { return };
+            state.known.remove(index);
+        }
+        state.known.push(to);
+    }
+
+    /// A node can't be reached: another one is asked where its shards are.
+    pub fn lost(&self, node: SocketAddr) {
+        let mut state = self.state.lock();
+        let next = state.known.iter().position(|known| *known == node).map_or(0, |index| index + 1);
+        let other = state.known[next % state.known.len()];
+        state.at.iter_mut().filter(|at| **at == node).for_each(|at| *at = other);
+    }
+
+    /// What an answer of `from` means, if it is an error.
+    pub fn turn(&self, answer: &Value, from: SocketAddr) -> Option<Turn> {
+        let Value::ServerError(error) = answer else { return None };
+        Some(match error.code() {
+            // What a server says at its memory limit.
+            "OOM" => Turn::Not(RemoteError::Full),
+            _ if !self.is_cluster => Turn::Not(RemoteError::Refused),
+            code @ ("MOVED" | "ASK") => match self.target(error.details().unwrap_or_default(), from) {
+                Some(to) if code == "ASK" => Turn::Ask(to),
+                Some(to) => Turn::Moved(to),
+                None => Turn::Not(RemoteError::Astray),
+            },
+            "TRYAGAIN" => Turn::Again,
+            "CLUSTERDOWN" => Turn::Not(RemoteError::Down),
+            _ => Turn::Not(RemoteError::Refused),
+        })
+    }
+
+    /// The node of `SLOT ADDRESS:PORT`, without an address the port of who says so. None: it can't be followed there.
+    fn target(&self, told: &str, from: SocketAddr) -> Option<SocketAddr> {
+        let (slot, place) = told.split_once(' ')?;
+        slot.parse().ok().filter(|slot: &u16| *slot < SLOTS)?;
+        let (host, port) = place.rsplit_once(':')?;
+        let port = port.parse().ok().filter(|port: &u16| *port != 0)?;
+        // An address of IPv6 comes without brackets.
+        let host = if host.is_empty() { from.ip() } else { host.parse().ok()? };
+        may_be_beside(self.named.ip(), host).then_some(SocketAddr::new(host, port))
+    }
+}
+
+/// Whether a node may be there if the named one is at `named`. A server elsewhere can't mean services of this machine or its link.
+fn may_be_beside(named: IpAddr, host: IpAddr) -> bool {
+    let (named, host) = (named.to_canonical(), host.to_canonical());
+    let is_near = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => (ip.is_loopback(), ip.is_link_local()),
+        IpAddr::V6(ip) => (ip.is_loopback(), ip.is_unicast_link_local()),
+    };
+    let is_none = match host {
+        IpAddr::V4(ip) => ip.is_broadcast() || ip.is_unspecified() || ip.is_multicast(),
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
+    };
+    !is_none && (is_near(host) == (false, false) || is_near(host) == is_near(named))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    /// An error as a server would send it.
+    fn told(line: &str) -> Value {
+        redis::Parser::new().parse_value(format!("-{line}\r\n").as_bytes()).expect("an answer")
+    }
+
+    #[test]
+    fn what_a_cluster_answers_is_followed_and_nothing_else_is() {
+        let (named, from) = (at("192.0.2.1:6379"), at("192.0.2.2:6380"));
+        let cluster = Routes::new(named, true);
+        let astray = Turn::Not(RemoteError::Astray);
+        for (line, turn) in [
+            ("MOVED 3999 192.0.2.9:6381", Turn::Moved(at("192.0.2.9:6381"))),
+            ("ASK 0 192.0.2.9:6381", Turn::Ask(at("192.0.2.9:6381"))),
+            ("MOVED 1 2001:db8::7:6381", Turn::Moved(at("[2001:db8::7]:6381"))),
+            ("MOVED 1 :6381", Turn::Moved(at("192.0.2.2:6381"))),
+            ("MOVED 16384 192.0.2.9:6381", astray),
+            ("MOVED 1 node.example:6381", astray),
+            ("MOVED 1 ?:6381", astray),
+            ("MOVED 1 192.0.2.9:0", astray),
+            ("MOVED 1 192.0.2.9:65536", astray),
+            ("MOVED 1 0.0.0.0:6379", astray),
+            ("MOVED 1 127.0.0.1:22", astray),
+            ("MOVED 1 ::ffff:127.0.0.1:22", astray),
+            ("MOVED 1 ::1:22", astray),
+            ("ASK 1 169.254.169.254:80", astray),
+            ("MOVED 1 255.255.255.255:80", astray),
+            ("MOVED 1 ff02::1:80", astray),
+            ("MOVED", astray),
+            ("MOVED 1", astray),
+            ("TRYAGAIN later", Turn::Again),
+            ("CLUSTERDOWN The cluster is down", Turn::Not(RemoteError::Down)),
+            ("OOM no memory", Turn::Not(RemoteError::Full)),
+            ("LOADING it", Turn::Not(RemoteError::Refused)),
+        ] {
+            assert_eq!(cluster.turn(&told(line), from), Some(turn), "{line}");
+        }
+        assert_eq!(cluster.turn(&Value::Okay, from), None);
+        // A server by itself has nobody to send us to.
+        let single = Routes::new(named, false);
+        for line in ["MOVED 3999 192.0.2.9:6381", "ASK 0 192.0.2.9:6381", "TRYAGAIN", "CLUSTERDOWN"] {
+            assert_eq!(single.turn(&told(line), named), Some(Turn::Not(RemoteError::Refused)), "{line}");
+        }
+        let near = Routes::new(at("127.0.0.1:6379"), true);
+        let moved = near.turn(&told("MOVED 1 127.0.0.1:6380"), at("127.0.0.1:6379"));
+        assert_eq!(moved, Some(Turn::Moved(at("127.0.0.1:6380"))));
+    }
+
+    #[test]
+    fn the_shards_of_a_lost_node_are_asked_for_at_the_others_in_turn() {
+        let (named, second, third) = (at("192.0.2.1:1"), at("192.0.2.1:2"), at("192.0.2.1:3"));
+        let routes = Routes::new(named, true);
+        routes.lost(named);
+        assert_eq!(routes.node_of(0), named, "there is no other");
+        routes.moved(4, second);
+        routes.moved(5, third);
+        routes.lost(second);
+        assert_eq!((routes.node_of(3), routes.node_of(4), routes.node_of(5)), (named, third, third));
+        routes.lost(third);
+        assert_eq!(routes.nodes(), [named]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_told_few_nodes_are_known(
+            steps in proptest::collection::vec((0..SHARDS, 1u16..200, any::<bool>()), 0..300),
+        ) {
+            let named = at("192.0.2.1:9999");
+            let routes = Routes::new(named, true);
+            for (shard, port, is_lost) in steps {
+                let node = SocketAddr::new(named.ip(), port);
+                if is_lost { routes.lost(node) } else { routes.moved(shard, node) }
+                let state = routes.state.lock();
+                prop_assert!(state.known.len() <= NODES_MOST && state.known[0] == named);
+                prop_assert!(state.at.iter().all(|at| state.known.contains(at)));
+            }
+        }
+
+        #[test]
+        fn no_error_makes_reading_it_panic(code in "MOVED|ASK", text: String) {
+            let routes = Routes::new(at("192.0.2.1:9999"), true);
+            let line = format!("{code} {}", text.replace(['\r', '\n'], " "));
+            prop_assert!(routes.turn(&told(&line), at("192.0.2.1:9999")).is_some());
+        }
+    }
+}
