@@ -1,11 +1,12 @@
 //! Paging out what somebody says will not be needed for a while, as madvise(2) does with `MADV_PAGEOUT`.
 //!
-//! It goes the way that reclaim takes: staged, then stored. What can't go stays, and nothing is waited for but the store.
+//! It goes the way that reclaim takes: staged, then stored. What can't go stays, and nothing is waited for but the store, and for a
+//! while who is just at it: a thread goes on before who served its fault has let go.
 
 use pagoda_core::entry::Backing;
-use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::yield_now;
+use pagoda_linux::thread::{now_ns, yield_now};
 
 use std::sync::Arc;
 
@@ -13,6 +14,9 @@ use crate::engine::Engine;
 use crate::reclaim::Step;
 use crate::store::{PutError, Scratch};
 use crate::table::{Filler, Span};
+
+/// How long one call waits for others that are at something of it. Who fetches from a slow store may take longer; that stays.
+const BUSY_NS: u64 = 1_000_000_000;
 
 impl Engine {
     /// What `range` touches of a span, in what leaves together there: entries, or huge frames.
@@ -24,6 +28,7 @@ impl Engine {
 
     /// Stores the base pages that `range` touches, as far as they can go; and what was staged before them.
     pub(crate) fn page_out(&self, range: PageRange, scratch: &mut Scratch) -> Result<(), PutError> {
+        let busy_until_ns = now_ns() + BUSY_NS;
         let mut at = range.start();
         while at < range.end() {
             let table = self.gate_shared();
@@ -46,6 +51,18 @@ impl Engine {
                     at = page.map_or(span_end, |page| page.addresses(0, 1).start());
                     continue;
                 }
+            }
+            let together = self.pages_around(span, PageRange::at(at, OS_PAGE)).intersection(span.range());
+            let mut words = together
+                .into_iter()
+                .flat_map(|together| span.used(together, table.entry_bytes()))
+                .map(|index| span.entries().word(index));
+            let is_busy = words.any(|word| word.is_busy());
+            drop(words);
+            if is_busy && now_ns() < busy_until_ns {
+                drop(table);
+                yield_now();
+                continue;
             }
             let entries = Arc::clone(span.entries());
             if self.leaves_huge(&table, span, at) && table.order.deferred() == 0 {

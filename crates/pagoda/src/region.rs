@@ -271,7 +271,7 @@ impl Region {
 
     /// Stores the base pages that `offset..offset + len` touches and gives their frames to others, as madvise(2) does with
     /// `MADV_PAGEOUT`: for what will not be needed for a while. Where they are less than the manager's, what is there of 64 KiB goes
-    /// together. What is locked or shared stays. Blocks for as long as
+    /// together. What is locked or shared stays, and what others are at for longer than a second. Blocks for as long as
     /// compressing takes, and for the disk when the store's memory is at its limit.
     ///
     /// # Errors

@@ -41,6 +41,28 @@ fn expect_huge_faults(manager: &Manager, faults: usize) {
     panic!("{faults} huge faults, and {:?}", manager.stats());
 }
 
+/// Who served a fault lets go of what he brought after its thread went on: that is waited for.
+#[test]
+fn what_was_just_touched_can_be_paged_out() {
+    if skip_without_moves("huge frames") {
+        return;
+    }
+    for base in BasePage::ALL {
+        let builder = Manager::builder().budget(Bytes::mib(32)).base_page(base).user_mode_only(true);
+        let manager = builder.build().expect("a manager");
+        let mut region = manager.region(Bytes::new(2 * HUGE_FRAME as u64)).create().expect("a region");
+        for turn in 1..=200u8 {
+            let at = usize::from(turn) * 8191;
+            region.write_at(at, &[turn]);
+            region.page_out(0, 2 * HUGE_FRAME).expect("room");
+            assert_eq!(manager.stats().resident_bytes, 0, "{base}, turn {turn}");
+            let mut found = [0];
+            region.read_at(at, &mut found);
+            assert_eq!(found, [turn]);
+        }
+    }
+}
+
 #[test]
 fn one_fault_brings_a_huge_page_and_what_is_out_comes_back() {
     let Some(builder) = builder(Bytes::mib(96)) else { return };

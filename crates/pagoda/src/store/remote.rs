@@ -185,7 +185,8 @@ impl RemoteTier {
         let routes = Routes::new(socket, is_cluster);
         let mut writer = links();
         // Where the hashes will be, and that they can be asked for.
-        let length = |shard| Part::small(shard, redis::cmd("HLEN").arg(names.key_of_shard(shard)));
+        let length =
+            |shard| Part::counting(shard, redis::cmd("HLEN").arg(names.key_of_shard(shard)), i64::MAX);
         let lengths: Vec<_> = (0..SHARDS).map(length).collect();
         all_done(&writer.ask(&routes, &lengths, deadline_ns()))?;
         for node in routes.nodes().into_iter().filter(|node| *node != socket) {
@@ -290,7 +291,13 @@ impl RemoteTier {
         writer.request.clear();
         pack_into(&mut writer.request, &[redis::cmd("MULTI"), store, expire, redis::cmd("EXEC")]);
         let request = Cow::Borrowed(&*writer.request);
-        let part = Part { shard: shard_of(number), request, answers: 4, bytes_max: 4 * SMALL_ANSWER };
+        let part = Part {
+            shard: shard_of(number),
+            request,
+            answers: 4,
+            bytes_max: 4 * SMALL_ANSWER,
+            counts_to: None,
+        };
         let answers = writer.links.ask_one(&self.routes, part, deadline_ns());
         let stored = batch.items.len() as i64;
         match answers.as_ref().map(|answers| answers.last()) {
@@ -321,10 +328,12 @@ impl RemoteTier {
             delete.arg(self.names.key_of_shard(shard));
             let mut here = fields.iter().filter(|(_, batch)| shard_of(*batch) == shard).peekable();
             here.peek()?;
+            let mut count = 0;
             for (id, batch) in here {
                 delete.arg(&Names::field(*id, *batch));
+                count += 1;
             }
-            Some(Part::small(shard, &delete))
+            Some(Part::counting(shard, &delete, count))
         };
         (0..SHARDS).filter_map(of_shard).collect()
     }
@@ -343,6 +352,7 @@ impl RemoteTier {
             request: Cow::Borrowed(&request),
             answers: 1,
             bytes_max: PIECE_MAX + SMALL_ANSWER,
+            counts_to: None,
         };
         let end = now_ns() + FETCH_NS;
         let mut is_doubted = false;
@@ -385,6 +395,7 @@ impl RemoteTier {
             request: Cow::Owned(self.fetch_request(of.id, of.batch)),
             answers: 1,
             bytes_max: of.len + SMALL_ANSWER,
+            counts_to: None,
         };
         let parts: Vec<_> = wanted.iter().map(part).collect();
         let end = deadline_ns();
@@ -470,7 +481,8 @@ impl RemoteTier {
     }
     /// Fields that this owner has at the server, or at each node of a cluster.
     pub fn fields(&self) -> i64 {
-        let length = |shard| Part::small(shard, redis::cmd("HLEN").arg(self.names.key_of_shard(shard)));
+        let length =
+            |shard| Part::counting(shard, redis::cmd("HLEN").arg(self.names.key_of_shard(shard)), i64::MAX);
         let parts: Vec<_> = (0..SHARDS).map(length).collect();
         let outcomes = self.writer.lock().links.ask(&self.routes, &parts, deadline_ns());
         let count = |outcome: Outcome| match outcome.expect("it works").first() {

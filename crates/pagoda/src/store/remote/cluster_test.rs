@@ -13,6 +13,7 @@ use super::tests::{
     EXPIRY, SECOND, SHORT, address_of, assert_all, be_second_owner, config, delete_all_gone, fill, in_the_end,
 };
 use super::*;
+use crate::store::faults::{Fault, Faults, Plan};
 use crate::store::tests::disk;
 use crate::store::{Handle, OpenError, PutError, Scratch, Store, TieredStore};
 
@@ -181,6 +182,29 @@ fn a_node_that_is_killed_and_started_anew_in_the_middle_loses_nothing() {
     });
 }
 
+/// That it is to be asked for elsewhere came as another number than a deletion can answer: nothing was deleted.
+#[test]
+fn an_answer_that_can_not_be_right_is_not_believed() {
+    let directory = disk();
+    let Some(cluster) = RedisCluster::start(directory.path(), NODES, &[]) else { return };
+    let store = open(&cluster, 0);
+    let mut scratch = Scratch::new(BasePage::K64);
+    let held = fill_every_shard(&store, &mut scratch);
+    let shard = 3;
+    // The connections to all nodes are open, and where one hash is is known wrong.
+    remote(&store).renew_now();
+    let at = nodes_of(&cluster, &store)[shard];
+    remote(&store).routes.moved(shard as u32, cluster.nodes()[(at + 1) % NODES].address());
+    let faults = Faults(Some(Plan::once(Fault::Corrupt)));
+    remote(&store).keeper.lock().inject(&faults);
+    let of_shard = &held[2 * shard..][..2];
+    of_shard.iter().for_each(|(handle, _)| store.free(*handle));
+    assert!(!store.delete_gone(), "the node said that it is elsewhere");
+    assert_eq!(remote(&store).fields(), held.len() as i64);
+    in_the_end(|| if store.delete_gone() { Ok(()) } else { Err("not deleted") });
+    assert_eq!(remote(&store).fields(), held.len() as i64 - 2);
+}
+
 /// The node is gone for good, and another one has its slot: that is found out from those that are left, the named one or not.
 #[test]
 fn a_hash_whose_node_was_replaced_is_found_where_it_is() {
@@ -195,7 +219,7 @@ fn a_hash_whose_node_was_replaced_is_found_where_it_is() {
     let ask = || {
         let length = redis::cmd("HLEN").arg(remote(&store).names.key_of_shard(shard)).clone();
         let mut writer = remote(&store).writer.lock();
-        writer.links.ask_one(&remote(&store).routes, Part::small(shard, &length), deadline_ns())
+        writer.links.ask_one(&remote(&store).routes, Part::counting(shard, &length, i64::MAX), deadline_ns())
     };
     assert!(matches!(ask(), Err(RemoteError::CutOff(_))));
     cluster.replace(slot, lost, 2);

@@ -83,7 +83,7 @@ impl RemoteTier {
         }
         let renew =
             |shard| redis::cmd("PEXPIRE").arg(self.names.key_of_shard(shard)).arg(self.expiry_ms).clone();
-        let parts: Vec<_> = due.iter().map(|shard| Part::small(*shard, &renew(*shard))).collect();
+        let parts: Vec<_> = due.iter().map(|shard| Part::counting(*shard, &renew(*shard), 1)).collect();
         // As long as it takes, and as is left before what was renewed now has to be again.
         let end_ns = now.saturating_add(period_ns.max(REQUEST_NS));
         let outcomes = keeper.links.ask(&self.routes, &parts, end_ns);
@@ -122,7 +122,8 @@ impl RemoteTier {
 
     /// Deletes everything, if the servers can be reached: an owner that ends in order leaves nothing to expire.
     fn delete_all(&self) {
-        let delete = |shard| Part::small(shard, redis::cmd("UNLINK").arg(self.names.key_of_shard(shard)));
+        let delete =
+            |shard| Part::counting(shard, redis::cmd("UNLINK").arg(self.names.key_of_shard(shard)), 1);
         let parts: Vec<_> = (0..SHARDS).map(delete).collect();
         self.keeper.lock().links.ask(&self.routes, &parts, now_ns() + DELETION_NS);
     }

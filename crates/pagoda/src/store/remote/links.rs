@@ -24,12 +24,21 @@ pub(super) struct Part<'a> {
     pub request: Cow<'a, [u8]>,
     pub answers: usize,
     pub bytes_max: usize,
+    /// Its answer is a number from 0 to this; nothing else says that it was done.
+    pub counts_to: Option<i64>,
 }
 
 impl Part<'_> {
-    /// A command whose answer is small.
-    pub fn small(shard: u32, command: &Cmd) -> Self {
-        Self { shard, request: Cow::Owned(command.get_packed_command()), answers: 1, bytes_max: SMALL_ANSWER }
+    /// A command whose answer is a number from 0 to `most`.
+    pub fn counting(shard: u32, command: &Cmd, most: i64) -> Self {
+        let request = Cow::Owned(command.get_packed_command());
+        Self { shard, request, answers: 1, bytes_max: SMALL_ANSWER, counts_to: Some(most) }
+    }
+
+    /// Whether these can be what the server answers when it has done it.
+    fn is_answered_by(&self, answers: &[Value]) -> bool {
+        let is_count = |most| matches!(answers, [Value::Int(count)] if (0..=most).contains(count));
+        self.counts_to.is_none_or(is_count)
     }
 }
 
@@ -138,8 +147,9 @@ impl Links {
                     let answers: Vec<Value> = answers.by_ref().take(step.answers(part)).collect();
                     match answers.iter().find_map(|answer| routes.turn(answer, node)) {
                         None => {
-                            let own = answers.into_iter().skip(step.asking.into());
-                            outcomes[step.part] = Ok(own.collect());
+                            let own: Vec<Value> = answers.into_iter().skip(step.asking.into()).collect();
+                            let is_answered = part.is_answered_by(&own);
+                            outcomes[step.part] = is_answered.then_some(own).ok_or(RemoteError::Refused);
                         }
                         Some(Turn::Not(error)) => outcomes[step.part] = Err(error),
                         Some(Turn::Moved(to)) => {
