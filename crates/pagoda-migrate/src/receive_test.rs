@@ -166,12 +166,12 @@ fn strangers_that_say_nothing_hold_nobody_up() {
         let first = connect(&to, hello(Codec::None, 2, 0)).expect("admitted");
         let between = silent();
         let second = connect(&to, hello(Codec::None, 2, 1)).expect("admitted");
-        // Whoever was there longest had to leave for the others: that is all it hears after the greeting.
+        // Whoever was there longest had to leave for the others: that is all it hears after the greeting, or before.
         let mut heard = Vec::new();
         let mut longest = &before[0];
         longest.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
         longest.read_to_end(&mut heard).expect("the end");
-        assert_eq!(heard.len(), GREETING_BYTES);
+        assert!([0, GREETING_BYTES].contains(&heard.len()), "{heard:?}");
         drop((first, second, between));
     });
     assert!(matches!(received, Err(Error::Lost { .. })), "{received:?}");

@@ -73,9 +73,13 @@ fn huge_frames_come_from_zones_in_proportion_and_leave_each_its_high_watermark()
         assert_eq!(huge_bytes(&region), FRAMES * HUGE_FRAME);
         let found = zones(&manager);
         // Of 4 and of 12 frames are their turns, but for the first.
-        let given = given(&found);
-        assert!(given[0].abs_diff(16) <= 4 && given[0] + given[1] == 64, "{policy}: {found:?}");
-        assert!(found.iter().all(|zone| zone.held == zone.allocated && zone.free >= zone.high), "{found:?}");
+        let held: Vec<u64> = found.iter().map(|zone| zone.held.get() / HUGE_FRAME as u64).collect();
+        assert!(held[0].abs_diff(16) <= 4 && held[0] + held[1] == 64, "{policy}: {found:?}");
+        // What the kernel would not move yet gave its frame back, and took another one.
+        let again = |zone: &ZoneStats| zone.allocated.saturating_sub(zone.held) <= Bytes::mib(4);
+        let is_right =
+            |zone: &ZoneStats| zone.held <= zone.allocated && again(zone) && zone.free >= zone.high;
+        assert!(found.iter().all(is_right), "{found:?}");
         let stats = manager.stats();
         assert_eq!((stats.evictions, stats.zones_short), (0, 0), "{stats:?}");
         expect(&region, 1, (0..FRAMES).map(|frame| frame * PAGES));

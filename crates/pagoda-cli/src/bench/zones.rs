@@ -89,6 +89,12 @@ pub struct ZonesArgs {
     /// quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     pairs: Option<u16>,
+    /// The rows of one pattern of the streams alone; more than once for some [default: all]
+    #[arg(long, value_name = "PATTERN")]
+    only: Vec<tiobench::Pattern>,
+    /// The rows of so many threads alone; more than once for some [default: 1, 2, 4, 8, 16; quick: 1, 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: Vec<u8>,
 }
 
 /// All that was found out.
@@ -141,7 +147,15 @@ struct Costs {
 /// Runs `pagoda bench zones`.
 pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
     let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
-    let plan = tiobench::Plan::new(args.quick, pairs, command::this_program()?);
+    let mut plan = tiobench::Plan::new(args.quick, pairs, command::this_program()?);
+    if !args.only.is_empty() {
+        plan.patterns.retain(|pattern| args.only.contains(pattern));
+    }
+    if !args.threads.is_empty() {
+        plan.threads = args.threads.iter().map(|threads| usize::from(*threads)).collect();
+        plan.threads.sort_unstable();
+        plan.threads.dedup();
+    }
     let progress = command::progress(3 + pairs as u64 + plan.runs() as u64, "run")?;
     let allocations = if args.quick { 1 << 20 } else { 1 << 24 };
     let cancel = Cancel::on_signals()?;

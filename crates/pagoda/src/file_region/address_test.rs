@@ -14,6 +14,7 @@ use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::{until, until_ended};
 
 use super::super::FileError;
+use super::super::ahead::{Part, Reader};
 use super::super::tests::mapped;
 use crate::Manager;
 
@@ -79,15 +80,9 @@ fn who_touches_what_can_not_be_read_gets_a_bus_error() {
     (0..64).for_each(|page| assert_eq!(at(page), (page % 251) as u8));
     let failing = &region.inner().file.failing;
     failing.reads.store(true, Ordering::Release);
-    let window = |range| {
-        region.inner().engine().read_window(
-            &region.inner().file,
-            region.inner().range,
-            range,
-            &mut crate::store::Scratch::new(BasePage::K64),
-        );
-    };
-    window((400..408, super::super::ahead::Reader::InRegion));
+    let part = Part { entries: 400..408, marker: 400, reader: Reader::InRegion };
+    let inner = region.inner();
+    inner.engine().read_part(&inner.file, inner.range, &part, &mut crate::store::Scratch::new(BasePage::K64));
     failing.reads.store(false, Ordering::Release);
     (400 * 16..408 * 16).for_each(|page| assert_eq!(at(page), (page % 251) as u8));
     failing.reads.store(true, Ordering::Release);

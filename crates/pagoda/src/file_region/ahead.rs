@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use pagoda_core::entry::{Backing, Word};
 use pagoda_core::read_ahead::{ReadAhead, STREAMS};
+use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::space::Slot;
 
@@ -26,17 +27,17 @@ use crate::reclaim::Step;
 use crate::store::Scratch;
 use crate::table::{Entries, give, try_take};
 
-/// Threads of a region that read ahead: the next window is ordered when the first page of the last one was asked for, so that there
-/// are two for each reader, and a disk that is asked for one thing at a time idles while an answer is on its way.
-pub(super) const READERS: usize = 2;
+/// Threads of a region that read ahead, each a part of a window at a time: a disk that is asked for one thing at a time idles while an
+/// answer is on its way. As many as the largest window has parts; more, or longer windows, gained nothing.
+pub(super) const READERS: usize = 4;
 
-/// Read at once: what a disk does at nearly its full speed, and a reader who comes too early waits for.
+/// Read at once, a part of a window: what a reader who comes too early waits for.
 const READ_BYTES: usize = 512 << 10;
 
 /// Moved in with the gate held, at most: who maps or unmaps waits for the end of that.
 const GATE_BYTES: usize = 256 << 10;
 
-/// Steps of reclaim for one frame before the window is given up.
+/// Steps of reclaim for one frame before the part is given up.
 const STEPS: u32 = 16;
 
 /// Windows that wait: one of each reader who goes on. One more is forgotten, and its reader faults.
@@ -50,8 +51,20 @@ pub(super) struct Orders {
 
 struct State {
     policy: ReadAhead,
-    windows: VecDeque<(Range<u64>, Reader)>,
+    /// The first one is what nobody has begun with yet.
+    windows: VecDeque<Part>,
+    /// What is read at once, in entries.
+    most: u64,
     quit: bool,
+}
+
+/// A part of a window, or all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub entries: Range<u64>,
+    /// The window's first entry, by which it is seen how far its reader is.
+    pub marker: u64,
+    pub reader: Reader,
 }
 
 /// Where somebody wants what he goes through.
@@ -65,16 +78,18 @@ pub(super) enum Reader {
 
 /// What the thread does next.
 pub(super) enum Next {
-    Read(Range<u64>, Reader),
+    Read(Part),
     /// Nothing was ordered for so long as was waited.
     Idle,
     Quit,
 }
 
 impl Orders {
-    pub(super) fn new(policy: ReadAhead) -> Self {
+    pub(super) fn new(entry_bytes: usize, entries: u64) -> Self {
+        let policy = ReadAhead::new(Bytes::new(entry_bytes as u64), entries);
+        let most = (READ_BYTES / entry_bytes).max(1) as u64;
         let windows = VecDeque::with_capacity(ORDERS_MOST);
-        Self { state: Mutex::new(State { policy, windows, quit: false }), bell: Condvar::new() }
+        Self { state: Mutex::new(State { policy, windows, most, quit: false }), bell: Condvar::new() }
     }
 
     /// Takes note that somebody asked for entry `index`, and had not got it before.
@@ -82,8 +97,9 @@ impl Orders {
         let mut state = locked(&self.state);
         let window = state.policy.fault(index);
         if !window.is_empty() && state.windows.len() < ORDERS_MOST {
-            state.windows.push_back((window, reader));
-            self.bell.notify_one();
+            let parts = (window.end - window.start).div_ceil(state.most);
+            state.windows.push_back(Part { marker: window.start, entries: window, reader });
+            (0..parts).for_each(|_| self.bell.notify_one());
         }
     }
 
@@ -101,7 +117,22 @@ impl Orders {
         if state.quit {
             return Next::Quit;
         }
-        state.windows.pop_front().map_or(Next::Idle, |(window, reader)| Next::Read(window, reader))
+        state.take_part().map_or(Next::Idle, Next::Read)
+    }
+}
+
+impl State {
+    /// The next part of the window that was ordered first.
+    fn take_part(&mut self) -> Option<Part> {
+        let window = self.windows.front_mut()?;
+        let start = window.entries.start;
+        let end = window.entries.end.min(start + self.most);
+        let part = Part { entries: start..end, ..window.clone() };
+        window.entries.start = end;
+        if window.entries.is_empty() {
+            self.windows.pop_front();
+        }
+        Some(part)
     }
 }
 
@@ -125,21 +156,14 @@ impl Engine {
         file.orders.note(index as u64, reader);
     }
 
-    /// Reads the entries `window` of a file, which is mapped at `range`, as far as they hold nothing.
-    pub(super) fn read_window(
-        &self,
-        file: &PageFile,
-        range: PageRange,
-        (window, reader): (Range<u64>, Reader),
-        scratch: &mut Scratch,
-    ) {
+    /// Reads a part of a window of a file, which is mapped at `range`, as far as its entries hold nothing.
+    pub(super) fn read_part(&self, file: &PageFile, range: PageRange, part: &Part, scratch: &mut Scratch) {
         let entries = {
             let table = self.gate_shared();
             let Some(span) = table.find(range.start()) else { return };
             Entries::clone(span.entries())
         };
-        let marker = window.start as usize;
-        let (mut index, end) = (marker, (window.end as usize).min(entries.len()));
+        let (mut index, end) = (part.entries.start as usize, (part.entries.end as usize).min(entries.len()));
         while index < end {
             let is_out = |index: &usize| is_only_in_file(&entries, *index);
             let count = (index..end).take_while(is_out).take(READ_BYTES / self.entry_bytes()).count();
@@ -148,7 +172,8 @@ impl Engine {
                 continue;
             }
             if count == READ_BYTES / self.entry_bytes() {
-                self.take_contiguous_for(count);
+                // The others may be about to take as many.
+                self.take_contiguous_for(READERS * count);
             }
             // Before any entry is taken: reclaim needs the gate.
             let frames: Vec<Slot> = (0..count).map_while(|_| self.frame_for_window(scratch)).collect();
@@ -159,8 +184,8 @@ impl Engine {
             if done == 0 {
                 return;
             }
-            if reader == Reader::InRegion {
-                self.move_run_in(file, range, index..index + done, marker);
+            if part.reader == Reader::InRegion {
+                self.move_run_in(file, range, index..index + done, part.marker as usize);
             }
             file.ahead_bytes.fetch_add((done * self.entry_bytes()) as u64, Ordering::Relaxed);
             index += done;
@@ -257,4 +282,32 @@ pub(super) fn is_only_in_file(entries: &Entries, index: usize) -> bool {
 
 fn holds_nothing(word: Word) -> bool {
     word.resident().is_empty() && word.backing() == Backing::None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_read_in_parts_and_the_next_one_behind_it() {
+        let orders = Orders::new(64 << 10, 1000);
+        // The first windows of somebody who reads upwards: as far as each one's first page tells, and ordered at once.
+        let mut asked = 0;
+        let mut windows = Vec::new();
+        for _ in 0..7 {
+            let window = locked(&orders.state).policy.clone().fault(asked);
+            orders.note(asked, Reader::Calls);
+            asked = window.start;
+            windows.push(window);
+        }
+        assert_eq!(windows.iter().map(|window| window.end - window.start).max(), Some(32));
+        let mut read = Vec::new();
+        while let Next::Read(part) = orders.next(Duration::ZERO) {
+            assert!(part.entries.end - part.entries.start <= 8, "{part:?}");
+            let window = windows.iter().find(|window| window.contains(&part.entries.start)).expect("ordered");
+            assert!(part.marker == window.start && part.entries.end <= window.end, "{part:?}");
+            read.extend(part.entries);
+        }
+        assert_eq!(read, (1..asked + 32).collect::<Vec<_>>(), "each once, in the order of the windows");
+    }
 }

@@ -11,7 +11,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
 use super::super::FileRegion;
-use super::super::ahead::is_only_in_file;
+use super::super::ahead::{READERS, is_only_in_file};
 use super::super::tests::mapped;
 use crate::Manager;
 use crate::zones::Place;
@@ -133,7 +133,8 @@ fn what_is_read_ahead_comes_into_frames_whose_os_pages_lie_side_by_side() {
         let region = manager.map_file(file.path()).map().expect("a disk");
         read_behind(&manager, &region, 0..blocks(&region));
         let taken = manager.stats().contiguous_ready_bytes;
-        let most = LEN as u64 + 2 * zones.len() as u64 * (2 << 20);
+        // Each thread that reads ahead may have got a huge page in each zone that nothing came to.
+        let most = LEN as u64 + (READERS * zones.len()) as u64 * (2 << 20);
         assert!(taken >= LEN as u64 / 2 && taken <= most, "{taken} of {most}");
         // Most are where they were read to, and some have come into the region.
         let engine = manager.engine();

@@ -241,8 +241,8 @@ impl Inner {
         loop {
             let is_idle = match self.file.orders.next(sleep) {
                 Next::Quit => return,
-                Next::Read(window, reader) => {
-                    self.engine().read_window(&self.file, self.range, (window, reader), &mut scratch);
+                Next::Read(part) => {
+                    self.engine().read_part(&self.file, self.range, &part, &mut scratch);
                     false
                 }
                 Next::Idle => true,

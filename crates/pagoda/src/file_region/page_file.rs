@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pagoda_core::entry::Granules;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::OS_PAGE;
-use pagoda_core::read_ahead::ReadAhead;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mapped_file::{FileState, MappedFile};
 use pagoda_linux::uffd::Errno as KernelErrno;
@@ -115,7 +114,7 @@ impl PageFile {
             why_lost: AtomicI32::new(0),
             untold: AtomicI32::new(0),
             failed_flushes: AtomicU64::new(0),
-            orders: Orders::new(ReadAhead::new(Bytes::new(entry_bytes as u64), entries)),
+            orders: Orders::new(entry_bytes, entries),
             reads: Reads::new(entries),
             dirty: Dirty::new(Bytes::new(entries).as_usize()),
             read_bytes: AtomicU64::new(0),
