@@ -1,8 +1,7 @@
 //! A real cluster of three servers: each named, slots that move, nodes that are killed or hang, and one that lies.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 
 use pagoda_core::page::BasePage;
@@ -10,7 +9,8 @@ use pagoda_linux::testing::redis_cluster::RedisCluster;
 use pagoda_linux::testing::wait::EndsWith;
 
 use super::tests::{
-    EXPIRY, SECOND, SHORT, address_of, assert_all, be_second_owner, config, delete_all_gone, fill, in_the_end,
+    EXPIRY, SECOND, SHORT, address_of, assert_all, be_second_owner, config, delete_all_gone, fill,
+    in_the_end, start_second_owner,
 };
 use super::*;
 use crate::store::faults::{Fault, Faults, Plan};
@@ -285,15 +285,8 @@ fn an_owner_that_dies_leaves_nothing_at_any_node() {
     std::thread::scope(|scope| {
         scope.spawn(|| store.keep(&quit));
         let _quits = EndsWith(&quit);
-        let mut second = Command::new(std::env::current_exe().expect("a path"))
-            .args(["--exact", "--nocapture"])
-            .arg("store::remote::cluster_test::an_owner_that_dies_leaves_nothing_at_any_node")
-            .env(SECOND, address_of(&cluster.nodes()[1]).to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let lines = BufReader::new(second.stdout.take().expect("piped")).lines();
-        assert!(lines.map_while(Result::ok).any(|line| line.ends_with("stored")));
+        let test = "cluster_test::an_owner_that_dies_leaves_nothing_at_any_node";
+        let mut second = start_second_owner(test, &address_of(&cluster.nodes()[1]));
         let both = all();
         assert!(both > held.len() as u64);
         // Longer than either would last if nobody renewed.

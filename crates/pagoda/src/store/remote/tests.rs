@@ -1,7 +1,7 @@
 //! A real server: killed, started anew, hung, full, and lied to by its content.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -402,6 +402,22 @@ fn owners(server: &RedisServer) -> usize {
 pub(super) const SECOND: &str = "PAGODA_TEST_SECOND_OWNER";
 
 /// A second owner on another host: a process of its own, which is killed.
+/// Starts a process that is a second owner, by a test of the remote store's that calls [`be_second_owner`]. Returns when it has stored its
+/// pages.
+pub(super) fn start_second_owner(test: &str, address: &RemoteAddress) -> Child {
+    let mut second = Command::new(std::env::current_exe().expect("a path"))
+        .args(["--exact", "--nocapture"])
+        .arg(format!("store::remote::{test}"))
+        .env(SECOND, address.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let lines = BufReader::new(second.stdout.take().expect("piped")).lines();
+    let told = lines.map_while(Result::ok).any(|line| line.ends_with("stored"));
+    assert!(told, "the second owner stored its pages");
+    second
+}
+
 #[test]
 fn an_owner_that_dies_leaves_nothing_and_one_that_lives_keeps_everything() {
     if let Some(address) = std::env::var_os(SECOND) {
@@ -418,18 +434,8 @@ fn an_owner_that_dies_leaves_nothing_and_one_that_lives_keeps_everything() {
     std::thread::scope(|scope| {
         scope.spawn(|| store.keep(&quit));
         let _quits = EndsWith(&quit);
-        let mut second = Command::new(std::env::current_exe().expect("a path"))
-            .args(["--exact", "--nocapture"])
-            .arg(
-                "store::remote::tests::an_owner_that_dies_leaves_nothing_and_one_that_lives_keeps_everything",
-            )
-            .env(SECOND, address_of(&server).to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let lines = BufReader::new(second.stdout.take().expect("piped")).lines();
-        let told = lines.map_while(Result::ok).any(|line| line.ends_with("stored"));
-        assert!(told, "the second owner stored its pages");
+        let test = "an_owner_that_dies_leaves_nothing_and_one_that_lives_keeps_everything";
+        let mut second = start_second_owner(&format!("tests::{test}"), &address_of(&server));
         assert_eq!((owners(&server), fields(&server)), (2, 60));
         // Longer than either would last if nobody renewed.
         std::thread::sleep(2 * SHORT);
