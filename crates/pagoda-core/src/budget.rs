@@ -57,6 +57,18 @@ pub fn follows(free: Bytes, marks: &Watermarks, follows: bool) -> bool {
     free >= if follows { least } else { least.saturating_add(least) }
 }
 
+/// What is free beyond that when the kernel may give no more huge pages: two processors that do nothing else take up to 20 GiB/s in
+/// those, which is this much between two looks.
+const HUGE_LEAST: Bytes = Bytes::mib(128);
+
+/// Whether the kernel may go on giving huge pages to a process whose memory is only followed, while `free` bytes are. Parts of
+/// them leave by a split, so that none should come any more when the first part has to; and they come too fast for who looks at the count
+/// of small ones.
+#[must_use]
+pub fn keeps_huge(free: Bytes, marks: &Watermarks) -> bool {
+    free >= marks.high.saturating_add(FOLLOW_LEAST).saturating_add(HUGE_LEAST)
+}
+
 /// Whether who serves a fault of a thread that jumps about reclaims first, to make up for what it will take, while `free` bytes
 /// are: as long as reclaim in the background would not be done.
 #[must_use]
@@ -132,6 +144,15 @@ mod tests {
         assert!(follows(twice, &marks, false) && !follows(least, &marks, false));
         // Reclaim never begins while anything is followed.
         assert!(!follows(marks.high, &marks, true));
+    }
+
+    #[test]
+    fn huge_pages_end_long_before_memory_is_adopted() {
+        let marks = Watermarks::of_share(Bytes::gib(1), BasePage::K64, 2);
+        let least = marks.high.saturating_add(Bytes::mib(144));
+        let less = least.saturating_sub(Bytes::new(1));
+        assert!(keeps_huge(least, &marks) && !keeps_huge(less, &marks));
+        assert!(follows(less, &marks, true));
     }
 
     #[test]

@@ -58,6 +58,7 @@ pub mod tcp;
 pub mod testing;
 pub mod thread;
 pub mod touch;
+pub mod transparent_huge;
 pub mod uffd;
 pub mod unfinished_file;
 pub mod usage;

@@ -8,6 +8,7 @@ mod machine;
 mod userfault;
 
 pub use feature::{Feature, Features};
+pub(crate) use machine::version_in;
 pub use machine::{
     Hugetlb, KernelVersion, Limits, Machine, Memcg, MemcgVersion, MthpSize, Swap, Zram, ZramModule, machine,
 };

@@ -190,18 +190,6 @@ pub fn exit_process(status: u8) -> ! {
     }
 }
 
-/// `PR_SET_THP_DISABLE` of linux/prctl.h.
-const PR_SET_THP_DISABLE: usize = 41;
-
-/// Keeps transparent huge pages out of this process, and of what it forks, from now on.
-///
-/// Pages that were moved out of a huge page which the program had just filled came back as zeroes in our tests on Linux
-/// 6.18, now and then. Without huge pages there is nothing to split.
-pub fn disable_huge_pages() {
-    // SAFETY: it changes how later faults are served, and no content.
-    let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_THP_DISABLE, 1, 0, 0, 0, 0]) };
-}
-
 /// The calling thread's number.
 #[must_use]
 pub fn current_id() -> u32 {

@@ -26,7 +26,8 @@ use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
 use pagoda_linux::proportional::AnonReader;
 use pagoda_linux::space::Adoption;
 use pagoda_linux::tcb::ThreadLayout;
-use pagoda_linux::thread::{disable_huge_pages, exit_process, leave_files, now_ns, sleep_us, spawn_raw};
+use pagoda_linux::thread::{exit_process, leave_files, now_ns, sleep_us, spawn_raw};
+use pagoda_linux::transparent_huge;
 
 use crate::{end, fork, mutexes};
 
@@ -137,7 +138,9 @@ extern "C" fn construct() {
     // one.
     let _ = LAYOUT.set(ThreadLayout::of_current_thread());
     declare_library_data();
-    disable_huge_pages();
+    if !transparent_huge::are_split_right() {
+        transparent_huge::forbid();
+    }
     // Handlers that run before a fork do so last one first.
     // SAFETY: all are functions that live as long as the process: this library is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork::before_fork), Some(fork::after_fork), Some(fork::in_child)) };

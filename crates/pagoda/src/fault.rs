@@ -313,8 +313,11 @@ impl Engine {
         let several = self.zones.are_several();
         // A part of a page comes from the kernel as long as there is room; of several zones each of them is a zone's from the beginning.
         let is_whole = run.count() as usize * 4096 >= self.entry_bytes();
-        let frame =
-            if several || !room || write && is_whole { self.zeroed_frame(run, granule, taker) } else { None };
+        let frame = if several || !room || write && is_whole {
+            self.zeroed_frame(word, run, granule, taker)
+        } else {
+            None
+        };
         let mut zone = 0;
         let progress = match frame {
             Some((slot, there)) => {

@@ -148,18 +148,18 @@ fn granules(size: BasePage) -> u32 {
 }
 
 impl Engine {
-    /// The base page of a new region, as it was chosen, or else as its manager has it. Where entries are of 64 KiB it may be any; but where
-    /// each frame is a zone's it comes whole, and there is neither density nor a part of it.
+    /// The base page of a new region, as it was chosen, or else as its manager has it. Where entries are of 64 KiB it may be any; but with
+    /// several zones there is no density.
     pub(crate) fn region_base(
         &self,
         chosen: Option<BasePage>,
         purpose: Use,
         len: Bytes,
     ) -> Result<RegionBase, RegionError> {
-        let (manager, several) = (self.base, self.zones.are_several());
+        let manager = self.base;
         let whole = RegionBase { size: chosen.unwrap_or(manager), filling: Filling::Whole };
         let Some(size) = chosen else {
-            if !self.by_density || several {
+            if !self.by_density || self.zones.are_several() {
                 return Ok(whole);
             }
             let density = Arc::new(Density::new(purpose, len, manager));
@@ -167,12 +167,12 @@ impl Engine {
         };
         if size == manager || size >= BasePage::K64 && manager >= BasePage::K64 {
             Ok(whole)
-        } else if manager >= BasePage::K64 && !several {
+        } else if manager >= BasePage::K64 {
             // From now on who serves faults asks how large they are.
             self.has_blocks.store(true, Ordering::Release);
             Ok(RegionBase { size, filling: Filling::Blocks(size) })
         } else {
-            Err(RegionError::BasePage { asked: size, manager, several })
+            Err(RegionError::BasePage { asked: size, manager })
         }
     }
 

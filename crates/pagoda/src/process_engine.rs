@@ -7,6 +7,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use pagoda_core::budget;
 use pagoda_core::size::Bytes;
 use pagoda_linux::offer::{Lent, Stream};
 use pagoda_linux::pagemap::PagemapScanner;
@@ -67,7 +68,10 @@ impl ProcessEngine {
         engine.set_budget(keeper.share());
         engine.has_forked.store(is_child, Ordering::Release);
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
-        let watcher = Watcher::new(layout, keeper).map_err(proc_error)?;
+        let mut watcher = Watcher::new(layout, keeper).map_err(proc_error)?;
+        // Before the program goes on, where there is too little room from the beginning.
+        let roomy = !takes_over && !engine.zones.are_several();
+        watcher.bound_huge_pages(roomy && budget::keeps_huge(engine.free(), &engine.marks()));
         let count = StatmReader::new().map_err(proc_error)?;
         engine.wiped = Some(Mutex::new(WipedReader::new().map_err(proc_error)?));
         Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })

@@ -5,13 +5,15 @@
 //! part with each look; so the sizes of a large region are as old as the walk. Nothing here may ever decide anything.
 
 use pagoda_core::entry::Backing;
-use pagoda_core::page::OS_PAGE;
+use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::tree::{LibraryFile, REGIONS_SHOWN_MOST, RegionView};
+use crate::fill::{Fill, Filling};
+use crate::table::Filler;
+use crate::tree::{BaseView, LibraryFile, REGIONS_SHOWN_MOST, RegionView};
 
 /// The shortest interval of `pagoda top`.
 const INTERVAL_US: u32 = 100_000;
@@ -126,6 +128,24 @@ impl Engine {
         }
     }
 
+    /// What a touch brings in a region: of one that is all unmapped nothing is known any more.
+    fn shown_base(&self, region: PageRange) -> BaseView {
+        let table = self.gate_shared();
+        let span = table.next_from(region.start()).filter(|span| span.range().start() < region.end());
+        let Some(span) = span else { return BaseView::default() };
+        let chosen =
+            |size: BasePage| BaseView { size: Bytes::new(size.bytes() as u64), ..BaseView::default() };
+        match span.entries().filling() {
+            Filling::ByDensity(density) => {
+                let Fill { size, looks } = density.fill();
+                BaseView { by_density: true, grown: looks.grown, shrunk: looks.shrunk, ..chosen(size) }
+            }
+            Filling::Blocks(size) => chosen(*size),
+            Filling::Whole if span.filler() == Filler::EngineHuge => chosen(BasePage::M2),
+            Filling::Whole => chosen(self.base.min(BasePage::K64)),
+        }
+    }
+
     fn publish_once(&self, file: &LibraryFile, walks: &mut Walks) {
         self.publish_library_gauges();
         let (largest, all) = self.owners.largest(REGIONS_SHOWN_MOST);
@@ -140,6 +160,7 @@ impl Engine {
                 resident: bytes(sizes.resident),
                 staged: bytes(sizes.staged),
                 stored: bytes(sizes.stored),
+                base: self.shown_base(*range),
                 migration: account.moving().and_then(|moving| moving.view()),
             }
         });

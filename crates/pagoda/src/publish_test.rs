@@ -55,3 +55,31 @@ fn a_walk_tells_what_of_a_region_is_where_a_part_at_a_time() {
     walks.go_on(&engine, usize::MAX);
     assert_eq!(sizes(&walks)[0].stored, 8 * ENTRY);
 }
+
+#[test]
+fn what_a_touch_brings_is_told_of_each_region() {
+    if skip_without_moves("base pages of regions") {
+        return;
+    }
+    let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("a manager");
+    let engine = manager.engine();
+    // There is one at a time.
+    let shown = || engine.shown_base(engine.owners.largest(1).0[0].0);
+    for base in BasePage::ALL {
+        let _region = manager.region(Bytes::mib(4)).base_page(base).create().expect("a region");
+        let size = Bytes::new(base.bytes() as u64);
+        assert_eq!(shown(), BaseView { size, ..BaseView::default() });
+    }
+    // One that is touched upwards, all of it, grows.
+    let mut region = manager.region(Bytes::mib(16)).create().expect("a region");
+    let begun = shown();
+    assert!(begun.by_density && begun.grown == 0, "{begun:?}");
+    for at in (0..region.len()).step_by(OS_PAGE).rev() {
+        region.write_at(at, &[1]);
+    }
+    let fill = region.fill().expect("by density");
+    let (grown, shrunk) = (fill.looks.grown, fill.looks.shrunk);
+    let size = Bytes::new(fill.size.bytes() as u64);
+    assert_eq!(shown(), BaseView { size, by_density: true, grown, shrunk });
+    assert!(grown > 0 && size > begun.size, "{grown}, {size}");
+}

@@ -58,8 +58,8 @@ impl RegionBuilder {
     ///
     /// Where the manager's base page is 64 KiB, as it is if nobody chose one, or 2 MiB, a region may have any. With 4 and 16 KiB a first touch
     /// brings just that, and of what is out as much comes back, with up to four more for who goes on upwards; what is cold
-    /// leaves by 64 KiB, as far as it is there. With 2 MiB it comes in huge frames. With several zones 4 and 16 KiB are refused, and in a manager of
-    /// 4 or 16 KiB any other size is.
+    /// leaves by 64 KiB, as far as it is there. With 2 MiB it comes in huge frames. In a manager of 4 or 16 KiB any other
+    /// size is refused.
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
         self.base = Some(base_page);

@@ -35,7 +35,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::identity::{self, Identity};
 use pagoda_linux::shared_file::SharedWords;
 
-pub use library::{MigrationState, MigrationView, REGIONS_SHOWN_MOST, RegionView, RegionsView};
+pub use library::{BaseView, MigrationState, MigrationView, REGIONS_SHOWN_MOST, RegionView, RegionsView};
 pub use member::{Member, ShareKeeper};
 pub use view::{MemberView, View, ViewError};
 
@@ -52,7 +52,7 @@ use crate::latencies::{LATENCY_WORDS, Latencies};
 pub const MEMBERS_MAX: usize = 1024;
 
 /// Of this layout; a process that finds another number leaves the file alone.
-const MAGIC: u64 = u64::from_le_bytes(*b"pagoda10");
+const MAGIC: u64 = u64::from_le_bytes(*b"pagoda11");
 
 /// Words of the header.
 #[derive(Clone, Copy)]

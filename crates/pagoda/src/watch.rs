@@ -23,6 +23,7 @@ use pagoda_linux::proportional::AnonReader;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
 use pagoda_linux::thread::{now_ns, sleep_us};
+use pagoda_linux::transparent_huge;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, HANDLERS_MAX};
@@ -95,6 +96,8 @@ pub(crate) struct Watcher {
     idle_looks: u32,
     last_anon: u64,
     last_faults: u64,
+    /// The kernel may give huge pages, if nobody else has forbidden it.
+    keeps_huge: bool,
     /// The most that others answered for of what this process has, since it last shared nothing and was within its budget.
     others_most: u64,
 }
@@ -122,8 +125,17 @@ impl Watcher {
             idle_looks: 0,
             last_anon: 0,
             last_faults: 0,
+            keeps_huge: true,
             others_most: 0,
         })
+    }
+
+    /// Forbids the kernel to give huge pages, once and for good, unless it may go on.
+    pub(crate) fn bound_huge_pages(&mut self, may_go_on: bool) {
+        if self.keeps_huge && !may_go_on {
+            self.keeps_huge = false;
+            transparent_huge::forbid();
+        }
     }
 }
 
@@ -171,6 +183,7 @@ impl Engine {
         let followed = self.follows.load(Ordering::Relaxed);
         let follows = !self.zones.are_several() && budget::follows(free, &marks, followed);
         self.follows.store(follows, Ordering::Relaxed);
+        watcher.bound_huge_pages(follows && budget::keeps_huge(free, &marks));
         if followed && !follows {
             self.look_soon.store(true, Ordering::Relaxed);
         }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use pagoda_core::clear::{Order, Target};
-use pagoda_core::entry::Granules;
+use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::space::Slot;
 
@@ -19,9 +19,10 @@ use crate::zones::Taker;
 impl Engine {
     /// A frame of which `wanted` is zero, to be moved in from the slot, of the zone whose turn it is; and what of it is there by then: what
     /// is not wanted holds anything. None if the kernel has to give one, or there is no room. Where a part of it is wanted it is one of which a
-    /// part is left, if there is one. `granule` is the page that is waited for.
+    /// part is left, if there is one. It is for the page of `word`, of which `granule` is waited for.
     pub(crate) fn zeroed_frame(
         &self,
+        word: Word,
         wanted: Granules,
         granule: u32,
         taker: Taker,
@@ -30,7 +31,7 @@ impl Engine {
         let all = all_of_slot(&self.space);
         let is_part = wanted != all;
         let (mut slot, holds) = if self.zones.are_several() {
-            self.frame_of_a_zone_for_zeroes(is_part, taker)?
+            self.frame_of_a_zone_for_zeroes(word, wanted, taker)?
         } else if self.may_use_frame() {
             let hands = self.zones.hands(0);
             let whole = || hands.take_for_zeroes(&self.space);

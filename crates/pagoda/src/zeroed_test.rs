@@ -2,7 +2,7 @@
 
 use pagoda_core::budget;
 use pagoda_core::clear::Order;
-use pagoda_core::entry::Granules;
+use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME as HUGE, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_linux::contiguity::contiguous_bytes;
@@ -169,7 +169,8 @@ fn of_a_part_of_a_frame_only_what_is_wanted_and_there_is_cleared() {
         engine.ledger.took(5 * OS_PAGE as i64);
         engine.zones.put_pieces(&engine.space, slot, left);
         let wanted = Granules::range(4, 8);
-        let (slot, there) = engine.zeroed_frame(wanted, 7, Taker::ONCE).expect("a part of a frame is ready");
+        let (slot, there) =
+            engine.zeroed_frame(Word::EMPTY, wanted, 7, Taker::ONCE).expect("a part of a frame is ready");
         assert_eq!((slot.index(), there), (index, left.or(wanted)));
         assert_eq!(engine.space.pages_of(&slot), there, "no more of it is taken from the kernel");
         let pages: Vec<bool> =

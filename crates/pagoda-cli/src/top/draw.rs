@@ -130,9 +130,9 @@ fn in_words(line: &Line) -> Vec<TextLine<'static>> {
     let row = line.row;
     if let Some(region) = &row.region {
         let whose = format!("{}: {}", row.pid, words::region(region));
-        let held = words::region_held(region);
+        let (held, base) = (words::region_held(region), words::region_base(region));
         let moved = region.migration.as_ref().map(words::migration).unwrap_or_default();
-        return [String::new(), whose, held].into_iter().chain(moved).map(TextLine::from).collect();
+        return [String::new(), whose, held, base].into_iter().chain(moved).map(TextLine::from).collect();
     }
     let bytes = |count: u64| Bytes::new(count).to_string();
     let (whose, claimed) = if line.is_tree {

@@ -3,7 +3,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 
-use super::super::rows::{Migration, Pace, Rates, Region, Sender, Zone};
+use super::super::rows::{BasePage, Migration, Pace, Rates, Region, Sender, Zone};
 use super::*;
 use crate::latency::{LatencyUs, Percentiles};
 
@@ -168,6 +168,7 @@ fn a_region_that_is_selected_is_told_with_its_migration() {
         resident_bytes: 4 << 20,
         staged_bytes: 0,
         stored_bytes: 2 << 20,
+        base_page: BasePage { bytes: 16 << 10, by_density: true, grown: 3, shrunk: 1 },
         migration,
     };
     let row = Row {
@@ -190,6 +191,7 @@ fn a_region_that_is_selected_is_told_with_its_migration() {
         "   4100   0x7f0000000000          -         -      6MiB      2MiB        -",
         "4100: region 0x7f0000000000-0x7f0004000000 of 64 MiB",
         "resident 4 MiB, staged 0 B, stored 2 MiB",
+        "base page up to 16 KiB by density (grown 3, shrunk 1)",
         "sending: 3 rounds done, 12 MiB left, 90 MiB on the wire",
         "sent 500 MiB/s, written 20 MiB/s; downtime expected 24.0 ms",
     ] {

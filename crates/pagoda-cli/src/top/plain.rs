@@ -45,7 +45,7 @@ fn in_words(group: &Group) -> Vec<String> {
     }
     for region in group.regions.iter().filter_map(|row| row.region) {
         let whose = format!("{} {}", group.tree.pid, words::region(&region));
-        lines.push(format!("{whose}: {}", words::region_held(&region)));
+        lines.push(format!("{whose}: {}, {}", words::region_held(&region), words::region_base(&region)));
         let moved = region.migration.as_ref().map(words::migration).unwrap_or_default();
         lines.extend(moved.into_iter().map(|line| format!("{whose}: {line}")));
     }

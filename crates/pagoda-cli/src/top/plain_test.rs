@@ -1,4 +1,4 @@
-use super::super::rows::{Migration, Pace, Region, Sender, Zone};
+use super::super::rows::{BasePage, Migration, Pace, Region, Sender, Zone};
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -25,6 +25,7 @@ fn region(start: u64, migration: Option<Migration>) -> Row {
         resident_bytes: 3 * MIB,
         staged_bytes: MIB,
         stored_bytes: 2 * MIB,
+        base_page: BasePage { bytes: 16 << 10, by_density: migration.is_none(), grown: 3, shrunk: 1 },
         migration,
     };
     Row {
@@ -87,19 +88,19 @@ fn regions_have_lines_of_their_own_and_their_migrations_are_told() {
     let fields: Vec<_> = table.lines().nth(2).expect("a region").split_whitespace().collect();
     assert_eq!(fields[..9], ["7", "0x100000", "region", "-", "-", "6MiB", "3MiB", "1MiB", "2MiB"], "{table}");
     let words: Vec<&str> = words.lines().skip(1).collect();
-    let held = "of 64 MiB: resident 3 MiB, staged 1 MiB, stored 2 MiB";
+    let held = "of 64 MiB: resident 3 MiB, staged 1 MiB, stored 2 MiB, base page";
     assert_eq!(
         words,
         [
             "7 vmm (library): 20 regions, the 4 largest shown".to_owned(),
-            format!("7 region 0x100000-0x4100000 {held}"),
-            format!("7 region 0x200000-0x4200000 {held}"),
+            format!("7 region 0x100000-0x4100000 {held} up to 16 KiB by density (grown 3, shrunk 1)"),
+            format!("7 region 0x200000-0x4200000 {held} 16 KiB"),
             "7 region 0x200000-0x4200000 of 64 MiB: sending: 3 rounds done, 12 MiB left, 90 MiB on the wire".to_owned(),
             "7 region 0x200000-0x4200000 of 64 MiB: sent 500 MiB/s, written 20 MiB/s; downtime expected 24.0 ms".to_owned(),
-            format!("7 region 0x300000-0x4300000 {held}"),
+            format!("7 region 0x300000-0x4300000 {held} 16 KiB"),
             "7 region 0x300000-0x4300000 of 64 MiB: sending: 0 rounds done, 40 MiB left, 1 MiB on the wire".to_owned(),
             "7 region 0x300000-0x4300000 of 64 MiB: pace not known before the first round is done".to_owned(),
-            format!("7 region 0x400000-0x4400000 {held}"),
+            format!("7 region 0x400000-0x4400000 {held} 16 KiB"),
             "7 region 0x400000-0x4400000 of 64 MiB: arriving: 1 MiB on the wire".to_owned(),
         ]
     );

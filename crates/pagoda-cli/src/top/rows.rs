@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pagoda::counters::{Snapshot, Status};
 use pagoda::latencies::Latencies;
-use pagoda::tree::{MigrationState, MigrationView, RegionView};
+use pagoda::tree::{BaseView, MigrationState, MigrationView, RegionView};
 use pagoda::zones::ZoneStats;
 use serde::{Serialize, Serializer};
 
@@ -94,8 +94,20 @@ pub struct Region {
     pub staged_bytes: u64,
     /// Before compression.
     pub stored_bytes: u64,
+    pub base_page: BasePage,
     /// Null if it is not being moved.
     pub migration: Option<Migration>,
+}
+
+/// What a touch brings in a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct BasePage {
+    /// Of one that goes by density what a first touch brings at most just now.
+    pub bytes: u64,
+    pub by_density: bool,
+    /// By density: how often it has become larger, and smaller.
+    pub grown: u64,
+    pub shrunk: u64,
 }
 
 /// How a region's migration gets on.
@@ -257,6 +269,7 @@ impl Row {
             resident_bytes: view.resident.get(),
             staged_bytes: view.staged.get(),
             stored_bytes: view.stored.get(),
+            base_page: BasePage::of(&view.base),
             migration: view.migration.as_ref().map(Migration::of),
         };
         let in_frames = region.resident_bytes.saturating_add(region.staged_bytes);
@@ -271,6 +284,12 @@ impl Row {
             region: Some(region),
             ..Self::default()
         }
+    }
+}
+
+impl BasePage {
+    fn of(base: &BaseView) -> Self {
+        Self { bytes: base.size.get(), by_density: base.by_density, grown: base.grown, shrunk: base.shrunk }
     }
 }
 

@@ -142,6 +142,7 @@ fn regions_of_a_library_are_told_with_what_each_side_of_a_migration_knows() {
         resident: Bytes::mib(4),
         staged: Bytes::mib(1),
         stored: Bytes::mib(2),
+        base: BaseView { size: Bytes::kib(16), by_density: true, grown: 3, shrunk: 1 },
         migration,
     };
     let shown = vec![
@@ -156,6 +157,8 @@ fn regions_of_a_library_are_told_with_what_each_side_of_a_migration_knows() {
     assert_eq!((group.tree.status, group.regions_count, group.regions.len()), ("library", 9, 4));
     let row = &group.regions[0];
     assert_eq!((row.pid, row.name.as_str(), row.status, row.held_bytes), (99, "0x1000", "sending", 7 << 20));
+    let base = BasePage { bytes: 16 << 10, by_density: true, grown: 3, shrunk: 1 };
+    assert_eq!(row.region.expect("a region").base_page, base);
     let migrations = group.regions.iter().map(|row| row.region.expect("a region").migration);
     let migrations: Vec<_> = migrations.collect();
     let pace = Pace { sent_bytes_s: 4 << 20, written_bytes_s: 5 << 20, downtime_ms: 2.5 };
@@ -195,7 +198,7 @@ fn every_key_of_the_json_is_in_the_documentation() {
         object.keys().cloned().collect::<Vec<_>>()
     };
     let of_rates = ["/rates", "/rates/latency_us", "/rates/latency_us/all"].map(keys).concat();
-    let of_regions = ["", "/migration", "/migration/sender", "/migration/sender/pace"]
+    let of_regions = ["", "/base_page", "/migration", "/migration/sender", "/migration/sender/pace"]
         .map(|of| keys(&format!("/regions/0{of}")));
     for key in [keys(""), keys("/zones/0"), of_rates, of_regions.concat()].concat() {
         assert!(page.contains(&format!("`{key}`")), "{key}");

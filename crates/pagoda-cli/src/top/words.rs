@@ -4,7 +4,7 @@
 
 use pagoda_core::size::Bytes;
 
-use super::rows::{Group, Migration, Region, Row};
+use super::rows::{BasePage, Group, Migration, Region, Row};
 
 fn bytes(count: u64) -> String {
     Bytes::new(count).to_string()
@@ -74,6 +74,17 @@ pub fn region_held(region: &Region) -> String {
         bytes(region.staged_bytes),
         bytes(region.stored_bytes)
     )
+}
+
+/// What a touch brings in it.
+pub fn region_base(region: &Region) -> String {
+    let BasePage { bytes: size, by_density, grown, shrunk } = region.base_page;
+    let size = bytes(size);
+    if by_density {
+        format!("base page up to {size} by density (grown {grown}, shrunk {shrunk})")
+    } else {
+        format!("base page {size}")
+    }
 }
 
 /// How it is being moved, in two lines.

@@ -12,6 +12,7 @@ mod freed;
 mod grown;
 mod guarded;
 mod handed_on;
+mod huge_pages;
 mod left_alone;
 mod left_behind;
 mod locked_all;
@@ -61,6 +62,10 @@ fn main() -> ExitCode {
         ("what_is_handed_on_to_a_pipe_is_right_there", handed_on::is_right),
         ("who_is_only_watched_is_not_taken_for_managed", watched::has_no_engine),
         ("what_has_plenty_of_room_is_left_to_the_kernel", roomy::is_left_to_the_kernel),
+        (
+            "the_kernels_huge_pages_are_kept_while_there_is_room_and_right_when_there_is_none",
+            huge_pages::are_kept_while_there_is_room,
+        ),
         ("what_a_managed_mapping_grows_by_is_managed_while_all_else_is_followed", grown::is_managed),
         ("what_the_kernel_may_free_leaves_also_if_it_is_written_again", freed::leaves_again),
         ("a_guard_stays_and_what_it_took_the_place_of_is_gone", guarded::are_kept),

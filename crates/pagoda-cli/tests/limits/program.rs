@@ -7,8 +7,9 @@ use crate::support::content::Stamp;
 use crate::support::memory::Mapping;
 use crate::support::random::mix;
 use crate::{
-    discard_in_child, failed_fork, freed, grown, guarded, handed_on, left_alone, left_behind, locked_all,
-    mutexes, passing, pinned, process_limits, released, roomy, store_trouble, tree_budget, watched,
+    discard_in_child, failed_fork, freed, grown, guarded, handed_on, huge_pages, left_alone, left_behind,
+    locked_all, mutexes, passing, pinned, process_limits, released, roomy, store_trouble, tree_budget,
+    watched,
 };
 
 /// OS pages of a MiB.
@@ -31,6 +32,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "watched" => watched::program(),
         "watched-child" => watched::child_program(),
         "roomy" => roomy::program(),
+        "huge-pages" => huge_pages::program(&arguments[1]),
         "grown" => grown::program(),
         "freed" => freed::program(),
         "guarded" => guarded::program(&arguments[1]),

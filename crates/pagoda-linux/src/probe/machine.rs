@@ -183,7 +183,7 @@ fn kernel() -> KernelVersion {
 }
 
 /// `6.18.4-foo` is (6, 18).
-fn version_in(release: &str) -> (u32, u32) {
+pub(crate) fn version_in(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }

@@ -36,16 +36,13 @@ pub enum RegionError {
     },
     /// Its base page is none that its manager can have beside its own.
     #[error(
-        "a region can't have a base page of {asked} in a manager of {manager}{}; choose {manager}, or another manager",
-        if *several { " with several zones" } else { "" }
+        "a region can't have a base page of {asked} in a manager of {manager}; choose {manager}, or another manager"
     )]
     BasePage {
         /// What was chosen for the region.
         asked: BasePage,
         /// The base page of the manager: if it is 64 KiB or 2 MiB, any will do.
         manager: BasePage,
-        /// It has several zones, of which each gives whole frames: then a part of 64 KiB will not.
-        several: bool,
     },
     /// There is no memory for the entries of its base pages.
     #[error(

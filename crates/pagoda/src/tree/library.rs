@@ -24,7 +24,7 @@ use crate::counters::{Counter, Counters, Status};
 pub const REGIONS_SHOWN_MOST: usize = 16;
 
 /// Of one region: [`RegionView::words`].
-const REGION_WORDS: usize = 12;
+const REGION_WORDS: usize = 16;
 const TURN: usize = 0;
 const ALL: usize = 1;
 const SHOWN: usize = 2;
@@ -82,6 +82,19 @@ pub struct MigrationView {
     pub downtime_us: u64,
 }
 
+/// What a touch brings in a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BaseView {
+    /// Its base page; by density, what a first touch brings at most just now.
+    pub size: Bytes,
+    /// Nobody has chosen it: it goes by density.
+    pub by_density: bool,
+    /// By density: how often it has grown.
+    pub grown: u64,
+    /// By density: how often it has shrunk.
+    pub shrunk: u64,
+}
+
 /// What is shown of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionView {
@@ -95,6 +108,8 @@ pub struct RegionView {
     pub staged: Bytes,
     /// What is out and in the store, before compression.
     pub stored: Bytes,
+    /// What a touch brings.
+    pub base: BaseView,
     /// If it is being moved.
     pub migration: Option<MigrationView>,
 }
@@ -109,7 +124,9 @@ impl RegionView {
         let mut words = [0; REGION_WORDS];
         words[0] = self.start;
         words[1..5].copy_from_slice(&sizes);
-        words[5..].copy_from_slice(&moving);
+        words[5..12].copy_from_slice(&moving);
+        let BaseView { size, by_density, grown, shrunk } = self.base;
+        words[12..].copy_from_slice(&[size.get(), u64::from(by_density), grown, shrunk]);
         words
     }
 
@@ -125,7 +142,9 @@ impl RegionView {
             downtime_us: words[11],
         });
         let (resident, staged, stored) = (size(2), size(3), size(4));
-        Self { start: words[0], len: size(1), resident, staged, stored, migration }
+        let base =
+            BaseView { size: size(12), by_density: words[13] != 0, grown: words[14], shrunk: words[15] };
+        Self { start: words[0], len: size(1), resident, staged, stored, base, migration }
     }
 }
 

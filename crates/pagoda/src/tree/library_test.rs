@@ -9,7 +9,8 @@ fn file() -> LibraryFile {
 
 fn region(start: u64, migration: Option<MigrationView>) -> RegionView {
     let [len, resident, staged, stored] = [8, 4, 2, 1].map(Bytes::mib);
-    RegionView { start, len, resident, staged, stored, migration }
+    let base = BaseView { size: Bytes::kib(16), by_density: true, grown: 3, shrunk: start };
+    RegionView { start, len, resident, staged, stored, base, migration }
 }
 
 #[test]

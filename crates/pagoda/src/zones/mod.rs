@@ -25,6 +25,7 @@ use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone as turns;
+use pagoda_core::zone::levels::Level;
 use pagoda_linux::space::{Slot, Space};
 use pagoda_linux::uffd::Progress;
 
@@ -356,54 +357,70 @@ impl Engine {
     pub(crate) fn frame_of_a_zone(&self, regardless: bool, taker: Taker) -> Option<Slot> {
         let all = all_of_slot(&self.space);
         let used = |hands: &Zone| Some((hands.take_whole_ready(&self.space)?, Holds::Used { there: all }));
-        let (slot, holds) = self.frame_of_zones(taker, regardless, false, used)?;
+        let (slot, holds) = self.frame_of_zones(taker, None, regardless, all, used)?;
         // All of it is about to be written.
         self.ledger.took(i64::from(all.without(holds.there(all)).count()) * OS_PAGE as i64);
         Some(slot)
     }
 
-    /// The same for a page of zeroes, or for a part of one, and what the frame holds. Who fills what is missing tells the ledger.
-    pub(crate) fn frame_of_a_zone_for_zeroes(&self, is_part: bool, taker: Taker) -> Option<(Slot, Holds)> {
-        self.frame_of_zones(taker, false, is_part, |hands| hands.take_for_zeroes(&self.space))
+    /// The same for as much of the page of `word` as is `wanted` of zeroes, and what the frame holds: of the zone that the page is of, if
+    /// that has one, as long as a part of it is there. Who fills what is missing tells the ledger.
+    pub(crate) fn frame_of_a_zone_for_zeroes(
+        &self,
+        word: Word,
+        wanted: Granules,
+        taker: Taker,
+    ) -> Option<(Slot, Holds)> {
+        let home = (!word.resident().is_empty()).then(|| word.zone());
+        self.frame_of_zones(taker, home, false, wanted, |hands| hands.take_for_zeroes(&self.space))
     }
 
     fn frame_of_zones(
         &self,
         taker: Taker,
+        home: Option<usize>,
         regardless: bool,
-        parts_first: bool,
+        wanted: Granules,
         take_whole: impl Fn(&Zone) -> Option<(Slot, Holds)>,
     ) -> Option<(Slot, Holds)> {
-        let turn = self.zones_in_turn(taker);
+        let parts_first = wanted != all_of_slot(&self.space);
         let may_use = regardless || self.may_use_frame();
         let may_take = regardless || self.has_room();
         let frame_bytes = self.entry_bytes() as u64;
         let given = |zone: usize, slot: Slot, holds: Holds| {
-            self.gave(zone, frame_bytes);
+            self.gave(zone, u64::from(wanted.count()) * OS_PAGE as u64);
             (slot, holds)
         };
         let fresh = |zone: usize| {
             let slot = self.zones.parts[zone].hands.take_empty(&self.space)?;
             Some(given(zone, slot, Holds::Nothing))
         };
-        let whole = |zone: usize| {
+        let whole_at = |zone: usize, levels: &[Level; ZONES_MAX]| {
             if may_use && let Some((slot, holds)) = take_whole(&self.zones.parts[zone].hands) {
                 return Some(given(zone, slot, holds));
             }
-            let has_room = may_take && turn.levels[zone].room_bytes >= frame_bytes as i64;
+            let has_room = may_take && levels[zone].room_bytes >= frame_bytes as i64;
             has_room.then(|| fresh(zone)).flatten()
         };
+        let part_of = |zone: usize| {
+            let (slot, there) = self.zones.parts[zone].hands.take_part_ready(&self.space)?;
+            Some(given(zone, slot, Holds::Used { there }))
+        };
+        // What is a part of a page is no turn.
+        if let Some(zone) = home {
+            let frame = may_use.then(|| part_of(zone)).flatten();
+            if let Some(frame) = frame.or_else(|| whole_at(zone, &self.zone_levels())) {
+                return Some(frame);
+            }
+        }
+        let turn = self.zones_in_turn(taker);
+        let whole = |zone: usize| whole_at(zone, &turn.levels);
         // Mostly nobody else has to be asked, nor who would be next.
         if !parts_first && let Some(frame) = turn.first.and_then(whole) {
             return Some(frame);
         }
         let order = self.zones_in_order(&turn);
-        let part = || {
-            order.iter().filter(|_| may_use).find_map(|zone| {
-                let (slot, there) = self.zones.parts[zone].hands.take_part_ready(&self.space)?;
-                Some(given(zone, slot, Holds::Used { there }))
-            })
-        };
+        let part = || order.iter().filter(|_| may_use).find_map(part_of);
         if parts_first && let Some(frame) = part() {
             return Some(frame);
         }

@@ -191,20 +191,53 @@ fn a_base_page_that_the_manager_can_not_have_is_refused_and_says_why() {
         region(&manager, base, 1 << 20);
         for asked in BasePage::ALL.into_iter().filter(|asked| *asked != base) {
             let error = refused(&manager, asked);
-            assert_eq!(error, RegionError::BasePage { asked, manager: base, several: false });
+            assert_eq!(error, RegionError::BasePage { asked, manager: base });
             assert!(error.to_string().contains("another manager"), "{error}");
         }
     }
-    // Where each frame is a zone's it comes whole.
+}
+
+fn of_two_zones() -> Manager {
     let builder = Manager::builder().user_mode_only(true).clear_ahead(0);
     let builder = builder.zone("one", Bytes::mib(64), Place::Local).zone("two", Bytes::mib(64), Place::Local);
-    let manager = builder.build().expect("manager");
-    for asked in [BasePage::K4, BasePage::K16] {
-        let error = refused(&manager, asked);
-        assert_eq!(error, RegionError::BasePage { asked, manager: BasePage::K64, several: true });
-        assert!(error.to_string().contains("several zones"), "{error}");
+    builder.build().expect("manager")
+}
+
+#[test]
+fn a_part_of_an_entry_is_of_the_zone_that_the_rest_is_of() {
+    if skip_without_moves("base pages of regions") {
+        return;
     }
-    // And huge frames are had all the same.
+    for (base, pages) in [(BasePage::K4, 1), (BasePage::K16, 4)] {
+        let manager = of_two_zones();
+        let mut blocks = region(&manager, base, 16 << 20);
+        // The first block of each entry, then the second of each: what a zone has given is what was touched, and each has its part.
+        for block in 0..BLOCK_PAGES / pages {
+            for entry in 0..256 {
+                let from = entry * BLOCK_PAGES + block * pages;
+                write(&mut blocks, from..from + pages);
+            }
+            let touched = (block + 1) * pages * 256 * OS_PAGE;
+            assert_eq!(counted(&manager, touched).resident_bytes, touched as u64, "{base}, block {block}");
+            let given: Vec<_> = manager.zones().iter().map(|(_, zone)| zone.allocated.get()).collect();
+            assert_eq!(given.iter().sum::<u64>(), touched as u64, "{base}, block {block}: {given:?}");
+            assert!(given[0].abs_diff(given[1]) <= touched as u64 / 8, "{base}, block {block}: {given:?}");
+        }
+        check(&mut blocks, 0..4096);
+        // What was out comes back by blocks, as it was.
+        page_out_all(&manager, &blocks, 0);
+        check(&mut blocks, [5]);
+        assert_eq!(counted(&manager, base.bytes()).resident_bytes, base.bytes() as u64, "{base}");
+        check(&mut blocks, 0..4096);
+    }
+}
+
+#[test]
+fn huge_frames_are_had_with_several_zones() {
+    if skip_without_moves("base pages of regions") {
+        return;
+    }
+    let manager = of_two_zones();
     let mut huge = region(&manager, BasePage::M2, 4 << 20);
     write(&mut huge, 0..1024);
     let stats = counted(&manager, 4 << 20);
@@ -219,9 +252,14 @@ fn under_pressure_regions_of_all_base_pages_hold_what_their_threads_wrote() {
     }
     // Four times 24 MiB, of which 40 MiB may be in memory.
     let pages = (24 << 20) / OS_PAGE;
-    for in_file in [false, true] {
+    for (in_file, several) in [(false, false), (true, false), (false, true), (true, true)] {
         for seed in runs(1) {
-            let builder = Manager::builder().budget(Bytes::mib(40)).user_mode_only(true);
+            let builder = Manager::builder().user_mode_only(true);
+            let builder = if several {
+                builder.zone("one", Bytes::mib(24), Place::Local).zone("two", Bytes::mib(16), Place::Remote)
+            } else {
+                builder.budget(Bytes::mib(40))
+            };
             let builder = if in_file { builder.spill_to("/var/tmp", Bytes::mib(512)) } else { builder };
             let manager = builder.build().expect("manager");
             let regions = BasePage::ALL.map(|base| region(&manager, base, pages * OS_PAGE));
@@ -235,7 +273,8 @@ fn under_pressure_regions_of_all_base_pages_hold_what_their_threads_wrote() {
             });
             let stats = manager.stats();
             let counts = [stats.faults_staged, stats.faults_stored, stats.stores, stats.events_remove];
-            assert!(counts.iter().all(|count| *count > 0), "in file: {in_file}, seed {seed}: {counts:?}");
+            let which = format!("in file: {in_file}, several zones: {several}, seed {seed}");
+            assert!(counts.iter().all(|count| *count > 0), "{which}: {counts:?}");
         }
     }
 }

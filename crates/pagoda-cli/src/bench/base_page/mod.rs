@@ -61,7 +61,8 @@ Keys of the JSON; what can't be had is null, and why, or a key that ends so, say
                               pagoda (as it is if nothing is said), pagoda_64k, pagoda_in_thread
   map_touch_16mib_ratio_vs_thp  by side: that of 16 MiB over kernel_thp, the median of the rounds; the published figure is of this
   open2close_gib_s            by side: a file opened, read into fresh memory, added up and closed
-  redis                       by redis-benchmark over TCP on loopback, of kernel_4k, kernel_thp, pagoda_64k and pagoda_2m: get_ops and
+  redis                       by redis-benchmark over TCP on loopback, of kernel_4k, and of kernel_thp, pagoda_64k and pagoda_2m, where the server
+                              asks for huge pages, and has them under Pagoda, too, as long as it has room: get_ops and
                               set_ops with 64 requests on their way, p50_ms of a GET alone; ratio_vs_thp of GET; keys;
                               get_ratio_vs_4k by side: get_ops over those of kernel_4k, the median of the rounds
   sv39                        what the published geometry saves, computed and not measured: table_bytes_4k, table_bytes_64k and

@@ -1,9 +1,9 @@
 //! A server in memory, by what its pages are: the kernel's small and huge ones, and Pagoda's.
 //!
 //! The same server, keys and requests on every side. What is timed are redis-benchmark's requests over TCP on loopback; beside it a
-//! client of our own reads values and compares each, before the benchmark writes its own. The server has 1.2 times the memory that
-//! it needs, so that nothing is ever out. This module must never call a side huge pages whose heap has none, nor one small pages
-//! that may have others. (Under `pagoda run` no program has huge pages: `pagoda_2m` is base pages of 2 MiB, of OS pages.)
+//! client of our own reads values and compares each, before the benchmark writes its own. All but one side ask the kernel for huge
+//! pages; under Pagoda the server has so much room that nothing is ever out, nor are huge pages forbidden. This module must never call a side
+//! huge pages whose heap has none, nor one small pages that may have others.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,6 +33,8 @@ use super::report::{Ratios, ratios};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const VALUE_BYTES: usize = 512;
+/// What it has under Pagoda beside half as much again as it needs.
+const ROOM: Bytes = Bytes::mib(256);
 /// What the server takes for a key beside its value.
 const KEY_BYTES: u64 = 150;
 
@@ -145,32 +147,32 @@ impl Bench<'_> {
 
     fn command(&self, side: &str, scratch: &Scratch, socket: &Path, port: u16) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
+        let asks = side != "kernel_4k";
+        if asks {
+            // Its allocator asks for huge pages.
+            words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned));
+        }
         let base = match side {
             "pagoda_64k" => Some(BasePage::K64),
             "pagoda_2m" => Some(BasePage::M2),
             _ => None,
         };
         if let Some(base) = base {
-            let budget = Bytes::new(self.need.get() * 6 / 5).max(Bytes::mib(64)).get().to_string();
+            let budget = Bytes::new(self.need.get() * 3 / 2).saturating_add(ROOM).get().to_string();
             let base = base.to_string();
             let run =
                 [&self.setup.program, "run", "--memory", &budget, "--base-page", &base, "--quiet", "--"];
             words.extend(run.map(str::to_owned));
         }
-        match side {
+        if !asks {
             // The kernel may give 64 KiB pages to who doesn't ask.
-            "kernel_4k" => words.extend(worker::words(&self.setup.program, "small-pages")),
-            // Its allocator asks for huge pages.
-            "kernel_thp" => words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned)),
-            _ => {}
-        }
-        if side == "kernel_4k" {
+            words.extend(worker::words(&self.setup.program, "small-pages"));
             words.push("--".to_owned());
         }
         words.extend(redis_client::server(scratch.path(), socket));
         // Of two ports that are said it takes the last.
         words.extend(["--bind", "127.0.0.1", "--port", &port.to_string()].map(str::to_owned));
-        if side == "kernel_thp" {
+        if asks {
             // Where everybody gets huge pages the server forbids them to itself, if nothing is said.
             words.extend(["--disable-thp", "no"].map(str::to_owned));
         }
@@ -181,11 +183,9 @@ impl Bench<'_> {
         let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
         client.set_all((0..self.keys).map(pair), self.cancel)?;
         let pid = server.program().context("the server has ended")?;
-        if side == "kernel_thp" {
-            ensure_huge(pid, self.need)?;
-        }
-        if side == "kernel_4k" {
-            ensure_small(pid)?;
+        match side {
+            "kernel_4k" => ensure_small(pid)?,
+            _ => ensure_huge(pid, self.need)?,
         }
         self.compare(&mut client)?;
         let requests = self.keys / 2;

@@ -1,0 +1,73 @@
+//! A program that asks the kernel for huge pages: it has them while there is room, and gets no more once parts of them have to leave.
+
+use std::fs;
+
+use pagoda_linux::transparent_huge;
+
+use crate::program::{PAGES_PER_MIB, check, write};
+use crate::run::begin;
+use crate::support::memory::Mapping;
+
+/// It asks for this much in huge pages, in a budget that leaves room for twice that.
+const ASKED_MIB: usize = 96;
+
+/// So that a quarter of all has to leave.
+const TOO_MUCH_MIB: usize = 384;
+
+/// From outside.
+pub fn are_kept_while_there_is_room() -> Result<String, String> {
+    let given = !fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
+        .map_or(true, |choice| choice.contains("[never]"));
+    let may =
+        given && memory("/proc/self/status", "THP_enabled:")? == 1 && transparent_huge::are_split_right();
+    let ended = begin(&[], &["-m", "384M"], &["huge-pages", if may { "may" } else { "may-not" }])?.end()?;
+    ended.expect_success()?;
+    if ended.counter("evictions")? == 0 {
+        return Err("nothing had to leave".to_owned());
+    }
+    Ok(ended.said.trim().to_owned())
+}
+
+/// In the program, which `may` have huge pages or not.
+pub fn program(may: &str) -> Result<(), String> {
+    let mut asked = in_huge_pages(ASKED_MIB)?;
+    let huge_kib = memory("/proc/self/smaps_rollup", "AnonHugePages:")?;
+    if may == "may" && huge_kib < (ASKED_MIB as u64) << 9 {
+        return Err(format!("{huge_kib} KiB in huge pages of {ASKED_MIB} MiB that were asked for"));
+    }
+    let mut more = in_huge_pages(TOO_MUCH_MIB)?;
+    if memory("/proc/self/status", "THP_enabled:")? != 0 {
+        return Err("huge pages may still come".to_owned());
+    }
+    for round in 0..3 {
+        check(&asked, 0..ASKED_MIB * PAGES_PER_MIB).map_err(|wrong| format!("{round}: {wrong}"))?;
+        check(&more, 0..TOO_MUCH_MIB * PAGES_PER_MIB).map_err(|wrong| format!("{round}, more: {wrong}"))?;
+        // What comes back after a discard is the engine's, and as good.
+        for mapping in [&mut asked, &mut more] {
+            let part = round * PAGES_PER_MIB + 3..round * PAGES_PER_MIB + 300;
+            mapping.advise(part.clone(), libc::MADV_DONTNEED).map_err(|error| error.to_string())?;
+            write(mapping, part);
+        }
+    }
+    println!("{huge_kib} KiB in huge pages");
+    Ok(())
+}
+
+/// Memory with content, for which huge pages were asked.
+fn in_huge_pages(mib: usize) -> Result<Mapping, String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut mapping = Mapping::new(mib * PAGES_PER_MIB).map_err(told)?;
+    // A kernel without huge pages does not know it.
+    let _ = mapping.advise(0..mib * PAGES_PER_MIB, libc::MADV_HUGEPAGE);
+    write(&mut mapping, 0..mib * PAGES_PER_MIB);
+    Ok(mapping)
+}
+
+/// The number behind a name in a file of /proc.
+fn memory(path: &str, name: &str) -> Result<u64, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(name)).ok_or(format!("{path} has no {name}"))?;
+    let number = line.split_whitespace().next().and_then(|word| word.parse().ok());
+    number.ok_or(format!("{path}: {line}"))
+}

@@ -1,0 +1,28 @@
+//! The kernel's transparent huge pages in a process that is managed.
+//!
+//! They are the kernel's to give as long as memory is plenty. A part that is moved out of one has the kernel split it first, so that no
+//! more may come once parts leave. This module must never allow what somebody has forbidden: it only forbids, and for good.
+
+use linux_raw_sys::general as raw;
+
+use crate::probe::version_in;
+use crate::raw_syscall::syscall6;
+
+/// The first kernel on which parts of huge pages were moved in our tests, beside threads that write, and every byte compared.
+/// Kernels before 6.11 take a huge page that comes meanwhile for a table of pages (CVE-2024-46787).
+const SPLIT_RIGHT_SINCE: (u32, u32) = (6, 18);
+
+/// `PR_SET_THP_DISABLE` of linux/prctl.h.
+const PR_SET_THP_DISABLE: usize = 41;
+
+/// Whether parts of huge pages can be moved with their content on this kernel.
+#[must_use]
+pub fn are_split_right() -> bool {
+    rustix::system::uname().release().to_str().is_ok_and(|release| version_in(release) >= SPLIT_RIGHT_SINCE)
+}
+
+/// Keeps further huge pages out of this process, and of what it forks and executes. Those that are there stay.
+pub fn forbid() {
+    // SAFETY: it changes how later faults are served, and no content.
+    let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_THP_DISABLE, 1, 0, 0, 0, 0]) };
+}
