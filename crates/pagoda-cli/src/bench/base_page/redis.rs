@@ -148,10 +148,6 @@ impl Bench<'_> {
     fn command(&self, side: &str, scratch: &Scratch, socket: &Path, port: u16) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         let asks = side != "kernel_4k";
-        if asks {
-            // Its allocator asks for huge pages.
-            words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned));
-        }
         let base = match side {
             "pagoda_64k" => Some(BasePage::K64),
             "pagoda_2m" => Some(BasePage::M2),
@@ -164,7 +160,10 @@ impl Bench<'_> {
                 [&self.setup.program, "run", "--memory", &budget, "--base-page", &base, "--quiet", "--"];
             words.extend(run.map(str::to_owned));
         }
-        if !asks {
+        if asks {
+            // Its allocator asks for huge pages.
+            words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned));
+        } else {
             // The kernel may give 64 KiB pages to who doesn't ask.
             words.extend(worker::words(&self.setup.program, "small-pages"));
             words.push("--".to_owned());
