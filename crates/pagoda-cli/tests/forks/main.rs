@@ -92,7 +92,7 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
         base_page,
         memory: BUDGET,
         arguments: vec![kind.name.to_owned(), seed.to_string(), forks.to_string()],
-        limit: Duration::from_millis(60_000 + forks * ROUND_MS_MAX),
+        limit: Duration::from_millis(180_000 + forks * ROUND_MS_MAX),
         kills_who_forks: kind.name == "torture",
     };
     let told = |error| format!("seed {seed}: {error}");
