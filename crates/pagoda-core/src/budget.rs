@@ -57,8 +57,8 @@ pub fn follows(free: Bytes, marks: &Watermarks, follows: bool) -> bool {
     free >= if follows { least } else { least.saturating_add(least) }
 }
 
-/// What is free beyond that when the kernel may give no more huge pages: two processors that do nothing else take up to 20 GiB/s in
-/// those, which is this much between two looks.
+/// What is free beyond that when the kernel may give no more huge pages: they were touched at 7 to 22 GiB/s
+/// (docs/figures.md), which is this much in 6 ms or more. Looks at a process that grows are 5 ms apart at most.
 const HUGE_LEAST: Bytes = Bytes::mib(128);
 
 /// Whether the kernel may go on giving huge pages to a process whose memory is only followed, while `free` bytes are. Parts of

@@ -9,7 +9,7 @@ use crate::probe::version_in;
 use crate::raw_syscall::syscall6;
 
 /// The first kernel on which parts of huge pages were moved in our tests, beside threads that write, and every byte compared.
-/// Kernels before 6.11 take a huge page that comes meanwhile for a table of pages (CVE-2024-46787).
+/// No older one was tried.
 const SPLIT_RIGHT_SINCE: (u32, u32) = (6, 18);
 
 /// `PR_SET_THP_DISABLE` of linux/prctl.h.

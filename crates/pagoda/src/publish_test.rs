@@ -70,7 +70,7 @@ fn what_a_touch_brings_is_told_of_each_region() {
         let size = Bytes::new(base.bytes() as u64);
         assert_eq!(shown(), BaseView { size, ..BaseView::default() });
     }
-    // One that is touched upwards, all of it, grows.
+    // One that is touched downwards, all of it, grows.
     let mut region = manager.region(Bytes::mib(16)).create().expect("a region");
     let begun = shown();
     assert!(begun.by_density && begun.grown == 0, "{begun:?}");

@@ -92,6 +92,7 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
         base_page,
         memory: BUDGET,
         arguments: vec![kind.name.to_owned(), seed.to_string(), forks.to_string()],
+        // Only a hang takes this long: those whose pages lie in the file wait for the disk, 54 s on one of 400 MB/s.
         limit: Duration::from_millis(180_000 + forks * ROUND_MS_MAX),
         kills_who_forks: kind.name == "torture",
     };

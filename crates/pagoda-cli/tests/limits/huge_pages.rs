@@ -11,7 +11,7 @@ use crate::support::memory::Mapping;
 /// It asks for this much in huge pages, in a budget that leaves room for twice that.
 const ASKED_MIB: usize = 96;
 
-/// So that a quarter of all has to leave.
+/// So that a fifth of all has to leave.
 const TOO_MUCH_MIB: usize = 384;
 
 /// From outside.

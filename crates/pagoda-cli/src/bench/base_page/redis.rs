@@ -33,7 +33,7 @@ use super::report::{Ratios, ratios};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const VALUE_BYTES: usize = 512;
-/// What it has under Pagoda beside half as much again as it needs.
+/// What the server has under Pagoda beyond half as much again as it needs, so that huge pages are never forbidden.
 const ROOM: Bytes = Bytes::mib(256);
 /// What the server takes for a key beside its value.
 const KEY_BYTES: u64 = 150;
