@@ -1,5 +1,6 @@
 //! A real Redis server for tests, on a port of the loopback address.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -56,13 +57,21 @@ impl RedisServer {
     fn listens(&mut self) -> bool {
         let start = Instant::now();
         while self.child.try_wait().expect("a child").is_none() {
-            if TcpStream::connect(self.address).is_ok() {
+            if self.is_ready() {
                 return true;
             }
             assert!(start.elapsed() < START_MAX, "redis-server starts, and does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
         false
+    }
+
+    /// Whether this process has said that it has all its ports. A connection says less: another server may have taken the port, and a
+    /// node of a cluster that can't have its second one ends after it could be connected to.
+    fn is_ready(&self) -> bool {
+        let log = fs::read_to_string(log_in(&self.directory)).unwrap_or_default();
+        let own = format!("{}:", self.child.id());
+        log.lines().any(|line| line.starts_with(&own) && line.contains("Ready to accept connections"))
     }
 
     /// Where it listens.
@@ -125,8 +134,11 @@ fn answer(from: &mut BufReader<TcpStream>) -> String {
     }
 }
 
+fn log_in(directory: &Path) -> PathBuf {
+    directory.join("redis.log")
+}
+
 fn launch(directory: &Path, address: SocketAddr, options: &[&str]) -> std::io::Result<Child> {
-    let log = directory.join("redis.log");
     let mut command = Command::new("redis-server");
     // SAFETY: one system call, which is all that may be done there. A test that is killed leaves no server.
     unsafe {
@@ -135,7 +147,7 @@ fn launch(directory: &Path, address: SocketAddr, options: &[&str]) -> std::io::R
     command
         .args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--save", ""])
         .args(["--appendfsync", "always", "--logfile"])
-        .arg(&log)
+        .arg(log_in(directory))
         .arg("--dir")
         .arg(directory)
         .args(options)
@@ -148,5 +160,33 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_can_not_have_its_ports_is_not_taken_for_another_one() {
+        let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+        let Some(first) = RedisServer::start(directories[0].path(), &[]) else { return };
+        let launched = |directory: &Path, address, options: &[&str]| {
+            let child = launch(directory, address, options).expect("there is one");
+            RedisServer { child, directory: directory.to_owned(), address }
+        };
+        assert!(
+            !launched(directories[1].path(), first.address(), &[]).listens(),
+            "it has the first one's port"
+        );
+        let (address, _bus) = std::iter::repeat_with(|| {
+            let bus = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+            let port = bus.local_addr().expect("bound").port() - BUS_OFFSET;
+            (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), bus)
+        })
+        .find(|(address, _)| TcpListener::bind(address).is_ok())
+        .expect("they do not end");
+        let node = launched(directories[2].path(), address, &["--cluster-enabled", "yes"]).listens();
+        assert!(!node, "nodes can't reach it");
     }
 }

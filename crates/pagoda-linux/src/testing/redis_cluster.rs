@@ -2,13 +2,17 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::redis::RedisServer;
 use super::wait::until;
 
 /// Slots of a cluster.
 const SLOTS: usize = 16384;
+
+/// What a killed node is missed after, and one that was introduced is forgotten after unless it answers: long enough for a busy machine,
+/// as a rule.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Who has which slots by what this node knows, and how firmly: of each node its name, its epoch and its slots.
 fn claims(server: &RedisServer) -> Vec<String> {
@@ -36,8 +40,8 @@ impl RedisCluster {
     /// If they do not come together; if there is none and `PAGODA_NO_SKIPS` is set.
     #[must_use]
     pub fn start(directory: &Path, masters: usize, options: &[&str]) -> Option<Self> {
-        // Long enough for a busy machine, and what a killed node is missed after.
-        let own = ["--cluster-enabled", "yes", "--cluster-node-timeout", "5000"];
+        let timeout = NODE_TIMEOUT.as_millis().to_string();
+        let own = ["--cluster-enabled", "yes", "--cluster-node-timeout", &timeout];
         let options: Vec<String> = own.iter().chain(options).map(|&option| option.to_owned()).collect();
         let start = |node: usize| {
             let directory = directory.join(format!("node{node}"));
@@ -49,11 +53,18 @@ impl RedisCluster {
             let [first, end] = [node, node + 1].map(|node| node * SLOTS / masters);
             cluster.tell(node, &format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1));
             cluster.tell(node, &format!("CLUSTER SET-CONFIG-EPOCH {}", node + 1));
-            let port = server.address().port();
-            (0..node).for_each(|other| cluster.tell(other, &format!("CLUSTER MEET 127.0.0.1 {port}")));
         }
+        cluster.meet();
         cluster.wait_until_whole();
         Some(cluster)
+    }
+
+    /// Introduces each node to those before it.
+    fn meet(&self) {
+        for (node, server) in self.nodes.iter().enumerate() {
+            let port = server.address().port();
+            (0..node).for_each(|other| self.tell(other, &format!("CLUSTER MEET 127.0.0.1 {port}")));
+        }
     }
 
     /// Its servers.
@@ -70,7 +81,8 @@ impl RedisCluster {
         assert_eq!(self.nodes[node].ask(request), "OK", "{request}");
     }
 
-    /// Returns when all nodes know each other and the whole cluster can be used from each.
+    /// Returns when all nodes know each other and the whole cluster can be used from each. Who was introduced while a node had to wait for
+    /// its disk may be forgotten, and is introduced again.
     pub fn wait_until_whole(&self) {
         let is_whole = |server: &RedisServer| {
             let info = server.ask("CLUSTER INFO");
@@ -80,8 +92,13 @@ impl RedisCluster {
                 && says(&format!("cluster_size:{}", self.nodes.len()))
                 && !server.ask("CLUSTER NODES").contains("handshake")
         };
+        let mut met = Instant::now();
         until("the cluster is whole", || {
             std::thread::sleep(Duration::from_millis(20));
+            if met.elapsed() > 2 * NODE_TIMEOUT {
+                self.meet();
+                met = Instant::now();
+            }
             self.nodes.iter().all(is_whole)
         });
     }
