@@ -53,10 +53,9 @@ pub struct RunArgs {
     /// How zones share allocations: fair, first-fit, reset-on-failure, first-version or global-list [default: fair].
     #[arg(long, value_name = "NAME", default_value_t, hide_default_value = true)]
     zone_policy: ZonePolicy,
-    /// The unit of management: 4K, 16K, 64K or 2M. If none is chosen it is 64K, of which a first touch brings as much as is touched
-    /// densely.
-    #[arg(long, value_name = "SIZE")]
-    base_page: Option<BasePage>,
+    /// The unit of management: 4K, 16K, 64K or 2M.
+    #[arg(long, value_name = "SIZE", default_value_t)]
+    base_page: BasePage,
     /// Where the store's file is made; on a disk, not tmpfs [default: $PAGODA_STORE or /var/tmp].
     #[arg(long, value_name = "DIR")]
     store_dir: Option<PathBuf>,
@@ -98,12 +97,6 @@ pub struct RunArgs {
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
-}
-
-impl RunArgs {
-    fn base_page(&self) -> BasePage {
-        self.base_page.unwrap_or_default()
-    }
 }
 
 /// What a managed run takes beyond the program itself.
@@ -187,7 +180,7 @@ fn prepare(
     let store = std::env::var_os(place::STORE_ENV);
     let store_directory = place::store_directory(args.store_dir.as_deref(), store, args.file_limit)?;
     let file_limit = args.file_limit.map_or_else(|| place::default_file_limit(&store_directory), Ok)?;
-    let tree = TreeFile::create(std::env::var_os("XDG_RUNTIME_DIR"), budget, args.base_page())?;
+    let tree = TreeFile::create(std::env::var_os("XDG_RUNTIME_DIR"), budget, args.base_page)?;
     let trace = args.trace.as_ref().map(|_| Trace::create()).transpose().map_err(|error| {
         Refusal::own(format!("could not make a file in memory ({error}); free some, or leave --trace out"))
     })?;
@@ -201,8 +194,7 @@ fn prepare(
     })?;
     let config = Config {
         budget,
-        base_page: args.base_page(),
-        by_density: args.base_page.is_none(),
+        base_page: args.base_page,
         counters: Some(tree.path().to_owned()),
         store_directory,
         file_limit,
@@ -269,7 +261,7 @@ impl Run<'_> {
         if verdict.line.is_none() {
             verdict.line = tree.failure().map(failed_below);
         }
-        let base_page = self.args.base_page().bytes() as u64;
+        let base_page = self.args.base_page.bytes() as u64;
         let header = managed.trace.as_ref().map(|trace| {
             let header =
                 Header::new(shown(&self.args.command), counters.budget_bytes, base_page, micros(wall));
@@ -315,7 +307,7 @@ impl Run<'_> {
         if let Some(file) = self.trace {
             // Nobody traced anything.
             let budget = budget(self.args)?.get();
-            let base_page = self.args.base_page().bytes() as u64;
+            let base_page = self.args.base_page.bytes() as u64;
             let header = Header::new(shown(&self.args.command), budget, base_page, micros(wall));
             file.write(|out| trace_file::write(out, &header, std::iter::empty()));
         }

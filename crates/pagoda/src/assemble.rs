@@ -168,11 +168,7 @@ pub(crate) fn assemble(
         fork_events,
         stop_hook,
     );
-    let has_parts = (BasePage::K16..=BasePage::K64).contains(&base);
-    engine.by_density = policies.by_density && has_parts;
-    if config.by_density && has_parts {
-        engine.gate_exclusive().fill_by_density();
-    }
+    engine.by_density = policies.by_density && (BasePage::K16..=BasePage::K64).contains(&base);
     engine.comes_whole = ahead;
     engine.around = Around::new(base, policies.fault_around);
     engine.fetches_ahead = config.fetch_ahead;

@@ -40,8 +40,6 @@ pub struct Config {
     pub budget: Bytes,
     /// The unit of management.
     pub base_page: BasePage,
-    /// A first touch brings as much of that as is touched densely, and not all of it.
-    pub by_density: bool,
     /// The counters file, made by whoever reads it; none if nobody does.
     pub counters: Option<PathBuf>,
     /// Where the store's unlinked file is made.
@@ -75,7 +73,6 @@ impl Config {
         Self {
             budget: Bytes::mib(256),
             base_page: BasePage::default(),
-            by_density: false,
             counters: None,
             store_directory: PathBuf::new(),
             file_limit: Bytes::ZERO,
@@ -146,10 +143,9 @@ const REMOTE_PASSWORD: &str = "remote-password";
 const ZONES: &str = "zones";
 const ZONE_POLICY: &str = "zone-policy";
 const TRACE: &str = "trace";
-const BY_DENSITY: &str = "by-density";
 
 /// Every field's name; the order is the one they are written in.
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 14] = [
     BUDGET,
     BASE,
     COUNTERS,
@@ -164,7 +160,6 @@ const FIELDS: [&str; 15] = [
     ZONES,
     ZONE_POLICY,
     TRACE,
-    BY_DENSITY,
 ];
 
 impl Config {
@@ -182,9 +177,6 @@ impl Config {
         let file = self.file_limit.get();
         let rest = format!(";{FILE}={file};{BEST_EFFORT}={best_effort};{FETCH_AHEAD}={fetch_ahead}");
         text.extend_from_slice(rest.as_bytes());
-        if self.by_density {
-            text.extend_from_slice(b";by-density=1");
-        }
         if self.io_uring {
             text.extend_from_slice(b";io-uring=1");
         }
@@ -237,7 +229,6 @@ impl Config {
             zones,
             zone_policy,
             trace,
-            by_density,
         ] = values;
         Ok(Self {
             budget: parse(BUDGET, budget)?,
@@ -247,7 +238,6 @@ impl Config {
             file_limit: parse(FILE, file)?,
             best_effort: flag(BEST_EFFORT, best_effort)?,
             fetch_ahead: flag(FETCH_AHEAD, fetch_ahead)?,
-            by_density: by_density.map_or(Ok(false), |value| flag(BY_DENSITY, Some(value)))?,
             io_uring: io_uring.map_or(Ok(false), |value| flag(IO_URING, Some(value)))?,
             remote: remote.map(|value| parse(REMOTE, Some(value))).transpose()?,
             remote_limit: match remote {

@@ -9,13 +9,12 @@ fn config(
     store: Vec<u8>,
     budget: u64,
     file: u64,
-    [best_effort, fetch_ahead, io_uring, by_density]: [bool; 4],
+    [best_effort, fetch_ahead, io_uring]: [bool; 3],
 ) -> Config {
     let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
     Config {
         budget: Bytes::new(budget),
         base_page: BasePage::K16,
-        by_density,
         counters: counters.map(path),
         store_directory: path(store),
         file_limit: Bytes::new(file),
@@ -31,7 +30,7 @@ proptest! {
     fn any_path_comes_back_as_it_went(
         counters in proptest::option::of(proptest::collection::vec(1u8.., 1..40)),
         store in proptest::collection::vec(1u8.., 1..40),
-        budget: u64, file: u64, flags: [bool; 4], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
+        budget: u64, file: u64, flags: [bool; 3], remote in proptest::option::of("[ -~]{1,9}"), remote_limit: u64,
         zones in proptest::collection::vec("[a-z]{1,9}=[0-9]{1,9}(|@remote|@node[0-9]{1,5})", 0..4),
         trace in proptest::option::of("/[ -~]{1,9}"), password in proptest::option::of("/[ -~]{1,9}"),
     ) {
@@ -60,7 +59,7 @@ proptest! {
 #[test]
 fn a_password_is_read_where_it_is_and_kept_by_who_has_asked() {
     let secret = pagoda_linux::secret::Secret::create(c"a-test's", b"sesame").expect("memory");
-    let mut config = config(None, b"/s".to_vec(), 1, 2, [false; 4]);
+    let mut config = config(None, b"/s".to_vec(), 1, 2, [false; 3]);
     config.remote = Some("redis://127.0.0.1:6379".parse().expect("an address"));
     config.remote_password = Some(secret.path());
     let text = config.to_env().into_string().expect("UTF-8");

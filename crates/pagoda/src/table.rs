@@ -16,13 +16,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
-use pagoda_core::density::Use;
-use pagoda_core::page::{BasePage, HUGE_FRAME};
-use pagoda_core::size::Bytes;
+use pagoda_core::page::BasePage;
 use pagoda_linux::range::PageRange;
 
 use crate::file_region::PageFile;
-use crate::fill::{Density, Filling};
+use crate::fill::Filling;
 use crate::order::EventOrder;
 
 pub(crate) use span::{Entries, EntryArray, Filler, Page, Span, give, try_take};
@@ -43,20 +41,13 @@ const GROWTH_ENTRIES_MOST: usize = 1 << 17;
 pub(crate) struct Table {
     spans: BTreeMap<usize, Span>,
     entry_bytes: usize,
-    /// What a process maps is filled by density.
-    by_density: bool,
     /// Events that wait for another thread's; see `order`.
     pub(crate) order: EventOrder,
 }
 
 impl Table {
     pub(crate) fn new(base: BasePage) -> Self {
-        let order = EventOrder::default();
-        Self { spans: BTreeMap::new(), entry_bytes: entry_bytes(base), by_density: false, order }
-    }
-    /// What is [inserted](Self::insert) from now on is filled by density, where that is worth it.
-    pub(crate) fn fill_by_density(&mut self) {
-        self.by_density = true;
+        Self { spans: BTreeMap::new(), entry_bytes: entry_bytes(base), order: EventOrder::default() }
     }
     pub(crate) fn entry_bytes(&self) -> usize {
         self.entry_bytes
@@ -122,13 +113,12 @@ impl Table {
     /// As [`insert`](Self::insert). None, and nothing is added, if there is no memory for its entries.
     pub(crate) fn try_insert(&mut self, range: PageRange, filler: Filler) -> Option<&Span> {
         let entry_bytes = self.entry_bytes;
-        let (mut room, mut filling) = (0, self.filling_of_new(range.len()));
+        let mut room = 0;
         if let Some((&key, before)) = self.spans.range(..range.start()).next_back()
             && before.range.end() == range.start()
             && before.filler == filler
-            && self.goes_on_as(before, &filling)
+            && matches!(before.entries.filling(), Filling::Whole)
         {
-            filling = before.entries.filling().clone();
             // Twice as much with each new span: a heap that grows by small steps is some spans, and a mapping that does not
             // grow costs no more than its own entries.
             room = (2 * before.entries.len()).min(GROWTH_ENTRIES_MOST);
@@ -140,35 +130,14 @@ impl Table {
                 return Some(span);
             }
         }
-        self.insert_with_room(range, range.start() % entry_bytes, filler, filling, room)
-    }
-
-    /// How a span of this length is filled unless somebody says: by density if it is a place of that at least. A smaller one can take no
-    /// more than that too much, and programs have thousands of them.
-    fn filling_of_new(&self, len: usize) -> Filling {
-        if !self.by_density || len < HUGE_FRAME {
-            return Filling::Whole;
-        }
-        let base = if self.entry_bytes == entry_bytes(BasePage::K16) { BasePage::K16 } else { BasePage::K64 };
-        Filling::ByDensity(Arc::new(Density::new(Use::Unknown, Bytes::new(len as u64), base)))
-    }
-
-    /// Whether what is inserted right behind `before`, to be filled so if it were by itself, is more of the same.
-    fn goes_on_as(&self, before: &Span, filling: &Filling) -> bool {
-        match (before.entries.filling(), filling) {
-            (Filling::Whole, Filling::Whole) => true,
-            // A library's regions are each by themselves.
-            (Filling::ByDensity(_), _) => self.by_density,
-            _ => false,
-        }
+        self.insert_with_room(range, range.start() % entry_bytes, filler, room)
     }
 
     /// As [`insert`](Self::insert), as a span of its own, whatever it lies beside, which begins `skipped` bytes into its first
     /// entry.
     pub(crate) fn insert_apart(&mut self, range: PageRange, skipped: usize, filler: Filler) -> &Span {
         let entry_bytes = self.entry_bytes;
-        let filling = self.filling_of_new(range.len());
-        self.insert_with_room(range, skipped % entry_bytes, filler, filling, 0)
+        self.insert_with_room(range, skipped % entry_bytes, filler, 0)
             .unwrap_or_else(|| no_entries(range, entry_bytes))
     }
 
@@ -200,12 +169,11 @@ impl Table {
         range: PageRange,
         skipped: usize,
         filler: Filler,
-        filling: Filling,
         room: usize,
     ) -> Option<&Span> {
         let origin = range.start().wrapping_sub(skipped);
         let needed = (skipped + range.len()).div_ceil(self.entry_bytes);
-        let entries = EntryArray::new(needed + room, Weak::new(), filling)?;
+        let entries = EntryArray::new(needed + room, Weak::new(), Filling::Whole)?;
         let span = Span::new(range, origin, entries, filler);
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }

@@ -99,7 +99,6 @@ fn the_program_is_told_its_configuration() {
     let expected = Config {
         budget: Bytes::mib(64),
         base_page: BasePage::K16,
-        by_density: false,
         counters,
         store_directory: odd,
         file_limit: Bytes::gib(3),
