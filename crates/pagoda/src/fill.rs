@@ -148,7 +148,8 @@ fn granules(size: BasePage) -> u32 {
 }
 
 impl Engine {
-    /// The base page of a new region, as it was chosen, or else as its manager has it. Where entries are of 64 KiB it may be any.
+    /// The base page of a new region, as it was chosen, or else as its manager has it. Where entries are of 64 KiB it may be any; but with
+    /// several zones there is no density.
     pub(crate) fn region_base(
         &self,
         chosen: Option<BasePage>,
@@ -158,7 +159,7 @@ impl Engine {
         let manager = self.base;
         let whole = RegionBase { size: chosen.unwrap_or(manager), filling: Filling::Whole };
         let Some(size) = chosen else {
-            if !self.by_density {
+            if !self.by_density || self.zones.are_several() {
                 return Ok(whole);
             }
             let density = Arc::new(Density::new(purpose, len, manager));

@@ -49,7 +49,7 @@ impl RedisCluster {
             RedisServer::start(&directory, &options.iter().map(String::as_str).collect::<Vec<_>>())
         };
         let cluster = Self { nodes: (0..masters).map(start).collect::<Option<_>>()?, options };
-        for (node, server) in cluster.nodes.iter().enumerate() {
+        for node in 0..masters {
             let [first, end] = [node, node + 1].map(|node| node * SLOTS / masters);
             cluster.tell(node, &format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1));
             cluster.tell(node, &format!("CLUSTER SET-CONFIG-EPOCH {}", node + 1));

@@ -1,6 +1,5 @@
 //! Regions whose first touches go by density: what comes in is what is used, and every byte is right.
 
-use pagoda::zones::Place;
 use pagoda::{BasePage, Bytes, Manager, Purpose, Region};
 use pagoda_linux::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
@@ -36,38 +35,6 @@ fn what_is_touched_sparsely_holds_what_is_touched_and_nothing_beside_it() {
     let fill = region.fill().expect("no base page was chosen");
     assert_eq!((fill.size, fill.looks.grown, stats.fills_grown), (BasePage::K4, 0, 0), "{fill:?}");
     assert!(fill.looks.settled > 0, "it was looked at: {fill:?}");
-}
-
-/// Each part of an entry is of the zone that the rest of it is of.
-#[test]
-fn density_is_followed_with_several_zones_too() {
-    if skip_without_moves("first touches by density") {
-        return;
-    }
-    let zones = Manager::builder().zone("one", Bytes::mib(96), Place::Local).zone(
-        "two",
-        Bytes::mib(96),
-        Place::Local,
-    );
-    let manager = zones.user_mode_only(true).build().expect("manager");
-    let len = 32 << 20;
-    let mut sparse = region(&manager, len, Purpose::Unknown);
-    let pages = || (0..len / 4096).step_by(BLOCK_PAGES);
-    write(&mut sparse, pages());
-    check(&mut sparse, pages());
-    let touched = pages().count() * 4096;
-    assert_eq!(counted(&manager, touched).resident_bytes, touched as u64);
-    let given: Vec<_> = manager.zones().iter().map(|(_, zone)| zone.allocated.get()).collect();
-    assert_eq!(given.iter().sum::<u64>(), touched as u64, "what was touched, of both: {given:?}");
-    assert!(given.iter().all(|bytes| *bytes > touched as u64 / 4), "{given:?}");
-    let mut dense = region(&manager, len, Purpose::Unknown);
-    write(&mut dense, 0..len / 4096);
-    check(&mut dense, 0..len / 4096);
-    check(&mut sparse, pages());
-    assert_eq!(counted(&manager, touched + len).resident_bytes, (touched + len) as u64);
-    assert_eq!(dense.fill().map(|fill| fill.size), Some(BasePage::K64));
-    assert_eq!(sparse.fill().map(|fill| fill.size), Some(BasePage::K4));
-    assert!(manager.stats().faults_zero < 4000, "{:?}", manager.stats());
 }
 
 #[test]
