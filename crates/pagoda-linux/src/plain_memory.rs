@@ -1,4 +1,4 @@
-//! Memory as any program has it: for a benchmark to touch, discard, protect and unmap, managed by nobody or by Pagoda.
+//! Memory as any program has it: for a benchmark or an example to touch, discard, protect and unmap, managed by nobody or by Pagoda.
 //!
 //! One private anonymous mapping, of which OS pages can be taken away or be made read-only. It knows which, so that no safe
 //! call faults: it must never let anybody read or write what is not there.

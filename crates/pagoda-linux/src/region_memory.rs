@@ -40,6 +40,19 @@ impl ForeignMemory {
     ///   with the manager's locks held.
     /// - The process does not fork while a page may be out, or never uses the memory in the child.
     /// - Whoever unmaps it or moves it does so from a thread that holds no lock of the manager.
+    ///
+    /// ```
+    /// use memmap2::{Advice, MmapMut};
+    /// use pagoda_linux::region_memory::ForeignMemory;
+    ///
+    /// let mut mapping = MmapMut::map_anon(1 << 20)?;
+    /// mapping.advise(Advice::NoHugePage)?;
+    /// // SAFETY: it is one private anonymous mapping, readable and writable, without huge pages, which outlives its management.
+    /// // Nothing but its bytes lies in it: no stack, no heap, no control block. This program never forks.
+    /// let memory = unsafe { ForeignMemory::new(mapping.as_mut_ptr(), mapping.len()) }.expect("whole OS pages");
+    /// assert_eq!(memory.range().len(), 1 << 20);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub unsafe fn new(start: *mut u8, len: usize) -> Option<Self> {
         let start = start.expose_provenance();

@@ -26,7 +26,7 @@
 //!
 //! Several managers in one process know nothing of each other: one for each tenant gives each a budget of its own.
 //! Memory that was mapped elsewhere is adopted with [`Manager::adopt`]; vouching for it is the unsafe part, and lies in
-//! [`ForeignMemory::new`]. The crate's `examples/` show all three.
+//! [`ForeignMemory::new`]. The crate's `examples/` show all three, that with memory which vouches for itself.
 //!
 //! # What a budget covers
 //! The frames of the manager's regions, those that are on their way, and the compressed store. Not the manager's own

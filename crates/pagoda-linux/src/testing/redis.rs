@@ -179,13 +179,15 @@ mod tests {
             !launched(directories[1].path(), first.address(), &[]).listens(),
             "it has the first one's port"
         );
-        let (address, _bus) = std::iter::repeat_with(|| {
+        let taken = |_| {
             let bus = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-            let port = bus.local_addr().expect("bound").port() - BUS_OFFSET;
-            (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), bus)
-        })
-        .find(|(address, _)| TcpListener::bind(address).is_ok())
-        .expect("they do not end");
+            let port = bus.local_addr().expect("bound").port().checked_sub(BUS_OFFSET)?;
+            Some((SocketAddr::from((Ipv4Addr::LOCALHOST, port)), bus))
+        };
+        let (address, _bus) = (0..100)
+            .filter_map(taken)
+            .find(|(address, _)| TcpListener::bind(address).is_ok())
+            .expect("one of a hundred is free");
         let node = launched(directories[2].path(), address, &["--cluster-enabled", "yes"]).listens();
         assert!(!node, "nodes can't reach it");
     }
