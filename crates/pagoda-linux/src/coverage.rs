@@ -128,7 +128,7 @@ mod tests {
         register(&uffd, whole);
         std::thread::scope(|scope| {
             let discard = scope.spawn(|| memory.discard(0, OS_PAGE));
-            assert!(uffd.wait(5000), "the event arrives");
+            assert_eq!(uffd.wait(5000), crate::wait::Wait::Ready, "the event arrives");
             assert_eq!(uffd.coverage(whole), Coverage::Changing);
             let asks = open(feature::MOVE).expect("opened before");
             assert!(asks.is_registered_elsewhere(whole.start()), "that can be asked all the same");
@@ -144,7 +144,7 @@ mod tests {
         std::thread::scope(|scope| {
             // It waits until its event is read.
             scope.spawn(move || drop(memory));
-            assert!(uffd.wait(5000), "the unmapping's event arrives");
+            assert_eq!(uffd.wait(5000), crate::wait::Wait::Ready, "the unmapping's event arrives");
             uffd.read(|_| {}).expect("read");
         });
     }

@@ -62,6 +62,7 @@ pub mod transparent_huge;
 pub mod uffd;
 pub mod unfinished_file;
 pub mod usage;
+pub mod wait;
 pub mod wiped;
 pub mod words;
 pub mod zero_scan;

@@ -31,6 +31,7 @@ use crate::offer::Offers;
 use crate::own_memory::OwnMapping;
 use crate::range::PageRange;
 use crate::uffd::{Message, Mode, Progress, Stop, Uffd, feature, to_io_error};
+use crate::wait::Wait;
 
 pub use slot::Slot;
 
@@ -310,9 +311,10 @@ impl Space {
         self.uffd.wake(range);
     }
 
-    /// Waits for a message, for `timeout_ms` at most. True if there is one. All who wait are woken: the thread on the
+    /// Waits for a message, for `timeout_ms` at most. All threads that wait are woken: the thread on the
     /// processor of the one that faulted is there first, and costs a third of one that wakes up on another.
-    pub fn wait(&self, timeout_ms: u32) -> bool {
+    #[must_use]
+    pub fn wait(&self, timeout_ms: u32) -> Wait {
         self.uffd.wait(timeout_ms)
     }
 

@@ -6,13 +6,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use crate::thread::now_ns;
+use crate::wait::{Wait, wait_for};
 
 /// A connection. Dropping it closes it.
 #[derive(Debug)]
@@ -56,14 +57,10 @@ impl TcpConnection {
             if left_ns == 0 {
                 return Err(Errno::TIMEDOUT.into());
             }
-            let timeout = Timespec {
-                tv_sec: (left_ns / 1_000_000_000) as i64,
-                tv_nsec: (left_ns % 1_000_000_000) as i64,
-            };
-            match poll(&mut [PollFd::new(&self.socket, flags)], Some(&timeout)) {
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => return Ok(()),
-                Err(error) => return Err(error.into()),
+            match wait_for(self.socket.as_fd(), flags, left_ns) {
+                Wait::NotReady => {}
+                Wait::Ready => return Ok(()),
+                Wait::Refused(error) => return Err(error.into()),
             }
         }
     }

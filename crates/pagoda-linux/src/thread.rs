@@ -13,6 +13,7 @@ use std::ffi::c_void;
 use std::io;
 
 use linux_raw_sys::general as raw;
+use rustix::thread::NanosleepRelativeResult;
 
 use crate::own_memory::OwnMapping;
 use crate::raw_syscall::{syscall3, syscall6};
@@ -204,13 +205,15 @@ pub fn is_alive(id: u32) -> bool {
     unsafe { syscall3(raw::__NR_tgkill, process, id as usize, 0).is_ok() }
 }
 
-/// Sleeps for `us` microseconds, or less if interrupted.
+/// Sleeps for `us` microseconds, or less if interrupted. Where a filter of system calls forbids that, only gives the processor away.
 pub fn sleep_us(us: u32) {
     let time = rustix::thread::Timespec {
         tv_sec: i64::from(us / 1_000_000),
         tv_nsec: i64::from(us % 1_000_000) * 1000,
     };
-    let _ = rustix::thread::nanosleep(&time);
+    if let NanosleepRelativeResult::Err(_) = rustix::thread::nanosleep(&time) {
+        yield_now();
+    }
 }
 
 /// Gives the processor to another thread that can run.

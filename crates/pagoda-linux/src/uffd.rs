@@ -8,13 +8,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 pub use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Setter, Updater};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::fault_address::FaultAddress;
 use crate::range::PageRange;
+use crate::wait::{Wait, wait_for};
 
 const API: u64 = 0xAA;
 pub(crate) const GROUP: u8 = 0xAA;
@@ -354,14 +355,10 @@ impl Uffd {
         done != Err(Errno::AGAIN)
     }
 
-    /// Waits until there is something to read, for `timeout_ms` at most. True if there is.
-    pub fn wait(&self, timeout_ms: u32) -> bool {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        let timeout = Timespec {
-            tv_sec: i64::from(timeout_ms / 1000),
-            tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000,
-        };
-        poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
+    /// Waits until there is something to read, for `timeout_ms` at most.
+    #[must_use]
+    pub fn wait(&self, timeout_ms: u32) -> Wait {
+        wait_for(self.fd.as_fd(), PollFlags::IN, u64::from(timeout_ms) * 1_000_000)
     }
 
     /// Reads up to [`BATCH`] messages without waiting and hands each to `sink`, faults and events in the kernel's
@@ -369,7 +366,7 @@ impl Uffd {
     ///
     /// # Errors
     /// That none can be had, however often it is tried: a fork brings a descriptor, for which the limit of them leaves no room (`EMFILE`,
-    /// also if the soft limit were the hard one; `ENFILE`), or this descriptor is closed (`EBADF`).
+    /// also if the soft limit were the hard one; `ENFILE`), this descriptor is closed (`EBADF`), or a filter of system calls forbids it.
     pub fn read(&self, mut sink: impl FnMut(Message)) -> Result<usize, Errno> {
         let mut batch = [RawMessage { event: 0, reserved: [0; 7], arg: [0; 3] }; BATCH];
         // SAFETY: RawMessage is plain old data without padding; any bytes are valid, and the slice covers the array.
@@ -382,9 +379,9 @@ impl Uffd {
         };
         let len = match len {
             Ok(len) => len,
-            Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::BADF)) => return Err(errno),
-            // None is there, or its time has not come.
-            Err(_) => return Ok(0),
+            // None is there, or the kernel has no memory for a fork's descriptor yet.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => return Ok(0),
+            Err(errno) => return Err(errno),
         };
         let count = len / size_of::<RawMessage>();
         for raw in &batch[..count] {
@@ -510,7 +507,7 @@ mod tests {
         assert!(uffd.is_quiet());
         std::thread::scope(|scope| {
             let discard = scope.spawn(move || memory.discard(0, 4096));
-            assert!(uffd.wait(5000), "the event arrives");
+            assert_eq!(uffd.wait(5000), Wait::Ready, "the event arrives");
             assert!(!uffd.is_quiet());
             let mut seen = 0;
             uffd.read(|message| {
@@ -519,7 +516,7 @@ mod tests {
             .expect("read");
             assert_eq!(seen, 1);
             // The mapping's drop unmaps it, and waits for that event to be read.
-            assert!(uffd.wait(5000), "the unmapping's event arrives");
+            assert_eq!(uffd.wait(5000), Wait::Ready, "the unmapping's event arrives");
             uffd.read(|message| assert!(matches!(message, Message::Unmap(_)), "{message:?}")).expect("read");
             discard.join().expect("join").expect("discard");
         });
@@ -545,7 +542,7 @@ mod tests {
                 let offset = 4096 * (3 + page) + byte;
                 std::thread::scope(|scope| {
                     let toucher = scope.spawn(|| memory.write_at(offset, &[7]));
-                    assert!(uffd.wait(5000), "the fault arrives");
+                    assert_eq!(uffd.wait(5000), Wait::Ready, "the fault arrives");
                     let mut found = None;
                     uffd.read(|message| match message {
                         Message::Fault { at, write: true } => found = Some(at),

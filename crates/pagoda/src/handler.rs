@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pagoda_core::budget;
 use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+use pagoda_linux::wait::Wait;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -20,6 +21,9 @@ use crate::zones::Taker;
 
 /// How long a handler sleeps at most before it looks whether it is to end.
 const WAIT_MS: u32 = 100;
+
+/// Between two looks for messages where a handler can't wait for them: a fault is served late, and an idle engine costs little.
+const REFUSED_PAUSE_US: u32 = 500;
 
 /// How long a thread may take from its change of a mapping to its event's post: a time slice of another thread.
 const DEFERRED_WAIT_US: u32 = 4000;
@@ -104,7 +108,7 @@ impl Engine {
             let kept = faults.len();
             // With faults that wait for an event, also when there is none to read: one may wait for that. And an event that waits may wait
             // for none that comes.
-            if kept > 0 || self.events_wait.load(Ordering::Relaxed) || self.space.wait(WAIT_MS) {
+            if kept > 0 || self.events_wait.load(Ordering::Relaxed) || self.may_have_messages() {
                 self.read_messages(&mut faults, scratch);
             }
             // The oldest one: the watchdog sees a fault that is tried again and again.
@@ -139,6 +143,18 @@ impl Engine {
             if faults.is_empty() {
                 // Whoever sees it sees what was counted.
                 self.serving_since_ns[id].store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Waits for messages. Where the kernel does not let this thread wait, it looks for them now and then.
+    fn may_have_messages(&self) -> bool {
+        match self.space.wait(WAIT_MS) {
+            Wait::Ready => true,
+            Wait::NotReady => false,
+            Wait::Refused(_) => {
+                sleep_us(REFUSED_PAUSE_US);
+                true
             }
         }
     }

@@ -3,4 +3,5 @@
 //! A test is named after what went wrong. It compares the managed run with the native one, so that a program
 //! that the machine itself does not support fails neither. Every program checks its own memory.
 
+mod descriptors;
 mod program;

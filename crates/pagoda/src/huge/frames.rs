@@ -13,6 +13,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::huge_arena::{GivenBack, HugeSlot};
 use pagoda_linux::thread::{now_ns, yield_now};
+use pagoda_linux::wait::Wait;
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -126,7 +127,7 @@ impl Engine {
     fn is_handler_wanted(&self) -> bool {
         let serving = self.serving_since_ns.iter().filter(|since| since.load(Ordering::Relaxed) != 0);
         serving.count() >= self.handlers as usize
-            && self.space.wait(0)
+            && self.space.wait(0) == Wait::Ready
             && !self.clears.gives_way.swap(true, Ordering::Relaxed)
     }
 
