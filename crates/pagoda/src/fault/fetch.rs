@@ -107,9 +107,9 @@ impl Engine {
         })
     }
 
-    /// Whether ready frames are for faults, as long as the budget is not exceeded by much.
+    /// Whether ready frames are for faults, as long as the budget is not exceeded by much, or not kept.
     pub(crate) fn may_use_frames(&self) -> bool {
-        self.ledger.excess_bytes() <= self.marks().min.get()
+        self.ledger.excess_bytes() <= self.marks().min.get() || self.is_released()
     }
 
     /// Whether one frame may be used: as all may, or because a handler made it ready for that.

@@ -1,5 +1,7 @@
 //! What the engine does where zones have too little: whom it wakes, and from which zones pages go.
 
+use std::sync::atomic::Ordering;
+
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
@@ -81,6 +83,53 @@ fn expect_one_ring(base: BasePage) {
     }
     resize(32);
     write(&region, 0);
+    area.lock(0..pages, false).expect("it was locked");
+}
+
+#[test]
+fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full() {
+    if skip_without_moves("faults that are served whatever the budget says") {
+        return;
+    }
+    let manager = with_base_page(
+        &[("one", 32, Place::Local), ("two", 32, Place::Local)],
+        ZonePolicy::Fair,
+        BasePage::K64,
+    );
+    let stored = manager.region(Bytes::mib(1)).create().expect("a region");
+    (0..stored.len() / OS_PAGE).for_each(|page| write(&stored, page));
+    stored.page_out(0, stored.len()).expect("room in the store");
+    let untouched = manager.region(Bytes::mib(1)).create().expect("a region");
+    let stuck = manager.region(Bytes::mib(40)).create().expect("a region");
+    let pages = stuck.len() / OS_PAGE;
+    (0..pages).for_each(|page| write(&stuck, page));
+    let area = Area::of_region(stuck.as_ptr(), pages);
+    if let Err(error) = area.lock(0..pages, true) {
+        return skip("faults that are served whatever the budget says", error);
+    }
+    for name in ["one", "two"] {
+        manager.resize_zone(name, Bytes::mib(12)).expect("within its addresses");
+    }
+    let engine = &*manager.engine();
+    until("the budget is exceeded", || engine.lacks_memory());
+    let mut scratch = Scratch::new(engine.base);
+    scratch.taker = engine.zones.new_taker();
+    let mut serve = |region: &Region, page: usize| {
+        let at = FaultAddress::of_byte(region.as_ptr().addr() + page * OS_PAGE);
+        engine.serve_alone(&mut Fault::new(at, true, now_ns()), &mut scratch)
+    };
+    for region in [&stored, &untouched] {
+        assert_eq!(serve(region, 40), Tried::Kept, "40 MiB can't leave, and 24 are allowed");
+        let [start, end] = &engine.making_own;
+        start.store(region.as_ptr().addr(), Ordering::Release);
+        end.store(region.as_ptr().addr() + region.len(), Ordering::Release);
+        // The next one of a page and of a hole, and again.
+        for page in [40, 3, 41, 200] {
+            assert_eq!(serve(region, page), Tried::Served, "nobody else makes frames ready meanwhile");
+        }
+        end.store(0, Ordering::Release);
+        assert_eq!(serve(region, 80), Tried::Kept, "the budget is kept again");
+    }
     area.lock(0..pages, false).expect("it was locked");
 }
 

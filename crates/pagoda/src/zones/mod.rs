@@ -456,23 +456,26 @@ impl Engine {
         let order = self.zones_in_order(&turn);
         let order = if word.resident().is_empty() { order } else { order.with_first(word.zone()) };
         let has_room = self.has_room();
+        let fresh = |zone: usize| {
+            let placed = self.zones.parts[zone].hands.place_fresh_page(&self.space, content, &place)?;
+            self.ledger.took(OS_PAGE as i64);
+            Some(placed)
+        };
         // All that a zone can do comes before the next: the one that has most parts of frames would give more than its share.
         let placed = order.iter().find_map(|zone| {
             let hands = &self.zones.parts[zone].hands;
-            let fresh = || {
-                let placed = hands.place_fresh_page(&self.space, content, &place)?;
-                self.ledger.took(OS_PAGE as i64);
-                Some(placed)
-            };
             let fits = has_room && turn.levels[zone].room_bytes >= OS_PAGE as i64;
             let placed = hands
                 .place_page(&self.space, content, false, &place)
-                .or_else(|| fits.then(fresh).flatten())
+                .or_else(|| fits.then(|| fresh(zone)).flatten())
                 .or_else(|| {
                     may_open.then(|| hands.place_page(&self.space, content, true, &place)).flatten()
                 })?;
             Some((zone, placed))
         });
+        // As for frames: what the budget has room for, or is not kept for, some zone takes beyond its part.
+        let beyond = || order.iter().find_map(|zone| Some((zone, fresh(zone)?)));
+        let placed = placed.or_else(|| has_room.then(beyond).flatten());
         if let Some((zone, _)) = placed {
             self.gave(zone, OS_PAGE as u64);
         }
