@@ -199,6 +199,7 @@ fn unmanaged(summary: &Summary) -> String {
         ("read-only", counters.left_readonly_bytes),
         ("executable", counters.left_executable_bytes),
         ("shared", counters.left_shared_bytes),
+        ("kept from children", counters.left_unforked_bytes),
         ("registered by the program", counters.left_registered_bytes),
         ("of threads", counters.left_thread_bytes),
         ("too small or young", counters.left_small_bytes),

@@ -51,6 +51,8 @@ pub struct MappingFacts {
     pub anonymous: bool,
     /// The program locked it into memory (mlock).
     pub locked: bool,
+    /// The program keeps it out of its children (madvise DONTFORK), where whoever manages it would have to do that, too.
+    pub unforked: bool,
     /// It belongs to Pagoda: arenas, tables, handler stacks, our own heap.
     pub own: bool,
     /// It is the stack of the main thread, which grows by itself. The caller adopts only what lies below its
@@ -99,6 +101,8 @@ pub enum Reason {
     ReadOnly,
     /// It is locked; the kernel refuses to move out of it, and whoever locked it wants it to stay.
     Locked,
+    /// The program keeps it out of its children: if it were managed, nobody could tell afterwards that it is to stay so.
+    Unforked,
     /// Too little of it is populated to be worth the events that it would cause.
     Small,
     /// It is seen for the first time, and may be gone at the next look.
@@ -107,7 +111,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order in which they are asked about. `reason as usize` is its place here.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Own,
         Self::Shared,
         Self::File,
@@ -115,6 +119,7 @@ impl Reason {
         Self::NoAccess,
         Self::ReadOnly,
         Self::Locked,
+        Self::Unforked,
         Self::Small,
         Self::Young,
     ];
@@ -136,6 +141,7 @@ impl fmt::Display for Reason {
             Self::NoAccess => "no access",
             Self::ReadOnly => "read-only",
             Self::Locked => "locked",
+            Self::Unforked => "kept from children",
             Self::Small => "small",
             Self::Young => "young",
         })
@@ -162,6 +168,7 @@ fn kind_reason(mapping: &MappingFacts) -> Option<Reason> {
         (!mapping.read, Reason::NoAccess),
         (!mapping.write, Reason::ReadOnly),
         (mapping.locked, Reason::Locked),
+        (mapping.unforked, Reason::Unforked),
     ];
     reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
 }
@@ -207,6 +214,7 @@ mod tests {
             shared: false,
             anonymous: true,
             locked: false,
+            unforked: false,
             own: false,
             main_stack: false,
             age_scans: 1,
@@ -232,6 +240,7 @@ mod tests {
             (MappingFacts { write: false, ..full }, Reason::ReadOnly),
             (MappingFacts { write: false, locked: true, ..full }, Reason::ReadOnly),
             (MappingFacts { locked: true, ..full }, Reason::Locked),
+            (MappingFacts { unforked: true, ..full }, Reason::Unforked),
         ] {
             assert_eq!(decide(&mapping, &QUIET), Decision::Leave(reason));
             assert_eq!(decide(&mapping, &PRESSED), Decision::Leave(reason));

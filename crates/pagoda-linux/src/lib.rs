@@ -61,6 +61,7 @@ pub mod touch;
 pub mod transparent_huge;
 pub mod uffd;
 pub mod unfinished_file;
+pub mod unforked;
 pub mod usage;
 pub mod wait;
 pub mod wiped;

@@ -34,11 +34,11 @@ impl LockedReader {
     ///
     /// # Errors
     /// What `pread` said. Mappings before it were passed to `f`.
-    pub fn for_each(&mut self, f: impl FnMut(&Mapping)) -> io::Result<()> {
+    pub fn for_each(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
         let mut any = false;
         let status = |line: &[u8]| any |= locked_kib(line).is_some_and(|kib| kib > 0);
         self.smaps.lines_of(&self.status, status)?;
-        if any { self.smaps.for_each(Flag::Locked, f) } else { Ok(()) }
+        if any { self.smaps.for_each(&[Flag::Locked], |mapping, _| f(mapping)) } else { Ok(()) }
     }
 }
 

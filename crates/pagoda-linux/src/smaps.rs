@@ -20,6 +20,10 @@ pub(crate) enum Flag {
     Locked,
     /// It is empty in the child of a fork.
     WipedOnFork,
+    /// It is not there in the child of a fork.
+    Unforked,
+    /// It is registered with userfaultfd for missing pages.
+    Registered,
 }
 
 impl Flag {
@@ -27,7 +31,22 @@ impl Flag {
         match self {
             Self::Locked => b"lo",
             Self::WipedOnFork => b"wf",
+            Self::Unforked => b"dc",
+            Self::Registered => b"um",
         }
+    }
+}
+
+/// The flags of a mapping: the line `VmFlags: rd wr mr mw me lo ac`.
+pub(crate) struct Flags<'a>(&'a [u8]);
+
+impl<'a> Flags<'a> {
+    fn of(line: &'a [u8]) -> Option<Self> {
+        line.strip_prefix(b"VmFlags:").map(Self)
+    }
+
+    pub(crate) fn has(&self, flag: Flag) -> bool {
+        self.0.split(|byte| *byte == b' ').any(|word| word == flag.text())
     }
 }
 
@@ -45,16 +64,21 @@ impl SmapsReader {
         Ok(Self { file, buffer: vec![0; BUFFER_BYTES].into_boxed_slice() })
     }
 
-    /// Calls `f` with each mapping that has the flag, lowest address first.
-    pub(crate) fn for_each(&mut self, flag: Flag, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
+    /// Calls `f` with each mapping that has all of `wanted`, and what else it has, lowest address first.
+    pub(crate) fn for_each(
+        &mut self,
+        wanted: &[Flag],
+        mut f: impl FnMut(&Mapping, &Flags<'_>),
+    ) -> io::Result<()> {
         let mut current = None;
         lines(&self.file, &mut self.buffer, |line| {
             if let Some(mapping) = parse_line(line) {
                 current = Some(mapping);
-            } else if has(line, flag)
+            } else if let Some(flags) = Flags::of(line)
+                && wanted.iter().all(|flag| flags.has(*flag))
                 && let Some(mapping) = current.take()
             {
-                f(&mapping);
+                f(&mapping, &flags);
             }
         })
     }
@@ -73,23 +97,19 @@ fn lines(file: &OwnedFd, buffer: &mut [u8], mut f: impl FnMut(&[u8])) -> io::Res
     })
 }
 
-/// The line `VmFlags: rd wr mr mw me lo ac`.
-fn has(line: &[u8], flag: Flag) -> bool {
-    line.strip_prefix(b"VmFlags:")
-        .is_some_and(|flags| flags.split(|byte| *byte == b' ').any(|word| word == flag.text()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_flag_is_a_whole_word_of_its_line() {
+        let has = |line: &[u8], flag| Flags::of(line).expect("flags").has(flag);
         let line = b"VmFlags: rd wr mr mw me lo ac ";
         assert!(has(line, Flag::Locked) && !has(line, Flag::WipedOnFork));
         assert!(has(b"VmFlags: rd wr wf ac ", Flag::WipedOnFork));
-        assert!(
-            !has(b"VmFlags: rd wr mr mw me ac ", Flag::Locked) && !has(b"Locked:    64 kB", Flag::Locked)
-        );
+        assert!(!has(b"VmFlags: rd wr mr mw me ac ", Flag::Locked));
+        let line = b"VmFlags: rd wr mr mw me dc ac um sd ";
+        assert!(has(line, Flag::Unforked) && has(line, Flag::Registered));
+        assert!(Flags::of(b"Locked:    64 kB").is_none());
     }
 }

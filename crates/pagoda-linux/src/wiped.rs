@@ -35,8 +35,11 @@ impl WipedReader {
     ///
     /// # Errors
     /// What `pread` said. Mappings before it were passed to `f`.
-    pub fn for_each(&mut self, f: impl FnMut(&Mapping)) -> io::Result<()> {
-        if ASKED_FOR.load(Ordering::SeqCst) { self.0.for_each(Flag::WipedOnFork, f) } else { Ok(()) }
+    pub fn for_each(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
+        if !ASKED_FOR.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.0.for_each(&[Flag::WipedOnFork], |mapping, _| f(mapping))
     }
 }
 

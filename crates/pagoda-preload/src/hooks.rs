@@ -12,6 +12,7 @@ use pagoda::process_engine::ProcessEngine;
 use pagoda_linux::guards;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{current_id, exit_process};
+use pagoda_linux::unforked;
 
 use crate::fork::{after_fork, before_fork, before_wipe_on_fork, in_child};
 use crate::mutexes::{pin_mutex, unpin_mutex};
@@ -240,8 +241,10 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
 /// As for the real function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
-    if advice == libc::MADV_WIPEONFORK {
-        before_wipe_on_fork();
+    match advice {
+        libc::MADV_WIPEONFORK => before_wipe_on_fork(),
+        libc::MADV_DONTFORK => unforked::expect(),
+        _ => {}
     }
     let real = real(4);
     if real.is_null() {

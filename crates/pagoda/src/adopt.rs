@@ -15,12 +15,12 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::coverage::Coverage;
 use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::maps::MapsReader;
 use pagoda_linux::own_memory::{is_own, not_own};
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::Errno as KernelErrno;
+use pagoda_linux::unforked::UnforkedReader;
 
 use crate::counters::{Counter, Status};
 use crate::engine::Engine;
@@ -228,8 +228,12 @@ impl Engine {
     }
 
     /// Brings everything back and ends the management: what a fork gets, as long as children are not managed. The
-    /// budget is not kept any more. `maps` are those of this process.
-    pub(crate) fn release_all(&self, maps: &mut MapsReader) {
+    /// budget is not kept any more.
+    ///
+    /// What this engine keeps out of children is theirs again, by the kernel's word of what that is: a mapping may have grown, moved or been
+    /// split since it was entered in the table. Where the kernel does not say, a child lacks such memory: it ends with SIGSEGV there, and
+    /// never reads wrong data.
+    pub(crate) fn release_all(&self, unforked: Option<&mut UnforkedReader>) {
         self.released.store(true, Ordering::Release);
         let everything = PageRange::new(0, usize::MAX & !4095).expect("the whole address space");
         loop {
@@ -238,7 +242,15 @@ impl Engine {
             if self.is_any_out(&table, everything) {
                 continue;
             }
-            for range in self.with_what_they_grew_by(&table, maps) {
+            let mut ranges: Vec<PageRange> = table.spans().map(Span::range).collect();
+            if let Some(unforked) = unforked {
+                let _ = unforked.of_engine(|mapping| {
+                    if let Some(range) = PageRange::new(mapping.start, mapping.end) {
+                        not_own(range, |part| ranges.push(part));
+                    }
+                });
+            }
+            for range in ranges {
                 if !self.fork_events {
                     self.space.set_forked(range, true);
                 }
@@ -250,17 +262,6 @@ impl Engine {
         self.counters.add(Counter::Forks, 1);
         self.counters.set(Counter::Status, Status::Released as u64);
         self.release_done.store(true, Ordering::Release);
-    }
-
-    /// The mappings that spans lie in: what one grew by since the last look is registered, and kept out of children, like the rest
-    /// of it. And the spans, where the maps can't be read.
-    fn with_what_they_grew_by(&self, table: &Table, maps: &mut MapsReader) -> Vec<PageRange> {
-        let mut ranges: Vec<PageRange> = table.spans().map(Span::range).collect();
-        let _ = maps.for_each(|mapping| {
-            let range = PageRange::new(mapping.start, mapping.end);
-            ranges.extend(range.filter(|range| mapping.is_private_anonymous() && !table.is_free(*range)));
-        });
-        ranges
     }
 
     fn is_any_out(&self, table: &Table, range: PageRange) -> bool {

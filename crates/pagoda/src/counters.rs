@@ -300,6 +300,8 @@ counters! {
     Gauge LeftExecutableBytes left_executable_bytes,
     /// Gauge: bytes left alone because the memory is shared.
     Gauge LeftSharedBytes left_shared_bytes,
+    /// Gauge: bytes left alone because the program keeps them out of its children (only where the kernel does not tell of forks).
+    Gauge LeftUnforkedBytes left_unforked_bytes,
     /// Gauge: bytes left alone because the program registered them with userfaultfd itself.
     Gauge LeftRegisteredBytes left_registered_bytes,
     /// Gauge: bytes left alone because a live thread's control block, rseq area or robust mutex is in them.

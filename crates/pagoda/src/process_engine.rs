@@ -68,7 +68,7 @@ impl ProcessEngine {
         engine.set_budget(keeper.share());
         engine.has_forked.store(is_child, Ordering::Release);
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
-        let mut watcher = Watcher::new(layout, keeper).map_err(proc_error)?;
+        let mut watcher = Watcher::new(layout, keeper, engine.fork_events).map_err(proc_error)?;
         // Before the program goes on, where there is too little room from the beginning; the looks of the watcher come later. What is
         // taken over is registered, and parts of it leave.
         let roomy = !takes_over && !engine.zones.are_several();

@@ -24,6 +24,7 @@ use pagoda_linux::range::PageRange;
 use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
 use pagoda_linux::thread::{now_ns, sleep_us};
 use pagoda_linux::transparent_huge;
+use pagoda_linux::unforked::UnforkedReader;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, HANDLERS_MAX};
@@ -52,6 +53,9 @@ const KNOWN_MOST: usize = 16_384;
 /// Locked ranges that are known. Those beyond are adopted, and found by the kernel's refusal to move them.
 const LOCKED_MOST: usize = 1024;
 
+/// Ranges that the program keeps out of its children that are known. Those beyond are adopted, and its children get them.
+const UNFORKED_MOST: usize = 1024;
+
 /// The time between two looks at the threads while memory is short.
 const THREADS_NS: u64 = 50_000_000;
 
@@ -76,10 +80,14 @@ pub(crate) struct Watcher {
     present: PagemapScanner,
     threads: ThreadWalker,
     locked: LockedReader,
+    /// None where the kernel tells of forks: nothing is kept out of children then.
+    unforked: Option<UnforkedReader>,
     known: Vec<Known>,
     known_before: Vec<Known>,
     /// What the program had locked at the last look at that, lowest address first.
     locked_ranges: Vec<PageRange>,
+    /// What the program keeps out of its children, the same.
+    unforked_ranges: Vec<PageRange>,
     /// Anonymous bytes that were not managed at the last look at the maps.
     unmanaged: u64,
     /// Populated bytes that were left alone at the last look, by reason.
@@ -103,7 +111,11 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    pub(crate) fn new(layout: Option<ThreadLayout>, keeper: ShareKeeper) -> io::Result<Self> {
+    pub(crate) fn new(
+        layout: Option<ThreadLayout>,
+        keeper: ShareKeeper,
+        fork_events: bool,
+    ) -> io::Result<Self> {
         Ok(Self {
             keeper,
             count: AnonReader::new()?,
@@ -111,9 +123,11 @@ impl Watcher {
             present: PagemapScanner::new()?,
             threads: ThreadWalker::new(layout)?,
             locked: LockedReader::new()?,
+            unforked: (!fork_events).then(UnforkedReader::new).transpose()?,
             known: Vec::with_capacity(KNOWN_MOST),
             known_before: Vec::with_capacity(KNOWN_MOST),
             locked_ranges: Vec::with_capacity(LOCKED_MOST),
+            unforked_ranges: Vec::with_capacity(if fork_events { 0 } else { UNFORKED_MOST }),
             unmanaged: 0,
             left: [0; Reason::ALL.len()],
             kept: [0; Reason::ALL.len()],
@@ -145,11 +159,8 @@ impl Engine {
         self.pin_threads(watcher);
         while !self.is_quitting() {
             // Once: what is mapped there later is none of ours.
-            if self.release_requested.load(Ordering::Acquire)
-                && !self.release_done.load(Ordering::Acquire)
-                && let Some(maps) = &mut watcher.maps
-            {
-                self.release_all(maps);
+            if self.release_requested.load(Ordering::Acquire) && !self.release_done.load(Ordering::Acquire) {
+                self.release_all(watcher.unforked.as_mut());
             }
             if self.is_released() {
                 sleep_us(20_000);

@@ -4,4 +4,5 @@
 //! that the machine itself does not support fails neither. Every program checks its own memory.
 
 mod descriptors;
+mod grown_fork;
 mod program;

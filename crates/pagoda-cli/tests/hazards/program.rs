@@ -51,8 +51,13 @@ impl Program {
 
     /// `pagoda run` of it with these options, of which `--memory` or `--zone` is one.
     pub fn managed(&self, options: &[&str], arguments: &[&str]) -> Command {
+        self.managed_by(&[], options, arguments)
+    }
+
+    /// The same by a command that executes it, as setpriv(1).
+    pub fn managed_by(&self, by: &[&str], options: &[&str], arguments: &[&str]) -> Command {
         let mut command = limited();
-        command.arg(env!("CARGO_BIN_EXE_pagoda")).arg("run").args(options).arg("--");
+        command.args(by).arg(env!("CARGO_BIN_EXE_pagoda")).arg("run").args(options).arg("--");
         command.arg(self.path()).args(arguments);
         command
     }

@@ -13,7 +13,7 @@ use pagoda_linux::pagemap::{PagemapScanner, Presence};
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::now_ns;
 
-use super::{KNOWN_MOST, Known, LOCKED_MOST, Watcher};
+use super::{KNOWN_MOST, Known, LOCKED_MOST, UNFORKED_MOST, Watcher};
 use crate::counters::Counter;
 use crate::engine::Engine;
 
@@ -59,10 +59,24 @@ impl Watcher {
         });
     }
 
-    fn is_locked(&self, range: PageRange) -> bool {
-        let at = self.locked_ranges.partition_point(|locked| locked.end() <= range.start());
-        self.locked_ranges.get(at).is_some_and(|locked| locked.start() < range.end())
+    /// Notes what the program keeps out of its children, before anything of it is adopted.
+    fn look_at_unforked(&mut self) {
+        self.unforked_ranges.clear();
+        let (reader, ranges) = (&mut self.unforked, &mut self.unforked_ranges);
+        let Some(reader) = reader else { return };
+        // What could not be read is adopted, and children get it.
+        let _ = reader.of_program(|mapping| {
+            if ranges.len() < UNFORKED_MOST {
+                ranges.extend(PageRange::new(mapping.start, mapping.end));
+            }
+        });
     }
+}
+
+/// Whether any of `ranges`, which lie lowest address first, has a part of `range`.
+fn overlaps(ranges: &[PageRange], range: PageRange) -> bool {
+    let at = ranges.partition_point(|one| one.end() <= range.start());
+    ranges.get(at).is_some_and(|one| one.start() < range.end())
 }
 
 impl Engine {
@@ -75,6 +89,7 @@ impl Engine {
             watcher.apart_ns = now;
             watcher.look_at_locked();
         }
+        watcher.look_at_unforked();
         let mut shared_bytes = 0;
         watcher.left = [0; Reason::ALL.len()];
         watcher.kept = [0; Reason::ALL.len()];
@@ -106,6 +121,7 @@ impl Engine {
         self.counters.set(Counter::LeftReadonlyBytes, left(Reason::ReadOnly));
         self.counters.set(Counter::LeftExecutableBytes, left(Reason::Executable));
         self.counters.set(Counter::LeftLockedBytes, left(Reason::Locked));
+        self.counters.set(Counter::LeftUnforkedBytes, left(Reason::Unforked));
         self.counters.set(Counter::LeftRegisteredBytes, watcher.left_registered);
         self.counters.set(Counter::LeftSmallBytes, left(Reason::Small) + left(Reason::Young));
         self.counters.set(Counter::LeftThreadBytes, self.pins.bytes());
@@ -127,7 +143,8 @@ impl Engine {
     ) {
         let mut gaps: Vec<PageRange> = Vec::new();
         let mut managed: Vec<PageRange> = Vec::new();
-        let locked = watcher.is_locked(range);
+        let locked = overlaps(&watcher.locked_ranges, range);
+        let unforked = overlaps(&watcher.unforked_ranges, range);
         {
             let table = self.gate_shared();
             table.gaps(range, |gap| gaps.push(gap));
@@ -157,6 +174,7 @@ impl Engine {
             shared: mapping.shared,
             anonymous: true,
             locked,
+            unforked,
             own: false,
             main_stack: mapping.kind == MappingKind::MainStack,
             age_scans: looks,

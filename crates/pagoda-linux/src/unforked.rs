@@ -1,0 +1,97 @@
+//! Which memory is kept out of the children of a fork (madvise DONTFORK), and by whom.
+//!
+//! Where the kernel does not tell of forks, an engine keeps the memory that it registers out of children. That flag goes along when the
+//! program splits, moves or grows a mapping, and no event tells of it; so what is to be undone is asked of the kernel, and not of a
+//! table. What is registered and kept is an engine's doing, for an engine never registers what its program keeps. Only
+//! `/proc/self/smaps` tells, for which the kernel walks all that is present. This module must never take the program's own advice
+//! for an engine's.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::maps::Mapping;
+use crate::smaps::{Flag, SmapsReader};
+
+/// Whether the program has asked for it. In this library's own data, which a child has, too.
+static ASKED_FOR: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program keeps memory out of its children from now on. To be called before the kernel is asked for it.
+pub fn expect() {
+    ASKED_FOR.store(true, Ordering::SeqCst);
+}
+
+/// Reads which memory that is, any number of times.
+pub struct UnforkedReader(SmapsReader);
+
+impl UnforkedReader {
+    /// Opens the file and allocates the only memory that this reader will ever use. Call it on the thread that will read.
+    ///
+    /// # Errors
+    /// What opening said: no `/proc` (`NotFound`), or no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(SmapsReader::new()?))
+    }
+
+    /// Calls `f` with each private anonymous mapping that is registered and kept out of children, lowest address first.
+    ///
+    /// # Errors
+    /// What `pread` said. Mappings before it were passed to `f`.
+    pub fn of_engine(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
+        self.0.for_each(&[Flag::Unforked, Flag::Registered], |mapping, _| {
+            if mapping.is_private_anonymous() {
+                f(mapping);
+            }
+        })
+    }
+
+    /// Calls `f` with each mapping that the program keeps out of its children and nobody has registered. It costs nothing where the
+    /// program has never asked for that.
+    ///
+    /// # Errors
+    /// As for [`of_engine`](Self::of_engine).
+    pub fn of_program(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
+        if !ASKED_FOR.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.0.for_each(&[Flag::Unforked], |mapping, flags| {
+            if !flags.has(Flag::Registered) {
+                f(mapping);
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda_core::page::OS_PAGE;
+
+    use super::*;
+    use crate::range::PageRange;
+    use crate::region_memory::RegionMemory;
+    use crate::testing::skip::skip;
+    use crate::uffd::{Mode, Uffd, feature};
+
+    #[test]
+    fn what_is_kept_from_children_is_its_engines_if_it_is_registered_and_else_the_programs() {
+        // It is kept from children when it is mapped.
+        let memory = RegionMemory::map(8 * OS_PAGE).expect("map");
+        let (start, middle) = (memory.range().start(), memory.range().start() + 4 * OS_PAGE);
+        let Ok(uffd) = Uffd::open(Mode::UserOnly, feature::MOVE) else {
+            return skip("what is kept from children", "no userfaultfd with UFFDIO_MOVE");
+        };
+        // SAFETY: the test's own mapping, which nothing else uses.
+        unsafe { uffd.register(PageRange::at(middle, 4 * OS_PAGE)).expect("register") };
+        let mut reader = UnforkedReader::new().expect("a reader");
+        let mut engines = Vec::new();
+        reader.of_engine(|mapping| engines.push((mapping.start, mapping.end))).expect("read");
+        assert!(
+            engines.contains(&(middle, middle + 4 * OS_PAGE)) && !engines.iter().any(|one| one.0 == start)
+        );
+        let mut programs = Vec::new();
+        reader.of_program(|mapping| programs.push(mapping.start)).expect("read");
+        assert_eq!(programs, [], "it has never asked");
+        expect();
+        reader.of_program(|mapping| programs.push(mapping.start)).expect("read");
+        assert!(programs.contains(&start) && !programs.contains(&middle));
+    }
+}
