@@ -4,16 +4,16 @@
 //! `--best-effort` is said at the end instead. Then the program runs, and when it has ended its counters are told.
 //! This module must never let a run look managed that was not.
 
+pub mod budget;
 mod password;
 mod verdict;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use pagoda::config::{self, Config, MINIMUM_BUDGET};
-use pagoda::error::StartError;
+use pagoda::config::{self, Config};
 use pagoda::store::RemoteAddress;
 use pagoda::trace::Trace;
 use pagoda::zones::ZoneConfig;
@@ -33,6 +33,7 @@ use crate::supervise::{self, Ended, Failed};
 use crate::table::{self, Summary};
 use crate::trace::file::{self as trace_file, Header};
 use crate::{preload, program};
+use budget::{Group, Size};
 use verdict::{failed_below, not_enforced, verdict, was_silent};
 
 /// Run a program within a memory budget.
@@ -43,9 +44,11 @@ use verdict::{failed_below, not_enforced, verdict, was_silent};
 /// that was not found 127. If pagoda itself is killed the program goes on within its budget.
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// The memory budget, like 512M or 2G (binary); with zones it is all of them together, and need not be said.
+    /// The memory budget, like 512M or 2G (binary), or like 75% of what this process may have: the limit of its control
+    /// group, or the machine's memory. With zones it is all of them together, and need not be said. Where the group's
+    /// limit leaves less, that is the budget.
     #[arg(long, short, value_name = "SIZE", allow_negative_numbers = true, required_unless_present = "zone")]
-    memory: Option<Bytes>,
+    memory: Option<Size>,
     /// Divides the budget among several kinds of memory: NAME=SIZE, NAME=SIZE@nodeN for memory of a NUMA node, or
     /// NAME=SIZE@remote for memory that is used when the others have none to spare. May be given up to 4 times.
     #[arg(long, value_name = "ZONE")]
@@ -117,7 +120,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     // Before there is a file to remove: from here on no signal ends this process.
     let inherited = process::block_signals()
         .map_err(|error| Refusal::own(format!("could not block signals ({error}); please report this")))?;
-    let budget = budget(args)?;
+    let group = Group::look();
+    let asked = group.asked(args.memory, &args.zone)?;
     let Some(name) = args.command.first() else {
         return Err(Refusal::own("no program was named; name one after `--`"));
     };
@@ -126,29 +130,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         path.as_deref().map(|path| OutputFile::open(path, option)).transpose()
     };
     let (stats, trace) = (open(&args.stats, "--stats")?, open(&args.trace, "--trace")?);
-    let run = Run { args, path, stats, trace, inherited };
-    match prepare(args, budget, remote, &run.path) {
+    let run = Run { args, path, asked, group, stats, trace, inherited };
+    match prepare(args, &run, remote) {
         Ok(managed) => run.managed(&managed),
         Err(refusal) if args.best_effort => run.unmanaged(&refusal),
         Err(refusal) => Err(refusal),
     }
-}
-
-/// The budget that was asked for, in one piece or in zones.
-fn budget(args: &RunArgs) -> Result<Bytes, Refusal> {
-    let sum = args.zone.iter().try_fold(0u64, |sum, zone| sum.checked_add(zone.bytes.get()));
-    let zones = Bytes::new(sum.ok_or_else(|| Refusal::own("--zone: all together are too large; give less"))?);
-    let budget = args.memory.unwrap_or(zones);
-    if !args.zone.is_empty() && budget != zones {
-        return Err(Refusal::own(format!(
-            "--memory {budget}: the zones are {zones} together; leave --memory out, or make them the same"
-        )));
-    }
-    if budget < MINIMUM_BUDGET {
-        let option = if args.memory.is_some() { "--memory" } else { "--zone" };
-        return Err(Refusal::own(format!("{option} {budget}: {}", StartError::BudgetBelowMinimum)));
-    }
-    Ok(budget)
 }
 
 /// The remote store, with its password.
@@ -168,13 +155,9 @@ fn remote(args: &RunArgs) -> Result<Option<RemoteAddress>, Refusal> {
 }
 
 /// Checks all that the engine needs, cheapest first.
-fn prepare(
-    args: &RunArgs,
-    budget: Bytes,
-    remote: Option<RemoteAddress>,
-    path: &Path,
-) -> Result<Managed, Refusal> {
-    program::check(path).map_err(Refusal::own)?;
+fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<Managed, Refusal> {
+    program::check(&run.path).map_err(Refusal::own)?;
+    let (budget, smaller) = run.group.fitting(run.asked, &args.zone)?;
     machine_allows()?;
     let preload = preload::find(std::env::var_os(preload::ENV).as_deref())?;
     let store = std::env::var_os(place::STORE_ENV);
@@ -209,6 +192,8 @@ fn prepare(
         trace: trace.as_ref().map(Trace::path),
     };
     fits(&config)?;
+    // Said even with --quiet: it is not what was asked for.
+    smaller.iter().for_each(crate::say);
     Ok(Managed { preload, tree, config, _password: password, trace })
 }
 
@@ -239,6 +224,8 @@ fn machine_allows() -> Result<(), Refusal> {
 struct Run<'a> {
     args: &'a RunArgs,
     path: PathBuf,
+    asked: Bytes,
+    group: Group,
     stats: Option<OutputFile>,
     trace: Option<OutputFile>,
     inherited: Inherited,
@@ -259,7 +246,7 @@ impl Run<'_> {
         let first = tree.first().unwrap_or_default();
         let mut verdict = verdict(ended, &first, peaks.replaced && was_silent(&first), self.args.best_effort);
         if verdict.line.is_none() {
-            verdict.line = tree.failure().map(failed_below);
+            verdict.line = tree.failure().map(failed_below).or_else(|| self.group.killed());
         }
         let base_page = self.args.base_page.bytes() as u64;
         let header = managed.trace.as_ref().map(|trace| {
@@ -288,7 +275,7 @@ impl Run<'_> {
             let processes = tree.members().map(|(_, counters)| Process::new(&counters)).collect();
             let stats =
                 stats.zones(&self.args.zone, &counters).counters(counters, &tree.latencies(), processes);
-            let stats = stats.exit_status(verdict.exit_status);
+            let stats = stats.exit_status(verdict.exit_status).group(self.asked, self.group.stats());
             verdict.line.into_iter().fold(stats, Stats::reason).write_to(file);
         }
         if let (Some(file), Some(trace), Some(header)) = (self.trace, &managed.trace, header) {
@@ -300,15 +287,15 @@ impl Run<'_> {
     fn unmanaged(self, refusal: &Refusal) -> Result<ExitCode, Refusal> {
         let (ended, wall) = self.supervise(&mut self.command(), || ())?;
         crate::say(not_enforced(refusal));
+        self.group.killed().iter().for_each(crate::say);
         if let Some(file) = self.stats {
             let stats = Stats::new(shown(&self.args.command), ended, wall, "unmanaged");
-            stats.reason(refusal.to_string()).write_to(file);
+            stats.reason(refusal.to_string()).group(self.asked, self.group.stats()).write_to(file);
         }
         if let Some(file) = self.trace {
             // Nobody traced anything.
-            let budget = budget(self.args)?.get();
             let base_page = self.args.base_page.bytes() as u64;
-            let header = Header::new(shown(&self.args.command), budget, base_page, micros(wall));
+            let header = Header::new(shown(&self.args.command), self.asked.get(), base_page, micros(wall));
             file.write(|out| trace_file::write(out, &header, std::iter::empty()));
         }
         Ok(ExitCode::from(ended.end.status()))

@@ -7,11 +7,13 @@ use std::time::Duration;
 use pagoda::counters::{Snapshot, Status};
 use pagoda::latencies::Latencies;
 use pagoda::zones::{ZoneConfig, ZoneStats};
+use pagoda_core::size::Bytes;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 use crate::latency::LatencyUs;
 use crate::output_file::OutputFile;
+use crate::run::budget::GroupStats;
 use crate::supervise::{End, Ended};
 
 /// What `--stats` tells of a run. Sizes are bytes.
@@ -31,6 +33,10 @@ pub struct Stats {
     status: &'static str,
     /// Why the budget was not enforced, or not until the end.
     reason: Option<String>,
+    /// The budget that was asked for; the counters have the one that was kept.
+    budget_asked_bytes: u64,
+    /// The control group that limits the program's memory; none without a memory controller.
+    memory_group: Option<GroupStats>,
     /// Of all processes of the tree.
     counters: Option<Fields>,
     /// How long the faults of all processes took, by kind.
@@ -111,6 +117,8 @@ impl Stats {
             resident_peak_bytes: ended.resident_peak_bytes,
             status,
             reason: None,
+            budget_asked_bytes: 0,
+            memory_group: None,
             counters: None,
             latency_us: None,
             processes: Vec::new(),
@@ -142,6 +150,11 @@ impl Stats {
     /// With why the budget was not enforced.
     pub fn reason(mut self, reason: String) -> Self {
         self.reason = Some(reason);
+        self
+    }
+    /// With the budget that was asked for, and the group that limits the program's memory.
+    pub fn group(mut self, asked: Bytes, group: Option<GroupStats>) -> Self {
+        (self.budget_asked_bytes, self.memory_group) = (asked.get(), group);
         self
     }
     /// With what `pagoda run` itself exits with.

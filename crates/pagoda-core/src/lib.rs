@@ -20,6 +20,7 @@ pub mod forking;
 pub mod geometry;
 pub mod latency;
 pub mod lending;
+pub mod memory_limit;
 pub mod migrate;
 pub mod pace;
 pub mod page;

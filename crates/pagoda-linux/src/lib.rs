@@ -28,6 +28,7 @@ pub mod locked;
 pub mod lz4;
 pub mod mapped_file;
 pub mod maps;
+pub mod memcg;
 pub mod mincore;
 mod moves;
 pub mod node;

@@ -9,9 +9,7 @@ mod userfault;
 
 pub use feature::{Feature, Features};
 pub(crate) use machine::version_in;
-pub use machine::{
-    Hugetlb, KernelVersion, Limits, Machine, Memcg, MemcgVersion, MthpSize, Swap, Zram, ZramModule, machine,
-};
+pub use machine::{Hugetlb, KernelVersion, Limits, Machine, MthpSize, Swap, Zram, ZramModule, machine};
 pub use userfault::{Access, Missing, Refusal, Userfault, Way, can_run, open_userfaultfd, userfault};
 
 use crate::pagemap::{PagemapScanner, ScanMethod};

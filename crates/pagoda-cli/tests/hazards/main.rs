@@ -5,4 +5,5 @@
 
 mod descriptors;
 mod grown_fork;
+mod memory_group;
 mod program;

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use linux_raw_sys::general as raw;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use rustix::fs::{Access as FileAccess, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::memcg::Memcg;
 use crate::raw_syscall::syscall6;
 use crate::ring::{Refusal, Ring};
 
@@ -64,26 +65,6 @@ pub struct Zram {
     pub module: ZramModule,
     /// Those that exist, with their size; zero is not set up.
     pub devices: Vec<(String, Bytes)>,
-}
-
-/// The two kinds of memory cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemcgVersion {
-    /// A hierarchy of its own.
-    V1,
-    /// The unified hierarchy.
-    V2,
-}
-
-/// The memory cgroup of this process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Memcg {
-    /// Its kind.
-    pub version: MemcgVersion,
-    /// Where it is.
-    pub path: PathBuf,
-    /// Whether this process may make groups below it.
-    pub writable: bool,
 }
 
 /// One swap device or file.
@@ -160,7 +141,7 @@ pub fn machine() -> Machine {
             .collect(),
         perf: perf_counter(),
         zram: zram(),
-        memcg: memcg(),
+        memcg: Memcg::find(),
         numa_nodes: nodes_in(&text("/sys/devices/system/node/online")).unwrap_or(1),
         limits: limits(),
         swap: swaps(&text("/proc/swaps")),
@@ -278,42 +259,6 @@ fn zram() -> Zram {
     Zram { module, devices: devices.collect() }
 }
 
-fn memcg() -> Option<Memcg> {
-    let (version, path) = memcg_in(&text("/proc/mounts"), &text("/proc/self/cgroup"))?;
-    // In a container the group may be named as the host sees it, while only the part below is mounted.
-    let mount = || path.ancestors().find(|path| path.join("cgroup.procs").exists()).map(Path::to_path_buf);
-    let path = if path.exists() { path.clone() } else { mount()? };
-    if version == MemcgVersion::V2 && !text(path.join("cgroup.controllers")).contains("memory") {
-        return None;
-    }
-    let writable = rustix::fs::access(&path, FileAccess::WRITE_OK | FileAccess::EXEC_OK).is_ok();
-    Some(Memcg { version, path, writable })
-}
-
-/// Finds the memory cgroup in the text of `/proc/mounts` and `/proc/self/cgroup`. A v1 hierarchy goes first: where
-/// one has the memory controller, the unified one does not.
-fn memcg_in(mounts: &str, groups: &str) -> Option<(MemcgVersion, PathBuf)> {
-    let mount = |wanted: &dyn Fn(&str, &str) -> bool| {
-        mounts.lines().find_map(|line| {
-            let [_, path, kind, options, ..] = *line.split(' ').collect::<Vec<_>>() else { return None };
-            wanted(kind, options).then_some(path)
-        })
-    };
-    let group = |wanted: &dyn Fn(&str) -> bool| {
-        groups.lines().find_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            let (controllers, path) = rest.split_once(':')?;
-            wanted(controllers).then(|| path.trim_start_matches('/'))
-        })
-    };
-    let has_memory = |list: &str| list.split(',').any(|name| name == "memory");
-    if let Some(root) = mount(&|kind, options| kind == "cgroup" && has_memory(options)) {
-        return Some((MemcgVersion::V1, Path::new(root).join(group(&has_memory)?)));
-    }
-    let root = mount(&|kind, _| kind == "cgroup2")?;
-    Some((MemcgVersion::V2, Path::new(root).join(group(&str::is_empty)?)))
-}
-
 /// How many numbers are in a list like `0-1,3`.
 fn nodes_in(list: &str) -> Option<usize> {
     list.trim().split(',').try_fold(0, |count, part| {
@@ -374,20 +319,6 @@ mod tests {
         let swap = Swap { name: "/dev/zram0".to_owned(), size: Bytes::kib(1_048_572), used: Bytes::kib(4) };
         assert_eq!(swaps(table), [swap]);
         assert_eq!(swaps(""), []);
-    }
-
-    #[test]
-    fn the_memory_group_is_found_in_either_hierarchy() {
-        let v1 = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
-                  cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        let groups = "4:memory:/job/1\n1:cpu:/\n0::/\n";
-        assert_eq!(memcg_in(v1, groups), Some((MemcgVersion::V1, "/sys/fs/cgroup/memory/job/1".into())));
-        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
-        assert_eq!(
-            memcg_in(v2, "0::/user.slice\n"),
-            Some((MemcgVersion::V2, "/sys/fs/cgroup/user.slice".into()))
-        );
-        assert_eq!(memcg_in("proc /proc proc rw 0 0\n", groups), None);
     }
 
     #[test]

@@ -1,0 +1,234 @@
+//! The memory cgroup that this process is in: where it is, what its limit leaves, and which processes it has lost.
+//!
+//! The kernel ends a process of a group that needs more than the limit, and says so only in its log. So a budget has to
+//! fit into what the limit leaves. The limits of all groups above count, too, as far as they are mounted here: a container
+//! sees its own group as the root. What can't be read is `None`. This module must never write to a group.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pagoda_core::size::Bytes;
+use rustix::fs::Access as FileAccess;
+
+/// The two kinds of memory cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemcgVersion {
+    /// A hierarchy of its own.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// The memory cgroup of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memcg {
+    /// Its kind.
+    pub version: MemcgVersion,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether this process may make groups below it.
+    pub writable: bool,
+    /// Where its hierarchy is mounted.
+    mount: PathBuf,
+}
+
+/// A limit of a group, and what counts against it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// The group that has it.
+    pub group: PathBuf,
+    /// The limit.
+    pub limit: Bytes,
+    /// What the group's processes hold of it now, without what the kernel can drop at any time (files, caches).
+    pub used: Bytes,
+}
+
+impl Memcg {
+    /// Finds it in `/proc`. None where the memory controller is not mounted.
+    #[must_use]
+    pub fn find() -> Option<Self> {
+        let (version, mount, path) = found_in(&text("/proc/self/mountinfo"), &text("/proc/self/cgroup"))?;
+        let path = if path.exists() { path } else { mount.clone() };
+        if version == MemcgVersion::V2 && !text(path.join("cgroup.controllers")).contains("memory") {
+            return None;
+        }
+        let writable = rustix::fs::access(&path, FileAccess::WRITE_OK | FileAccess::EXEC_OK).is_ok();
+        Some(Self { version, path, writable, mount })
+    }
+
+    /// The limit that leaves least, of this group and of all above it. None if there is none.
+    #[must_use]
+    pub fn limit(&self) -> Option<MemoryLimit> {
+        let groups = self.path.ancestors().take_while(|group| group.starts_with(&self.mount));
+        let limits = groups.filter_map(|group| self.limit_of(group));
+        limits.min_by_key(|limit| limit.limit.saturating_sub(limit.used))
+    }
+
+    /// How many processes of this group, in version 2 of those below it too, the kernel has ended for want of memory.
+    #[must_use]
+    pub fn oom_kills(&self) -> Option<u64> {
+        let file = match self.version {
+            MemcgVersion::V1 => "memory.oom_control",
+            MemcgVersion::V2 => "memory.events",
+        };
+        field(&text(self.path.join(file)), "oom_kill")
+    }
+
+    fn limit_of(&self, group: &Path) -> Option<MemoryLimit> {
+        let read = |file: &str| text(group.join(file));
+        let number = |file: &str| read(file).trim().parse::<u64>().ok();
+        let stat = read("memory.stat");
+        let (limits, usage, droppable) = match self.version {
+            // The first field counts groups above that are not mounted here, too.
+            MemcgVersion::V1 => (
+                [field(&stat, "hierarchical_memory_limit"), number("memory.limit_in_bytes")],
+                number("memory.usage_in_bytes"),
+                ["total_active_file", "total_inactive_file", ""],
+            ),
+            // Above `high` the kernel holds processes up until they are as good as stopped.
+            MemcgVersion::V2 => (
+                [number("memory.max"), number("memory.high")],
+                number("memory.current"),
+                ["active_file", "inactive_file", "slab_reclaimable"],
+            ),
+        };
+        let limit = limits.into_iter().flatten().filter(|limit| *limit < UNLIMITED).min()?;
+        let droppable: u64 = droppable.iter().filter_map(|name| field(&stat, name)).sum();
+        let used = usage.unwrap_or(0).saturating_sub(droppable);
+        Some(MemoryLimit { group: group.to_owned(), limit: Bytes::new(limit), used: Bytes::new(used) })
+    }
+}
+
+/// What version 1 shows where there is no limit is the largest number of whole pages; no machine has half of it.
+const UNLIMITED: u64 = 1 << 62;
+
+/// All memory of the machine.
+#[must_use]
+pub fn machine_memory() -> Bytes {
+    let machine = rustix::system::sysinfo();
+    Bytes::new(machine.totalram.saturating_mul(u64::from(machine.mem_unit)))
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The number behind a name in lines of `name number`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// Where the hierarchy with the memory controller is mounted, and this process's group in it, by the text of
+/// `/proc/self/mountinfo` and `/proc/self/cgroup`. A hierarchy of version 1 goes first: where one has the memory
+/// controller, the unified one does not.
+fn found_in(mounts: &str, groups: &str) -> Option<(MemcgVersion, PathBuf, PathBuf)> {
+    let mount = |wanted: &dyn Fn(&str, &str) -> bool| {
+        mounts.lines().find_map(|line| {
+            let (place, source) = line.split_once(" - ")?;
+            let (mut place, mut source) = (place.split(' ').skip(3), source.split(' '));
+            let (root, at) = (place.next()?, place.next()?);
+            let (kind, options) = (source.next()?, source.nth(1)?);
+            wanted(kind, options).then_some((root, at))
+        })
+    };
+    let group = |wanted: &dyn Fn(&str) -> bool| {
+        groups.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            wanted(controllers).then_some(path)
+        })
+    };
+    let has_memory = |list: &str| list.split(',').any(|name| name == "memory");
+    let (version, (root, at), group) = match mount(&|kind, options| kind == "cgroup" && has_memory(options)) {
+        Some(place) => (MemcgVersion::V1, place, group(&has_memory)?),
+        None => (MemcgVersion::V2, mount(&|kind, _| kind == "cgroup2")?, group(&str::is_empty)?),
+    };
+    // A container may see its group as the host names it, and only the part below is mounted.
+    let below = Path::new(group).strip_prefix(root).unwrap_or(Path::new(""));
+    let is_outside = below.components().any(|part| part == std::path::Component::ParentDir);
+    let path = if is_outside { at.into() } else { Path::new(at).join(below) };
+    Some((version, at.into(), path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(root: &Path, version: MemcgVersion, path: &Path, files: &[(&str, &str)]) -> Memcg {
+        fs::create_dir_all(path).expect("made");
+        files.iter().for_each(|(name, text)| fs::write(path.join(name), text).expect("written"));
+        Memcg { version, path: path.to_owned(), writable: false, mount: root.to_owned() }
+    }
+
+    #[test]
+    fn the_group_is_found_in_either_hierarchy_and_in_a_container() {
+        let v1 = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                  35 31 0:32 / /sys/fs/cgroup/memory rw shared:4 - cgroup cgroup rw,memory\n\
+                  41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let groups = "4:memory:/job/1\n1:cpu:/\n0::/\n";
+        let path =
+            |found: Option<(MemcgVersion, PathBuf, PathBuf)>| found.map(|(version, _, path)| (version, path));
+        let expected = |version, path: &str| Some((version, PathBuf::from(path)));
+        let at = "/sys/fs/cgroup/memory";
+        let found = path(found_in(v1, groups));
+        assert_eq!(found, expected(MemcgVersion::V1, "/sys/fs/cgroup/memory/job/1"));
+        let container = v1.replace("0:32 / ", "0:32 /job/1 ");
+        assert_eq!(path(found_in(&container, groups)), expected(MemcgVersion::V1, at));
+        assert_eq!(path(found_in(v1, "4:memory:/../other\n")), expected(MemcgVersion::V1, at));
+        let v2 = "24 21 0:5 / /sys/fs/cgroup rw,nosuid shared:9 master:1 - cgroup2 cgroup2 rw\n";
+        let found = path(found_in(v2, "0::/user.slice\n"));
+        assert_eq!(found, expected(MemcgVersion::V2, "/sys/fs/cgroup/user.slice"));
+        assert_eq!(found_in("21 1 0:4 / /proc rw - proc proc rw\n", groups), None);
+    }
+
+    #[test]
+    fn the_limit_that_leaves_least_counts_wherever_it_is() {
+        let root = tempfile::tempdir().expect("a directory");
+        let below = root.path().join("pod/container");
+        let own = group(
+            root.path(),
+            MemcgVersion::V2,
+            &below,
+            &[
+                ("memory.max", "300\n"),
+                ("memory.high", "max\n"),
+                ("memory.current", "60\n"),
+                ("memory.stat", "anon 10\ninactive_file 20\nactive_file 15\nslab_reclaimable 5\n"),
+                ("memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n"),
+            ],
+        );
+        let limit = |group: &Path, limit, used| {
+            Some(MemoryLimit { group: group.to_owned(), limit: Bytes::new(limit), used: Bytes::new(used) })
+        };
+        assert_eq!((own.limit(), own.oom_kills()), (limit(&below, 300, 20), Some(2)));
+        let pod = root.path().join("pod");
+        group(
+            root.path(),
+            MemcgVersion::V2,
+            &pod,
+            &[("memory.max", "max\n"), ("memory.high", "400\n"), ("memory.current", "390\n")],
+        );
+        assert_eq!(own.limit(), limit(&pod, 400, 390), "the others there hold the most of it");
+    }
+
+    #[test]
+    fn a_limit_of_version_1_counts_groups_that_are_not_mounted() {
+        let root = tempfile::tempdir().expect("a directory");
+        let own = group(
+            root.path(),
+            MemcgVersion::V1,
+            &root.path().join("job"),
+            &[
+                ("memory.limit_in_bytes", "9223372036854771712\n"),
+                ("memory.usage_in_bytes", "50\n"),
+                ("memory.stat", "inactive_file 1\nhierarchical_memory_limit 9223372036854771712\n"),
+                ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"),
+            ],
+        );
+        assert_eq!((own.limit(), own.oom_kills()), (None, Some(0)));
+        let hidden = "hierarchical_memory_limit 200\ntotal_inactive_file 10\ntotal_active_file 5\n";
+        fs::write(own.path.join("memory.stat"), hidden).expect("written");
+        let limit = own.limit().expect("there is one");
+        assert_eq!((limit.limit.get(), limit.used.get()), (200, 35));
+    }
+}
