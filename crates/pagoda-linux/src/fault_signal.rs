@@ -8,10 +8,12 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::fault_address::FaultAddress;
+use crate::process_mark::{ProcessMark, marked};
+use crate::thread::yield_now;
 
 /// Serves faults in the thread that has them.
 pub trait FaultServer: Send + Sync {
@@ -38,16 +40,42 @@ struct Place {
     users: AtomicUsize,
     /// A leaked `Arc<dyn FaultServer>`; null if the place is free.
     server: AtomicPtr<Arc<dyn FaultServer>>,
-    /// The process that the server serves. A forked child has its memory with locks as they were, and none of its threads.
-    process: AtomicU32,
+    /// The mark of the process that the server serves. A forked child has its memory with locks as they were, and none of its
+    /// threads.
+    process: AtomicU64,
     next: Option<&'static Place>,
 }
 
 static FIRST: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
-/// Held by who adds a server.
-static ADDING: Mutex<()> = Mutex::new(());
-/// What handled SIGBUS before; set once, before our handler is there.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+/// The mark of the process that adds a server; 0 if none is being added.
+static ADDING: AtomicU64 = AtomicU64::new(0);
+/// A leaked record of the SIGBUS handler that was there before ours; null until ours is about to be installed.
+static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether our handler is installed.
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// The right to add a server. A child takes it over where a thread of its parent had it: that thread is not in the child.
+struct Adding;
+
+impl Adding {
+    fn begin(process: ProcessMark) -> Self {
+        loop {
+            let holder = ADDING.load(Ordering::Relaxed);
+            let take =
+                || ADDING.compare_exchange(holder, process.number(), Ordering::Acquire, Ordering::Relaxed);
+            if holder != process.number() && take().is_ok() {
+                return Self;
+            }
+            yield_now();
+        }
+    }
+}
+
+impl Drop for Adding {
+    fn drop(&mut self) {
+        ADDING.store(0, Ordering::Release);
+    }
+}
 
 impl Place {
     fn first() -> Option<&'static Self> {
@@ -56,7 +84,7 @@ impl Place {
     }
 
     /// Lets this place's server look at a fault of this process.
-    fn serve(&self, ask: Ask, process: u32, at: FaultAddress, write: bool) -> bool {
+    fn serve(&self, ask: Ask, process: u64, at: FaultAddress, write: bool) -> bool {
         // Who passes by leaves no mark: the next owner need not wait for it.
         if self.server.load(Ordering::Relaxed).is_null() || self.process.load(Ordering::Relaxed) != process {
             return false;
@@ -83,10 +111,11 @@ impl Registration {
     /// that installs its own afterwards has to pass on what it does not know.
     ///
     /// # Errors
-    /// What sigaction(2) said.
+    /// What sigaction(2) said, or those of [`ProcessMark::of_this_process`].
     pub fn new(server: Arc<dyn FaultServer>) -> io::Result<Self> {
-        let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
-        if BEFORE.get().is_none() {
+        let process = ProcessMark::of_this_process()?;
+        let _adding = Adding::begin(process);
+        if !IS_INSTALLED.load(Ordering::Acquire) {
             install()?;
         }
         let server = Box::into_raw(Box::new(server));
@@ -95,7 +124,7 @@ impl Registration {
             let null = std::ptr::null_mut();
             // Places are given out under `ADDING` only. Who reads the number of one that is free finds no server.
             if place.server.load(Ordering::Relaxed).is_null() {
-                place.process.store(std::process::id(), Ordering::Relaxed);
+                place.process.store(process.number(), Ordering::Relaxed);
             }
             if place.server.compare_exchange(null, server, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 return Ok(Self(place));
@@ -105,7 +134,7 @@ impl Registration {
         let place = Box::leak(Box::new(Place {
             users: AtomicUsize::new(0),
             server: AtomicPtr::new(server),
-            process: AtomicU32::new(std::process::id()),
+            process: AtomicU64::new(process.number()),
             next: Place::first(),
         }));
         FIRST.store(std::ptr::from_mut(place), Ordering::Release);
@@ -114,11 +143,15 @@ impl Registration {
 }
 
 impl Drop for Registration {
-    /// Waits for handlers that are serving.
+    /// Waits for handlers that are serving. In a forked child there are none, whatever the count says, and the server is its
+    /// parent's: nothing is done.
     fn drop(&mut self) {
+        if self.0.process.load(Ordering::Relaxed) != marked() {
+            return;
+        }
         let server = self.0.server.swap(std::ptr::null_mut(), Ordering::SeqCst);
         while self.0.users.load(Ordering::SeqCst) > 0 {
-            crate::thread::yield_now();
+            yield_now();
         }
         // SAFETY: it came from `Box::into_raw` in `new`, it was taken out of the only place that it was in, and nobody who
         // saw it there is counted any more.
@@ -133,20 +166,24 @@ fn install() -> io::Result<()> {
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // Nobody else sets it: the caller holds `ADDING`.
-    let _ = BEFORE.set(before);
+    let handler = on_fault as extern "C" fn(_, _, _) as usize;
+    // A child that was forked while a thread of its parent was here has the handler, and may lack the note of it.
+    if before.sa_sigaction != handler {
+        BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
+    }
     // SAFETY: as above.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = on_fault as extern "C" fn(_, _, _) as usize;
+    action.sa_sigaction = handler;
     // Not on an alternate stack: those are made for a few lines, and serving takes some KiB.
     action.sa_flags = libc::SA_SIGINFO;
     // SAFETY: the mask is there to be written.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     // SAFETY: the kernel reads `action`, which is there. The handler uses atomics, and what servers promise.
-    match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
     }
+    IS_INSTALLED.store(true, Ordering::Release);
+    Ok(())
 }
 
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -158,8 +195,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // for an access, which the code says.
     let (code, at) = unsafe { ((*info).si_code, FaultAddress::of_byte((*info).si_addr().addr())) };
     let write = was_writing(context);
-    // SAFETY: it takes nothing and can't fail.
-    let process = unsafe { libc::getpid() }.cast_unsigned();
+    let process = marked();
     for ask in [Ask::Known, Ask::Unknown] {
         let mut place = if code == libc::BUS_ADRERR { Place::first() } else { None };
         while let Some(one) = place {
@@ -193,7 +229,8 @@ fn was_writing(context: *mut c_void) -> bool {
 
 /// Does what would have been done without us.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let Some(before) = BEFORE.get() else { return };
+    // SAFETY: what is stored there is a leaked record, or null.
+    let Some(before) = (unsafe { BEFORE.load(Ordering::Acquire).as_ref() }) else { return };
     let handler = before.sa_sigaction;
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
         // A fault is not ignored: with the default action in place the access faults again, and ends the process as it

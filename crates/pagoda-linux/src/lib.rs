@@ -41,6 +41,7 @@ pub mod perf;
 pub mod plain_memory;
 pub mod probe;
 pub mod process;
+pub mod process_mark;
 pub mod proportional;
 pub mod range;
 mod raw_syscall;
