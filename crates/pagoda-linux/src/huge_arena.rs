@@ -72,6 +72,11 @@ impl HugeArena {
         Ok(Self { mapping, claimed })
     }
 
+    /// Where all of it is.
+    pub(crate) fn range_of_all(&self) -> PageRange {
+        self.mapping.range()
+    }
+
     fn range(&self, index: u32) -> PageRange {
         PageRange::at(self.mapping.range().start() + index as usize * HUGE_FRAME, HUGE_FRAME)
     }

@@ -93,6 +93,21 @@ pub struct Space {
     can_track: bool,
 }
 
+impl Drop for Space {
+    /// Ends what is told of the arenas before they are unmapped. Closing the descriptors does not, as long as a forked child has them
+    /// open, too: then the unmapping would wait for good for its event to be read.
+    fn drop(&mut self) {
+        for (uffd, range) in [
+            (&self.uffd, self.arena.range()),
+            (&self.uffd, self.huge.range_of_all()),
+            (&self.exit_uffd, self.exit.range()),
+        ] {
+            let done = uffd.unregister(range);
+            debug_assert!(done.is_ok(), "a mapping of our own is unregistered: {done:?}");
+        }
+    }
+}
+
 impl Space {
     /// Opens the descriptors that are missing, with these features, and reserves the arenas; `occupancy` is of this process.
     ///
