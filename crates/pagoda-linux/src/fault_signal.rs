@@ -40,8 +40,8 @@ struct Place {
     users: AtomicUsize,
     /// A leaked `Arc<dyn FaultServer>`; null if the place is free.
     server: AtomicPtr<Arc<dyn FaultServer>>,
-    /// The mark of the process that the server serves. A forked child has its memory with locks as they were, and none of its
-    /// threads.
+    /// The mark of the process that the server serves. A forked child has its memory with locks as
+    /// they were, and none of its threads.
     process: AtomicU64,
     next: Option<&'static Place>,
 }
@@ -49,12 +49,14 @@ struct Place {
 static FIRST: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
 /// The mark of the process that adds a server; 0 if none is being added.
 static ADDING: AtomicU64 = AtomicU64::new(0);
-/// A leaked record of the SIGBUS handler that was there before ours; null until ours is about to be installed.
+/// A leaked record of the SIGBUS handler that was there before ours; null until ours is about to be
+/// installed.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether our handler is installed.
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// The right to add a server. A child takes it over where a thread of its parent had it: that thread is not in the child.
+/// The right to add a server. A child takes it over where a thread of its parent had it: that
+/// thread is not in the child.
 struct Adding;
 
 impl Adding {
@@ -143,8 +145,8 @@ impl Registration {
 }
 
 impl Drop for Registration {
-    /// Waits for handlers that are serving. In a forked child there are none, whatever the count says, and the server is its
-    /// parent's: nothing is done.
+    /// Waits for handlers that are serving. In a forked child there are none, whatever the count
+    /// says, and the server is its parent's: nothing is done.
     fn drop(&mut self) {
         if self.0.process.load(Ordering::Relaxed) != marked() {
             return;
@@ -167,7 +169,8 @@ fn install() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     let handler = on_fault as extern "C" fn(_, _, _) as usize;
-    // A child that was forked while a thread of its parent was here has the handler, and may lack the note of it.
+    // A child that was forked while a thread of its parent was here has the handler, and may lack
+    // the note of it.
     if before.sa_sigaction != handler {
         BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
     }

@@ -1,10 +1,12 @@
-//! A process mark: tells the process that made something from its forked children, which inherit it.
+//! A process mark: tells the process that made something from its forked children, which inherit
+//! it.
 //!
-//! A child has its parent's handles and descriptors, but not its threads, and a userfaultfd that it inherits acts on the parent's
-//! address space. Process ids don't tell the two apart: namespaces use them twice, and raw system calls fork without
-//! telling the C library. So the mark is a number on a page that the kernel empties in every child (`MADV_WIPEONFORK`). Threads, and
-//! processes that share the address space, have the same mark. This module must never give a child a mark of one of
-//! its ancestors.
+//! A child has its parent's handles and descriptors, but not its threads, and a userfaultfd that it
+//! inherits acts on the parent's address space. Process ids don't tell the two apart: namespaces
+//! use them twice, and raw system calls fork without telling the C library. So the mark is a number
+//! on a page that the kernel empties in every child (`MADV_WIPEONFORK`). Threads, and processes
+//! that share the address space, have the same mark. This module must never give a child a mark of
+//! one of its ancestors.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -32,7 +34,8 @@ const MARKING: u64 = 1;
 pub struct ProcessMark(u64);
 
 impl ProcessMark {
-    /// The mark of this process. The first call in a forked child also takes its parent's own mappings off the list of this process's.
+    /// The mark of this process. The first call in a forked child also takes its parent's own
+    /// mappings off the list of this process's.
     ///
     /// # Errors
     /// Those of mmap(2) and madvise(2), on the first call of a process and its ancestors.
@@ -94,8 +97,9 @@ fn at(range: PageRange) -> *mut std::ffi::c_void {
 }
 
 fn word(address: usize) -> &'static AtomicU64 {
-    // SAFETY: only `page` stores an address in `PAGE`, of a mapping that it leaks and that children inherit: it is there for
-    // good, aligned, and any bits are a number. All access to it is atomic.
+    // SAFETY: only `page` stores an address in `PAGE`, of a mapping that it leaks and that children
+    // inherit: it is there for good, aligned, and any bits are a number. All access to it is
+    // atomic.
     unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(address) }
 }
 

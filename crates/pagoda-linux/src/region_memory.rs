@@ -38,7 +38,8 @@ impl ForeignMemory {
     ///   not the control block of any thread.
     /// - No thread whose stack lies in it calls the manager or a region, or drops one: it would wait for a page of its own stack
     ///   with the manager's locks held.
-    /// - The process does not fork while a page may be out, or never uses the memory in the child.
+    /// - It is for the children of a fork again (`MADV_DOFORK`) once it is managed no more; while
+    ///   it is, they don't get it.
     /// - Whoever unmaps it or moves it does so from a thread that holds no lock of the manager.
     ///
     /// ```
@@ -63,6 +64,19 @@ impl ForeignMemory {
     #[must_use]
     pub fn range(&self) -> PageRange {
         self.range
+    }
+
+    /// Whether children of a fork get it. As long as it is managed they must not: they would read
+    /// zeroes where a page is out.
+    ///
+    /// # Errors
+    /// `ENOMEM`: a part of it is not mapped (the rest follows all the same), or a mapping could not
+    /// be split.
+    pub fn is_for_children(&self, yes: bool) -> io::Result<()> {
+        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
+        let advice = if yes { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
+        // SAFETY: it changes what a child inherits, and no content.
+        Ok(unsafe { madvise(at, self.range.len(), advice) }?)
     }
 }
 

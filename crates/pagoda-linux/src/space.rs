@@ -94,8 +94,9 @@ pub struct Space {
 }
 
 impl Drop for Space {
-    /// Ends what is told of the arenas before they are unmapped. Closing the descriptors does not, as long as a forked child has them
-    /// open, too: then the unmapping would wait for good for its event to be read.
+    /// Ends what is told of the arenas before they are unmapped. Closing the descriptors does not,
+    /// as long as a forked child has them open, too: then the unmapping would wait for good for its
+    /// event to be read.
     fn drop(&mut self) {
         for (uffd, range) in [
             (&self.uffd, self.arena.range()),

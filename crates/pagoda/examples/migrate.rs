@@ -41,11 +41,11 @@ impl Records {
             let within = if random & (7 << 20) == 0 { records / 4 * 3 } else { records / 32 };
             let record = (random >> 33) as usize % within;
             let mut version = [0; 8];
-            region.read_at(record * RECORD_BYTES, &mut version);
+            region.read_at(record * RECORD_BYTES, &mut version).expect("read");
             for (into, word) in bytes.iter_mut().zip(contents(record, u64::from_ne_bytes(version) + 1)) {
                 *into = word.to_ne_bytes();
             }
-            region.write_words(record * RECORD_BYTES, bytes.as_flattened());
+            region.write_words(record * RECORD_BYTES, bytes.as_flattened()).expect("written");
             self.written.fetch_add(1, Ordering::Relaxed);
         }
         self.has_stopped.store(true, Ordering::Release);
@@ -112,7 +112,7 @@ fn destination() -> Outcome {
     let mut versions = 0;
     let mut bytes = [0; RECORD_BYTES];
     for record in 0..region.len() / RECORD_BYTES {
-        region.read_at(record * RECORD_BYTES, &mut bytes);
+        region.read_at(record * RECORD_BYTES, &mut bytes).expect("read");
         let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
         let version = u64::from_ne_bytes(*bytes.first_chunk().ok_or("a record is not empty")?);
         let is_right =

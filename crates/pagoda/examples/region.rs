@@ -22,11 +22,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     for round in 0..2 {
         for record in 0..records {
-            region.write_at(record * RECORD_BYTES, &content(round, record));
+            region.write_at(record * RECORD_BYTES, &content(round, record)).expect("written");
         }
         let mut back = [0; RECORD_BYTES];
         for record in 0..records {
-            region.read_at(record * RECORD_BYTES, &mut back);
+            region.read_at(record * RECORD_BYTES, &mut back).expect("read");
             assert!(back == content(round, record), "record {record} of round {round}");
         }
     }

@@ -38,11 +38,11 @@ impl Tenant {
             content
         };
         for page in 0..pages {
-            region.write_at(page * 4096, &content(page));
+            region.write_at(page * 4096, &content(page)).expect("written");
         }
         let mut back = [0; 4096];
         for page in 0..pages {
-            region.read_at(page * 4096, &mut back);
+            region.read_at(page * 4096, &mut back).expect("read");
             assert!(back == content(page), "page {page} of the {} tenant", self.name);
         }
         let stats = self.manager.stats();

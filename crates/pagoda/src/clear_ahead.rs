@@ -160,7 +160,7 @@ mod tests {
         // Owners come and go, so that there is always something to clear.
         until("it has worked for a while", || {
             let region = manager.region(Bytes::mib(32)).create().expect("a region");
-            (0..16).for_each(|frame| region.write_words(frame * HUGE_FRAME, &[1; 8]));
+            (0..16).for_each(|frame| region.write_words(frame * HUGE_FRAME, &[1; 8]).expect("written"));
             drop(region);
             // It runs when nobody else does.
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -59,7 +59,8 @@ fn a_hole_of_a_staged_page_is_resident_when_it_was_asked_for_and_not_before() {
         let region = manager.region(Bytes::mib(1)).create().expect("a region");
         let (engine, start) = (&*manager.engine(), region.as_ptr().addr());
         let page_of = |page: u32| page as usize * 4096;
-        (0..GRANULES).for_each(|page| region.write_words(page_of(page), &content(page as usize, 1)));
+        (0..GRANULES)
+            .for_each(|page| region.write_words(page_of(page), &content(page as usize, 1)).expect("written"));
         region.discard(page_of(HOLE), 4096).expect("discarded");
         // A handler may have the page for a moment.
         until("all of the page is staged", || {
@@ -70,9 +71,9 @@ fn a_hole_of_a_staged_page_is_resident_when_it_was_asked_for_and_not_before() {
         let expected = |page: u32| if page == HOLE { vec![0; 4096] } else { content(page as usize, 1) };
         let mut back = vec![0; 4096];
         if writes {
-            region.write_words(page_of(asked), &content(77, 1));
+            region.write_words(page_of(asked), &content(77, 1)).expect("written");
         }
-        region.read_at(page_of(asked), &mut back);
+        region.read_at(page_of(asked), &mut back).expect("read");
         assert!(back == if writes { content(77, 1) } else { expected(asked) });
         let all = Granules::range(0, GRANULES);
         let hole = Granules::range(HOLE, HOLE + 1);
@@ -87,7 +88,7 @@ fn a_hole_of_a_staged_page_is_resident_when_it_was_asked_for_and_not_before() {
             .expect("scanned");
         assert_eq!(there, word.resident().count() as usize);
         for page in (0..GRANULES).filter(|page| *page != asked) {
-            region.read_at(page_of(page), &mut back);
+            region.read_at(page_of(page), &mut back).expect("read");
             assert!(back == expected(page), "page {page}, asked for {asked}");
         }
     }
@@ -115,12 +116,12 @@ fn parts_of_pages_from_the_file_are_what_was_written_last() {
                         let own = if step < versions.len() { step } else { random.below(versions.len()) };
                         let page = own * THREADS + id;
                         if versions[own] > 0 {
-                            region.read_at(page * 4096, &mut back);
+                            region.read_at(page * 4096, &mut back).expect("read");
                             assert!(back == content(page, versions[own]), "page {page} at step {step}");
                         }
                         if versions[own] == 0 || random.one_in(4) {
                             versions[own] += 1;
-                            region.write_words(page * 4096, &content(page, versions[own]));
+                            region.write_words(page * 4096, &content(page, versions[own])).expect("written");
                         }
                     }
                 });
@@ -142,12 +143,12 @@ fn who_goes_up_asks_the_file_for_several_pages_at_once_and_who_jumps_for_a_part_
         let builder = Manager::builder().budget(Bytes::mib(24)).base_page(base).user_mode_only(true);
         let manager = builder.spill_to("/var/tmp", Bytes::mib(512)).build().expect("a manager");
         let region = manager.region(Bytes::new(OS_PAGES as u64 * 4096)).create().expect("a region");
-        (0..OS_PAGES).for_each(|page| region.write_words(page * 4096, &content(page, 1)));
+        (0..OS_PAGES).for_each(|page| region.write_words(page * 4096, &content(page, 1)).expect("written"));
         let store = &manager.engine().store;
         let counts = || [store.file_reads(), store.parts_read.load(Ordering::Relaxed)];
         let mut back = vec![0; 4096];
         let mut read = |page: usize| {
-            region.read_at(page * 4096, &mut back);
+            region.read_at(page * 4096, &mut back).expect("read");
             assert!(back == content(page, 1), "page {page}");
         };
         let before = counts();

@@ -33,8 +33,10 @@ fn each_fault_is_counted_once_and_under_one_kind() {
                             // Events, for which whoever serves a fault meanwhile has to wait.
                             0 => region.discard(at, OS_PAGE).expect("discarded"),
                             // Not all of one word, so that it is really stored.
-                            1..=5 => region.write_words(at, &[step as u8, 1, 2, 3, 4, 5, 6, 7].repeat(64)),
-                            _ => region.read_at(at, &mut [0; 8]),
+                            1..=5 => region
+                                .write_words(at, &[step as u8, 1, 2, 3, 4, 5, 6, 7].repeat(64))
+                                .expect("written"),
+                            _ => region.read_at(at, &mut [0; 8]).expect("read"),
                         }
                     }
                 });

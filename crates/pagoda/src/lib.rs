@@ -14,10 +14,10 @@
 //! let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build()?;
 //! let mut region = manager.region(Bytes::gib(1)).create()?;
 //! for offset in (0..region.len()).step_by(4096) {
-//!     region.write_at(offset, &offset.to_le_bytes());
+//!     region.write_at(offset, &offset.to_le_bytes())?;
 //! }
 //! let mut back = [0; 8];
-//! region.read_at(12345 * 4096, &mut back);
+//! region.read_at(12345 * 4096, &mut back)?;
 //! assert_eq!(usize::from_le_bytes(back), 12345 * 4096);
 //! assert!(manager.stats().faults > 0);
 //! # Ok(())
@@ -77,7 +77,8 @@ pub use pagoda_core::page::BasePage;
 pub use pagoda_core::release::ReleasePolicy;
 pub use pagoda_core::size::Bytes;
 pub use pagoda_core::zone::ZonePolicy;
-pub use region::{ForeignMemory, Region, RegionBuilder, RegionError};
+pub use region::{AccessError, ForeignMemory, PageOutError, Region, RegionBuilder, RegionError};
+pub use shared::OtherProcess;
 
 pub mod account;
 mod adopt;
@@ -123,6 +124,7 @@ mod reclaim;
 mod reclaimer;
 pub mod region;
 mod release;
+mod shared;
 pub mod store;
 mod table;
 pub mod trace;

@@ -4,8 +4,7 @@
 //! never manage what its owner has not given it.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use pagoda_core::clear::Order;
 use pagoda_core::page::BasePage;
@@ -13,21 +12,23 @@ use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
 use pagoda_linux::fault_signal::Registration;
+use pagoda_linux::process_mark::ProcessMark;
 use pagoda_linux::uffd::{Mode, feature};
 
 use crate::assemble::{Owner, Policies, assemble, handler_count};
 use crate::config::Config;
 use crate::counters::{Counters, Snapshot};
+#[cfg(any(test, feature = "migrate"))]
 use crate::engine::Engine;
 use crate::error::{Errno, StartError, StopReason};
 use crate::in_thread::InThread;
 use crate::region::RegionBuilder;
-use crate::store::{RemoteAddress, Scratch};
+#[cfg(feature = "migrate")]
+use crate::shared::OtherProcess;
+use crate::shared::{RECLAIMER, Shared};
+use crate::store::RemoteAddress;
 use crate::tree::LibraryFile;
 use crate::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
-
-/// The name of the thread that reclaims.
-pub(crate) const RECLAIMER: &str = "pagoda-reclaim";
 
 /// What a library's manager is made with; see [`Manager::builder`].
 #[derive(Clone, Debug)]
@@ -190,6 +191,8 @@ impl ManagerBuilder {
             None => Counters::private().map_err(|error| StartError::AddressSpace(Errno::from(&error)))?,
         };
         let counters = Arc::new(counters);
+        let maker = ProcessMark::of_this_process();
+        let maker = maker.map_err(|error| StartError::AddressSpace(Errno::from(&error)))?;
         let adoption = pagoda_linux::region_memory::own_regions();
         // A library's threads use the program's allocator, whose locks a thread that forks holds while it waits for us: a
         // child gets none of the regions instead.
@@ -207,8 +210,8 @@ impl ManagerBuilder {
                 .map_err(|error| StartError::FaultSignal(Errno::from(&error)))
         });
         let registration = registration.transpose()?;
-        let shared =
-            Arc::new(Shared { engine, threads: Mutex::new(Vec::new()), _registration: registration });
+        let shards = engine.store.releases().shards();
+        let shared = Arc::new(Shared::new(maker, engine, registration));
         let base = self.config.base_page;
         // Without faults there are only events, whose order is one anyway.
         let handlers = if self.policies.in_thread { 1 } else { handler_count() };
@@ -216,7 +219,7 @@ impl ManagerBuilder {
             shared.spawn("pagoda-handler", base, move |engine, scratch| engine.handle(id, scratch))?;
         }
         shared.spawn(RECLAIMER, base, |engine, scratch| engine.reclaim(None, scratch))?;
-        for shard in 0..shared.engine.store.releases().shards() {
+        for shard in 0..shards {
             shared.spawn("pagoda-release", base, move |engine, _| engine.work_on_releases(shard))?;
         }
         if self.policies.clearing.ahead_percent > 0 {
@@ -235,60 +238,6 @@ fn report_and_abort(reason: StopReason) -> ! {
     std::process::abort()
 }
 
-/// An engine with the threads that run it; the threads end with the last owner.
-pub(crate) struct Shared {
-    pub(crate) engine: Arc<Engine>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
-    /// Where faults are served in their own threads.
-    _registration: Option<Registration>,
-}
-
-impl Shared {
-    fn spawn(
-        &self,
-        name: &str,
-        base: BasePage,
-        body: impl FnOnce(&Engine, &mut Scratch) + Send + 'static,
-    ) -> Result<(), StartError> {
-        let engine = Arc::clone(&self.engine);
-        let run = move || {
-            pagoda_linux::thread::block_signals_for_good();
-            body(&engine, &mut Scratch::new(base));
-        };
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(run)
-            .map_err(|error| StartError::Threads(Errno::from(&error)))?;
-        self.threads.lock().expect("nothing panics with this lock held").push(thread);
-        Ok(())
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.engine.quit.store(true, Ordering::Release);
-        self.engine.bell.ring();
-        self.engine.clear_bell.ring();
-        self.engine.publish_bell.ring();
-        let mut threads =
-            std::mem::take(&mut *self.threads.lock().expect("nothing panics with this lock held"));
-        // The reclaimer may wait for a handler, so that those end when it has. A thread that panicked has ended the process
-        // already.
-        let is_reclaimer = |thread: &std::thread::JoinHandle<()>| thread.thread().name() == Some(RECLAIMER);
-        let reclaimer = threads.iter().position(is_reclaimer).map(|at| threads.swap_remove(at).join());
-        self.engine.quit_handlers.store(true, Ordering::Release);
-        self.engine.end_workers();
-        drop(reclaimer);
-        for thread in threads {
-            let _ = thread.join();
-        }
-        // After a panic of the program's own this would only hide it.
-        if !std::thread::panicking() {
-            self.engine.assert_released();
-        }
-    }
-}
-
 /// Manages regions within a budget. Cheap to clone; it lives as long as its last clone or region.
 ///
 /// ```
@@ -298,15 +247,21 @@ impl Drop for Shared {
 /// # if !pagoda::userfaultfd_allows_managers() { return Ok(()); }
 /// let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build()?;
 /// let mut region = manager.region(Bytes::mib(256)).create()?;
-/// region.write_at(200 << 20, b"far beyond the budget, and not lost");
+/// region.write_at(200 << 20, b"far beyond the budget, and not lost")?;
 /// let mut back = [0; 35];
-/// region.read_at(200 << 20, &mut back);
+/// region.read_at(200 << 20, &mut back)?;
 /// assert_eq!(&back, b"far beyond the budget, and not lost");
 /// assert!(manager.stats().resident_bytes <= 64 << 20);
 /// region.close();
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # In a forked child
+/// A child of fork(2) has neither the threads nor the regions. There everything refuses with
+/// [`OtherProcess`](crate::OtherProcess) or forgets, dropping does nothing, and a touch of a
+/// region's address is a fault (SIGSEGV). A child that wants managed memory builds a manager of its
+/// own.
 #[derive(Clone)]
 pub struct Manager {
     shared: Arc<Shared>,
@@ -360,10 +315,11 @@ impl Manager {
     }
 
     /// What each zone has now and has done so far, by name, in the order in which they were named.
-    /// Nothing unless there are several.
+    /// Nothing unless there are several, and nothing in a forked child.
     #[must_use]
     pub fn zones(&self) -> Vec<(String, ZoneStats)> {
-        self.shared.engine.zones.names().into_iter().zip(ZoneStats::all(&self.stats())).collect()
+        let Ok(engine) = self.shared.engine() else { return Vec::new() };
+        engine.zones.names().into_iter().zip(ZoneStats::all(&self.stats())).collect()
     }
 
     /// Gives the zone `name` another size, and the budget what all zones have together then. A manager whose zones were not named has one,
@@ -377,37 +333,40 @@ impl Manager {
     /// # Errors
     /// See [`ResizeError`]; then nothing has changed.
     pub fn resize_zone(&self, name: &str, bytes: Bytes) -> Result<(), ResizeError> {
-        self.shared.engine.resize_zone(name, bytes)
+        self.shared.engine()?.resize_zone(name, bytes)
     }
 
-    /// Returns when everything that closed regions had in the store is freed, and frees it itself as far as no worker has
-    /// begun. What is closed meanwhile is waited for, too. Blocks as long as that takes.
+    /// Returns when everything that closed regions had in the store is freed, and frees it itself
+    /// as far as no worker has begun. What is closed meanwhile is waited for, too. Blocks as long
+    /// as that takes. Does nothing in a forked child.
     pub fn flush_releases(&self) {
-        self.shared.engine.store.flush_releases();
+        if let Ok(engine) = self.shared.engine() {
+            engine.store.flush_releases();
+        }
     }
 
-    /// Waits for the ends of threads with these names, which were told to end.
     #[cfg(test)]
     pub(crate) fn join_threads(&self, names: &[&str]) {
-        let mut threads = self.shared.threads.lock().expect("nothing panics with this lock held");
-        let (ending, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *threads)
-            .into_iter()
-            .partition(|thread| thread.thread().name().is_some_and(|name| names.contains(&name)));
-        *threads = rest;
-        drop(threads);
-        ending.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        self.shared.join_threads(names);
     }
 
-    #[cfg(any(test, feature = "migrate"))]
+    #[cfg(test)]
     pub(crate) fn engine(&self) -> Arc<Engine> {
-        Arc::clone(&self.shared.engine)
+        Arc::clone(self.shared.engine_of_maker())
     }
 
-    /// What the manager has done and holds now.
+    /// The engine, in the process that made the manager.
+    #[cfg(feature = "migrate")]
+    pub(crate) fn maker(&self) -> Result<&Arc<Engine>, OtherProcess> {
+        self.shared.engine()
+    }
+
+    /// What the manager has done and holds now. All zero in a forked child, which has none of it.
     #[must_use]
     pub fn stats(&self) -> Snapshot {
-        self.shared.engine.publish_library_gauges();
-        self.shared.engine.counters.snapshot()
+        let Ok(engine) = self.shared.engine() else { return Snapshot::default() };
+        engine.publish_library_gauges();
+        engine.counters.snapshot()
     }
 }
 

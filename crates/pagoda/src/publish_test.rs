@@ -30,8 +30,8 @@ fn a_walk_tells_what_of_a_region_is_where_a_part_at_a_time() {
     let mut region = manager.region(Bytes::mib(512)).create().expect("a region");
     let other = manager.region(Bytes::mib(2)).create().expect("a region");
     for at in (0..16).map(|page| page * ENTRY) {
-        region.write_at(at, &[7; ENTRY]);
-        region.write_at(at, &at.to_le_bytes());
+        region.write_at(at, &[7; ENTRY]).expect("written");
+        region.write_at(at, &at.to_le_bytes()).expect("written");
     }
     page_out(&region, 4);
     let engine = manager.engine();
@@ -75,7 +75,7 @@ fn what_a_touch_brings_is_told_of_each_region() {
     let begun = shown();
     assert!(begun.by_density && begun.grown == 0, "{begun:?}");
     for at in (0..region.len()).step_by(OS_PAGE).rev() {
-        region.write_at(at, &[1]);
+        region.write_at(at, &[1]).expect("written");
     }
     let fill = region.fill().expect("by density");
     let (grown, shrunk) = (fill.looks.grown, fill.looks.shrunk);

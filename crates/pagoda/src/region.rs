@@ -3,6 +3,7 @@
 //! Its address is ordinary memory: reading and writing it needs no call. It never hands out references itself, because
 //! only the user knows who else writes there.
 
+mod access;
 mod adoptable;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
 
+pub use access::{AccessError, PageOutError};
 pub use adoptable::RegionError;
 pub use pagoda_linux::region_memory::ForeignMemory;
 
@@ -26,10 +28,10 @@ use crate::account::Account;
 use crate::engine::Engine;
 use crate::error::Errno;
 use crate::fill::{Fill, Filling, RegionBase};
-use crate::manager::Shared;
 #[cfg(feature = "migrate")]
 use crate::migrate::Receiving;
-use crate::store::{PutError, Scratch};
+use crate::shared::{OtherProcess, Shared};
+use crate::store::Scratch;
 
 /// A region to be; see [`Manager::region`](crate::Manager::region).
 pub struct RegionBuilder {
@@ -74,7 +76,7 @@ impl RegionBuilder {
         if self.len == Bytes::ZERO {
             return Err(RegionError::Empty);
         }
-        let engine = &self.shared.engine;
+        let engine = self.shared.engine()?;
         let base = engine.region_base(self.base, self.purpose, self.len)?;
         let unit = base.size.bytes().max(engine.entry_bytes());
         let out_of_space = RegionError::Map { len: self.len, errno: Errno(12) };
@@ -90,6 +92,7 @@ impl RegionBuilder {
             account,
             base,
             memory: Some(memory),
+            adopted: None,
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
             #[cfg(feature = "migrate")]
@@ -105,8 +108,10 @@ pub struct Region {
     account: Arc<Account>,
     /// What a touch brings.
     base: RegionBase,
-    /// None if the memory is somebody else's.
+    /// None if the memory is its user's.
     memory: Option<RegionMemory>,
+    /// If it is.
+    adopted: Option<ForeignMemory>,
     /// It is being sent elsewhere.
     #[cfg(feature = "migrate")]
     sending: AtomicBool,
@@ -128,8 +133,13 @@ impl Drop for Sending<'_> {
 
 #[cfg(feature = "migrate")]
 impl Region {
+    /// The engine, for callers that have asked [`maker`](Self::maker).
     pub(crate) fn engine(&self) -> &Engine {
-        &self.shared.engine
+        self.shared.engine_of_maker()
+    }
+    /// The engine, in the process that made the region.
+    pub(crate) fn maker(&self) -> Result<&Arc<Engine>, OtherProcess> {
+        self.shared.engine()
     }
     /// Its own mapping. None if the memory is somebody else's.
     pub(crate) fn memory(&self) -> Option<&RegionMemory> {
@@ -155,22 +165,30 @@ impl Region {
         memory: ForeignMemory,
         base: Option<BasePage>,
     ) -> Result<Self, RegionError> {
+        let engine = shared.engine()?;
         let mut present =
             PagemapScanner::new().map_err(|error| RegionError::Pagemap { errno: Errno::from(&error) })?;
         let range = memory.range();
         check_mapped(range)?;
         let len = Bytes::new(range.len() as u64);
-        let mut base = shared.engine.region_base(base, Use::Unknown, len)?;
+        let mut base = engine.region_base(base, Use::Unknown, len)?;
         // Whether it may have huge pages is for its owner to say.
         base.size = base.size.min(BasePage::K64);
-        shared.engine.manage(range, Some(&mut present), base.clone())?;
-        let account = shared.engine.owners.enter(range);
+        memory
+            .is_for_children(false)
+            .map_err(|error| RegionError::Register { errno: Errno::from(&error) })?;
+        if let Err(error) = engine.manage(range, Some(&mut present), base.clone()) {
+            let _ = memory.is_for_children(true);
+            return Err(error);
+        }
+        let account = engine.owners.enter(range);
         Ok(Self {
             shared,
             range,
             account,
             base,
             memory: None,
+            adopted: Some(memory),
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
             #[cfg(feature = "migrate")]
@@ -178,8 +196,9 @@ impl Region {
         })
     }
 
-    /// Its first byte. Valid for reads and writes of [`len`](Self::len) bytes as long as the region lives; an access to a
-    /// page that is out blocks until it is back.
+    /// Its first byte. Valid for reads and writes of [`len`](Self::len) bytes as long as the region
+    /// lives; an access to a page that is out blocks until it is back. In a forked child the region
+    /// is not there: an access to it there is a fault (SIGSEGV).
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.range.start())
@@ -209,62 +228,86 @@ impl Region {
         self.range.len()
     }
 
-    /// Copies from the region, bringing in what is out.
+    /// Copies from the region, bringing in what is out. In a region that is
+    /// [arriving](Self::receive_late) it waits for what is not here yet.
+    ///
+    /// # Errors
+    /// See [`AccessError`]; `into` may hold anything then.
     ///
     /// # Panics
     /// If it reaches beyond the end, or the memory was adopted (use its address).
-    pub fn read_at(&self, offset: usize, into: &mut [u8]) {
-        self.memory.as_ref().expect("adopted memory is read through its own address").read_at(offset, into);
+    pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), AccessError> {
+        let memory = self.own_memory()?;
+        #[cfg(feature = "migrate")]
+        if !self.await_arrival(offset, into.len()) {
+            return Err(AccessError::Lost);
+        }
+        memory.read_at(offset, into);
+        Ok(())
     }
 
     /// Copies into the region, bringing in what is out.
     ///
+    /// # Errors
+    /// See [`AccessError`].
+    ///
     /// # Panics
     /// As [`read_at`](Self::read_at).
-    pub fn write_at(&mut self, offset: usize, from: &[u8]) {
-        self.memory
-            .as_mut()
-            .expect("adopted memory is written through its own address")
-            .write_at(offset, from);
+    pub fn write_at(&mut self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
+        self.shared.engine()?;
+        let memory = self.memory.as_mut();
+        memory.expect("adopted memory is written through its own address").write_at(offset, from);
+        Ok(())
     }
 
     /// All of the region as words, for one thread's use: an access to what is out blocks until it is back.
     ///
     /// # Panics
-    /// As [`read_at`](Self::read_at).
+    /// As [`read_at`](Self::read_at), and in a forked child.
     pub fn words_mut(&mut self) -> &mut [u64] {
+        if let Err(error) = self.shared.engine() {
+            panic!("{error}");
+        }
         self.memory.as_mut().expect("adopted memory is used through its own address").words_mut()
     }
 
     /// Copies whole words into the region, bringing in what is out. Any number of threads may do so at the same time, also while
     /// it is read or sent: each word of 8 bytes is written in one step.
     ///
+    /// # Errors
+    /// See [`AccessError`].
+    ///
     /// # Panics
     /// As [`read_at`](Self::read_at), and if `offset` or the length is no multiple of 8 bytes.
-    pub fn write_words(&self, offset: usize, from: &[u8]) {
-        self.memory
-            .as_ref()
-            .expect("adopted memory is written through its own address")
-            .write_words(offset, from);
+    pub fn write_words(&self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
+        self.own_memory()?.write_words(offset, from);
+        Ok(())
+    }
+
+    /// Its own mapping.
+    fn own_memory(&self) -> Result<&RegionMemory, OtherProcess> {
+        self.shared.engine()?;
+        Ok(self.memory.as_ref().expect("adopted memory is used through its own address"))
     }
 
     /// Discards whole OS pages: they read zero afterwards and hold nothing. Other threads may use the region meanwhile: what they
     /// write to these pages may be gone or not.
     ///
     /// # Errors
-    /// What madvise(2) said (an offset or length that is no multiple of the OS page).
+    /// What madvise(2) said (an offset or length that is no multiple of the OS page), or
+    /// [`OtherProcess`].
     ///
     /// # Panics
     /// As [`read_at`](Self::read_at).
     pub fn discard(&self, offset: usize, len: usize) -> std::io::Result<()> {
-        let memory = self.memory.as_ref().expect("adopted memory is discarded by its owner");
+        let (engine, memory) = (self.shared.engine()?, self.own_memory()?);
         if let Some(end) = offset.checked_add(len).filter(|end| *end <= self.range.len())
             && let Some(range) = PageRange::new(
                 (self.range.start() + offset) & !(pagoda_core::page::OS_PAGE - 1),
                 (self.range.start() + end) & !(pagoda_core::page::OS_PAGE - 1),
             )
         {
-            self.shared.engine.take_huge_apart(range);
+            engine.take_huge_apart(range);
         }
         memory.discard(offset, len)
     }
@@ -275,11 +318,12 @@ impl Region {
     /// compressing takes, and for the disk when the store's memory is at its limit.
     ///
     /// # Errors
-    /// See [`PutError`]: what was stored until then stays stored, the rest stays where it is.
+    /// See [`PageOutError`]: what was stored until then stays stored, the rest stays where it is.
     ///
     /// # Panics
     /// If it reaches beyond the end, or is empty.
-    pub fn page_out(&self, offset: usize, len: usize) -> Result<(), PutError> {
+    pub fn page_out(&self, offset: usize, len: usize) -> Result<(), PageOutError> {
+        let engine = self.shared.engine()?;
         let end = offset.checked_add(len).filter(|end| *end <= self.range.len());
         let range = end.and_then(|end| {
             let os_page = pagoda_core::page::OS_PAGE;
@@ -287,7 +331,7 @@ impl Region {
             PageRange::new(from, self.range.start() + end.next_multiple_of(os_page))
         });
         let range = range.expect("a part of the region that is not empty");
-        self.shared.engine.page_out(range, &mut Scratch::new(self.shared.engine.base))
+        Ok(engine.page_out(range, &mut Scratch::new(engine.base))?)
     }
 
     /// What releasing its stored pages takes; it goes on counting when the region is closed.
@@ -303,7 +347,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let engine = &self.shared.engine;
+        let Ok(engine) = self.shared.engine() else {
+            // The mapping is not in a child, where its addresses may be another's by now.
+            std::mem::forget(self.memory.take());
+            #[cfg(feature = "migrate")]
+            std::mem::forget(self.receiving.take());
+            return;
+        };
         // Before another region can have these addresses.
         #[cfg(feature = "migrate")]
         if let Some(mut receiving) = self.receiving.take() {
@@ -314,7 +364,11 @@ impl Drop for Region {
                 engine.keep_huge_frames(self.range);
                 engine.close(memory, &self.account);
             }
-            None => engine.bring_back(self.range),
+            None => {
+                engine.bring_back(self.range);
+                // Its owner may have unmapped a part.
+                let _ = self.adopted.as_ref().map(|memory| memory.is_for_children(true));
+            }
         }
         engine.owners.leave(&self.account);
         engine.look_after_releases();

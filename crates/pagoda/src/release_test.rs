@@ -57,7 +57,7 @@ fn filled(manager: &Manager) -> Region {
     let mut bytes = vec![0; BASE];
     for page in 0..PAGES {
         bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = content(page, i));
-        region.write_at(page * BASE, &bytes);
+        region.write_at(page * BASE, &bytes).expect("written");
     }
     let is_out = |page: &usize| page % 5 < OUT_OF_FIVE;
     // A page that the kernel has only just made may be busy for a moment, and stays then.
@@ -119,9 +119,9 @@ fn counters_balance_at_every_exit_and_the_auditor_finds_nothing() {
         // Half is discarded, and reads zero; the other half is as it was.
         discarded.discard(0, PAGES / 2 * BASE).expect("discard");
         let mut byte = [1];
-        discarded.read_at(BASE, &mut byte);
+        discarded.read_at(BASE, &mut byte).expect("read");
         assert_eq!(byte, [0]);
-        discarded.read_at((PAGES - 2) * BASE + 4, &mut byte);
+        discarded.read_at((PAGES - 2) * BASE + 4, &mut byte).expect("read");
         assert_eq!(byte, [content(PAGES - 2, 4)]);
         manager.flush_releases();
         assert_balanced(&manager.stats(), out + out / 2);
@@ -159,14 +159,14 @@ fn an_equal_owner_opens_at_once_and_holds_no_more_than_the_one_before() {
             let mut peak = 0;
             for page in 0..region.len() / BASE {
                 bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = content(page, i));
-                region.write_at(page * BASE, &bytes);
+                region.write_at(page * BASE, &bytes).expect("written");
                 if page % 16 == 0 {
                     peak = peak.max(manager.stats().anon_bytes);
                 }
             }
             let mut back = [0; 16];
             for page in 0..region.len() / BASE {
-                region.read_at(page * BASE, &mut back);
+                region.read_at(page * BASE, &mut back).expect("read");
                 assert!((0..16).all(|i| back[i] == content(page, i)), "page {page}");
             }
             region.close();
@@ -242,7 +242,7 @@ fn nobody_waits_while_a_close_walks_its_entries() {
     let other = std::thread::spawn(move || {
         until("the region has left the table", || others_engine.gate_shared().find(start).is_none());
         // Faults of another owner, and an event.
-        other.write_at(5 << 20, &[7]);
+        other.write_at(5 << 20, &[7]).expect("written");
         other.discard(0, BASE).expect("discard");
         goes_on.store(true, Ordering::Release);
         other
@@ -273,7 +273,7 @@ fn a_worker_that_stalls_is_counted_once_and_nothing_is_left_to_it() {
         if !is_reclaimer_there {
             engine.quit.store(true, Ordering::Release);
             engine.bell.ring();
-            manager.join_threads(&[crate::manager::RECLAIMER]);
+            manager.join_threads(&[crate::shared::RECLAIMER]);
         }
         first.close();
         assert_eq!(manager.stats().release_queued, out);
@@ -310,7 +310,7 @@ fn owners_that_close_beside_each_other_lose_nothing() {
                     let region = filled(&manager);
                     let mut byte = [0];
                     for page in (0..PAGES).step_by(7) {
-                        region.read_at(page * BASE + 8, &mut byte);
+                        region.read_at(page * BASE + 8, &mut byte).expect("read");
                         assert_eq!(byte, [content(page, 8)], "page {page}");
                     }
                     region.close();

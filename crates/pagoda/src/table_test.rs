@@ -104,14 +104,14 @@ fn a_touched_page_of_a_large_region_takes_one_os_page_of_table() {
             Arc::clone(table.find(region.as_ptr().addr()).expect("managed").entries())
         };
         let before = in_memory(&entries);
-        region.write_words(region.len() / 2, &[1; 8]);
+        region.write_words(region.len() / 2, &[1; 8]).expect("written");
         until("the fault is counted", || manager.stats().faults > 0);
         let taken = in_memory(&entries) - before;
         // The C library's own words lie before the first entry, and on the kernel's page behind the last.
         assert!(before <= 2 * PAGE && taken <= PAGE, "{before} and {taken} more");
         // And where all is touched it is as much as there are entries, and the nodes above them.
         let dense = manager.region(Bytes::mib(64)).create().expect("a region");
-        (0..dense.len() / PAGE).for_each(|page| dense.write_words(page * PAGE, &[1; 8]));
+        (0..dense.len() / PAGE).for_each(|page| dense.write_words(page * PAGE, &[1; 8]).expect("written"));
         let table = engine.gate_shared();
         let entries = table.find(dense.as_ptr().addr()).expect("managed").entries();
         let formula = 8 * Radix::words_for(dense.len() / table.entry_bytes()).expect("few");

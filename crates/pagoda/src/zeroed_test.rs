@@ -35,8 +35,8 @@ fn expect_zeroes(region: &Region, base: usize, owner: usize) {
     let mut is = vec![1; base];
     for page in 0..region.len() / base {
         let at = (owner * 1000 + page * 72) % base / 8 * 8;
-        region.write_words(page * base + at, &[0xee; 8]);
-        region.read_at(page * base, &mut is);
+        region.write_words(page * base + at, &[0xee; 8]).expect("written");
+        region.read_at(page * base, &mut is).expect("read");
         is[at..at + 8].fill(0);
         assert!(is.iter().all(|byte| *byte == 0), "page {page} of owner {owner} holds what another had");
     }
@@ -59,7 +59,7 @@ fn no_owner_sees_what_another_had_in_base_frames() {
             // Regions in huge frames have base frames where a huge one does not fit.
             let region = region(&manager, 4 << 20);
             if base == BasePage::M2 {
-                region.write_words(0, &[1; 8]);
+                region.write_words(0, &[1; 8]).expect("written");
                 // A handler may have it for a moment, and it stays then.
                 until("a huge frame is out", || {
                     region.page_out(0, HUGE).expect("room");
@@ -71,18 +71,18 @@ fn no_owner_sees_what_another_had_in_base_frames() {
                 // All that is stored of it is zero but for the first base page.
                 let mut is = vec![1; entry];
                 for page in 1..size / entry {
-                    region.write_words(page * entry, &[0xee; 8]);
-                    region.read_at(page * entry, &mut is);
+                    region.write_words(page * entry, &[0xee; 8]).expect("written");
+                    region.read_at(page * entry, &mut is).expect("read");
                     assert!(is[8..].iter().all(|byte| *byte == 0), "page {page} of owner {owner}");
                 }
             } else {
                 expect_zeroes(&region, entry, owner);
             }
             let full = vec![owner as u8 + 1; size];
-            region.write_words(0, &full);
+            region.write_words(0, &full).expect("written");
             region.page_out(0, size).expect("room");
             let mut is = vec![0; size];
-            region.read_at(0, &mut is);
+            region.read_at(0, &mut is).expect("read");
             assert!(is == full, "owner {owner}");
             region.page_out(0, size).expect("room");
             // Of the frames that are ready now all are cleared for some owners, some for others, and none for the rest.
@@ -108,7 +108,7 @@ fn a_fresh_frame_is_not_cleared_again_and_few_are_kept() {
         while engine.clear_one_ahead() {}
         assert_eq!(manager.stats().ready_bytes, 0, "nobody asked");
         let first = region(&manager, 8 << 20);
-        first.write_words(0, &[1; 8]);
+        first.write_words(0, &[1; 8]).expect("written");
         while engine.clear_one_ahead() {}
         let sizes: &[u64] = if zones == 1 { &[64] } else { &[48, 16] };
         let most: u64 = sizes.iter().map(|mib| budget::ready_base_most(Bytes::mib(*mib)).get()).sum();
@@ -132,7 +132,7 @@ fn written() -> Option<(Manager, Region, usize)> {
     let manager = builder(2)?.base_page(BasePage::K64).build().expect("a manager");
     let region = region(&manager, 4 << 20);
     let pages = region.len() >> 16;
-    region.write_words(0, &vec![1; region.len()]);
+    region.write_words(0, &vec![1; region.len()]).expect("written");
     Some((manager, region, pages))
 }
 
@@ -141,7 +141,7 @@ fn what_a_part_of_a_page_takes_of_a_frame_is_not_in_the_frame_any_more() {
     let Some((manager, region, pages)) = written() else { return };
     for page in 0..pages {
         region.discard(page << 16, 4096).expect("discarded");
-        region.write_words(page << 16, &[1; 8]);
+        region.write_words(page << 16, &[1; 8]).expect("written");
     }
     // A handler counts what came in after it woke who waits.
     until("all of it is counted", || manager.stats().resident_bytes >= region.len() as u64);
@@ -196,7 +196,7 @@ fn what_the_kernel_cleared_for_a_part_of_a_page_is_not_cleared_again() {
         for at in [3, 9] {
             let at = (page << 16) + at * OS_PAGE;
             region.discard(at, OS_PAGE).expect("discarded");
-            region.write_words(at, &[1; 8]);
+            region.write_words(at, &[1; 8]).expect("written");
         }
     }
     until("all of it is counted", || manager.stats().resident_bytes >= region.len() as u64);
@@ -211,7 +211,7 @@ pub(crate) fn are_there_huge_pages() -> bool {
     let manager = Manager::builder().user_mode_only(true).budget(Bytes::mib(256)).base_page(BasePage::M2);
     let manager = manager.build().expect("a manager");
     let region = region(&manager, HUGE);
-    region.write_words(0, &[1; 8]);
+    region.write_words(0, &[1; 8]).expect("written");
     let stats = manager.stats();
     stats.faults_huge > 0 && stats.huge_torn == 0
 }
@@ -224,21 +224,21 @@ fn fresh_base_frames_are_contiguous_zero_and_got_ready_a_huge_page_at_a_time() {
     let engine = manager.engine();
     let base = engine.entry_bytes();
     let first = region(&manager, base);
-    first.write_words(0, &[1; 8]);
+    first.write_words(0, &[1; 8]).expect("written");
     while engine.clear_one_ahead() {}
     let most = budget::ready_base_most(Bytes::mib(512)).get();
     let ready = || (manager.stats().ready_bytes, manager.stats().contiguous_ready_bytes);
     assert_eq!((ready(), manager.stats().kernel_zeroed_bytes), ((most, most), most));
     assert!(!engine.clear_one_ahead(), "nothing is missing");
     let memory = region(&manager, FRAMES * base);
-    (0..FRAMES).for_each(|page| memory.write_words(page * base + 8, &[0xee; 8]));
+    (0..FRAMES).for_each(|page| memory.write_words(page * base + 8, &[0xee; 8]).expect("written"));
     // A handler counts what came in after it woke who waits.
     until("all of them are there", || manager.stats().faults_zero_ready == FRAMES as u64);
     let (taken, came) = ((FRAMES * base) as u64, 2 * HUGE as u64);
     while engine.clear_one_ahead() {}
     assert_eq!(ready(), (most - taken + came, most + came), "a huge page comes whole");
     let mut is = vec![1; FRAMES * base];
-    memory.read_at(0, &mut is);
+    memory.read_at(0, &mut is).expect("read");
     for (page, is) in is.chunks_mut(base).enumerate() {
         is[8..16].fill(0);
         assert!(is.iter().all(|byte| *byte == 0), "page {page}");
@@ -251,11 +251,11 @@ fn fresh_base_frames_are_contiguous_zero_and_got_ready_a_huge_page_at_a_time() {
     }
     // They are frames like any other: they leave, and what is stored comes back right.
     let full: Vec<u8> = (0..memory.len()).map(|at| (at / 4096 + at) as u8).collect();
-    memory.write_words(0, &full);
+    memory.write_words(0, &full).expect("written");
     until("all of it is out", || {
         memory.page_out(0, full.len()).expect("room");
         manager.stats().resident_bytes == base as u64
     });
-    memory.read_at(0, &mut is);
+    memory.read_at(0, &mut is).expect("read");
     assert!(is == full);
 }

@@ -53,11 +53,11 @@ fn what_was_just_touched_can_be_paged_out() {
         let mut region = manager.region(Bytes::new(2 * HUGE_FRAME as u64)).create().expect("a region");
         for turn in 1..=200u8 {
             let at = usize::from(turn) * 8191;
-            region.write_at(at, &[turn]);
+            region.write_at(at, &[turn]).expect("written");
             region.page_out(0, 2 * HUGE_FRAME).expect("room");
             assert_eq!(manager.stats().resident_bytes, 0, "{base}, turn {turn}");
             let mut found = [0];
-            region.read_at(at, &mut found);
+            region.read_at(at, &mut found).expect("read");
             assert_eq!(found, [turn]);
         }
     }

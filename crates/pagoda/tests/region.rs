@@ -60,7 +60,7 @@ fn what_was_only_read_is_not_stored_again() {
     let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
     let mut region = manager.region(Bytes::new((BASE_PAGES * BASE) as u64)).create().expect("region");
     let pages = BASE_PAGES * BASE / PAGE;
-    (0..pages).for_each(|page| region.write_at(page * PAGE, &content(page as u64)));
+    (0..pages).for_each(|page| region.write_at(page * PAGE, &content(page as u64)).expect("written"));
     let out = |region: &Region| {
         // What the kernel has only just made may be busy for a moment, and stays then; so does what a handler is about to bring ahead.
         let mut stats = settled(&manager);
@@ -76,7 +76,7 @@ fn what_was_only_read_is_not_stored_again() {
     let mut found = [0; PAGE];
     let read = |region: &Region, found: &mut [u8; PAGE]| {
         (0..pages).for_each(|page| {
-            region.read_at(page * PAGE, found);
+            region.read_at(page * PAGE, found).expect("read");
             assert!(*found == content(page as u64), "page {page}");
         });
     };
@@ -85,9 +85,9 @@ fn what_was_only_read_is_not_stored_again() {
     assert_eq!(second.stores, first.stores, "nothing was stored again");
     assert!(second.evictions_clean >= BASE_PAGES as u64, "{second:?}");
     read(&region, &mut found);
-    region.write_at(5 * BASE + 3 * PAGE, &[1]);
+    region.write_at(5 * BASE + 3 * PAGE, &[1]).expect("written");
     let third = out(&region);
     assert_eq!(third.stores, second.stores + 1, "the base page that was written");
-    region.read_at(5 * BASE + 3 * PAGE, &mut found);
+    region.read_at(5 * BASE + 3 * PAGE, &mut found).expect("read");
     assert!(found[0] == 1 && found[1..] == content((5 * BASE / PAGE + 3) as u64)[1..]);
 }

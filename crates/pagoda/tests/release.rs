@@ -38,7 +38,7 @@ fn closes_return_while_real_time_threads_have_every_processor() {
     for owner in 0..OWNERS {
         let mut region = manager.region(Bytes::new((PAGES * BASE) as u64)).create().expect("region");
         for at in (0..region.len()).step_by(512) {
-            region.write_at(at, &(at * (owner + 3)).to_le_bytes());
+            region.write_at(at, &(at * (owner + 3)).to_le_bytes()).expect("written");
         }
         region.page_out(0, region.len()).expect("room in the store");
         regions.push(region);

@@ -22,7 +22,7 @@ fn builder(zones: &[(&str, u64, Place)]) -> ManagerBuilder {
 /// Writes what `seed` says to every OS page.
 fn fill(region: &mut Region, from: usize, len: usize) {
     for offset in (from..from + len).step_by(PAGE) {
-        region.write_at(offset, &content(offset as u64));
+        region.write_at(offset, &content(offset as u64)).expect("written");
     }
 }
 
@@ -218,7 +218,7 @@ fn a_remote_zone_is_used_before_anything_is_reclaimed_and_not_before_the_others_
     assert_eq!(Bytes::new(settled(&manager).zones_spilled_bytes), after[0].allocated);
     for offset in (0..128 << 20).step_by(PAGE) {
         let mut back = [0; PAGE];
-        region.read_at(offset, &mut back);
+        region.read_at(offset, &mut back).expect("read");
         assert!(back == content(offset as u64), "page at {offset}");
     }
 }
@@ -235,7 +235,7 @@ fn a_zone_that_is_used_up_does_not_stop_the_other() {
         fill(&mut region, 0, 160 << 20);
         for offset in (0..160 << 20).step_by(PAGE).rev() {
             let mut back = [0; PAGE];
-            region.read_at(offset, &mut back);
+            region.read_at(offset, &mut back).expect("read");
             assert!(back == content(offset as u64), "page at {offset}");
         }
         let zones = check(&manager);
@@ -296,11 +296,11 @@ fn touch(region: &mut Region, values: &mut [u64], random: &mut Random, touches: 
     for _ in 0..touches {
         let page = random.below(values.len());
         let mut back = [0; PAGE];
-        region.read_at(page * PAGE, &mut back);
+        region.read_at(page * PAGE, &mut back).expect("read");
         assert!(back == content(values[page]), "page {page}");
         if random.below(2) == 0 {
             values[page] = random.next();
-            region.write_at(page * PAGE, &content(values[page]));
+            region.write_at(page * PAGE, &content(values[page])).expect("written");
         }
     }
 }
@@ -322,7 +322,7 @@ fn zones_become_smaller_and_larger_while_they_are_used_and_no_page_is_lost() {
                     let mut values = vec![0; (48 << 20) / PAGE];
                     for (page, value) in values.iter_mut().enumerate() {
                         *value = (page * THREADS + thread) as u64;
-                        region.write_at(page * PAGE, &content(*value));
+                        region.write_at(page * PAGE, &content(*value)).expect("written");
                     }
                     touch(&mut region, &mut values, &mut random, 15_000);
                     (region, values, random)
@@ -355,7 +355,7 @@ fn zones_become_smaller_and_larger_while_they_are_used_and_no_page_is_lost() {
         for (mut region, mut values, mut random) in owners {
             for (page, value) in values.iter().enumerate() {
                 let mut back = [0; PAGE];
-                region.read_at(page * PAGE, &mut back);
+                region.read_at(page * PAGE, &mut back).expect("read");
                 assert!(back == content(*value), "page {page}, {policy}");
             }
             touch(&mut region, &mut values, &mut random, 1000);
@@ -453,7 +453,7 @@ fn a_budget_without_zones_can_have_another_size() {
     manager.resize_zone("all", Bytes::mib(96)).expect("within its addresses");
     for offset in (0..48 << 20).step_by(PAGE) {
         let mut back = [0; PAGE];
-        region.read_at(offset, &mut back);
+        region.read_at(offset, &mut back).expect("read");
         assert!(back == content(offset as u64), "page at {offset}");
     }
     assert!(manager.stats().anon_bytes > 40 << 20, "it may be in memory again");

@@ -46,7 +46,7 @@ fn publisher() {
     let mut small = from.region(SMALL).create().expect("a region");
     let large = from.region(LARGE).create().expect("a region");
     for at in (0..SMALL.as_usize()).step_by(4096) {
-        small.write_at(at, &at.to_le_bytes());
+        small.write_at(at, &at.to_le_bytes()).expect("written");
     }
     // What a handler still has, or the kernel has only just made, stays for a moment.
     until("the half of it is stored", || {
@@ -64,7 +64,9 @@ fn publisher() {
     let receiving = ReceiveOptions { stall: STALL, ..ReceiveOptions::default() };
     let ends = AtomicBool::new(false);
     // Before the first round, which else may find nothing to send.
-    (0..WRITTEN).step_by(4096).for_each(|page| large.write_words(page, &1u64.to_le_bytes()));
+    (0..WRITTEN)
+        .step_by(4096)
+        .for_each(|page| large.write_words(page, &1u64.to_le_bytes()).expect("written"));
     println!("ready");
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -77,7 +79,7 @@ fn publisher() {
                     return;
                 }
                 for page in (0..WRITTEN).step_by(4096) {
-                    large.write_words(page, &turn.to_le_bytes());
+                    large.write_words(page, &turn.to_le_bytes()).expect("written");
                 }
             }
         });

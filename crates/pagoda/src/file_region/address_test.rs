@@ -103,7 +103,7 @@ fn a_call_that_no_memory_can_be_had_for_fails_and_the_process_goes_on() {
     let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
     let mut pinned = manager.region(Bytes::mib(40)).create().expect("region");
     for page in 0..pinned.len() / OS_PAGE {
-        pinned.write_at(page * OS_PAGE, &[(page % 239) as u8 + 1; OS_PAGE]);
+        pinned.write_at(page * OS_PAGE, &[(page % 239) as u8 + 1; OS_PAGE]).expect("written");
     }
     let region = manager.map_file(file.path()).map().expect("a disk");
     let pages = pinned.len() / OS_PAGE;
@@ -126,7 +126,7 @@ fn a_call_that_no_memory_can_be_had_for_fails_and_the_process_goes_on() {
     area.lock(0..pages, false).expect("it was locked");
     for page in 0..pages {
         let mut found = [0; OS_PAGE];
-        pinned.read_at(page * OS_PAGE, &mut found);
+        pinned.read_at(page * OS_PAGE, &mut found).expect("read");
         assert!(found == [(page % 239) as u8 + 1; OS_PAGE], "page {page}");
     }
 }

@@ -16,8 +16,8 @@ use super::inner::Inner;
 use super::page_file::PageFile;
 use super::{FileRegion, MapFileError};
 use crate::error::Errno;
-use crate::manager::Shared;
 use crate::region::RegionError;
+use crate::shared::Shared;
 
 /// A file to be mapped; see [`Manager::map_file`](crate::Manager::map_file).
 pub struct FileRegionBuilder {
@@ -54,7 +54,7 @@ impl FileRegionBuilder {
     /// See [`MapFileError`].
     pub fn map(self) -> Result<FileRegion, MapFileError> {
         let Self { shared, path, access } = self;
-        let engine = &shared.engine;
+        let engine = Arc::clone(shared.engine()?);
         let (file, state) = MappedFile::open(&path, access).map_err(|error| open_error(&path, error))?;
         let len = state.len;
         if len == 0 {

@@ -8,6 +8,7 @@ use pagoda_core::size::Bytes;
 
 use crate::error::Errno;
 use crate::region::RegionError;
+use crate::shared::OtherProcess;
 
 /// Why a file could not be mapped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +70,9 @@ pub enum MapFileError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// The manager is of another process.
+    #[error(transparent)]
+    OtherProcess(#[from] OtherProcess),
     /// The memory could not be had.
     #[error(transparent)]
     Region(#[from] RegionError),
@@ -90,6 +94,9 @@ pub enum FileError {
         "no memory could be had for ten seconds; raise the budget, or free what can't be moved out of it"
     )]
     NoMemory,
+    /// The file was mapped by another process.
+    #[error(transparent)]
+    OtherProcess(#[from] OtherProcess),
     /// It was mapped to be read.
     #[error("the file was mapped to be read; map it with `writable`")]
     ReadOnly,

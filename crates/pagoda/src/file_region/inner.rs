@@ -24,8 +24,8 @@ use crate::account::Account;
 use crate::engine::Engine;
 use crate::error::Errno;
 use crate::handler::{Fault, Tried};
-use crate::manager::Shared;
 use crate::reclaimer::GIVE_UP_NS;
+use crate::shared::Shared;
 use crate::store::Scratch;
 
 /// How often the file is looked at for who uses addresses. Each look is one system call.
@@ -71,7 +71,7 @@ pub(super) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let engine = &self.shared.engine;
+        let engine = self.shared.engine_of_maker();
         self.memory.take().into_iter().for_each(|memory| engine.close(memory, &self.account));
         engine.note_all_clean(&self.file);
         engine.file_regions.fetch_sub(1, Ordering::AcqRel);
@@ -84,7 +84,7 @@ impl Inner {
     /// Of a file that is mapped at `memory`, and that the engine manages.
     pub(super) fn new(shared: Arc<Shared>, file: Arc<PageFile>, memory: RegionMemory) -> Self {
         let range = memory.range();
-        let account = shared.engine.owners.enter(range);
+        let account = shared.engine_of_maker().owners.enter(range);
         let looking = Mutex::new(file.len());
         Self {
             shared,
@@ -99,7 +99,7 @@ impl Inner {
     }
 
     pub(super) fn engine(&self) -> &Engine {
-        &self.shared.engine
+        self.shared.engine_of_maker()
     }
     pub(super) fn memory(&self) -> &RegionMemory {
         self.memory.as_ref().expect("it is there until the last owner is gone")

@@ -48,6 +48,8 @@ pub(crate) use page_file::PageFile;
 use ahead::Reader;
 use inner::Inner;
 
+use crate::shared::OtherProcess;
+
 /// What a file region has done so far, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStats {
@@ -97,8 +99,14 @@ pub struct FileRegion {
 }
 
 impl FileRegion {
-    fn inner(&self) -> &Inner {
+    fn inner(&self) -> &Arc<Inner> {
         self.inner.as_ref().expect("it is there until it is dropped")
+    }
+
+    /// In the process that mapped it.
+    fn maker(&self) -> Result<&Inner, OtherProcess> {
+        let inner = self.inner();
+        inner.shared.engine().map(|_| &**inner)
     }
 
     /// The file's length when it was mapped, in bytes.
@@ -119,10 +127,11 @@ impl FileRegion {
         std::ptr::with_exposed_provenance_mut(self.inner().range.start())
     }
 
-    /// What it has done so far.
+    /// What it has done so far. All zero in a forked child, which has none of it.
     #[must_use]
     pub fn stats(&self) -> FileStats {
-        let file = &self.inner().file;
+        let Ok(inner) = self.maker() else { return FileStats::default() };
+        let file = &inner.file;
         let bytes = |count: &AtomicU64| Bytes::new(count.load(Ordering::Relaxed));
         FileStats {
             read: bytes(&file.read_bytes),
@@ -130,7 +139,7 @@ impl FileRegion {
             read_again: bytes(&file.reads.again_bytes),
             evicted_unused: bytes(&file.reads.evicted_unused_bytes),
             written: bytes(&file.written_bytes),
-            dirty: Bytes::new(file.dirty.count() * self.inner().engine().entry_bytes() as u64),
+            dirty: Bytes::new(file.dirty.count() * inner.engine().entry_bytes() as u64),
         }
     }
 
@@ -140,7 +149,7 @@ impl FileRegion {
     /// # Errors
     /// See [`FileError`]; `into` may hold anything then.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
-        let inner = self.inner();
+        let inner = self.maker()?;
         inner.check(offset, into.len())?;
         let memory = inner.memory();
         inner.each_part(offset, into.len(), |at, part, is_gone| {
@@ -162,7 +171,7 @@ impl FileRegion {
     /// # Errors
     /// See [`FileError`]; a part may be written then.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
-        let inner = self.inner();
+        let inner = self.maker()?;
         if !inner.file.is_writable() {
             return Err(FileError::ReadOnly);
         }
@@ -188,7 +197,7 @@ impl FileRegion {
     /// See [`FileError`]: also what went wrong since the last call, when memory got short. It is told once, as fsync(2) does. What
     /// could not be written is kept and tried again by the next call; all else was written.
     pub fn sync(&self) -> Result<(), FileError> {
-        self.inner().sync()
+        self.maker()?.sync()
     }
 
     /// Makes everything safe, as [`sync`](Self::sync) does, and frees the region whatever comes of it.
@@ -203,6 +212,11 @@ impl FileRegion {
 impl Drop for FileRegion {
     fn drop(&mut self) {
         let Some(inner) = self.inner.take() else { return };
+        if inner.shared.engine().is_err() {
+            // A forked child has no copy of it, and its parent writes back.
+            std::mem::forget((inner, std::mem::take(&mut self.threads)));
+            return;
+        }
         inner.file.orders.quit();
         for thread in self.threads.drain(..) {
             // One that panicked has said so.

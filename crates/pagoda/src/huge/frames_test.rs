@@ -56,12 +56,12 @@ fn a_frame_is_cleared_toward_the_byte_that_was_touched() {
             // What closes leaves a frame that is cleared for who comes next; not if the kernel had no huge page for it.
             let touched_in_cleared = || {
                 let mut before = region();
-                before.write_at(0, &[0xa5; HUGE_FRAME]);
+                before.write_at(0, &[0xa5; HUGE_FRAME]).expect("written");
                 drop(before);
                 let cleared = manager.stats().cleared_in_fault_bytes;
                 let mut region = region();
                 let offset = region.as_ptr().addr().next_multiple_of(HUGE_FRAME) - region.as_ptr().addr();
-                region.write_at(offset + byte, &[7]);
+                region.write_at(offset + byte, &[7]).expect("written");
                 (manager.stats().cleared_in_fault_bytes > cleared).then_some((region, offset))
             };
             let found = std::iter::repeat_with(touched_in_cleared).take(TRIES).flatten().next();
@@ -74,7 +74,7 @@ fn a_frame_is_cleared_toward_the_byte_that_was_touched() {
             assert_eq!(clears.last_byte.load(Ordering::Relaxed), known, "{context}");
             assert_eq!(clears.last_target.load(Ordering::Relaxed) as usize, byte / OS_PAGE, "{context}");
             let mut found = vec![0; HUGE_FRAME];
-            region.read_at(offset, &mut found);
+            region.read_at(offset, &mut found).expect("read");
             assert_eq!(std::mem::take(&mut found[byte]), 7, "{context}");
             assert!(found.iter().all(|&byte| byte == 0), "{context}");
         }
@@ -97,7 +97,7 @@ fn bytes_anywhere_in_their_pages_are_what_was_written_at_each_base_page() {
             let byte = |page: usize| page * OS_PAGE + (page * 1367 + 1) % OS_PAGE;
             let value = |page: usize| (page * 31 % 251 + 1) as u8;
             for page in (0..PAGES).rev() {
-                region.write_at(byte(page), &[value(page)]);
+                region.write_at(byte(page), &[value(page)]).expect("written");
             }
             // Out by request at least, so that each comes back by a fault at its byte.
             region.page_out(0, PAGES * OS_PAGE).expect("room in the store");
@@ -105,7 +105,7 @@ fn bytes_anywhere_in_their_pages_are_what_was_written_at_each_base_page() {
                 // Not upwards, where others come ahead.
                 let page = page * 1021 % PAGES;
                 let mut found = [0];
-                region.read_at(byte(page), &mut found);
+                region.read_at(byte(page), &mut found).expect("read");
                 assert_eq!(found, [value(page)], "{base}, in thread: {in_thread}, page {page}");
             }
             assert!(manager.stats().faults > PAGES as u64 / 16, "{base}: {:?}", manager.stats());

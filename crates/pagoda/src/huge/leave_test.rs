@@ -51,12 +51,12 @@ fn take_apart(manager: &Manager) {
     let region = manager.region(Bytes::new(HUGE_FRAME as u64)).create().expect("a region");
     let (engine, address) = (&*manager.engine(), region.as_ptr().addr());
     let write = |pages: std::ops::Range<usize>| {
-        pages.for_each(|page| region.write_words(page * OS_PAGE, &content(page)));
+        pages.for_each(|page| region.write_words(page * OS_PAGE, &content(page)).expect("written"));
     };
     let read = || {
         let mut is = [0; OS_PAGE];
         for page in 0..PAGES {
-            region.read_at(page * OS_PAGE, &mut is);
+            region.read_at(page * OS_PAGE, &mut is).expect("read");
             assert!(is[..] == content(page), "page {page}");
         }
     };
@@ -120,7 +120,7 @@ fn no_frame_leaves_while_an_event_waits() {
     let mut region = None;
     until("a huge frame", || {
         let new = manager.region(Bytes::new(HUGE_FRAME as u64)).create().expect("a region");
-        new.write_words(0, &content(0));
+        new.write_words(0, &content(0)).expect("written");
         let is_huge = engine.is_huge(new.as_ptr().addr());
         region = Some(new);
         is_huge
@@ -136,6 +136,6 @@ fn no_frame_leaves_while_an_event_waits() {
     assert_eq!(step, Step::Again);
     engine.gate_exclusive().order.take_deferred();
     let mut is = [0; OS_PAGE];
-    region.read_at(0, &mut is);
+    region.read_at(0, &mut is).expect("read");
     assert!(is[..] == content(0));
 }

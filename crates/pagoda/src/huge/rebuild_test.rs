@@ -44,13 +44,13 @@ fn content(page: usize) -> Vec<u8> {
 }
 
 fn write(region: &Region, pages: std::ops::Range<usize>) {
-    pages.for_each(|page| region.write_words(page * OS_PAGE, &content(page)));
+    pages.for_each(|page| region.write_words(page * OS_PAGE, &content(page)).expect("written"));
 }
 
 fn expect(region: &Region, pages: std::ops::Range<usize>) {
     let mut is = [0; OS_PAGE];
     for page in pages {
-        region.read_at(page * OS_PAGE, &mut is);
+        region.read_at(page * OS_PAGE, &mut is).expect("read");
         assert!(is[..] == content(page), "page {page}");
     }
 }
@@ -211,7 +211,7 @@ fn what_is_not_a_page_of_its_own_everywhere_is_left_and_asked_for_seldom() {
     // The kernel joins no page of zeroes: of the first base page a read brings one, and the rest is worth what it was.
     region.discard(0, 16 * OS_PAGE).expect("discarded");
     let mut zeroes = [1; 16 * OS_PAGE];
-    region.read_at(0, &mut zeroes);
+    region.read_at(0, &mut zeroes).expect("read");
     assert!(zeroes.iter().all(|byte| *byte == 0));
     expect(&region, 16..PAGES);
     // Until whoever served the last fault has given the entry back.
@@ -242,7 +242,7 @@ fn a_frame_that_the_kernel_takes_apart_as_it_comes_is_counted_and_joined_once_it
     });
     expect(&region, 0..PAGES);
     // All zero it is nowhere once it is out, but the kernel keeps its table of what was there: that was moved, and not discarded.
-    region.write_words(0, &[0; HUGE_FRAME]);
+    region.write_words(0, &[0; HUGE_FRAME]).expect("written");
     until("all of it is out, and no broken frame is known any more", || {
         region.page_out(0, HUGE_FRAME).expect("room");
         assert_eq!(manager.engine().rebuild_one(), 0);
@@ -276,7 +276,7 @@ fn beside_writers(region: &Region, first: fn(usize) -> Vec<u8>, mut something: i
                 let mut shadow = vec![None; pages];
                 let mut is = [0; 8];
                 let check = |page: usize, word: Option<u64>, is: &mut [u8; 8]| {
-                    region.read_at(page * OS_PAGE, is);
+                    region.read_at(page * OS_PAGE, is).expect("read");
                     let expected =
                         word.map_or_else(|| first(page)[..8].to_vec(), |word| word.to_ne_bytes().to_vec());
                     assert!(is[..] == expected, "page {page} of writer {id}");
@@ -288,7 +288,7 @@ fn beside_writers(region: &Region, first: fn(usize) -> Vec<u8>, mut something: i
                     }
                     check(page, shadow[page], &mut is);
                     let word = random.stamp();
-                    region.write_words(page * OS_PAGE, &word.to_ne_bytes());
+                    region.write_words(page * OS_PAGE, &word.to_ne_bytes()).expect("written");
                     shadow[page] = Some(word);
                 }
                 let own = (id..pages).step_by(WRITERS).filter(|page| !is_left_alone(*page));
@@ -302,7 +302,7 @@ fn beside_writers(region: &Region, first: fn(usize) -> Vec<u8>, mut something: i
     });
     let mut is = [0; OS_PAGE];
     for page in (0..pages).filter(|page| !is_left_alone(*page)) {
-        region.read_at(page * OS_PAGE, &mut is);
+        region.read_at(page * OS_PAGE, &mut is).expect("read");
         assert!(is[8..] == first(page)[8..], "the rest of page {page}");
     }
 }
@@ -327,7 +327,7 @@ fn break_and_join(manager: &Manager) {
             region.page_out(frame * HUGE_FRAME, HUGE_FRAME).expect("room");
             let mut byte = [0];
             for page in frame * PAGES..(frame + 1) * PAGES {
-                region.read_at(page * OS_PAGE, &mut byte);
+                region.read_at(page * OS_PAGE, &mut byte).expect("read");
             }
             // What could not leave as a whole, because a writer had just faulted for it, say, comes with a later turn.
             for _ in 0..64 {
@@ -361,7 +361,7 @@ fn writers_that_never_stop_lose_nothing_while_frames_that_came_by_density_are_sp
     });
     let mut is = [1; OS_PAGE];
     for place in (1..PLACES).step_by(3) {
-        region.read_at((place + 1) * HUGE_FRAME - OS_PAGE, &mut is);
+        region.read_at((place + 1) * HUGE_FRAME - OS_PAGE, &mut is).expect("read");
         assert!(is.iter().all(|byte| *byte == 0), "what was discarded of place {place}");
     }
     let stats = manager.stats();

@@ -12,17 +12,20 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use pagoda_core::size::Bytes;
+use pagoda_linux::process_mark::ProcessMark;
 use pagoda_linux::range::PageRange;
 use pagoda_migrate::{Arrivals, Counts, Error, Progress, Remaining, Wants};
 
 use crate::engine::Engine;
 use crate::moving::Moving;
 use crate::owed::OwedPages;
+use crate::shared::OtherProcess;
 use crate::store::Scratch;
 
 /// What is known of an arrival.
-#[derive(Default)]
 struct Told {
+    /// The process that it arrives in. A forked child has no thread that would tell it anything.
+    maker: ProcessMark,
     /// Set once all has arrived, or has failed.
     outcome: Mutex<Option<Result<Counts, Arc<Error>>>>,
     rings: Condvar,
@@ -32,26 +35,22 @@ struct Told {
 #[derive(Clone)]
 pub struct Arrival(Arc<Told>);
 
-/// A part of a region that will never arrive: its sender was lost, or the connection to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a part of what was to be read is lost with the host that it was on; close the region, and start again from what was saved"
-)]
-pub struct Lost;
-
 impl Arrival {
     /// One for which nothing is owed.
-    pub(super) fn whole(counts: Counts) -> Self {
-        let arrival = Self(Arc::default());
+    pub(super) fn whole(counts: Counts) -> Result<Self, Error> {
+        let arrival = Self(Arc::new(Told::new().map_err(Error::System)?));
         arrival.0.tell(Ok(counts));
-        arrival
+        Ok(arrival)
     }
 
     /// Waits until all of the region is here.
     ///
     /// # Errors
-    /// Why a part of it never will be: see [`pagoda_migrate::Error`]. Who touches that part gets a SIGBUS.
+    /// Why a part of it never will be: see [`pagoda_migrate::Error`]. A thread that touches that
+    /// part gets a SIGBUS. In a forked child [`OtherProcess`](crate::OtherProcess), within
+    /// [`Error::System`].
     pub fn wait(&self) -> Result<Counts, Arc<Error>> {
+        self.0.check_process()?;
         let mut outcome = self.0.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(outcome) = &*outcome {
@@ -64,11 +63,26 @@ impl Arrival {
     /// What came of it. None if something may still arrive.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<Counts, Arc<Error>>> {
+        if let Err(error) = self.0.check_process() {
+            return Some(Err(error));
+        }
         self.0.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Told {
+    fn new() -> io::Result<Self> {
+        Ok(Self { maker: ProcessMark::of_this_process()?, outcome: Mutex::default(), rings: Condvar::new() })
+    }
+
+    fn check_process(&self) -> Result<(), Arc<Error>> {
+        if self.maker.is_of_this_process() {
+            Ok(())
+        } else {
+            Err(Arc::new(Error::System(OtherProcess.into())))
+        }
+    }
+
     fn tell(&self, outcome: Result<Counts, Arc<Error>>) {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         self.rings.notify_all();
@@ -88,7 +102,7 @@ impl Receiving {
     /// Starts the thread, which waits for what it is to receive: so that it can't be missing after the switch.
     pub(super) fn start(engine: Arc<Engine>, moving: Arc<Moving>) -> io::Result<Self> {
         let (begin, begins) = channel::<(Box<Remaining>, Arc<OwedPages>)>();
-        let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::<Told>::default());
+        let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::new(Told::new()?));
         let (stops, tells) = (Arc::clone(&stop), Arc::clone(&told));
         let receive = move || {
             let Ok((remaining, owed)) = begins.recv() else { return };

@@ -9,7 +9,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::thread::yield_now;
-use pagoda_migrate::{Content, Destination, LateDestination};
+use pagoda_migrate::{Content, Destination, Error, LateDestination};
 
 use crate::engine::Engine;
 use crate::manager::Manager;
@@ -49,8 +49,8 @@ impl RegionDestination {
         self
     }
 
-    pub(super) fn engine(&self) -> Arc<Engine> {
-        self.manager.engine()
+    pub(super) fn engine(&self) -> Result<Arc<Engine>, Error> {
+        self.manager.maker().cloned().map_err(|error| Error::Destination(error.into()))
     }
 
     /// What is known of how it goes.
@@ -74,6 +74,7 @@ impl RegionDestination {
 
     pub(super) fn region(&self) -> io::Result<(&Region, &RegionMemory)> {
         let region = self.region.as_ref().ok_or_else(unprepared)?;
+        region.maker()?;
         Ok((region, region.memory().ok_or_else(unprepared)?))
     }
 
@@ -204,8 +205,10 @@ impl LateDestination for RegionDestination {
 impl Drop for RegionDestination {
     fn drop(&mut self) {
         // It came to nothing: the region goes after this.
-        if let (Some(region), Some(owed)) = (&self.region, self.owed.get()) {
-            region.engine().owed.leave(owed);
+        if let (Some(region), Some(owed)) = (&self.region, self.owed.get())
+            && let Ok(engine) = region.maker()
+        {
+            engine.owed.leave(owed);
         }
     }
 }

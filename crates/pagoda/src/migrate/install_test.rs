@@ -22,7 +22,9 @@ fn what_arrives_where_no_memory_can_be_had_is_an_error_also_beside_a_file() {
     let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
     let pinned = manager.region(Bytes::mib(40)).create().expect("region");
     let pages = pinned.len() / OS_PAGE;
-    (0..pages).for_each(|page| pinned.write_words(page * OS_PAGE, &[(page % 239) as u8 + 1; OS_PAGE]));
+    (0..pages).for_each(|page| {
+        pinned.write_words(page * OS_PAGE, &[(page % 239) as u8 + 1; OS_PAGE]).expect("written");
+    });
     let area = Area::of_region(pinned.as_ptr(), pages);
     if let Err(error) = area.lock(0..pages, true) {
         return skip("arriving without memory", error);

@@ -95,7 +95,10 @@ fn with_used_frames(base: BasePage) -> (Manager, Region) {
     let other = manager.region(Bytes::mib(8)).create().expect("a region");
     let content = random(other.len(), 3);
     // Downwards, so that nothing comes ahead of it.
-    (0..other.len()).step_by(OS_PAGE).rev().for_each(|at| other.write_words(at, &content[at..at + OS_PAGE]));
+    (0..other.len())
+        .step_by(OS_PAGE)
+        .rev()
+        .for_each(|at| other.write_words(at, &content[at..at + OS_PAGE]).expect("written"));
     other.page_out(0, other.len()).expect("stored");
     assert!(manager.stats().ready_bytes > 0, "no frame is ready");
     (manager, other)
@@ -116,7 +119,7 @@ fn frames(manager: &Manager) -> u64 {
 
 fn bytes(region: &Region) -> Vec<u8> {
     let mut bytes = vec![9; region.len()];
-    region.read_at(0, &mut bytes);
+    region.read_at(0, &mut bytes).expect("read");
     bytes
 }
 
@@ -195,7 +198,7 @@ fn content_that_is_cut_off_or_wrong_leaves_nothing_anywhere() {
         let wanted = sent.bytes.clone();
         again.receive_at(OS_PAGE as u64, &mut sent, &mut vec![0; 300 * OS_PAGE]).expect("received");
         let again = again.into_region().expect("prepared");
-        (0..REGION).step_by(BASE).for_each(|at| region.write_words(at, &[5; 8]));
+        (0..REGION).step_by(BASE).for_each(|at| region.write_words(at, &[5; 8]).expect("written"));
         let found = bytes(&region);
         assert!(
             found.chunks(BASE).all(|page| page[..8] == [5; 8] && page[8..].iter().all(|byte| *byte == 0))
@@ -219,7 +222,7 @@ fn a_place_that_is_taken_meanwhile_gets_its_content_by_base_pages() {
         let destination = destination(&manager, REGION);
         let region = destination.region().expect("prepared").0;
         let (were, before) = (frames(&manager), manager.stats());
-        let write = || region.write_words(BASE + 8, &[7; 8]);
+        let write = || region.write_words(BASE + 8, &[7; 8]).expect("written");
         let mut sent = Sent { meanwhile: &write, ..Sent::new(random(len, 4), Wrong::Nothing) };
         let wanted = sent.bytes.clone();
         destination.receive_at(0, &mut sent, &mut vec![0; len]).expect("received");
@@ -284,7 +287,7 @@ fn more_than_fits_arrives_within_the_budget() {
         let region = destination.into_region().expect("prepared");
         let mut found = vec![0; HUGE_FRAME];
         for at in (0..len).step_by(HUGE_FRAME) {
-            region.read_at(at, &mut found);
+            region.read_at(at, &mut found).expect("read");
             assert!(found == random(HUGE_FRAME, at as u64), "{base:?}: {at}");
         }
     }

@@ -46,7 +46,7 @@ mod source;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-pub use arrivals::{Arrival, Lost};
+pub use arrivals::Arrival;
 pub use destination::RegionDestination;
 pub use pagoda_core::migrate::handshake::Codec;
 pub use pagoda_core::migrate::zero::ZeroPolicy;
@@ -92,13 +92,13 @@ impl RegionDestination {
         options: &ReceiveOptions,
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(Region, Arrival), Error> {
-        let receiving = Receiving::start(self.engine(), self.moving()).map_err(Error::System)?;
+        let receiving = Receiving::start(self.engine()?, self.moving()).map_err(Error::System)?;
         let mut watch = noting(self.moving(), watch);
         let arrived = pagoda_migrate::receive_late(listener, &mut self, options, &mut watch)?;
         match arrived {
             Arrived::Whole(counts) => {
                 let region = self.into_region().map_err(Error::Destination)?;
-                Ok((region, Arrival::whole(counts)))
+                Ok((region, Arrival::whole(counts)?))
             }
             Arrived::Owed(remaining) => {
                 let (mut region, owed) = self.into_parts().map_err(Error::Destination)?;
@@ -181,9 +181,11 @@ impl Region {
     /// asked for at once, with the 64 KiB around it, on connections of their own. What is zero is never waited for, but for what
     /// the sender has not looked at yet.
     ///
-    /// From then on the sender has what is owed, and nobody else. If it is lost, or the connection is silent for the stall,
-    /// [`Arrival::wait`] tells why, [`try_read_at`](Self::try_read_at) returns [`Lost`], and whoever touches what has not arrived
-    /// gets a SIGBUS (`EFAULT` from a system call): it never reads as anything. Dropping the region ends the arrival.
+    /// From then on the sender has what is owed, and nobody else. If it is lost, or the connection
+    /// is silent for the stall, [`Arrival::wait`] tells why, [`read_at`](Self::read_at) returns
+    /// [`AccessError::Lost`](crate::AccessError::Lost), and whoever touches what has not arrived
+    /// gets a SIGBUS (`EFAULT` from a system call): it never reads as anything. Dropping the region
+    /// ends the arrival.
     ///
     /// # Errors
     /// See [`Error`]. Nothing is left of what has arrived.
@@ -196,24 +198,17 @@ impl Region {
         RegionDestination::new(manager.clone()).receive_late(listener, options, watch)
     }
 
-    /// As [`read_at`](Self::read_at), for a region that may be arriving: what is not here is waited for.
-    ///
-    /// # Errors
-    /// If a part of it will never arrive.
-    ///
-    /// # Panics
-    /// As [`read_at`](Self::read_at).
-    pub fn try_read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), Lost> {
-        let (page, end) = (pagoda_core::page::OS_PAGE, offset.saturating_add(into.len()));
+    /// Waits until what is read is here, if the region is arriving. False if a part of it will
+    /// never arrive.
+    pub(crate) fn await_arrival(&self, offset: usize, len: usize) -> bool {
+        let (page, end) = (pagoda_core::page::OS_PAGE, offset.saturating_add(len));
         let at = |offset: usize| self.as_ptr().addr() + offset;
-        if let Some(owed) = self.receiving().and_then(Receiving::owed)
-            && end <= self.len()
-            && let Some(range) = PageRange::new(at(offset / page * page), at(end.next_multiple_of(page)))
-            && !owed.await_range(range)
-        {
-            return Err(Lost);
+        match self.receiving().and_then(Receiving::owed) {
+            Some(owed) if end <= self.len() => {
+                PageRange::new(at(offset / page * page), at(end.next_multiple_of(page)))
+                    .is_none_or(|range| owed.await_range(range))
+            }
+            _ => true,
         }
-        self.read_at(offset, into);
-        Ok(())
     }
 }

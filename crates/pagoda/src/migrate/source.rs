@@ -61,6 +61,7 @@ impl<'a> RegionSource<'a> {
         let adopted = || {
             io::Error::new(io::ErrorKind::Unsupported, "adopted memory can't be sent, only a region's own")
         };
+        region.maker().map_err(|error| Error::Source(error.into()))?;
         let memory = region.memory().ok_or_else(|| Error::Source(adopted()))?;
         if region.receiving().is_some() {
             let error = io::Error::new(io::ErrorKind::ResourceBusy, "not all of the region has arrived yet");

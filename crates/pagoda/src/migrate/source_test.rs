@@ -69,7 +69,7 @@ fn what_an_earlier_migration_has_left_protected_is_sent_by_the_next() {
     }
     let manager = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).build().expect("a manager");
     let region = manager.region(Bytes::mib(4)).create().expect("a region");
-    region.write_words(0, &[1; 300 * OS_PAGE]);
+    region.write_words(0, &[1; 300 * OS_PAGE]).expect("written");
     let range = region.memory().expect("its own").range();
     region.engine().space.track_writes(range).expect("tracked");
     // As it stays where the protection can't be taken off in the end.
@@ -139,7 +139,7 @@ fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
                         }
                         5 => {
                             let mut content = [1; OS_PAGE];
-                            region.read_at(bytes.start, &mut content);
+                            region.read_at(bytes.start, &mut content).expect("read");
                             assert!(content == shadow[bytes], "seed {seed}: page {page} at the source");
                         }
                         // Storing one stores all that were staged before it: seldom, or nothing stays staged.
@@ -183,7 +183,8 @@ fn what_is_written_after_it_was_freed_is_sent_wherever_the_rest_of_its_base_page
     let builder = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).fault_around(false);
     let manager = builder.build().expect("a manager");
     let region = manager.region(Bytes::mib(4)).create().expect("a region");
-    let write = |page: usize, byte: u8| region.write_words(page * OS_PAGE, &[byte; OS_PAGE]);
+    let write =
+        |page: usize, byte: u8| region.write_words(page * OS_PAGE, &[byte; OS_PAGE]).expect("written");
     let area = Area::of_region(region.as_ptr(), region.len() / OS_PAGE);
     for stores in [false, true] {
         (0..16).for_each(|page| write(page, page as u8 + 1));
@@ -222,7 +223,7 @@ fn what_is_cold_is_sent_as_the_store_has_packed_it() {
     let manager = Manager::builder().budget(Bytes::mib(24)).user_mode_only(true).build().expect("a manager");
     let region = manager.region(Bytes::mib(4)).create().expect("a region");
     let content: Vec<u8> = (0..region.len()).map(|i| (i / 7 % 251) as u8).collect();
-    region.write_words(0, &content);
+    region.write_words(0, &content).expect("written");
     region.page_out(0, region.len()).expect("stored");
     region.engine().store.condense_all();
     let source = RegionSource::begin(&region).expect("tracked");
@@ -248,7 +249,7 @@ fn what_stays_out_is_read_once() {
         .expect("a manager");
     let mut region = manager.region(Bytes::mib(4)).create().expect("a region");
     for offset in (0..1 << 20).step_by(OS_PAGE) {
-        region.write_at(offset, &[offset as u8 | 1, 2, 3]);
+        region.write_at(offset, &[offset as u8 | 1, 2, 3]).expect("written");
     }
     // A page may be busy for a moment when it has just come, and stays then.
     let engine = manager.engine();
@@ -273,7 +274,7 @@ fn what_stays_out_is_read_once() {
     assert_eq!(other.round(&source, &mut *reader), 0);
     // One page comes in: it counts as written, and nothing else does.
     let mut byte = [0];
-    region.read_at(5 * OS_PAGE, &mut byte);
+    region.read_at(5 * OS_PAGE, &mut byte).expect("read");
     // The handler may fetch ahead when the reader runs on already; it counts the fault after that.
     while manager.stats().faults < 17 {
         yield_now();

@@ -8,6 +8,7 @@ use pagoda_linux::maps::MapsReader;
 use pagoda_linux::range::PageRange;
 
 use crate::error::Errno;
+use crate::shared::OtherProcess;
 
 /// Why a region could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +77,9 @@ pub enum RegionError {
         /// How far into the memory that is.
         offset: Bytes,
     },
+    /// The manager is of another process.
+    #[error(transparent)]
+    OtherProcess(#[from] OtherProcess),
     /// `/proc/self/maps` can't be read, which tells whether all of an adopted range is mapped.
     #[error("could not read /proc/self/maps ({errno}), which tells what is mapped; mount /proc")]
     Maps {

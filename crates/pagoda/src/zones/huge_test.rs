@@ -29,14 +29,15 @@ fn region(manager: &Manager) -> Region {
 }
 
 fn write(region: &Region) {
-    (0..FRAMES * PAGES)
-        .for_each(|page| region.write_words(page * OS_PAGE, &page_of(OS_PAGE, 61, page as u64)));
+    (0..FRAMES * PAGES).for_each(|page| {
+        region.write_words(page * OS_PAGE, &page_of(OS_PAGE, 61, page as u64)).expect("written");
+    });
 }
 
 fn expect(region: &Region) {
     let mut is = [0; OS_PAGE];
     for page in 0..FRAMES * PAGES {
-        region.read_at(page * OS_PAGE, &mut is);
+        region.read_at(page * OS_PAGE, &mut is).expect("read");
         assert!(is[..] == page_of(OS_PAGE, 61, page as u64), "page {page}");
     }
 }
@@ -126,7 +127,7 @@ fn each_zone_has_its_own_frames_ready_and_few_of_them() {
     assert_eq!(again, (0, 0, 0), "{stats:?}");
     // A zone that is to have less than it holds gives what is ready back first.
     let more = manager.region(Bytes::mib(32)).create().expect("a region");
-    (0..16).for_each(|frame| more.write_words(frame * HUGE_FRAME, &[1; 8]));
+    (0..16).for_each(|frame| more.write_words(frame * HUGE_FRAME, &[1; 8]).expect("written"));
     while engine.clear_one_ahead() {}
     until("every fault is over", || manager.stats().faults_in_service == 0);
     let held = manager.zones()[1].1.held;

@@ -30,7 +30,7 @@ fn with_base_page(zones: &[(&str, u64, Place)], policy: ZonePolicy, base: BasePa
 }
 
 fn write(region: &Region, page: usize) {
-    region.write_words(page * OS_PAGE, &page_of(OS_PAGE, 47, page as u64));
+    region.write_words(page * OS_PAGE, &page_of(OS_PAGE, 47, page as u64)).expect("written");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::assemble::ZONE_LEAST;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::reclaim::Step;
+use crate::shared::OtherProcess;
 use crate::store::Scratch;
 
 use super::Zones;
@@ -60,6 +61,9 @@ pub enum ResizeError {
         /// What it can have.
         most: Bytes,
     },
+    /// The manager is of another process.
+    #[error(transparent)]
+    OtherProcess(#[from] OtherProcess),
     /// All zones together would be too small.
     #[error("{budget} in all zones together are below what serving faults needs; leave {least} at least")]
     BudgetTooSmall {

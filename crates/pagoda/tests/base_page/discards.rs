@@ -22,12 +22,12 @@ fn is_second(page: usize) -> bool {
 
 fn read(region: &Region, page: usize) -> u64 {
     let mut word = [0; 8];
-    region.read_at(page * OS_PAGE, &mut word);
+    region.read_at(page * OS_PAGE, &mut word).expect("read");
     u64::from_ne_bytes(word)
 }
 
 fn write(region: &Region, page: usize, word: u64) {
-    region.write_words(page * OS_PAGE, &word.to_ne_bytes());
+    region.write_words(page * OS_PAGE, &word.to_ne_bytes()).expect("written");
 }
 
 /// Goes upwards through all pages but the second thread's, and through what it wrote once more; then discards it and begins anew.

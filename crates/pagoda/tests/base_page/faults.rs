@@ -145,7 +145,7 @@ fn a_region_whose_entries_take_more_than_all_memory_is_refused_and_others_are_no
     let len = Bytes::gib(64 << 10);
     // 128 GiB for its entries, which a kernel may promise to whoever never writes them.
     match manager.region(len).create() {
-        Ok(mut region) => region.write_at(region.len() - 1, &[1]),
+        Ok(mut region) => region.write_at(region.len() - 1, &[1]).expect("written"),
         Err(error) => {
             assert_eq!(error, RegionError::Entries { len, base: BasePage::K4 });
             assert!(error.to_string().contains("choose a larger base page"), "{error}");

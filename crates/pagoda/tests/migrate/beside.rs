@@ -24,7 +24,7 @@ struct LastWord<'a> {
 impl Writer for &LastWord<'_> {
     fn throttle(&mut self, _percent: u8) {}
     fn stop(&mut self) {
-        self.region.write_words(self.region.len() - 8, &[1; 8]);
+        self.region.write_words(self.region.len() - 8, &[1; 8]).expect("written");
         self.stopped.store(true, Ordering::Release);
     }
 }
@@ -37,7 +37,9 @@ fn what_goes_out_once_its_writer_is_stopped_is_not_taken_for_written() {
     // Far more base pages than there may be rounds with the writer stopped.
     let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
     let region = from.region(Bytes::mib(16)).create().expect("a region");
-    (0..region.len()).step_by(4096).for_each(|at| region.write_words(at, &(at as u64 | 1).to_ne_bytes()));
+    (0..region.len())
+        .step_by(4096)
+        .for_each(|at| region.write_words(at, &(at as u64 | 1).to_ne_bytes()).expect("written"));
     let writer = LastWord { region: &region, stopped: AtomicBool::new(false) };
     let listener = any_port();
     let at = listener.endpoint().expect("an address");
@@ -61,8 +63,8 @@ fn what_goes_out_once_its_writer_is_stopped_is_not_taken_for_written() {
     assert!(gone > 0);
     let (mut here, mut there) = ([0; 4096], [0; 4096]);
     for at in (0..region.len()).step_by(4096) {
-        region.read_at(at, &mut here);
-        arrived.read_at(at, &mut there);
+        region.read_at(at, &mut here).expect("read");
+        arrived.read_at(at, &mut there).expect("read");
         assert!(here == there, "page {}", at / 4096);
     }
 }
@@ -88,7 +90,7 @@ fn a_region_arrives_while_its_neighbour_takes_its_memory() {
                 let mut random = Random::new(seed, 2);
                 brake.repeat(|| {
                     let at = random.below(neighbour.len() / 8) * 8;
-                    neighbour.write_words(at, &random.next().to_ne_bytes());
+                    neighbour.write_words(at, &random.next().to_ne_bytes()).expect("written");
                 });
             });
             let options = live_options(Codec::Lz4, 2);

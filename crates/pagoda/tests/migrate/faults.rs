@@ -173,7 +173,7 @@ struct Liar<'a> {
 impl Liar<'_> {
     /// Writes how many these are now to the region's last word.
     fn write(&self, words: u64) {
-        self.region.write_words(self.region.len() - 8, &words.to_ne_bytes());
+        self.region.write_words(self.region.len() - 8, &words.to_ne_bytes()).expect("written");
         self.words.set(Some(words));
     }
 }
@@ -220,6 +220,6 @@ fn a_writer_that_does_not_stop_is_noticed() {
     assert!(received.is_err());
     assert_eq!(program.differs(&region), None);
     let mut words = [0; 8];
-    region.read_at(region.len() - 8, &mut words);
+    region.read_at(region.len() - 8, &mut words).expect("read");
     assert_eq!(Some(u64::from_ne_bytes(words)), liar.words.get());
 }

@@ -23,15 +23,15 @@ fn fill(region: &Region, pages: Range<usize>) {
     let mut random = Random::new(7, pages.start as u64);
     for page in pages {
         let bytes: [u8; PAGE] = std::array::from_fn(|_| random.below(256) as u8);
-        region.write_words(page * PAGE, &bytes);
+        region.write_words(page * PAGE, &bytes).expect("written");
     }
 }
 
 fn assert_equal(one: &Region, other: &Region, context: &str) {
     let (mut found, mut wanted) = ([0; PAGE], [0; PAGE]);
     for page in 0..one.len() / PAGE {
-        one.read_at(page * PAGE, &mut wanted);
-        other.read_at(page * PAGE, &mut found);
+        one.read_at(page * PAGE, &mut wanted).expect("read");
+        other.read_at(page * PAGE, &mut found).expect("read");
         assert!(found == wanted, "{context}: page {page}");
     }
 }
@@ -110,9 +110,9 @@ fn dense_content_comes_in_huge_frames_and_sparse_content_takes_what_it_is() {
         fill(&region, frame(3).start + 200..frame(3).end);
         fill(&region, frame(4).start + 100..frame(4).start + 300);
         fill(&region, frame(5).start + 77..frame(5).start + 78);
-        frame(6).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]));
+        frame(6).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]).expect("written"));
         // All of one is one word.
-        frame(7).for_each(|page| region.write_words(page * PAGE, &[9; PAGE]));
+        frame(7).for_each(|page| region.write_words(page * PAGE, &[9; PAGE]).expect("written"));
         let arrived = moved(&region, &to, zero, &live_options(codec, 2), &|| ());
         assert_eq!(to.stats().huge_arrived, 5, "{zero}");
         for dense in [0, 1, 2, 3, 7] {
@@ -140,10 +140,10 @@ fn where_the_base_page_is_64_kib_only_what_is_all_content_comes_in_huge_frames()
         fill(&region, frame(3).start + 100..frame(3).start + 356);
         fill(&region, frame(4).start + 77..frame(4).start + 78);
         fill(&region, frame(5));
-        region.write_words((frame(5).start + 300) * PAGE, &[0; PAGE]);
+        region.write_words((frame(5).start + 300) * PAGE, &[0; PAGE]).expect("written");
         let last = || {
             // A part of a huge frame becomes zero, and other content: both where it is.
-            region.write_words((frame(1).start + 9) * PAGE, &[0; PAGE]);
+            region.write_words((frame(1).start + 9) * PAGE, &[0; PAGE]).expect("written");
             fill(&region, frame(1).start + 40..frame(1).start + 50);
         };
         let arrived = moved(&region, &to, ZeroPolicy::Drop, &live_options(codec, 2), &last);
@@ -166,9 +166,11 @@ fn a_huge_range_that_becomes_zero_holds_nothing_and_a_part_of_one_is_cleared_in_
         let region = from.region(Bytes::mib(8)).create().expect("a region");
         fill(&region, 0..4 * PAGES);
         let last = || {
-            frame(0).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]));
-            region.write_words((frame(1).start + 5) * PAGE, &[0; PAGE]);
-            (0..256).for_each(|page| region.write_words((frame(2).start + page) * PAGE, &[0; PAGE]));
+            frame(0).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]).expect("written"));
+            region.write_words((frame(1).start + 5) * PAGE, &[0; PAGE]).expect("written");
+            (0..256).for_each(|page| {
+                region.write_words((frame(2).start + page) * PAGE, &[0; PAGE]).expect("written");
+            });
             region.discard(frame(3).start * PAGE, PAGES * PAGE).expect("discarded");
             // And content again, over zeroes and over content.
             fill(&region, frame(2).start + 10..frame(2).start + 20);

@@ -17,7 +17,7 @@ use crate::support::{live_options, receive_options};
 fn digest(region: &Region) -> u64 {
     let mut page = [0; PAGE];
     (0..region.len()).step_by(PAGE).fold(0, |digest, offset| {
-        region.read_at(offset, &mut page);
+        region.read_at(offset, &mut page).expect("read");
         twox_hash::XxHash3_64::oneshot_with_seed(digest, &page)
     })
 }

@@ -7,6 +7,7 @@ use std::thread;
 use pagoda::migrate::{Arrival, Codec, Error, Event, Moved, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Manager, Region};
 use pagoda_linux::pagemap::{PagemapScanner, Presence};
+use pagoda_linux::testing::address::load;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
@@ -89,9 +90,9 @@ pub fn use_at_once(arrived: &Region, arrival: Arrival, shadow: &[u64], seed: u64
                     let word = own / 8 + random.below((arrived.len() - own) / 8);
                     let mut found = [0; 8];
                     if reader == 0 {
-                        arrived.read_at(word * 8, &mut found);
+                        found = load(arrived.as_ptr().wrapping_add(word * 8));
                     } else {
-                        arrived.try_read_at(word * 8, &mut found).expect("nothing is lost");
+                        arrived.read_at(word * 8, &mut found).expect("nothing is lost");
                     }
                     assert_eq!(u64::from_ne_bytes(found), shadow[word], "{context}: word {word}");
                 }
@@ -105,7 +106,7 @@ pub fn use_at_once(arrived: &Region, arrival: Arrival, shadow: &[u64], seed: u64
     });
     for (word, expected) in shadow.iter().enumerate().skip(own / 8) {
         let mut found = [0; 8];
-        arrived.read_at(word * 8, &mut found);
+        arrived.read_at(word * 8, &mut found).expect("read");
         assert_eq!(u64::from_ne_bytes(found), *expected, "{context}: word {word}");
     }
 }
@@ -121,20 +122,19 @@ fn zeroes_that_were_never_data_are_not_waited_for_and_those_that_became_so_are_z
         let [from, to] = [(); 2].map(|()| builder().build().expect("a manager"));
         let region = from.region(REGION).create().expect("a region");
         // Pages 0..64 become data, 64..128 are resident zeroes, 128..192 are zero, then data, then discarded; others are untouched.
-        (0..64).for_each(|page| region.write_words(page * PAGE, &[7; PAGE]));
-        (64..128).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]));
-        (128..192).for_each(|page| region.write_words(page * PAGE, &[9; PAGE]));
+        (0..64).for_each(|page| region.write_words(page * PAGE, &[7; PAGE]).expect("written"));
+        (64..128).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]).expect("written"));
+        (128..192).for_each(|page| region.write_words(page * PAGE, &[9; PAGE]).expect("written"));
         region.discard(128 * PAGE, 64 * PAGE).expect("discarded");
         let options = slow_options(1, Bytes::mib(1));
         let sent = migrate_idle(&region, &to, &options, zero, |arrived, arrival| {
-            let mut word = [1; 8];
             // What the sender has never had: zero at once, and nobody is asked.
             for page in (192..arrived.len() / PAGE).chain(128..192) {
-                arrived.read_at(page * PAGE, &mut word);
+                let word = load(arrived.as_ptr().wrapping_add(page * PAGE));
                 assert_eq!(word, [0; 8], "{zero}: page {page}");
             }
             for page in [127, 64, 63, 0] {
-                arrived.read_at(page * PAGE + 8, &mut word);
+                let word = load(arrived.as_ptr().wrapping_add(page * PAGE + 8));
                 assert_eq!(word, if page < 64 { [7; 8] } else { [0; 8] }, "{zero}: page {page}");
             }
             let counts = arrival.wait().expect("all of it");
@@ -160,7 +160,7 @@ fn whoever_is_asked_for_less_than_it_wants_says_so() {
     }
     let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
     let region = from.region(Bytes::mib(4)).create().expect("a region");
-    region.write_words(0, &[5; PAGE]);
+    region.write_words(0, &[5; PAGE]).expect("written");
     let listener = any_port();
     let at = listener.endpoint().expect("an address");
     let cancelled = AtomicBool::new(false);
@@ -188,7 +188,7 @@ fn whoever_is_asked_for_less_than_it_wants_says_so() {
     let sent = migrate_idle(&region, &to, &options, ZeroPolicy::default(), |arrived, arrival| {
         assert!(arrival.outcome().is_some_and(|outcome| outcome.is_ok()));
         let mut word = [0; 8];
-        arrived.try_read_at(PAGE - 8, &mut word).expect("nothing is lost");
+        arrived.read_at(PAGE - 8, &mut word).expect("nothing is lost");
         assert_eq!(word, [5; 8]);
     });
     assert_eq!(sent.expect("sent").owed_for, None);
@@ -203,7 +203,7 @@ fn a_region_that_is_closed_while_it_arrives_leaves_nothing_to_the_next() {
     let region = from.region(REGION).create().expect("a region");
     let mut random = Random::new(1, 0);
     for offset in (0..REGION.as_usize()).step_by(8) {
-        region.write_words(offset, &random.next().to_ne_bytes());
+        region.write_words(offset, &random.next().to_ne_bytes()).expect("written");
     }
     let options = slow_options(2, Bytes::mib(4));
     let sent = migrate_idle(&region, &to, &options, ZeroPolicy::default(), |arrived, arrival| {
@@ -221,7 +221,7 @@ fn a_region_that_is_closed_while_it_arrives_leaves_nothing_to_the_next() {
         let next = to.region(REGION).create().expect("a region");
         let mut page = [1; PAGE];
         for offset in (0..next.len()).step_by(PAGE) {
-            next.read_at(offset, &mut page);
+            next.read_at(offset, &mut page).expect("read");
             assert_eq!(page, [0; PAGE], "at {place:#x}, {:#x}", next.as_ptr().addr());
         }
     });
@@ -238,12 +238,14 @@ fn a_window_of_first_touches_never_covers_what_is_owed() {
     let region = from.region(Bytes::mib(16)).create().expect("a region");
     // Between two pages of data there is always one that is not owed.
     let content = |page: usize| [(page % 251 + 1) as u8; PAGE];
-    (0..region.len() / PAGE).step_by(2).for_each(|page| region.write_words(page * PAGE, &content(page)));
+    (0..region.len() / PAGE)
+        .step_by(2)
+        .for_each(|page| region.write_words(page * PAGE, &content(page)).expect("written"));
     let options = slow_options(1, Bytes::mib(4));
     let sent = migrate_idle(&region, &to, &options, ZeroPolicy::Drop, |arrived, arrival| {
         let mut back = [0; PAGE];
         for page in 0..arrived.len() / PAGE {
-            arrived.read_at(page * PAGE, &mut back);
+            arrived.read_at(page * PAGE, &mut back).expect("read");
             assert!(back == if page % 2 == 0 { content(page) } else { [0; PAGE] }, "page {page}");
         }
         arrival.wait().expect("all of it");

@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use pagoda::Region;
 use pagoda::migrate::{Endpoint, Writer, ZeroPolicy};
+use pagoda_linux::testing::address::load;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 
@@ -59,10 +60,10 @@ pub fn destination(seed: u64) {
     let mut look = |page: usize| {
         let mut found = [0; PAGE];
         let read = if by_address {
-            region.read_at(page * PAGE, &mut found);
+            found = load(region.as_ptr().wrapping_add(page * PAGE));
             Ok(())
         } else {
-            region.try_read_at(page * PAGE, &mut found)
+            region.read_at(page * PAGE, &mut found)
         };
         match read {
             Err(_) => lost = Some(page),
@@ -78,7 +79,7 @@ pub fn destination(seed: u64) {
         (Err(error), None) => say(&format!("nothing is lost: {error}")),
         (Err(error), Some(page)) => {
             say(&format!("lost: {error}"));
-            region.read_at(page * PAGE, &mut [0]);
+            let _ = load::<1>(region.as_ptr().wrapping_add(page * PAGE));
             say("read what is lost");
         }
         (Ok(_), Some(page)) => say(&format!("page {page} is said to be lost")),

@@ -7,6 +7,7 @@ use std::thread;
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{Bytes, Manager, Region};
 use pagoda_linux::pagemap::{PagemapScanner, Presence};
+use pagoda_linux::testing::address::load;
 use pagoda_linux::testing::skip::skip_without_moves;
 
 use crate::program::{Brake, PAGE};
@@ -39,8 +40,10 @@ fn a_page_that_was_received_as_zero_is_answered_with_zero_and_without_a_write_an
         let builder = || Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).fault_around(false);
         let [from, to] = [(); 2].map(|()| builder().build().expect("a manager"));
         let region = from.region(Bytes::mib(6)).create().expect("a region");
-        ZEROES.for_each(|page| region.write_words(page * PAGE, &[0; PAGE]));
-        CONTENT.chain(EMPTIED).for_each(|page| region.write_words(page * PAGE, &content(page)));
+        ZEROES.for_each(|page| region.write_words(page * PAGE, &[0; PAGE]).expect("written"));
+        CONTENT
+            .chain(EMPTIED)
+            .for_each(|page| region.write_words(page * PAGE, &content(page)).expect("written"));
         region.discard(EMPTIED.start * PAGE, EMPTIED.len() * PAGE).expect("discarded");
         let brake = Brake::default();
         // Slow enough that something is written in every round.
@@ -52,7 +55,7 @@ fn a_page_that_was_received_as_zero_is_answered_with_zero_and_without_a_write_an
                 brake.repeat(|| {
                     count += 1;
                     let page = WRITTEN.start + (count % WRITTEN.len() as u64) as usize;
-                    region.write_words(page * PAGE, &count.to_ne_bytes());
+                    region.write_words(page * PAGE, &count.to_ne_bytes()).expect("written");
                 });
             });
             let send = |at: &_| {
@@ -64,8 +67,7 @@ fn a_page_that_was_received_as_zero_is_answered_with_zero_and_without_a_write_an
             use_early(&to, &receive_options(zero), send, |arrived, arrival| {
                 for pages in [ZEROES, EMPTIED] {
                     for page in pages.clone() {
-                        let mut found = [1; PAGE];
-                        arrived.read_at(page * PAGE, &mut found);
+                        let found = load(arrived.as_ptr().wrapping_add(page * PAGE));
                         assert!(found == [0; PAGE], "{zero}: page {page}");
                     }
                     assert_eq!(held(&arrived, pages), 0, "{zero}: a frame was written for a zero");
@@ -76,7 +78,7 @@ fn a_page_that_was_received_as_zero_is_answered_with_zero_and_without_a_write_an
                 assert_eq!(counts.asked, 0, "{zero}: nobody waits for zeroes");
                 for page in CONTENT {
                     let mut found = [0; PAGE];
-                    arrived.read_at(page * PAGE, &mut found);
+                    arrived.read_at(page * PAGE, &mut found).expect("read");
                     assert!(found == content(page), "{zero}: page {page}");
                 }
             })

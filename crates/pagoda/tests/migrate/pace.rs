@@ -43,7 +43,7 @@ impl Wild {
                 continue;
             }
             word += 1;
-            region.write_words(word as usize * PAGE % region.len(), &word.to_ne_bytes());
+            region.write_words(word as usize * PAGE % region.len(), &word.to_ne_bytes()).expect("written");
         }
         self.stands.store(true, Ordering::Release);
     }
@@ -67,7 +67,8 @@ fn over_a_slow_line(wild: &Wild, rounds: u32, otherwise: Otherwise) -> (Vec<u8>,
     let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
     let region = from.region(REGION).create().expect("a region");
     // No two words of a page alike, so that all of it goes as content.
-    (0..region.len() / 8).for_each(|word| region.write_words(word * 8, &(word as u64 + 1).to_ne_bytes()));
+    (0..region.len() / 8)
+        .for_each(|word| region.write_words(word * 8, &(word as u64 + 1).to_ne_bytes()).expect("written"));
     let mut options = LiveOptions {
         downtime: std::time::Duration::ZERO,
         rounds,

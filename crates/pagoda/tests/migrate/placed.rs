@@ -17,7 +17,7 @@ fn fill(region: &Region) {
     let mut random = Random::new(5, 0);
     for page in 0..region.len() / PAGE {
         let words: [u8; PAGE] = std::array::from_fn(|_| random.next() as u8);
-        region.write_words(page * PAGE, &words);
+        region.write_words(page * PAGE, &words).expect("written");
     }
 }
 
@@ -41,8 +41,8 @@ fn moved_and_copied(to: &Manager) -> (u64, u64) {
     let after = to.stats();
     let (mut wanted, mut found) = ([0; PAGE], [0; PAGE]);
     for page in 0..region.len() / PAGE {
-        region.read_at(page * PAGE, &mut wanted);
-        arrived.read_at(page * PAGE, &mut found);
+        region.read_at(page * PAGE, &mut wanted).expect("read");
+        arrived.read_at(page * PAGE, &mut found).expect("read");
         assert!(found == wanted, "page {page}");
     }
     (

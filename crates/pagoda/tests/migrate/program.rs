@@ -36,7 +36,7 @@ impl<'a> Program<'a> {
     }
 
     fn write(&mut self, index: usize, word: u64) {
-        self.region.write_words(index * 8, &word.to_ne_bytes());
+        self.region.write_words(index * 8, &word.to_ne_bytes()).expect("written");
         self.shadow[index] = word;
     }
 
@@ -91,7 +91,7 @@ impl<'a> Program<'a> {
             12..15 => {
                 let index = page * WORDS + self.random.below(WORDS);
                 let mut found = [0; 8];
-                self.region.read_at(index * 8, &mut found);
+                self.region.read_at(index * 8, &mut found).expect("read");
                 assert_eq!(u64::from_ne_bytes(found), self.shadow[index], "word {index} at the source");
             }
             _ => {
@@ -112,7 +112,7 @@ impl<'a> Program<'a> {
         let (mut pages, mut first) = (Vec::new(), None);
         let mut content = [0; PAGE];
         for page in 0..self.pages() {
-            region.read_at(page * PAGE, &mut content);
+            region.read_at(page * PAGE, &mut content).expect("read");
             if self.wrote(page, &content) {
                 continue;
             }

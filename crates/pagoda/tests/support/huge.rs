@@ -28,14 +28,14 @@ fn page(seed: usize, page: usize) -> [u8; OS_PAGE] {
 
 pub fn write(region: &mut Region, seed: usize, pages: impl Iterator<Item = usize>) {
     for at in pages {
-        region.write_at(at * OS_PAGE, &page(seed, at));
+        region.write_at(at * OS_PAGE, &page(seed, at)).expect("written");
     }
 }
 
 pub fn expect(region: &Region, seed: usize, pages: impl Iterator<Item = usize>) {
     let mut is = [0; OS_PAGE];
     for at in pages {
-        region.read_at(at * OS_PAGE, &mut is);
+        region.read_at(at * OS_PAGE, &mut is).expect("read");
         assert!(is == page(seed, at), "page {at} of {seed}");
     }
 }
@@ -43,7 +43,7 @@ pub fn expect(region: &Region, seed: usize, pages: impl Iterator<Item = usize>) 
 pub fn expect_zero(region: &Region, pages: impl Iterator<Item = usize>) {
     let mut is = [1; OS_PAGE];
     for at in pages {
-        region.read_at(at * OS_PAGE, &mut is);
+        region.read_at(at * OS_PAGE, &mut is).expect("read");
         assert!(is.iter().all(|&byte| byte == 0), "page {at}");
     }
 }

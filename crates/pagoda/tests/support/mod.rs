@@ -41,7 +41,7 @@ impl Shadow {
         for round in 0..pages + more {
             let page = if round < pages { round } else { self.random.below(pages) };
             let mut before = [0; PAGE];
-            region.read_at(page * PAGE, &mut before);
+            region.read_at(page * PAGE, &mut before).expect("read");
             let value = self.values[page];
             let expected = if value == 0 { [0; PAGE] } else { (self.content)(value) };
             let first = u64::from_le_bytes(*before.first_chunk().expect("a word"));
@@ -50,7 +50,7 @@ impl Shadow {
                 "page {page}, {case}: begins with {first:#x}, should be of {value:#x}"
             );
             self.values[page] = self.random.next() | 1;
-            region.write_at(page * PAGE, &(self.content)(self.values[page]));
+            region.write_at(page * PAGE, &(self.content)(self.values[page])).expect("written");
             if self.random.below(1000) == 0 {
                 let from = self.random.below(pages - 40);
                 let count = 1 + self.random.below(39);

@@ -114,7 +114,7 @@ impl Side {
         }
         let before = self.manager.stats().faults_zero_ready;
         for page in order(pages()) {
-            self.samples.page(|at, bytes| region.write_at(page * BASE + at, bytes));
+            self.samples.page(|at, bytes| region.write_at(page * BASE + at, bytes).expect("written"));
         }
         let taken = self.manager.stats().faults_zero_ready - before;
         let (taken, pages) = (taken, pages() as u64);
@@ -132,7 +132,7 @@ impl Side {
     /// Nothing is got ready before somebody has asked.
     fn await_ready(&self) -> anyhow::Result<()> {
         let mut asking = self.manager.region(Bytes::new(BASE as u64)).create().context("a region")?;
-        asking.write_at(0, &[1]);
+        asking.write_at(0, &[1]).expect("written");
         let begin = Instant::now();
         while self.manager.stats().ready_bytes < ready_base_most(BUDGET).get() {
             ensure!(

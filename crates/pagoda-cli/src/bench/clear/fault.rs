@@ -121,7 +121,8 @@ fn first_touch(frame: usize) -> usize {
 fn region(manager: &Manager, times: &mut Times, content: &[u8]) -> anyhow::Result<Region> {
     let mut region = manager.region(Bytes::new((FRAMES * HUGE_FRAME) as u64)).create().context("a region")?;
     for frame in 0..FRAMES {
-        let mut write = |at: usize, bytes: &[u8]| region.write_at(frame * HUGE_FRAME + at, bytes);
+        let mut write =
+            |at: usize, bytes: &[u8]| region.write_at(frame * HUGE_FRAME + at, bytes).expect("written");
         times.touch(&mut write, first_touch(frame), 0, content);
     }
     Ok(region)

@@ -69,7 +69,7 @@ impl Case {
         for page in 0..region.len() / PAGE_BYTES {
             match self.uses(page) {
                 None => {}
-                Some(false) => region.write_at(page * PAGE_BYTES, &[0; PAGE_BYTES]),
+                Some(false) => region.write_at(page * PAGE_BYTES, &[0; PAGE_BYTES]).expect("written"),
                 Some(true) => write_page(region, &pages, page, 0),
             }
         }
@@ -81,7 +81,7 @@ pub fn write_page(region: &Region, pages: &Pages, page: usize, version: u8) {
     let (mut words, mut bytes) = ([0; PAGE_WORDS], [[0; 8]; PAGE_WORDS]);
     pages.write(page as u64, version, &mut words);
     bytes.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_ne_bytes());
-    region.write_words(page * PAGE_BYTES, bytes.as_flattened());
+    region.write_words(page * PAGE_BYTES, bytes.as_flattened()).expect("written");
 }
 
 /// A number for the content of `size` bytes, which `read` reads.
@@ -101,7 +101,7 @@ pub fn digest(size: Bytes, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> i
 /// The same of a region of this process.
 pub fn digest_of(region: &Region) -> io::Result<u64> {
     digest(Bytes::new(region.len() as u64), |offset, into| {
-        region.read_at(Bytes::new(offset).as_usize(), into);
+        region.read_at(Bytes::new(offset).as_usize(), into).expect("read");
         Ok(())
     })
 }

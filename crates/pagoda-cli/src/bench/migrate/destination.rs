@@ -136,7 +136,7 @@ fn receive_late(args: &DestinationArgs, manager: &Manager) -> anyhow::Result<Arr
     let pages = (region.len() / PAGE_BYTES) as u64;
     while arrival.outcome().is_none() {
         let at = Instant::now();
-        region.read_at(random.below(pages) as usize * PAGE_BYTES, &mut [0; 8]);
+        region.read_at(random.below(pages) as usize * PAGE_BYTES, &mut [0; 8]).expect("read");
         longest = longest.max(at.elapsed());
     }
     let counts = arrival.wait()?;

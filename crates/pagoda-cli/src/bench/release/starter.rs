@@ -21,11 +21,11 @@ pub trait Memory {
 
 impl Memory for Region {
     fn write(&mut self, at: usize, word: [u8; 8]) {
-        self.write_at(at, &word);
+        self.write_at(at, &word).expect("written");
     }
     fn read(&self, at: usize) -> [u8; 8] {
         let mut word = [0; 8];
-        self.read_at(at, &mut word);
+        self.read_at(at, &mut word).expect("read");
         word
     }
 }

@@ -106,7 +106,7 @@ impl Source {
         for number in 0..self.count {
             cancel.check()?;
             self.write(number, &mut page);
-            region.write_at(number * BASE.bytes(), &page);
+            region.write_at(number * BASE.bytes(), &page).expect("written");
         }
         region.page_out(0, region.len())?;
         let stored = manager.stats().stored_bytes;
@@ -121,7 +121,7 @@ impl Source {
             first.add(first_ns);
             whole.add(all_ns);
             self.write(number, &mut page);
-            region.read_at(number * BASE.bytes(), &mut back);
+            region.read_at(number * BASE.bytes(), &mut back).expect("read");
             ensure!(page == back, "page {number} came back wrong");
         }
         Ok((whole.percentiles(), first.percentiles()))
@@ -132,10 +132,10 @@ impl Source {
 fn touch_all(region: &Region, at: usize) -> [u64; 2] {
     let mut byte = [0];
     let begin = Instant::now();
-    region.read_at(at, &mut byte);
+    region.read_at(at, &mut byte).expect("read");
     let first = begin.elapsed();
     for at in (at..at + BASE.bytes()).step_by(PAGE_BYTES).skip(1) {
-        region.read_at(at, &mut byte);
+        region.read_at(at, &mut byte).expect("read");
     }
     [first, begin.elapsed()].map(|time| time.as_nanos() as u64)
 }

@@ -196,7 +196,7 @@ impl Trial {
         for page in 0..count {
             look(page)?;
             pages.fill(((owner * count + page) * (base / PAGE_BYTES)) as u64, &mut content);
-            region.write_at(page * base, &content);
+            region.write_at(page * base, &content).expect("written");
         }
         let mut at = 0;
         while at < count {

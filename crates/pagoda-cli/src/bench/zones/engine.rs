@@ -47,7 +47,7 @@ pub(super) fn run(policy: ZonePolicy, passes: u32) -> anyhow::Result<Option<Outc
 
     let mut region = manager.region(Bytes::new(2 * BUDGET_BYTES as u64)).create()?;
     for offset in (0..BUDGET_BYTES / 2).step_by(OS_PAGE) {
-        region.write_at(offset, &word(offset));
+        region.write_at(offset, &word(offset)).expect("written");
     }
     let quiet = zones();
     ensure!(quiet.len() == ZONES.len(), "the engine has {} zones", quiet.len());
@@ -58,10 +58,10 @@ pub(super) fn run(policy: ZonePolicy, passes: u32) -> anyhow::Result<Option<Outc
     for pass in 0..=passes {
         for offset in (0..2 * BUDGET_BYTES).step_by(OS_PAGE) {
             if pass == 0 {
-                region.write_at(offset, &word(offset));
+                region.write_at(offset, &word(offset)).expect("written");
             } else {
                 let mut back = [0; 8];
-                region.read_at(offset, &mut back);
+                region.read_at(offset, &mut back).expect("read");
                 ensure!(back == word(offset), "the page at {offset} came back other than it was written");
             }
         }

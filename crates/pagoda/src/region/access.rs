@@ -1,0 +1,34 @@
+//! Why a part of a region could not be read, written, or paged out.
+//!
+//! Each names what was tried and what to do. None of them ever stands for content.
+
+use crate::shared::OtherProcess;
+use crate::store::PutError;
+
+/// Why a part of a region could not be read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The region is of another process.
+    #[error(transparent)]
+    OtherProcess(#[from] OtherProcess),
+    /// A part of a region that was received will never arrive: its sender was lost, or the
+    /// connection to it.
+    #[error(
+        "a part of what was to be read is lost with the host that it was on; close the region, and start again from what was \
+         saved"
+    )]
+    Lost,
+}
+
+/// Why a part of a region could not be paged out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageOutError {
+    /// The region is of another process.
+    #[error(transparent)]
+    OtherProcess(#[from] OtherProcess),
+    /// The store did not take it.
+    #[error(transparent)]
+    Store(#[from] PutError),
+}

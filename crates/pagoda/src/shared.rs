@@ -1,0 +1,128 @@
+//! The engine behind a library's handles, with its threads, for the process that made it.
+//!
+//! All handles (managers, regions, mapped files) reach their engine through [`Shared::engine`],
+//! which refuses in a forked child. A child inherits the handles, but neither the threads nor the
+//! regions, and its copies of descriptors and server connections act on what the parent uses. So in
+//! a child nothing of an engine is called, locked, joined, or dropped. This module must never let a
+//! child reach its parent's engine.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pagoda_core::page::BasePage;
+use pagoda_linux::fault_signal::Registration;
+use pagoda_linux::process_mark::ProcessMark;
+
+use crate::engine::Engine;
+use crate::error::{Errno, StartError};
+use crate::store::Scratch;
+
+/// The name of the thread that reclaims.
+pub(crate) const RECLAIMER: &str = "pagoda-reclaim";
+
+/// The handle is of the process that this one was forked from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a forked child can't use its parent's manager or regions; build a manager in the child, or use them in the parent"
+)]
+pub struct OtherProcess;
+
+impl From<OtherProcess> for std::io::Error {
+    fn from(error: OtherProcess) -> Self {
+        Self::new(std::io::ErrorKind::PermissionDenied, error)
+    }
+}
+
+/// An engine with the threads that run it; the threads end with the last owner.
+pub(crate) struct Shared {
+    maker: ProcessMark,
+    engine: Arc<Engine>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    /// Where faults are served in their own threads.
+    _registration: Option<Registration>,
+}
+
+impl Shared {
+    pub(crate) fn new(maker: ProcessMark, engine: Arc<Engine>, registration: Option<Registration>) -> Self {
+        Self { maker, engine, threads: Mutex::new(Vec::new()), _registration: registration }
+    }
+
+    /// The engine.
+    ///
+    /// # Errors
+    /// In any process but the one that made it.
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, OtherProcess> {
+        if self.maker.is_of_this_process() { Ok(&self.engine) } else { Err(OtherProcess) }
+    }
+
+    /// The engine, for its own threads and for callers that have asked [`engine`](Self::engine):
+    /// both are in the maker.
+    pub(crate) fn engine_of_maker(&self) -> &Arc<Engine> {
+        debug_assert!(self.maker.is_of_this_process(), "a forked child never gets here");
+        &self.engine
+    }
+
+    /// Starts a thread of the engine.
+    pub(crate) fn spawn(
+        &self,
+        name: &str,
+        base: BasePage,
+        body: impl FnOnce(&Engine, &mut Scratch) + Send + 'static,
+    ) -> Result<(), StartError> {
+        let engine = Arc::clone(self.engine_of_maker());
+        let run = move || {
+            pagoda_linux::thread::block_signals_for_good();
+            body(&engine, &mut Scratch::new(base));
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)
+            .map_err(|error| StartError::Threads(Errno::from(&error)))?;
+        self.threads.lock().expect("nothing panics with this lock held").push(thread);
+        Ok(())
+    }
+
+    /// Waits for the ends of threads with these names, which were told to end.
+    #[cfg(test)]
+    pub(crate) fn join_threads(&self, names: &[&str]) {
+        let mut threads = self.threads.lock().expect("nothing panics with this lock held");
+        let (ending, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *threads)
+            .into_iter()
+            .partition(|thread| thread.thread().name().is_some_and(|name| names.contains(&name)));
+        *threads = rest;
+        drop(threads);
+        ending.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let mut threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if self.engine().is_err() {
+            // Neither joined nor detached: the C library of a child has reused their control
+            // blocks. And the engine keeps an owner for good, so that it is never dropped here. A
+            // registration knows its process itself.
+            std::mem::forget(threads);
+            std::mem::forget(Arc::clone(&self.engine));
+            return;
+        }
+        self.engine.quit.store(true, Ordering::Release);
+        self.engine.bell.ring();
+        self.engine.clear_bell.ring();
+        self.engine.publish_bell.ring();
+        // The reclaimer may wait for a handler, so that those end when it has. A thread that
+        // panicked has ended the process already.
+        let is_reclaimer = |thread: &std::thread::JoinHandle<()>| thread.thread().name() == Some(RECLAIMER);
+        let reclaimer = threads.iter().position(is_reclaimer).map(|at| threads.swap_remove(at).join());
+        self.engine.quit_handlers.store(true, Ordering::Release);
+        self.engine.end_workers();
+        drop(reclaimer);
+        for thread in threads {
+            let _ = thread.join();
+        }
+        // After a panic of the program's own this would only hide it.
+        if !std::thread::panicking() {
+            self.engine.assert_released();
+        }
+    }
+}
