@@ -65,19 +65,6 @@ impl ForeignMemory {
     pub fn range(&self) -> PageRange {
         self.range
     }
-
-    /// Whether children of a fork get it. As long as it is managed they must not: they would read
-    /// zeroes where a page is out.
-    ///
-    /// # Errors
-    /// `ENOMEM`: a part of it is not mapped (the rest follows all the same), or a mapping could not
-    /// be split.
-    pub fn is_for_children(&self, yes: bool) -> io::Result<()> {
-        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
-        let advice = if yes { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
-        // SAFETY: it changes what a child inherits, and no content.
-        Ok(unsafe { madvise(at, self.range.len(), advice) }?)
-    }
 }
 
 /// A region's own mapping; unmapped on drop.

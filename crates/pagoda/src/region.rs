@@ -92,7 +92,6 @@ impl RegionBuilder {
             account,
             base,
             memory: Some(memory),
-            adopted: None,
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
             #[cfg(feature = "migrate")]
@@ -110,8 +109,6 @@ pub struct Region {
     base: RegionBase,
     /// None if the memory is its user's.
     memory: Option<RegionMemory>,
-    /// If it is.
-    adopted: Option<ForeignMemory>,
     /// It is being sent elsewhere.
     #[cfg(feature = "migrate")]
     sending: AtomicBool,
@@ -174,13 +171,7 @@ impl Region {
         let mut base = engine.region_base(base, Use::Unknown, len)?;
         // Whether it may have huge pages is for its owner to say.
         base.size = base.size.min(BasePage::K64);
-        memory
-            .is_for_children(false)
-            .map_err(|error| RegionError::Register { errno: Errno::from(&error) })?;
-        if let Err(error) = engine.manage(range, Some(&mut present), base.clone()) {
-            let _ = memory.is_for_children(true);
-            return Err(error);
-        }
+        engine.manage(range, Some(&mut present), base.clone())?;
         let account = engine.owners.enter(range);
         Ok(Self {
             shared,
@@ -188,7 +179,6 @@ impl Region {
             account,
             base,
             memory: None,
-            adopted: Some(memory),
             #[cfg(feature = "migrate")]
             sending: AtomicBool::new(false),
             #[cfg(feature = "migrate")]
@@ -364,11 +354,7 @@ impl Drop for Region {
                 engine.keep_huge_frames(self.range);
                 engine.close(memory, &self.account);
             }
-            None => {
-                engine.bring_back(self.range);
-                // Its owner may have unmapped a part.
-                let _ = self.adopted.as_ref().map(|memory| memory.is_for_children(true));
-            }
+            None => engine.bring_back(self.range),
         }
         engine.owners.leave(&self.account);
         engine.look_after_releases();
