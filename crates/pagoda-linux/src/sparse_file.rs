@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, seek};
 use rustix::io::Errno;
 
 /// The first range of data that lies in `range` of the file, clipped to it; None if there is none, as beyond the end.
@@ -33,6 +33,20 @@ pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>>
         Err(Errno::NXIO) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the kernel makes the file's content on each read, as in /proc and /sys. Its size says nothing about its content.
+///
+/// # Errors
+/// What fstatfs(2), fstat(2) or pread(2) said.
+pub fn is_made_on_reading(file: &File) -> io::Result<bool> {
+    /// `SYSFS_MAGIC` of linux/magic.h: its files claim the size of a page.
+    const SYSFS: u32 = 0x6265_6572;
+    if fstatfs(file)?.f_type as u32 == SYSFS {
+        return Ok(true);
+    }
+    // All other such file systems give no size.
+    Ok(file.metadata()?.len() == 0 && file.read_at(&mut [0], 0)? > 0)
 }
 
 /// Makes `range` of the file a hole: it reads as zero and takes no space. The length of the file stays.
@@ -93,5 +107,15 @@ mod tests {
         file.read_exact_at(&mut back, data.start).expect("read");
         let metadata = file.metadata().expect("metadata");
         assert_eq!((back, metadata.len(), metadata.blocks()), ([0, 0], 1 << 40, 0));
+    }
+
+    #[test]
+    fn files_of_proc_and_sys_are_made_on_reading_and_empty_ones_are_not() {
+        let made = |path: &str| is_made_on_reading(&File::open(path).expect("there")).expect("asked");
+        assert!(made("/proc/self/maps") && made("/sys/kernel/mm/transparent_hugepage/enabled"));
+        let file = tempfile::tempfile_in("/var/tmp").expect("a file");
+        assert!(!is_made_on_reading(&file).expect("asked"));
+        file.write_all_at(b"content", 0).expect("written");
+        assert!(!is_made_on_reading(&file).expect("asked"));
     }
 }

@@ -5,7 +5,7 @@
 //! receiver wait for longer.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,7 +17,7 @@ use pagoda_core::migrate::handshake::{Hello, Refusal};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::handshake::{self, HANDSHAKE, Heard};
-use crate::listener::Listener;
+use crate::listener::{Accepted, Listener};
 use crate::receive::{Event, ReceiveOptions, Watch};
 use crate::socket::{Closer, Socket};
 
@@ -27,6 +27,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How many may introduce themselves at once. A sender does so on one channel at a time, so that all others are strangers: when
 /// one more comes, the one goes that has been at it longest.
 const AT_ONCE: usize = 16;
+
+/// The pause where there is no descriptor for a connection: the stranger that has to leave needs a moment for that.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(10);
 
 /// Somebody who has introduced himself, or has not: his number, and what was heard.
 type Introduced = (u64, Result<(Connection, Heard), Error>);
@@ -73,8 +76,12 @@ pub(crate) fn admit_all(
                 return Ok(whole);
             }
             // Last, so that nobody has to leave who has introduced himself.
-            if let Some(socket) = came {
-                hall.enter(scope, socket)?;
+            match came {
+                // A connection that can't be let in is closed, and the listener goes on.
+                Accepted::Connection(socket) => _ = hall.enter(scope, socket),
+                Accepted::None => {}
+                // Strangers must not keep a sender out by taking all descriptors.
+                Accepted::NoRoom => _ = hall.turn_oldest_away(),
             }
         }
     })
@@ -91,8 +98,11 @@ struct Hall<'a> {
 }
 
 impl<'a> Hall<'a> {
-    /// Lets somebody introduce himself.
-    fn enter<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, socket: Socket) -> Result<(), Error>
+    /// Starts the introduction of a connection in a thread of its own.
+    ///
+    /// # Errors
+    /// There is no descriptor or thread for it: the connection is closed.
+    fn enter<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, socket: Socket) -> io::Result<()>
     where
         'a: 'scope,
     {
@@ -103,7 +113,13 @@ impl<'a> Hall<'a> {
         }
         let number = self.next;
         self.next += 1;
-        self.here.push_back((number, socket.closer().map_err(Error::System)?));
+        let closer = loop {
+            match socket.closer() {
+                Ok(closer) => break closer,
+                Err(_) if self.turn_oldest_away() => {}
+                Err(error) => return Err(error),
+            }
+        };
         let (options, mut ringer, tell) = (self.options, self.ringer, self.tell.clone());
         let introduce = move || {
             let heard = hear(socket, options);
@@ -111,8 +127,22 @@ impl<'a> Hall<'a> {
             let _ = tell.send((number, heard));
             let _ = ringer.write(&[0]);
         };
-        let spawned = thread::Builder::new().name("introduction".to_owned()).spawn_scoped(scope, introduce);
-        spawned.map(drop).map_err(Error::System)
+        thread::Builder::new().name("introduction".to_owned()).spawn_scoped(scope, introduce)?;
+        self.here.push_back((number, closer));
+        Ok(())
+    }
+
+    /// Closes the connection that has been at its introduction longest, and gives its thread a moment to let its descriptor
+    /// go. False if there is none.
+    fn turn_oldest_away(&mut self) -> bool {
+        let oldest = self.here.pop_front();
+        if let Some((_, closer)) = &oldest {
+            closer.close(Shutdown::Both);
+        }
+        let is_one = oldest.is_some();
+        drop(oldest);
+        thread::sleep(NO_ROOM_PAUSE);
+        is_one
     }
 
     /// The next who has introduced himself, or has not.

@@ -92,14 +92,12 @@ pub struct ImageDestination {
 }
 
 impl ImageDestination {
-    /// A file that is to be `path`, where nothing may be. Nothing is made until a sender has come.
+    /// A file that is to be `path`, where nothing may be. Tries whether it can be made there, and leaves nothing.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`].
+    /// [`io::ErrorKind::AlreadyExists`] if something is at `path`; else what the kernel said of its directory.
     pub fn new(path: PathBuf) -> io::Result<Self> {
-        if path.symlink_metadata().is_ok() {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
+        UnfinishedFile::create(&path)?;
         Ok(Self { path, unfinished: None })
     }
 

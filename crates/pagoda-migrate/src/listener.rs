@@ -22,6 +22,17 @@ enum ListenerKind {
     Unix(UnixListener, PathBuf),
 }
 
+/// The outcome of one wait for a connection.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    /// A connection.
+    Connection(Socket),
+    /// None came in time, or the bell rang.
+    None,
+    /// A connection waits, and the process or the machine has no descriptor or memory for it. It goes on waiting.
+    NoRoom,
+}
+
 /// A socket that waits for senders. Dropping it ends that, and removes a Unix socket's file.
 #[derive(Debug)]
 pub struct Listener(ListenerKind);
@@ -69,14 +80,18 @@ impl Listener {
         bell: &UnixStream,
         limit: Duration,
         stall: Duration,
-    ) -> io::Result<Option<Socket>> {
+    ) -> io::Result<Accepted> {
         self.accept_with(Some(bell), limit, stall)
     }
 
     /// The next connection, if one comes within `limit`.
     #[cfg(test)]
     pub(crate) fn accept(&self, limit: Duration, stall: Duration) -> io::Result<Option<Socket>> {
-        self.accept_with(None, limit, stall)
+        match self.accept_with(None, limit, stall)? {
+            Accepted::Connection(socket) => Ok(Some(socket)),
+            Accepted::None => Ok(None),
+            Accepted::NoRoom => Err(Errno::MFILE.into()),
+        }
     }
 
     fn accept_with(
@@ -84,7 +99,7 @@ impl Listener {
         bell: Option<&UnixStream>,
         limit: Duration,
         stall: Duration,
-    ) -> io::Result<Option<Socket>> {
+    ) -> io::Result<Accepted> {
         let until = Instant::now() + limit;
         loop {
             let accepted = match &self.0 {
@@ -93,19 +108,23 @@ impl Listener {
             };
             match accepted {
                 Ok(kind) => {
-                    match &kind {
-                        Kind::Tcp(stream) => stream.set_nonblocking(false)?,
-                        Kind::Unix(stream) => stream.set_nonblocking(false)?,
+                    let blocks = match &kind {
+                        Kind::Tcp(stream) => stream.set_nonblocking(false),
+                        Kind::Unix(stream) => stream.set_nonblocking(false),
+                    };
+                    // Options fail where the peer has reset the connection already.
+                    if let Ok(socket) = blocks.and_then(|()| Socket::new(kind, stall)) {
+                        return Ok(Accepted::Connection(socket));
                     }
-                    return Socket::new(kind, stall).map(Some);
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if is_one_of(&error, &OF_ONE_CONNECTION) => {}
+                Err(error) if is_one_of(&error, &NO_ROOM) => return Ok(Accepted::NoRoom),
                 Err(error) => return Err(error),
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || self.await_connection(bell, left)? {
-                return Ok(None);
+                return Ok(Accepted::None);
             }
         }
     }
@@ -131,19 +150,23 @@ impl Listener {
     }
 }
 
-/// Whether this is the trouble of one connection that is gone already: accept(2) tells of it, and the next may be well.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    let errnos = [
-        Errno::CONNABORTED,
-        Errno::PROTO,
-        Errno::NOPROTOOPT,
-        Errno::OPNOTSUPP,
-        Errno::NETDOWN,
-        Errno::NETUNREACH,
-        Errno::HOSTDOWN,
-        Errno::HOSTUNREACH,
-        Errno::NONET,
-    ];
+/// Errors of accept(2) which belong to one connection that is gone already. The next one may be well.
+const OF_ONE_CONNECTION: [Errno; 9] = [
+    Errno::CONNABORTED,
+    Errno::PROTO,
+    Errno::NOPROTOOPT,
+    Errno::OPNOTSUPP,
+    Errno::NETDOWN,
+    Errno::NETUNREACH,
+    Errno::HOSTDOWN,
+    Errno::HOSTUNREACH,
+    Errno::NONET,
+];
+
+/// Errors of accept(2) which say that it can be tried again once there is room.
+const NO_ROOM: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+
+fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
     errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
@@ -160,17 +183,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_of_one_connection_does_not_end_a_listener() {
-        let error = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
-        assert!(
-            is_of_one_connection(&error(Errno::PROTO)) && is_of_one_connection(&error(Errno::HOSTUNREACH))
-        );
-        // Too few descriptors, and a listener that is none, are its own.
-        assert!(
-            ![Errno::MFILE, Errno::NFILE, Errno::BADF]
-                .into_iter()
-                .map(error)
-                .any(|e| is_of_one_connection(&e))
-        );
+    fn a_connection_that_its_peer_has_reset_does_not_end_a_listener() {
+        let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().expect("an address")).expect("bound");
+        let Ok(Endpoint::Tcp { host, port }) = listener.endpoint() else { panic!("it is TCP") };
+        for _ in 0..8 {
+            let stream = std::net::TcpStream::connect((host.as_str(), port)).expect("connected");
+            // Closing with a linger time of zero resets the connection.
+            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("set");
+        }
+        let _last = std::net::TcpStream::connect((host.as_str(), port)).expect("connected");
+        let mut taken = 0;
+        while let Accepted::Connection(_) = listener
+            .accept_with(None, Duration::from_millis(200), Duration::from_secs(1))
+            .expect("it goes on")
+        {
+            taken += 1;
+        }
+        assert!(taken >= 1, "the last one is whole");
     }
 }

@@ -1,13 +1,14 @@
 //! Where an image comes from.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use pagoda_core::size::Bytes;
 use pagoda_linux::sparse_file;
+use rustix::fs::OFlags;
 
 /// An image that is not written while it is sent. Channels ask it at the same time.
 pub trait Source: Sync {
@@ -45,12 +46,17 @@ impl ImageSource {
     /// Opens the file.
     ///
     /// # Errors
-    /// What open(2) said; [`io::ErrorKind::InvalidInput`] for what is no regular file.
+    /// What open(2) said; [`io::ErrorKind::InvalidInput`] for anything but a regular file that lies in storage. Never waits
+    /// for the other end of a FIFO.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let not = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
         let opened = file.metadata()?;
         if !opened.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+            return not("not a regular file");
+        }
+        if sparse_file::is_made_on_reading(&file)? {
+            return not("the kernel makes its content on each read; copy it to a file first");
         }
         Ok(Self { file, opened })
     }

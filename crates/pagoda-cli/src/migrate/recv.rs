@@ -1,5 +1,6 @@
 //! `pagoda recv`: an image to here.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -57,26 +58,40 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode, Refusal> {
             "could not {tried}: anyone could send to it; give --token-file, or --cert, --key and --ca, or listen on 127.0.0.1"
         )));
     }
-    let mut destination = ImageDestination::new(args.output.clone()).map_err(|_| {
-        Refusal::own(format_args!(
-            "could not {tried}: {output} is there already; remove it, or choose another name"
-        ))
+    let mut destination = ImageDestination::new(args.output.clone()).map_err(|error| {
+        Refusal::own(if error.kind() == ErrorKind::AlreadyExists {
+            format!("could not {tried}: {output} is there already; remove it, or choose another name")
+        } else {
+            format!("could not {tried}: no file can be made there ({error}); check the directory")
+        })
     })?;
     let listener = Listener::bind(&args.listen).map_err(|error| refused(Error::Listen(error)))?;
     let at = listener.endpoint().map_err(|error| refused(Error::Listen(error)))?;
     let cancel = Cancel::on_signals()?;
     crate::say(format_args!("listening on {at}"));
     let bar = Bar::new(RECEIVING, args.common.quiet);
-    let mut started = Instant::now();
+    let (mut started, mut turned_away, mut last_turned) = (Instant::now(), 0_u64, String::new());
     let received = receive(listener, &mut destination, &options, &mut |event| {
         match event {
             Event::Waiting => started = Instant::now(),
-            Event::Turned(error) => crate::say(format_args!("{error}; still waiting")),
+            Event::Turned(error) => {
+                turned_away += 1;
+                last_turned = error.to_string();
+                // The first at once, because it may be the sender with a wrong token; strangers may be many.
+                if turned_away == 1 {
+                    crate::say(format_args!("{last_turned}; still waiting"));
+                }
+            }
             Event::Moving(progress) => bar.show("receiving", progress),
         }
         cancel.look()
     });
     bar.clear();
+    if turned_away > 1 {
+        crate::say(format_args!(
+            "turned {turned_away} connections away, the last one because: {last_turned}"
+        ));
+    }
     let done = received.map(|counts| format!("received {output}: {}", told(&counts, started.elapsed())));
     cancel.outcome(&tried, done)
 }

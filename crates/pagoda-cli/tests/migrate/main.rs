@@ -27,11 +27,16 @@ fn what_can_not_be_done_is_one_line_that_says_what_to_do() {
     let (image, missing) = (place.path("image"), place.path("missing"));
     let short = place.path("short");
     fs::write(&short, "short").expect("written");
+    let (fifo, nowhere) = (place.path("fifo"), place.path("no/arrived"));
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
     let here = "tcp://127.0.0.1:1";
     for (arguments, words) in [
         (vec!["send", &missing, here], "name a regular file"),
         (vec!["send", "4711", here], "CRIU does that"),
         (vec!["send", "/dev/null", here], "not a regular file"),
+        (vec!["send", &fifo, here], "not a regular file"),
+        (vec!["send", "/proc/self/maps", here], "copy it to a file first"),
+        (vec!["send", "/sys/kernel/mm/transparent_hugepage/enabled", here], "copy it to a file first"),
         (vec!["send", &image, here], "start `pagoda recv` there first"),
         (vec!["send", &image, "nowhere"], "write tcp://HOST:PORT"),
         (vec!["send", &image, here, "--codec", "gzip"], "write none, lz4, zlib or zstd"),
@@ -41,6 +46,7 @@ fn what_can_not_be_done_is_one_line_that_says_what_to_do() {
         (vec!["send", &image, here, "--cert", &short, "--key", &short, "--ca", &short], "TLS failed"),
         (vec!["send", &image, here, "--cert", &short], "--key"),
         (vec!["recv", "-o", &image], "is there already"),
+        (vec!["recv", "-o", &nowhere], "check the directory"),
         (vec!["recv", "-o", &missing, "--listen", "0.0.0.0:0"], "give --token-file"),
         (vec!["recv", "-o", &missing, "--listen", "127.0.0.1:0", "--wait", "1"], "nobody came"),
         (vec!["recv", "-o", &missing, "--zero", "never"], "write check-then-clear, received-map or drop"),
@@ -50,7 +56,7 @@ fn what_can_not_be_done_is_one_line_that_says_what_to_do() {
         assert_eq!(status, Some(125), "{arguments:?}: {said}");
         assert!(last.starts_with("pagoda: ") && last.contains(words), "{arguments:?}: {said}");
     }
-    assert_eq!(place.names(), ["image", "short"]);
+    assert_eq!(place.names(), ["fifo", "image", "short"]);
 }
 
 #[test]
@@ -137,10 +143,34 @@ fn either_side_can_be_asked_to_end_and_the_other_says_why() {
 #[test]
 fn a_receiver_that_can_not_write_tells_the_sender() {
     let place = Place::new(4);
+    fs::create_dir(place.path("no")).expect("made");
     let mut receiver = Side::start(&["recv", "--listen", "127.0.0.1:0", "-o", &place.path("no/arrived")]);
-    let mut sender = Side::start(&["send", &place.path("image"), &receiver.address()]);
+    let to = receiver.address();
+    fs::remove_dir(place.path("no")).expect("removed");
+    let mut sender = Side::start(&["send", &place.path("image"), &to]);
     let (sent, received) = (ended(&mut sender), ended(&mut receiver));
     assert_eq!((sent.0, received.0), (Some(125), Some(125)));
     assert!(sent.1.contains("the receiver gave up: it could not write the image"), "{sent:?}");
     assert!(received.1.contains("check the directory and the space there"), "{received:?}");
+}
+
+/// Strangers take all descriptors that the receiver may have, and say nothing.
+#[test]
+fn strangers_do_not_end_a_receiver_that_has_few_descriptors() {
+    let place = Place::new(6);
+    let output = place.path("arrived");
+    let script =
+        format!("ulimit -n 16; exec {} recv --listen 127.0.0.1:0 -o {output}", env!("CARGO_BIN_EXE_pagoda"));
+    let mut receiver = Side::spawn(Command::new("sh").args(["-c", &script]));
+    let to = receiver.address();
+    let port = to.rsplit(':').next().expect("a port").parse::<u16>().expect("a number");
+    let silent: Vec<_> =
+        (0..40).map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected")).collect();
+    let mut sender = Side::start(&["send", &place.path("image"), &to]);
+    let (sent, received) = (ended(&mut sender), ended(&mut receiver));
+    drop(silent);
+    assert_eq!((sent.0, received.0), (Some(0), Some(0)), "{sent:?} {received:?}");
+    assert!(place.is_equal());
+    let lines = received.1.lines().filter(|line| line.contains("turned") || line.contains("still waiting"));
+    assert!(lines.count() <= 2, "{}", received.1);
 }

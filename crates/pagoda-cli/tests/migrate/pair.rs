@@ -75,7 +75,12 @@ pub struct Side {
 
 impl Side {
     pub fn start(arguments: &[&str]) -> Self {
-        let mut child = pagoda(arguments).spawn().expect("start");
+        Self::spawn(&mut pagoda(arguments))
+    }
+
+    /// The same of any command, whose standard error is read.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
         let said = BufReader::new(child.stderr.take().expect("its standard error"));
         Self { child, said, lines: String::new() }
     }
