@@ -25,7 +25,7 @@ const FRAME: u64 = (1 << 55) - 1;
 /// If `block_bytes` is no whole number of OS pages.
 pub fn contiguous_bytes(range: PageRange, block_bytes: usize) -> io::Result<Option<(u64, u64)>> {
     assert!(block_bytes >= OS_PAGE && block_bytes.is_multiple_of(OS_PAGE), "a block is of OS pages");
-    let file = File::open("/proc/self/pagemap")?;
+    let file = File::open("/proc/thread-self/pagemap")?;
     let (mut present, mut contiguous, mut seen) = (0, 0, false);
     let mut entries = vec![0; block_bytes / OS_PAGE * size_of::<u64>()];
     let mut at = range.start().next_multiple_of(block_bytes);

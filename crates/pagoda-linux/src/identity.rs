@@ -26,7 +26,7 @@ impl Identity {
     pub fn of_self() -> io::Result<Self> {
         let pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
         let mut text = [0; 1024];
-        let (_, start) =
+        let Stat { start, .. } =
             parse_stat(read(c"/proc/self/stat", &mut text)?).ok_or(io::ErrorKind::InvalidData)?;
         Self::new(pid, start).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
@@ -57,8 +57,8 @@ impl Identity {
         (self.0 & ((1 << PID_BITS) - 1)) as u32
     }
 
-    /// Whether this process still holds memory: it is there, it is not another one with its number, and not a zombie.
-    /// One that can't be looked at counts as alive.
+    /// Whether this process still holds memory: it is there, it is not another one with its number, and a thread of it runs,
+    /// though perhaps not the main thread. One that can't be looked at counts as alive.
     #[must_use]
     pub fn is_alive(self) -> bool {
         if !self.may_be_alive() {
@@ -67,9 +67,8 @@ impl Identity {
         let mut text = [0; 1024];
         let mut path = [0; 32];
         match read(proc_path(self.pid(), b"stat", &mut path), &mut text) {
-            Ok(text) => parse_stat(text).is_none_or(|(state, start)| {
-                !matches!(state, b'Z' | b'X') && Self::new(self.pid(), start) == Some(self)
-            }),
+            Ok(text) => parse_stat(text)
+                .is_none_or(|stat| stat.runs() && Self::new(self.pid(), stat.start) == Some(self)),
             // It ended between the two looks, or `/proc` does not show it.
             Err(_) => self.may_be_alive(),
         }
@@ -85,14 +84,36 @@ impl Identity {
     /// The resident anonymous memory of the process with this number, in bytes; `None` if it can't be seen.
     #[must_use]
     pub fn anon_bytes(self) -> Option<u64> {
-        let mut text = [0; 256];
         let mut path = [0; 32];
-        let text = read(proc_path(self.pid(), b"statm", &mut path), &mut text).ok()?;
-        let mut fields = text.trim_ascii().split(|byte| *byte == b' ').skip(1);
-        let mut pages = || decimal(fields.next()?);
-        let resident = pages()?;
-        Some(resident.saturating_sub(pages()?).saturating_mul(OS_PAGE as u64))
+        let of_main = anon_of(proc_path(self.pid(), b"statm", &mut path))?;
+        if of_main.is_some() {
+            return of_main;
+        }
+        // The main thread has ended; any other has the count.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let tasks = rustix::fs::open(proc_path(self.pid(), b"task", &mut path), flags, Mode::empty()).ok()?;
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 1024];
+        let mut entries = rustix::fs::RawDir::new(&tasks, &mut buffer);
+        while let Some(Ok(entry)) = entries.next() {
+            let thread = decimal(entry.file_name().to_bytes()).and_then(|number| u32::try_from(number).ok());
+            if let Some(thread) = thread
+                && let Some(Some(anon)) = anon_of(proc_path(thread, b"statm", &mut path))
+            {
+                return Some(anon);
+            }
+        }
+        Some(0)
     }
+}
+
+/// The resident anonymous memory by a `statm` file, in bytes. The inner `None` is of a thread that has no memory any more.
+fn anon_of(statm: &std::ffi::CStr) -> Option<Option<u64>> {
+    let mut text = [0; 256];
+    let text = read(statm, &mut text).ok()?;
+    let mut fields = text.trim_ascii().split(|byte| *byte == b' ');
+    let mut pages = || decimal(fields.next()?);
+    let (size, resident, file) = (pages()?, pages()?, pages()?);
+    Some((size > 0).then(|| resident.saturating_sub(file).saturating_mul(OS_PAGE as u64)))
 }
 
 /// A number for the namespaces that this process sees others in: equal numbers mean that identities can be compared.
@@ -132,13 +153,38 @@ fn read<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> io::Result<&'a [u8]>
     Ok(&buffer[..got])
 }
 
-/// State and start of `PID (NAME) STATE …`; the name may hold anything, so its end is the last parenthesis.
-fn parse_stat(text: &[u8]) -> Option<(u8, u64)> {
+/// What `/proc/PID/stat` says of a process by its main thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) state: u8,
+    /// Threads that have not ended, and the main one in any case.
+    pub(crate) threads: u64,
+    pub(crate) start: u64,
+    /// As wait(2) would give it of the main thread; 0 while that runs, or to a process that may not know it.
+    pub(crate) exit_code: Option<u64>,
+}
+
+impl Stat {
+    /// Whether the main thread has ended.
+    pub(crate) fn is_main_gone(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+
+    /// Whether any thread runs. A main thread that has ended counts as one until its process ends.
+    fn runs(&self) -> bool {
+        !self.is_main_gone() || self.threads > 1
+    }
+}
+
+/// Of `PID (NAME) STATE …`; the name may hold anything, so its end is the last parenthesis.
+pub(crate) fn parse_stat(text: &[u8]) -> Option<Stat> {
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
-    let mut fields = text.get(name_end + 2..)?.split(|byte| *byte == b' ');
+    let mut fields = text.get(name_end + 2..)?.trim_ascii().split(|byte| *byte == b' ');
+    // The state is the third of all fields, the threads are the 20th, the start the 22nd, the exit code the 52nd.
     let state = *fields.next()?.first()?;
-    // The 22nd field of all; the state is the third.
-    Some((state, decimal(fields.nth(18)?)?))
+    let threads = decimal(fields.nth(16)?)?;
+    let start = decimal(fields.nth(1)?)?;
+    Some(Stat { state, threads, start, exit_code: fields.nth(29).and_then(decimal) })
 }
 
 fn decimal(text: &[u8]) -> Option<u64> {
@@ -165,7 +211,7 @@ mod tests {
         let mut path = [0; 32];
         let mut text = [0; 1024];
         let stat = read(proc_path(child.id(), b"stat", &mut path), &mut text).expect("it runs");
-        let identity = Identity::new(child.id(), parse_stat(stat).expect("stat").1).expect("fits");
+        let identity = Identity::new(child.id(), parse_stat(stat).expect("stat").start).expect("fits");
         assert!(identity.is_alive() && identity.anon_bytes().is_some());
         child.kill().expect("killed");
         while identity.is_alive() {
@@ -179,7 +225,8 @@ mod tests {
     #[test]
     fn a_name_may_hold_parentheses_and_spaces() {
         let text = b"7 (a) S 1 (b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20 21\n";
-        assert_eq!(parse_stat(text), Some((b'R', 4242)));
+        let stat = Stat { state: b'R', threads: 17, start: 4242, exit_code: None };
+        assert_eq!(parse_stat(text), Some(stat));
         for text in [b"7 (a) R 1 2".as_slice(), b"", b")", b"7 (a)"] {
             assert_eq!(parse_stat(text), None);
         }

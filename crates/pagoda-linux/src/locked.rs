@@ -25,7 +25,8 @@ impl LockedReader {
     /// # Errors
     /// What opening said: no `/proc` (`NotFound`), or no descriptor left.
     pub fn new() -> io::Result<Self> {
-        let status = rustix::fs::open(c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let status =
+            rustix::fs::open(c"/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { status, smaps: SmapsReader::new()? })
     }
 

@@ -83,7 +83,7 @@ pub struct MapsReader {
 }
 
 impl MapsReader {
-    /// Opens `/proc/self/maps` and allocates the only memory that this reader will ever use. `buffer_bytes` is
+    /// Opens `/proc/thread-self/maps`, which is there after the main thread has ended, too, and allocates the only memory that this reader will ever use. `buffer_bytes` is
     /// brought into 256..=1,048,576; 8,192 is plenty.
     ///
     /// Call it on the thread that will read, if that thread has a file table of its own. After a fork the child
@@ -93,7 +93,8 @@ impl MapsReader {
     /// What opening the file said: no `/proc` (`NotFound`), or no descriptor left.
     pub fn new(buffer_bytes: usize) -> io::Result<Self> {
         let buffer_bytes = buffer_bytes.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
-        let file = rustix::fs::open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file =
+            rustix::fs::open(c"/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { file, buffer: vec![0; buffer_bytes].into_boxed_slice() })
     }
 
@@ -111,13 +112,13 @@ impl MapsReader {
     }
 }
 
-/// Opens `/proc/self/maps` and calls `f` with each mapping, lowest address first, for who may not allocate: `buffer` takes the text, and
+/// Opens `/proc/thread-self/maps` and calls `f` with each mapping, lowest address first, for who may not allocate: `buffer` takes the text, and
 /// has to be longer than a line without its name, of 100 bytes.
 ///
 /// # Errors
 /// What opening it said, and those of [`MapsReader::for_each`].
 pub(crate) fn for_each_mapping(buffer: &mut [u8], f: impl FnMut(&Mapping)) -> io::Result<()> {
-    let file = rustix::fs::open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let file = rustix::fs::open(c"/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     scan(buffer, |into, offset| Ok(rustix::io::pread(&file, into, offset)?), f)
 }
 

@@ -23,14 +23,14 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Opens `/proc/self/pagemap`.
+    /// Opens `/proc/thread-self/pagemap`.
     ///
     /// # Errors
     /// No `/proc` (`NotFound`), not allowed (a process that may not be looked at, since it gave up its user), or no descriptor
     /// left.
     pub fn open() -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(Self { pagemap: rustix::fs::open(c"/proc/self/pagemap", flags, Mode::empty())? })
+        Ok(Self { pagemap: rustix::fs::open(c"/proc/thread-self/pagemap", flags, Mode::empty())? })
     }
 
     /// Which of the OS pages of `range` hold something. Where nothing is mapped nothing does. Blocks for the kernel's lock on

@@ -146,7 +146,8 @@ pub struct Lent {
     pub holds: Holds,
 }
 
-fn thread_descriptor(id: u32) -> io::Result<OwnedFd> {
+/// A descriptor of a thread (Linux 6.9).
+pub(crate) fn thread_descriptor(id: u32) -> io::Result<OwnedFd> {
     let id = Pid::from_raw(id.cast_signed())
         .ok_or_else(|| io::Error::from_raw_os_error(Errno::SRCH.raw_os_error()))?;
     Ok(pidfd_open(id, PidfdFlags::from_bits_retain(PIDFD_THREAD))?)

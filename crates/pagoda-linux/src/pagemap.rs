@@ -90,7 +90,8 @@ impl PagemapScanner {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_method(method: ScanMethod) -> io::Result<Self> {
-        let file = rustix::fs::open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file =
+            rustix::fs::open(c"/proc/thread-self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let empty = page_region { start: 0, end: 0, categories: 0 };
         let buffer = match method {
             ScanMethod::Scan => Buffer::Scan(vec![empty; REGIONS].into_boxed_slice()),

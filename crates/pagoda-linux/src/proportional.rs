@@ -27,8 +27,11 @@ impl PssReader {
     /// # Errors
     /// As there; a kernel before 5.15 has no such count (`InvalidData` when it is read).
     pub fn new() -> io::Result<Self> {
-        let rollup =
-            rustix::fs::open(c"/proc/self/smaps_rollup", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let rollup = rustix::fs::open(
+            c"/proc/thread-self/smaps_rollup",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         Ok(Self { rollup })
     }
 

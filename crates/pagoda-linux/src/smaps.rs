@@ -60,7 +60,8 @@ impl SmapsReader {
     /// Opens the file and allocates the only memory that this reader will ever use. Call it on the thread that will read, or on one
     /// that it shares descriptors with. After a fork the child needs a reader of its own.
     pub(crate) fn new() -> io::Result<Self> {
-        let file = rustix::fs::open(c"/proc/self/smaps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file =
+            rustix::fs::open(c"/proc/thread-self/smaps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { file, buffer: vec![0; BUFFER_BYTES].into_boxed_slice() })
     }
 

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use pagoda_core::page::OS_PAGE;
 use rustix::fs::{Mode, OFlags};
 
-/// What `/proc/self/statm` says, in bytes.
+/// The content of `/proc/thread-self/statm`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statm {
     /// Address space that is mapped, touched or not.
@@ -44,14 +44,15 @@ pub struct StatmReader {
 }
 
 impl StatmReader {
-    /// Opens the files. Call it on the thread that will read, if that thread has a file table of its own. After a
-    /// fork the child needs a reader of its own: this one goes on showing the parent.
+    /// Opens the files, those of the calling thread: of a process whose main thread has ended, `/proc/self` counts nothing.
+    /// Call it on a thread that lives as long as the reader, and has the file table of the thread that reads. After a fork
+    /// the child needs a reader of its own: this one goes on showing the parent.
     ///
     /// # Errors
     /// What opening said: no `/proc` (`NotFound`), or no descriptor left.
     pub fn new() -> io::Result<Self> {
         let open = |path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        Ok(Self { statm: open(c"/proc/self/statm")?, status: open(c"/proc/self/status")? })
+        Ok(Self { statm: open(c"/proc/thread-self/statm")?, status: open(c"/proc/thread-self/status")? })
     }
 
     /// The counts now. About a microsecond; takes no lock of the address space.

@@ -15,6 +15,7 @@ use std::io;
 use linux_raw_sys::general as raw;
 use rustix::thread::NanosleepRelativeResult;
 
+use crate::last_thread;
 use crate::own_memory::OwnMapping;
 use crate::raw_syscall::{syscall3, syscall6};
 
@@ -123,11 +124,13 @@ struct Start {
 }
 
 extern "C" fn run(start: *mut c_void) -> ! {
+    last_thread::thread_begins();
     // SAFETY: the pointer is the box that `spawn_raw` leaked for this thread alone.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     // SAFETY: prctl reads the name, a C string.
     let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_NAME, name.as_ptr().addr(), 0, 0, 0, 0]) };
     body();
+    last_thread::thread_ends();
     loop {
         // SAFETY: it ends this thread only; its stack stays mapped.
         unsafe {

@@ -21,6 +21,7 @@ use pagoda::tree::{Member, Tree};
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;
 use pagoda_linux::doorbell::{Answer, Doorbell, leave};
+use pagoda_linux::last_thread::{LastThread, forget_raw_threads};
 use pagoda_linux::offer::{Offer, Taken};
 use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
 use pagoda_linux::proportional::AnonReader;
@@ -263,7 +264,12 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
     let counters = member.counters();
     let shared = IS_CHILD.load(Ordering::Acquire);
     let (mut before, mut sleep) = (0, LOOK_LEAST_US);
+    // Without the files the end of the last thread is not seen; the process is watched all the same.
+    let mut last_thread = LastThread::new().ok();
     loop {
+        if let Some(last_thread) = &mut last_thread {
+            last_thread.end_with_program();
+        }
         // The count of before will do if this once it can't be read.
         let anon = count.read(shared).map_or(before, |(resident, others)| (resident - others) as u64);
         counters.set(Counter::LastLookNs, now_ns());
@@ -349,6 +355,7 @@ pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
     HAS_ALL.store(false, Ordering::Release);
     let answer = ready();
     crate::hooks::forget_starts();
+    forget_raw_threads();
     forget_what_parents_have();
     // SAFETY: a child has one thread, and this library uses nothing that it had allocated: the engine is the parent's.
     unsafe { crate::HEAP.forget() };

@@ -16,6 +16,7 @@ use pagoda_core::adopt::Reason;
 use pagoda_core::budget;
 use pagoda_core::pace::{watch_interval_of_member_us, watch_interval_us};
 use pagoda_core::size::Bytes;
+use pagoda_linux::last_thread::LastThread;
 use pagoda_linux::locked::LockedReader;
 use pagoda_linux::maps::MapsReader;
 use pagoda_linux::pagemap::PagemapScanner;
@@ -75,6 +76,7 @@ pub(crate) struct Watcher {
     /// What the process may have of the budget of its tree.
     keeper: ShareKeeper,
     count: AnonReader,
+    last_thread: LastThread,
     /// None while it is being read.
     maps: Option<MapsReader>,
     present: PagemapScanner,
@@ -119,6 +121,7 @@ impl Watcher {
         Ok(Self {
             keeper,
             count: AnonReader::new()?,
+            last_thread: LastThread::new()?,
             maps: Some(MapsReader::new(8192)?),
             present: PagemapScanner::new()?,
             threads: ThreadWalker::new(layout)?,
@@ -158,6 +161,7 @@ impl Engine {
     pub(crate) fn watch(&self, watcher: &mut Watcher) {
         self.pin_threads(watcher);
         while !self.is_quitting() {
+            watcher.last_thread.end_with_program();
             // Once: what is mapped there later is none of ours.
             if self.release_requested.load(Ordering::Acquire) && !self.release_done.load(Ordering::Acquire) {
                 self.release_all(watcher.unforked.as_mut());

@@ -5,5 +5,6 @@
 
 mod descriptors;
 mod grown_fork;
+mod last_thread;
 mod memory_group;
 mod program;
