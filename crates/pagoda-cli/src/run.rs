@@ -244,7 +244,10 @@ impl Run<'_> {
         let peaks = sampler.map_or_else(Peaks::default, Sampler::finish);
         let (counters, gauges_at_peak) = peaks.complete(tree.totals());
         let first = tree.first().unwrap_or_default();
-        let mut verdict = verdict(ended, &first, peaks.replaced && was_silent(&first), self.args.best_effort);
+        // A program that catches the signal of the mark itself is known by its silence. One that never looked has no mark.
+        let is_replaced =
+            ended.is_replaced && first.last_look_ns != 0 || peaks.replaced && was_silent(&first);
+        let mut verdict = verdict(ended, &first, is_replaced, self.args.best_effort);
         if verdict.line.is_none() {
             verdict.line = tree.failure().map(failed_below).or_else(|| self.group.killed());
         }
@@ -260,6 +263,7 @@ impl Run<'_> {
                 program: &program,
                 zones: &self.args.zone,
                 ended,
+                is_replaced,
                 wall,
                 counters,
                 gauges_at_peak,

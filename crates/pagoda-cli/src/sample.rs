@@ -119,6 +119,7 @@ impl Sampler {
                     tree.watch_unmanaged();
                 } else {
                     tree.sweep_quickly();
+                    tree.watch_first_unmanaged();
                 }
                 peaks.look(&tree.totals());
                 if let Some(first) = tree.first() {

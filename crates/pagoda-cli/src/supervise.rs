@@ -38,6 +38,8 @@ pub struct Ended {
     pub end: End,
     /// The largest resident set that it ever had, file-backed pages included, in bytes.
     pub resident_peak_bytes: u64,
+    /// The program that it executed last was not managed.
+    pub is_replaced: bool,
 }
 
 /// Why there is no end to tell.
@@ -107,7 +109,9 @@ impl Supervisor {
                     continue;
                 }
             };
-            return Ok(Some(Ended { end, resident_peak_bytes: report.resident_peak_bytes }));
+            // What can't be seen is not held against it.
+            let is_replaced = report.was_marked == Some(false);
+            return Ok(Some(Ended { end, resident_peak_bytes: report.resident_peak_bytes, is_replaced }));
         }
         // SIGSTOP was meant for the program alone: whoever sent it will continue the program and not us.
         if may_stop && matches!(stopped_by, Some(libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) {

@@ -19,6 +19,8 @@ pub struct Summary<'a> {
     pub program: &'a str,
     /// How it ended.
     pub ended: Ended,
+    /// It was replaced by a program that is not managed.
+    pub is_replaced: bool,
     /// From start to end.
     pub wall: Duration,
     /// Its counters, and those of all below it.
@@ -49,8 +51,11 @@ pub fn render(summary: &Summary) -> String {
     let base_page = Bytes::new(counters.base_page_bytes);
     table.row("budget", bytes(counters.budget_bytes), format_args!("base page {base_page}"));
     let over = counters.anon_peak_bytes.saturating_sub(counters.budget_bytes);
-    let kept =
-        if over == 0 { "within the budget".to_owned() } else { format!("{} over it", Bytes::new(over)) };
+    let kept = match over {
+        _ if summary.is_replaced => "NOT ENFORCED: the program was replaced".to_owned(),
+        0 => "within the budget".to_owned(),
+        over => format!("{} over it", Bytes::new(over)),
+    };
     let several = counters.processes > 1;
     let whose = if several { "anonymous memory of all processes" } else { "anonymous memory" };
     table.row("peak", bytes(counters.anon_peak_bytes), format_args!("{whose} by the kernel's count, {kept}"));

@@ -3,8 +3,9 @@
 use super::*;
 
 fn render_with(counters: Snapshot) -> String {
-    let ended = Ended { end: End::Exited(0), resident_peak_bytes: 300 << 20 };
+    let ended = Ended { end: End::Exited(0), resident_peak_bytes: 300 << 20, is_replaced: false };
     render(&Summary {
+        is_replaced: false,
         program: "sort",
         zones: &two_zones(),
         ended,

@@ -22,6 +22,7 @@ pub mod huge_arena;
 mod huge_break;
 pub mod huge_frames;
 pub mod identity;
+pub mod image_mark;
 pub mod last_thread;
 pub mod lock;
 pub mod lock_all;

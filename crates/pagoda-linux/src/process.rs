@@ -10,6 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::image_mark;
+
 /// Whether SIGPIPE was ignored when this process began. Rust's runtime ignores it before `main`, so nothing later
 /// can tell what the parent wished for its program.
 static PIPE_IGNORED_AT_START: AtomicBool = AtomicBool::new(false);
@@ -63,6 +65,8 @@ pub struct Report {
     pub change: Change,
     /// The largest resident set that it or a descendant it waited for ever had, file-backed pages included, in bytes.
     pub resident_peak_bytes: u64,
+    /// Of one that has ended: whether the program that it executed last was marked (`image_mark`), if that could be seen.
+    pub was_marked: Option<bool>,
 }
 
 fn is_ignored(signal: i32) -> bool {
@@ -159,8 +163,32 @@ pub fn next_signal() -> io::Result<Received> {
     }
 }
 
+/// Waits until a child has ended, and leaves it to be waited for.
+///
+/// # Errors
+/// What waitid(2) says.
+#[cfg(test)]
+pub(crate) fn await_end(pid: u32) -> io::Result<()> {
+    ended(pid, 0).map(drop)
+}
+
+/// Whether a child has ended that was not waited for yet.
+fn ended(pid: u32, options: i32) -> io::Result<bool> {
+    // SAFETY: siginfo_t is plain data, for which all zeroes are a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = options | libc::WEXITED | libc::WNOWAIT;
+    // SAFETY: `info` is ours to write.
+    match unsafe { libc::waitid(libc::P_PID, pid, &raw mut info, options) } {
+        // SAFETY: of a child that has ended the kernel fills the number in; else it is zero.
+        0 => Ok(unsafe { info.si_pid() } != 0),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The next change of a child that was not reported yet, or `None` if there is none. Never blocks.
 pub fn poll_child(pid: u32) -> io::Result<Option<Report>> {
+    // Before it is waited for: nothing of it is left to be seen then.
+    let was_marked = if ended(pid, libc::WNOHANG)? { image_mark::is_set(pid) } else { None };
     let pid = pid_of(pid)?;
     let mut status = 0;
     // SAFETY: rusage is plain data, for which all zeroes are a value.
@@ -184,7 +212,7 @@ pub fn poll_child(pid: u32) -> io::Result<Option<Report>> {
         Change::Continued
     };
     let resident_peak_bytes = u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10;
-    Ok(Some(Report { change, resident_peak_bytes }))
+    Ok(Some(Report { change, resident_peak_bytes, was_marked }))
 }
 
 /// Sends a signal. A process that is gone is an error ([`io::ErrorKind::NotFound`] does not cover it: ESRCH).

@@ -21,6 +21,7 @@ use pagoda::tree::{Member, Tree};
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;
 use pagoda_linux::doorbell::{Answer, Doorbell, leave};
+use pagoda_linux::image_mark;
 use pagoda_linux::last_thread::{LastThread, forget_raw_threads};
 use pagoda_linux::offer::{Offer, Taken};
 use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
@@ -145,6 +146,7 @@ extern "C" fn construct() {
     // Handlers that run before a fork do so last one first.
     // SAFETY: all are functions that live as long as the process: this library is never unloaded.
     unsafe { libc::pthread_atfork(Some(fork::before_fork), Some(fork::after_fork), Some(fork::in_child)) };
+    image_mark::set();
     if !tree.may_be_first() {
         return begin(tree, Start::WhenGrown);
     }

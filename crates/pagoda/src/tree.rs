@@ -33,7 +33,9 @@ use pagoda_core::page::BasePage;
 use pagoda_core::shares::Use;
 use pagoda_core::size::Bytes;
 use pagoda_linux::identity::{self, Identity};
+use pagoda_linux::image_mark;
 use pagoda_linux::shared_file::SharedWords;
+use pagoda_linux::thread::now_ns;
 
 pub use library::{BaseView, MigrationState, MigrationView, REGIONS_SHOWN_MOST, RegionView, RegionsView};
 pub use member::{Member, ShareKeeper};
@@ -50,6 +52,9 @@ use crate::latencies::{LATENCY_WORDS, Latencies};
 /// Members that a tree has room for at a time: more than `ulimit -u` leaves most builds, and a look at all of them takes
 /// some microseconds. Whoever finds no place stays unmanaged and is counted.
 pub const MEMBERS_MAX: usize = 1024;
+
+/// A member that has looked at itself within this time has not executed another program since: it looks every 48 ms at the latest.
+const SILENCE_NS: u64 = 100_000_000;
 
 /// Of this layout; a process that finds another number leaves the file alone.
 const MAGIC: u64 = u64::from_le_bytes(*b"pagoda11");
@@ -262,20 +267,47 @@ impl Tree {
         (0..tree.used()).filter_map(move |index| Some((tree.ready(index)?, tree.counters(index).snapshot())))
     }
 
-    /// Sets the gauges of a member that nobody watches to what is seen of it from outside. A moment later the place may
-    /// be another member's, which sets its own with its next look.
+    /// Sets the gauges of members that nobody watches to what is seen of them from outside: those that say so, and those that
+    /// have executed a program that is not managed since. A moment later the place may be another member's, which sets its own
+    /// with its next look.
     pub fn watch_unmanaged(&self) {
-        for index in 0..self.used() {
-            let counters = self.counters(index);
-            if let Some(identity) = self.ready(index)
-                && Status::from_word(counters.get(Counter::Status)) == Status::Unmanaged
-                && let Some(anon) = identity.anon_bytes()
-            {
-                publish_unlimited(&counters, anon);
-                self.words[USES + index].store(Use::Unlimited { held: Bytes::new(anon) }.to_word(), SeqCst);
-                self.words[CLAIMS + index].store(anon, SeqCst);
-            }
+        (0..self.used()).for_each(|index| self.watch_place(index));
+    }
+
+    /// As [`Tree::watch_unmanaged`], for the program that was asked for.
+    pub fn watch_first_unmanaged(&self) {
+        self.first_index().into_iter().for_each(|index| self.watch_place(index));
+    }
+
+    fn watch_place(&self, index: usize) {
+        let counters = self.counters(index);
+        let Some(identity) = self.ready(index) else { return };
+        let status = counters.get(Counter::Status);
+        let is_unmanaged = match Status::from_word(status) {
+            Status::Unmanaged => true,
+            Status::Small | Status::Managed | Status::Released => self.is_replaced(identity, &counters),
+            Status::NotStarted | Status::Failed => false,
+        };
+        let Some(anon) = identity.anon_bytes().filter(|_| is_unmanaged) else { return };
+        // Of the first the status is read at the end, and its start waits for it: that stays as it is.
+        if identity.word() != self.header(Header::First).load(SeqCst) {
+            let place = &self.place(index)[Counter::Status as usize];
+            let _ = place.compare_exchange(status, Status::Unmanaged as u64, SeqCst, SeqCst);
         }
+        publish_unlimited(&counters, anon);
+        self.words[USES + index].store(Use::Unlimited { held: Bytes::new(anon) }.to_word(), SeqCst);
+        self.words[CLAIMS + index].store(anon, SeqCst);
+    }
+
+    /// Whether a member executes another program than the one that joined, which is not managed. One that looked at itself
+    /// lately is not asked: that costs more.
+    fn is_replaced(&self, identity: Identity, counters: &Counters) -> bool {
+        let looked = counters.get(Counter::LastLookNs);
+        looked != 0
+            && now_ns().saturating_sub(looked) > SILENCE_NS
+            && image_mark::is_set(identity.pid()) == Some(false)
+            // It did not join again meanwhile.
+            && counters.get(Counter::LastLookNs) == looked
     }
 
     /// The owner of a place, if it has cleared what it found there.
@@ -288,10 +320,12 @@ impl Tree {
     /// The counters of the first member, the program that was asked for; `None` if it never joined.
     #[must_use]
     pub fn first(&self) -> Option<Snapshot> {
+        Some(self.counters(self.first_index()?).snapshot())
+    }
+
+    fn first_index(&self) -> Option<usize> {
         let first = self.header(Header::First).load(SeqCst);
-        let index =
-            (0..self.used()).find(|&index| first != 0 && self.identity(index).load(SeqCst) == first)?;
-        Some(self.counters(index).snapshot())
+        (0..self.used()).find(|&index| first != 0 && self.identity(index).load(SeqCst) == first)
     }
 
     /// The first failure of a member that has ended since: its error code and its error number.

@@ -38,10 +38,10 @@ pub fn verdict(ended: Ended, counters: &Snapshot, replaced: bool, best_effort: b
         }
         (Some(failure @ Failure::Start(_)), _) => no_table(told(&failure), OWN_ERROR, "failed"),
         (Some(failure), _) => table(Some(told(&failure)), OWN_ERROR, "failed"),
-        (None, Status::Managed | Status::Small) if replaced => {
+        (None, Status::Managed | Status::Small | Status::Released) if replaced => {
             let line = not_enforced(
-                "the engine looked at the program last more than a second before its end; it was replaced by a program \
-                 that can't be managed (exec of a static or setuid one)",
+                "the program was replaced by one that is not managed: exec of a static or setuid one, or with a cleared \
+                 environment, or as another user",
             );
             table(Some(line), own, "replaced")
         }
@@ -103,7 +103,7 @@ mod tests {
 
     fn judged(end: End, status: Status, error_code: u64, best_effort: bool) -> Verdict {
         let counters = Snapshot { status: status as u64, error_code, ..Snapshot::default() };
-        verdict(Ended { end, resident_peak_bytes: 0 }, &counters, false, best_effort)
+        verdict(Ended { end, resident_peak_bytes: 0, is_replaced: false }, &counters, false, best_effort)
     }
 
     #[test]

@@ -8,3 +8,4 @@ mod grown_fork;
 mod last_thread;
 mod memory_group;
 mod program;
+mod replaced;

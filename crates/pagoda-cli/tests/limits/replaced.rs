@@ -27,7 +27,7 @@ pub fn is_told() -> Result<String, String> {
         .map_err(|error| error.to_string())?;
     let program = program.display();
     let (status, said) = run(&format!("sleep 1; exec {program}"))?;
-    if status != Some(42) || !said.contains("NOT ENFORCED: the engine looked at the program last") {
+    if status != Some(42) || !said.contains("NOT ENFORCED: the program was replaced") {
         return Err(format!("status {status:?}, and said was: {said}"));
     }
     let (status, said) = run("sleep 0.1; exec sleep 1.3")?;

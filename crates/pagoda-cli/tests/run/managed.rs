@@ -114,8 +114,18 @@ fn a_managed_program_has_the_signals_and_descriptors_that_it_would_have() {
         };
         let native = shell(&native(show));
         assert!(native.contains("SigIgn") && native.lines().count() == 4, "{native}");
-        assert_eq!(shell(&managed), native, "{trap}");
+        assert_eq!(without_mark(&shell(&managed)), without_mark(&native), "{trap}");
     }
+}
+
+/// The lines of `/proc/PID/status` without signal 32: the C library's own, whose handler marks a managed program.
+fn without_mark(lines: &str) -> Vec<(String, u64)> {
+    let line = |line: &str| {
+        let (name, mask) = line.split_once('\t').unwrap_or(("", line));
+        let mask = u64::from_str_radix(mask, 16).expect("a number in base 16");
+        (name.to_owned(), if name.is_empty() { mask } else { mask & !(1 << 31) })
+    };
+    lines.lines().map(line).collect()
 }
 
 #[test]
