@@ -98,6 +98,10 @@ impl Engine {
         if !self.around.on || self.zones.are_several() {
             return;
         }
+        // Each first touch of a region with a limit is counted.
+        if self.limits.at(fault.at.page()).is_some() {
+            return;
+        }
         let Some(window) = self.window_above(fault) else { return };
         let mut at = window.start;
         while at < window.end {

@@ -8,7 +8,7 @@
 //! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
-//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of owners, then how
+//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of limits; the list of owners, then how
 //!    one of them is moved; the list of what is owed, then what is wanted of it; what is to be read ahead of a file; the reader of what
 //!    is empty in children
 //!
@@ -38,6 +38,7 @@ use crate::handler::Recent;
 use crate::huge::{Clearing, Clears};
 use crate::huge_pool::HugePool;
 use crate::ledger::Ledger;
+use crate::limit::Limits;
 #[cfg(feature = "migrate")]
 use crate::owed::Owed;
 use crate::pins::Pins;
@@ -74,6 +75,8 @@ pub(crate) struct Engine {
     pub(crate) ledger: Ledger,
     /// Whose memory is where, for what is released.
     pub(crate) owners: Owners,
+    /// What regions may hold at most.
+    pub(crate) limits: Limits,
     /// First touches bring as much of a base page as is touched densely, in regions of our own.
     pub(crate) by_density: bool,
     /// Who writes base pages of 64 KiB upwards gets places of 2 MiB whole, and dense content arrives so.
@@ -172,6 +175,7 @@ impl Engine {
             store,
             ledger: Ledger::new(budget.get()),
             owners: Owners::new(Arc::clone(&counters)),
+            limits: Limits::NONE,
             by_density: false,
             comes_whole: false,
             has_blocks: AtomicBool::new(false),

@@ -150,8 +150,16 @@ impl Engine {
             match word.backing() {
                 Backing::None => {
                     let within = self.fill_for(span, &page, granule);
+                    let comes = page.granules.and(within).without(word.resident());
+                    let bytes = u64::from(comes.count()) * OS_PAGE as u64;
+                    let Some(touch) = self.admit_touch(&table, address, bytes) else {
+                        *kind = FaultKind::Spurious;
+                        give(entry, word);
+                        return self.refuse_lost(&page, granule);
+                    };
                     let (word, served) = self.fill_zero(&page, word, (granule, within), write, scratch.taker);
                     give(entry, word);
+                    drop(touch);
                     if served == Served::Done {
                         self.note_first_touch(span, &page, within);
                     }

@@ -103,7 +103,7 @@ impl FaultServer for InThread {
             tries += 1;
             if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
         }
-        !engine.is_lost_in_file(address)
+        !engine.is_lost_in_file(address) && !engine.is_refused(address)
     }
 
     fn serve_unknown(&self, at: FaultAddress, write: bool) -> bool {

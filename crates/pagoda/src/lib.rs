@@ -109,6 +109,7 @@ mod huge_pool;
 mod in_thread;
 pub mod latencies;
 mod ledger;
+mod limit;
 pub mod manager;
 #[cfg(feature = "migrate")]
 pub mod migrate;

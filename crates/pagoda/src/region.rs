@@ -28,6 +28,7 @@ use crate::account::Account;
 use crate::engine::Engine;
 use crate::error::Errno;
 use crate::fill::{Fill, Filling, RegionBase};
+use crate::limit::Limit;
 #[cfg(feature = "migrate")]
 use crate::migrate::Receiving;
 use crate::shared::{OtherProcess, Shared};
@@ -39,11 +40,12 @@ pub struct RegionBuilder {
     len: Bytes,
     purpose: Use,
     base: Option<BasePage>,
+    limit: Option<Bytes>,
 }
 
 impl RegionBuilder {
     pub(crate) fn new(shared: Arc<Shared>, len: Bytes) -> Self {
-        Self { shared, len, purpose: Use::Unknown, base: None }
+        Self { shared, len, purpose: Use::Unknown, base: None, limit: None }
     }
 
     /// What the region is for, which says how much of a base page the first first touches bring; nothing is known if it is not
@@ -68,6 +70,18 @@ impl RegionBuilder {
         self
     }
 
+    /// What the region may hold at most, in memory and in the store together: all of it, if it is
+    /// not said. A first touch beyond that fails for its thread alone: calls return
+    /// [`AccessError::LimitReached`], and an access by address raises SIGBUS, or `EFAULT` from a
+    /// system call, there until the page is [discarded](Region::discard). What the region holds
+    /// already stays as it is, and so does every other region. Discarding makes room. Such a region
+    /// has no huge frames, and nothing of it comes ahead.
+    #[must_use]
+    pub fn limit(mut self, most: Bytes) -> Self {
+        self.limit = Some(most);
+        self
+    }
+
     /// Maps the region and takes it under management.
     ///
     /// # Errors
@@ -86,7 +100,9 @@ impl RegionBuilder {
         let range = memory.range();
         engine.manage(range, None, base.clone())?;
         let account = engine.owners.enter(range);
+        let limit = self.limit.map(|most| engine.limits.enter(range, most));
         Ok(Region {
+            limit,
             shared: self.shared,
             range,
             account,
@@ -107,6 +123,8 @@ pub struct Region {
     account: Arc<Account>,
     /// What a touch brings.
     base: RegionBase,
+    /// What it may hold, if that was said.
+    limit: Option<Arc<Limit>>,
     /// None if the memory is its user's.
     memory: Option<RegionMemory>,
     /// It is being sent elsewhere.
@@ -174,6 +192,7 @@ impl Region {
         engine.manage(range, Some(&mut present), base.clone())?;
         let account = engine.owners.enter(range);
         Ok(Self {
+            limit: None,
             shared,
             range,
             account,
@@ -228,6 +247,7 @@ impl Region {
     /// If it reaches beyond the end, or the memory was adopted (use its address).
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), AccessError> {
         let memory = self.own_memory()?;
+        self.check_limit(offset, into.len())?;
         #[cfg(feature = "migrate")]
         if !self.await_arrival(offset, into.len()) {
             return Err(AccessError::Lost);
@@ -244,7 +264,7 @@ impl Region {
     /// # Panics
     /// As [`read_at`](Self::read_at).
     pub fn write_at(&mut self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
-        self.shared.engine()?;
+        self.check_limit(offset, from.len())?;
         let memory = self.memory.as_mut();
         memory.expect("adopted memory is written through its own address").write_at(offset, from);
         Ok(())
@@ -270,8 +290,23 @@ impl Region {
     /// # Panics
     /// As [`read_at`](Self::read_at), and if `offset` or the length is no multiple of 8 bytes.
     pub fn write_words(&self, offset: usize, from: &[u8]) -> Result<(), AccessError> {
-        self.own_memory()?.write_words(offset, from);
+        let memory = self.own_memory()?;
+        self.check_limit(offset, from.len())?;
+        memory.write_words(offset, from);
         Ok(())
+    }
+
+    /// Whether a call may touch this part. Where it reaches beyond the end the access says so.
+    fn check_limit(&self, offset: usize, len: usize) -> Result<(), AccessError> {
+        let engine = self.shared.engine()?;
+        let end = offset.checked_add(len).filter(|end| *end <= self.range.len());
+        let Some((limit, end)) = self.limit.as_ref().zip(end) else { return Ok(()) };
+        let os_page = pagoda_core::page::OS_PAGE;
+        let start = self.range.start();
+        match PageRange::new(start + offset / os_page * os_page, start + end.next_multiple_of(os_page)) {
+            Some(range) if !engine.admits_call(limit, range) => Err(AccessError::LimitReached),
+            _ => Ok(()),
+        }
     }
 
     /// Its own mapping.
@@ -345,6 +380,7 @@ impl Drop for Region {
             return;
         };
         // Before another region can have these addresses.
+        self.limit.iter().for_each(|limit| engine.limits.leave(limit));
         #[cfg(feature = "migrate")]
         if let Some(mut receiving) = self.receiving.take() {
             receiving.end(engine);

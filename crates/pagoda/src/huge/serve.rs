@@ -22,6 +22,8 @@ impl Engine {
     /// Serves a fault of a region in huge frames by one. None if none fits there or none can be had: then it gets a base page.
     pub(crate) fn serve_huge(&self, at: FaultAddress) -> Option<Served> {
         let may_be = self.has_huge.load(Ordering::Acquire);
+        // The first touches of a region with a limit are counted page by page.
+        let may_be = may_be && self.limits.at(at.page()).is_none();
         if may_be { self.put_huge_frame(at, Filler::EngineHuge) } else { None }
     }
 

@@ -12,6 +12,11 @@ pub enum AccessError {
     /// The region is of another process.
     #[error(transparent)]
     OtherProcess(#[from] OtherProcess),
+    /// The region would hold more than its limit.
+    #[error(
+        "the region has reached its limit; discard what it needs no more, or make it with a larger limit"
+    )]
+    LimitReached,
     /// A part of a region that was received will never arrive: its sender was lost, or the
     /// connection to it.
     #[error(
