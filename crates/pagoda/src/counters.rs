@@ -294,7 +294,8 @@ counters! {
     Total AdoptedBytes adopted_bytes,
     /// Gauge: bytes left alone because they are mlocked.
     Gauge LeftLockedBytes left_locked_bytes,
-    /// Gauge: bytes of populated private anonymous memory left alone because it is read-only.
+    /// Gauge: bytes of populated private anonymous memory left alone because it is read-only or has
+    /// no access.
     Gauge LeftReadonlyBytes left_readonly_bytes,
     /// Gauge: bytes left alone because the memory is executable.
     Gauge LeftExecutableBytes left_executable_bytes,

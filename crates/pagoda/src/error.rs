@@ -4,6 +4,7 @@
 //! in its counters and `pagoda run` can say it in words afterwards. Showing one must never allocate, and must never
 //! ask the C library for a message: the threads that show it have no C library state.
 
+mod immovable;
 mod start;
 mod stop;
 
@@ -11,6 +12,7 @@ use std::fmt;
 
 use crate::counters::Snapshot;
 
+pub use immovable::{Immovable, Obstacle};
 pub use start::StartError;
 pub use stop::StopReason;
 
@@ -101,7 +103,12 @@ impl Failure {
             return None;
         }
         let start = StartError::from_code(code, errno).map(Self::Start);
-        let stop = || StopReason::from_code(code, errno).map(Self::Stop);
+        let stop = || {
+            Some(Self::Stop(match StopReason::from_code(code, errno)? {
+                StopReason::NothingEvictable(_) => StopReason::NothingEvictable(Immovable::of(counters)),
+                reason => reason,
+            }))
+        };
         Some(start.or_else(stop).unwrap_or(Self::Unknown { code, errno }))
     }
 }

@@ -11,6 +11,8 @@ use pagoda_core::entry::{Backing, Word};
 /// Bytes of anonymous memory: those that the kernel counts, and what they are by our own ledger.
 pub(crate) struct Ledger {
     budget_bytes: AtomicI64,
+    /// Bytes that may be held beyond the budget: what its owner has made immovable.
+    beyond_bytes: AtomicI64,
     held_bytes: AtomicI64,
     /// Bytes of the managed regions that are resident, by the entries' masks.
     resident_bytes: AtomicI64,
@@ -34,6 +36,7 @@ impl Ledger {
     pub(crate) fn new(budget_bytes: u64) -> Self {
         Self {
             budget_bytes: AtomicI64::new(budget_bytes as i64),
+            beyond_bytes: AtomicI64::new(0),
             held_bytes: AtomicI64::new(0),
             resident_bytes: AtomicI64::new(0),
             followed_bytes: AtomicU64::new(0),
@@ -49,8 +52,16 @@ impl Ledger {
     pub(crate) fn set_budget(&self, budget_bytes: u64) {
         self.budget_bytes.store(budget_bytes as i64, Ordering::Relaxed);
     }
+    /// The budget, and what may be held beyond it.
     pub(crate) fn budget_bytes(&self) -> u64 {
-        self.budget_bytes.load(Ordering::Relaxed) as u64
+        self.budget_bytes.load(Ordering::Relaxed) as u64 + self.beyond_bytes()
+    }
+    /// So much may be held beyond the budget from now on. True if that is more than before.
+    pub(crate) fn hold_beyond(&self, bytes: u64) -> bool {
+        self.beyond_bytes.swap(bytes as i64, Ordering::Relaxed) < bytes as i64
+    }
+    pub(crate) fn beyond_bytes(&self) -> u64 {
+        self.beyond_bytes.load(Ordering::Relaxed) as u64
     }
     /// The kernel's count, seen just now, and what the store has of it.
     pub(crate) fn reconcile(&self, kernel_bytes: u64, store_bytes: u64) {

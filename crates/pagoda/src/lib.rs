@@ -106,6 +106,7 @@ mod hand_over;
 mod handler;
 mod huge;
 mod huge_pool;
+mod immovable;
 mod in_thread;
 pub mod latencies;
 mod ledger;

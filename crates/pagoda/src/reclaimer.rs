@@ -12,7 +12,7 @@ use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::error::{Errno, StopReason};
+use crate::error::{Errno, Immovable, StopReason};
 use crate::reclaim::Step;
 use crate::store::{PutError, Scratch};
 
@@ -26,9 +26,20 @@ const STEPS_BETWEEN_LOOKS: u32 = 16;
 /// being written, short enough that nobody takes it for a hang.
 pub(crate) const GIVE_UP_NS: u64 = 10_000_000_000;
 
+/// How long memory may be wanted that can't be had before it is looked at what of a library's
+/// regions is immovable.
+const LOOK_AT_IMMOVABLE_NS: u64 = 20_000_000;
+
+/// How often what is held beyond the budget is measured.
+const MEASURE_NS: u64 = 1_000_000_000;
+
 /// What reclaim knows of its own lack of success.
 #[derive(Default)]
 struct Trouble {
+    /// It is a library's, whose regions nothing else watches.
+    is_library: bool,
+    /// When what is immovable was measured last.
+    measured_ns: u64,
     since_ns: Option<u64>,
     excess_since_ns: Option<u64>,
     /// Tries of faults that had to be made again before it began.
@@ -58,10 +69,14 @@ impl Engine {
     /// Reclaims until the engine ends. `count` is the kernel's count of the process, where that is the measure.
     pub(crate) fn reclaim(&self, count: Option<&StatmReader>, scratch: &mut Scratch) {
         let mut pressure = Pressure::new(self.marks());
-        let mut trouble = Trouble::default();
+        let mut trouble = Trouble { is_library: count.is_none(), ..Trouble::default() };
         let mut rebuild_due_ns = 0;
         while !self.is_quitting() {
             self.look_at_count(count);
+            if self.ledger.beyond_bytes() > 0 && now_ns() - trouble.measured_ns > MEASURE_NS {
+                trouble.measured_ns = now_ns();
+                self.measure_immovable();
+            }
             pressure.adjust(self.marks());
             self.watch_handlers();
             self.look_after_releases();
@@ -164,9 +179,9 @@ impl Engine {
                 trouble.since_ns = None;
                 return;
             }
-            Step::Looking => return self.count_trouble(StopReason::NothingEvictable, trouble),
+            Step::Looking => return self.count_trouble(self.nothing_evictable(), trouble),
             Step::Again => return yield_now(),
-            Step::Exhausted => StopReason::NothingEvictable,
+            Step::Exhausted => self.nothing_evictable(),
             Step::Full(error) => {
                 let limit = self.store_memory_limit().get();
                 match (self.store.spill(Bytes::new(limit - limit / 16)), error) {
@@ -205,6 +220,18 @@ impl Engine {
         found < self.marks().min.get() || !self.may_use_frames()
     }
 
+    /// Whether more of the regions is immovable than was known.
+    fn measures_more(&self, trouble: &mut Trouble) -> bool {
+        let is_more = self.measure_immovable();
+        trouble.measured_ns = now_ns();
+        is_more
+    }
+
+    /// The reason to stop where nothing can be moved out, by what is left alone.
+    pub(crate) fn nothing_evictable(&self) -> StopReason {
+        StopReason::NothingEvictable(Immovable::of(&self.counters.snapshot()))
+    }
+
     /// Starts the clock of giving up, or ends the process when it has run out.
     fn count_trouble(&self, reason: StopReason, trouble: &mut Trouble) {
         let (now, kept_faults) = (now_ns(), self.zones.kept_faults());
@@ -213,6 +240,12 @@ impl Engine {
         }
         let since = *trouble.since_ns.get_or_insert(now);
         if !self.lacks_memory() {
+            trouble.since_ns = None;
+        } else if trouble.is_library
+            && matches!(reason, StopReason::NothingEvictable(_))
+            && now - since.max(trouble.measured_ns) > LOOK_AT_IMMOVABLE_NS
+            && self.measures_more(trouble)
+        {
             trouble.since_ns = None;
         } else if kept_faults == trouble.kept_faults && self.file_regions.load(Ordering::Acquire) > 0 {
             // Perhaps a call on a file waits. It ends with an error by itself.

@@ -288,7 +288,7 @@ impl Engine {
             if since != 0 && now.saturating_sub(since.max(fork_ns)) > STUCK_NS {
                 // What little can go may come and go all the while, so that reclaim never sees that it is not enough.
                 let is_short = self.free() < self.marks().min;
-                self.stop(if is_short { StopReason::NothingEvictable } else { StopReason::HandlerStuck });
+                self.stop(if is_short { self.nothing_evictable() } else { StopReason::HandlerStuck });
             }
         }
     }

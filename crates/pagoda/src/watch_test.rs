@@ -12,6 +12,7 @@ use super::*;
 use crate::assemble::{Owner, Policies, assemble};
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::error::Immovable;
 
 const BUDGET: Bytes = Bytes::mib(64);
 
@@ -48,7 +49,11 @@ fn a_fault_that_is_in_service_for_too_long_ends_the_process_with_the_reason() {
     assert_eq!(verdict(&engine), Some(StopReason::HandlerStuck));
     assert_eq!(engine.counters.get(Counter::ErrorCode), StopReason::HandlerStuck.code());
     engine.ledger.reconcile(BUDGET.get(), 0);
-    assert_eq!(verdict(&engine), Some(StopReason::NothingEvictable), "there is no memory to serve it with");
+    assert_eq!(
+        verdict(&engine),
+        Some(StopReason::NothingEvictable(Immovable::IN_USE)),
+        "there is no memory to serve it with"
+    );
     engine.note_fork_goes_on();
     assert_eq!(verdict(&engine), None, "it waits for a fork, which gets on");
 }

@@ -89,7 +89,7 @@ fn told(failure: &Failure) -> String {
             " (--remote-store, --remote-password-file, --remote-limit)"
         }
         Failure::Stop(StopReason::StoreFull) => " (--memory, --file-limit)",
-        Failure::Stop(StopReason::NothingEvictable) => " (--memory)",
+        Failure::Stop(StopReason::NothingEvictable(_)) => " (--memory)",
         Failure::Stop(StopReason::StoreWrite(_) | StopReason::ContentUnreadable(_)) => " (--store-dir)",
         Failure::Start(_) | Failure::Stop(_) | Failure::Unknown { .. } => "",
     };
@@ -98,6 +98,8 @@ fn told(failure: &Failure) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pagoda::error::Immovable;
+
     use super::*;
     use crate::supervise::End;
 
@@ -133,7 +135,7 @@ mod tests {
             for (reason, options) in [
                 (StopReason::StoreWrite(Errno::NONE), " (--store-dir)"),
                 (StopReason::StoreFull, " (--memory, --file-limit)"),
-                (StopReason::NothingEvictable, " (--memory)"),
+                (StopReason::NothingEvictable(Immovable::IN_USE), " (--memory)"),
                 (StopReason::HandlerStuck, ""),
             ] {
                 let stopped = judged(End::Killed(6), Status::Managed, reason.code(), best_effort);

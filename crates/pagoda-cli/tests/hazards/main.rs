@@ -8,4 +8,5 @@ mod grown_fork;
 mod last_thread;
 mod memory_group;
 mod program;
+mod reasons;
 mod replaced;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::Errno;
+use super::{Errno, Immovable};
 
 /// Why a managed process was ended: going on would have meant a hang or wrong data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +14,8 @@ pub enum StopReason {
     StoreFull,
     /// Memory was needed and the store's file or remote store could not be written: it is full, failed, or cut off.
     StoreWrite(Errno),
-    /// Memory was needed, and all of it was locked, pinned or otherwise not to be evicted, within the bounded wait.
-    NothingEvictable,
+    /// Memory was needed, and nothing of what there was could be evicted, within the bounded wait.
+    NothingEvictable(Immovable),
     /// A handler thread made no progress: the watchdog's verdict.
     HandlerStuck,
     /// Content came back from the store other than it went in.
@@ -43,7 +43,7 @@ impl StopReason {
         match self {
             Self::StoreFull => 101,
             Self::StoreWrite(_) => 102,
-            Self::NothingEvictable => 103,
+            Self::NothingEvictable(_) => 103,
             Self::HandlerStuck => 104,
             Self::ContentCorrupt => 105,
             Self::ContentUnreadable(_) => 106,
@@ -65,7 +65,7 @@ impl StopReason {
             | Self::FillRefused(errno)
             | Self::EventsUnreadable(errno) => errno,
             Self::StoreFull
-            | Self::NothingEvictable
+            | Self::NothingEvictable(_)
             | Self::HandlerStuck
             | Self::ContentCorrupt
             | Self::EngineBroken
@@ -81,7 +81,7 @@ impl StopReason {
         Some(match code {
             101 => Self::StoreFull,
             102 => Self::StoreWrite(errno),
-            103 => Self::NothingEvictable,
+            103 => Self::NothingEvictable(Immovable::IN_USE),
             104 => Self::HandlerStuck,
             105 => Self::ContentCorrupt,
             106 => Self::ContentUnreadable(errno),
@@ -111,9 +111,9 @@ impl fmt::Display for StopReason {
                 "memory was needed and the store could not be written ({errno}), so the process was ended; make room in \
                  the store directory, check its disk, or name another directory, and check the remote store if there is one"
             ),
-            Self::NothingEvictable => f.write_str(
-                "memory was needed and all that there is is locked, pinned or shared, so the process was ended; raise \
-                 the budget",
+            Self::NothingEvictable(left) => write!(
+                f,
+                "memory was needed and nothing of what is in use can be moved out ({left}), so the process was ended; raise the budget"
             ),
             Self::HandlerStuck => f.write_str(
                 "a fault handler made no progress, so the process was ended rather than left hanging; if the disk of \

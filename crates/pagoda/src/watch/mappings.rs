@@ -118,7 +118,8 @@ impl Engine {
             self.counters.set(Counter::LeftSharedBytes, shared_bytes);
         }
         let left = |reason: Reason| watcher.left[reason as usize] + watcher.kept[reason as usize];
-        self.counters.set(Counter::LeftReadonlyBytes, left(Reason::ReadOnly));
+        let unwritable = left(Reason::ReadOnly) + left(Reason::NoAccess);
+        self.counters.set(Counter::LeftReadonlyBytes, unwritable);
         self.counters.set(Counter::LeftExecutableBytes, left(Reason::Executable));
         self.counters.set(Counter::LeftLockedBytes, left(Reason::Locked));
         self.counters.set(Counter::LeftUnforkedBytes, left(Reason::Unforked));

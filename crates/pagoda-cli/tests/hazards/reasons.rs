@@ -1,0 +1,27 @@
+//! A program that was ended for lack of memory, with a reason that was not its reason: "locked, pinned or shared" for all that
+//! can't be moved out.
+
+use super::program::{Program, output, said};
+
+#[test]
+fn a_program_that_is_ended_is_told_what_its_memory_is_that_can_not_be_moved() {
+    let Some(program) = Program::build("reasons", &[]) else { return };
+    for (kind, reason) in
+        [("read-only", "can't be written"), ("executable", "is executable"), ("locked", "is locked (mlock)")]
+    {
+        let native = output(&mut program.native(&[kind]));
+        if native.status.code() != Some(0) {
+            // This machine does not let it lock so much, say.
+            continue;
+        }
+        let ended = output(&mut program.managed(&["--memory", "48M"], &[kind]));
+        let said = said(&ended);
+        assert_eq!(ended.status.code(), Some(125), "{kind}: {said}");
+        let line =
+            said.lines().find(|line| line.contains("memory was needed")).unwrap_or_else(|| panic!("{said}"));
+        assert!(
+            line.contains(reason) && line.contains("MiB of it") && line.contains("--memory"),
+            "{kind}: {line}"
+        );
+    }
+}
