@@ -1,19 +1,19 @@
 //! AArch64: page descriptors of the last level, and groups by the Contiguous bit.
 //!
 //! ```text
-//!  63..59   58..55    54   53   52          51   47..p    11  10  9..8  7      6      5   4..2      1..0
-//!  ignored  software  UXN  PXN  Contiguous  DBM  address  nG  AF  SH    AP[2]  AP[1]  NS  AttrIndx  11
+//! 63..59  58..55   54  53  52         51  47..p   11 10 9..8 7     6     5  4..2     1..0
+//! ignored software UXN PXN Contiguous DBM address nG AF SH   AP[2] AP[1] NS AttrIndx 11
 //! ```
-//! p is 12, 14 or 16 by granule. The entries of a group name each its own page, and differ in nothing else: 16
-//! entries at 4 KiB, 128 at 16 KiB, 32 at 64 KiB.
+//! p is 12, 14 or 16 by granule. Each entry of a group names its own page; they differ in nothing
+//! else. A group has 16 entries at 4 KiB, 128 at 16 KiB, 32 at 64 KiB.
 //!
-//! Dirty is kept by hardware (FEAT_HAFDBS): DBM says that the page may be written, and `AP[2]`, read-only, that it
-//! has not been. A page that was written and then write-protected has no such bits left, and stays dirty by bit 55,
-//! which is software's, as Linux does it.
+//! Hardware tracks dirty (FEAT_HAFDBS): DBM means that the page may be written, and `AP[2]`,
+//! read-only, that it has not been. Neither bit can express a page that was
+//! written and then write-protected. Bit 55, a software bit, keeps it dirty, as in Linux.
 //!
-//! Sources: Arm DDI 0487, "VMSAv8-64 translation table format descriptors", "Hardware management of the Access flag
-//! and dirty state", "The Contiguous bit". Stage 1, output addresses of 48 bits. AttrIndx is 0: that must be normal
-//! write-back memory in MAIR_EL1, and inner shareable.
+//! Sources: Arm DDI 0487, "VMSAv8-64 translation table format descriptors", "Hardware management of
+//! the Access flag and dirty state", "The Contiguous bit". Stage 1, output addresses of 48 bits.
+//! AttrIndx is 0: MAIR_EL1 must define it as normal write-back memory. Memory is inner shareable.
 
 use super::HardwarePage;
 use super::entry::{Format, Malformed, Mapping, Marks, Reach, first_page, page_of};
@@ -29,7 +29,8 @@ const CONTIGUOUS: u64 = 1 << 52;
 const PXN: u64 = 1 << 53;
 const UXN: u64 = 1 << 54;
 const SOFTWARE_DIRTY: u64 = 1 << 55;
-/// Bits that hardware ignores and nobody uses here: 63..59 and software's own but the one above.
+/// Bits that hardware ignores and this format does not use: 63..59 and the software bits but the
+/// one above.
 const IGNORED: u64 = 0xff << 56;
 
 const ADDRESS_BITS: u32 = 48;
@@ -57,7 +58,7 @@ impl Format for Contiguous {
             | when(write, DBM)
             | when(marks.dirty && !write, SOFTWARE_DIRTY)
             | when(marks.accessed, AF)
-            // What user mode may execute, the supervisor may not, and the other way round.
+            // User code is not executable by the supervisor, nor the supervisor's by user mode.
             | when(!(execute && user), UXN)
             | when(!execute || user, PXN)
             | when(reach == Reach::Group, CONTIGUOUS)
@@ -78,7 +79,7 @@ impl Format for Contiguous {
             marks: self.marks(entry),
         };
         let reach = if has(CONTIGUOUS) { Reach::Group } else { Reach::Page };
-        // Whatever is not of our writing comes out differently.
+        // An entry that `encode` does not write encodes differently.
         let known = self.encode(i, mapping, reach) == entry & !IGNORED;
         if known { Ok(Some((mapping, reach))) } else { Err(Malformed::Unknown(i)) }
     }
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hardware_does_not_track_blocks_and_low_address_bits_are_refused() {
+    fn untracked_dirty_state_blocks_and_low_address_bits_are_refused() {
         let good = K4.encode(0, MAPPING, Reach::Group);
         let low_address = Contiguous(HardwarePage::K64).encode(0, MAPPING, Reach::Group) | 1 << 12;
         assert_eq!(Contiguous(HardwarePage::K64).decode(0, low_address), Err(Malformed::Unknown(0)));

@@ -1,6 +1,6 @@
-//! A walker that does everything hardware may do. After every step it reads every entry, and keeps each meaning
-//! that it finds until it is invalidated. So what it holds is all that any walker, in any interleaving, could hold,
-//! and one run tries them all.
+//! A walker that does everything hardware may do. After every step it reads every entry, and keeps
+//! each translation that it finds until it is invalidated. So it holds every translation that any
+//! walker, in any interleaving, could hold, and one run covers all interleavings.
 
 use std::collections::HashSet;
 
@@ -17,17 +17,17 @@ use crate::geometry::x86::Plain;
 struct Hardware<'a, F> {
     format: &'a F,
     entries: Vec<u64>,
-    /// What any page of the group can be taken to be, without marks. One meaning cached for the group and for a page
-    /// are two: Arm calls that a TLB conflict.
+    /// The translations that any page of the group can have, without marks. One translation cached
+    /// for the group and one for a page count as two: Arm calls that a TLB conflict.
     cached: HashSet<(Mapping, Reach)>,
     steps: usize,
-    /// Step, entry, marks: what hardware sets, if the entry is valid then.
+    /// Step, entry, marks: the marks that hardware sets, if the entry is valid at that step.
     events: &'a [(usize, usize, Marks)],
     /// All marks that it did set.
     set: Marks,
-    /// Whether two meanings of the group were ever in use at the same time.
+    /// Whether two translations of the group were ever in use at the same time.
     mixed: bool,
-    /// All meanings that ever were in use.
+    /// All translations that ever were in use.
     seen: HashSet<(Mapping, Reach)>,
 }
 
@@ -49,8 +49,8 @@ impl<'a, F: Format> Hardware<'a, F> {
         self.seen.extend(&self.cached);
     }
 
-    /// Marks are only ever set in an entry that is valid at that moment: the specifications ask for a compare and
-    /// swap.
+    /// Sets marks only in an entry that is valid at that moment: the specifications require a
+    /// compare and swap.
     fn mark(&mut self) {
         for &(_, at, marks) in self.events.iter().filter(|(step, ..)| *step == self.steps) {
             let at = at % self.entries.len();
@@ -99,7 +99,7 @@ fn reach() -> impl Strategy<Value = Reach> {
     prop::sample::select([Reach::Page, Reach::Group].as_slice())
 }
 
-/// What a group says, and how; none if nothing.
+/// What a group maps, and with which reach; none if nothing.
 fn content() -> impl Strategy<Value = Option<(u64, bool, Reach)>> {
     prop::option::weighted(0.9, (1u64..1000, any::<bool>(), reach()))
 }
@@ -116,7 +116,7 @@ fn check<F: Format>(
     };
     let entries = (0..format.entries()).map(|i| encode(i, old, Marks::default())).collect();
     let mut hardware = Hardware::new(format, entries, events);
-    // A part of the group can only be left out if no entry speaks for all.
+    // A part of the group can only be left out if no entry covers the whole group.
     let leaves_out = |i: usize| matches!(new, Some((.., Reach::Page))) && kept >> i & 1 == 0;
     let found =
         change(format, &mut hardware, |i, marks| if leaves_out(i) { 0 } else { encode(i, new, marks) });
@@ -127,14 +127,14 @@ fn check<F: Format>(
     for (i, &entry) in hardware.entries.iter().enumerate() {
         let page = format.decode(i, entry).unwrap().map(|(page, _)| page);
         let expected = new.filter(|_| !leaves_out(i)).map(|(group, write, _)| mapping(group, write, found));
-        // Hardware goes on marking what is there again.
+        // Hardware goes on setting marks in the new entries.
         prop_assert_eq!(page.map(unmarked), expected.map(unmarked));
         prop_assert!(
             page.is_none_or(|page| page.marks.or(found) == page.marks),
             "marks were lost on the way"
         );
     }
-    // Whatever was set before the group was gone is in what was found.
+    // The returned marks include all that were set before the group was taken.
     let until_gone = events.iter().all(|(step, ..)| *step < format.entries());
     prop_assert!(!until_gone || found == hardware.set);
     Ok(())
@@ -157,9 +157,9 @@ proptest! {
     }
 }
 
-/// The walker has to notice what is wrong, else the test above says nothing.
+/// Checks the walker: it must detect every wrong order.
 #[test]
-fn every_shortcut_is_noticed() {
+fn every_wrong_order_is_detected() {
     let group = |number| -> Vec<u64> {
         Svnapot.encode_group(mapping(number, true, Marks::default()), Reach::Group).collect()
     };
@@ -215,7 +215,7 @@ fn every_shortcut_is_noticed() {
 #[test]
 fn a_mark_set_while_entries_are_taken_is_found() {
     let dirty = Marks { accessed: true, dirty: true };
-    // Set in the last entry when fifteen are gone already.
+    // Set in the last entry after fifteen were taken.
     let events = [(15, 15, dirty)];
     let entries = Svnapot.encode_group(mapping(1, true, Marks::default()), Reach::Group).collect();
     let mut hardware = Hardware::new(&Svnapot, entries, &events);

@@ -1,13 +1,13 @@
-//! What a group of hardware entries says together, in terms that every architecture has.
+//! Hardware entries of a group, decoded into terms that every architecture has.
 //!
-//! A group maps one aligned, contiguous run of hardware pages: one base page. Its entries must agree in everything
-//! but the accessed and dirty marks. Hardware that caches a group as one translation may mark any of its entries,
-//! so a mark on one counts for all. This file must never take a group for something that only some of its entries
-//! say.
+//! A group maps one aligned, contiguous run of hardware pages: one base page. Its entries must
+//! agree in everything but the accessed and dirty marks. Hardware that caches a group as one
+//! translation may mark any of its entries, so a mark on one counts for all. This file must never
+//! report a mapping that only some entries of the group have.
 
 use std::fmt;
 
-/// What hardware notes about a page's use.
+/// The hardware's record of a page's use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Marks {
     /// Read or written since the mark was cleared; hardware may set it by speculation.
@@ -17,14 +17,14 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// What is set in either.
+    /// The OR of both.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self { accessed: self.accessed || other.accessed, dirty: self.dirty || other.dirty }
     }
 }
 
-/// What a group maps, and what it allows. It can always be read.
+/// The frame and the rights of a group. It is always readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mapping {
     /// The number of the first hardware page, a multiple of the group's length.
@@ -39,22 +39,22 @@ pub struct Mapping {
     pub marks: Marks,
 }
 
-/// How far an entry speaks.
+/// How much of a group one entry translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// For its own page alone.
+    /// Its own page only.
     Page,
-    /// For the whole group, as one translation. On x86, which can't say so, the same as [`Reach::Page`].
+    /// The whole group, as one translation. x86 has no such mark: there it equals [`Reach::Page`].
     Group,
 }
 
 /// Entries that can't be read as a group. Indices count from the first entry of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Malformed {
-    /// This entry is not of the kind that [`Format::encode`] writes: a reserved encoding, a pointer to a table, or
-    /// rights that a [`Mapping`] has no word for.
+    /// [`Format::encode`] never writes this entry: a reserved encoding, a pointer to a table, or
+    /// rights that [`Mapping`] can't express.
     Unknown(usize),
-    /// This entry's page does not fit its place in an aligned and contiguous group.
+    /// The page of this entry does not fit its place in an aligned and contiguous group.
     Misplaced(usize),
     /// This entry differs from the first one in more than its marks.
     Mixed(usize),
@@ -65,36 +65,37 @@ impl fmt::Display for Malformed {
         match self {
             Self::Unknown(i) => write!(f, "entry {i} has an encoding that is reserved or not in use here"),
             Self::Misplaced(i) => write!(f, "entry {i} maps a page that does not fit its place in the group"),
-            Self::Mixed(i) => write!(f, "entry {i} says something else than the first of its group"),
+            Self::Mixed(i) => write!(f, "entry {i} differs from the first entry of its group"),
         }
     }
 }
 
 impl std::error::Error for Malformed {}
 
-/// The leaf entries of an architecture. An entry that is 0 maps nothing, in all of them.
+/// The leaf entry format of an architecture. In all of them an entry of 0 maps nothing.
 pub trait Format {
-    /// How many entries a group has: a power of two.
+    /// The number of entries of a group: a power of two.
     fn entries(&self) -> usize;
 
-    /// The entry at `i` of a group that says `mapping`.
+    /// Entry `i` of a group with `mapping`.
     ///
-    /// Panics if there is no such entry, or if `mapping.first_page` is not a multiple of the group's length or has
-    /// more bits than an entry has for it.
+    /// Panics if there is no such entry, or if `mapping.first_page` is not a multiple of the
+    /// group's length or does not fit into the bits of an entry.
     fn encode(&self, i: usize, mapping: Mapping, reach: Reach) -> u64;
 
-    /// What the entry at `i` says; none if it maps nothing, whatever its other bits are.
+    /// Decodes entry `i`; none if it maps nothing, whatever its other bits are.
     fn decode(&self, i: usize, entry: u64) -> Result<Option<(Mapping, Reach)>, Malformed>;
 
-    /// The marks of an entry; none of them if it maps nothing.
+    /// The marks of an entry; no marks if it maps nothing.
     fn marks(&self, entry: u64) -> Marks;
 
-    /// All entries of a group that says `mapping`. Panics like [`Format::encode`].
+    /// All entries of a group with `mapping`. Panics like [`Format::encode`].
     fn encode_group(&self, mapping: Mapping, reach: Reach) -> impl Iterator<Item = u64> {
         (0..self.entries()).map(move |i| self.encode(i, mapping, reach))
     }
 
-    /// What a group says; none if all of it maps nothing. Panics if `entries` is not as long as a group.
+    /// Decodes a group; none if no entry maps anything. Panics if `entries` is not as long as a
+    /// group.
     fn decode_group(&self, entries: &[u64]) -> Result<Option<(Mapping, Reach)>, Malformed> {
         assert_eq!(entries.len(), self.entries(), "not the entries of one group");
         let first = self.decode(0, entries[0])?;
@@ -115,7 +116,7 @@ pub trait Format {
 
 /// The number of the page that entry `i` of a group maps, within `bits`.
 ///
-/// Panics for what [`Format::encode`] panics for.
+/// Panics under the conditions of [`Format::encode`].
 pub(super) fn page_of(mapping: Mapping, i: usize, entries: usize, bits: u32) -> u64 {
     assert!(i < entries, "a group has {entries} entries and no entry {i}");
     let first = mapping.first_page;

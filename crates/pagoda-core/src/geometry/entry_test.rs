@@ -19,7 +19,8 @@ fn marks() -> impl Strategy<Value = Marks> {
     any::<(bool, bool)>().prop_map(|(accessed, dirty)| Marks { accessed, dirty })
 }
 
-/// Mappings that any format can hold: 2^32 pages are 48 bits of address at 64 KiB, and 128 is the longest group.
+/// Mappings that any format can hold: 2^32 pages are 48 bits of address at 64 KiB, and 128 is the
+/// longest group.
 fn mapping() -> impl Strategy<Value = Mapping> {
     (0u64..1 << 25, any::<[bool; 3]>(), marks()).prop_map(|(group, [write, execute, user], marks)| Mapping {
         first_page: group * 128,
@@ -106,7 +107,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_nothing() {
+fn an_empty_group_decodes_to_none() {
     with_each_format!(format, {
         let entries = vec![0; format.entries()];
         assert_eq!((format.decode_group(&entries), format.marks(0)), (Ok(None), Marks::default()));

@@ -1,7 +1,8 @@
-//! What a set of ranges takes: base pages, resident bytes, and bytes of tables.
+//! The cost of mapping a set of ranges: base pages, resident bytes, and bytes of tables.
 //!
-//! Ranges are of byte addresses, sorted, and don't overlap; a set of any size is read once and not stored. This
-//! file must never guess: the counts are exact for a page table that has a table exactly where something is mapped.
+//! Ranges are byte addresses, sorted, and don't overlap. A set of any size is read once and not
+//! stored. This file must never guess: the counts are exact for a page table that has a table
+//! exactly where something is mapped.
 
 use std::ops::Range;
 
@@ -21,13 +22,14 @@ pub struct BlockCount {
 }
 
 impl BlockCount {
-    /// No blocks yet. `shift` is below 64.
+    /// Starts with no blocks. `shift` is below 64.
     #[must_use]
     pub const fn new(shift: u32) -> Self {
         Self { shift, end: 0, next: 0, blocks: 0 }
     }
 
-    /// Adds a range of byte addresses. Panics if it begins before the last one ended, or ends before it begins.
+    /// Adds a range of byte addresses. Panics if it begins before the last one ended, or ends
+    /// before it begins.
     pub fn add(&mut self, range: &Range<u64>) {
         assert!(
             self.end <= range.start && range.start <= range.end,
@@ -43,7 +45,7 @@ impl BlockCount {
         self.next = past;
     }
 
-    /// How many blocks all ranges so far touch.
+    /// The number of blocks that all ranges so far touch.
     #[must_use]
     pub const fn blocks(&self) -> u64 {
         self.blocks
@@ -51,7 +53,8 @@ impl BlockCount {
 }
 
 impl Geometry {
-    /// How many base pages `ranges` touch: so many faults it takes to populate them.
+    /// The number of base pages that `ranges` touch, which is the number of faults to populate
+    /// them.
     ///
     /// Panics if the ranges are not sorted, or reach beyond the scheme's addresses.
     #[must_use]
@@ -64,22 +67,23 @@ impl Geometry {
         pages.blocks()
     }
 
-    /// The memory that is resident when `ranges` were touched: all of each base page. Panics like
+    /// The resident memory after `ranges` were touched: all of each base page. Panics like
     /// [`Geometry::pages`].
     #[must_use]
     pub fn resident_bytes(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Bytes {
         Bytes::new(self.pages(ranges) * self.base().bytes() as u64)
     }
 
-    /// The bytes of the tables that the hardware walks when `ranges` are mapped, the root included. They have an
-    /// entry for every hardware page, whatever the base page is. Panics like [`Geometry::pages`].
+    /// The bytes of the tables that the hardware walks when `ranges` are mapped, including the
+    /// root. They have an entry for every hardware page, whatever the base page is. Panics like
+    /// [`Geometry::pages`].
     #[must_use]
     pub fn table_bytes(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Bytes {
         self.bytes(ranges, ENTRY_BYTES * u64::from(self.entries_per_page()))
     }
 
-    /// The same for tables of the software with one entry of 8 bytes for each base page, and the same split of the
-    /// address. Panics like [`Geometry::pages`].
+    /// The bytes of software tables for `ranges`, with one entry of 8 bytes per base page and the
+    /// same index split. Panics like [`Geometry::pages`].
     #[must_use]
     pub fn software_table_bytes(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Bytes {
         self.bytes(ranges, ENTRY_BYTES)
@@ -125,7 +129,7 @@ mod tests {
         [BasePage::K4, BasePage::K64].map(|base| geometry(Scheme::Sv39, base))
     }
 
-    /// Ranges of whole OS pages below 512 GiB: gaps and lengths of very different sizes.
+    /// Ranges of whole OS pages below 512 GiB. Gaps and lengths vary over 21 powers of two.
     fn ranges() -> impl Strategy<Value = Vec<Range<u64>>> {
         let pages = || (0u32..21, any::<u32>()).prop_map(|(bits, n)| u64::from(n) & ((1 << bits) - 1));
         prop::collection::vec((pages(), pages()), 0..40).prop_map(|steps| {
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_page_takes_one_table_for_each_level_and_nothing_the_root_alone() {
+    fn one_page_takes_a_table_per_level_and_no_page_takes_the_root_alone() {
         let [small, large] = sv39();
         assert_eq!((small.table_bytes([]), large.table_bytes([])), (Bytes::kib(4), Bytes::kib(4)));
         let page = || once(0x7000..0x8000);
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn native_64_kib_pages_save_hardware_tables_too_once_there_is_much() {
+    fn native_64_kib_pages_save_hardware_tables_too_when_much_is_mapped() {
         let small = geometry(Scheme::AArch64(HardwarePage::K4), BasePage::K4);
         let native = geometry(Scheme::AArch64(HardwarePage::K64), BasePage::K64);
         let ratio = |gib: u64| {
@@ -214,7 +218,7 @@ mod tests {
             small.table_bytes(dense()).get() / native.table_bytes(dense()).get()
         };
         assert_eq!((ratio(1), ratio(16)), (10, 15));
-        // A single page costs more than ten times as much.
+        // A single page costs more than eight times as much.
         let page = || once(0..4096);
         assert_eq!((small.table_bytes(page()).get(), native.table_bytes(page()).get()), (16_384, 131_584));
     }

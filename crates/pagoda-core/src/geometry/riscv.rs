@@ -4,12 +4,13 @@
 //!  63  62..61  60..54    53..10   9..8  7 6 5 4 3 2 1 0
 //!  N   PBMT    reserved  PPN      RSW   D A G U X W R V
 //! ```
-//! With N = 1 the low four bits of PPN are 1000b and not part of the number: the group is 64 KiB, and all 16
-//! entries are the same. Every other value there is reserved.
+//! With N = 1 the low four bits of PPN are 1000b and not part of the number: the group is 64 KiB,
+//! and all 16 entries are equal. Every other value of these bits is reserved.
 //!
-//! Sources: RISC-V Privileged Architecture, "Sv39: Page-Based 39-bit Virtual-Memory System" and, for N, "Svnapot
-//! Standard Extension for NAPOT Translation Contiguity", version 1.0. Memory is plain (PBMT is 0) and never global.
-//! The RSW bits are the supervisor's: they are written as 0 and not read.
+//! Sources: RISC-V Privileged Architecture, "Sv39: Page-Based 39-bit Virtual-Memory System" and,
+//! for N, "Svnapot Standard Extension for NAPOT Translation Contiguity", version 1.0. Memory is
+//! plain (PBMT is 0) and never global. The RSW bits belong to the supervisor: they are written as 0
+//! and not read.
 
 use super::entry::{Format, Malformed, Mapping, Marks, Reach, first_page, page_of};
 
@@ -69,7 +70,8 @@ impl Format for Svnapot {
         let has = |bit| entry & bit != 0;
         let mapping =
             Mapping { first_page, write: has(W), execute: has(X), user: has(U), marks: self.marks(entry) };
-        // Whatever is not of our writing comes out differently: reserved bits, a pointer (R is 0), G, PBMT.
+        // An entry that `encode` does not write encodes differently: reserved bits, a pointer (R is
+        // 0), G, PBMT.
         let known = self.encode(i, mapping, reach) == entry & !RSW;
         if known { Ok(Some((mapping, reach))) } else { Err(Malformed::Unknown(i)) }
     }
@@ -102,12 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_their_own_name_their_own_page() {
+    fn entries_of_page_reach_name_their_own_page() {
         let entries: Vec<_> = Svnapot.encode_group(MAPPING, Reach::Page).collect();
         assert_eq!((entries[0], entries[15]), (0x80200 << 10 | 0xd7, 0x8020f << 10 | 0xd7));
     }
 
-    /// Svnapot, table "Page table entry encodings when pte.N=1": everything but x xxxx 1000 is reserved.
+    /// Svnapot, table "Page table entry encodings when pte.N=1": everything but x xxxx 1000 is
+    /// reserved.
     #[test]
     fn every_other_low_page_number_is_reserved() {
         for low in (0..16).filter(|low| *low != NAPOT_64K) {
@@ -125,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_supervisors_bits_are_left_to_it() {
+    fn the_supervisors_bits_are_ignored() {
         let entry = Svnapot.encode(5, MAPPING, Reach::Group) | RSW;
         assert_eq!(Svnapot.decode(5, entry), Ok(Some((MAPPING, Reach::Group))));
     }

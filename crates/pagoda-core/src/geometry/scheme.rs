@@ -1,6 +1,6 @@
-//! What the architectures define: the page, the levels of tables, and how far one TLB entry can reach.
+//! Facts of the architectures: the page, the levels of tables, and the reach of one TLB entry.
 //!
-//! Data from the manuals, and nothing else: this file must never hold what a system chooses.
+//! This is data from the manuals only: this file must never hold a choice of an operating system.
 
 /// A page size that hardware translates. Arm calls it the translation granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,17 +79,18 @@ impl Scheme {
         }
     }
 
-    /// The address bits that are translated, those of the offset included.
+    /// The number of translated address bits, including those of the offset.
     #[must_use]
     pub fn address_bits(self) -> u32 {
         self.page().shift() + self.index_bits().iter().sum::<u32>()
     }
 
-    /// How many aligned neighbours of a leaf table software may mark as one translation, so that one TLB entry can
-    /// stand for all of them.
+    /// The number of aligned adjacent leaf entries that software may mark as one translation, so
+    /// that one TLB entry can cover all of them.
     ///
-    /// RISC-V: Svnapot, 16. AArch64: the Contiguous bit, at the last level. x86 has no such mark: 1. Some of its
-    /// processors join neighbours by themselves, which is no promise and not counted here.
+    /// RISC-V: Svnapot, 16. AArch64: the Contiguous bit, at the last level. x86 has no such mark:
+    /// 1. Some x86 processors coalesce adjacent entries by themselves; that is no promise and not
+    /// counted here.
     #[must_use]
     pub const fn group_entries(self) -> u32 {
         match self {

@@ -1,9 +1,10 @@
-//! Which bits of an address index which level of tables, for a scheme and a base page.
+//! Index split: which address bits index which level of tables, for a scheme and a base page.
 //!
-//! With a base page of `2^c` hardware pages every index moves up by `c` bits: a software entry is `2^c` hardware
-//! entries side by side, and a software table `2^c` hardware tables side by side. The hardware still walks its own
-//! split of the same bytes. The root keeps its size and loses `c` bits, so that it has `2^c` hardware entries for
-//! each of fewer software entries. This file must never look at what an address refers to.
+//! With a base page of `2^c` hardware pages every index moves up by `c` bits. A software entry is
+//! `2^c` adjacent hardware entries, and a software table `2^c` adjacent hardware tables. The
+//! hardware still walks its own split of the same bytes. The root keeps its size and loses `c`
+//! bits: it has fewer software entries, each of `2^c` hardware entries. This file must never look
+//! at the memory that an address refers to.
 
 use std::fmt;
 
@@ -11,10 +12,10 @@ use super::{HardwarePage, Scheme};
 use crate::page::BasePage;
 use crate::size::Bytes;
 
-/// A hardware entry, in every scheme.
+/// The size of a hardware entry, in every scheme.
 pub(super) const ENTRY_BYTES: u64 = 8;
 
-/// A scheme, seen in base pages.
+/// A scheme with memory managed in base pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     scheme: Scheme,
@@ -26,9 +27,10 @@ pub struct Geometry {
 /// Why a scheme can't have a base page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// It is smaller than the hardware's page.
+    /// The base page is smaller than the hardware page.
     BelowHardwarePage(HardwarePage),
-    /// It is as much as a leaf table maps, or more: an entry of a higher level maps that, and no group.
+    /// The base page is at least as large as the range of a leaf table. An entry of a higher level
+    /// maps that range, not a group.
     WholeLeafTable,
     /// The root table has fewer entries than a base page has hardware pages.
     RootTooSmall,
@@ -40,7 +42,7 @@ impl fmt::Display for Unsupported {
             Self::BelowHardwarePage(page) => {
                 write!(f, "the base page is below the hardware's page of {}", Bytes::new(1 << page.shift()))
             }
-            Self::WholeLeafTable => f.write_str("the base page is as large as what a leaf table maps"),
+            Self::WholeLeafTable => f.write_str("the base page is as large as the range of a leaf table"),
             Self::RootTooSmall => f.write_str("the root table has fewer entries than one base page needs"),
         }
     }
@@ -77,19 +79,19 @@ impl Geometry {
         self.base
     }
 
-    /// How many hardware entries stand for one base page.
+    /// The number of hardware entries per base page.
     #[must_use]
     pub const fn entries_per_page(&self) -> u32 {
         1 << self.cluster_bits
     }
 
-    /// How many levels of tables there are. Level 0 is the root, the last one the leaf.
+    /// The number of table levels. Level 0 is the root, the last one the leaf.
     #[must_use]
     pub const fn levels(&self) -> usize {
         self.scheme.index_bits().len()
     }
 
-    /// How many address bits index a table of `level`. Panics if there is no such level.
+    /// The number of address bits that index a table of `level`. Panics if there is no such level.
     #[must_use]
     pub fn index_bits(&self, level: usize) -> u32 {
         let bits = self.scheme.index_bits()[level];
@@ -103,14 +105,14 @@ impl Geometry {
         self.base.bytes().trailing_zeros() + below
     }
 
-    /// Where `address` is in its table of `level`. Bits beyond the scheme's are not looked at: they repeat the
-    /// topmost one, or choose the root. Panics if there is no such level.
+    /// The index of `address` in its table of `level`. Ignores bits beyond the scheme's: they
+    /// repeat the topmost one, or choose the root. Panics if there is no such level.
     #[must_use]
     pub fn index(&self, address: u64, level: usize) -> u64 {
         address >> self.shift(level) & ((1 << self.index_bits(level)) - 1)
     }
 
-    /// Where `address` is in its base page, in bytes.
+    /// The offset of `address` in its base page, in bytes.
     #[must_use]
     pub const fn offset(&self, address: u64) -> u64 {
         address & (self.base.bytes() as u64 - 1)
@@ -128,10 +130,10 @@ impl Geometry {
         Bytes::new(ENTRY_BYTES << (self.cluster_bits + self.index_bits(level)))
     }
 
-    /// The memory that `tlb_entries` TLB entries reach, if every base page is one aligned frame: a group where the
-    /// base page holds one, and a hardware page otherwise.
+    /// The memory that `tlb_entries` TLB entries reach, if every base page is one aligned frame.
+    /// One TLB entry covers a group where the base page holds one, and a hardware page otherwise.
     ///
-    /// It is what the scheme lets hardware do. Whether a processor does it is its own affair.
+    /// This is the reach that the scheme allows. A processor may use less of it.
     #[must_use]
     pub fn tlb_reach(&self, tlb_entries: u32) -> Bytes {
         let group = self.scheme.group_entries();
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manuals_splits() {
+    fn splits_match_the_manuals() {
         let l4 = [(47, 39), (38, 30), (29, 21), (20, 12)];
         assert_eq!(fields(Scheme::X86Level4, BasePage::K4), l4);
         assert_eq!(fields(Scheme::Sv48, BasePage::K4), l4);
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_scheme_cannot_have_says_why() {
+    fn unsupported_base_pages_are_refused_with_the_reason() {
         let new = Geometry::new;
         assert_eq!(new(Scheme::Sv39, BasePage::M2), Err(Unsupported::WholeLeafTable));
         assert_eq!(new(Scheme::AArch64(HardwarePage::K16), BasePage::K64), Err(Unsupported::RootTooSmall));
@@ -232,7 +234,8 @@ mod tests {
             }
         }
 
-        /// The software's and the hardware's split find the same entry of the same bytes, at every level.
+        /// The software split and the hardware split find the same entry of the same bytes, at
+        /// every level.
         #[test]
         fn the_hardware_finds_its_entry_inside_the_software_entry(address: u64) {
             for geometry in geometries() {
@@ -242,7 +245,8 @@ mod tests {
                 for level in 0..geometry.levels() {
                     let shift = scheme.page().shift() + bits[level + 1..].iter().sum::<u32>();
                     let hardware_entry = address >> shift & ((1 << bits[level]) - 1);
-                    // A software table below the root is several hardware tables; which one, the bits above say.
+                    // A software table below the root is several hardware tables; the bits above
+                    // select one.
                     let tables = if level == 0 { 1 } else { u64::from(cluster) };
                     let table = address >> (shift + bits[level]) & (tables - 1);
                     let entry = (table << bits[level]) + hardware_entry;

@@ -1,15 +1,16 @@
-//! x86-64: entries that map 4 KiB, in groups of 16 that only software knows of.
+//! x86-64: entries that map 4 KiB, in groups of 16 that only software knows.
 //!
 //! ```text
 //!  63  62..59          58..52   51..12   11..9    8  7    6  5  4    3    2    1    0
 //!  XD  protection key  ignored  address  ignored  G  PAT  D  A  PCD  PWT  U/S  R/W  P
 //! ```
-//! Nothing marks a group: all 16 entries are always there for themselves. What a base page has of them is that its
-//! marks are the OR over 16, and that a processor which joins neighbours by itself can.
+//! Nothing marks a group: each of the 16 entries is independent for the hardware. The marks of a
+//! base page are the OR over 16. A processor that coalesces adjacent entries by itself can coalesce
+//! these.
 //!
-//! Source: Intel SDM volume 3A, chapter Paging, table "Format of a Page-Table Entry that Maps a 4-KByte Page".
-//! Memory is write-back (PAT, PCD and PWT are 0), never global, and without a protection key. The bits that
-//! hardware ignores are written as 0 and not read.
+//! Source: Intel SDM volume 3A, chapter Paging, table "Format of a Page-Table Entry that Maps a
+//! 4-KByte Page". Memory is write-back (PAT, PCD and PWT are 0), never global, and without a
+//! protection key. Bits that hardware ignores are written as 0 and not read.
 
 use super::entry::{Format, Malformed, Mapping, Marks, Reach, first_page, page_of};
 
@@ -57,7 +58,7 @@ impl Format for Plain {
             user: has(USER),
             marks: self.marks(entry),
         };
-        // Whatever is not of our writing comes out differently.
+        // An entry that `encode` does not write encodes differently.
         let known = self.encode(i, mapping, Reach::Page) == entry & !IGNORED;
         if known { Ok(Some((mapping, Reach::Page))) } else { Err(Malformed::Unknown(i)) }
     }
