@@ -1,52 +1,57 @@
-//! Places of the spill file that others read, too: when a place that its owner frees may be used for something else.
+//! Loans of places in the spill file: when a place that its owner frees may be reused.
 //!
-//! The owner of a file alone gives places out and takes them back. It lends some to *borrowers*, forked children that read their
-//! own stored pages there. A borrower holds a place from the moment at which the owner says so, while it has the place itself,
-//! until it lets go or is gone; a place that was let go is never held again by the same loan. So whoever finds a place not held by
-//! anybody, after its owner has freed it, may use it for good. What is still held then is held back, and looked at
-//! again later. This module must never free a place that somebody holds, nor free one twice.
+//! Only the owner of a file allocates and frees its places. It lends some to *borrowers*: forked
+//! children that read their own stored pages there. A borrower's hold on a place begins when the
+//! owner announces it, while the owner still has the place itself. It ends when the borrower
+//! releases the place or is gone, and the same loan never holds a released place again. So a place
+//! that its owner has freed and no borrower holds can be reused for good. A place that is still
+//! held is held back, and checked again later. This module must never free a place that a borrower
+//! holds, nor free one twice.
 
 use crate::extents::{SLOT, UNIT, Units};
 
-/// Borrowers at once: each place that is freed is looked up with each of them. Who comes beyond gets copies.
+/// Most borrowers at once: every freed place is looked up with each of them. Further children get
+/// copies.
 pub const BORROWERS_MAX: usize = 64;
 
-/// Who reads places of another's file.
+/// A reader of places in another process's file.
 pub trait Borrower {
-    /// Whether it may still read the object whose first unit this is. If not, all its reads of it are over.
+    /// Whether it may still read the object whose first unit this is. If not, all its reads of the
+    /// object are over.
     fn holds(&self, first_unit: u32) -> bool;
 }
 
-/// The borrowers of a file, and the places in it that its owner has freed and they hold.
+/// The borrowers of a file, and the places that its owner has freed and they still hold.
 #[derive(Debug)]
 pub struct Lending<B> {
     borrowers: Vec<B>,
-    /// Each of them once, for no place is given out again before it is out of here: fewer than there are units in the file.
+    /// Each place is here at most once, because it is not allocated again before it leaves this
+    /// list. So there are fewer than units in the file.
     held_back: Vec<Units>,
     held_back_units: u64,
-    /// Where the next look at `held_back` begins.
+    /// Where the next check of `held_back` begins.
     cursor: usize,
 }
 
 impl<B: Borrower> Lending<B> {
-    /// Nothing is lent.
+    /// A lending without borrowers.
     #[must_use]
     pub const fn new() -> Self {
         Self { borrowers: Vec::new(), held_back: Vec::new(), held_back_units: 0, cursor: 0 }
     }
 
-    /// Whether there may be one borrower more.
+    /// Whether there is room for one more borrower.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.borrowers.len() < BORROWERS_MAX
     }
 
-    /// Enters a borrower: before the first place is said to be held by it.
+    /// Adds a borrower. Must precede the announcement of the first place it holds.
     pub fn add(&mut self, borrower: B) {
         self.borrowers.push(borrower);
     }
 
-    /// Forgets the borrowers that are gone, and returns them: they hold nothing any more.
+    /// Removes and returns the borrowers that are gone: they hold nothing any more.
     pub fn forget(&mut self, mut is_gone: impl FnMut(&B) -> bool) -> Vec<B> {
         self.borrowers.extract_if(.., |borrower| is_gone(borrower)).collect()
     }
@@ -56,7 +61,8 @@ impl<B: Borrower> Lending<B> {
         self.borrowers.iter()
     }
 
-    /// Its owner needs this place no more. True if it may be used again; else it is held back.
+    /// Reports that the owner has freed this place. True if it may be reused at once; else it is
+    /// held back.
     #[must_use]
     pub fn frees(&mut self, units: Units) -> bool {
         let is_held = self.is_held(units);
@@ -67,7 +73,8 @@ impl<B: Borrower> Lending<B> {
         !is_held
     }
 
-    /// Looks at `most` of what is held back, where the last look ended, and takes out what may be used again.
+    /// Checks `most` of the held-back places, from where the last check ended, and takes out the
+    /// reusable ones.
     pub fn take_free(&mut self, most: usize) -> Vec<Units> {
         let mut free = Vec::new();
         for _ in 0..most.min(self.held_back.len()) {
@@ -86,20 +93,20 @@ impl<B: Borrower> Lending<B> {
         free
     }
 
-    /// How many places are held back.
+    /// The number of places held back.
     #[must_use]
     pub fn held_back(&self) -> usize {
         self.held_back.len()
     }
 
-    /// Slots that are taken by nothing else, at least.
+    /// The held-back units in whole slots, rounded down: no more than the slots that they occupy.
     #[must_use]
     pub fn held_back_slots(&self) -> u32 {
         // Objects share slots, but no units.
         u32::try_from(self.held_back_units / (SLOT / UNIT) as u64).unwrap_or(u32::MAX)
     }
 
-    /// Bytes of the tables.
+    /// The size of the tables in bytes.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         (self.held_back.capacity() * size_of::<Units>() + self.borrowers.capacity() * size_of::<B>()) as u64
@@ -127,7 +134,7 @@ mod tests {
     use super::*;
     use crate::extents::Extents;
 
-    /// A borrower with what it reads: each object's units, and what is in them.
+    /// A borrower and its objects: the units of each, and their content.
     #[derive(Clone, Default)]
     struct Child(Rc<RefCell<BTreeMap<u32, (Units, u32)>>>);
 
@@ -137,7 +144,7 @@ mod tests {
         }
     }
 
-    /// A file of units, each with the number of the object that was written there last.
+    /// A file of units, each with the number of the object last written there.
     struct Owner {
         extents: Extents,
         lending: Lending<Child>,
@@ -160,7 +167,7 @@ mod tests {
                 next: 0,
             }
         }
-        /// Writes objects of these lengths one behind the other.
+        /// Writes objects of these lengths one after the other.
         fn write(&mut self, lengths: &[usize]) {
             let total =
                 lengths.iter().map(|len| len.div_ceil(UNIT) * UNIT).sum::<usize>().div_ceil(SLOT) as u32;
@@ -195,7 +202,7 @@ mod tests {
                 self.extents.release(units);
             }
         }
-        /// All that anybody reads is what was written there for it.
+        /// Every object that the owner or a child can read still has its content.
         fn check(&self) -> Result<(), TestCaseError> {
             let children =
                 self.children.iter().flat_map(|child| child.0.borrow().values().copied().collect::<Vec<_>>());
@@ -208,10 +215,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the owner writes and frees, whatever children let go and whenever they die: what anybody reads is never
-        /// overwritten, and in the end nothing is left.
+        /// For any order of writes and frees by the owner, and of releases and deaths of children:
+        /// no readable object is overwritten, and in the end nothing is left.
         #[test]
-        fn nobody_reads_what_was_written_for_another_and_nothing_leaks(
+        fn no_readable_object_is_overwritten_and_nothing_leaks(
             steps in proptest::collection::vec((0u8..12, any::<u16>(), any::<u16>()), 1..250),
         ) {
             let mut owner = Owner::new();
@@ -249,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_goes_on_where_the_last_one_ended() {
+    fn a_check_continues_where_the_last_one_ended() {
         let mut lending = Lending::new();
         let child = Child::default();
         lending.add(child.clone());

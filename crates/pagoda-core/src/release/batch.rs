@@ -1,25 +1,25 @@
-//! A batch: handles to be freed, one word each, or two for a run of neighbours.
+//! A batch of handles to be freed: one word each, or two for a run of consecutive handles.
 //!
 //! ```text
 //! word  0 | handle                       one entry
 //! word  1 | handle | RUN, then a length  entries handle, handle + 1, …
 //! ```
 //!
-//! A batch is filled, then emptied from the front, then filled anew: never both at once, so that it needs no memory but
-//! its buffer.
+//! A batch is filled, then emptied from the front, then filled anew. Both never overlap, so it
+//! needs no memory beyond its buffer.
 
-/// Words of a batch: with a header of two words beside them it is one OS page.
+/// Words of a batch. With its header of two words it fills one OS page.
 pub const BATCH_WORDS: usize = 510;
 
-/// Says that the next word is the length of the run that begins here.
+/// Marks that the next word is the length of the run that begins here.
 const RUN: u64 = 1 << 63;
 
-/// Entries whose handles follow each other.
+/// Entries with consecutive handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// The lowest handle.
     pub first: u64,
-    /// How many.
+    /// The number of entries.
     pub entries: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Batch {
     words: Box<[u64]>,
-    /// Words that are filled.
+    /// The number of filled words.
     len: usize,
     /// Where the last item begins, if there is one.
     last: Option<usize>,
@@ -43,16 +43,16 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// How many entries are left in it.
+    /// The number of entries left in the batch.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.entries
     }
 
-    /// Adds a handle of 63 bits at most. False if there is no room: then nothing has changed.
+    /// Adds a handle of at most 63 bits. Returns false, and changes nothing, if there is no room.
     ///
     /// # Panics
-    /// If the handle is larger, or some of the batch was taken already.
+    /// If the handle is larger, or entries of the batch were already taken.
     #[must_use]
     pub fn push(&mut self, handle: u64) -> bool {
         assert!(handle < RUN && self.next == 0, "a batch is filled before it is emptied");
@@ -81,7 +81,7 @@ impl Batch {
         true
     }
 
-    /// Takes the next run, or `most` entries of it. None if the batch is empty, or `most` is 0.
+    /// Takes the next run, or its first `most` entries. None if the batch is empty, or `most` is 0.
     pub fn take(&mut self, most: u64) -> Option<Run> {
         if self.next == self.len || most == 0 {
             return None;

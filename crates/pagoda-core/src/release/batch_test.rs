@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Handles as owners have them: stretches of neighbours, up or down, and single ones.
+/// Handles as owners have them: ascending and descending runs, and single ones.
 fn handles() -> impl Strategy<Value = Vec<u64>> {
     let stretch = (0..1u64 << 40, 1..200u64, any::<bool>()).prop_map(|(first, len, up)| {
         let all = first..first + len;
@@ -11,7 +11,8 @@ fn handles() -> impl Strategy<Value = Vec<u64>> {
 }
 
 proptest! {
-    /// What goes in comes out, in its order, whatever the pieces; what does not go in is what was pushed last.
+    /// Every pushed handle is taken, in order, for any piece size. A rejected handle was the last
+    /// one pushed.
     #[test]
     fn a_batch_gives_back_what_it_took(handles in handles(), pieces in proptest::collection::vec(1..100u64, 1..50)) {
         let mut batch = Batch::default();
@@ -33,7 +34,7 @@ proptest! {
 }
 
 #[test]
-fn neighbours_take_two_words_however_many_they_are() {
+fn a_run_of_any_length_takes_two_words() {
     let mut batch = Batch::default();
     assert!((0..1_000_000).all(|handle| batch.push(handle)));
     assert_eq!((batch.len, batch.entries()), (2, 1_000_000));

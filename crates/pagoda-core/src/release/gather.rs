@@ -1,13 +1,15 @@
-//! One close: which of its entries are handed over, which are freed inline, and when.
+//! One close: which entries are handed over, which are freed inline, and when.
 //!
-//! The caller walks the owner's page table and gives every handle to [`Gather::push`]. It must give frames back on that walk
-//! and hand over only after it, with [`Gather::finish`]: so no worker begins before the last frame is back. A handle that
-//! is not taken stays in the table, for a second walk that frees inline.
+//! The caller walks the owner's page table and gives every handle to [`Gather::push`]. During that
+//! walk it must give frames back. It must hand over only after the walk, with [`Gather::finish`]:
+//! so no worker begins before the last frame is back. A rejected handle stays in the table, for a
+//! second walk that frees inline.
 
 use super::batch::Batch;
 use super::{LEAST_ENTRIES, WORKERS_MAX};
 
-/// Neighbours are freed by one worker: object records of this many handles lie together.
+/// Handles per shard: one worker frees neighbours, because the object records of this many handles
+/// are adjacent.
 const SHARD_HANDLES: u64 = 4096;
 
 /// The handles of one close.
@@ -19,14 +21,15 @@ pub struct Gather {
     left: u64,
 }
 
-/// Which of `shards` queues a handle belongs to.
+/// The one of `shards` queues that a handle belongs to.
 fn shard_of(handle: u64, shards: usize) -> usize {
     (handle / SHARD_HANDLES) as usize % shards
 }
 
 impl Gather {
-    /// Takes a handle for one of `shards` queues; `spare` brings an empty batch of a queue. False if there was none: the
-    /// handle stays where it is, and so does every later one.
+    /// Adds a handle to a batch for one of `shards` queues; `spare` returns an empty batch of a
+    /// queue. Returns false if there was none. That handle then stays in the table, and so does
+    /// every later one.
     ///
     /// # Panics
     /// If there are more than [`WORKERS_MAX`] queues, or none.
@@ -36,7 +39,8 @@ impl Gather {
         shards: usize,
         mut spare: impl FnMut(usize) -> Option<Batch>,
     ) -> bool {
-        // What comes after one that stays could be freed at once, but not before the last frame is back.
+        // Handles after a rejected one could be freed at once, but not before the last frame is
+        // back.
         if self.left == 0 {
             let shard = shard_of(handle, shards);
             let open = &mut self.open[shard];
@@ -55,13 +59,14 @@ impl Gather {
         false
     }
 
-    /// How many handles were not taken.
+    /// The number of rejected handles.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.left
     }
 
-    /// The batches, each with its queue, and whether they are worth handing over: otherwise they are freed inline.
+    /// The batches, each with its queue, and whether they are worth handing over. If not, the
+    /// caller frees them inline.
     pub fn finish(self) -> (bool, impl Iterator<Item = (usize, Batch)>) {
         let open = self.open.into_iter().enumerate().filter_map(|(shard, batch)| Some((shard, batch?)));
         (self.entries + self.left >= LEAST_ENTRIES, self.full.into_iter().chain(open))

@@ -1,50 +1,53 @@
-//! Releasing what a closing owner has in the store: in batches, and in the background.
+//! Release of the store entries of a closing owner: in batches, and in the background.
 //!
-//! Freeing a stored page takes longer than taking it out of the page table, and whoever closes gains nothing by waiting for
-//! it. So the handles are gathered into [batches](batch), handed over through a bounded [queue], and freed by workers. The
-//! mechanism is that of Zhiguo Jiang's series "mm: tlb swap entries batch async release" (2024), with what its reviewers
-//! asked for: every bound is stated, a worker that does not run matters to nobody, and everything handed over can be waited
-//! for and taken back.
+//! Freeing a stored page takes longer than unmapping it, and the closing thread gains nothing by
+//! waiting. So the handles are gathered into [batches](batch), handed over through a bounded
+//! [queue], and freed by workers. The mechanism is that of Zhiguo Jiang's series "mm: tlb swap
+//! entries batch async release" (2024), with the requests of its reviewers: every bound is stated,
+//! nothing depends on a worker that does not run, and a caller can wait for everything handed over
+//! and take it back.
 //!
 //! ```text
-//! close ─► gather ─► batch ─► queue ─► worker, or whoever needs the room first ─► freed
-//!            └─ no batch left, few entries, worker stalled ─────────────────────► freed inline
+//! close ─► gather ─► batch ─► queue ─► worker, or a thread that needs the room first ─► freed
+//!            └─ no batch left, few entries, worker stalled ──────────────────────────► freed inline
 //! ```
 //!
-//! Queued and inline together are freed, at every end. This module must never free anything itself, know a lock, or
+//! At every end, the queued and the inline entries together are all freed. This module must never
+//! free anything itself, know a lock, or read a clock.
 //! look at a clock.
 
 pub mod batch;
 pub mod gather;
 pub mod queue;
 
-/// An owner with fewer entries frees them itself: that takes about as long as waking a worker.
+/// An owner with fewer entries frees them inline: that takes about as long as waking a worker.
 pub const LEAST_ENTRIES: u64 = 32;
 
 /// How the stored entries of a closing owner are released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReleasePolicy {
-    /// Each by itself, by whoever closes: the baseline.
+    /// One entry at a time, by the closing thread: the baseline.
     OneAtATime,
-    /// Runs of neighbours together, by whoever closes: what batches gain without a second thread.
+    /// Runs of consecutive handles, by the closing thread: the gain of batches without a second
+    /// thread.
     Runs,
     /// Handed over to one worker: the mechanism as posted.
     #[default]
     Background,
-    /// Handed over to several workers, each with a queue of its own. They share the store's lock, and measure no better than
-    /// one.
+    /// Handed over to several workers, each with its own queue. They share the store's lock, and
+    /// measure no better than one.
     Workers,
 }
 
-/// The workers of [`ReleasePolicy::Workers`]. A second one goes on while the first is not scheduled; more would wait for each
-/// other.
+/// The number of workers of [`ReleasePolicy::Workers`]. A second one makes progress while the first
+/// is not scheduled; more would wait for each other.
 pub const WORKERS_MAX: usize = 2;
 
 impl ReleasePolicy {
-    /// All of them, the baseline first.
+    /// All policies, the baseline first.
     pub const ALL: [Self; 4] = [Self::OneAtATime, Self::Runs, Self::Background, Self::Workers];
 
-    /// Its name in figures.
+    /// The policy's name in figures.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,7 +58,7 @@ impl ReleasePolicy {
         }
     }
 
-    /// How many workers it has, and queues.
+    /// The number of workers, and of queues.
     #[must_use]
     pub const fn workers(self) -> usize {
         match self {

@@ -1,11 +1,12 @@
-//! The queue between those who close and one worker. The caller has a lock around it.
+//! The queue between closing threads and one worker. The caller holds a lock around it.
 //!
-//! Whoever takes gets a [`Piece`] at a time and says when it is freed, so that a worker that is not scheduled has one piece
-//! in its hands and not a batch: the rest is there for whoever needs the room, or waits for it.
+//! A thread takes one [`Piece`] at a time and reports when it is freed. So a worker that is not
+//! scheduled holds one piece, not a batch. The rest stays available to any thread that needs the
+//! room or waits for the release.
 //!
-//! Bounds: [`BATCHES`] batches, all of them made at the start, and the entries that the maker names. When either is reached
-//! the entries are freed inline. A worker that has not got on for [`STALL_US`] with something to do is *stalled*: from then
-//! on there are no batches.
+//! Bounds: [`BATCHES`] batches, all allocated at the start, and the number of entries given to
+//! [`Queue::new`]. When either bound is reached, entries are freed inline. A worker is *stalled* if
+//! it has work and made no progress for [`STALL_US`]. From then on the queue gives out no batches.
 
 use std::collections::VecDeque;
 
@@ -14,57 +15,57 @@ use super::batch::{Batch, Run};
 /// Batches of a queue: 10,200 words, 80 KiB.
 pub const BATCHES: usize = 20;
 
-/// Entries of a piece at most: the store's lock is held for 30 microseconds to free them.
+/// Most entries of a piece: freeing them holds the store's lock for 30 microseconds.
 pub const PIECE_ENTRIES: u64 = 256;
 
-/// How long a worker with something to do may not get on before it is taken for stalled, in microseconds: with looks a tenth of
-/// a second apart it is seen within a second.
+/// The time without progress after which a worker with work counts as stalled, in microseconds.
+/// With checks a tenth of a second apart a stall is detected within a second.
 pub const STALL_US: u64 = 800_000;
 
-/// Who frees a piece.
+/// The thread that frees a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taker {
     /// The worker whose queue it is.
     Worker,
-    /// Anybody else: who needs the room, waits for the release, or found the worker stalled.
+    /// Any other thread: it needs the room, waits for the release, or found the worker stalled.
     Helper,
 }
 
-/// Entries of one owner that somebody is freeing.
+/// Entries of one owner that a thread is freeing.
 #[derive(Debug)]
 pub struct Piece<T> {
-    /// Whose they were.
+    /// The owner of the entries.
     pub owner: T,
     runs: [Run; PIECE_ENTRIES as usize],
     len: usize,
 }
 
 impl<T> Piece<T> {
-    /// What is to be freed.
+    /// The runs to be freed.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs[..self.len]
     }
-    /// How many entries that is.
+    /// The number of entries in all runs.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.runs().iter().map(|run| run.entries).sum()
     }
 }
 
-/// What is handed over and not freed yet.
+/// Entries that were handed over and are not freed yet.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// Batches that nobody fills and that hold nothing.
+    /// Empty batches that are not being filled.
     spare: Vec<Batch>,
     queued: VecDeque<(T, Batch)>,
-    /// Entries that are queued or in somebody's hands.
+    /// Entries that are queued or taken.
     entries: u64,
     entries_max: u64,
-    /// Of them, in somebody's hands, and in the worker's.
+    /// Entries that are taken by any thread, and by the worker.
     taken: u64,
     worker_has: u64,
-    /// When the worker last got on, or had to begin.
+    /// The time of the worker's last progress, or when it first had work again.
     progress_us: u64,
     stalled: bool,
 }
@@ -100,19 +101,20 @@ impl<T: Clone> Queue<T> {
     pub fn spare(&mut self) -> Option<Batch> {
         if self.stalled { None } else { self.spare.pop() }
     }
-    /// An empty batch back.
+    /// Returns an empty batch to the queue.
     ///
     /// # Panics
     /// If it is not empty.
     pub fn put_spare(&mut self, batch: Batch) {
-        assert_eq!(batch.entries(), 0, "what a batch holds is freed before it is used again");
+        assert_eq!(batch.entries(), 0, "a batch is emptied before it is reused");
         self.spare.push(batch);
     }
 
     /// Queues a batch.
     ///
     /// # Errors
-    /// The batch, if there would be too many entries, or the worker is stalled: free it inline.
+    /// The batch, if it would exceed the bound on entries, or the worker is stalled: free it
+    /// inline.
     pub fn hand_over(&mut self, owner: T, batch: Batch, now_us: u64) -> Result<(), Batch> {
         if self.stalled || self.entries + batch.entries() > self.entries_max {
             return Err(batch);
@@ -125,7 +127,8 @@ impl<T: Clone> Queue<T> {
         Ok(())
     }
 
-    /// Takes the next piece to free it; [`freed`](Self::freed) follows. None: nothing is queued.
+    /// Takes the next piece to free it; [`freed`](Self::freed) must follow. None if nothing is
+    /// queued.
     pub fn take(&mut self, taker: Taker, now_us: u64) -> Option<Piece<T>> {
         let (owner, batch) = self.queued.front_mut()?;
         let mut piece =
@@ -148,7 +151,7 @@ impl<T: Clone> Queue<T> {
         Some(piece)
     }
 
-    /// A piece is freed.
+    /// Reports that a piece is freed.
     pub fn freed(&mut self, taker: Taker, piece: &Piece<T>, now_us: u64) {
         let entries = piece.entries();
         self.entries -= entries;
@@ -159,12 +162,13 @@ impl<T: Clone> Queue<T> {
         }
     }
 
-    /// What is in others' hands is not its own to do.
+    /// Whether entries are queued or taken by the worker. Entries taken by helpers are not its
+    /// work.
     fn worker_has_work(&self) -> bool {
         !self.queued.is_empty() || self.worker_has > 0
     }
 
-    /// Looks whether the worker is stalled. True if that is news.
+    /// Checks whether the worker is stalled. Returns true only when it becomes stalled.
     pub fn look(&mut self, now_us: u64) -> bool {
         let news =
             !self.stalled && self.worker_has_work() && now_us.saturating_sub(self.progress_us) >= STALL_US;
@@ -175,10 +179,10 @@ impl<T: Clone> Queue<T> {
     /// Checks that no entry and no batch is lost; `open` batches are being filled.
     ///
     /// # Panics
-    /// If one is.
+    /// If an entry or a batch is lost.
     pub fn assert_whole(&self, open: usize) {
         let queued: u64 = self.queued.iter().map(|(_, batch)| batch.entries()).sum();
-        assert_eq!(queued + self.taken, self.entries, "every entry is queued or in somebody's hands");
+        assert_eq!(queued + self.taken, self.entries, "every entry is queued or taken");
         assert!(self.worker_has <= self.taken && self.entries <= self.entries_max);
         assert_eq!(self.spare.len() + self.queued.len() + open, BATCHES, "no batch is lost");
     }
@@ -195,15 +199,15 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_not_stalled_by_what_a_helper_has_in_its_hands() {
+    fn entries_taken_by_a_helper_do_not_stall_the_worker() {
         let mut queue = Queue::new(100);
         hand_over(&mut queue, 1, 0);
-        // A helper was quicker, and is not scheduled for a while.
+        // A helper took the piece first, and is not scheduled for a while.
         let piece = queue.take(Taker::Helper, 0).expect("a piece");
-        assert!(!queue.look(2 * STALL_US), "the worker has nothing to do");
+        assert!(!queue.look(2 * STALL_US), "the worker has no work");
         hand_over(&mut queue, 2, 2 * STALL_US);
-        assert!(!queue.look(2 * STALL_US), "it has something to do only just now");
+        assert!(!queue.look(2 * STALL_US), "the worker has had work only since now");
         queue.freed(Taker::Helper, &piece, 2 * STALL_US);
-        assert!(queue.look(3 * STALL_US), "it does not get on");
+        assert!(queue.look(3 * STALL_US), "the worker makes no progress");
     }
 }
