@@ -1,24 +1,25 @@
-//! How long a fork under pressure waits for room.
+//! Fork wait: how long a fork under pressure waits for room.
 //!
-//! A child holds all that its parent had out until its own engine has evicted it. So that several forks in a row don't add
-//! up, each waits until the claims of the tree are back within its budget: not longer than they fall, and a second at
-//! most. This module must never read a clock: it is told the time.
+//! A child holds every page that its parent had swapped out, until its own engine has evicted them.
+//! So that several forks in a row don't add up, each waits until the claims of the tree are back
+//! within its budget. It stops waiting when the claims stop falling, and after a second at most.
+//! This module must never read a clock: the caller passes the time.
 
 use crate::size::Bytes;
 
-/// What is out of a process whose forks need not wait.
+/// The swapped-out size up to which the forks of a process need not wait.
 pub const OUT_MOST: Bytes = Bytes::mib(16);
 
-/// By how much the tree may exceed its budget when a process forks.
+/// The excess over the tree's budget up to which a fork does not wait.
 const SLACK: Bytes = Bytes::mib(16);
 
-/// How long a fork waits while claims don't fall: some looks of the other members.
+/// How long a fork waits while claims don't fall: a few checks of the other members.
 const PROGRESS_NS: u64 = 40_000_000;
 
-/// How long it waits in all.
+/// The longest wait.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// A fork that waits.
+/// A waiting fork.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkWait {
     budget: Bytes,
@@ -28,13 +29,13 @@ pub struct ForkWait {
 }
 
 impl ForkWait {
-    /// It begins, in a tree with `budget`.
+    /// Begins a wait in a tree with `budget`.
     #[must_use]
     pub fn new(budget: Bytes, now_ns: u64) -> Self {
         Self { budget, begin_ns: now_ns, least: Bytes::new(u64::MAX), least_ns: now_ns }
     }
 
-    /// Whether it is to wait on, now that all members claim `claimed`.
+    /// Whether to go on waiting, now that all members claim `claimed`.
     pub fn goes_on(&mut self, claimed: Bytes, now_ns: u64) -> bool {
         if claimed < self.least {
             (self.least, self.least_ns) = (claimed, now_ns);
@@ -51,14 +52,14 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// For how many milliseconds it waits if that is claimed at each.
+    /// The wait in milliseconds if `claimed_mib` is claimed at each of them.
     fn waits(claimed_mib: impl Fn(u64) -> u64) -> u64 {
         let mut wait = ForkWait::new(Bytes::mib(64), 0);
         (0..).find(|&ms| !wait.goes_on(Bytes::mib(claimed_mib(ms)), ms * MS)).expect("it ends")
     }
 
     #[test]
-    fn it_ends_with_room_without_progress_or_with_patience() {
+    fn a_wait_ends_with_room_or_without_progress_or_after_a_second() {
         assert_eq!(waits(|_| 80), 0);
         assert_eq!(waits(|ms| 180 - ms), 100);
         assert_eq!(waits(|_| 200), 41);

@@ -1,47 +1,48 @@
-//! The forks that are under way, as one word: those that an engine which has registered nothing lets pass, and those that it
-//! was told of and has yet to hear of from the kernel.
+//! The forks in progress, as one word: those that pass, and those that are announced and not yet
+//! reported by the kernel.
 //!
-//! As long as nothing is registered a child lacks nothing, and the kernel tells nobody of its fork, which spares it two waits for a
-//! thread to be woken. So a fork that begins then keeps anything from being registered until it is over; one that comes while that
-//! is waited for waits itself; and each that begins later is announced, for the kernel will tell of it. Nothing is
-//! unregistered for good, so there is no way back. Pure: the caller swaps the word atomically. It must never have forks that
-//! pass beside memory that is registered.
+//! While nothing is registered a child needs nothing from the engine, and the kernel reports no
+//! fork event. That spares the fork two waits for a thread to wake up. So a fork that begins then
+//! *passes*, and nothing may be registered until it is over. A fork that begins while the engine
+//! waits for passing forks waits itself. Every later fork is announced, because the kernel will
+//! report it. Registration never ends for good, so there is no way back. Pure: the caller swaps the
+//! word atomically. A fork must never pass while memory is registered.
 
-/// Nothing is registered, it is about to be, or it may be.
+/// The phase: nothing is registered (0), registration is about to begin, or it may happen.
 const PHASE: u64 = 0b11;
 const OPENING: u64 = 1;
 const OPEN: u64 = 2;
 
-/// One fork that passes: 31 bits, more than there are threads.
+/// One passing fork: 31 bits, more than there are threads.
 const PASSES: u64 = 1 << 2;
 const PASSES_MASK: u64 = ((1 << 31) - 1) * PASSES;
 
-/// One that was announced: the other 31.
+/// One announced fork: the other 31 bits.
 const ANNOUNCED: u64 = 1 << 33;
 
 /// How a fork may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// The kernel won't tell of it: [`Forking::passed`] has to.
+    /// The kernel won't report it: the caller must call [`Forking::passed`].
     Passes(Forking),
-    /// The kernel will tell of it: [`Forking::heard`].
+    /// The kernel will report it: [`Forking::heard`].
     Announced(Forking),
-    /// Not now: forks that pass are being waited for.
+    /// Not now: the engine waits for passing forks.
     Waits,
 }
 
-/// The word. Zero in the beginning.
+/// The word. Zero at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forking(u64);
 
 impl Forking {
-    /// From an atomic's bits.
+    /// From the bits of an atomic.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// For an atomic.
+    /// The bits for an atomic.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
@@ -57,18 +58,18 @@ impl Forking {
         }
     }
 
-    /// A fork that passes is over, in the parent.
+    /// A passing fork is over, in the parent.
     ///
     /// # Panics
-    /// If none passes.
+    /// If no fork passes.
     #[must_use]
     pub fn passed(self) -> Self {
         assert!(self.is_any_passing(), "a fork ends once");
         Self(self.0 - PASSES)
     }
 
-    /// The kernel told of a fork, or one that was announced has failed: one announcement fewer. None if there is none: it was
-    /// of a fork that nobody announced.
+    /// The kernel reported a fork, or an announced fork has failed: one announcement fewer. None if
+    /// there is none: the fork was not announced.
     #[must_use]
     pub fn heard(self) -> Option<Self> {
         self.is_any_announced().then(|| Self(self.0 - ANNOUNCED))
@@ -80,7 +81,8 @@ impl Forking {
         if self.is_open() { self } else { Self(self.0 & !PHASE | OPENING) }
     }
 
-    /// Children can be waited on now, or that failed: then it is as before.
+    /// Ends the opening. If `is_open`, fork events can be handled now. If not, opening failed and
+    /// forks pass again.
     #[must_use]
     pub fn opened(self, is_open: bool) -> Self {
         Self(self.0 & !PHASE | if is_open { OPEN } else { 0 })
@@ -98,7 +100,7 @@ impl Forking {
         self.0 & PASSES_MASK != 0
     }
 
-    /// Whether an announced fork is yet to be heard of.
+    /// Whether the kernel has yet to report an announced fork.
     #[must_use]
     pub fn is_any_announced(self) -> bool {
         self.0 >= ANNOUNCED
@@ -111,18 +113,18 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_fork_that_failed_to_be_announced_is_not_heard_of() {
+    fn a_report_of_an_unannounced_fork_is_ignored() {
         assert_eq!(Forking::default().heard(), None);
         let open = Forking::default().opening().opened(true);
         assert_eq!(open.heard(), None);
         let Begin::Announced(announced) = open.begin() else { panic!("it is open") };
         assert_eq!(announced.heard(), Some(open));
-        assert_eq!(announced.opening(), announced, "it is for good");
+        assert_eq!(announced.opening(), announced, "it never closes");
     }
 
     proptest! {
         #[test]
-        fn counts_are_exact_and_nothing_passes_where_memory_is_registered(steps in prop::collection::vec(0..6u8, 0..200)) {
+        fn counts_are_exact_and_no_fork_passes_while_memory_is_registered(steps in prop::collection::vec(0..6u8, 0..200)) {
             let (mut word, mut passing, mut announced) = (Forking::default(), 0u32, 0u32);
             for step in steps {
                 word = match (step, word.begin()) {

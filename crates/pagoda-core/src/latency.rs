@@ -1,21 +1,22 @@
-//! A histogram of latencies in a fixed number of buckets, for counters that live in shared memory.
+//! A histogram of latencies in a fixed number of buckets, for counters in shared memory.
 //!
-//! Each power of two is cut into eight equal buckets, so that a latency is known to an eighth of itself
-//! whatever its size: from 0 ns to 69 seconds in 272 counts, about 2 KiB. What takes longer counts as that: the engine gives
-//! up after half of it. This module must never hold the counts: the caller has them, as plain numbers or as atomics, and
-//! this says which one to raise and what they mean.
+//! Each power of two is cut into eight equal buckets, so the relative error is an eighth at any
+//! size. 272 counts, about 2 KiB, cover 0 ns to 69 seconds. Longer latencies count as the longest:
+//! the engine gives up after half of it. This module must never hold the counts. The caller has
+//! them, as plain numbers or as atomics; this module maps latencies to indices and back.
 
-/// Buckets for one power of two, as a shift.
+/// Buckets per power of two, as a shift.
 const SUB_BITS: u32 = 3;
 const SUB: usize = 1 << SUB_BITS;
 
-/// The powers of two that are told apart, as a number of bits.
+/// Bits of the longest latency that is distinguished.
 const BITS: u32 = 36;
 
-/// The longest latency that is told from longer ones, 68.7 s.
+/// The longest latency that is distinguished from longer ones, 68.7 s.
 pub const LONGEST_NS: u64 = (1 << BITS) - 1;
 
-/// How many counts a histogram has: a group for 0..8 ns, then one for each of the 33 powers of two from 8 on.
+/// The number of counts of a histogram: a group for 0..8 ns, then one for each of the 33 powers of
+/// two from 8 on.
 pub const BUCKETS: usize = (1 + BITS as usize - SUB_BITS as usize) * SUB;
 
 /// The bucket that counts a latency of `ns`; always below [`BUCKETS`].
@@ -26,14 +27,16 @@ pub const fn index_of(ns: u64) -> usize {
     }
     let ns = if ns > LONGEST_NS { LONGEST_NS } else { ns };
     let shift = ns.ilog2() - SUB_BITS;
-    // The top bit and the three below it; the top bit is worth one group, so that the groups join without a gap.
+    // The top bit and the three below it. The top bit adds one group, so the groups join without a
+    // gap.
     (shift as usize) * SUB + (ns >> shift) as usize
 }
 
-/// The largest latency in ns that the bucket at `index` counts, at most an eighth above any other in it; the last one
-/// counts longer ones, too.
+/// The largest latency in ns that the bucket at `index` counts, at most an eighth above any other
+/// in it. The last bucket counts longer ones, too.
 ///
-/// The largest, so that a percentile never flatters. Panics if `index` is not below [`BUCKETS`].
+/// It is the largest so that a percentile is never too low. Panics if `index` is not below
+/// [`BUCKETS`].
 #[must_use]
 pub const fn value_of(index: usize) -> u64 {
     assert!(index < BUCKETS, "no such bucket");
@@ -45,15 +48,15 @@ pub const fn value_of(index: usize) -> u64 {
     lowest + ((1 << shift) - 1)
 }
 
-/// The latency in ns that `per_mille` of 1000 of all counted ones do not exceed: 500 for the median, 999 for
-/// p99.9. None if nothing was counted.
+/// The latency in ns that `per_mille` of 1000 counted latencies do not exceed: 500 for the median,
+/// 999 for p99.9. None if nothing was counted.
 ///
-/// At most an eighth above the true one, up to [`LONGEST_NS`]. Panics if `per_mille` exceeds 1000, or if a count lies beyond
-/// [`BUCKETS`].
+/// At most an eighth above the true value, up to [`LONGEST_NS`]. Panics if `per_mille` exceeds
+/// 1000, or if a count lies beyond [`BUCKETS`].
 #[must_use]
 pub fn percentile(counts: &[u64], per_mille: u32) -> Option<u64> {
     assert!(per_mille <= 1000, "{per_mille} of 1000");
-    // Wide enough for any counts, so that nonsense in a shared file can't overflow it.
+    // Wide enough for any counts, so that corrupt counts in a shared file can't overflow it.
     let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
     let rank = (total * u128::from(per_mille)).div_ceil(1000).max(1);
     let mut seen = 0;
@@ -90,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counted_has_no_percentile() {
+    fn an_empty_histogram_has_no_percentile() {
         assert_eq!(percentile(&[0; BUCKETS], 500), None);
         assert_eq!(percentile(&[], 1000), None);
     }
@@ -115,7 +118,7 @@ mod tests {
             drawn in prop::collection::vec((any::<u64>(), 0u32..64), 1..300),
             per_mille in 0u32..=1000,
         ) {
-            // Shifted, so that every power of two is as likely as the next.
+            // Shifted, so that every power of two is equally likely.
             let mut latencies: Vec<u64> =
                 drawn.into_iter().map(|(ns, shift)| (ns & LONGEST_NS) >> (shift % BITS)).collect();
             latencies.sort_unstable();

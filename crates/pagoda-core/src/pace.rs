@@ -1,39 +1,40 @@
-//! How long the watcher of a process may sleep before it has to look again.
+//! Watch interval: how long the watcher of a process may sleep before its next look.
 //!
-//! Between two looks nobody sees what a program takes natively, so the sleep is bounded by what could go
-//! wrong in it: at the fastest rate there is, half of what is free must be left at the next look. Beyond that
-//! it is a matter of manners, for an idle program should not be woken for. This module must never read a
-//! clock: it is told what the last look found.
+//! Between two looks the watcher does not see the memory that a program takes natively. So the
+//! sleep is bounded: at the fastest growth rate, half of the free memory must be left at the next
+//! look. Within that bound the sleep grows with idleness, so that an idle program costs few
+//! wake-ups. This module must never read a clock: the caller passes the findings of the last look.
 
 use crate::size::Bytes;
 
-/// The fastest a program is taken to populate memory: first touch with huge pages by a program that does
-/// nothing else. Measured at 7 to 8 GB/s, and at 11.5 on a quiet machine, which leaves a third of what was
-/// free at the next look instead of half.
+/// The fastest assumed growth: first touch with huge pages by a program that does nothing else.
+/// Measured at 7 to 8 GB/s, and at 11.5 on a quiet machine. At 11.5, a third of the free memory is
+/// left at the next look instead of half.
 pub const FASTEST_GROWTH_PER_S: Bytes = Bytes::gib(8);
 
-/// The shortest sleep. A look costs 22 to 28 µs of processor time on a 2-core virtual machine, 20 of them for
-/// the wake-up: 2.5% of a processor at this pace. With nothing free, 8 MiB can appear between two looks.
+/// The shortest sleep. A look costs 22 to 28 µs of processor time on a 2-core virtual machine, 20
+/// of them for the wake-up: 2.5% of a processor at this pace. With nothing free, 8 MiB can appear
+/// between two looks.
 pub const SLEEP_LEAST_US: u32 = 1_000;
 
-/// The longest sleep while the process grows and room gets short. Its heap and malloc's own mappings were seen to grow by 8 to 40
-/// MB in 20 ms. At this pace looks take 1.3% of a processor.
+/// The longest sleep while the process grows and room gets short. Heaps and malloc's own mappings
+/// grew by 8 to 40 MB in 20 ms. At this pace looks take 1.3% of a processor.
 pub const SLEEP_GROWING_US: u32 = 2_000;
 
-/// The same while there is so much room that half of it would not be gone in four times as long: looks are rarer, so that they take
-/// less of what the process needs to grow.
+/// The same with so much room that half of it would last more than four times as long. Fewer looks
+/// leave more processor time to the growing process.
 pub const SLEEP_ROOMY_US: u32 = 5_000;
 
-/// The longest sleep: fifty looks a second, each 45 to 70 µs because the caches are cold, are 0.2 to 0.4% of a
-/// processor.
+/// The longest sleep. Fifty looks a second, each 45 to 70 µs because the caches are cold, take 0.2
+/// to 0.4% of a processor.
 pub const SLEEP_MOST_US: u32 = 20_000;
 
-/// How long to sleep before the next look, in µs, between [`SLEEP_LEAST_US`] and [`SLEEP_MOST_US`].
+/// The sleep before the next look, in µs, between [`SLEEP_LEAST_US`] and [`SLEEP_MOST_US`].
 ///
-/// `free` is what is left of the budget, `growth` what the process has taken since the last look, and
-/// `idle_looks` how many looks in a row, this one included, found no growth: from the second on each doubles
-/// the sleep. Pressure needs no word of its own: with 32 MiB free or less, as much as a low watermark can be,
-/// the bound by `free` is 2 ms or less.
+/// `free` is the rest of the budget, and `growth` the memory that the process took since the last
+/// look. `idle_looks` counts consecutive looks without growth, including this one: from the second
+/// on each doubles the sleep. Pressure needs no parameter: with 32 MiB free or less, the largest
+/// low watermark, the bound by `free` is 2 ms or less.
 #[must_use]
 pub fn watch_interval_us(free: Bytes, growth: Bytes, idle_looks: u32) -> u32 {
     let wanted = if growth > Bytes::ZERO {
@@ -45,16 +46,17 @@ pub fn watch_interval_us(free: Bytes, growth: Bytes, idle_looks: u32) -> u32 {
     wanted.min(half_gone_us(free)).max(SLEEP_LEAST_US)
 }
 
-/// The longest sleep of a process whose small share says nothing of what the tree has left, once it is idle.
+/// The longest sleep of an idle member. Its small share does not tell how much room the tree has.
 pub const SLEEP_IDLE_MEMBER_US: u32 = 10_000;
 
-/// Looks in a row without growth and without a fault after which a member of a tree is idle.
+/// Consecutive looks without growth and without a fault after which a member of a tree is idle.
 pub const IDLE_MEMBER_LOOKS: u32 = 32;
 
-/// As [`watch_interval_us`], for one process of several that share a budget.
+/// Like [`watch_interval_us`], for one process of several that share a budget.
 ///
-/// An idle one keeps only a small share, and would look every millisecond for what it won't do. What it may take natively
-/// before the next look is then bounded by its own speed alone: some 10 to 20 MiB in 10 ms, as seen of heaps.
+/// An idle member keeps only a small share, which alone would demand a look every millisecond. With
+/// the longer sleep, only its own speed bounds the memory it takes natively before the next look:
+/// 10 to 20 MiB in 10 ms, as measured with heaps.
 #[must_use]
 pub fn watch_interval_of_member_us(free: Bytes, growth: Bytes, idle_looks: u32) -> u32 {
     if growth == Bytes::ZERO && idle_looks >= IDLE_MEMBER_LOOKS {
@@ -77,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_beyond_its_bounds(
+        fn sleeps_stay_within_their_bounds(
             free in any::<u64>(),
             small in 0u64..1 << 30,
             growth in any::<u64>(),
@@ -109,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_process_is_left_alone_step_by_step() {
+    fn the_sleep_of_an_idle_process_doubles() {
         let sleeps =
             [0, 1, 2, 3, 4, 5, u32::MAX].map(|idle| watch_interval_us(Bytes::gib(1), Bytes::ZERO, idle));
         assert_eq!(sleeps, [2_000, 2_000, 4_000, 8_000, 16_000, 20_000, 20_000]);
     }
 
     #[test]
-    fn only_an_idle_member_is_left_alone_whatever_is_free() {
+    fn only_an_idle_member_sleeps_long_with_little_free() {
         let sleep = |growth, idle| watch_interval_of_member_us(Bytes::mib(1), Bytes::new(growth), idle);
         assert_eq!(sleep(0, IDLE_MEMBER_LOOKS), SLEEP_IDLE_MEMBER_US);
         assert_eq!(sleep(0, IDLE_MEMBER_LOOKS - 1), SLEEP_LEAST_US);
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_watermark_of_any_size_is_within_two_milliseconds() {
+    fn at_any_low_watermark_the_sleep_is_at_most_two_milliseconds() {
         assert!(watch_interval_us(Bytes::mib(32), Bytes::ZERO, u32::MAX) <= SLEEP_GROWING_US);
         assert_eq!(watch_interval_us(Bytes::ZERO, Bytes::ZERO, u32::MAX), SLEEP_LEAST_US);
     }

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! close ─► gather ─► batch ─► queue ─► worker, or a thread that needs the room first ─► freed
-//!            └─ no batch left, few entries, worker stalled ──────────────────────────► freed inline
+//!            └─ no batch left, few entries, worker stalled ────────────────────────► freed inline
 //! ```
 //!
 //! At every end, the queued and the inline entries together are all freed. This module must never
