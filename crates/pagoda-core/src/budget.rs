@@ -1,22 +1,24 @@
-//! What a process's share of a budget is spent on: compressed pages, what can't be moved, and what is left for use.
+//! The division of a process's share of a budget: compressed pages, immovable memory, and the
+//! working set.
 //!
-//! Whoever shrinks a share below what can't be moved stops the process, so that there is a least that each works with; and
-//! compressed pages never take the part of what is in use, or a small budget has none of that. This module must never
-//! measure: it is told what there is.
+//! A share below the immovable memory would stop the process, so each process works with a least
+//! budget. Compressed pages never take the part of the working set, or a small budget would have
+//! none. This module must never measure: the caller passes the sizes.
 
 use crate::page::{BasePage, HUGE_FRAME};
 use crate::size::Bytes;
 use crate::watermark::Watermarks;
 
-/// The share of the budget that compressed pages may take, in percent: at 3:1 this holds twice the budget and more, and a
-/// quarter of the budget is left for what is in use.
+/// The share of the budget that compressed pages may take, in percent. At 3:1 this holds more than
+/// twice the budget, and a quarter of the budget is left for the working set.
 const STORE_SHARE_PERCENT: u64 = 75;
 
-/// The least part of a budget that compressed pages may take, as one in so many: what can't be moved may be most of it.
+/// The least part of a budget that compressed pages may take, as one in this many: immovable memory
+/// may be most of the budget.
 const STORE_SHARE_LEAST: u64 = 8;
 
-/// What an engine works with at least: the first MiB that the store commits to, as much for what reclaim takes out at once
-/// and keeps ready, and the rest for what is in use.
+/// The least that an engine works with: the first MiB that the store commits to, as much for the
+/// pages that reclaim evicts at once and keeps ready, and the rest for the working set.
 const WORKING_LEAST: Bytes = Bytes::mib(4);
 
 /// The most that compressed pages may ever take of `budget`.
@@ -25,9 +27,10 @@ pub fn store_most(budget: Bytes) -> Bytes {
     Bytes::new(budget.get() / 100 * STORE_SHARE_PERCENT)
 }
 
-/// What compressed pages may take of a budget now, of which `marks` keep some free and `immovable` bytes (our own tables, and
-/// what is not managed) can't be moved: these come out of the compressed pages' part, and not out of the quarter that is
-/// left for what is in use. Never more than [`store_most`].
+/// The most that compressed pages may take of a budget now. `marks` keep some of it free, and
+/// `immovable` bytes (our own tables and unmanaged memory) can't be moved. Both reduce the part of
+/// the compressed pages, not the quarter of the working set. At least one part in
+/// `STORE_SHARE_LEAST` of the budget, and never more than [`store_most`].
 #[must_use]
 pub fn store_limit(marks: &Watermarks, immovable: Bytes) -> Bytes {
     let beside = marks.high.saturating_add(immovable);
@@ -35,67 +38,74 @@ pub fn store_limit(marks: &Watermarks, immovable: Bytes) -> Bytes {
     store_most(marks.budget()).saturating_sub(beside).max(least)
 }
 
-/// The budget that a process with this `share` of `full` goes by. A share that leaves nothing beside what is `immovable` is
-/// taken for the least with which faults are served: where many share too little each goes on, slowly, and what that takes
-/// is claimed from the others. Never more than `full`.
+/// The effective budget of a process with this `share` of `full`. A share that leaves nothing
+/// beside `immovable` is raised to the least with which faults are served. Where too many processes
+/// share too little, each makes slow progress, and the excess is claimed from the others. Never
+/// more than `full`.
 #[must_use]
 pub fn working(share: Bytes, full: Bytes, immovable: Bytes, base: BasePage, handlers: u32) -> Bytes {
     let least = Watermarks::least_share(base, handlers).max(WORKING_LEAST).saturating_add(immovable);
     share.max(least.min(full))
 }
 
-/// What is free above the high watermark when memory stops being left to the kernel: two processors that do nothing else
-/// take 4 GiB/s in 4 KiB pages, which is this much in 4 ms. Between two looks is less.
+/// The free memory above the high watermark below which memory is no longer left to the kernel. Two
+/// processors that do nothing else populate 4 GiB/s in 4 KiB pages, which is this much in 4 ms. Two
+/// looks are closer together.
 const FOLLOW_LEAST: Bytes = Bytes::mib(16);
 
-/// Whether memory is only *followed* while `free` bytes are: it is counted and looked at, and all else is the kernel's, who serves
-/// first touches faster than anybody who has to be woken, and has nobody to tell what is unmapped. Nothing more is adopted
-/// then. `follows` says whether it is so now; it takes twice as much to begin again.
+/// Whether memory is only *followed* with `free` bytes free. Followed memory is counted and looked
+/// at; the kernel manages it. The kernel serves first touches faster than a handler thread, which
+/// must be woken, and it reports no unmap events. Meanwhile nothing more is adopted. `follows` is
+/// the present state; to begin again takes twice as much free memory.
 #[must_use]
 pub fn follows(free: Bytes, marks: &Watermarks, follows: bool) -> bool {
     let least = marks.high.saturating_add(FOLLOW_LEAST);
     free >= if follows { least } else { least.saturating_add(least) }
 }
 
-/// What is free beyond that when the kernel may give no more huge pages: they were touched at 7 to 22 GiB/s
-/// (docs/figures.md), which is this much in 6 ms or more. Looks at a process that grows are 5 ms apart at most.
+/// The free memory beyond that below which the kernel may give no more huge pages. They were
+/// touched at 7 to 22 GiB/s (docs/figures.md), which is this much in 6 ms or more. Looks at a
+/// growing process are at most 5 ms apart.
 const HUGE_LEAST: Bytes = Bytes::mib(128);
 
-/// Whether the kernel may go on giving huge pages to a process whose memory is only followed, while `free` bytes are. Parts of
-/// them leave by a split, so that none should come any more when the first part has to; and they come too fast for who looks at the count
-/// of small ones.
+/// Whether the kernel may go on giving huge pages to a process whose memory is only followed, with
+/// `free` bytes free. Evicting a part of a huge page splits it, so the kernel should give none by
+/// the time eviction begins. They also arrive too fast for a watcher that judges by the count of
+/// small pages.
 #[must_use]
 pub fn keeps_huge(free: Bytes, marks: &Watermarks) -> bool {
     free >= marks.high.saturating_add(FOLLOW_LEAST).saturating_add(HUGE_LEAST)
 }
 
-/// Whether who serves a fault of a thread that jumps about reclaims first, to make up for what it will take, while `free` bytes
-/// are: as long as reclaim in the background would not be done.
+/// Whether the handler of a random-access fault reclaims first, to make up for the memory that it
+/// will take, with `free` bytes free: as long as background reclaim would not be done.
 #[must_use]
 pub fn pays_ahead(free: Bytes, marks: &Watermarks) -> bool {
     free < marks.high
 }
 
-/// Whether a fault may take a huge frame while `free` bytes are: as long as reclaim does not run for it.
+/// Whether a fault may take a huge frame with `free` bytes free: as long as this does not start
+/// reclaim.
 #[must_use]
 pub fn takes_huge(free: Bytes, marks: &Watermarks) -> bool {
     free >= marks.high.saturating_add(Bytes::new(HUGE_FRAME as u64))
 }
 
-/// Whether frames may be taken from the kernel for nobody yet, with `room` left in a zone, where `most` bytes of them are kept and
-/// reclaim stops at `high`: as long as so much stays free beside them that it never runs for what nobody asked for.
+/// Whether frames may be taken from the kernel ahead of demand. `room` is left in a zone, at most
+/// `most` bytes of such frames are kept, and reclaim stops at `high`. So much must stay free beside
+/// them that reclaim never runs for frames without a demand.
 #[must_use]
 pub fn takes_ahead(room: Bytes, most: Bytes, high: Bytes) -> bool {
     room >= high.saturating_add(most)
 }
 
-/// The share of a zone that may lie ready as base frames of zeroes: one part in this.
+/// The share of a zone that may be kept as ready zeroed base frames, as one part in this many.
 const READY_BASE_SHARE: u64 = 64;
 
-/// The most of them: what 10 ms of first touches take at 1.6 GiB/s, a base page of 64 KiB each 40 µs.
+/// The most of them: 10 ms of first touches at 1.6 GiB/s, which is 40 µs per base page of 64 KiB.
 const READY_BASE_MOST: Bytes = Bytes::mib(16);
 
-/// How much of a zone may lie ready as base frames of zeroes.
+/// The most bytes of a zone that may be kept as ready zeroed base frames.
 #[must_use]
 pub fn ready_base_most(zone: Bytes) -> Bytes {
     Bytes::new(zone.get() / READY_BASE_SHARE).min(READY_BASE_MOST)
@@ -109,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn compressed_pages_leave_the_rest_its_quarter_as_long_as_there_is_one(
+        fn compressed_pages_leave_a_quarter_to_the_working_set_while_there_is_one(
             budget in 16u64 << 20..1 << 40,
             immovable in 0u64..1 << 32,
         ) {
@@ -123,7 +133,7 @@ mod tests {
         }
 
         #[test]
-        fn a_share_is_kept_unless_nothing_can_be_done_with_it_and_no_process_gets_more_than_all(
+        fn a_share_is_raised_only_to_the_working_least_and_never_above_the_full_budget(
             share in 0u64..1 << 34,
             full in 16u64 << 20..1 << 34,
             immovable in 0u64..1 << 34,
@@ -136,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_followed_from_twice_what_is_free_when_that_ends() {
+    fn following_begins_with_twice_the_free_memory_at_which_it_ends() {
         let marks = Watermarks::of_share(Bytes::mib(256), BasePage::K64, 2);
         let least = marks.high.saturating_add(Bytes::mib(16));
         let (less, twice) = (least.saturating_sub(Bytes::new(1)), least.saturating_add(least));
@@ -156,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_pays_ahead_keeps_reclaim_asleep() {
+    fn paying_ahead_keeps_reclaim_asleep() {
         let marks = Watermarks::of_share(Bytes::mib(256), BasePage::K64, 2);
         assert!(pays_ahead(marks.low, &marks) && !pays_ahead(marks.high, &marks));
     }
@@ -180,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_budget_has_some_in_use() {
+    fn a_small_budget_leaves_a_working_set() {
         let marks = Watermarks::of_share(Bytes::mib(36), BasePage::K64, 2);
         assert_eq!(store_limit(&marks, Bytes::mib(3)), Bytes::new((36 << 20) / 100 * 75 - (7 << 20)));
     }
