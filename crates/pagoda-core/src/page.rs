@@ -1,6 +1,8 @@
-//! Page sizes as types: the OS page of the hardware, and the base page that Pagoda manages memory in.
+//! Page sizes as types: the OS page of the hardware, and the base page, Pagoda's unit of
+//! management.
 //!
-//! A bare `usize` never crosses a module boundary as a page size. This module must never know an address.
+//! A bare `usize` never crosses a module boundary as a page size. This module must never know an
+//! address.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +12,7 @@ use crate::size::{Bytes, SizeError};
 /// The hardware page: 4 KiB on every machine that Pagoda runs on today.
 pub const OS_PAGE: usize = 4096;
 
-/// A huge frame: what one page-table entry of the second level maps.
+/// The size of a huge frame: the range of one second-level page-table entry.
 pub const HUGE_FRAME: usize = 2 << 20;
 
 /// Pagoda's unit of management.

@@ -1,7 +1,8 @@
-//! Byte counts as a type, and the one parser for sizes that people write.
+//! Byte counts as a type, and the one parser for sizes that users write.
 //!
-//! `K`, `M`, `G` and `T` are binary, as systemd and docker take them: `64M` is 67,108,864 bytes. A number without a
-//! suffix is bytes. This module must never guess: what it can't read exactly is an error that says what it expects.
+//! `K`, `M`, `G` and `T` are binary, as in systemd and docker: `64M` is 67,108,864 bytes. A number
+//! without a suffix is bytes. This module must never guess: a size that it can't read exactly is an
+//! error that says what the parser expects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -107,7 +108,8 @@ impl FromStr for Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// The largest binary unit that keeps at least one digit before the point: `1.5 GiB`, `64 KiB`, `17 B`.
+    /// Writes the largest binary unit with at least one digit before the point: `1.5 GiB`,
+    /// `64 KiB`, `17 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
         let text = match units.into_iter().find(|(shift, _)| self.0 >> shift > 0) {

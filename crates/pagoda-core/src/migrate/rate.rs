@@ -1,12 +1,13 @@
-//! A limit on bandwidth that all channels share.
+//! A bandwidth limit that all channels share.
 //!
-//! Each reserves what it is about to send and is told how long to wait first: the line is booked from one reservation to
-//! the next, so that no channel starves and an idle while is not made up for by a burst. This module must never read a
+//! Before it sends, each channel reserves its bytes and is told how long to wait. Reservations
+//! follow one another, so no channel starves, and no burst makes up for idle time. This module must
+//! never read a clock.
 //! clock.
 
 use crate::size::Bytes;
 
-/// The line of a limited rate.
+/// The reservations of a rate-limited line.
 #[derive(Debug)]
 pub struct Line {
     per_s: u64,
@@ -14,15 +15,15 @@ pub struct Line {
 }
 
 impl Line {
-    /// A line that takes so much in a second, at least one byte.
+    /// A line that carries `per_s` bytes a second, at least one.
     #[must_use]
     pub const fn new(per_s: Bytes) -> Self {
         let per_s = if per_s.get() == 0 { 1 } else { per_s.get() };
         Self { per_s, free_at_ns: 0 }
     }
 
-    /// Books the line for `bytes` at `now_ns` of any clock. Returns how many ns to wait before sending them: until all
-    /// that was booked before has gone.
+    /// Reserves the line for `bytes` at `now_ns` of any clock. Returns the wait in ns before
+    /// sending them: until all earlier reservations are sent.
     #[must_use]
     pub fn book(&mut self, now_ns: u64, bytes: Bytes) -> u64 {
         let takes_ns = (u128::from(bytes.get()) * 1_000_000_000).div_ceil(u128::from(self.per_s));
@@ -44,7 +45,7 @@ mod tests {
         ) {
             let mut line = Line::new(Bytes::new(per_s));
             let mut now_ns = 0;
-            // What was sent, and when.
+            // The time and the size of every message.
             let mut sent: Vec<(u64, u64)> = Vec::new();
             for (idle_ns, bytes) in steps {
                 now_ns += idle_ns;
@@ -54,7 +55,7 @@ mod tests {
             for from in 0..sent.len() {
                 let mut bytes = 0u128;
                 for to in from..sent.len() {
-                    // All but the last have gone when the last one starts.
+                    // All messages but the last are sent when the last one starts.
                     let passed_ns = u128::from(sent[to].0 - sent[from].0);
                     let may = passed_ns * u128::from(per_s) / 1_000_000_000;
                     prop_assert!(bytes <= may, "{} bytes in {} ns at {} a second", bytes, passed_ns, per_s);
@@ -64,7 +65,7 @@ mod tests {
         }
 
         #[test]
-        fn who_stays_below_the_rate_never_waits(per_s in 1u64..1 << 30, count in 1u64..50) {
+        fn a_sender_within_the_rate_never_waits(per_s in 1u64..1 << 30, count in 1u64..50) {
             let mut line = Line::new(Bytes::new(per_s));
             for second in 0..count {
                 prop_assert_eq!(line.book(second * 1_000_000_000, Bytes::new(per_s)), 0);

@@ -1,12 +1,14 @@
-//! What somebody waits for: the pages that the next requests ask for, oldest first, each once.
+//! The queue of wanted pages: the pages that the next requests ask for, oldest first, each once.
 //!
-//! A thread waits for one page at a time, and one request brings the whole group of a page. So few are queued, and what finds
-//! the queue full is not asked for: it comes with all that nobody waits for. This module must never allocate after it was
-//! made: it is filled by those who serve faults.
+//! A thread waits for one page at a time, and one request brings the whole group of a page. So few
+//! groups are queued. A page that finds the queue full is not requested: it arrives with the pages
+//! that are sent unasked. This module must never allocate after construction: the fault path fills
+//! it.
 
 use super::geometry::GROUP_PAGES;
 
-/// The most groups that wait to be asked for: as many threads as may wait at once and be preferred to what is sent anyway.
+/// The most groups that wait to be requested: the number of waiting threads whose pages can be
+/// preferred to the pages sent unasked.
 pub const WANTED_MOST: usize = 256;
 
 /// The queue, a ring of the groups' first pages.
@@ -23,14 +25,14 @@ impl Default for Wanted {
     }
 }
 
-/// The first page of the group that `page` is in.
+/// The first page of the group that contains `page`.
 #[must_use]
 pub const fn group_of(page: u64) -> u64 {
     page - page % GROUP_PAGES as u64
 }
 
 impl Wanted {
-    /// Adds the group of `page`, if it is not there already and there is room.
+    /// Adds the group of `page`, if it is not queued yet and there is room.
     pub fn add(&mut self, page: u64) {
         let group = group_of(page);
         let mut queued = (0..self.len).map(|i| self.groups[(self.first + i) % WANTED_MOST]);
@@ -40,7 +42,7 @@ impl Wanted {
         }
     }
 
-    /// Takes the oldest out: the first page of its group.
+    /// Takes the oldest group, as its first page.
     pub fn take(&mut self) -> Option<u64> {
         let group = (self.len > 0).then(|| self.groups[self.first])?;
         self.first = (self.first + 1) % WANTED_MOST;
@@ -57,7 +59,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_queue_of_groups_each_once_and_of_a_limit(
+        fn groups_are_queued_in_order_once_and_up_to_the_limit(
             steps in prop::collection::vec(prop_oneof![4 => (0u64..16 * 400).prop_map(Some), 1 => Just(None)], 1..1500)
         ) {
             let (mut wanted, mut model) = (Wanted::default(), VecDeque::new());
