@@ -48,6 +48,7 @@ pub mod proportional;
 pub mod range;
 mod raw_syscall;
 pub mod region_memory;
+pub mod rights;
 pub mod ring;
 pub mod secret;
 pub mod shared_file;

@@ -11,13 +11,14 @@
 use std::arch::asm;
 use std::ffi::c_void;
 use std::io;
+use std::sync::atomic::AtomicU32;
 
 use linux_raw_sys::general as raw;
-use rustix::thread::NanosleepRelativeResult;
+use rustix::thread::{NanosleepRelativeResult, futex};
 
-use crate::last_thread;
 use crate::own_memory::OwnMapping;
 use crate::raw_syscall::{syscall3, syscall6};
+use crate::{last_thread, rights};
 
 /// A stack: LZ4's table (16 KiB), a batch of messages (2 KiB) and the deepest call are well below an eighth of it; parsing the
 /// deepest reply that a remote store can make up takes less than half.
@@ -125,11 +126,13 @@ struct Start {
 
 extern "C" fn run(start: *mut c_void) -> ! {
     last_thread::thread_begins();
+    rights::thread_begins();
     // SAFETY: the pointer is the box that `spawn_raw` leaked for this thread alone.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     // SAFETY: prctl reads the name, a C string.
     let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_NAME, name.as_ptr().addr(), 0, 0, 0, 0]) };
     body();
+    rights::thread_ends();
     last_thread::thread_ends();
     loop {
         // SAFETY: it ends this thread only; its stack stays mapped.
@@ -217,6 +220,21 @@ pub fn sleep_us(us: u32) {
     if let NanosleepRelativeResult::Err(_) = rustix::thread::nanosleep(&time) {
         yield_now();
     }
+}
+
+/// Sleeps for `us` microseconds, or less if `word` is not 0 or [`wake`] is called for it.
+pub fn sleep_while_zero(word: &AtomicU32, us: u32) {
+    let time = rustix::thread::Timespec {
+        tv_sec: i64::from(us / 1_000_000),
+        tv_nsec: i64::from(us % 1_000_000) * 1000,
+    };
+    // Any outcome means: look again.
+    let _ = futex::wait(word, futex::Flags::PRIVATE, 0, Some(&time));
+}
+
+/// Wakes a thread in [`sleep_while_zero`].
+pub fn wake(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
 }
 
 /// Gives the processor to another thread that can run.

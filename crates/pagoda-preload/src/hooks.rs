@@ -27,8 +27,8 @@ type RawFork = unsafe extern "C" fn() -> libc::pid_t;
 type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// The real functions: found once, before anybody can call a hook on purpose.
-static REAL: [AtomicPtr<c_void>; 8] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 8];
-const NAMES: [&CStr; 8] = [
+static REAL: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
+const NAMES: [&CStr; 17] = [
     c"pthread_create",
     c"pthread_mutex_init",
     c"pthread_mutex_destroy",
@@ -37,6 +37,15 @@ const NAMES: [&CStr; 8] = [
     c"vmsplice",
     c"setsockopt",
     c"mlockall",
+    c"setuid",
+    c"seteuid",
+    c"setreuid",
+    c"setresuid",
+    c"setgid",
+    c"setegid",
+    c"setregid",
+    c"setresgid",
+    c"capset",
 ];
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has under 2,560 bytes

@@ -10,6 +10,7 @@ mod alloc;
 mod end;
 mod fork;
 mod hooks;
+mod ids;
 mod lend;
 mod lock;
 mod mutexes;

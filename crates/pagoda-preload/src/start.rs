@@ -26,9 +26,10 @@ use pagoda_linux::last_thread::{LastThread, forget_raw_threads};
 use pagoda_linux::offer::{Offer, Taken};
 use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
 use pagoda_linux::proportional::AnonReader;
+use pagoda_linux::rights::{self, RightsReader};
 use pagoda_linux::space::Adoption;
 use pagoda_linux::tcb::ThreadLayout;
-use pagoda_linux::thread::{exit_process, leave_files, now_ns, sleep_us, spawn_raw};
+use pagoda_linux::thread::{exit_process, leave_files, now_ns, sleep_us, sleep_while_zero, spawn_raw, wake};
 use pagoda_linux::transparent_huge;
 
 use crate::{end, fork, mutexes};
@@ -88,6 +89,26 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The process that is watched; 0 before the first.
 static WATCHED: AtomicU32 = AtomicU32::new(0);
+
+/// Not 0 once this process needs an engine however small it is; its watcher sleeps on it.
+static WANTED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether starting an engine has failed.
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// How long a thread waits for an engine that it wants.
+const ENGINE_WAIT_NS: u64 = 2_000_000_000;
+
+/// Starts an engine in a watched process however small it is, and waits for it, for two seconds at most: later it could not
+/// open what it needs.
+pub fn begin_engine_now() {
+    WANTED.store(1, Ordering::Release);
+    wake(&WANTED);
+    let until = now_ns() + ENGINE_WAIT_NS;
+    while engine().is_none() && !HAS_FAILED.load(Ordering::Acquire) && now_ns() < until {
+        sleep_us(100);
+    }
+}
 
 /// Whether a child whose parent offered it what it lacks has it, or an engine that does.
 static HAS_ALL: AtomicBool = AtomicBool::new(false);
@@ -253,9 +274,10 @@ fn watch(tree: Tree, start: Start) {
         Bytes::ZERO
     } else {
         let from = shares::engine_from(member.tree().budget());
-        watch_while(&mut count, &member, |anon| anon < from)
+        watch_while(&mut count, &member, |anon| anon < from && WANTED.load(Ordering::Acquire) == 0)
     };
     if let Err(error) = manage(config, member, held, None) {
+        HAS_FAILED.store(true, Ordering::Release);
         fail(config, &member, error);
         watch_while(&mut count, &member, |_| true);
     }
@@ -268,7 +290,13 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
     let (mut before, mut sleep) = (0, LOOK_LEAST_US);
     // Without the files the end of the last thread is not seen; the process is watched all the same.
     let mut last_thread = LastThread::new().ok();
+    let mut reader = RightsReader::new().ok();
     loop {
+        let changed = reader.as_mut().and_then(RightsReader::look);
+        if changed.is_some() {
+            // The program may have left the user that an engine needs, which this thread still is.
+            WANTED.store(1, Ordering::Release);
+        }
         if let Some(last_thread) = &mut last_thread {
             last_thread.end_with_program();
         }
@@ -279,9 +307,17 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
         if !go_on(Bytes::new(anon)) {
             return Bytes::new(anon);
         }
+        if let Some(changed) = changed {
+            rights::follow_program(changed);
+        }
+        rights::follow();
         sleep = if anon > before + GROWTH_BYTES { LOOK_LEAST_US } else { (sleep * 2).min(LOOK_MOST_US) };
         before = anon;
-        sleep_us(sleep);
+        if HAS_FAILED.load(Ordering::Acquire) {
+            sleep_us(sleep);
+        } else {
+            sleep_while_zero(&WANTED, sleep);
+        }
     }
 }
 
@@ -358,6 +394,9 @@ pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
     let answer = ready();
     crate::hooks::forget_starts();
     forget_raw_threads();
+    rights::forget_threads();
+    WANTED.store(0, Ordering::Release);
+    HAS_FAILED.store(false, Ordering::Release);
     forget_what_parents_have();
     // SAFETY: a child has one thread, and this library uses nothing that it had allocated: the engine is the parent's.
     unsafe { crate::HEAP.forget() };

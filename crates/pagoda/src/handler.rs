@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_core::budget;
 use pagoda_linux::fault_address::FaultAddress;
+use pagoda_linux::rights;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
 use pagoda_linux::wait::Wait;
 
@@ -105,6 +106,7 @@ impl Engine {
         let mut idle_rounds = 0u32;
         let mut gave_way = false;
         while !self.handlers_may_end() {
+            rights::follow();
             let kept = faults.len();
             // With faults that wait for an event, also when there is none to read: one may wait for that. And an event that waits may wait
             // for none that comes.

@@ -220,7 +220,10 @@ impl ManagerBuilder {
         }
         shared.spawn(RECLAIMER, base, |engine, scratch| engine.reclaim(None, scratch))?;
         for shard in 0..shards {
-            shared.spawn("pagoda-release", base, move |engine, _| engine.work_on_releases(shard))?;
+            shared.spawn("pagoda-release", base, move |engine, _| {
+                pagoda_linux::thread::raise_priority();
+                engine.work_on_releases(shard);
+            })?;
         }
         if self.policies.clearing.ahead_percent > 0 {
             shared.spawn("pagoda-clear", base, |engine, _| engine.clear_ahead())?;

@@ -11,6 +11,7 @@ use pagoda_core::budget;
 use pagoda_core::size::Bytes;
 use pagoda_linux::offer::{Lent, Stream};
 use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::rights;
 use pagoda_linux::space::Adoption;
 use pagoda_linux::statm::StatmReader;
 use pagoda_linux::tcb::ThreadLayout;
@@ -188,20 +189,33 @@ impl PreparedEngine {
         for id in 0..handler_count() {
             let engine = Arc::clone(&engine);
             let mut scratch = Scratch::new(engine.base);
-            let body = Box::new(move || engine.handle(id, &mut scratch));
+            let body = Box::new(move || {
+                rights::give_up();
+                engine.handle(id, &mut scratch);
+            });
             spawn_raw(c"pagoda-handler", body).map_err(thread_error)?;
         }
         let reclaimer = Arc::clone(&engine);
         let mut scratch = Scratch::new(engine.base);
-        let body = Box::new(move || reclaimer.reclaim(Some(&count), &mut scratch));
+        let body = Box::new(move || {
+            rights::give_up();
+            reclaimer.reclaim(Some(&count), &mut scratch);
+        });
         spawn_raw(c"pagoda-reclaim", body).map_err(thread_error)?;
         for shard in 0..engine.store.releases().shards() {
             let engine = Arc::clone(&engine);
-            let body = Box::new(move || engine.work_on_releases(shard));
+            let body = Box::new(move || {
+                pagoda_linux::thread::raise_priority();
+                rights::give_up();
+                engine.work_on_releases(shard);
+            });
             spawn_raw(c"pagoda-release", body).map_err(thread_error)?;
         }
         let keeper = Arc::clone(&engine);
-        let body = Box::new(move || keeper.store.keep(&keeper.quit_handlers));
+        let body = Box::new(move || {
+            rights::give_up();
+            keeper.store.keep(&keeper.quit_handlers);
+        });
         spawn_raw(c"pagoda-keep", body).map_err(thread_error)?;
         engine.counters.set(crate::counters::Counter::Status, crate::counters::Status::Managed as u64);
         Ok((ProcessEngine { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
@@ -217,6 +231,7 @@ pub struct ProcessWatcher {
 impl ProcessWatcher {
     /// Watches for good.
     pub fn run(mut self) {
+        rights::give_up();
         self.engine.watch(&mut self.watcher);
     }
 }

@@ -72,6 +72,7 @@ impl Engine {
         let mut trouble = Trouble { is_library: count.is_none(), ..Trouble::default() };
         let mut rebuild_due_ns = 0;
         while !self.is_quitting() {
+            pagoda_linux::rights::follow();
             self.look_at_count(count);
             if self.ledger.beyond_bytes() > 0 && now_ns() - trouble.measured_ns > MEASURE_NS {
                 trouble.measured_ns = now_ns();

@@ -190,7 +190,6 @@ impl Engine {
 
     /// Frees what is queued until the engine ends: a worker's life.
     pub(crate) fn work_on_releases(&self, shard: usize) {
-        pagoda_linux::thread::raise_priority();
         self.store.release_queued(shard, &self.quit_handlers);
     }
 

@@ -22,6 +22,7 @@ use pagoda_linux::maps::MapsReader;
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::proportional::AnonReader;
 use pagoda_linux::range::PageRange;
+use pagoda_linux::rights::{self, RightsReader};
 use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
 use pagoda_linux::thread::{now_ns, sleep_us};
 use pagoda_linux::transparent_huge;
@@ -77,6 +78,7 @@ pub(crate) struct Watcher {
     keeper: ShareKeeper,
     count: AnonReader,
     last_thread: LastThread,
+    rights: RightsReader,
     /// None while it is being read.
     maps: Option<MapsReader>,
     present: PagemapScanner,
@@ -122,6 +124,7 @@ impl Watcher {
             keeper,
             count: AnonReader::new()?,
             last_thread: LastThread::new()?,
+            rights: RightsReader::new()?,
             maps: Some(MapsReader::new(8192)?),
             present: PagemapScanner::new()?,
             threads: ThreadWalker::new(layout)?,
@@ -162,6 +165,10 @@ impl Engine {
         self.pin_threads(watcher);
         while !self.is_quitting() {
             watcher.last_thread.end_with_program();
+            if let Some(changed) = watcher.rights.look() {
+                rights::follow_program(changed);
+            }
+            rights::follow();
             // Once: what is mapped there later is none of ours.
             if self.release_requested.load(Ordering::Acquire) && !self.release_done.load(Ordering::Acquire) {
                 self.release_all(watcher.unforked.as_mut());

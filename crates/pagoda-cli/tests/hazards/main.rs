@@ -10,3 +10,4 @@ mod memory_group;
 mod program;
 mod reasons;
 mod replaced;
+mod rights;

@@ -21,6 +21,7 @@ impl TieredStore {
     pub(crate) fn keep(&self, quit: &AtomicBool) {
         let mut condenser = self.condenser();
         while !quit.load(Ordering::Acquire) {
+            pagoda_linux::rights::follow();
             self.keep_remote();
             let _ = self.file.as_ref().is_some_and(FileTier::take_back);
             self.condense_while_idle(&mut condenser, u64::from(SLEEP_US) * 1000);

@@ -231,6 +231,7 @@ impl TieredStore {
     /// own is empty.
     pub(crate) fn release_queued(&self, own: usize, quit: &AtomicBool) {
         loop {
+            pagoda_linux::rights::follow();
             let mut cpu = cpu_ns();
             while self.free_piece(own, Taker::Worker, &mut cpu) || self.free_others(own, &mut cpu) {}
             if quit.load(Ordering::Acquire) {

@@ -43,9 +43,14 @@ int main(int count, char **arguments) {
     what = arguments[3];
     for (int i = 0; i < BLOCKS; i++) {
         block[i] = map(OLD + (moves ? 0 : 2 * grow));
-        // Before it is managed: it is the program's own wish.
-        if (is("kept")) CHECK(madvise(block[i], OLD / 2, MADV_DONTFORK) == 0);
-        if (!moves) CHECK(munmap(block[i] + OLD, 2 * grow) == 0);
+        // Before it is managed, which needs it to be writable: it is the program's own wish.
+        if (is("kept")) {
+            CHECK(munmap(block[i], OLD) == 0);
+            block[i] = mmap(block[i], OLD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            CHECK(block[i] != MAP_FAILED && madvise(block[i], OLD / 2, MADV_DONTFORK) == 0);
+            CHECK(mprotect(block[i], OLD, PROT_READ | PROT_WRITE) == 0);
+        }
+        if (!moves && !is("kept")) CHECK(munmap(block[i] + OLD, 2 * grow) == 0);
         memset(block[i], i + 1, OLD);
     }
     // More than the budget, and time to look at it.

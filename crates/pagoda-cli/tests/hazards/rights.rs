@@ -1,0 +1,25 @@
+//! Programs that give up rights: the engine's threads kept those of root in their address space.
+
+use pagoda_linux::testing::skip::skip;
+
+use crate::program::{Program, output, said};
+
+#[test]
+fn threads_of_the_engine_kept_the_rights_that_the_program_gave_up() {
+    let Some(program) = Program::build("rights", &[]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("a program that leaves the user root", "this user is not root");
+    }
+    for memory in ["100", "1"] {
+        for mode in ["start", "user", "raw", "back", "capset", "child"] {
+            let arguments = [mode, memory];
+            let native = output(&mut program.native(&arguments));
+            let managed = output(&mut program.managed(&["--quiet", "--memory", "48M"], &arguments));
+            let of_managed = said(&managed);
+            assert_eq!(managed.status.code(), native.status.code(), "{arguments:?}: {of_managed}");
+            // A child that is forked after the drop may not start an engine, and runs without.
+            let is_expected = |line: &str| !line.starts_with("pagoda:") || line.contains("gives up its user");
+            assert!(of_managed.lines().all(is_expected), "{arguments:?}: {of_managed}");
+        }
+    }
+}
