@@ -26,6 +26,7 @@ pub mod pace;
 pub mod page;
 pub mod places;
 pub mod radix;
+pub mod ran_clock;
 pub mod read_ahead;
 pub mod rebuild;
 pub mod release;

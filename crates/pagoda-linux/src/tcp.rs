@@ -8,12 +8,16 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use pagoda_core::ran_clock::LONGEST_NS;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
-use crate::thread::now_ns;
+use crate::thread::ran_ns;
 use crate::wait::{Wait, wait_for};
+
+/// The longest that is waited at once: what the process is stopped for meanwhile does not count.
+const SLICE_NS: u64 = LONGEST_NS / 4;
 
 /// A connection. Dropping it closes it.
 #[derive(Debug)]
@@ -23,7 +27,7 @@ pub struct TcpConnection {
 }
 
 impl TcpConnection {
-    /// Connects to a literal address, by `deadline_ns` of [`now_ns`]. That deadline holds until another one is set.
+    /// Connects to a literal address, by `deadline_ns` of [`ran_ns`]. That deadline holds until another one is set.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] past the deadline, and those of connect(2).
@@ -45,7 +49,7 @@ impl TcpConnection {
         Ok(connection)
     }
 
-    /// Until when what follows has to be done, in nanoseconds of [`now_ns`].
+    /// Until when what follows has to be done, in nanoseconds of [`ran_ns`].
     pub fn set_deadline_ns(&mut self, deadline_ns: u64) {
         self.deadline_ns = deadline_ns;
     }
@@ -53,11 +57,11 @@ impl TcpConnection {
     /// Waits until the socket is ready for something, or has failed.
     fn wait(&self, flags: PollFlags) -> io::Result<()> {
         loop {
-            let left_ns = self.deadline_ns.saturating_sub(now_ns());
+            let left_ns = self.deadline_ns.saturating_sub(ran_ns());
             if left_ns == 0 {
                 return Err(Errno::TIMEDOUT.into());
             }
-            match wait_for(self.socket.as_fd(), flags, left_ns) {
+            match wait_for(self.socket.as_fd(), flags, left_ns.min(SLICE_NS)) {
                 Wait::NotReady => {}
                 Wait::Ready => return Ok(()),
                 Wait::Refused(error) => return Err(error.into()),
@@ -106,7 +110,7 @@ mod tests {
     use super::*;
 
     fn soon() -> u64 {
-        now_ns() + 50_000_000
+        ran_ns() + 50_000_000
     }
 
     #[test]
@@ -120,7 +124,7 @@ mod tests {
             peer.write_all(&seen).expect("open");
         });
         let mut connection =
-            TcpConnection::connect(address, now_ns() + 5_000_000_000).expect("somebody listens");
+            TcpConnection::connect(address, ran_ns() + 5_000_000_000).expect("somebody listens");
         connection.write_all(b"hello").expect("open");
         let mut back = Vec::new();
         connection.read_to_end(&mut back).expect("closed in the end");
@@ -145,7 +149,7 @@ mod tests {
     #[test]
     fn nobody_listening_is_said_at_once() {
         let address = TcpListener::bind("127.0.0.1:0").and_then(|gone| gone.local_addr()).expect("a port");
-        let error = TcpConnection::connect(address, now_ns() + 5_000_000_000).expect_err("nobody listens");
+        let error = TcpConnection::connect(address, ran_ns() + 5_000_000_000).expect_err("nobody listens");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

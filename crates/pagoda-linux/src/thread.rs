@@ -14,6 +14,7 @@ use std::io;
 use std::sync::atomic::AtomicU32;
 
 use linux_raw_sys::general as raw;
+use pagoda_core::ran_clock::RanClock;
 use rustix::thread::{NanosleepRelativeResult, futex};
 
 use crate::own_memory::OwnMapping;
@@ -247,6 +248,13 @@ pub fn yield_now() {
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The time that this process ran, in nanoseconds: as [`now_ns`], but without what it was stopped for. Patience is measured by it.
+#[must_use]
+pub fn ran_ns() -> u64 {
+    static RAN: RanClock = RanClock::new();
+    RAN.look(now_ns())
 }
 
 /// Processor time that the calling thread has used, in nanoseconds.

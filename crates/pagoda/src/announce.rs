@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::forking::{Begin, Forking};
-use pagoda_linux::thread::{now_ns, sleep_us};
+use pagoda_linux::thread::{now_ns, ran_ns, sleep_us};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -69,12 +69,11 @@ impl Engine {
 
     /// Who serves a fork gets on with it: faults that wait for the gate meanwhile are not stuck.
     pub(crate) fn note_fork_goes_on(&self) {
-        let now = now_ns();
-        self.counters.set(Counter::LastLookNs, now);
-        self.announcements.went_on_ns.store(now, Ordering::Relaxed);
+        self.counters.set(Counter::LastLookNs, now_ns());
+        self.announcements.went_on_ns.store(ran_ns(), Ordering::Relaxed);
     }
 
-    /// When a fork that was served got on last; 0 before the first.
+    /// When a fork that was served got on last, by the time that the process ran; 0 before the first.
     pub(crate) fn fork_went_on_ns(&self) -> u64 {
         self.announcements.went_on_ns.load(Ordering::Relaxed)
     }

@@ -140,7 +140,8 @@ pub(crate) struct Engine {
     pub(crate) bringing_back: AtomicUsize,
     /// Whether an event waited for another when the last ones were read.
     pub(crate) events_wait: AtomicBool,
-    /// When each handler began the fault that it is serving, in nanoseconds; 0 if it waits. For the watchdog.
+    /// When each handler came to the oldest fault that it is serving, in nanoseconds of the time that the process ran; 0 if it waits. For
+    /// the watchdog.
     pub(crate) serving_since_ns: [AtomicU64; HANDLERS_MAX],
     pub(crate) stop_hook: StopHook,
 }

@@ -8,8 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_core::budget;
 use pagoda_linux::fault_address::FaultAddress;
+<<<<<<< HEAD
 use pagoda_linux::rights;
 use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+=======
+use pagoda_linux::thread::{now_ns, ran_ns, sleep_us, yield_now};
+>>>>>>> dc01799 (engine: count patience in time that the process ran)
 use pagoda_linux::wait::Wait;
 
 use crate::counters::Counter;
@@ -105,6 +109,7 @@ impl Engine {
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
         let mut idle_rounds = 0u32;
         let mut gave_way = false;
+        let mut oldest_ns = 0;
         while !self.handlers_may_end() {
             rights::follow();
             let kept = faults.len();
@@ -115,7 +120,9 @@ impl Engine {
             }
             // The oldest one: the watchdog sees a fault that is tried again and again.
             let Some(since_ns) = faults.iter().map(|fault| fault.since_ns).min() else { continue };
-            self.serving_since_ns[id].store(since_ns, Ordering::Relaxed);
+            if std::mem::replace(&mut oldest_ns, since_ns) != since_ns {
+                self.serving_since_ns[id].store(ran_ns(), Ordering::Relaxed);
+            }
             if std::mem::take(&mut gave_way) {
                 // What just came is what it gave way to.
                 faults.rotate_left(kept);
@@ -145,6 +152,7 @@ impl Engine {
             if faults.is_empty() {
                 // Whoever sees it sees what was counted.
                 self.serving_since_ns[id].store(0, Ordering::Release);
+                oldest_ns = 0;
             }
         }
     }

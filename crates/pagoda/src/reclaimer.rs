@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Pressure;
 use pagoda_linux::statm::StatmReader;
-use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -154,8 +154,8 @@ impl Engine {
             trouble.excess_since_ns = None;
             return;
         }
-        let now = now_ns();
-        if now - *trouble.excess_since_ns.get_or_insert(now) > EXCESS_NS {
+        let now = ran_ns();
+        if now.saturating_sub(*trouble.excess_since_ns.get_or_insert(now)) > EXCESS_NS {
             let used = self.store.usage().memory_used_bytes.get();
             let _ = self.store.spill(Bytes::new(used.saturating_sub(excess).min(limit - limit / 16)));
             self.trim_store();
@@ -235,7 +235,7 @@ impl Engine {
 
     /// Starts the clock of giving up, or ends the process when it has run out.
     fn count_trouble(&self, reason: StopReason, trouble: &mut Trouble) {
-        let (now, kept_faults) = (now_ns(), self.zones.kept_faults());
+        let (now, kept_faults) = (ran_ns(), self.zones.kept_faults());
         if trouble.since_ns.is_none() {
             trouble.kept_faults = kept_faults;
         }
@@ -251,7 +251,7 @@ impl Engine {
         } else if kept_faults == trouble.kept_faults && self.file_regions.load(Ordering::Acquire) > 0 {
             // Perhaps a call on a file waits. It ends with an error by itself.
             trouble.since_ns = Some(now);
-        } else if now - since > GIVE_UP_NS {
+        } else if now.saturating_sub(since) > GIVE_UP_NS {
             self.stop(reason);
         }
     }

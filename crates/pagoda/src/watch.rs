@@ -24,7 +24,7 @@ use pagoda_linux::proportional::AnonReader;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::rights::{self, RightsReader};
 use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
-use pagoda_linux::thread::{now_ns, sleep_us};
+use pagoda_linux::thread::{now_ns, ran_ns, sleep_us};
 use pagoda_linux::transparent_huge;
 use pagoda_linux::unforked::UnforkedReader;
 
@@ -289,7 +289,8 @@ impl Engine {
     }
 
     pub(crate) fn watch_handlers(&self) {
-        let (now, fork_ns) = (now_ns(), self.fork_went_on_ns());
+        // A process that was stopped has not been stuck meanwhile.
+        let (now, fork_ns) = (ran_ns(), self.fork_went_on_ns());
         for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
             let since = since.load(Ordering::Relaxed);
             if since != 0 && now.saturating_sub(since.max(fork_ns)) > STUCK_NS {

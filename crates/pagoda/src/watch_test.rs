@@ -43,7 +43,7 @@ fn a_fault_that_is_in_service_for_too_long_ends_the_process_with_the_reason() {
     let engine = engine();
     assert_eq!(verdict(&engine), None, "nobody serves anything");
     let serve_since = |ns| engine.serving_since_ns[HANDLERS_MAX - 1].store(ns, Ordering::Relaxed);
-    serve_since(now_ns());
+    serve_since(ran_ns());
     assert_eq!(verdict(&engine), None, "it has just begun");
     serve_since(1);
     assert_eq!(verdict(&engine), Some(StopReason::HandlerStuck));

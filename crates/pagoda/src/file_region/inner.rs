@@ -13,7 +13,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
-use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
 
 use super::FileError;
 use super::ahead::{Next, Reader};
@@ -159,12 +159,12 @@ impl Inner {
             self.file.reads.note_asked(offset / engine.entry_bytes());
             return Ok(());
         }
-        let since_ns = now_ns();
+        let since_ns = ran_ns();
         let (mut fault, mut wait) =
             (Fault::new(FaultAddress::of_byte(address), false, since_ns), Wait::default());
         let is_served = self.with_work(|Work { scratch, .. }| {
             while engine.serve_alone(&mut fault, scratch) != Tried::Served {
-                if engine.lacks_memory() && now_ns().saturating_sub(since_ns) > GIVE_UP_NS {
+                if engine.lacks_memory() && ran_ns().saturating_sub(since_ns) > GIVE_UP_NS {
                     return false;
                 }
                 // An event in the way is for the handlers to read, which are told: whoever reads takes the faults of others, too.

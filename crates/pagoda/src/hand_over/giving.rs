@@ -13,7 +13,7 @@ use pagoda_core::shares;
 use pagoda_core::size::Bytes;
 use pagoda_linux::offer::{State, Stream};
 use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::{now_ns, sleep_us};
+use pagoda_linux::thread::{now_ns, ran_ns, sleep_us};
 use pagoda_linux::uffd::Stop;
 
 use super::stream::{Kind, Record, send_page};
@@ -60,14 +60,14 @@ impl Engine {
         let Some(made) = self.space.offer(&child.uffd, STREAM_PATIENCE, lent) else {
             return HandedOver::Nothing(born);
         };
-        let begin = now_ns();
+        let begin = ran_ns();
         let mut waiting = Vec::new();
         while made.state() == State::Open {
             let children = child.hear(|address| waiting.push(address));
             born.extend(children.unwrap_or_else(|errno| self.stop_unread(errno)));
             waiting.retain(|address| !self.serve_child(table, child, *address, buffer, scratch));
             let is_odd = !child.is_as_it_was() || !born.is_empty();
-            if (is_odd || now_ns() - begin > PATIENCE_NS) && made.revoke() {
+            if (is_odd || ran_ns().saturating_sub(begin) > PATIENCE_NS) && made.revoke() {
                 return HandedOver::Nothing(born);
             }
             if !self.space.is_alive(&child.uffd, &made) {

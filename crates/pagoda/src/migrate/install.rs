@@ -13,7 +13,7 @@ use pagoda_core::migrate::geometry::STRIPE_BYTES;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::space::Slot;
-use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
 use pagoda_linux::uffd::{Progress, Stop};
 
 use crate::counters::Counter;
@@ -271,7 +271,7 @@ impl Engine {
         scratch: &mut Scratch,
         lacking_since_ns: &mut Option<u64>,
     ) -> io::Result<()> {
-        let lacked_ns = now_ns().saturating_sub(*lacking_since_ns.get_or_insert_with(now_ns));
+        let lacked_ns = ran_ns().saturating_sub(*lacking_since_ns.get_or_insert_with(ran_ns));
         if lacked_ns > GIVE_UP_NS && self.lacks_memory() {
             let error = "no memory could be had for ten seconds for what arrives; raise the budget, or free what can't be moved out of it";
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, error));

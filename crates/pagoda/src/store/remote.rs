@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::size::Bytes;
 use pagoda_linux::lock::{Held, Lock};
-use pagoda_linux::thread::{now_ns, sleep_us};
+use pagoda_linux::thread::{ran_ns, sleep_us};
 use redis::Value;
 
 use super::file::{BATCH, Batch, checksum};
@@ -161,7 +161,7 @@ fn shard_of(batch: u32) -> u32 {
 }
 
 fn deadline_ns() -> u64 {
-    now_ns() + REQUEST_NS
+    ran_ns() + REQUEST_NS
 }
 
 impl RemoteTier {
@@ -241,7 +241,7 @@ impl RemoteTier {
 
     /// Whether nothing is written for a while, because it has failed.
     pub fn is_pausing(&self) -> bool {
-        self.writer.lock().pause.is_some_and(|(until, _)| now_ns() < until)
+        self.writer.lock().pause.is_some_and(|(until, _)| ran_ns() < until)
     }
 
     /// Writes all of a batch, and returns its number: each item has its checksum then. On an error nothing is stored, or will
@@ -251,7 +251,7 @@ impl RemoteTier {
             return Err(RemoteError::Full);
         }
         let mut writer = self.writer.lock();
-        if let Some((_, error)) = writer.pause.filter(|(until, _)| now_ns() < *until) {
+        if let Some((_, error)) = writer.pause.filter(|(until, _)| ran_ns() < *until) {
             return Err(error);
         }
         let outcome = self.note(self.write_now(&mut writer, batch));
@@ -263,7 +263,7 @@ impl RemoteTier {
             }
             Err(error) => {
                 let pause_ns = writer.pause_ns.min(self.pause_most_ns);
-                writer.pause = Some((now_ns() + pause_ns, error));
+                writer.pause = Some((ran_ns() + pause_ns, error));
                 writer.pause_ns = (2 * pause_ns).max(PAUSE_LEAST_NS);
             }
         }
@@ -354,7 +354,7 @@ impl RemoteTier {
             bytes_max: PIECE_MAX + SMALL_ANSWER,
             counts_to: None,
         };
-        let end = now_ns() + FETCH_NS;
+        let end = ran_ns() + FETCH_NS;
         let mut is_doubted = false;
         loop {
             #[cfg(test)]
@@ -377,7 +377,7 @@ impl RemoteTier {
                 Ok(_) if is_doubted => return Err(GetError::Corrupt),
                 Ok(_) => is_doubted = true,
                 Err(source @ RemoteError::Gone) => return Err(GetError::Remote { source }),
-                Err(source) if now_ns() >= end => return Err(GetError::Remote { source }),
+                Err(source) if ran_ns() >= end => return Err(GetError::Remote { source }),
                 Err(_) => sleep_us(RETRY_US),
             }
         }
@@ -424,7 +424,7 @@ impl RemoteTier {
             if let Some(links) = self.readers.iter().find_map(Lock::try_lock) {
                 return Some(links);
             }
-            if now_ns() >= end {
+            if ran_ns() >= end {
                 return None;
             }
             sleep_us(50);

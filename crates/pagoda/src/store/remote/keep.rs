@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pagoda_linux::thread::now_ns;
+use pagoda_linux::thread::{now_ns, ran_ns};
 
 use super::super::TieredStore;
 use super::link::RemoteError;
@@ -52,7 +52,7 @@ impl Keeper {
 
 /// When the same may be tried again, after these.
 fn pause(outcomes: &[Outcome]) -> u64 {
-    if all_done(outcomes).is_ok() { 0 } else { now_ns() + PAUSE_LEAST_NS }
+    if all_done(outcomes).is_ok() { 0 } else { ran_ns() + PAUSE_LEAST_NS }
 }
 
 /// The first of their errors.
@@ -72,7 +72,7 @@ impl RemoteTier {
     fn renew(&self) {
         let mut keeper = self.keeper.lock();
         let now = now_ns();
-        if now < keeper.renews_from_ns {
+        if ran_ns() < keeper.renews_from_ns {
             return;
         }
         let period_ns = keeper.expiry_ns / RENEWALS;
@@ -85,7 +85,7 @@ impl RemoteTier {
             |shard| redis::cmd("PEXPIRE").arg(self.names.key_of_shard(shard)).arg(self.expiry_ms).clone();
         let parts: Vec<_> = due.iter().map(|shard| Part::counting(*shard, &renew(*shard), 1)).collect();
         // As long as it takes, and as is left before what was renewed now has to be again.
-        let end_ns = now.saturating_add(period_ns.max(REQUEST_NS));
+        let end_ns = ran_ns().saturating_add(period_ns.max(REQUEST_NS));
         let outcomes = keeper.links.ask(&self.routes, &parts, end_ns);
         keeper.renews_from_ns = pause(&outcomes);
         for (shard, _) in due.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
@@ -107,11 +107,11 @@ impl RemoteTier {
     fn delete(&self, fields: &[(u32, u32)]) -> [bool; SHARDS as usize] {
         let mut deleted = [false; SHARDS as usize];
         let mut keeper = self.keeper.lock();
-        if now_ns() < keeper.deletes_from_ns {
+        if ran_ns() < keeper.deletes_from_ns {
             return deleted;
         }
         let parts = self.deletions(fields);
-        let outcomes = keeper.links.ask(&self.routes, &parts, now_ns() + DELETION_NS);
+        let outcomes = keeper.links.ask(&self.routes, &parts, ran_ns() + DELETION_NS);
         keeper.deletes_from_ns = pause(&outcomes);
         for (part, outcome) in parts.iter().zip(&outcomes) {
             deleted[part.shard as usize] = outcome.is_ok();
@@ -125,7 +125,7 @@ impl RemoteTier {
         let delete =
             |shard| Part::counting(shard, redis::cmd("UNLINK").arg(self.names.key_of_shard(shard)), 1);
         let parts: Vec<_> = (0..SHARDS).map(delete).collect();
-        self.keeper.lock().links.ask(&self.routes, &parts, now_ns() + DELETION_NS);
+        self.keeper.lock().links.ask(&self.routes, &parts, ran_ns() + DELETION_NS);
     }
 }
 

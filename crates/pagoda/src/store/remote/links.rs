@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use pagoda_linux::thread::{now_ns, sleep_us};
+use pagoda_linux::thread::{ran_ns, sleep_us};
 use redis::{Cmd, Value};
 
 use super::link::{Link, RemoteError, SMALL_ANSWER, packed};
@@ -109,7 +109,7 @@ impl Links {
         bytes_max: usize,
     ) -> Result<Value, RemoteError> {
         let request = command.get_packed_command();
-        let answers = self.link(node).ask(&request, 1, bytes_max, now_ns() + REQUEST_NS)?;
+        let answers = self.link(node).ask(&request, 1, bytes_max, ran_ns() + REQUEST_NS)?;
         match answers.into_iter().next() {
             Some(Value::ServerError(_)) | None => Err(RemoteError::Refused),
             Some(answer) => Ok(answer),
@@ -198,7 +198,7 @@ impl Links {
                 )
             }
         };
-        self.link(node).ask(&request, answers, bytes_max, end_ns.min(now_ns() + REQUEST_NS))
+        self.link(node).ask(&request, answers, bytes_max, end_ns.min(ran_ns() + REQUEST_NS))
     }
 }
 
