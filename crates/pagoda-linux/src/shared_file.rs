@@ -55,22 +55,36 @@ impl SharedWords {
         Self::map(&file, words)
     }
 
-    /// Opens a file that [`create`](Self::create) or [`NamelessWords::create`] made. One of another length is refused: it is not
-    /// of this version. So is one that has no name and could become shorter: another process has the number of its maker.
+    /// Opens a file that [`create`](Self::create) or [`NamelessWords::create`] made for this user. Never blocks.
+    ///
+    /// # Errors
+    /// It can't be opened, or another could have put it there or could cut it short, which kills its reader: it is a link or
+    /// no plain file, belongs to another user, is open to others, has a second name, or has no name and could become shorter. Or
+    /// it has another length, and is not of this version. All but the first are [`InvalidData`](io::ErrorKind::InvalidData).
     pub fn open(path: &Path, words: usize) -> io::Result<Self> {
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
         let about = file.metadata()?;
-        if about.nlink() == 0 && !is_sealed(&file) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file has no name, and is not ours"));
-        }
-        if about.len() != Self::bytes(words) as u64 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the file has another length than this version's",
-            ));
-        }
-        Self::map(&file, words)
+        let is_named_so = || {
+            let at_path = std::fs::symlink_metadata(path);
+            at_path.is_ok_and(|named| (named.dev(), named.ino()) == (about.dev(), about.ino()))
+        };
+        let wrong = if !about.is_file() {
+            "it is no plain file"
+        } else if about.uid() != rustix::process::geteuid().as_raw() {
+            "it belongs to another user"
+        } else if about.nlink() == 0 && !is_sealed(&file) {
+            "the file has no name, and is not ours"
+        } else if about.nlink() != 0 && (about.nlink() > 1 || !is_named_so()) {
+            "it is a link, or has another name"
+        } else if about.nlink() != 0 && about.mode() & 0o077 != 0 {
+            "others than its user may open it"
+        } else if about.len() != Self::bytes(words) as u64 {
+            "the file has another length than this version's"
+        } else {
+            return Self::map(&file, words);
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidData, wrong))
     }
 
     /// A mapping that no file stands behind, for a process that has no reader.
@@ -253,6 +267,31 @@ mod tests {
         file.set_len(SharedWords::bytes(600) as u64).expect("as long as ours");
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         assert!(SharedWords::open(Path::new(&path), 600).is_err());
+    }
+
+    #[test]
+    fn a_file_that_another_could_have_put_there_is_not_mapped() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("tree");
+        drop(SharedWords::create(&path, 600).expect("create"));
+        let why = |path: &Path| SharedWords::open(path, 600).err().map(|error| error.to_string());
+        assert_eq!(why(&path), None);
+        let mode = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("mode");
+        mode(0o666);
+        assert!(why(&path).is_some_and(|why| why.contains("others than its user")));
+        mode(0o600);
+        let (link, second) = (dir.path().join("link"), dir.path().join("second"));
+        std::os::unix::fs::symlink(&path, &link).expect("linked");
+        assert!(why(&link).is_some_and(|why| why.contains("a link")));
+        std::fs::hard_link(&path, &second).expect("a second name");
+        assert!(why(&path).is_some_and(|why| why.contains("another name")));
+        std::fs::remove_file(&second).expect("removed");
+        assert_eq!(why(&path), None);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65534), None).expect("given away");
+            assert!(why(&path).is_some_and(|why| why.contains("another user")));
+        }
     }
 
     #[test]
