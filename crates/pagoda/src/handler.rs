@@ -8,12 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_core::budget;
 use pagoda_linux::fault_address::FaultAddress;
-<<<<<<< HEAD
 use pagoda_linux::rights;
-use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
-=======
 use pagoda_linux::thread::{now_ns, ran_ns, sleep_us, yield_now};
->>>>>>> dc01799 (engine: count patience in time that the process ran)
 use pagoda_linux::wait::Wait;
 
 use crate::counters::Counter;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Pressure;
 use pagoda_linux::statm::StatmReader;
-use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
+use pagoda_linux::thread::{now_ns, ran_ns, sleep_us, yield_now};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
