@@ -120,7 +120,11 @@ pub fn render(summary: &Summary) -> String {
     }
     if Status::from_word(counters.status) == Status::Released {
         let back = bytes(counters.brought_back_bytes);
-        table.row("forked", back, format_args!("forked: everything brought back, managed no further"));
+        table.row(
+            "released",
+            back,
+            format_args!("everything brought back, managed no further: see docs/caveats.md"),
+        );
     } else if counters.forks > 0 {
         let [copied, taken, lent] =
             [counters.fork_copied_bytes, counters.fork_taken_over_bytes, counters.fork_lent_bytes].map(bytes);

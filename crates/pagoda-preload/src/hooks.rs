@@ -28,7 +28,7 @@ type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// The real functions: found once, before anybody can call a hook on purpose.
 static REAL: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
-const NAMES: [&CStr; 17] = [
+const NAMES: [&CStr; 22] = [
     c"pthread_create",
     c"pthread_mutex_init",
     c"pthread_mutex_destroy",
@@ -46,6 +46,11 @@ const NAMES: [&CStr; 17] = [
     c"setregid",
     c"setresgid",
     c"capset",
+    c"clone",
+    c"ioctl",
+    c"__libc_start_main",
+    c"__lsan_do_leak_check",
+    c"__lsan_do_recoverable_leak_check",
 ];
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has under 2,560 bytes

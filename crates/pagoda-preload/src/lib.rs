@@ -9,6 +9,7 @@
 mod alloc;
 mod end;
 mod fork;
+mod give_way;
 mod hooks;
 mod ids;
 mod lend;

@@ -32,7 +32,7 @@ use pagoda_linux::tcb::ThreadLayout;
 use pagoda_linux::thread::{exit_process, leave_files, now_ns, sleep_us, sleep_while_zero, spawn_raw, wake};
 use pagoda_linux::transparent_huge;
 
-use crate::{end, fork, mutexes};
+use crate::{end, fork, give_way, mutexes};
 
 /// Pagoda's own failures, as for env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
@@ -274,7 +274,9 @@ fn watch(tree: Tree, start: Start) {
         Bytes::ZERO
     } else {
         let from = shares::engine_from(member.tree().budget());
-        watch_while(&mut count, &member, |anon| anon < from && WANTED.load(Ordering::Acquire) == 0)
+        watch_while(&mut count, &member, |anon| {
+            give_way::is_shared() || anon < from && WANTED.load(Ordering::Acquire) == 0
+        })
     };
     if let Err(error) = manage(config, member, held, None) {
         HAS_FAILED.store(true, Ordering::Release);
@@ -366,6 +368,11 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     ACTIVE.store(std::process::id(), Ordering::Release);
     // Nothing is taken out before.
     fork::wait_for_forks();
+    if give_way::is_shared()
+        && let Some(engine) = self::engine()
+    {
+        engine.request_release();
+    }
     if !mutexes::pin_known() {
         stop(StopReason::PinsFull);
     }
@@ -395,6 +402,7 @@ pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
     crate::hooks::forget_starts();
     forget_raw_threads();
     rights::forget_threads();
+    give_way::forget_sharers();
     WANTED.store(0, Ordering::Release);
     HAS_FAILED.store(false, Ordering::Release);
     forget_what_parents_have();

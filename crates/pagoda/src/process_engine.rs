@@ -130,9 +130,14 @@ impl ProcessEngine {
         self.engine.hands_over()
     }
 
-    /// Brings everything back, ends the management, and returns when that is done: before a fork.
-    pub fn release(&self) {
+    /// Has the watcher bring everything back and end the management.
+    pub fn request_release(&self) {
         self.engine.release_requested.store(true, Ordering::Release);
+    }
+
+    /// Brings everything back, ends the management, and returns when that is done.
+    pub fn release(&self) {
+        self.request_release();
         while !self.engine.release_done.load(Ordering::Acquire) {
             pagoda_linux::thread::sleep_us(200);
         }

@@ -4,6 +4,7 @@
 //! that the machine itself does not support fails neither. Every program checks its own memory.
 
 mod descriptors;
+mod give_way;
 mod grown_fork;
 mod last_thread;
 mod memory_group;
