@@ -21,6 +21,9 @@ use crate::thread::exit_process;
 /// that the count is never above the number of those that run.
 static RAW_THREADS: AtomicU64 = AtomicU64::new(0);
 
+/// Raw threads that have ended, or are about to: raised before the other count is lowered.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
 /// The calling raw thread begins.
 pub(crate) fn thread_begins() {
     RAW_THREADS.fetch_add(1, Ordering::SeqCst);
@@ -28,6 +31,7 @@ pub(crate) fn thread_begins() {
 
 /// The calling raw thread ends.
 pub(crate) fn thread_ends() {
+    ENDED.fetch_add(1, Ordering::SeqCst);
     RAW_THREADS.fetch_sub(1, Ordering::SeqCst);
 }
 
@@ -76,6 +80,7 @@ impl LastThread {
         if !read_start(&self.main_statm, &mut text).is_ok_and(|text| text.starts_with(b"0 ")) {
             return;
         }
+        let ended = ENDED.load(Ordering::SeqCst);
         let raw_threads = RAW_THREADS.load(Ordering::SeqCst);
         let Some(stat) = read_start(&self.main_stat, &mut text).ok().and_then(parse_stat) else { return };
         if !stat.is_main_gone() {
@@ -84,7 +89,8 @@ impl LastThread {
         self.take_exit_codes();
         // The main thread stays until the process ends. The kernel counts all threads at one moment, and only a thread of the
         // program makes another of the program. So if all but one are ours, there is none and there will be none.
-        if stat.threads == raw_threads + 1 {
+        // A raw thread that ended between the two counts would make up for one of the program.
+        if stat.threads == raw_threads + 1 && ENDED.load(Ordering::SeqCst) == ended {
             // The status is the last thread's. A kernel before 6.15 does not tell it; one before 6.0 takes the main thread's.
             let code = self.exit_code.map(u64::from).or(stat.exit_code).unwrap_or(0);
             // As wait(2) gives it: the number that the thread gave to exit(2) in the second byte.

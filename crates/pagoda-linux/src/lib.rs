@@ -68,6 +68,7 @@ pub mod uffd;
 pub mod unfinished_file;
 pub mod unforked;
 pub mod usage;
+pub mod valgrind;
 pub mod wait;
 pub mod wiped;
 pub mod words;

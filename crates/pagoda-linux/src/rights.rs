@@ -55,6 +55,8 @@ const KEPT: u64 = CAP_SETUID | CAP_SETGID | CAP_IPC_LOCK;
 /// `PR_SET_NO_NEW_PRIVS`, `PR_GET_DUMPABLE` and `PR_SET_DUMPABLE` of linux/prctl.h.
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 const PR_GET_DUMPABLE: usize = 3;
+/// `PR_SET_KEEPCAPS` of linux/prctl.h.
+const PR_SET_KEEPCAPS: usize = 8;
 const PR_SET_DUMPABLE: usize = 4;
 
 /// The calling raw thread begins.
@@ -64,13 +66,16 @@ pub(crate) fn thread_begins() {
         thread.compare_exchange(0, own, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     };
     // A thread beyond the bound could not follow, and would keep its rights.
-    let Some((_, followed)) = THREADS.iter().find(take) else { exit_process(125) };
-    followed.store(0, Ordering::SeqCst);
+    if !THREADS.iter().any(|place| take(&place)) {
+        exit_process(125);
+    }
 }
 
 /// The calling raw thread ends.
 pub(crate) fn thread_ends() {
-    if let Some((thread, _)) = place_of(current_id()) {
+    if let Some((thread, followed)) = place_of(current_id()) {
+        // Before the place is free: its next thread has followed nothing.
+        followed.store(0, Ordering::SeqCst);
         thread.store(0, Ordering::SeqCst);
     }
 }
@@ -81,9 +86,10 @@ fn place_of(id: u32) -> Option<&'static (AtomicU32, AtomicU32)> {
 
 /// In a child of a fork, on its one thread: the raw threads and their changes are the parent's.
 pub fn forget_threads() {
-    for (thread, _) in &THREADS {
+    for (thread, followed) in &THREADS {
         // What is not written is not copied.
         if thread.load(Ordering::Relaxed) != 0 {
+            followed.store(0, Ordering::Relaxed);
             thread.store(0, Ordering::Relaxed);
         }
     }
@@ -179,6 +185,9 @@ fn take_on(rights: Rights) {
     if to_change != 0 {
         set_capabilities(own, to_change);
     }
+    // The program may keep its capabilities over a change of users (`PR_SET_KEEPCAPS`), and change them again.
+    // SAFETY: it takes numbers, and concerns this thread alone.
+    let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_KEEPCAPS, 1, 0, 0, 0, 0]) };
     // A change of ids makes the address space undumpable. Where it is dumpable the program wants it so.
     // SAFETY: these calls take numbers. Ids are the calling thread's alone, and none is more than the program has.
     unsafe {
@@ -194,7 +203,6 @@ fn take_on(rights: Rights) {
         }
     }
     let kept = own & KEPT & rights.permitted;
-    // Leaving root by all ids has taken them from this thread already, and then none can be set.
     set_capabilities(kept, kept & rights.in_effect & CAP_IPC_LOCK);
 }
 

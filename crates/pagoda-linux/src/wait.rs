@@ -68,10 +68,10 @@ mod tests {
     fn select_says_the_same_as_poll_and_knows_descriptors_of_low_numbers_alone() {
         let (mut one, mut other) = UnixStream::pair().expect("a pair");
         let timeout = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        let ways: [fn(BorrowedFd<'_>, PollFlags, &Timespec) -> Result<usize, Errno>; 2] =
-            [wait_by_select, |fd, flags, timeout| {
-                poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(timeout))
-            }];
+        type Way = fn(BorrowedFd<'_>, PollFlags, &Timespec) -> Result<usize, Errno>;
+        let ways: [Way; 2] = [wait_by_select, |fd, flags, timeout| {
+            poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(timeout))
+        }];
         for way in ways {
             assert_eq!(way(one.as_fd(), PollFlags::IN, &timeout), Ok(0));
             assert_eq!(way(one.as_fd(), PollFlags::OUT, &timeout), Ok(1));

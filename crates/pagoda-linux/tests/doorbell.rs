@@ -41,7 +41,7 @@ fn fork(space: Space, answer: bool) -> Option<i32> {
     let reader = std::thread::spawn(move || {
         here.store(true, Ordering::Release);
         // From here to the event nothing is allocated: whoever forks holds the allocator's lock until it is read.
-        assert!(space.wait(5000), "the event of the fork");
+        assert_eq!(space.wait(5000), pagoda_linux::wait::Wait::Ready, "the event of the fork");
         let read = space.read(|message| {
             if let Message::Fork(child) = message
                 && answer

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 
 use pagoda_linux::rights::{follow_program, of_this_thread};
-use pagoda_linux::thread::exit_process;
+use pagoda_linux::thread::{current_id, exit_process};
 
 use crate::hooks::real;
 use crate::start::{begin_engine_now, is_watched};
@@ -37,6 +37,11 @@ fn after(result: c_int) -> c_int {
     result
 }
 
+/// After capset(2), which concerns the calling thread alone: what the main thread has is taken for what the program has.
+fn after_capset(result: c_int) -> c_int {
+    if current_id() == std::process::id() { after(result) } else { result }
+}
+
 /// The function behind this library, at that place in the list of names.
 fn function(place: usize) -> *mut c_void {
     let real = real(place);
@@ -47,7 +52,7 @@ fn function(place: usize) -> *mut c_void {
 }
 
 macro_rules! hook {
-    ($place:literal, $name:ident($($argument:ident: $type:ty),*), users: [$($user:ident),*]) => {
+    ($place:literal, $name:ident($($argument:ident: $type:ty),*), users: [$($user:ident),*], $after:ident) => {
         #[doc = concat!("As ", stringify!($name), "(2), for the engine's threads, too.")]
         ///
         /// # Safety
@@ -59,17 +64,17 @@ macro_rules! hook {
             let result = unsafe {
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function($place))($($argument),*)
             };
-            after(result)
+            $after(result)
         }
     };
 }
 
-hook!(8, setuid(user: u32), users: [user]);
-hook!(9, seteuid(user: u32), users: [user]);
-hook!(10, setreuid(real: u32, effective: u32), users: [real, effective]);
-hook!(11, setresuid(real: u32, effective: u32, saved: u32), users: [real, effective, saved]);
-hook!(12, setgid(group: u32), users: []);
-hook!(13, setegid(group: u32), users: []);
-hook!(14, setregid(real: u32, effective: u32), users: []);
-hook!(15, setresgid(real: u32, effective: u32, saved: u32), users: []);
-hook!(16, capset(header: *mut c_void, data: *const c_void), users: []);
+hook!(8, setuid(user: u32), users: [user], after);
+hook!(9, seteuid(user: u32), users: [user], after);
+hook!(10, setreuid(real: u32, effective: u32), users: [real, effective], after);
+hook!(11, setresuid(real: u32, effective: u32, saved: u32), users: [real, effective, saved], after);
+hook!(12, setgid(group: u32), users: [], after);
+hook!(13, setegid(group: u32), users: [], after);
+hook!(14, setregid(real: u32, effective: u32), users: [], after);
+hook!(15, setresgid(real: u32, effective: u32, saved: u32), users: [], after);
+hook!(16, capset(header: *mut c_void, data: *const c_void), users: [], after_capset);

@@ -31,6 +31,7 @@ use pagoda_linux::space::Adoption;
 use pagoda_linux::tcb::ThreadLayout;
 use pagoda_linux::thread::{exit_process, leave_files, now_ns, sleep_us, sleep_while_zero, spawn_raw, wake};
 use pagoda_linux::transparent_huge;
+use pagoda_linux::valgrind::is_in_valgrind;
 
 use crate::{end, fork, give_way, mutexes};
 
@@ -102,6 +103,9 @@ const ENGINE_WAIT_NS: u64 = 2_000_000_000;
 /// Starts an engine in a watched process however small it is, and waits for it, for two seconds at most: later it could not
 /// open what it needs.
 pub fn begin_engine_now() {
+    if give_way::is_shared() {
+        return;
+    }
     WANTED.store(1, Ordering::Release);
     wake(&WANTED);
     let until = now_ns() + ENGINE_WAIT_NS;
@@ -146,6 +150,10 @@ static CONSTRUCTOR: extern "C" fn() = construct;
 
 extern "C" fn construct() {
     crate::hooks::resolve();
+    // Its threads can't be ours: the program runs unmanaged, as below any program that is executed without this library.
+    if is_in_valgrind() {
+        return;
+    }
     let Some(text) = std::env::var_os("PAGODA_CONFIG") else { return };
     // Without a configuration there is no tree file to say so in.
     let Ok(mut config) = Config::from_env(text.as_bytes()) else { exit_process(OWN_FAILURE) };
@@ -315,7 +323,7 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
         rights::follow();
         sleep = if anon > before + GROWTH_BYTES { LOOK_LEAST_US } else { (sleep * 2).min(LOOK_MOST_US) };
         before = anon;
-        if HAS_FAILED.load(Ordering::Acquire) {
+        if HAS_FAILED.load(Ordering::Acquire) || give_way::is_shared() {
             sleep_us(sleep);
         } else {
             sleep_while_zero(&WANTED, sleep);

@@ -176,7 +176,7 @@ impl Engine {
             store,
             ledger: Ledger::new(budget.get()),
             owners: Owners::new(Arc::clone(&counters)),
-            limits: Limits::NONE,
+            limits: Limits::none(),
             by_density: false,
             comes_whole: false,
             has_blocks: AtomicBool::new(false),

@@ -36,7 +36,9 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) const NONE: Self = Self { any: AtomicBool::new(false), list: Lock::new(Vec::new()) };
+    pub(crate) const fn none() -> Self {
+        Self { any: AtomicBool::new(false), list: Lock::new(Vec::new()) }
+    }
 
     pub(crate) fn enter(&self, range: PageRange, most: Bytes) -> Arc<Limit> {
         let limit = Arc::new(Limit {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Pressure;
 use pagoda_linux::statm::StatmReader;
-use pagoda_linux::thread::{now_ns, ran_ns, sleep_us, yield_now};
+use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -74,8 +74,8 @@ impl Engine {
         while !self.is_quitting() {
             pagoda_linux::rights::follow();
             self.look_at_count(count);
-            if self.ledger.beyond_bytes() > 0 && now_ns() - trouble.measured_ns > MEASURE_NS {
-                trouble.measured_ns = now_ns();
+            if self.ledger.beyond_bytes() > 0 && ran_ns() - trouble.measured_ns > MEASURE_NS {
+                trouble.measured_ns = ran_ns();
                 self.measure_immovable();
             }
             pressure.adjust(self.marks());
@@ -224,7 +224,7 @@ impl Engine {
     /// Whether more of the regions is immovable than was known.
     fn measures_more(&self, trouble: &mut Trouble) -> bool {
         let is_more = self.measure_immovable();
-        trouble.measured_ns = now_ns();
+        trouble.measured_ns = ran_ns();
         is_more
     }
 
@@ -240,13 +240,10 @@ impl Engine {
             trouble.kept_faults = kept_faults;
         }
         let since = *trouble.since_ns.get_or_insert(now);
-        if !self.lacks_memory() {
-            trouble.since_ns = None;
-        } else if trouble.is_library
+        let may_be_beyond = trouble.is_library
             && matches!(reason, StopReason::NothingEvictable(_))
-            && now - since.max(trouble.measured_ns) > LOOK_AT_IMMOVABLE_NS
-            && self.measures_more(trouble)
-        {
+            && now.saturating_sub(since.max(trouble.measured_ns)) > LOOK_AT_IMMOVABLE_NS;
+        if !self.lacks_memory() || may_be_beyond && self.measures_more(trouble) {
             trouble.since_ns = None;
         } else if kept_faults == trouble.kept_faults && self.file_regions.load(Ordering::Acquire) > 0 {
             // Perhaps a call on a file waits. It ends with an error by itself.

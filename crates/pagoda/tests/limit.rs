@@ -84,7 +84,7 @@ fn an_access_by_address_beyond_the_limit_is_a_bus_error() {
     for builder in builders() {
         // In a child that has a manager of its own, which the signal ends.
         let child = fork(|| {
-            end_on_bus_error();
+            end_on_bus_error().expect("a handler");
             let manager = builder.clone().build().expect("a manager");
             let mut noisy = manager.region(Bytes::mib(64)).limit(LIMIT).create().expect("a region");
             let words = noisy.words_mut();

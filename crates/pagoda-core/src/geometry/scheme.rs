@@ -88,8 +88,8 @@ impl Scheme {
     /// The number of aligned adjacent leaf entries that software may mark as one translation, so
     /// that one TLB entry can cover all of them.
     ///
-    /// RISC-V: Svnapot, 16. AArch64: the Contiguous bit, at the last level. x86 has no such mark:
-    /// 1. Some x86 processors coalesce adjacent entries by themselves; that is no promise and not
+    /// RISC-V: Svnapot, 16. AArch64: the Contiguous bit, at the last level. x86 has no such mark,
+    /// so 1. Some x86 processors coalesce adjacent entries by themselves; that is no promise and not
     /// counted here.
     #[must_use]
     pub const fn group_entries(self) -> u32 {
