@@ -10,7 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use linux_raw_sys::general::__NR_rt_sigaction;
+
 use crate::image_mark;
+use crate::raw_syscall::syscall6;
 
 /// Whether SIGPIPE was ignored when this process began. Rust's runtime ignores it before `main`, so nothing later
 /// can tell what the parent wished for its program.
@@ -70,11 +73,13 @@ pub struct Report {
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: sigaction is plain data, for which all zeroes are a value.
-    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: no new disposition is given, and `old` is ours to write.
-    let got = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut old) };
-    got == 0 && old.sa_sigaction == libc::SIG_IGN
+    // The kernel's `struct sigaction`: the handler, flags, a restorer where there is one, and a mask of 8 bytes.
+    let mut old = [0usize; 4];
+    let old_at = (&raw mut old).expose_provenance();
+    // SAFETY: no new disposition is given, and `old` is ours to write. Not by the C library: the preloaded library carries this code
+    // into programs that may have a `sigaction` of their own.
+    let got = unsafe { syscall6(__NR_rt_sigaction, [signal as usize, 0, old_at, 8, 0, 0]) };
+    got.is_ok() && old[0] == libc::SIG_IGN
 }
 
 /// Async-signal-safe.

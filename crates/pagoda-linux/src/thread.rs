@@ -24,8 +24,8 @@ use crate::{last_thread, rights};
 /// A stack: LZ4's table (16 KiB), a batch of messages (2 KiB) and the deepest call are well below an eighth of it; parsing the
 /// deepest reply that a remote store can make up takes less than half.
 const STACK_BYTES: usize = 512 << 10;
-/// Room for static thread-local storage below the control block beyond the C library's `errno`, all zero. The standard
-/// library's locks make system calls through the C library, which writes `errno` there.
+/// Room for static thread-local storage below the control block beyond `errno`, all zero. The standard library's locks call
+/// `syscall`, which writes `errno` there: the C library's, or in the preloaded library its own.
 const TLS_SLACK_BYTES: usize = 16 << 10;
 /// The control block: we set the fields that compiled code reads (self pointer, stack and pointer guards).
 const CONTROL_BLOCK_BYTES: usize = 4 << 10;

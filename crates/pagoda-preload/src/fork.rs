@@ -4,15 +4,16 @@
 //! before a fork, which then knows of it, or after it. This module must never let a child run with pages missing.
 
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use pagoda::process_engine::Fork;
 use pagoda_core::fork_wait::{self, ForkWait};
 use pagoda_linux::doorbell::{Answer, Doorbell};
-use pagoda_linux::thread::{current_id, now_ns, sleep_us, yield_now};
+use pagoda_linux::thread::{current_id, exit_process, now_ns, sleep_us, yield_now};
 use pagoda_linux::wiped;
 
+use crate::hooks::{ERRNO_LOCATION, REGISTER_ATFORK, real};
 use crate::start::{begin_in_child, deactivate, engine, tree};
 
 /// The threads that are within fork(2) and found no engine before it.
@@ -26,11 +27,45 @@ thread_local! {
     static KNOWN: Cell<Option<(Fork, c_int)>> = const { Cell::new(None) };
 }
 
+/// The program's `errno` in the calling thread. What this library's own calls set is another one ([`own_errno`]).
 pub(crate) fn errno() -> &'static Cell<c_int> {
-    // SAFETY: it is the calling thread's own word, which is there as long as the thread, and which nobody else uses; the reference
-    // is used at once.
-    unsafe { &*libc::__errno_location().cast::<Cell<c_int>>() }
+    let location = real(ERRNO_LOCATION);
+    if location.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: the function has this type. What it returns is the calling thread's own word, which is there as long as the thread, and
+    // which no other thread uses; the reference is used at once.
+    unsafe { &*std::mem::transmute::<*mut c_void, ErrnoLocation>(location)().cast::<Cell<c_int>>() }
 }
+
+type ErrnoLocation = unsafe extern "C" fn() -> *mut c_int;
+
+/// The error of the last system call of this library's own that failed in the calling thread.
+pub(crate) fn own_errno() -> c_int {
+    // SAFETY: the word of the calling thread.
+    unsafe { libc::__errno_location().read() }
+}
+
+/// Has the C library call the functions of this module around each fork. Handlers that run before a fork do so last one first.
+pub fn register() {
+    let real = real(REGISTER_ATFORK);
+    if real.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: the function has this type, and the three live as long as the process: this library is never unloaded, so that no handle
+    // is passed that would say when.
+    unsafe {
+        std::mem::transmute::<*mut c_void, RegisterAtfork>(real)(
+            before_fork,
+            after_fork,
+            in_child,
+            std::ptr::null_mut(),
+        )
+    };
+}
+
+type RegisterAtfork =
+    unsafe extern "C" fn(extern "C" fn(), extern "C" fn(), extern "C" fn(), *mut c_void) -> c_int;
 
 /// Waits until every fork is over that does not know of the engine. Bounded by what fork(2) takes.
 pub fn wait_for_forks() {

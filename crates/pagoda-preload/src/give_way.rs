@@ -10,12 +10,13 @@
 //! This module must never let such a call begin while anything is missing.
 
 use std::ffi::{c_int, c_ulong, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pagoda_linux::thread::exit_process;
 
 use crate::fork::errno;
-use crate::hooks::real;
+use crate::hooks::{CXA_ATEXIT, real};
 use crate::start::{deactivate, engine, is_watched};
 
 /// Whether a process shares this one's memory, so that no engine may begin.
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn clone(
         IS_SHARED.store(true, Ordering::SeqCst);
         give_way();
     }
-    // SAFETY: dlsym found the function of this name behind this library, which has this type; the caller's arguments. A variadic
+    // SAFETY: `real` found the function of this name behind this library, which has this type; the caller's arguments. A variadic
     // function gets numbers and pointers where one with a fixed list does.
     unsafe {
         std::mem::transmute::<*mut c_void, Clone>(real)(
@@ -138,14 +139,27 @@ extern "C" fn choose_main(main: usize) -> StartMain {
     StartMain { real, main: begin_main as *const () as usize }
 }
 
-extern "C" fn before_check() {
+type CxaAtExit = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, *mut c_void) -> c_int;
+
+extern "C" fn before_check(_: *mut c_void) {
     give_way();
 }
 
 /// Right before `main`, so that it runs before what a runtime has registered for the end: that runs last one first.
 extern "C" fn prepare_main() -> usize {
-    // SAFETY: the function lives as long as the process: this library is never unloaded.
-    unsafe { libc::atexit(before_check) };
+    let register = real(CXA_ATEXIT);
+    if register.is_null() {
+        exit_process(125);
+    }
+    // SAFETY: the function has this type, and the one it gets lives as long as the process: this library is never unloaded, so
+    // that no handle is passed that would say when.
+    unsafe {
+        std::mem::transmute::<*mut c_void, CxaAtExit>(register)(
+            before_check,
+            ptr::null_mut(),
+            ptr::null_mut(),
+        )
+    };
     MAIN.load(Ordering::Acquire)
 }
 
@@ -207,7 +221,7 @@ pub unsafe extern "C" fn __lsan_do_leak_check() {
     give_way();
     let real = real(20);
     if !real.is_null() {
-        // SAFETY: dlsym found the function of this name behind this library, which has this type.
+        // SAFETY: `real` found the function of this name behind this library, which has this type.
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(real)() };
     }
 }
@@ -223,6 +237,6 @@ pub unsafe extern "C" fn __lsan_do_recoverable_leak_check() -> c_int {
     if real.is_null() {
         return 0;
     }
-    // SAFETY: dlsym found the function of this name behind this library, which has this type.
+    // SAFETY: `real` found the function of this name behind this library, which has this type.
     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(real)() }
 }

@@ -23,12 +23,13 @@ type PthreadCreate =
     unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
 type MutexInit = unsafe extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> c_int;
 type MutexDestroy = unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int;
+type GetRobust = unsafe extern "C" fn(*const libc::pthread_mutexattr_t, *mut c_int) -> c_int;
 type RawFork = unsafe extern "C" fn() -> libc::pid_t;
 type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// The real functions: found once, before anybody can call a hook on purpose.
 static REAL: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
-const NAMES: [&CStr; 22] = [
+const NAMES: [&CStr; 26] = [
     c"pthread_create",
     c"pthread_mutex_init",
     c"pthread_mutex_destroy",
@@ -51,7 +52,21 @@ const NAMES: [&CStr; 22] = [
     c"__libc_start_main",
     c"__lsan_do_leak_check",
     c"__lsan_do_recoverable_leak_check",
+    // These have no hook: program threads call them.
+    c"pthread_mutexattr_getrobust",
+    c"__errno_location",
+    c"__register_atfork",
+    c"__cxa_atexit",
 ];
+
+/// The place of `pthread_mutexattr_getrobust` in [`NAMES`].
+const GET_ROBUST: usize = 22;
+/// The place of `__errno_location` in [`NAMES`].
+pub const ERRNO_LOCATION: usize = 23;
+/// The place of `__register_atfork` in [`NAMES`].
+pub const REGISTER_ATFORK: usize = 24;
+/// The place of `__cxa_atexit` in [`NAMES`].
+pub const CXA_ATEXIT: usize = 25;
 
 /// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has under 2,560 bytes
 /// on x86_64, from the thread pointer upwards: 2,304 since 2.35, of which the kernel's part ends well before.
@@ -70,17 +85,25 @@ pub fn real(i: usize) -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    // SAFETY: the name is a C string; the dynamic linker looks behind this library.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[i].as_ptr()) };
+    let found = crate::c_library::next(NAMES[i]);
     REAL[i].store(found, Ordering::Release);
     found
+}
+
+/// The address of the calling thread's control block, which begins with it.
+fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: it reads the thread's own first word.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    };
+    pointer
 }
 
 /// Pins the calling thread's control block, for as long as the thread lives. False if there are too many pins.
 pub fn pin_current_thread() -> bool {
     let Some(engine) = engine() else { return true };
-    // SAFETY: it has no precondition.
-    let thread_pointer = unsafe { libc::pthread_self() } as usize;
+    let thread_pointer = thread_pointer();
     let end = thread_pointer + CONTROL_BLOCK_BYTES - 1;
     let Some(range) = PageRange::covering(thread_pointer, end) else { return true };
     if !engine.pins().pin(Pinner::Thread(current_id()), range) {
@@ -172,7 +195,7 @@ pub unsafe extern "C" fn pthread_create(
     if real.is_null() {
         exit_process(125);
     }
-    // SAFETY: dlsym found the function of this name behind this library, which has this type.
+    // SAFETY: `real` found the function of this name behind this library, which has this type.
     let real = unsafe { std::mem::transmute::<*mut c_void, PthreadCreate>(real) };
     // Also without an engine: one that starts before the thread's first instruction has not seen it.
     let place = remember(start, argument);
@@ -200,14 +223,24 @@ pub unsafe extern "C" fn pthread_mutex_init(
     }
     // SAFETY: as in `pthread_create`.
     let result = unsafe { std::mem::transmute::<*mut c_void, MutexInit>(real)(mutex, attributes) };
-    let mut robust = 0;
     // SAFETY: the caller vouches for the attributes, if there are any.
-    let known = !attributes.is_null()
-        && unsafe { libc::pthread_mutexattr_getrobust(attributes, &raw mut robust) } == 0;
-    if result == 0 && known && robust == libc::PTHREAD_MUTEX_ROBUST && !pin_mutex(mutex.addr()) {
+    if result == 0 && unsafe { is_robust(attributes) } && !pin_mutex(mutex.addr()) {
         return libc::EAGAIN;
     }
     result
+}
+
+/// # Safety
+/// The attributes are null or valid.
+unsafe fn is_robust(attributes: *const libc::pthread_mutexattr_t) -> bool {
+    let get = real(GET_ROBUST);
+    if attributes.is_null() || get.is_null() {
+        return false;
+    }
+    let mut robust = 0;
+    // SAFETY: the function has this type, and writes an int.
+    let got = unsafe { std::mem::transmute::<*mut c_void, GetRobust>(get)(attributes, &raw mut robust) };
+    got == 0 && robust == libc::PTHREAD_MUTEX_ROBUST
 }
 
 /// As pthread_mutex_destroy(3).

@@ -60,7 +60,7 @@ macro_rules! hook {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             before(&[$($user),*]);
-            // SAFETY: dlsym found the function of this name behind this library, which has this type; the caller's arguments.
+            // SAFETY: `real` found the function of this name behind this library, which has this type; the caller's arguments.
             let result = unsafe {
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function($place))($($argument),*)
             };

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::thread::exit_process;
 
-use crate::fork::errno;
+use crate::fork::{errno, own_errno};
 use crate::hooks::real;
 use crate::start::tree;
 
@@ -37,7 +37,11 @@ pub unsafe extern "C" fn vmsplice(
         // SAFETY: the caller's arguments.
         let put = unsafe { put_copies(pipe, parts, count, flags) };
         // Where a pipe can't be written to without waiting, the kernel has no moves either, and nothing is managed.
-        if put != -1 || errno().get() != libc::EOPNOTSUPP {
+        if put != -1 {
+            return put;
+        }
+        if own_errno() != libc::EOPNOTSUPP {
+            errno().set(own_errno());
             return put;
         }
     }
@@ -45,7 +49,7 @@ pub unsafe extern "C" fn vmsplice(
     if real.is_null() {
         exit_process(125);
     }
-    // SAFETY: dlsym found the function of this name behind this library, which has this type; the caller's arguments.
+    // SAFETY: `real` found the function of this name behind this library, which has this type; the caller's arguments.
     unsafe { std::mem::transmute::<*mut c_void, Vmsplice>(real)(pipe, parts, count, flags) }
 }
 
@@ -55,24 +59,28 @@ pub unsafe extern "C" fn vmsplice(
 /// # Safety
 /// As for vmsplice(2).
 unsafe fn put_copies(pipe: c_int, parts: *const libc::iovec, count: usize, flags: c_uint) -> isize {
-    let number = c_int::try_from(count).unwrap_or(c_int::MAX);
+    let number = count.cast_signed();
     // SAFETY: the caller's parts, which may be read. A pipe has no offset.
-    let put = unsafe { libc::pwritev2(pipe, parts, number, -1, libc::RWF_NOWAIT) };
-    if put != -1 || errno().get() != libc::EAGAIN || flags & libc::SPLICE_F_NONBLOCK != 0 {
+    let put =
+        unsafe { libc::syscall(libc::SYS_pwritev2, pipe, parts, number, -1isize, 0isize, libc::RWF_NOWAIT) }
+            as isize;
+    if put != -1 || own_errno() != libc::EAGAIN || flags & libc::SPLICE_F_NONBLOCK != 0 {
         return put;
     }
     // SAFETY: the kernel has read all of them just now.
     let parts = unsafe { std::slice::from_raw_parts(parts, count) };
     let first = parts.iter().find(|part| part.iov_len > 0);
     // SAFETY: as above. What is in pages is atomic: it waits until there is room for one.
-    first.map_or(0, |part| unsafe { libc::write(pipe, part.iov_base, part.iov_len.min(OS_PAGE)) })
+    first.map_or(0, |part| unsafe {
+        libc::syscall(libc::SYS_write, pipe, part.iov_base, part.iov_len.min(OS_PAGE)) as isize
+    })
 }
 
 fn is_pipe(descriptor: c_int) -> bool {
-    let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
+    let mut about = std::mem::MaybeUninit::<libc::stat64>::uninit();
     // SAFETY: it fills what it is given, which is read only if it says so.
     unsafe {
-        libc::fstat(descriptor, about.as_mut_ptr()) == 0
+        libc::fstat64(descriptor, about.as_mut_ptr()) == 0
             && about.assume_init().st_mode & libc::S_IFMT == libc::S_IFIFO
     }
 }

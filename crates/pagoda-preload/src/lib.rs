@@ -7,6 +7,7 @@
 //! It must never use the program's heap, print, or change anything that the program can see.
 
 mod alloc;
+mod c_library;
 mod end;
 mod fork;
 mod give_way;

@@ -32,6 +32,6 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if real.is_null() {
         exit_process(125);
     }
-    // SAFETY: dlsym found the function of this name behind this library, which has this type; it takes any flags.
+    // SAFETY: `real` found the function of this name behind this library, which has this type; it takes any flags.
     unsafe { std::mem::transmute::<*mut std::ffi::c_void, MlockAll>(real)(flags) }
 }

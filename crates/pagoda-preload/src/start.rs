@@ -9,6 +9,7 @@
 //! process below it that can't be managed is no reason to end it: it runs unmanaged, and is counted and told.
 //! This module must never let a program run on half managed.
 
+use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -33,6 +34,7 @@ use pagoda_linux::thread::{exit_process, leave_files, now_ns, sleep_us, sleep_wh
 use pagoda_linux::transparent_huge;
 use pagoda_linux::valgrind::is_in_valgrind;
 
+use crate::c_library::is_glibc;
 use crate::{end, fork, give_way, mutexes};
 
 /// Pagoda's own failures, as for env(1) and nohup(1).
@@ -146,17 +148,24 @@ pub fn deactivate() {
 // SAFETY: the section holds pointers to functions that the dynamic linker calls once, before `main`, with the C
 // library ready.
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn() = construct;
+static CONSTRUCTOR: extern "C" fn(c_int, *const Text, *const Text) = construct;
 
-extern "C" fn construct() {
+/// A C string; null behind the last one.
+type Text = *const c_char;
+
+extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
     crate::hooks::resolve();
-    // Its threads can't be ours: the program runs unmanaged, as below any program that is executed without this library.
-    if is_in_valgrind() {
+    // Another C library passes nothing to constructors, and has other control blocks. In an emulation there is no engine: its threads
+    // would be the emulated program's.
+    if !is_glibc() || is_in_valgrind() {
         return;
     }
-    let Some(text) = std::env::var_os("PAGODA_CONFIG") else { return };
+    // SAFETY: glibc passes the environment, which no other thread changes before `main`.
+    let Some(text) = (unsafe { configuration(environment) }) else { return };
+    // Nothing of a panic is printed: the thread may have other descriptors than the program.
+    std::panic::set_hook(Box::new(|_| stop(StopReason::EngineBroken)));
     // Without a configuration there is no tree file to say so in.
-    let Ok(mut config) = Config::from_env(text.as_bytes()) else { exit_process(OWN_FAILURE) };
+    let Ok(mut config) = Config::from_env(text) else { exit_process(OWN_FAILURE) };
     let Some(path) = config.counters.clone() else { return };
     // A process whose `pagoda run` has ended finds no file, and needs none.
     let Ok(tree) = Tree::open(&path) else { return };
@@ -172,9 +181,7 @@ extern "C" fn construct() {
     if !transparent_huge::are_split_right() {
         transparent_huge::forbid();
     }
-    // Handlers that run before a fork do so last one first.
-    // SAFETY: all are functions that live as long as the process: this library is never unloaded.
-    unsafe { libc::pthread_atfork(Some(fork::before_fork), Some(fork::after_fork), Some(fork::in_child)) };
+    fork::register();
     image_mark::set();
     if !tree.may_be_first() {
         return begin(tree, Start::WhenGrown);
@@ -194,6 +201,26 @@ extern "C" fn construct() {
         sleep_us(50);
     }
     let _ = crate::hooks::pin_current_thread();
+}
+
+/// What `pagoda run` left in the environment.
+///
+/// # Safety
+/// It is a list of C strings, which stay as they are.
+unsafe fn configuration(mut environment: *const Text) -> Option<&'static [u8]> {
+    loop {
+        // SAFETY: the list ends with a null.
+        let entry = unsafe { environment.read() };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: the caller passes C strings.
+        if let Some(text) = unsafe { CStr::from_ptr(entry) }.to_bytes().strip_prefix(b"PAGODA_CONFIG=") {
+            return Some(text);
+        }
+        // SAFETY: this was not the end.
+        environment = unsafe { environment.add(1) };
+    }
 }
 
 /// When a process gets an engine.

@@ -1,4 +1,4 @@
-//! In place of an unwinder: a panic in this library says what happened and ends the process, on whichever thread.
+//! In place of an unwinder: a panic in this library ends the process with a reason (the hook that `start` sets), on whichever thread.
 //!
 //! Nobody could catch one: raw threads have nothing to return to, and hooks are called by C. The standard library's unwinder would be
 //! one more library that every short process of a tree loads, maps and relocates. These symbols are hidden, so that

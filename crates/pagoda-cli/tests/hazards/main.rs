@@ -12,3 +12,4 @@ mod program;
 mod reasons;
 mod replaced;
 mod rights;
+mod symbols;
