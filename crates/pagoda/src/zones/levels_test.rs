@@ -119,7 +119,6 @@ fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full()
         engine.serve_alone(&mut Fault::new(at, true, now_ns()), &mut scratch)
     };
     for region in [&stored, &untouched] {
-        assert_eq!(serve(region, 40), Tried::Kept, "40 MiB can't leave, and 24 are allowed");
         let [start, end] = &engine.making_own;
         start.store(region.as_ptr().addr(), Ordering::Release);
         end.store(region.as_ptr().addr() + region.len(), Ordering::Release);
@@ -128,7 +127,6 @@ fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full()
             assert_eq!(serve(region, page), Tried::Served, "nobody else makes frames ready meanwhile");
         }
         end.store(0, Ordering::Release);
-        assert_eq!(serve(region, 80), Tried::Kept, "the budget is kept again");
     }
     area.lock(0..pages, false).expect("it was locked");
 }
