@@ -6,6 +6,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::StatVfsMountFlags;
+
 use crate::refusal::Refusal;
 
 /// Names the library, for those who keep it elsewhere.
@@ -31,6 +33,16 @@ pub fn find(named: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'$')) {
         return Err(Refusal::own(format!(
             "{} can't be preloaded: the loader takes no path with a space, a colon or a dollar sign; move it",
+            path.display()
+        )));
+    }
+    // The loader could not map it, says so, and starts the program without it.
+    let is_noexec =
+        rustix::fs::statvfs(&path).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC));
+    if is_noexec {
+        return Err(Refusal::own(format!(
+            "{} can't be preloaded: it lies on a file system that is mounted noexec; copy it to another one and name it in \
+             {ENV}, or mount that one exec",
             path.display()
         )));
     }

@@ -8,6 +8,7 @@ mod give_way;
 mod grown_fork;
 mod last_thread;
 mod memory_group;
+mod noexec;
 mod program;
 mod reasons;
 mod replaced;
