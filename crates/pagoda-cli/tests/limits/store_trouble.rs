@@ -51,12 +51,12 @@ pub fn ends_with_a_reason() -> Result<String, String> {
         case(
             "locked memory",
             begin(&[], &["-m", BUDGET], &["fill-beside-locked"]),
-            &["can be moved out", "raise the budget", "(--memory)"],
+            &["is locked", "raise the budget", "(--memory)"],
         )?,
         case(
             "locked memory that was managed",
             begin(&[], &["-m", BUDGET], &["fill-beside-pieces"]),
-            &["can be moved out", "raise the budget"],
+            &["is locked", "raise the budget"],
         )?,
     ];
     let may_mount = may_mount();

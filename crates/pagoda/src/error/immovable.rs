@@ -1,7 +1,8 @@
 //! What memory was when it was needed and none could be moved out.
 //!
 //! The counters say how much is left alone for each reason. The largest part gives its name, and
-//! its size is told with it. This module must never name a reason that no byte has.
+//! its size is told with it. What no reason explains was found in use when it was tried. This module
+//! must never name a reason that no byte has.
 
 use std::fmt;
 
@@ -27,7 +28,8 @@ pub enum Obstacle {
     Threads,
     /// Its mappings are too small, or too new, to be managed.
     Small,
-    /// It is in use: pinned by a device or by the kernel, or shared with a forked process.
+    /// It is in use, as its moves told: locked in more pieces than are looked at, pinned by a device or
+    /// by the kernel, or shared with a forked process.
     InUse,
 }
 
@@ -56,8 +58,13 @@ impl Immovable {
             (Obstacle::Threads, counters.left_thread_bytes),
             (Obstacle::Small, counters.left_small_bytes),
         ];
+        let named: u64 = left.iter().map(|(_, bytes)| bytes).sum();
+        let in_use = counters.anon_bytes.saturating_sub(counters.own_bytes + named);
         let most = left.into_iter().max_by_key(|(_, bytes)| *bytes).filter(|(_, bytes)| *bytes > 0);
-        most.map_or(Self::IN_USE, |(obstacle, bytes)| Self { obstacle, size: Bytes::new(bytes) })
+        match most {
+            Some((obstacle, bytes)) if bytes >= in_use => Self { obstacle, size: Bytes::new(bytes) },
+            _ => Self { obstacle: Obstacle::InUse, size: Bytes::new(in_use) },
+        }
     }
 }
 
@@ -76,7 +83,9 @@ impl fmt::Display for Immovable {
             Obstacle::Registered => "is registered with the program's own userfaultfd",
             Obstacle::Threads => "has control blocks of threads or robust mutexes in it",
             Obstacle::Small => "is in mappings too small or too new to be managed",
-            Obstacle::InUse => "is pinned by a device or the kernel, or shared with a forked process",
+            Obstacle::InUse => {
+                "is locked in many pieces, pinned by a device or the kernel, or shared with a forked process"
+            }
         })
     }
 }

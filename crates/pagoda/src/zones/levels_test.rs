@@ -62,6 +62,8 @@ fn expect_one_ring(base: BasePage) {
     let region = manager.region(Bytes::mib(1)).create().expect("a region");
     let engine = &*manager.engine();
     until("the budget is exceeded", || engine.lacks_memory());
+    // What is staged comes back without another frame.
+    until("what was paged out is stored", || manager.stats().staged_bytes == 0);
     let mut scratch = Scratch::new(engine.base);
     scratch.taker = engine.zones.new_taker();
     // A fault of another page is another's, and wakes for itself.
@@ -112,6 +114,8 @@ fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full()
     }
     let engine = &*manager.engine();
     until("the budget is exceeded", || engine.lacks_memory());
+    // What is staged comes back without another frame.
+    until("what was paged out is stored", || manager.stats().staged_bytes == 0);
     let mut scratch = Scratch::new(engine.base);
     scratch.taker = engine.zones.new_taker();
     let mut serve = |region: &Region, page: usize| {
@@ -119,6 +123,7 @@ fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full()
         engine.serve_alone(&mut Fault::new(at, true, now_ns()), &mut scratch)
     };
     for region in [&stored, &untouched] {
+        assert_eq!(serve(region, 40), Tried::Kept, "40 MiB can't leave, and 24 are allowed");
         let [start, end] = &engine.making_own;
         start.store(region.as_ptr().addr(), Ordering::Release);
         end.store(region.as_ptr().addr() + region.len(), Ordering::Release);
@@ -127,6 +132,7 @@ fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full()
             assert_eq!(serve(region, page), Tried::Served, "nobody else makes frames ready meanwhile");
         }
         end.store(0, Ordering::Release);
+        assert_eq!(serve(region, 80), Tried::Kept, "the budget is kept again");
     }
     area.lock(0..pages, false).expect("it was locked");
 }
