@@ -7,17 +7,48 @@
 //! for an engine's.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::maps::Mapping;
 use crate::smaps::{Flag, SmapsReader};
 
-/// Whether the program has asked for it. In this library's own data, which a child has, too.
-static ASKED_FOR: AtomicBool = AtomicBool::new(false);
+/// Calls by which the program asks for it, begun and ended. In this library's own data, which a child has, too.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Notes that the program keeps memory out of its children from now on. To be called before the kernel is asked for it.
-pub fn expect() {
-    ASKED_FOR.store(true, Ordering::SeqCst);
+/// Notes that the program asks the kernel to keep memory out of its children. To be called before it does.
+pub fn asks() {
+    BEGUN.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Notes that the kernel has answered that.
+pub fn has_asked() {
+    ENDED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// In a child of fork, on its one thread: no other thread is asking.
+pub fn forget_calls() {
+    ENDED.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+/// The calls so far, none of which was under way. What is read of the kernel after that is right as long as
+/// [`is_current`](Self::is_current).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calls(u64);
+
+impl Calls {
+    /// `None` while a call is under way.
+    #[must_use]
+    pub fn look() -> Option<Self> {
+        let begun = BEGUN.load(Ordering::SeqCst);
+        (ENDED.load(Ordering::SeqCst) == begun).then_some(Self(begun))
+    }
+
+    /// Whether no call has begun since.
+    #[must_use]
+    pub fn is_current(self) -> bool {
+        BEGUN.load(Ordering::SeqCst) == self.0
+    }
 }
 
 /// Reads which memory that is, any number of times.
@@ -50,7 +81,7 @@ impl UnforkedReader {
     /// # Errors
     /// As for [`of_engine`](Self::of_engine).
     pub fn of_program(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
-        if !ASKED_FOR.load(Ordering::SeqCst) {
+        if BEGUN.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         self.0.for_each(&[Flag::Unforked], |mapping, flags| {
@@ -90,7 +121,11 @@ mod tests {
         let mut programs = Vec::new();
         reader.of_program(|mapping| programs.push(mapping.start)).expect("read");
         assert_eq!(programs, [], "it has never asked");
-        expect();
+        let before = Calls::look().expect("no call is under way");
+        asks();
+        assert!(Calls::look().is_none() && !before.is_current());
+        has_asked();
+        assert!(Calls::look().is_some_and(Calls::is_current) && !before.is_current());
         reader.of_program(|mapping| programs.push(mapping.start)).expect("read");
         assert!(programs.contains(&start) && !programs.contains(&middle));
     }

@@ -290,7 +290,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
     match advice {
         libc::MADV_WIPEONFORK => before_wipe_on_fork(),
-        libc::MADV_DONTFORK => unforked::expect(),
+        libc::MADV_DONTFORK => unforked::asks(),
         _ => {}
     }
     let real = real(4);
@@ -304,6 +304,9 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { real(address, length, advice) };
+    if advice == libc::MADV_DONTFORK {
+        unforked::has_asked();
+    }
     let is_to_be_told = matches!(advice, libc::MADV_FREE | guards::INSTALL);
     // What is registered later is looked at then: it is content if it is there.
     if result != 0 || !is_to_be_told || !engine().is_some_and(ProcessEngine::has_registered) {

@@ -32,6 +32,7 @@ use pagoda_linux::space::Adoption;
 use pagoda_linux::tcb::ThreadLayout;
 use pagoda_linux::thread::{exit_process, leave_files, now_ns, sleep_us, sleep_while_zero, spawn_raw, wake};
 use pagoda_linux::transparent_huge;
+use pagoda_linux::unforked;
 use pagoda_linux::valgrind::is_in_valgrind;
 
 use crate::c_library::is_glibc;
@@ -437,6 +438,7 @@ pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
     crate::hooks::forget_starts();
     forget_raw_threads();
     rights::forget_threads();
+    unforked::forget_calls();
     give_way::forget_sharers();
     WANTED.store(0, Ordering::Release);
     HAS_FAILED.store(false, Ordering::Release);

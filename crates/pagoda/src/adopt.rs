@@ -20,7 +20,7 @@ use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::Errno as KernelErrno;
-use pagoda_linux::unforked::UnforkedReader;
+use pagoda_linux::unforked::{Calls, UnforkedReader};
 
 use crate::counters::{Counter, Status};
 use crate::engine::Engine;
@@ -48,7 +48,15 @@ pub(crate) struct NotAdopted {
 
 impl Engine {
     /// Takes `range`, which may be most of a mapping, under management, with what is present in it. Returns what it could not.
-    pub(crate) fn adopt(&self, present: &mut PagemapScanner, range: PageRange) -> NotAdopted {
+    ///
+    /// `calls`, where the kernel does not tell of forks: what the program had asked to be kept out of its children when the
+    /// caller looked at that. If it has asked since, the range may be such, and is left for the next look.
+    pub(crate) fn adopt(
+        &self,
+        present: &mut PagemapScanner,
+        range: PageRange,
+        calls: Option<Option<Calls>>,
+    ) -> NotAdopted {
         let mut start = range.start();
         let mut adopted = 0;
         let mut not = NotAdopted::default();
@@ -75,6 +83,13 @@ impl Engine {
             if is_own(gap) {
                 // Mapped by another thread of ours in a hole. It must not wait for itself; the next look leaves it out.
                 let _ = self.space.unregister(gap);
+                self.look_soon.store(true, Ordering::Relaxed);
+                continue;
+            }
+            // After it was registered: what the program asks for from now on finds it managed.
+            if registered.is_ok() && calls.is_some_and(|calls| !calls.is_some_and(Calls::is_current)) {
+                let _ = self.space.unregister(gap);
+                not.refused_bytes += gap.len() as u64;
                 self.look_soon.store(true, Ordering::Relaxed);
                 continue;
             }

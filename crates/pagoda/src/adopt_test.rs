@@ -51,7 +51,7 @@ fn what_is_discarded_while_it_is_adopted_stays_discarded() {
                 std::hint::spin_loop();
             }
             let mut present = PagemapScanner::new().expect("pagemap");
-            engine.adopt(&mut present, memory.range());
+            engine.adopt(&mut present, memory.range(), None);
             found_marked += usize::from(engine.ledger.resident_bytes() > 0);
             // What was marked goes, whatever its owner does to it.
             engine.page_out(memory.range(), &mut Scratch::new(engine.base)).expect("room");
@@ -101,7 +101,7 @@ fn what_is_mapped_while_it_is_adopted_is_not_taken_for_registered() {
         let mut present = PagemapScanner::new().expect("pagemap");
         let mut scratch = Scratch::new(engine.base);
         while !ends.load(Ordering::Acquire) {
-            engine.adopt(&mut present, whole);
+            engine.adopt(&mut present, whole, None);
             engine.page_out(whole, &mut scratch).expect("room");
         }
         owner.join().expect("right in every round");
@@ -129,7 +129,7 @@ fn what_is_our_own_in_a_range_is_not_managed_and_does_not_leave() {
     let (whole, own) = (range(0..PART), range(PART / 4..PART / 2));
     assert!(declare(own), "there is room for one more");
     let mut present = PagemapScanner::new().expect("pagemap");
-    engine.adopt(&mut present, whole);
+    engine.adopt(&mut present, whole, None);
     assert_eq!(known(&engine, whole), [range(0..PART / 4), range(PART / 2..PART)]);
     // A page that the kernel has only just made may be busy for a moment, and stays then.
     until("all else has left", || {
@@ -155,7 +155,7 @@ fn what_is_given_to_the_kernel_to_free_and_written_again_is_not_waited_for() {
     let memory = Foreign::private(PART).expect("memory");
     let whole = PageRange::at(memory.address(0), PART * OS_PAGE);
     (0..PART).for_each(|page| memory.write(page, page as u8));
-    engine.adopt(&mut PagemapScanner::new().expect("pagemap"), whole);
+    engine.adopt(&mut PagemapScanner::new().expect("pagemap"), whole, None);
     let mut scratch = Scratch::new(engine.base);
     engine.page_out(whole, &mut scratch).expect("room");
     // One OS page comes back, of a base page in the middle.

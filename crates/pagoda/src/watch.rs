@@ -26,7 +26,7 @@ use pagoda_linux::rights::{self, RightsReader};
 use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
 use pagoda_linux::thread::{now_ns, ran_ns, sleep_us};
 use pagoda_linux::transparent_huge;
-use pagoda_linux::unforked::UnforkedReader;
+use pagoda_linux::unforked::{Calls, UnforkedReader};
 
 use crate::counters::Counter;
 use crate::engine::{Engine, HANDLERS_MAX};
@@ -92,6 +92,8 @@ pub(crate) struct Watcher {
     locked_ranges: Vec<PageRange>,
     /// What the program keeps out of its children, the same.
     unforked_ranges: Vec<PageRange>,
+    /// The program's calls for that, as of before these were read; `None` if one was under way.
+    unforked_calls: Option<Calls>,
     /// Anonymous bytes that were not managed at the last look at the maps.
     unmanaged: u64,
     /// Populated bytes that were left alone at the last look, by reason.
@@ -133,6 +135,7 @@ impl Watcher {
             known: Vec::with_capacity(KNOWN_MOST),
             known_before: Vec::with_capacity(KNOWN_MOST),
             locked_ranges: Vec::with_capacity(LOCKED_MOST),
+            unforked_calls: None,
             unforked_ranges: Vec::with_capacity(if fork_events { 0 } else { UNFORKED_MOST }),
             unmanaged: 0,
             left: [0; Reason::ALL.len()],

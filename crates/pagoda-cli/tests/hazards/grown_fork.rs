@@ -20,7 +20,7 @@ fn without_the_right_to_trace_a_child_has_what_mremap_grew_and_lacks_what_its_pa
         [("place", "160"), ("move", "160"), ("place", "4"), ("place", "1024")]
             .map(|(mode, kib)| [mode, kib, what])
     });
-    for case in cases {
+    for case in cases.chain([["place", "160", "kept"]]) {
         let native = output(&mut program.native(&case));
         assert!(native.status.success(), "{case:?}: {}", said(&native));
         let managed = output(&mut program.managed_by(&drop, &["--quiet", "--memory", "32M"], &case));

@@ -64,6 +64,7 @@ impl Watcher {
         self.unforked_ranges.clear();
         let (reader, ranges) = (&mut self.unforked, &mut self.unforked_ranges);
         let Some(reader) = reader else { return };
+        self.unforked_calls = pagoda_linux::unforked::Calls::look();
         // What could not be read is adopted, and children get it.
         let _ = reader.of_program(|mapping| {
             if ranges.len() < UNFORKED_MOST {
@@ -187,7 +188,8 @@ impl Engine {
                 // What a managed mapping has grown by is registered like the rest of it.
                 Decision::Adopt if follows && gap == range => watcher.followed += populated,
                 Decision::Adopt => {
-                    let not = self.adopt(&mut watcher.present, gap);
+                    let calls = watcher.unforked.is_some().then_some(watcher.unforked_calls);
+                    let not = self.adopt(&mut watcher.present, gap, calls);
                     let registered = not.registered_bytes.min(populated);
                     let refused = not.refused_bytes.min(populated - registered);
                     watcher.left_registered += registered;
