@@ -119,8 +119,8 @@ pub fn of_this_thread() -> io::Result<Rights> {
     })
 }
 
-/// Gives up all capabilities of the calling raw thread but [`KEPT`], and the right to gain any by exec. Those to change its
-/// ids are no more in effect. Of a thread without rights it changes nothing.
+/// Gives up all capabilities of the calling raw thread but those to change its ids, which are no more in effect, and to lock
+/// memory; and the right to gain any by exec. Of a thread without rights it changes nothing.
 pub fn give_up() {
     if let Ok(all) = capabilities() {
         set_capabilities(all.permitted() & KEPT, all.in_effect() & CAP_IPC_LOCK);

@@ -262,7 +262,7 @@ fn report_and_abort(reason: StopReason) -> ! {
 ///
 /// # In a forked child
 /// A child of fork(2) has neither the threads nor the regions. There everything refuses with
-/// [`OtherProcess`](crate::OtherProcess) or forgets, dropping does nothing, and a touch of a
+/// [`OtherProcess`] or forgets, dropping does nothing, and a touch of a
 /// region's address is a fault (SIGSEGV). A child that wants managed memory builds a manager of its
 /// own.
 #[derive(Clone)]

@@ -18,7 +18,7 @@ fn a_programs_own_definitions_are_called_by_no_thread_of_the_engine() {
 }
 
 #[test]
-fn another_preloaded_librarys_definitions_are_called_by_no_thread_of_the_engine() {
+fn definitions_of_another_preloaded_library_are_called_by_no_thread_of_the_engine() {
     let Some(program) = Program::build("own_symbols", &["-DPLAIN"]) else { return };
     let flags = [PLAIN_LOOPS.as_slice(), &["-DLIBRARY", "-shared", "-fPIC"]].concat();
     let Some(library) = Program::build("own_symbols", &flags) else { return };
