@@ -51,7 +51,7 @@ pub struct MappingFacts {
     pub anonymous: bool,
     /// The program locked it into memory (mlock).
     pub locked: bool,
-    /// The program keeps it out of its children (madvise DONTFORK), where whoever manages it would have to do that, too.
+    /// The program keeps it out of its children (madvise DONTFORK), where its manager would have to do that, too.
     pub unforked: bool,
     /// It belongs to Pagoda: arenas, tables, handler stacks, our own heap.
     pub own: bool,
@@ -101,7 +101,7 @@ pub enum Reason {
     ReadOnly,
     /// It is locked; the kernel refuses to move out of it, and whoever locked it wants it to stay.
     Locked,
-    /// The program keeps it out of its children: if it were managed, nobody could tell afterwards that it is to stay so.
+    /// The program keeps it out of its children: if it were managed, its own wish could not be told from the engine's.
     Unforked,
     /// Too little of it is populated to be worth the events that it would cause.
     Small,

@@ -20,7 +20,7 @@ pub struct RanClock {
 }
 
 impl RanClock {
-    /// One that nobody has looked at.
+    /// A clock without a look yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { looked_ns: AtomicU64::new(0), ran_ns: AtomicU64::new(BEGIN_NS) }

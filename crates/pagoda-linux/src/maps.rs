@@ -112,7 +112,7 @@ impl MapsReader {
     }
 }
 
-/// Opens `/proc/thread-self/maps` and calls `f` with each mapping, lowest address first, for who may not allocate: `buffer` takes the text, and
+/// Opens `/proc/thread-self/maps` and calls `f` with each mapping, lowest address first, without allocating: `buffer` takes the text, and
 /// has to be longer than a line without its name, of 100 bytes.
 ///
 /// # Errors

@@ -1,9 +1,9 @@
-//! The rights of raw threads: what they give up, and how they follow a change of the program's ids.
+//! The rights of raw threads: they give up most of them, and follow a change of the program's ids.
 //!
 //! User and group ids and capabilities belong to a thread. The C library changes those of all threads that it knows when a
 //! program drops its rights; raw threads it does not know. They would keep the rights of root in an address space in
-//! which a dropped program can write. So a raw thread keeps only what it needs to change its ids, and each changes them at its
-//! next look once the program has. This module must never give a thread a right that the program does not have.
+//! which a dropped program can write. So a raw thread keeps only the capabilities to change its ids, and changes them at its next look
+//! once the program has. This module must never give a thread a right that the program does not have.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -87,7 +87,7 @@ fn place_of(id: u32) -> Option<&'static (AtomicU32, AtomicU32)> {
 /// In a child of a fork, on its one thread: the raw threads and their changes are the parent's.
 pub fn forget_threads() {
     for (thread, followed) in &THREADS {
-        // What is not written is not copied.
+        // A page that is not written is not copied.
         if thread.load(Ordering::Relaxed) != 0 {
             followed.store(0, Ordering::Relaxed);
             thread.store(0, Ordering::Relaxed);

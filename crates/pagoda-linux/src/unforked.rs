@@ -1,8 +1,8 @@
 //! Which memory is kept out of the children of a fork (madvise DONTFORK), and by whom.
 //!
 //! Where the kernel does not tell of forks, an engine keeps the memory that it registers out of children. That flag goes along when the
-//! program splits, moves or grows a mapping, and no event tells of it; so what is to be undone is asked of the kernel, and not of a
-//! table. What is registered and kept is an engine's doing, for an engine never registers what its program keeps. Only
+//! program splits, moves or grows a mapping, and no event tells of it. So the engine asks the kernel which flags to undo, and no table.
+//! Memory that is registered and kept is an engine's doing: an engine never registers memory that its program keeps. Only
 //! `/proc/self/smaps` tells, for which the kernel walks all that is present. This module must never take the program's own advice
 //! for an engine's.
 
@@ -31,7 +31,7 @@ pub fn forget_calls() {
     ENDED.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
 }
 
-/// The calls so far, none of which was under way. What is read of the kernel after that is right as long as
+/// The calls so far, none of which was under way. The kernel's answer after that is right as long as
 /// [`is_current`](Self::is_current).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls(u64);
@@ -75,7 +75,7 @@ impl UnforkedReader {
         })
     }
 
-    /// Calls `f` with each mapping that the program keeps out of its children and nobody has registered. It costs nothing where the
+    /// Calls `f` with each mapping that the program keeps out of its children and no descriptor has registered. It costs nothing where the
     /// program has never asked for that.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! and the process is managed no further.
 //!
 //! - A process that shares this one's memory and is no thread of it (`clone` with `CLONE_VM`) may outlive it, and with it the engine
-//!   that serves what is missing.
+//!   that serves its missing pages.
 //! - A leak checker stops all threads of the process, the engine's too, and then reads its memory. It does so at the end of the
 //!   program, or when it is called.
 //! - Memory is registered with one userfaultfd only. A program that registers its own gets it.

@@ -104,7 +104,7 @@ static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 const ENGINE_WAIT_NS: u64 = 2_000_000_000;
 
 /// Starts an engine in a watched process however small it is, and waits for it, for two seconds at most: later it could not
-/// open what it needs.
+/// open the files that it needs.
 pub fn begin_engine_now() {
     if give_way::is_shared() {
         return;

@@ -62,8 +62,6 @@ fn expect_one_ring(base: BasePage) {
     let region = manager.region(Bytes::mib(1)).create().expect("a region");
     let engine = &*manager.engine();
     until("the budget is exceeded", || engine.lacks_memory());
-    // What is staged comes back without another frame.
-    until("what was paged out is stored", || manager.stats().staged_bytes == 0);
     let mut scratch = Scratch::new(engine.base);
     scratch.taker = engine.zones.new_taker();
     // A fault of another page is another's, and wakes for itself.
@@ -114,7 +112,7 @@ fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full()
     }
     let engine = &*manager.engine();
     until("the budget is exceeded", || engine.lacks_memory());
-    // What is staged comes back without another frame.
+    // A staged page comes back without another frame.
     until("what was paged out is stored", || manager.stats().staged_bytes == 0);
     let mut scratch = Scratch::new(engine.base);
     scratch.taker = engine.zones.new_taker();
