@@ -58,9 +58,9 @@ fn a_child_of_another_c_library_runs_as_without_pagoda() {
     if !has(TEST, "musl-gcc") {
         return;
     }
+    let Some(program) = Program::build("execute", &[]) else { return };
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let hello = musl_program(directory.path());
-    let Some(program) = Program::build("execute", &[]) else { return };
     let arguments = [hello.to_str().expect("a path")];
     let managed = output(&mut program.managed(&["--quiet", "--memory", "64M"], &arguments));
     assert_eq!(managed.status.code(), Some(7), "{}", said(&managed));

@@ -10,8 +10,8 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 /// Interleavings tried by each scheduler.
 const TRIES: usize = 1000;
-/// Interleavings tried, at most, until one fails.
-const TRIES_TO_FAIL: usize = 10 * TRIES;
+/// Interleavings tried by each scheduler, at most, until one fails. With a twentieth of it none was found in one run of many.
+const TRIES_TO_FAIL: usize = 200 * TRIES;
 /// Steps after which an interleaving is a livelock; right ones take a few hundred.
 const STEPS_MAX: usize = 20_000;
 /// Changes of priority that the second scheduler makes: bugs that take more are rare.
