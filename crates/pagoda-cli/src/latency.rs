@@ -1,7 +1,7 @@
 //! Percentiles of how long faults took, by kind, as `pagoda top`, `--stats` and traces tell them. Pure.
 
-use pagoda::fault_kind::FaultKind;
-use pagoda::latencies::Latencies;
+use pagoda::stats::fault_kind::FaultKind;
+use pagoda::stats::latencies::Latencies;
 use pagoda_core::latency;
 use serde::Serialize;
 

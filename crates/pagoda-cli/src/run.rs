@@ -14,9 +14,9 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use pagoda::config::{self, Config};
+use pagoda::frames::zones::ZoneConfig;
+use pagoda::stats::trace::Trace;
 use pagoda::store::RemoteAddress;
-use pagoda::trace::Trace;
-use pagoda::zones::ZoneConfig;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pagoda::counters::{Counter, Kind, Snapshot};
+use pagoda::stats::counters::{Counter, Kind, Snapshot};
 use pagoda::tree::Tree;
 
 /// Forty looks a second, some microseconds each: as often as the processes themselves look when nothing happens.

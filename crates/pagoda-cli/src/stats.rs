@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use pagoda::counters::{Snapshot, Status};
-use pagoda::latencies::Latencies;
-use pagoda::zones::{ZoneConfig, ZoneStats};
+use pagoda::frames::zones::{ZoneConfig, ZoneStats};
+use pagoda::stats::counters::{Snapshot, Status};
+use pagoda::stats::latencies::Latencies;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};

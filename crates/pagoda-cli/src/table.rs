@@ -6,8 +6,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use pagoda::counters::{Snapshot, Status};
-use pagoda::zones::{ZoneConfig, ZoneStats, age_ratio};
+use pagoda::frames::zones::{ZoneConfig, ZoneStats, age_ratio};
+use pagoda::stats::counters::{Snapshot, Status};
 use pagoda_core::size::Bytes;
 
 use crate::supervise::{End, Ended};

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pagoda::counters::{COUNT, Snapshot};
+use pagoda::stats::counters::{COUNT, Snapshot};
 use pagoda_linux::testing::skip::skip;
 
 /// A type, the files that have its methods, and what has to be among them.
@@ -15,8 +15,8 @@ const TYPES: [(&str, &[&str], &str); 6] = [
     ("Manager", &["manager.rs"], "region"),
     ("RegionBuilder", &["region.rs"], "create"),
     ("Region", &["region.rs", "migrate/mod.rs"], "migrate_to"),
-    ("FileRegionBuilder", &["file_region/builder.rs"], "writable"),
-    ("FileRegion", &["file_region/mod.rs"], "sync"),
+    ("FileRegionBuilder", &["file/builder.rs"], "writable"),
+    ("FileRegion", &["file/mod.rs"], "sync"),
 ];
 
 fn sources() -> PathBuf {

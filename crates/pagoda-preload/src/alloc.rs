@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use pagoda::counters::{Counter, Counters, Status};
 use pagoda::error::StopReason;
+use pagoda::stats::counters::{Counter, Counters, Status};
 use pagoda_linux::own_memory::OwnMapping;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::exit_process;

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use pagoda::process_engine::Fork;
+use pagoda::process::Fork;
 use pagoda_core::fork_wait::{self, ForkWait};
 use pagoda_linux::doorbell::{Answer, Doorbell};
 use pagoda_linux::thread::{current_id, exit_process, now_ns, sleep_us, yield_now};

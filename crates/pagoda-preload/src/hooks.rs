@@ -7,8 +7,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pagoda::error::StopReason;
-use pagoda::pins::Pinner;
-use pagoda::process_engine::ProcessEngine;
+use pagoda::process::ProcessEngine;
+use pagoda::state::pins::Pinner;
 use pagoda_linux::guards;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::thread::{current_id, exit_process};

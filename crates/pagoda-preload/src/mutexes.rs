@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use pagoda::pins::{self, Pinner};
+use pagoda::state::pins::{self, Pinner};
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::mincore::is_mapped;
 use pagoda_linux::range::PageRange;

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize,
 use std::sync::{Arc, OnceLock};
 
 use pagoda::config::{Config, ENV_BYTES_MAX};
-use pagoda::counters::{Counter, Counters, Status};
 use pagoda::error::{Errno, StartError, StopReason};
-use pagoda::process_engine::ProcessEngine;
+use pagoda::process::ProcessEngine;
+use pagoda::stats::counters::{Counter, Counters, Status};
 use pagoda::tree::{Member, Tree};
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;

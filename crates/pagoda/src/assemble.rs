@@ -16,16 +16,16 @@ use pagoda_linux::pagemap::{PagemapScanner, ScanMethod};
 use pagoda_linux::space::{Adoption, ArenaSizes, Descriptor, Space};
 use pagoda_linux::uffd::{Mode, Uffd, feature};
 
-use crate::around::Around;
+use crate::clear::huge_state::Clearing;
 use crate::config::Config;
-use crate::counters::Counters;
 use crate::engine::{Engine, StopHook};
 use crate::error::{Errno, StartError};
-use crate::huge::Clearing;
-use crate::huge_pool::HugePool;
+use crate::fault::around::Around;
+use crate::frames::huge_pool::HugePool;
+use crate::frames::zones::{self, Place, Zones};
+use crate::stats::counters::Counters;
 use crate::store::{FileConfig, OpenError, RemoteConfig, RemoteOpenError, StoreConfig, TieredStore};
 use crate::table::entry_bytes;
-use crate::zones::{self, Place, Zones};
 
 /// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors help.
 pub(crate) fn handler_count() -> usize {
@@ -102,7 +102,7 @@ pub(crate) fn assemble(
     let ahead = policies.fault_around && plan.len() == 1 && tells();
     let huge_slots = |ranked: &zones::Ranked| match serves_forks {
         true => 0,
-        false => crate::huge::slots(ranked.zone.bytes, config.base_page),
+        false => crate::clear::huge_state::slots(ranked.zone.bytes, config.base_page),
     };
     let huge = HugePool::new(plan.iter().map(|(ranked, _)| huge_slots(ranked)));
     let descriptor = match owner {

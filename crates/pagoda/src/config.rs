@@ -15,8 +15,8 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
 
+use crate::frames::zones::ZoneConfig;
 use crate::store::RemoteAddress;
-use crate::zones::ZoneConfig;
 
 /// The environment variable that carries a [`Config`] to the preload library.
 pub const ENV: &str = "PAGODA_CONFIG";

@@ -67,10 +67,11 @@
 //!
 //! # For readers of the code
 //! `docs/ARCHITECTURE.md` in the repository tells the life of a page with the module for each step. Whole programs are
-//! managed by the same engine: [`process_engine::ProcessEngine`] is what the preload library of `pagoda run` starts.
+//! managed by the same engine: [`process::ProcessEngine`] is what the preload library of `pagoda run` starts.
 #![forbid(unsafe_code)]
 
-pub use file_region::{FileError, FileRegion, FileRegionBuilder, FileStats, MapFileError};
+pub use engine::shared::OtherProcess;
+pub use file::{FileError, FileRegion, FileRegionBuilder, FileStats, MapFileError};
 pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
 pub use pagoda_core::density::Use as Purpose;
 pub use pagoda_core::page::BasePage;
@@ -78,60 +79,27 @@ pub use pagoda_core::release::ReleasePolicy;
 pub use pagoda_core::size::Bytes;
 pub use pagoda_core::zone::ZonePolicy;
 pub use region::{AccessError, ForeignMemory, PageOutError, Region, RegionBuilder, RegionError};
-pub use shared::OtherProcess;
 
-pub mod account;
-mod adopt;
-mod ahead;
-mod announce;
-mod around;
 mod assemble;
-mod bell;
-mod clear_ahead;
+mod clear;
 pub mod config;
-mod contiguous;
-mod copied;
-pub mod counters;
 mod engine;
 pub mod error;
-mod event;
 mod fault;
-pub mod fault_kind;
-pub mod file_region;
-pub mod fill;
+pub mod file;
 mod fork;
-mod gauges;
-mod give_back;
-mod hand_over;
-mod handler;
-mod huge;
-mod huge_pool;
-mod immovable;
-mod in_thread;
-pub mod latencies;
-mod ledger;
-mod limit;
+pub mod frames;
 pub mod manager;
+mod mapping;
 #[cfg(feature = "migrate")]
 pub mod migrate;
-mod moving;
-mod order;
-#[cfg_attr(not(feature = "migrate"), path = "owed_none.rs")]
-mod owed;
-mod page_out;
-pub mod pins;
-pub mod process_engine;
-mod publish;
+pub mod process;
 mod reclaim;
-mod reclaimer;
 pub mod region;
 mod release;
-mod shared;
+pub mod state;
+pub mod stats;
 pub mod store;
 mod table;
-pub mod trace;
+mod threads;
 pub mod tree;
-mod watch;
-mod zeroed;
-mod zone;
-pub mod zones;

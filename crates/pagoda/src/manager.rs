@@ -17,18 +17,18 @@ use pagoda_linux::uffd::{Mode, feature};
 
 use crate::assemble::{Owner, Policies, assemble, handler_count};
 use crate::config::Config;
-use crate::counters::{Counters, Snapshot};
 #[cfg(any(test, feature = "migrate"))]
 use crate::engine::Engine;
-use crate::error::{Errno, StartError, StopReason};
-use crate::in_thread::InThread;
-use crate::region::RegionBuilder;
 #[cfg(feature = "migrate")]
-use crate::shared::OtherProcess;
-use crate::shared::{RECLAIMER, Shared};
+use crate::engine::shared::OtherProcess;
+use crate::engine::shared::{RECLAIMER, Shared};
+use crate::error::{Errno, StartError, StopReason};
+use crate::frames::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
+use crate::region::RegionBuilder;
+use crate::stats::counters::{Counters, Snapshot};
 use crate::store::RemoteAddress;
+use crate::threads::sigbus::InThread;
 use crate::tree::LibraryFile;
-use crate::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
 
 /// What a library's manager is made with; see [`Manager::builder`].
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl ManagerBuilder {
     /// Divides the budget among zones, memory of several kinds: adds one of `bytes`, called `name` (up to 16 small letters, digits
     /// and hyphens). The budget is what all zones have together then, whatever else is said of it. Frames are taken from local
     /// zones in turns, in proportion to their sizes, and pages are moved out of the one that is short. The frames of a zone on a
-    /// node are from that node. There are at most [`ZONES_MAX`](crate::zones::ZONES_MAX). With several, huge frames come only with a base
+    /// node are from that node. There are at most [`ZONES_MAX`](crate::frames::zones::ZONES_MAX). With several, huge frames come only with a base
     /// page of 2 MiB.
     #[must_use]
     pub fn zone(mut self, name: &str, bytes: Bytes, place: Place) -> Self {
@@ -287,8 +287,8 @@ impl Manager {
     /// Begins to map the file at `path`: a region whose pages come from it and go back to it, through this manager's budget and not
     /// through the kernel's page cache.
     #[must_use]
-    pub fn map_file(&self, path: impl AsRef<std::path::Path>) -> crate::file_region::FileRegionBuilder {
-        crate::file_region::FileRegionBuilder::new(Arc::clone(&self.shared), path.as_ref())
+    pub fn map_file(&self, path: impl AsRef<std::path::Path>) -> crate::file::FileRegionBuilder {
+        crate::file::FileRegionBuilder::new(Arc::clone(&self.shared), path.as_ref())
     }
 
     /// Takes memory that somebody else mapped under management, with what is in it. Dropping the region brings everything

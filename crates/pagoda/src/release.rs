@@ -16,9 +16,9 @@ use pagoda_linux::range::PageRange;
 use pagoda_linux::region_memory::RegionMemory;
 use pagoda_linux::thread::cpu_ns;
 
-use crate::account::Account;
-use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::stats::account::Account;
+use crate::stats::counters::Counter;
 use crate::store::{Freed, Handle, Scratch};
 
 /// One discard of a range.

@@ -8,7 +8,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 
 use super::*;
-use crate::counters::Snapshot;
+use crate::stats::counters::Snapshot;
 use crate::table::{give, try_take};
 use crate::{Bytes, Manager, Region};
 
@@ -273,7 +273,7 @@ fn a_worker_that_stalls_is_counted_once_and_nothing_is_left_to_it() {
         if !is_reclaimer_there {
             engine.quit.store(true, Ordering::Release);
             engine.bell.ring();
-            manager.join_threads(&[crate::shared::RECLAIMER]);
+            manager.join_threads(&[crate::engine::shared::RECLAIMER]);
         }
         first.close();
         assert_eq!(manager.stats().release_queued, out);

@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagoda::zones::{Place, ZoneStats};
+use pagoda::frames::zones::{Place, ZoneStats};
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, ZonePolicy};
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::testing::random::Random;

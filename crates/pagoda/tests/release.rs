@@ -53,7 +53,8 @@ fn closes_return_while_real_time_threads_have_every_processor() {
     }
     // All that this process may run on, whatever share of their time it has.
     let processors = sched_getaffinity(None).expect("known").count() as usize;
-    let events = |stats: &pagoda::counters::Snapshot| [stats.events_unmap, stats.events_remove, stats.faults];
+    let events =
+        |stats: &pagoda::stats::counters::Snapshot| [stats.events_unmap, stats.events_remove, stats.faults];
     let before = events(&manager.stats());
     let [ready, permitted] = [const { AtomicUsize::new(0) }; 2];
     let [go, stop, waited] = [const { AtomicBool::new(false) }; 3];

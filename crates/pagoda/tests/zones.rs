@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagoda::zones::{Place, ZoneStats, age_ratio};
+use pagoda::frames::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region, ZonePolicy};
 use pagoda_linux::testing::directory::on_disk;
 use pagoda_linux::testing::random::Random;
@@ -416,7 +416,7 @@ fn a_file_stays_right_while_zones_become_smaller_and_larger() {
 
 #[test]
 fn a_size_that_can_not_be_is_an_error_and_changes_nothing() {
-    use pagoda::zones::ResizeError;
+    use pagoda::frames::zones::ResizeError;
 
     if skip_without_moves("zones of another size") {
         return;

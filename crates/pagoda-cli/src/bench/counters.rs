@@ -2,7 +2,7 @@
 //!
 //! The calls are those of the fault of one page that makes most of them, on a mapping like the one that they have there: the one that
 //! `pagoda`'s `handler.rs` makes for every fault, `Counters::count_fault`, of the kinds that count most; and two of what clearing took
-//! (`huge/frames.rs`). The clock is told apart: one read for each fault, as what it takes is the machine's matter. (When a fault was
+//! (`clear/huge.rs`). The clock is told apart: one read for each fault, as what it takes is the machine's matter. (When a fault was
 //! read, the watchdog has to know, too.) Both are processor time, which other programs move little. This module must never count
 //! less than the engine does.
 
@@ -14,8 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use indicatif::ProgressBar;
-use pagoda::counters::{Counter, Counters};
-use pagoda::fault_kind::FaultKind;
+use pagoda::stats::counters::{Counter, Counters};
+use pagoda::stats::fault_kind::FaultKind;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::thread::{cpu_ns, now_ns};
 use serde::Serialize;

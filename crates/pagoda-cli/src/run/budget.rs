@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use pagoda::config::MINIMUM_BUDGET;
 use pagoda::error::StartError;
-use pagoda::zones::ZoneConfig;
+use pagoda::frames::zones::ZoneConfig;
 use pagoda_core::memory_limit::{beside, largest_budget};
 use pagoda_core::size::{Bytes, SizeError};
 use pagoda_linux::memcg::{Memcg, MemoryLimit};

@@ -2,8 +2,8 @@
 //!
 //! Pure, but for the clock of [`was_silent`]. A run that was not managed must never come to success unless that was allowed.
 
-use pagoda::counters::{Snapshot, Status};
 use pagoda::error::{Errno, Failure, StartError, StopReason};
+use pagoda::stats::counters::{Snapshot, Status};
 
 use crate::refusal::OWN_ERROR;
 use crate::supervise::Ended;

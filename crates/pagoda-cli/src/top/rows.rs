@@ -6,10 +6,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pagoda::counters::{Snapshot, Status};
-use pagoda::latencies::Latencies;
+use pagoda::frames::zones::ZoneStats;
+use pagoda::stats::counters::{Snapshot, Status};
+use pagoda::stats::latencies::Latencies;
 use pagoda::tree::{BaseView, MigrationState, MigrationView, RegionView};
-use pagoda::zones::ZoneStats;
 use serde::{Serialize, Serializer};
 
 use super::find::{Look, Tree};

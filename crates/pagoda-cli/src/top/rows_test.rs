@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use pagoda::fault_kind::FaultKind;
+use pagoda::stats::fault_kind::FaultKind;
 use pagoda::tree::{MemberView, RegionsView, View};
 use pagoda_core::size::Bytes;
 use pagoda_linux::identity::Identity;

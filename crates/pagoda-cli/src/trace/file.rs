@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
-use pagoda::fault_kind::FaultKind;
-use pagoda::trace::{EVENTS_MAX, Event, What};
+use pagoda::stats::fault_kind::FaultKind;
+use pagoda::stats::trace::{EVENTS_MAX, Event, What};
 use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
@@ -67,7 +67,7 @@ impl Header {
 
 impl Header {
     /// With what is in a trace by now.
-    pub fn counted(mut self, trace: &pagoda::trace::Trace, untraced: u64) -> Self {
+    pub fn counted(mut self, trace: &pagoda::stats::trace::Trace, untraced: u64) -> Self {
         let seen = trace.seen();
         self.processes = trace.processes();
         self.untraced = untraced;

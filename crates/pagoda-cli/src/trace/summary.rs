@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use pagoda::latencies::Latencies;
+use pagoda::stats::latencies::Latencies;
 use pagoda_core::size::Bytes;
 use serde::Serialize;
 

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use pagoda::config::Config;
-use pagoda::counters::{Counter, Counters, Status};
 use pagoda::error::{Errno, StartError, StopReason};
-use pagoda::fault_kind::FaultKind;
+use pagoda::stats::counters::{Counter, Counters, Status};
+use pagoda::stats::fault_kind::FaultKind;
 use pagoda::tree::Tree;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
@@ -143,7 +143,7 @@ fn quiet_prints_no_table_and_stats_has_every_counter() {
     assert_eq!((&stats["status"], &stats["exit_code"]), (&"managed".into(), &3.into()));
     assert!(stats["resident_peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
     let counters = stats["counters"].as_object().expect("counters");
-    assert_eq!(counters.len(), pagoda::counters::COUNT);
+    assert_eq!(counters.len(), pagoda::stats::counters::COUNT);
     assert_eq!((&counters["faults"], &counters["held_peak_bytes"]), (&1234.into(), &(640 << 20).into()));
     assert_eq!(counters["processes"], 1);
     let us = &stats["latency_us"];

@@ -8,7 +8,7 @@ use std::fmt;
 
 use pagoda_core::size::Bytes;
 
-use crate::counters::Snapshot;
+use crate::stats::counters::Snapshot;
 
 /// Why most of the memory that is left can't be moved out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::{EMFILE, ENFILE, ENOMEM, Errno};
 use crate::config::MINIMUM_BUDGET;
-use crate::zones::ZONES_MAX;
+use crate::frames::zones::ZONES_MAX;
 
 /// Why the engine could not start. The program has not run, or has run without a budget (`--best-effort`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Its number in [`Counter::ErrorCode`](crate::counters::Counter::ErrorCode): 1 to 99, and never another one.
+    /// Its number in [`Counter::ErrorCode`](crate::stats::counters::Counter::ErrorCode): 1 to 99, and never another one.
     #[must_use]
     pub const fn code(self) -> u64 {
         match self {

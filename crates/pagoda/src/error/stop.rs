@@ -37,7 +37,7 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Its number in [`Counter::ErrorCode`](crate::counters::Counter::ErrorCode): 101 to 199, and never another one.
+    /// Its number in [`Counter::ErrorCode`](crate::stats::counters::Counter::ErrorCode): 101 to 199, and never another one.
     #[must_use]
     pub const fn code(self) -> u64 {
         match self {

@@ -17,9 +17,9 @@ use pagoda_linux::range::PageRange;
 use pagoda_migrate::{Arrivals, Counts, Error, Progress, Remaining, Wants};
 
 use crate::engine::Engine;
-use crate::moving::Moving;
-use crate::owed::OwedPages;
-use crate::shared::OtherProcess;
+use crate::engine::shared::OtherProcess;
+use crate::fault::owed::OwedPages;
+use crate::stats::migration::Moving;
 use crate::store::Scratch;
 
 /// What is known of an arrival.

@@ -13,12 +13,12 @@ use pagoda_linux::space::Slot;
 use pagoda_linux::thread::yield_now;
 use pagoda_linux::uffd::{Progress, Stop};
 
-use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::owed::OwedPages;
+use crate::fault::owed::OwedPages;
+use crate::frames::zones::Taker;
+use crate::stats::counters::Counter;
 use crate::store::Scratch;
 use crate::table::{give, try_take};
-use crate::zones::Taker;
 
 /// What came of putting pages in place, from the first on.
 enum Step {

@@ -12,10 +12,10 @@ use pagoda_linux::thread::yield_now;
 use pagoda_migrate::{Content, Destination, Error, LateDestination};
 
 use crate::engine::Engine;
+use crate::fault::owed::{Marking, OwedPages};
 use crate::manager::Manager;
-use crate::moving::Moving;
-use crate::owed::{Marking, OwedPages};
 use crate::region::{Region, RegionBuilder};
+use crate::stats::migration::Moving;
 use crate::store::Scratch;
 use crate::tree::MigrationState;
 
@@ -215,4 +215,4 @@ impl Drop for RegionDestination {
 
 #[cfg(test)]
 #[path = "destination_test.rs"]
-mod destination_test;
+mod tests;

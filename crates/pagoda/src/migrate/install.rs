@@ -1,7 +1,7 @@
 //! Putting pages that arrive into a region that nobody uses yet.
 //!
 //! A page for which there is nothing yet is put in place by the kernel, so that nobody faults for it: with all of a huge frame
-//! by that (`huge/install.rs`), else moved out of a ready frame if there is one, else copied into fresh memory, which is then not
+//! by that (`migrate/huge.rs`), else moved out of a ready frame if there is one, else copied into fresh memory, which is then not
 //! cleared first. What comes straight from a channel is in its frame already (`landing.rs`). Any other is written through the region's address; if it was evicted meanwhile, that brings it back. All keep
 //! the budget, by the same reclaim as a fault.
 
@@ -16,13 +16,13 @@ use pagoda_linux::space::Slot;
 use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
 use pagoda_linux::uffd::{Progress, Stop};
 
-use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::frames::zones::Taker;
 use crate::reclaim::Step;
-use crate::reclaimer::GIVE_UP_NS;
+use crate::stats::counters::Counter;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give, try_take};
-use crate::zones::Taker;
+use crate::threads::reclaimer::GIVE_UP_NS;
 
 /// Steps of reclaim before it is tried again.
 const STEPS: u32 = 9;
@@ -296,4 +296,4 @@ impl Engine {
 
 #[cfg(test)]
 #[path = "install_test.rs"]
-mod install_test;
+mod tests;

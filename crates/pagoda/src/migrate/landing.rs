@@ -16,12 +16,12 @@ use pagoda_linux::space::Slot;
 use pagoda_migrate::Content;
 
 use super::install::take_fresh;
-use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::huge::install::HugeLanding;
+use crate::frames::zones::Taker;
+use crate::migrate::huge::HugeLanding;
+use crate::stats::counters::Counter;
 use crate::store::Scratch;
 use crate::table::give;
-use crate::zones::Taker;
 
 /// Smaller frames are not received into: what is read in smaller pieces comes by way of the channel's buffer in any case.
 const FRAME_LEAST: usize = 64 << 10;
@@ -151,4 +151,4 @@ impl Engine {
 
 #[cfg(test)]
 #[path = "landing_test.rs"]
-mod landing_test;
+mod tests;

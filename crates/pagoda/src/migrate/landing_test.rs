@@ -8,9 +8,9 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_migrate::Destination;
 
 use super::*;
-use crate::counters::Snapshot;
+use crate::frames::zones::Place;
 use crate::migrate::RegionDestination;
-use crate::zones::Place;
+use crate::stats::counters::Snapshot;
 use crate::{Manager, Region};
 
 const BASE: usize = 64 << 10;

@@ -38,6 +38,8 @@
 mod arrivals;
 mod arrive;
 mod destination;
+#[cfg(feature = "migrate")]
+pub(crate) mod huge;
 mod install;
 mod landing;
 mod reader;
@@ -58,8 +60,8 @@ pub use pagoda_migrate::{
 use pagoda_linux::range::PageRange;
 
 use crate::manager::Manager;
-use crate::moving::Moving;
 use crate::region::Region;
+use crate::stats::migration::Moving;
 use crate::tree::MigrationState;
 pub(crate) use arrivals::Receiving;
 use pagoda_migrate::Arrived;

@@ -10,7 +10,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_migrate::Room;
 
 use super::*;
-use crate::fault::fault_test::stage;
+use crate::fault::tests::stage;
 use crate::manager::Manager;
 
 /// What arrives at the other side, and how it is asked for.

@@ -7,8 +7,8 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::maps::MapsReader;
 use pagoda_linux::range::PageRange;
 
+use crate::engine::shared::OtherProcess;
 use crate::error::Errno;
-use crate::shared::OtherProcess;
 
 /// Why a region could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

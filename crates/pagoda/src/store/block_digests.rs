@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pagoda_linux::pack::{BLOCK, header_bytes};
 use twox_hash::XxHash3_64;
 
-use super::by_number::ByNumber;
+use crate::store::slab_table::ByNumber;
 
 /// Lengths in a word.
 const LENGTHS: usize = 4;

@@ -11,12 +11,12 @@ use pagoda_linux::testing::redis::RedisServer;
 use pagoda_linux::testing::wait::{EndsWith, until};
 use tempfile::TempDir;
 
-use super::faults::{Faults, Plan};
 use super::file::{Batch, HOLD_READ, READ_IS_HELD};
 use super::handle::Meaning;
 use super::objects::Kind;
 use super::tests::{Random, assert_holds, disk, page_of, stored};
 use super::*;
+use crate::store::fault_injection::{Faults, Plan};
 
 struct Tiers {
     store: TieredStore,

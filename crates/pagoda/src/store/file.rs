@@ -14,8 +14,8 @@ use pagoda_linux::lock::Lock;
 use pagoda_linux::ring::{self, Ring, Transfer};
 use twox_hash::XxHash3_64;
 
-use super::loan::{Loans, THEIRS};
 use super::{FileConfig, GetError, OpenError};
+use crate::store::lease::{Loans, THEIRS};
 
 /// The longest write: large enough that the disk streams, small enough to wait for.
 pub(super) const BATCH: usize = 1 << 20;
@@ -43,7 +43,7 @@ pub(super) struct FileTier {
     /// Requests that were in flight with others.
     together: AtomicU64,
     #[cfg(test)]
-    pub faults: super::faults::Faults,
+    pub faults: crate::store::fault_injection::Faults,
     /// Requests to read.
     #[cfg(test)]
     pub reads: std::sync::atomic::AtomicU64,
@@ -188,7 +188,7 @@ impl FileTier {
             at_once: AtomicU64::new(1),
             together: AtomicU64::new(0),
             #[cfg(test)]
-            faults: super::faults::Faults::default(),
+            faults: crate::store::fault_injection::Faults::default(),
             #[cfg(test)]
             reads: std::sync::atomic::AtomicU64::new(0),
             #[cfg(test)]

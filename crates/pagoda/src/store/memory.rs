@@ -120,7 +120,7 @@ pub(super) struct MemoryTier {
     block: usize,
     segment: usize,
     #[cfg(test)]
-    pub faults: super::faults::Faults,
+    pub faults: crate::store::fault_injection::Faults,
 }
 
 /// A page of 64 KiB at 2:1 wastes under 1% in half a block of 512 bytes and 1% in links; one of 4 KiB 3% in 128 bytes
@@ -179,7 +179,7 @@ impl MemoryTier {
             block,
             segment,
             #[cfg(test)]
-            faults: super::faults::Faults::default(),
+            faults: crate::store::fault_injection::Faults::default(),
         })
     }
 

@@ -19,34 +19,22 @@
 //! other is taken.
 
 mod block_digests;
-mod by_number;
 mod cascade;
-#[cfg(test)]
-mod cascade_test;
-mod dense;
-#[cfg(test)]
-mod faults;
-#[cfg(test)]
-mod faults_test;
 mod file;
 mod handle;
-mod keep;
-mod loan;
-#[cfg(test)]
-mod loan_test;
+mod lease;
+mod maintenance;
 mod memory;
-mod neighbours;
 mod objects;
 mod packed;
 mod promote;
+mod readahead;
+mod recompress;
 mod release;
 mod remote;
 mod scratch;
+mod slab_table;
 mod spill;
-#[cfg(test)]
-mod spill_test;
-#[cfg(test)]
-mod tests;
 mod tiered;
 
 #[cfg(test)]
@@ -61,8 +49,8 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{DirectFileError, FileError};
 
 pub use handle::Handle;
-pub(crate) use loan::Loan;
-pub(crate) use neighbours::NEIGHBOURS_MOST;
+pub(crate) use lease::Loan;
+pub(crate) use readahead::NEIGHBOURS_MOST;
 pub(crate) use release::Freed;
 pub use remote::{AddressError, RemoteAddress, RemoteError, RemoteOpenError};
 pub use scratch::Scratch;
@@ -312,3 +300,16 @@ impl StoreUsage {
         if packed == 0.0 { 0.0 } else { (used - packed) / packed * 100.0 }
     }
 }
+
+#[cfg(test)]
+mod cascade_test;
+#[cfg(test)]
+mod fault_injection;
+#[cfg(test)]
+mod fault_injection_test;
+#[cfg(test)]
+mod lease_test;
+#[cfg(test)]
+mod spill_test;
+#[cfg(test)]
+mod tests;

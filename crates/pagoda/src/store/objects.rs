@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pagoda_core::blocks::NUMBERS;
 use pagoda_core::extents::Units;
 
-use super::by_number::ByNumber;
+use crate::store::slab_table::ByNumber;
 
 /// No object: the end of a list.
 pub(super) const NOBODY: u32 = u32::MAX;

@@ -16,10 +16,10 @@ use pagoda_linux::pack::{BLOCK, is_dense, pack_block, packed_blocks, unpack_bloc
 
 use super::file::{BATCH, FileTier};
 use super::handle::Meaning;
-use super::loan::THEIRS;
 use super::memory::MemoryState;
 use super::objects::{DENSE, Kind, MOVING, NOBODY, Object, Queue, Word};
 use super::{GetError, Handle, Scratch, TieredStore};
+use crate::store::lease::THEIRS;
 
 /// Objects at the old end of a queue that are looked at for such that are in the file, too, with the lock held.
 const LOOKS_MOST: usize = 64;

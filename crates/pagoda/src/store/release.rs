@@ -18,8 +18,8 @@ use pagoda_linux::thread::{cpu_ns, now_ns, sleep_us};
 
 use super::objects::{FREED, Kind, MOVING};
 use super::{Handle, TieredStore};
-use crate::account::Account;
-use crate::bell::Bell;
+use crate::state::wakeup::Bell;
+use crate::stats::account::Account;
 
 /// How long a worker sleeps at most before it looks whether it is to end, in microseconds.
 const SLEEP_US: u32 = 100_000;

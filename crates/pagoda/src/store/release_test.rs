@@ -1,7 +1,7 @@
 //! A real store without workers: as good as workers that are never scheduled.
 
 use super::*;
-use crate::counters::{Counter, Counters};
+use crate::stats::counters::{Counter, Counters};
 use crate::store::{Put, PutError, Scratch, Store, StoreConfig};
 use pagoda_core::page::BasePage;
 use pagoda_core::release::gather::Gather;

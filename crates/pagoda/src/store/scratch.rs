@@ -8,7 +8,7 @@ use pagoda_linux::direct_file::AlignedBuffer;
 use pagoda_linux::lz4::Lz4;
 use pagoda_linux::zstd::Decompressor;
 
-use crate::zones::Taker;
+use crate::frames::zones::Taker;
 
 /// The longest page that is stored at once: larger base pages are put in pieces of it.
 pub(super) const PIECE_MAX: usize = 64 << 10;

@@ -7,12 +7,12 @@ use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::direct_file::{AlignedBuffer, DirectFile};
 
-use super::faults::{Fault, Faults, Plan};
 use super::file::{Batch, FileTier};
 use super::objects::Kind;
 use super::spill::Written;
 use super::tests::{assert_holds, config, page_of, stored, with_file, with_ring};
 use super::*;
+use crate::store::fault_injection::{Fault, Faults, Plan};
 
 #[test]
 fn pages_that_do_not_shrink_go_to_the_file_by_themselves() {

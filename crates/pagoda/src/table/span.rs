@@ -12,8 +12,8 @@ use pagoda_core::radix::Radix;
 use pagoda_linux::range::PageRange;
 use pagoda_linux::words::try_zeroed_words;
 
-use crate::file_region::PageFile;
-use crate::fill::{Density, Filling};
+use crate::file::PageFile;
+use crate::table::granularity::{Density, Filling};
 
 /// The entries of a span, shared by the parts that it was cut into.
 pub(crate) type Entries = Arc<EntryArray>;

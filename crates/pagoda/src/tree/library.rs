@@ -18,7 +18,7 @@ use pagoda_linux::identity::Identity;
 use pagoda_linux::shared_file::SharedWords;
 
 use super::{CLAIMS, Header, IDENTITIES, LATENCIES, MAGIC, PLACES, READY, REGIONS, ViewError, place};
-use crate::counters::{Counter, Counters, Status};
+use crate::stats::counters::{Counter, Counters, Status};
 
 /// Regions of which more than their number is shown: the largest, more than anyone reads at once. The rest is counted.
 pub const REGIONS_SHOWN_MOST: usize = 16;

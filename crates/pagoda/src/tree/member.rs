@@ -10,7 +10,7 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::identity::Identity;
 
 use super::{CLAIMS, Header, READY, Tree, USES, WAS_MANAGED};
-use crate::counters::{Counter, Counters, Kind};
+use crate::stats::counters::{Counter, Counters, Kind};
 
 /// How often a member whose share is too small looks for places of the dead: their claims are in its way.
 const HUNGRY_LOOKS: u32 = 32;

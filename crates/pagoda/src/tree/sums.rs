@@ -5,7 +5,7 @@
 
 use pagoda_core::size::Bytes;
 
-use crate::counters::{COUNT, Counter, Kind, Snapshot, Status};
+use crate::stats::counters::{COUNT, Counter, Kind, Snapshot, Status};
 
 /// The sums of [`Tree::totals`](super::Tree::totals), place by place.
 pub(super) struct Sums {

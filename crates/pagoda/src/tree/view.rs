@@ -16,8 +16,8 @@ use super::{
     CLAIMS, HEADER_WORDS, Header, IDENTITIES, LATENCIES, MAGIC, MEMBERS_MAX, PLACE_WORDS, PLACES, READY,
     REGIONS, Sums, WORDS,
 };
-use crate::counters::{COUNT, Counter, Snapshot};
-use crate::latencies::{LATENCY_WORDS, Latencies};
+use crate::stats::counters::{COUNT, Counter, Snapshot};
+use crate::stats::latencies::{LATENCY_WORDS, Latencies};
 
 /// Why a file has nothing to show.
 #[derive(Debug, thiserror::Error)]

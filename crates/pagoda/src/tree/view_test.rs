@@ -6,8 +6,8 @@ use pagoda_core::latency;
 use pagoda_core::page::BasePage;
 
 use super::*;
-use crate::counters::Status;
-use crate::fault_kind::FaultKind;
+use crate::stats::counters::Status;
+use crate::stats::fault_kind::FaultKind;
 use crate::tree::Tree;
 
 struct Scratch {

@@ -1,6 +1,6 @@
 //! What tests of base pages share: pages that say their number, and stats in which all that came is counted.
 
-use pagoda::counters::Snapshot;
+use pagoda::stats::counters::Snapshot;
 use pagoda::{Manager, Region};
 use pagoda_linux::testing::wait::until;
 

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use pagoda::zones::Place;
+use pagoda::frames::zones::Place;
 use pagoda::{BasePage, Bytes, Manager, Region, RegionError};
 use pagoda_linux::pagemap::PagemapScanner;
 use pagoda_linux::plain_memory::{Pages, PlainMemory};

@@ -2,7 +2,7 @@
 
 pub mod huge;
 
-use pagoda::counters::Snapshot;
+use pagoda::stats::counters::Snapshot;
 use pagoda::{Manager, Region};
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::wait::until;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use pagoda::counters::Snapshot;
+use pagoda::stats::counters::Snapshot;
 use pagoda::{BasePage, Manager, Region};
 use pagoda_core::size::Bytes;
 use pagoda_linux::pagemap::{PagemapScanner, Presence};

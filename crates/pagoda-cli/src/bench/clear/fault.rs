@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use pagoda::counters::Snapshot;
+use pagoda::stats::counters::Snapshot;
 use pagoda::{BasePage, Manager, Region};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure};
-use pagoda::account::{Account, Released};
+use pagoda::stats::account::{Account, Released};
 use pagoda::{Manager, Region, ReleasePolicy};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use anyhow::ensure;
-use pagoda::zones::{Place, ZoneStats, age_ratio};
+use pagoda::frames::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{Bytes, Manager, ZonePolicy};
 use serde::Serialize;
 

@@ -14,7 +14,7 @@ use std::time::Instant;
 use anyhow::{Context, anyhow, ensure};
 use clap::ValueEnum;
 use indicatif::ProgressBar;
-use pagoda::zones::{Place, ZoneStats, age_ratio};
+use pagoda::frames::zones::{Place, ZoneStats, age_ratio};
 use pagoda::{Bytes, FileRegion, Manager, ZonePolicy};
 use serde::Serialize;
 

@@ -13,7 +13,7 @@ use super::tests::{
     in_the_end, start_second_owner,
 };
 use super::*;
-use crate::store::faults::{Fault, Faults, Plan};
+use crate::store::fault_injection::{Fault, Faults, Plan};
 use crate::store::tests::disk;
 use crate::store::{Handle, OpenError, PutError, Scratch, Store, TieredStore};
 

@@ -62,7 +62,7 @@ pub(super) fn all_done(outcomes: &[Outcome]) -> Result<(), RemoteError> {
 
 #[cfg(test)]
 impl Keeper {
-    pub fn inject(&mut self, faults: &super::super::faults::Faults) {
+    pub fn inject(&mut self, faults: &crate::store::fault_injection::Faults) {
         self.links.inject(faults);
     }
 }

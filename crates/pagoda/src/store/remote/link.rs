@@ -87,7 +87,7 @@ pub(super) struct Link {
     address: RemoteAddress,
     open: Option<Open>,
     #[cfg(test)]
-    pub faults: super::super::faults::Faults,
+    pub faults: crate::store::fault_injection::Faults,
 }
 
 struct Open {
@@ -176,7 +176,7 @@ impl Link {
             address,
             open: None,
             #[cfg(test)]
-            faults: super::super::faults::Faults::default(),
+            faults: crate::store::fault_injection::Faults::default(),
         }
     }
 
@@ -217,7 +217,7 @@ impl Link {
 }
 
 #[cfg(test)]
-use super::super::faults::Fault;
+use crate::store::fault_injection::Fault;
 
 #[cfg(test)]
 impl Open {

@@ -59,7 +59,7 @@ pub(super) struct Links {
     /// The one that was used last is the last.
     links: Vec<Link>,
     #[cfg(test)]
-    pub faults: super::super::faults::Faults,
+    pub faults: crate::store::fault_injection::Faults,
 }
 
 impl Links {
@@ -68,7 +68,7 @@ impl Links {
             address,
             links: Vec::with_capacity(NODES_MOST),
             #[cfg(test)]
-            faults: super::super::faults::Faults::default(),
+            faults: crate::store::fault_injection::Faults::default(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Links {
     }
 
     #[cfg(test)]
-    pub fn inject(&mut self, faults: &super::super::faults::Faults) {
+    pub fn inject(&mut self, faults: &crate::store::fault_injection::Faults) {
         self.faults = faults.clone();
         self.links.iter_mut().for_each(|link| link.faults = faults.clone());
     }

@@ -466,8 +466,8 @@ fn what_comes_wrong_and_is_right_at_the_server_is_asked_for_once_more() {
     let mut scratch = Scratch::new(BasePage::K64);
     let held = fill(&store, &mut scratch, 10);
     store.spill(Bytes::ZERO).expect("room");
-    let once = super::super::faults::Plan::once(super::super::faults::Fault::Corrupt);
-    store.remote.as_mut().expect("a remote store").inject(&super::super::faults::Faults(Some(once)));
+    let once = crate::store::fault_injection::Plan::once(crate::store::fault_injection::Fault::Corrupt);
+    store.remote.as_mut().expect("a remote store").inject(&crate::store::fault_injection::Faults(Some(once)));
     assert_all(&store, &mut scratch, &held);
 }
 
@@ -482,7 +482,8 @@ fn a_server_that_is_slow_to_delete_keeps_what_lives() {
     let mut held = fill(&store, &mut scratch, 8 * 512 + 30);
     store.spill(Bytes::ZERO).expect("room");
     held.drain(30..).for_each(|(handle, _)| store.free(handle));
-    let slow = super::super::faults::Faults(Some(super::super::faults::Plan::slow(300_000)));
+    let slow =
+        crate::store::fault_injection::Faults(Some(crate::store::fault_injection::Plan::slow(300_000)));
     store.remote.as_ref().expect("a remote store").keeper.lock().inject(&slow);
     store.keep_remote();
     assert_eq!(fields(&server), 30);

@@ -1,0 +1,191 @@
+//! Huge frames: 2 MiB that come with one fault and go with one move.
+//!
+//! A region in huge frames gets one wherever a whole one fits: aligned, nothing of it there, and room in the budget
+//! (`fault/huge.rs`). One in base pages of 64 KiB gets some ahead of who writes everything (`fault/around.rs`), and where dense
+//! content arrives (`migrate/huge.rs`). It leaves whole and is stored by base pages, which is what it comes back in (`reclaim/huge.rs`); once all of them are back
+//! they are joined (`reclaim/collapse.rs`). A frame is got ready without the gate (`clear/huge.rs`); it moves with the gate shared, as pages do, and
+//! whole or not at all: the kernel would take it apart, and what was moved out of huge pages in parts came back wrong in
+//! our tests. This module must never hand out a frame that holds anything.
+
+use pagoda_core::clear::Order;
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::range::PageRange;
+
+use crate::engine::Engine;
+use crate::error::StopReason;
+use crate::stats::counters::Counter;
+use crate::table::{Span, Table, give, try_take};
+
+pub(crate) use crate::clear::huge::Clears;
+
+/// Entries of a huge frame.
+pub(crate) const ENTRIES: usize = HUGE_FRAME / (64 << 10);
+
+/// Bytes of an entry where there are huge frames.
+pub(crate) const ENTRY: usize = HUGE_FRAME / ENTRIES;
+
+/// All of an entry.
+pub(crate) const ALL: Granules = Granules::range(0, 16);
+
+/// How huge frames are cleared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clearing {
+    /// The order within a fault; None for the one that suits.
+    pub(crate) order: Option<Order>,
+    /// How much of a processor clearing ahead of faults may take, in percent; 0 for none.
+    pub(crate) ahead_percent: u32,
+}
+
+impl Default for Clearing {
+    /// A tenth of a processor clears 2 GB/s of frames ahead.
+    fn default() -> Self {
+        Self { order: None, ahead_percent: 10 }
+    }
+}
+
+/// The slots of the huge arena for a zone: frames never hold more than its part of the budget. Where entries are of 64 KiB any region may
+/// have huge frames: its base page may be 2 MiB. They are addresses alone, and 12 bytes for each slot.
+pub(crate) fn slots(zone: Bytes, base: BasePage) -> u32 {
+    if base < BasePage::K64 {
+        return 0;
+    }
+    u32::try_from(zone.as_usize() / HUGE_FRAME).unwrap_or(u32::MAX)
+}
+
+/// A place for a huge frame, and the first of its entries.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    pub(crate) range: PageRange,
+    pub(crate) first: usize,
+}
+
+impl Block {
+    /// The one around `address`, if all of it is in the span.
+    pub(crate) fn around(table: &Table, span: &Span, address: usize) -> Option<Self> {
+        let range = PageRange::at(address & !(HUGE_FRAME - 1), HUGE_FRAME);
+        if table.entry_bytes() != ENTRY || span.range().intersection(range) != Some(range) {
+            return None;
+        }
+        let page = table.page_at(span, range.start());
+        (page.granule_of(range.start()) == 0).then_some(Self { range, first: page.index })
+    }
+
+    pub(crate) fn indices(self) -> std::ops::Range<usize> {
+        self.first..self.first + ENTRIES
+    }
+
+    /// Takes the busy bits of all its entries, if each is as it is wanted; of none otherwise.
+    pub(crate) fn take(self, span: &Span, wanted: impl Fn(Word) -> bool) -> Option<[Word; ENTRIES]> {
+        let mut taken = [Word::EMPTY; ENTRIES];
+        for i in 0..ENTRIES {
+            match try_take(span.entry(self.first + i)) {
+                Some(word) if wanted(word) => taken[i] = word,
+                other => {
+                    if let Some(word) = other {
+                        give(span.entry(self.first + i), word);
+                    }
+                    self.give(span, &taken[..i]);
+                    return None;
+                }
+            }
+        }
+        Some(taken)
+    }
+
+    /// Gives its first entries back.
+    pub(crate) fn give(self, span: &Span, words: &[Word]) {
+        for (index, word) in self.indices().zip(words) {
+            give(span.entry(index), *word);
+        }
+    }
+}
+
+/// The entry of `address`, if it says that it is in a huge frame.
+pub(crate) fn marked(table: &Table, address: usize) -> Option<Word> {
+    let span = table.find(address)?;
+    let page = table.page_at(span, address);
+    Some(span.word(page.index)).filter(|word| word.is_huge())
+}
+
+/// What of entry `i` is within the first `bytes` of its frame.
+pub(crate) fn granules_within(bytes: usize, i: usize) -> Granules {
+    Granules::range(0, (bytes.saturating_sub(i * ENTRY).min(ENTRY) / OS_PAGE) as u32)
+}
+
+/// Whether all of an entry is in the region, and nowhere else but for old copies.
+pub(crate) fn is_whole(word: Word) -> bool {
+    word.resident() == ALL && !matches!(word.backing(), Backing::Slot(_))
+}
+
+impl Engine {
+    /// Whether the base page at `address` lies in a huge page, which the kernel may have made of OS pages meanwhile: then it only
+    /// leaves with all of that. Where the kernel has taken a huge frame apart its entries know it from now on, and leave one by one.
+    pub(crate) fn leaves_huge(&self, table: &Table, span: &Span, address: usize) -> bool {
+        let index = table.page_at(span, address).index;
+        let is_marked = span.word(index).is_huge();
+        // Nowhere else is the kernel allowed to make any.
+        if !is_marked && !span.may_be_joined() {
+            return false;
+        }
+        let block = Block::around(table, span, address);
+        if block.is_some_and(|block| self.is_one_huge_page(block.range)) {
+            return true;
+        }
+        if is_marked {
+            self.forget_huge(table, span, address, block);
+        }
+        false
+    }
+
+    /// The frame around `address` is one huge page no more, though entries say so: a part of it was discarded, unmapped, moved, locked
+    /// or protected, whatever is so by now, or the kernel has swapped it out. None of that is told as what it does to a huge page.
+    fn forget_huge(&self, table: &Table, span: &Span, address: usize, block: Option<Block>) {
+        let place = PageRange::at(address & !(HUGE_FRAME - 1), HUGE_FRAME);
+        let within = span.range().intersection(place).expect("an address of the span");
+        // Of a frame that was moved to an odd place, one more begins before it.
+        let mut taken = [None; ENTRIES + 1];
+        let indices = span.indices(within, table.entry_bytes());
+        for (taken, index) in taken.iter_mut().zip(indices.clone()) {
+            let is_huge = span.word(index).is_huge();
+            // What is busy is asked about when its turn comes.
+            *taken = if is_huge { try_take(span.entry(index)) } else { None };
+        }
+        // It may have been joined before its entries were taken.
+        let is_huge = block.is_some_and(|block| self.is_one_huge_page(block.range));
+        for (index, word) in indices.zip(taken) {
+            if let Some(word) = word {
+                give(span.entry(index), word.with_huge(word.is_huge() && is_huge));
+            }
+        }
+        if block.is_some() && !is_huge {
+            self.huge.note_broken(place.start());
+        }
+    }
+
+    /// A frame came to its place in OS pages: where some were once, the kernel keeps the table of them until the mapping goes, and
+    /// nobody is told of it; or the frame was none of one page. It may be joined once all of it was written.
+    pub(crate) fn note_torn(&self, block: Block) {
+        self.counters.add(Counter::HugeTorn, 1);
+        self.huge.note_broken(block.range.start());
+    }
+
+    /// Enters the first `bytes` of a huge frame of `zone` as in the region; all its entries were `word`, with nothing there.
+    pub(crate) fn huge_came_in(&self, word: Word, bytes: usize, zone: usize) -> [Word; ENTRIES] {
+        self.ledger.resident(bytes as i64);
+        self.zones.in_regions(zone, bytes as i64);
+        std::array::from_fn(|i| word.with_resident(granules_within(bytes, i)).with_zone(zone))
+    }
+
+    pub(crate) fn is_one_huge_page(&self, range: PageRange) -> bool {
+        let mut scanner = self.huge_scan.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
+        let huge = scanner.as_mut().and_then(|scanner| scanner.huge_bytes(range.start(), range.end()).ok());
+        huge == Some(HUGE_FRAME)
+    }
+
+    /// Whether `address` is in a huge frame.
+    pub(crate) fn is_huge(&self, address: usize) -> bool {
+        marked(&self.gate_shared(), address).is_some()
+    }
+}

@@ -1,0 +1,314 @@
+//! What the threads of one manager share, and the order of its locks.
+//!
+//! Lock order, outermost first; whoever holds one may take those further down, never those further up:
+//!
+//! 0. where a thread serves its own fault, its working memory; see `threads::sigbus`. A file region's syncs; see `file`
+//! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a region; exclusive
+//!    around reading events and applying them, and around adoption (register, scan, mark)
+//! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
+//! 3. the reclaim hand and queue
+//! 4. the store's own locks; see `store`
+//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of limits; the list of owners, then how
+//!    one of them is moved; the list of what is owed, then what is wanted of it; what is to be read ahead of a file; the reader of what
+//!    is empty in children
+//!
+//! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
+//! must never do the work itself: faults, events, reclaim and adoption each have their own.
+
+pub(crate) mod shared;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use pagoda_core::budget;
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_core::watermark::Watermarks;
+use pagoda_linux::clear::Clearer;
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::space::Space;
+use pagoda_linux::wiped::WipedReader;
+
+use crate::clear::huge_state::{Clearing, Clears};
+use crate::error::StopReason;
+use crate::fault::around::Around;
+#[cfg(feature = "migrate")]
+use crate::fault::owed::Owed;
+use crate::fork::inflight::Announcements;
+use crate::frames::huge_pool::HugePool;
+use crate::frames::zones::Zones;
+use crate::reclaim::Hand;
+use crate::region::limit::Limits;
+use crate::state::ledger::Ledger;
+use crate::state::pins::Pins;
+use crate::state::wakeup::Bell;
+use crate::stats::account::Owners;
+use crate::stats::counters::{Counter, Counters};
+use crate::stats::trace::Tracer;
+use crate::store::TieredStore;
+use crate::table::Table;
+use crate::threads::handler::Recent;
+
+/// What ends the process (or, in a test, the engine) when it can't go on.
+pub(crate) type StopHook = fn(StopReason) -> !;
+
+/// How many threads serve faults at most.
+pub(crate) const HANDLERS_MAX: usize = 4;
+
+/// The engine of one manager.
+pub(crate) struct Engine {
+    pub(crate) space: Space,
+    gate: RwLock<Table>,
+    /// The zones of the budget: one, if nothing else was said.
+    pub(crate) zones: Zones,
+    /// The huge frames of each zone, and how they are cleared.
+    pub(crate) huge: HugePool,
+    pub(crate) clearing: Clearing,
+    pub(crate) clearer: Clearer,
+    pub(crate) clears: Clears,
+    /// Rings when a frame that was cleared ahead is taken.
+    pub(crate) clear_bell: Bell,
+    /// Rings when who publishes is to end.
+    pub(crate) publish_bell: Bell,
+    /// Tells whether a range is one huge page; None where the kernel does not say.
+    pub(crate) huge_scan: Mutex<Option<PagemapScanner>>,
+    pub(crate) store: TieredStore,
+    pub(crate) ledger: Ledger,
+    /// Whose memory is where, for what is released.
+    pub(crate) owners: Owners,
+    /// What regions may hold at most.
+    pub(crate) limits: Limits,
+    /// First touches bring as much of a base page as is touched densely, in regions of our own.
+    pub(crate) by_density: bool,
+    /// Who writes base pages of 64 KiB upwards gets places of 2 MiB whole, and dense content arrives so.
+    pub(crate) comes_whole: bool,
+    /// There is, or was, a region whose base page is less than an entry; and one of 2 MiB.
+    pub(crate) has_blocks: AtomicBool,
+    pub(crate) has_huge: AtomicBool,
+    /// What arrives later.
+    #[cfg(feature = "migrate")]
+    pub(crate) owed: Owed,
+    pub(crate) counters: Arc<Counters>,
+    /// Where faults and evictions are told one by one, if somebody asked for it.
+    pub(crate) trace: Option<Tracer>,
+    pub(crate) pins: Pins,
+    pub(crate) hand: Mutex<Hand>,
+    pub(crate) base: BasePage,
+    /// How many threads serve faults.
+    pub(crate) handlers: u32,
+    /// The budget that the tables are made for: a tree's, of which this process may have a share.
+    pub(crate) full_budget: Bytes,
+    /// The kernel tells of every fork. Without that, children that were not announced don't get managed memory at all.
+    pub(crate) fork_events: bool,
+    /// Rings when reclaim has something to do.
+    pub(crate) bell: Bell,
+    /// The threads are to end: all but the handlers, and then those.
+    pub(crate) quit: AtomicBool,
+    pub(crate) quit_handlers: AtomicBool,
+    /// A fault came from registered memory that the table does not know: look at the maps soon.
+    pub(crate) look_soon: AtomicBool,
+    /// Memory is only followed: there is so much room that nothing more is adopted.
+    pub(crate) follows: AtomicBool,
+    /// Forks that are under way ([`Forking`](pagoda_core::forking::Forking)).
+    pub(crate) forking: AtomicU64,
+    /// Those of forks, for who has to wait until they are served.
+    pub(crate) announcements: Announcements,
+    /// Tells what is empty in children. None in a library, whose regions they have not.
+    pub(crate) wiped: Option<Mutex<WipedReader>>,
+    /// There was a fork, here or on the way here: memory may be shared.
+    pub(crate) has_forked: AtomicBool,
+    /// Rights to one frame each, of handlers that made two ready for the fault they serve: it may use one however far the
+    /// budget is exceeded, or a process whose share became smaller would stand still until it fits. Never more than there are
+    /// handlers.
+    pub(crate) earned: AtomicUsize,
+    /// What the reclaimer makes its own just now, from address to address; 0 if nothing. For faults that it waits for itself.
+    pub(crate) making_own: [AtomicUsize; 2],
+    /// What could not be moved, perhaps because it is shared.
+    pub(crate) shared: Mutex<Vec<PageRange>>,
+    /// Someone waits for everything to be brought back; it is being done; it is done.
+    pub(crate) release_requested: AtomicBool,
+    pub(crate) released: AtomicBool,
+    pub(crate) release_done: AtomicBool,
+    /// What the handlers served last.
+    pub(crate) recent: Recent,
+    /// Who touches memory for the first time, and how far ahead it is filled.
+    pub(crate) around: Around,
+    /// How many regions are files.
+    pub(crate) file_regions: AtomicUsize,
+    /// Whether who reads upwards gets more stored pages than it faulted for.
+    pub(crate) fetches_ahead: bool,
+    /// How many ranges are being brought back for good, whatever the budget says.
+    pub(crate) bringing_back: AtomicUsize,
+    /// Whether an event waited for another when the last ones were read.
+    pub(crate) events_wait: AtomicBool,
+    /// When each handler came to the oldest fault that it is serving, in nanoseconds of the time that the process ran; 0 if it waits. For
+    /// the watchdog.
+    pub(crate) serving_since_ns: [AtomicU64; HANDLERS_MAX],
+    pub(crate) stop_hook: StopHook,
+}
+
+impl Engine {
+    #[expect(clippy::too_many_arguments, reason = "the one place where the parts come together")]
+    pub(crate) fn new(
+        space: Space,
+        zones: Zones,
+        (huge, clearing): (HugePool, Clearing),
+        store: TieredStore,
+        counters: Arc<Counters>,
+        budget: Bytes,
+        base: BasePage,
+        handlers: u32,
+        fork_events: bool,
+        stop_hook: StopHook,
+    ) -> Self {
+        counters.set(Counter::BudgetBytes, budget.get());
+        counters.set(Counter::BasePageBytes, base.bytes() as u64);
+        Self {
+            space,
+            gate: RwLock::new(Table::new(base)),
+            zones,
+            huge_scan: Mutex::new(huge.is_on().then(PagemapScanner::new).and_then(Result::ok)),
+            huge,
+            clearing,
+            clearer: Clearer::for_this_processor(),
+            clears: Clears::default(),
+            clear_bell: Bell::default(),
+            publish_bell: Bell::default(),
+            store,
+            ledger: Ledger::new(budget.get()),
+            owners: Owners::new(Arc::clone(&counters)),
+            limits: Limits::none(),
+            by_density: false,
+            comes_whole: false,
+            has_blocks: AtomicBool::new(false),
+            has_huge: AtomicBool::new(false),
+            #[cfg(feature = "migrate")]
+            owed: Owed::default(),
+            counters,
+            trace: None,
+            pins: Pins::default(),
+            hand: Mutex::new(Hand::default()),
+            base,
+            handlers,
+            full_budget: budget,
+            fork_events,
+            bell: Bell::default(),
+            quit: AtomicBool::new(false),
+            quit_handlers: AtomicBool::new(false),
+            look_soon: AtomicBool::new(false),
+            follows: AtomicBool::new(false),
+            forking: AtomicU64::new(0),
+            announcements: Announcements::default(),
+            earned: AtomicUsize::new(0),
+            wiped: None,
+            has_forked: AtomicBool::new(false),
+            making_own: [const { AtomicUsize::new(0) }; 2],
+            shared: Mutex::new(Vec::new()),
+            release_requested: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+            release_done: AtomicBool::new(false),
+            recent: Recent::default(),
+            around: Around::new(base, false),
+            file_regions: AtomicUsize::new(0),
+            fetches_ahead: true,
+            bringing_back: AtomicUsize::new(0),
+            events_wait: AtomicBool::new(false),
+            serving_since_ns: [const { AtomicU64::new(0) }; HANDLERS_MAX],
+            stop_hook,
+        }
+    }
+
+    /// The gate, shared: pages may be moved, no event is applied meanwhile.
+    pub(crate) fn gate_shared(&self) -> RwLockReadGuard<'_, Table> {
+        self.gate.read().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    }
+
+    /// The gate, exclusively: nobody moves a page; events may be read and applied.
+    pub(crate) fn gate_exclusive(&self) -> RwLockWriteGuard<'_, Table> {
+        self.gate.write().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    }
+
+    /// Ends the process: it never runs on with memory that reads wrong.
+    pub(crate) fn stop(&self, reason: StopReason) -> ! {
+        // The first reason is the cause; what fails while the process ends is not.
+        if self.counters.get(Counter::ErrorCode) == 0 {
+            self.counters.set(Counter::ErrorErrno, reason.errno().0 as u64);
+            self.counters.set(Counter::ErrorCode, reason.code());
+            self.counters.set(Counter::Status, crate::stats::counters::Status::Failed as u64);
+        }
+        (self.stop_hook)(reason)
+    }
+
+    /// Sets the share of the budget that holds from now on.
+    pub(crate) fn set_budget(&self, share: Bytes) {
+        let works =
+            budget::working(share, self.full_budget, self.immovable_bytes(), self.base, self.handlers);
+        self.ledger.set_budget(works.get());
+    }
+
+    /// What no reclaim makes less: our own tables, and what is not managed.
+    fn immovable_bytes(&self) -> Bytes {
+        let [own, unmanaged] =
+            [Counter::OwnBytes, Counter::UnmanagedBytes].map(|counter| self.counters.get(counter));
+        Bytes::new(own.saturating_add(unmanaged))
+    }
+
+    /// How much is kept free of the budget that holds now.
+    pub(crate) fn marks(&self) -> Watermarks {
+        Watermarks::of_share(Bytes::new(self.ledger.budget_bytes()), self.base, self.handlers)
+    }
+
+    /// Whether others have a part of the budget, so that what may be held here can become less at any time.
+    pub(crate) fn has_a_share(&self) -> bool {
+        self.ledger.budget_bytes() < self.full_budget.get()
+    }
+
+    /// How much compressed pages may take in memory.
+    pub(crate) fn store_memory_limit(&self) -> Bytes {
+        // A budget may have become larger than what the store's addresses are for.
+        budget::store_limit(&self.marks(), self.immovable_bytes()).min(budget::store_most(self.full_budget))
+    }
+
+    /// What can be had without reclaim and without exceeding the budget: frames that are ready, and what the kernel may
+    /// still give.
+    pub(crate) fn free(&self) -> Bytes {
+        Bytes::new(self.ledger.free_bytes(self.ready_bytes()))
+    }
+
+    /// Frames that are ready, small and huge.
+    pub(crate) fn ready_bytes(&self) -> u64 {
+        self.zones.ready_bytes(&self.space) + self.huge.ready_bytes()
+    }
+
+    pub(crate) fn entry_bytes(&self) -> usize {
+        crate::table::entry_bytes(self.base)
+    }
+
+    /// Whether memory may be taken from the kernel for another base page. Once everything is being brought back, the
+    /// budget is not kept any more.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_released() || self.ledger.room_bytes() >= self.entry_bytes() as u64
+    }
+
+    /// Rings the bell if what is free has fallen below the low watermark.
+    pub(crate) fn note_use(&self) {
+        if self.free() < self.marks().low {
+            self.bell.ring();
+        }
+    }
+
+    /// Whether everything is being brought back, or is back, or a range is just now: nothing is evicted meanwhile.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire) || self.bringing_back.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn is_quitting(&self) -> bool {
+        self.quit.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody is left who waits for a handler: the reclaimer, which may wait for an event to be read, has ended.
+    pub(crate) fn handlers_may_end(&self) -> bool {
+        self.quit_handlers.load(Ordering::Acquire)
+    }
+}

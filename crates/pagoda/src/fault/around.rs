@@ -1,0 +1,256 @@
+//! Fault-around: who touches memory for the first time and goes on upwards gets the pages above with the same fault.
+//!
+//! What costs of a first touch is the wake-up, which is paid once for up to 2 MiB here, and for up to eight places of 2 MiB behind them that
+//! come as huge frames. How far to go say `pagoda_core::fault_around` and `pagoda_core::places`; this fills it, before the
+//! page that is waited for, so that nobody comes in between. It must
+//! never fill anything but what holds nothing and is worth zero, never take a frame that reclaim would have to replace, and
+//! never have the gate for long.
+//!
+//! What is filled is zero, as it would be for who touches it. A discard or an unmapping that nobody has read makes the kernel
+//! refuse, as it does any fill; one that was read has emptied the entries before, and drops what is filled now like
+//! anything else that is there.
+
+use std::sync::{Mutex, MutexGuard};
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::fault_around::{FaultAround, WINDOW_MOST};
+use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
+use pagoda_core::places::{Places, WHOLE_MOST};
+use pagoda_linux::fault_address::FaultAddress;
+use pagoda_linux::range::PageRange;
+
+use crate::engine::Engine;
+use crate::error::StopReason;
+use crate::fault::Served;
+use crate::stats::counters::Counter;
+use crate::table::{Filler, Page, Span, Table, give, try_take};
+use crate::threads::handler::Fault;
+
+/// Streams that are followed at the same time: a few threads of which each fills something. One more begins anew at each fault.
+const STREAMS: usize = 8;
+
+/// Filled with the gate held, at most: who maps or unmaps waits for the end of that, 0.1 ms.
+const GATE_BYTES: usize = 256 << 10;
+
+/// Who touches memory upwards, and how far the last window went.
+pub(crate) struct Around {
+    on: bool,
+    streams: Mutex<Streams>,
+}
+
+struct Streams {
+    /// The steps by which the stream is followed, how far it has come, and what of that comes whole.
+    of: [(BasePage, FaultAround, Places); STREAMS],
+    /// The one that a new stream takes.
+    next: usize,
+}
+
+/// What is filled above a fault, up to the end; that may be nothing. Behind it come so many places of 2 MiB whole.
+struct Window {
+    start: usize,
+    end: usize,
+    places: usize,
+    /// The steps in which the stream is followed, and the one at which it goes on behind all of it.
+    size: BasePage,
+    goes_on_at: u64,
+}
+
+impl Around {
+    pub(crate) fn new(base: BasePage, on: bool) -> Self {
+        let none = (base, FaultAround::new(base), Places::new(1, None));
+        Self { on, streams: Mutex::new(Streams { of: [none; STREAMS], next: 0 }) }
+    }
+}
+
+impl Streams {
+    /// The stream that goes on at `page` of this size, or one that begins there, with these places.
+    fn at(&mut self, size: BasePage, page: u64, places: Places) -> (&mut FaultAround, &mut Places) {
+        let known = self.of.iter().position(|(of, stream, _)| *of == size && stream.may_go_on_at(page));
+        let at = known.unwrap_or_else(|| {
+            self.next = (self.next + 1) % STREAMS;
+            self.of[self.next] = (size, FaultAround::new(size), places);
+            self.next
+        });
+        let (_, stream, places) = &mut self.of[at];
+        (stream, places)
+    }
+
+    /// No more of `window` was filled than up to this address: who goes on touches there next.
+    fn end_at(&mut self, window: &Window, address: usize) {
+        let is_its = |(size, stream, _): &&mut (BasePage, FaultAround, Places)| {
+            *size == window.size && stream.goes_on_at() == Some(window.goes_on_at)
+        };
+        if let Some((_, stream, _)) = self.of.iter_mut().find(is_its) {
+            stream.ends_at((address / window.size.bytes()) as u64);
+        }
+    }
+}
+
+impl Engine {
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.around.streams.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    }
+
+    /// Before a fault is served: fills base pages right above its own if that is touched for the first time by who goes on
+    /// upwards, and, for who writes, whole places behind them by huge frames. Does nothing where there is not plenty of room.
+    pub(crate) fn fill_around(&self, fault: Fault) {
+        // With several zones each frame is taken from its zone's slots, one after the other.
+        if !self.around.on || self.zones.are_several() {
+            return;
+        }
+        // Each first touch of a region with a limit is counted.
+        if self.limits.at(fault.at.page()).is_some() {
+            return;
+        }
+        let Some(window) = self.window_above(fault) else { return };
+        let mut at = window.start;
+        while at < window.end {
+            let end = window.end.min(at + GATE_BYTES);
+            let (reached, stopped) = self.fill_empty(PageRange::at(at, end - at), fault.write);
+            if stopped {
+                return;
+            }
+            at = reached;
+        }
+        for place in 0..window.places {
+            // Who goes on upwards touches its beginning first.
+            let at = window.end + place * HUGE_FRAME;
+            if self.put_huge_frame(FaultAddress::of_byte(at), Filler::EngineOnwards) != Some(Served::Done) {
+                return self.streams().end_at(&window, at);
+            }
+            self.counters.add(Counter::FilledAround, (HUGE_FRAME / self.entry_bytes()) as u64);
+        }
+    }
+
+    /// What is to be filled above the fault: whole steps of one span, empty as far as is known.
+    fn window_above(&self, fault: Fault) -> Option<Window> {
+        let address = fault.at.page();
+        // Far from where reclaim begins, even if every handler is about to do the same.
+        let enough = self.marks().high.get() + 4 * WINDOW_MOST.get();
+        if self.is_released() || self.ledger.room_bytes() < enough {
+            return None;
+        }
+        let table = self.gate_shared();
+        let span = table.find(address).filter(|span| fills_around(span.filler()))?;
+        let size = self.size_of_steps(span);
+        let page = table.page_at(span, address);
+        let granules = (size.bytes() / OS_PAGE) as u32;
+        let first = page.granule_of(address) / granules * granules;
+        // Whether one of that size is wholly within the span, holds nothing, and is worth zero.
+        let is_empty = |start: usize| {
+            let whole = PageRange::at(start, size.bytes());
+            span.range().intersection(whole) == Some(whole) && {
+                let page = table.page_at(span, start);
+                let first = page.granule_of(start);
+                let part = Granules::range(first, first + granules);
+                let word = span.word(page.index);
+                !word.is_busy() && is_empty(word, part) && self.owed_granules(&page).and(part).is_empty()
+            }
+        };
+        // Of the first one in a span that was moved a part may lie below address zero.
+        let within = (page.granule_of(address) - first) as usize * OS_PAGE;
+        let start = address.checked_sub(within)?;
+        if !is_empty(start) {
+            return None;
+        }
+        // Numbered by address, so that spans don't share numbers; a moved span's pages are not aligned, and that is no matter.
+        let number = (start / size.bytes()) as u64;
+        let below = (start.saturating_sub(span.range().start()) / size.bytes()) as u64;
+        let above = ((span.range().end() - start) / size.bytes()) as u64;
+        let entry_steps = self.steps_of_entry(span, size);
+        let is_in_places = span.filler() == Filler::EngineOnwards;
+        let places = Places::new(entry_steps, is_in_places.then_some((HUGE_FRAME / size.bytes()) as u64));
+        let mut streams = self.streams();
+        let (stream, places) = streams.at(size, number, places);
+        let window = stream.fault(number, number - below..number + above, |other| {
+            let offset = other.wrapping_sub(number).wrapping_mul(size.bytes() as u64);
+            is_empty(start.wrapping_add(offset as usize))
+        });
+        // Who only reads gets pages of zeroes that take nothing.
+        let takes_whole = fault.write && self.huge.come_whole();
+        let free = |place: u64| match takes_whole {
+            true => free_places(&table, span, place as usize * HUGE_FRAME),
+            false => 0,
+        };
+        let cut = places.cut(window, u64::from(first / granules) % entry_steps, stream.goes_on(), free);
+        let goes_on_at = places.end(&cut);
+        stream.ends_at(goes_on_at);
+        drop(streams);
+        Some(Window {
+            size,
+            goes_on_at,
+            start: start + size.bytes(),
+            end: start + (cut.steps.end - number) as usize * size.bytes(),
+            places: cut.whole as usize,
+        })
+    }
+
+    /// Fills `range`, lowest first, as long as it is empty. Returns how far it came, and whether something was in the way.
+    fn fill_empty(&self, range: PageRange, write: bool) -> (usize, bool) {
+        let table = self.gate_shared();
+        let entry_bytes = table.entry_bytes();
+        let mut at = range.start();
+        while at < range.end() {
+            // Since the window was decided everything may have changed.
+            let span = table.find(at).filter(|span| fills_around(span.filler()));
+            let Some(span) = span.filter(|_| table.order.deferred() == 0) else { return (at, true) };
+            let page = table.page_at(span, at);
+            let from = page.granule_of(at);
+            let to = (entry_bytes / OS_PAGE).min(from as usize + (range.end() - at) / OS_PAGE) as u32;
+            let part = Granules::range(from, to);
+            let Some(word) = try_take(span.entry(page.index)) else { return (at, true) };
+            let is_owed = !self.owed_granules(&page).and(part).is_empty();
+            if is_owed || !is_empty(word, part) || page.granules.and(part) != part {
+                give(span.entry(page.index), word);
+                return (at, true);
+            }
+            let filled = self.fill_part(&page, (from, to), write);
+            give(span.entry(page.index), word.with_resident(word.resident().or(filled)));
+            self.ledger.resident(i64::from(filled.count()) * OS_PAGE as i64);
+            if filled != part {
+                return (at, true);
+            }
+            self.counters.add(Counter::FilledAround, self.touches_saved(span, filled));
+            at += (to - from) as usize * OS_PAGE;
+        }
+        (at, false)
+    }
+
+    /// Fills granules of a page whose entry is taken with zeroes for who writes, with the zero page for who reads. Returns what is
+    /// filled.
+    fn fill_part(&self, page: &Page, (from, to): (u32, u32), write: bool) -> Granules {
+        let mut filled = from;
+        while filled < to {
+            let rest = page.addresses(filled, to);
+            let progress =
+                if write { self.space.fill_with_zeroes(rest) } else { self.space.fill_with_zero_page(rest) };
+            filled += (progress.bytes / OS_PAGE) as u32;
+            // As for a fault: the zero page costs nothing until it is written, and then nobody asks us.
+            self.ledger.took(progress.bytes as i64);
+            if progress.stop.is_some() {
+                break;
+            }
+        }
+        Granules::range(from, filled)
+    }
+}
+
+/// Whether more is filled there than was asked for: not where each fault brings a huge frame, nor of a file.
+fn fills_around(filler: Filler) -> bool {
+    matches!(filler, Filler::Engine | Filler::EngineOnwards)
+}
+
+/// How many places from `address` on hold nothing and are whole in the span, as many as anybody asks for at most.
+fn free_places(table: &Table, span: &Span, address: usize) -> u32 {
+    let is_free = |place: &u32| {
+        let place = PageRange::at(address + *place as usize * HUGE_FRAME, HUGE_FRAME);
+        span.range().intersection(place) == Some(place)
+            && span.indices(place, table.entry_bytes()).all(|index| span.word(index) == Word::EMPTY)
+    };
+    (0..WHOLE_MOST).take_while(is_free).count() as u32
+}
+
+/// Whether nothing of `part` is anywhere.
+fn is_empty(word: Word, part: Granules) -> bool {
+    word.resident().and(part).is_empty() && word.backing() == Backing::None && !word.is_huge()
+}

@@ -1,0 +1,172 @@
+//! Fetching ahead: the pages that a reader who goes on upwards will want next.
+//!
+//! What costs of a small fetch is the wake-up and the move, which makes every processor that runs the program forget where
+//! it was: both are paid once for a few pages here. It is a guess, so it takes only frames that are ready, only pages that
+//! all lie in the compressed memory, and never waits for anything. What nobody wanted goes again as it came, for nothing:
+//! its stored copy is kept.
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::space::Slot;
+
+use crate::engine::Engine;
+use crate::fault::unreadable;
+use crate::stats::counters::Counter;
+use crate::store::{Handle, NEIGHBOURS_MOST, Scratch, Store};
+use crate::table::{Entries, Span, Table, give, try_take};
+
+/// Pages that are fetched together: so many that the wake-up is paid once for a few, so few that little is lost if the
+/// reader stops.
+pub(crate) const AHEAD_PAGES: usize = 4;
+
+/// As long as pages are small more of them are read with another: as many as 64 KiB are.
+const NEIGHBOURS_BYTES: usize = 64 << 10;
+
+/// Pages behind another that are in the file or at the server, too, and whose entries' busy bits are held.
+pub(crate) struct Behind {
+    taken: [(usize, Word); NEIGHBOURS_MOST],
+    handles: [Handle; NEIGHBOURS_MOST],
+    count: usize,
+}
+
+impl Engine {
+    /// Brings in up to [`AHEAD_PAGES`] pages from `address` on, of one mapping, all of each of them stored in memory. Returns how
+    /// many: none where that is switched off.
+    pub(crate) fn fetch_ahead(&self, address: usize, scratch: &mut Scratch) -> usize {
+        if !self.fetches_ahead {
+            return 0;
+        }
+        // Those in flight come first, and what is ready is not to be used up by guesses.
+        if !self.keeps_copies() || !self.may_use_frames() || self.free() < self.marks().low {
+            return 0;
+        }
+        let table = self.gate_shared();
+        if table.order.deferred() > 0 {
+            return 0;
+        }
+        let Some(span) = table.find(address) else { return 0 };
+        let page = table.page_at(span, address);
+        let (taken, count) = self.take_stored(&table, span, page.index);
+        let mut slots: Vec<Slot> = (0..count).map_while(|_| self.take_whole_ready(scratch.taker)).collect();
+        for (i, (word, _)) in taken[..count].iter().enumerate().skip(slots.len()) {
+            give(span.entry(page.index + i), *word);
+        }
+        // Frames of slots that follow each other move together.
+        slots.sort_by_key(Slot::index);
+        for (slot, (_, handle)) in slots.iter_mut().zip(taken) {
+            let (content, handle) = (self.space.bytes_mut(slot), Handle::from_bits(handle));
+            if let Err(error) = self.store.get(handle, 0, content, scratch) {
+                self.stop(unreadable(error));
+            }
+            // As for a page that was asked for: of two copies the one in the file is enough.
+            self.store.demote(handle);
+        }
+        let count = slots.len();
+        let filled_bytes = self.fill_from(page.addresses(0, 1).start(), &slots);
+        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
+        for (i, slot) in slots.into_iter().enumerate() {
+            let of_page = filled_bytes.saturating_sub(i * self.entry_bytes()).min(self.entry_bytes());
+            let here = Granules::range(0, (of_page / 4096) as u32);
+            let (word, _) = taken[i];
+            let after = self.came_in(word, here, self.zones.of_slot(slot.index())).with_warmth(1);
+            self.zones.put_pieces(&self.space, slot, all.without(here));
+            self.ledger.changed(word, after);
+            give(span.entry(page.index + i), after);
+        }
+        self.note_use();
+        let whole = filled_bytes / self.entry_bytes();
+        self.counters.add(Counter::FetchedAhead, whole as u64);
+        debug_assert!(whole <= count);
+        whole
+    }
+
+    /// Takes the busy bits of entries behind that of a page that is in the file or at the server, as far as they are within the span and
+    /// wholly there: none if that page is not, or fetching ahead is switched off.
+    pub(crate) fn take_behind(&self, table: &Table, span: &Span, index: usize, handle: u64) -> Behind {
+        let mut behind = Behind {
+            taken: [(0, Word::EMPTY); NEIGHBOURS_MOST],
+            handles: [Handle::ZEROES; NEIGHBOURS_MOST],
+            count: 0,
+        };
+        if !self.fetches_ahead || !self.store.is_farther(Handle::from_bits(handle)) {
+            return behind;
+        }
+        let pages = (NEIGHBOURS_BYTES / table.entry_bytes()).clamp(AHEAD_PAGES, NEIGHBOURS_MOST);
+        let last = span.indices(span.range(), table.entry_bytes()).end;
+        for index in (index + 1..last).take(pages) {
+            let Some(word) = try_take(span.entry(index)) else { continue };
+            match word.backing() {
+                Backing::Handle(handle)
+                    if word.resident().is_empty() && self.store.is_farther(Handle::from_bits(handle)) =>
+                {
+                    behind.taken[behind.count] = (index, word);
+                    behind.handles[behind.count] = Handle::from_bits(handle);
+                    behind.count += 1;
+                }
+                _ => give(span.entry(index), word),
+            }
+        }
+        behind
+    }
+
+    /// Brings a page that is in the file or at the server, whose busy bit the caller has taken, into memory with those behind it, as far
+    /// as that is one read or request, and gives these back. Blocks for that, so the caller must not have the gate.
+    pub(crate) fn promote_with(&self, handle: u64, entries: &Entries, behind: Behind) {
+        let others = &behind.handles[..behind.count];
+        let came = self.store.promote_together(Handle::from_bits(handle), others);
+        for (index, word) in &behind.taken[..behind.count] {
+            give(&entries[*index], *word);
+        }
+        if came > 0 {
+            self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+        }
+    }
+
+    /// Takes the busy bits of entries from `first` on that are wholly within the span and wholly stored in memory.
+    fn take_stored(&self, table: &Table, span: &Span, first: usize) -> ([(Word, u64); AHEAD_PAGES], usize) {
+        let entry_bytes = table.entry_bytes();
+        let mut taken = [(Word::EMPTY, 0); AHEAD_PAGES];
+        let last = span.indices(span.range(), entry_bytes).end;
+        let all = Granules::range(0, (entry_bytes / 4096) as u32);
+        for count in 0..AHEAD_PAGES {
+            let index = first + count;
+            let page = span.page(index, span.range(), entry_bytes);
+            if index >= last || page.granules != all {
+                return (taken, count);
+            }
+            let Some(word) = try_take(span.entry(index)) else { return (taken, count) };
+            match word.backing() {
+                Backing::Handle(handle)
+                    if word.resident().is_empty()
+                        && self.owed_granules(&page).is_empty()
+                        && self.store.is_in_memory(Handle::from_bits(handle)) =>
+                {
+                    taken[count] = (word, handle);
+                }
+                _ => {
+                    give(span.entry(index), word);
+                    return (taken, count);
+                }
+            }
+        }
+        (taken, AHEAD_PAGES)
+    }
+
+    /// Moves the frames of `slots`, in their order, to `start` and on. Returns the bytes that are there then.
+    fn fill_from(&self, start: usize, slots: &[Slot]) -> usize {
+        let mut done = 0;
+        for run in slots.chunk_by(|one, next| one.index() + 1 == next.index()) {
+            let end = done + run.len() * self.entry_bytes();
+            let mut offset = 0;
+            while done < end {
+                let progress = self.space.fill_run(PageRange::at(start + done, end - done), run, offset);
+                done += progress.bytes;
+                offset += progress.bytes;
+                if progress.stop.is_some() {
+                    return done;
+                }
+            }
+        }
+        done
+    }
+}

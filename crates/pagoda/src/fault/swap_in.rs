@@ -1,0 +1,132 @@
+//! Fetching what is stored, and the frame that it goes to.
+//!
+//! Nothing here takes the gate, so that I/O can happen without it and hold nobody up; the entry's busy bit is the caller's. This
+//! module must never touch a region, and never take a frame that the budget does not allow, unless the caller says so.
+
+use std::sync::atomic::Ordering;
+
+use pagoda_core::entry::{Backing, Word};
+use pagoda_linux::space::Slot;
+
+use crate::engine::Engine;
+use crate::error::{Errno, StopReason};
+use crate::frames::zones::Taker;
+use crate::store::{GetError, Handle, Scratch, Store};
+use crate::table::{Entries, give};
+
+impl Engine {
+    /// Brings the content of a stored page, whose busy bit the caller has taken, into a slot, and gives the entry back
+    /// as staged. Without a frame, and unless `regardless` of the budget, the entry is given back as it was: false.
+    pub(crate) fn fetch(
+        &self,
+        entries: &Entries,
+        index: usize,
+        word: Word,
+        handle: u64,
+        regardless: bool,
+        scratch: &mut Scratch,
+    ) -> bool {
+        let entry = &entries[index];
+        let Some(mut slot) = self.frame_for_fetch(regardless, scratch.taker) else {
+            give(entry, word);
+            return false;
+        };
+        let handle = Handle::from_bits(handle);
+        match self.store.get(handle, 0, self.space.bytes_mut(&mut slot), scratch) {
+            Ok(()) => {}
+            Err(error) => self.stop(unreadable(error)),
+        }
+        self.store.free(handle);
+        self.note_use();
+        let slot = self.space.release_slot(slot);
+        self.went_into_staging(slot);
+        let after = word.with_backing(Backing::Slot(slot));
+        self.ledger.changed(word, after);
+        give(entry, after);
+        true
+    }
+
+    /// Reads one granule of a page that is in the file, whose entry's busy bit the caller has taken. Returns its digest, if it
+    /// could be read alone.
+    pub(super) fn read_granule(
+        &self,
+        handle: u64,
+        granule: u32,
+        content: &mut [u8; 4096],
+        scratch: &mut Scratch,
+    ) -> Option<u64> {
+        match self.store.read_block(Handle::from_bits(handle), granule as usize, content, scratch) {
+            Ok(digest) => digest,
+            Err(error) => self.stop(unreadable(error)),
+        }
+    }
+
+    /// Brings a page that is in the file into memory, whose entry's busy bit the caller has taken. Whether that could be done.
+    pub(crate) fn promote(&self, handle: u64, scratch: &mut Scratch) -> bool {
+        match self.store.promote(Handle::from_bits(handle), scratch) {
+            Ok(true) => {
+                self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+                true
+            }
+            Ok(false) => false,
+            Err(error) => self.stop(unreadable(error)),
+        }
+    }
+
+    /// Whether the store keeps its copy of a page that is brought in: evicting it again is a drop then, if it was not
+    /// written. Not once the store is nearly full, which is the bound of what is held twice.
+    pub(crate) fn keeps_copies(&self) -> bool {
+        let limit = self.store_memory_limit().get();
+        self.ledger.store_bytes() < limit - limit / 32 && !self.is_released()
+    }
+
+    /// The same of this page: one that is in the file, too, need not be in memory for it.
+    pub(super) fn keeps_copies_of(&self, handle: u64) -> bool {
+        self.keeps_copies() || self.store.is_kept(Handle::from_bits(handle)) && !self.is_released()
+    }
+
+    /// A ready frame, if the budget allows to use one. While it is exceeded, by compressed pages that took more, say,
+    /// ready frames belong to the kernel.
+    fn take_frame(&self) -> Option<Slot> {
+        if self.may_use_frame() { self.zones.take_ready(&self.space) } else { None }
+    }
+
+    /// A frame to unpack a page into, ready or fresh; `regardless` of the budget if that is said.
+    pub(crate) fn frame_for_fetch(&self, regardless: bool, taker: Taker) -> Option<Slot> {
+        if self.zones.are_several() {
+            return self.frame_of_a_zone(regardless, taker);
+        }
+        let frame = if regardless { self.zones.take_ready(&self.space) } else { self.take_frame() };
+        frame.or_else(|| {
+            let fresh =
+                if regardless || self.has_room() { self.zones.take_empty(&self.space, 0) } else { None };
+            if fresh.is_some() {
+                self.ledger.took(self.entry_bytes() as i64);
+            }
+            fresh
+        })
+    }
+
+    /// Whether ready frames are for faults, as long as the budget is not exceeded by much, or not kept.
+    pub(crate) fn may_use_frames(&self) -> bool {
+        self.ledger.excess_bytes() <= self.marks().min.get() || self.is_released()
+    }
+
+    /// Whether one frame may be used: as all may, or because a handler made it ready for that.
+    pub(crate) fn may_use_frame(&self) -> bool {
+        self.may_use_frames() || self.use_earned()
+    }
+
+    /// Uses up the right to one frame, if there is one.
+    pub(crate) fn use_earned(&self) -> bool {
+        self.earned.fetch_update(Ordering::AcqRel, Ordering::Acquire, |rights| rights.checked_sub(1)).is_ok()
+    }
+}
+
+/// What a fetch that failed means: there is no other copy, so the process can't go on.
+pub(crate) fn unreadable(error: GetError) -> StopReason {
+    match error {
+        GetError::Corrupt => StopReason::ContentCorrupt,
+        error => StopReason::ContentUnreadable(Errno(error.errno())),
+    }
+}

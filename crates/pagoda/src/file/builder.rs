@@ -1,0 +1,95 @@
+//! Opening a file and mapping it: what is asked for, and what is made of it.
+//!
+//! This module must never read or write the file's content.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::careful_copy;
+use pagoda_linux::mapped_file::{Access, MappedFile, OpenError};
+use pagoda_linux::region_memory::RegionMemory;
+
+use super::page_file::PageFile;
+use super::{FileRegion, MapFileError};
+use crate::engine::shared::Shared;
+use crate::error::Errno;
+use crate::file::readahead::READERS;
+use crate::file::region::Inner;
+use crate::region::RegionError;
+
+/// A file to be mapped; see [`Manager::map_file`](crate::Manager::map_file).
+pub struct FileRegionBuilder {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    access: Access,
+}
+
+impl FileRegionBuilder {
+    pub(crate) fn new(shared: Arc<Shared>, path: &Path) -> Self {
+        Self { shared, path: path.to_owned(), access: Access::default() }
+    }
+
+    /// Whether it is written, too; only read, if it is not said. What is written by the address of a file that is only read is
+    /// dropped sooner or later.
+    #[must_use]
+    pub fn writable(mut self, yes: bool) -> Self {
+        self.access.write = yes;
+        self
+    }
+
+    /// Reads and writes through the kernel's page cache, for file systems without direct I/O. The consequence: what is in that
+    /// cache, too, is in no budget.
+    #[must_use]
+    pub fn buffered(mut self, yes: bool) -> Self {
+        self.access.buffered = yes;
+        self
+    }
+
+    /// Opens the file and maps all of it; the region keeps the length that the file has now. Blocks until what others have
+    /// written there is on the disk.
+    ///
+    /// # Errors
+    /// See [`MapFileError`].
+    pub fn map(self) -> Result<FileRegion, MapFileError> {
+        let Self { shared, path, access } = self;
+        let engine = Arc::clone(shared.engine()?);
+        let (file, state) = MappedFile::open(&path, access).map_err(|error| open_error(&path, error))?;
+        let len = state.len;
+        if len == 0 {
+            return Err(MapFileError::Empty { path });
+        }
+        careful_copy::try_out().map_err(|errno| MapFileError::Copy { errno: Errno(errno.raw_os_error()) })?;
+        let no_space = |errno| MapFileError::Region(RegionError::Map { len: Bytes::new(len), errno });
+        let rounded =
+            usize::try_from(len).ok().and_then(|len| len.checked_next_multiple_of(engine.base.bytes()));
+        let memory = RegionMemory::map(rounded.ok_or_else(|| no_space(Errno(12)))?)
+            .map_err(|error| no_space(Errno::from(&error)))?;
+        let file = Arc::new(PageFile::new(file, state, engine.entry_bytes(), access.write));
+        engine.manage_file(memory.range(), &file)?;
+        engine.file_regions.fetch_add(1, Ordering::AcqRel);
+        let inner = Arc::new(Inner::new(shared, file, memory));
+        let mut region = FileRegion { inner: Some(Arc::clone(&inner)), threads: Vec::with_capacity(READERS) };
+        for number in 0..READERS {
+            let inner = Arc::clone(&inner);
+            let thread = std::thread::Builder::new()
+                .name("pagoda-read-ahead".to_owned())
+                .spawn(move || inner.read_ahead(number == 0))
+                .map_err(|error| MapFileError::Thread { errno: Errno::from(&error) })?;
+            region.threads.push(thread);
+        }
+        Ok(region)
+    }
+}
+
+fn open_error(path: &Path, error: OpenError) -> MapFileError {
+    let path = path.to_owned();
+    let errno = |errno: pagoda_linux::uffd::Errno| Errno(errno.raw_os_error());
+    match error {
+        OpenError::Open(why) => MapFileError::Open { path, errno: errno(why) },
+        OpenError::Kind(kind) => MapFileError::NotAFile { path, kind },
+        OpenError::InMemory(filesystem) => MapFileError::InMemory { path, filesystem },
+        OpenError::NoDirectIo(why) => MapFileError::NoDirectIo { path, errno: errno(why) },
+    }
+}

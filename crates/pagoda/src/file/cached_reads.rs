@@ -1,0 +1,105 @@
+//! Reading by calls what was read ahead: it is copied from the slot where it lies.
+//!
+//! Who goes through a file once asks for each page once. Moving its frame into the region for that, and out again, would cost more
+//! than the copy. So it stays staged, and goes with the staged pages, the oldest first: a file that is read through
+//! pushes out little that others use. Who asks a second time has a fault like anybody else, and the page comes into the region.
+//!
+//! An entry's warmth says so as long as it is staged and none of it is in the region: it is 0 where reclaim took it out. This module
+//! must never let a page of the user's memory be touched while it has an entry's busy bit.
+
+use pagoda_core::entry::{Backing, Word};
+use pagoda_core::page::OS_PAGE;
+
+use crate::engine::Engine;
+use crate::file::readahead::Reader;
+use crate::file::region::{Inner, Wait};
+use crate::file::writeback::Work;
+use crate::table::{give, try_take};
+
+/// The warmth of a page that was read ahead, never was in the region, and was not asked for.
+pub(super) const UNASKED: u8 = 2;
+
+/// Of one that was asked for, to its end.
+const ASKED: u8 = 1;
+
+/// Whether an entry of a file was read ahead, and nobody has asked for it.
+pub(crate) fn is_unasked(word: Word) -> bool {
+    matches!(word.backing(), Backing::Slot(_)) && word.resident().is_empty() && word.warmth() == UNASKED
+}
+
+/// What came of reading in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Copied,
+    /// Somebody has the entry: perhaps it is just read.
+    Busy,
+    /// It is not there, or was asked for before.
+    Elsewhere,
+}
+
+impl Inner {
+    /// Copies from `offset` on, at most [`RUN_BYTES`](crate::file::writeback::RUN_BYTES) within one entry, if that was read ahead and lies
+    /// where it was read to. Waits for who has the entry. False: it is elsewhere, or was asked for before.
+    pub(super) fn read_in_place(&self, offset: usize, into: &mut [u8]) -> bool {
+        let entry_bytes = self.engine().entry_bytes();
+        let mut wait = Wait::default();
+        // By way of memory of our own: a fault on the caller's might need this entry, or wait for an event that waits for us.
+        let is_copied = self.with_work(|Work { content, .. }| {
+            let content = &mut content[..into.len()];
+            loop {
+                match self.copy_unasked(offset, content) {
+                    Outcome::Busy => wait.a_little(),
+                    outcome => {
+                        break outcome == Outcome::Copied && {
+                            into.copy_from_slice(content);
+                            true
+                        };
+                    }
+                }
+            }
+        });
+        if is_copied && offset.is_multiple_of(entry_bytes) {
+            self.file.orders.note((offset / entry_bytes) as u64, Reader::Calls);
+        }
+        is_copied
+    }
+
+    fn copy_unasked(&self, offset: usize, into: &mut [u8]) -> Outcome {
+        let engine = self.engine();
+        let entry_bytes = engine.entry_bytes();
+        let (index, at) = (offset / entry_bytes, offset % entry_bytes);
+        let table = engine.gate_shared();
+        if table.order.deferred() > 0 {
+            return Outcome::Elsewhere;
+        }
+        let Some(span) = table.find(self.range.start() + offset) else { return Outcome::Elsewhere };
+        let Some(word) = try_take(span.entry(index)) else { return Outcome::Busy };
+        let pages = at / OS_PAGE..(at + into.len()).div_ceil(OS_PAGE);
+        let lost = self.file.lost_granules(index);
+        let is_lost = pages.into_iter().any(|granule| lost.has(granule as u32));
+        let (Backing::Slot(slot), true) = (word.backing(), is_unasked(word) && !is_lost) else {
+            give(span.entry(index), word);
+            return Outcome::Elsewhere;
+        };
+        let held = engine.space.claim_slot(slot);
+        into.copy_from_slice(&engine.space.bytes(&held)[at..at + into.len()]);
+        engine.space.release_slot(held);
+        self.file.reads.note_asked(index);
+        let is_end = at + into.len() == entry_bytes || (offset + into.len()) as u64 == self.file.len();
+        give(span.entry(index), if is_end { word.with_warmth(ASKED) } else { word });
+        Outcome::Copied
+    }
+}
+
+impl Engine {
+    /// A staged page of a file is dropped, of this slot: if it never was in the region nobody has counted that it goes.
+    pub(super) fn note_dropped(&self, warmth: u8, slot: u32) {
+        if warmth >= ASKED {
+            self.went_unmoved(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "cached_reads_test.rs"]
+mod tests;

@@ -1,0 +1,324 @@
+//! Noticing what others do to a mapped file: they make it shorter, or shorter and longer again, or write to it.
+//!
+//! A file is known by its length, its change time and its blocks ([`FileState`]). Each call looks at them, each write back does
+//! before it writes, and a thread of the region does ten times a second for who uses addresses. Our own writes change them,
+//! too: they are made one at a time, and each enters what it left. What is found to be another's is followed by a *round*:
+//! - Of a region that is only read all that is in memory is dropped, and read anew.
+//! - Of one that is written all that is in memory is compared with the file, and what the file does not hold as it did is lost. It may
+//!   be written by its address at the same time: nobody could tell that from what was there, so that it is never just read anew.
+//!
+//! Until the round is over who writes back compares first, too. What stays unseen is a file that is cut and written again as long as
+//! before while a write of ours is on its way. This module must never take for seen what memory does not know of.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use pagoda_core::page::OS_PAGE;
+use pagoda_linux::direct_file::AlignedBuffer;
+use pagoda_linux::mapped_file::FileState;
+use pagoda_linux::thread::yield_now;
+
+use super::page_file::{PageFile, Trouble, locked, runs};
+use crate::file::readahead::Reader;
+use crate::file::region::Inner;
+
+/// What is known of a file's states.
+pub(super) struct Seen {
+    /// Held around a write of ours, so that what it changed can be told from what others did; and for a moment by who looks. An
+    /// innermost lock.
+    writing: Mutex<()>,
+    /// Who holds it writes: who looks does not wait for that.
+    is_written: AtomicBool,
+    /// Held for a few loads and stores.
+    states: Mutex<States>,
+}
+
+struct States {
+    /// What is in memory is of this one.
+    seen: FileState,
+    /// As it was when the round began that is under way.
+    next: Option<FileState>,
+}
+
+/// What a write back found before it writes, with nobody else writing.
+pub(super) struct Before<'a> {
+    _writing: Writing<'a>,
+    state: FileState,
+    /// Nobody else has changed the file.
+    pub(super) is_as_seen: bool,
+}
+
+/// A write of ours is under way.
+struct Writing<'a> {
+    is_written: &'a AtomicBool,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.is_written.store(false, Ordering::Release);
+    }
+}
+
+impl Seen {
+    pub(super) fn new(state: FileState) -> Self {
+        let states = Mutex::new(States { seen: state, next: None });
+        Self { writing: Mutex::new(()), is_written: AtomicBool::new(false), states }
+    }
+
+    fn write(&self) -> Writing<'_> {
+        let lock = locked(&self.writing);
+        self.is_written.store(true, Ordering::Release);
+        Writing { is_written: &self.is_written, _lock: lock }
+    }
+
+    /// Nobody writes, while it lives. None if somebody does.
+    fn unless_written(&self) -> Option<MutexGuard<'_, ()>> {
+        loop {
+            match self.writing.try_lock() {
+                Ok(lock) => return Some(lock),
+                Err(TryLockError::Poisoned(lock)) => return Some(lock.into_inner()),
+                Err(TryLockError::WouldBlock) if self.is_written.load(Ordering::Acquire) => return None,
+                // Somebody else who looks; what he finds is not known yet.
+                Err(TryLockError::WouldBlock) => yield_now(),
+            }
+        }
+    }
+}
+
+/// Whether only time went by, or blocks came for what had none.
+fn is_still(now: &FileState, seen: &FileState) -> bool {
+    (now.len, now.changed_ns) == (seen.len, seen.changed_ns) && now.blocks >= seen.blocks
+}
+
+impl PageFile {
+    fn state(&self) -> Result<FileState, Trouble> {
+        self.file.state().map_err(Trouble::from)
+    }
+
+    /// Whether nobody else has changed the file since memory knows of it.
+    fn is_as_seen(&self) -> Result<bool, Trouble> {
+        let is_as_seen = |now: &FileState| is_still(now, &locked(&self.seen.states).seen);
+        if is_as_seen(&self.state()?) {
+            return Ok(true);
+        }
+        // A write of ours may be on its way, which has looked before. But it makes nothing shorter; and a round is waited for.
+        let Some(_writing) = self.seen.unless_written() else {
+            return Ok(self.state()?.len >= self.end() && !self.is_in_round());
+        };
+        Ok(is_as_seen(&self.state()?))
+    }
+
+    /// Begins a round, if it needs one: what it finds is what memory will know of.
+    fn begin_round(&self) -> Result<bool, Trouble> {
+        let _writing = locked(&self.seen.writing);
+        let now = self.state()?;
+        let mut states = locked(&self.seen.states);
+        if is_still(&now, &states.seen) {
+            return Ok(false);
+        }
+        states.next = Some(now);
+        drop(states);
+        self.shrink(now.len);
+        Ok(true)
+    }
+
+    fn end_round(&self) {
+        let mut states = locked(&self.seen.states);
+        if let Some(next) = states.next.take() {
+            states.seen = next;
+        }
+    }
+
+    /// Whether what is in memory is just compared with the file.
+    pub(super) fn is_in_round(&self) -> bool {
+        locked(&self.seen.states).next.is_some()
+    }
+
+    /// What is to be written must not go over what others wrote, nor make the file longer.
+    pub(super) fn before_write(&self) -> Result<Before<'_>, Trouble> {
+        let _writing = self.seen.write();
+        let state = self.state()?;
+        self.shrink(state.len);
+        let is_as_seen = is_still(&state, &locked(&self.seen.states).seen);
+        Ok(Before { _writing, state, is_as_seen })
+    }
+
+    /// Enters what a write of ours made of the file. What can't be told is another's.
+    pub(super) fn after_write(&self, before: &Before<'_>) {
+        let Ok(after) = self.state() else { return };
+        if after.len != before.state.len || after.blocks < before.state.blocks {
+            return;
+        }
+        let mut states = locked(&self.seen.states);
+        if before.is_as_seen {
+            states.seen = after;
+        } else if states.next.is_some_and(|next| is_still(&before.state, &next)) {
+            states.next = Some(after);
+        }
+    }
+
+    /// The file ends at `now_len`, or did: what lay beyond is lost, and what its last page holds is not known.
+    fn shrink(&self, now_len: u64) {
+        let end = self.end();
+        if now_len >= end {
+            return;
+        }
+        self.lose(now_len.div_ceil(OS_PAGE as u64)..end.div_ceil(OS_PAGE as u64), Trouble::Truncated);
+        if !now_len.is_multiple_of(OS_PAGE as u64) {
+            self.forget(now_len / OS_PAGE as u64);
+        }
+        self.end.store(now_len, Ordering::Release);
+        if self.is_writable() {
+            self.is_untold(Trouble::Truncated);
+        }
+    }
+
+    /// Of those OS pages of `pages`, bits from page `first` on, that `content` begins with: the ones that the file does not hold as it
+    /// did, which are lost, and those that it holds as they are in `content`.
+    pub(super) fn compare(&self, first: u64, pages: u64, content: &[u8]) -> (u64, u64) {
+        let (mut changed, mut same) = (0, 0);
+        let mut buffer = AlignedBuffer::new(content.len());
+        for (from, to) in runs(pages) {
+            let (at, len) = (from as usize * OS_PAGE, (to - from) as usize * OS_PAGE);
+            let found = self.read_at(first * OS_PAGE as u64 + at as u64, &mut buffer[at..at + len]);
+            self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            for bit in from..to {
+                let page = first + u64::from(bit);
+                let at = bit as usize * OS_PAGE;
+                let wanted = self.bytes_in(page * OS_PAGE as u64, OS_PAGE);
+                let trouble = match found {
+                    Err(errno) => Some(errno.into()),
+                    Ok(got) if got < at - from as usize * OS_PAGE + wanted => Some(Trouble::Truncated),
+                    Ok(_) if buffer[at..at + wanted] == content[at..at + wanted] => {
+                        self.note_page(page, &content[at..at + wanted]);
+                        same |= 1 << bit;
+                        None
+                    }
+                    Ok(_) if self.holds(page, &buffer[at..at + wanted]) => None,
+                    Ok(_) => Some(Trouble::Changed),
+                };
+                if let Some(trouble) = trouble {
+                    changed |= 1 << bit;
+                    self.lose(page..page + 1, trouble);
+                    self.is_untold(trouble);
+                }
+            }
+        }
+        (changed, same)
+    }
+}
+
+impl Inner {
+    /// Takes note of what others did to the file. What was there before is seen by no call that begins afterwards.
+    pub(super) fn look(&self) -> Result<(), Trouble> {
+        if self.file.is_as_seen()? {
+            return Ok(());
+        }
+        let mut known_end = locked(&self.looking);
+        if !self.file.begin_round()? {
+            return Ok(());
+        }
+        if self.file.is_writable() {
+            self.write_all_back();
+        }
+        // Whoever has one of them just now knows nothing of before when it is given back: they read before the round began or after.
+        self.drop_lost();
+        let end = self.file.end();
+        if end < *known_end {
+            self.clear_behind(end);
+            *known_end = end;
+        }
+        self.file.end_round();
+        Ok(())
+    }
+
+    /// What is in memory and must not be seen leaves it. What can't, as where its user has locked it, goes when memory gets short, and no call shows it.
+    fn drop_lost(&self) {
+        let len = self.range.len();
+        if !self.file.is_writable() {
+            if self.memory().discard(0, len).is_err() {
+                self.file.lose(0..self.file.len().div_ceil(OS_PAGE as u64), Trouble::Changed);
+            }
+            return;
+        }
+        let mut from = 0;
+        while let Some(lost) = self.file.next_lost(from) {
+            let (start, end) = (lost.start as usize * OS_PAGE, lost.end as usize * OS_PAGE);
+            let _ = self.memory().discard(start, end.min(len) - start);
+            from = lost.end;
+        }
+    }
+
+    /// The OS page in which the file ends now reads zero behind that, as every file's last one does.
+    fn clear_behind(&self, end: u64) {
+        let zeroes = [0; OS_PAGE];
+        let rest = end.next_multiple_of(OS_PAGE as u64) - end;
+        // One that is lost has nothing behind its end either.
+        let _ = self.each_part(end, rest as usize, |at, part, is_gone| {
+            self.bring_in(at, is_gone, Reader::InRegion)?;
+            let copied = self.memory().write_what_is_there(at, &zeroes[part]);
+            if copied == 0 {
+                yield_now();
+            }
+            Ok(copied)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda_core::page::BasePage;
+    use pagoda_linux::testing::skip::skip_without_moves;
+    use pagoda_linux::testing::wait::until;
+
+    use super::*;
+    use crate::file::tests::mapped;
+
+    /// Else a call would end before what was behind the new end is cleared.
+    #[test]
+    fn a_round_is_waited_for_also_while_something_is_written() {
+        if skip_without_moves("a round beside a write") {
+            return;
+        }
+        let (path, _manager, region) = mapped(BasePage::K64);
+        let file = &region.inner().file;
+        assert_eq!(file.is_as_seen().ok(), Some(true));
+        // The region's own thread has to wait.
+        let _looking = locked(&region.inner().looking);
+        let other = std::fs::File::options().write(true).open(path.path()).expect("it is ours");
+        other.set_len(file.len() - 1).expect("shorter");
+        assert_eq!(file.begin_round().ok(), Some(true));
+        let writing = file.seen.write();
+        assert_eq!(file.is_as_seen().ok(), Some(false));
+        file.end_round();
+        assert_eq!(file.is_as_seen().ok(), Some(true));
+        drop(writing);
+    }
+
+    /// Else a call that met the region's own thread would show what was there before.
+    #[test]
+    fn of_two_who_look_at_once_both_see_what_others_did() {
+        if skip_without_moves("two looks at once") {
+            return;
+        }
+        let (path, _manager, region) = mapped(BasePage::K64);
+        let file = &region.inner().file;
+        let _looking = locked(&region.inner().looking);
+        let other = std::fs::File::options().write(true).open(path.path()).expect("it is ours");
+        let other_looks = locked(&file.seen.writing);
+        other.set_len(file.len() - 1).expect("shorter");
+        other.set_len(file.len()).expect("as long as before");
+        let looks = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                looks.store(true, Ordering::Release);
+                file.is_as_seen().ok()
+            });
+            until("somebody looks", || looks.load(Ordering::Acquire));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(other_looks);
+            assert_eq!(looker.join().expect("no panic"), Some(false));
+        });
+    }
+}

@@ -1,0 +1,439 @@
+//! A file as pages: what it holds of each entry, which of it is out of date, and which of it is lost.
+//!
+//! What the file holds of each OS page is known by a digest, taken when it was read or written. So a page is *dirty* if it
+//! differs from the file, whoever wrote it and by whatever address, and one that is clean is dropped without a write. What is
+//! mapped to be read has no digests: it is always dropped.
+//!
+//! What could not be read is *lost* for as long as the file is mapped: a reader gets an error, and never what was there before.
+//! Whoever calls has the busy bit of the entry. This module must never take I/O that failed for content, write beyond the
+//! file's end, or know an address.
+
+use std::io::IoSliceMut;
+use std::ops::Range;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pagoda_core::entry::Granules;
+use pagoda_core::migrate::pages::PageSet;
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::mapped_file::{FileState, MappedFile};
+use pagoda_linux::uffd::Errno as KernelErrno;
+use pagoda_linux::words::zeroed_words;
+use twox_hash::XxHash3_64;
+
+use super::dirty::Dirty;
+use crate::error::Errno;
+use crate::file::external_changes::Seen;
+use crate::file::readahead::Orders;
+use crate::file::refaults::Reads;
+
+/// How I/O on the file failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It is shorter than it was.
+    Truncated,
+    /// Somebody else changed it where it was in memory.
+    Changed,
+    /// What the kernel said.
+    Os(Errno),
+}
+
+impl Trouble {
+    const fn to_code(self) -> i32 {
+        match self {
+            Self::Truncated => -1,
+            Self::Changed => -2,
+            Self::Os(errno) => errno.0,
+        }
+    }
+    const fn from_code(code: i32) -> Option<Self> {
+        match code {
+            0 => None,
+            -1 => Some(Self::Truncated),
+            -2 => Some(Self::Changed),
+            errno => Some(Self::Os(Errno(errno))),
+        }
+    }
+}
+
+impl From<KernelErrno> for Trouble {
+    fn from(errno: KernelErrno) -> Self {
+        Self::Os(Errno(errno.raw_os_error()))
+    }
+}
+
+/// A mapped file.
+pub(crate) struct PageFile {
+    pub(super) file: MappedFile,
+    /// Its length when it was mapped, in bytes.
+    len: u64,
+    /// The least that it was seen to have since: what lies beyond is lost, also if the file becomes longer again.
+    pub(super) end: AtomicU64,
+    pub(super) seen: Seen,
+    entry_bytes: usize,
+    writable: bool,
+    /// Of each OS page what the file holds; 0 if that is not known. None at all if it is only read.
+    digests: Arc<[AtomicU64]>,
+    /// What digests depend on, so that nobody makes two pages of one digest on purpose.
+    seed: u64,
+    /// OS pages that could not be read.
+    lost: PageSet,
+    /// Why the first of them could not.
+    why_lost: AtomicI32,
+    /// Why something could not be written that nobody was told of.
+    untold: AtomicI32,
+    /// Times the disk did not say that what was written is safe.
+    failed_flushes: AtomicU64,
+    pub(super) orders: Orders,
+    pub(super) reads: Reads,
+    pub(super) dirty: Dirty,
+    pub(super) read_bytes: AtomicU64,
+    pub(super) written_bytes: AtomicU64,
+    pub(super) ahead_bytes: AtomicU64,
+    #[cfg(test)]
+    pub(super) failing: super::tests::Failing,
+}
+
+impl PageFile {
+    pub(super) fn new(file: MappedFile, state: FileState, entry_bytes: usize, writable: bool) -> Self {
+        let len = state.len;
+        let pages = len.div_ceil(OS_PAGE as u64);
+        let digests = if writable { pages } else { 0 };
+        let entries = len.div_ceil(entry_bytes as u64);
+        Self {
+            file,
+            len,
+            end: AtomicU64::new(len),
+            seen: Seen::new(state),
+            entry_bytes,
+            writable,
+            digests: zeroed_words(Bytes::new(digests).as_usize()),
+            seed: pagoda_linux::process::random_u64(),
+            lost: PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(pages)).as_usize())),
+            why_lost: AtomicI32::new(0),
+            untold: AtomicI32::new(0),
+            failed_flushes: AtomicU64::new(0),
+            orders: Orders::new(entry_bytes, entries),
+            reads: Reads::new(entries),
+            dirty: Dirty::new(Bytes::new(entries).as_usize()),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            ahead_bytes: AtomicU64::new(0),
+            #[cfg(test)]
+            failing: super::tests::Failing::default(),
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Where it ends: never further than it did.
+    pub(super) fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// How many bytes of it lie in `offset..offset + bytes`.
+    pub(super) fn bytes_in(&self, offset: u64, bytes: usize) -> usize {
+        self.end().saturating_sub(offset).min(bytes as u64) as usize
+    }
+    fn offset(&self, index: usize) -> u64 {
+        index as u64 * self.entry_bytes as u64
+    }
+    fn first_page(&self, index: usize) -> u64 {
+        self.offset(index) / OS_PAGE as u64
+    }
+
+    /// Reads entry `index`: what the file has of it, and zeroes behind its end. What can't be read is zero and lost.
+    pub(super) fn read(&self, index: usize, into: &mut [u8]) {
+        let offset = self.offset(index);
+        let wanted = self.bytes_in(offset, into.len());
+        match self.read_at(offset, &mut into[..wanted.next_multiple_of(OS_PAGE)]) {
+            Ok(got) if got >= wanted => into[wanted..].fill(0),
+            // Only what is really bad shall be lost.
+            _ => {
+                for at in (0..wanted).step_by(OS_PAGE) {
+                    self.read_page(offset + at as u64, &mut into[at..at + OS_PAGE]);
+                }
+                into[wanted.next_multiple_of(OS_PAGE)..].fill(0);
+            }
+        }
+        self.read_bytes.fetch_add(wanted as u64, Ordering::Relaxed);
+        self.reads.note_read(index, wanted);
+        self.note_content(index, into);
+    }
+
+    fn read_page(&self, offset: u64, into: &mut [u8]) {
+        let wanted = self.bytes_in(offset, OS_PAGE);
+        let trouble = match self.read_at(offset, into) {
+            Ok(got) if got >= wanted => return into[wanted..].fill(0),
+            // It was cut within this page: the next look has it end there.
+            Ok(got) if got > 0 => return into[got..].fill(0),
+            Ok(_) => Trouble::Truncated,
+            Err(errno) => errno.into(),
+        };
+        into.fill(0);
+        let page = offset / OS_PAGE as u64;
+        self.lose(page..page + 1, trouble);
+    }
+
+    /// Reads entries from `index` on, all or nothing: what can't be read is left to who asks for it.
+    pub(super) fn read_several(&self, index: usize, into: &mut [&mut [u8]]) -> bool {
+        let offset = self.offset(index);
+        let room = into.iter().map(|part| part.len()).sum();
+        let wanted = self.bytes_in(offset, room);
+        let mut left = wanted.next_multiple_of(OS_PAGE);
+        let mut slices: Vec<IoSliceMut<'_>> = Vec::with_capacity(into.len());
+        for part in into.iter_mut() {
+            let here = left.min(part.len());
+            left -= here;
+            slices.push(IoSliceMut::new(&mut part[..here]));
+        }
+        if !self.read_all_at(offset, &mut slices).is_ok_and(|got| got >= wanted) {
+            return false;
+        }
+        drop(slices);
+        let mut at = 0;
+        for (i, part) in into.iter_mut().enumerate() {
+            let here = wanted.saturating_sub(at).min(part.len());
+            part[here..].fill(0);
+            at += part.len();
+            self.reads.note_read(index + i, here);
+            self.note_content(index + i, part);
+        }
+        self.read_bytes.fetch_add(wanted as u64, Ordering::Relaxed);
+        true
+    }
+
+    fn digest(&self, content: &[u8]) -> u64 {
+        XxHash3_64::oneshot_with_seed(self.seed, content).max(1)
+    }
+
+    /// The OS pages of an entry that the file has something of: their number, and their bytes.
+    fn pages<'a>(&self, index: usize, content: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let (first, wanted) = (self.first_page(index), self.bytes_in(self.offset(index), content.len()));
+        (first..).zip(content[..wanted].chunks(OS_PAGE))
+    }
+
+    /// The file holds this of an entry.
+    fn note_content(&self, index: usize, content: &[u8]) {
+        if self.writable {
+            for (page, bytes) in self.pages(index, content) {
+                self.note_page(page, bytes);
+            }
+        }
+    }
+
+    /// The file holds this of an OS page.
+    pub(super) fn note_page(&self, page: u64, bytes: &[u8]) {
+        self.digests[page as usize].store(self.digest(bytes), Ordering::Relaxed);
+    }
+
+    /// Whether that is what the file held of an OS page, as far as is known.
+    pub(super) fn holds(&self, page: u64, bytes: &[u8]) -> bool {
+        self.digests[page as usize].load(Ordering::Relaxed) == self.digest(bytes)
+    }
+
+    /// What the file holds of an OS page is not known any more.
+    pub(super) fn forget(&self, page: u64) {
+        if self.writable {
+            self.digests[page as usize].store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes those OS pages of `wanted`, bits from the first of entry `index` on, that the file does not hold as they are in
+    /// `content`, which is all of some entries; it `stays` in memory or not. What lies beyond the end of a file that became shorter
+    /// is lost, and so is what others have changed.
+    ///
+    /// If it fails something of it may be written, and nothing is taken for written that is not.
+    pub(super) fn write_back(
+        &self,
+        index: usize,
+        wanted: u64,
+        content: &[u8],
+        stays: bool,
+    ) -> Result<(), Trouble> {
+        if !self.writable {
+            return Ok(());
+        }
+        let first = self.first_page(index);
+        // What stays must be the file's, whether it is written or not.
+        let compares_all = stays && self.is_in_round();
+        let mut dirty = self.differing(index, wanted, content);
+        if dirty == 0 && !compares_all {
+            return Ok(());
+        }
+        let before = self.before_write().inspect_err(|trouble| self.is_untold(*trouble))?;
+        // It may end elsewhere by now.
+        dirty &= self.differing(index, wanted, content);
+        if !before.is_as_seen {
+            let compared = if compares_all { self.known_pages(index, wanted, content) } else { dirty };
+            let (changed, same) = self.compare(first, compared, content);
+            dirty &= !(changed | same);
+        }
+        let mut outcome = Ok(());
+        for (from, to) in runs(dirty) {
+            let bytes = from as usize * OS_PAGE..to as usize * OS_PAGE;
+            let at = self.offset(index) + bytes.start as u64;
+            let len = self.bytes_in(at, bytes.len());
+            let content = &content[bytes.start..bytes.start + len];
+            let flushes = self.failed_flushes.load(Ordering::SeqCst);
+            let written = self.write_at(at, content);
+            self.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            let note = |is_known: bool| {
+                for (page, bytes) in (first + u64::from(from)..).zip(content.chunks(OS_PAGE)) {
+                    let digest = if is_known { self.digest(bytes) } else { 0 };
+                    self.digests[page as usize].store(digest, Ordering::SeqCst);
+                }
+            };
+            note(written.is_ok());
+            // A flush that fails forgets what it finds: this it may not have found.
+            if self.failed_flushes.load(Ordering::SeqCst) != flushes {
+                note(false);
+            }
+            if let Err(errno) = written {
+                self.is_untold(errno.into());
+                outcome = Err(errno.into());
+            }
+        }
+        if dirty != 0 {
+            self.after_write(&before);
+        }
+        outcome
+    }
+
+    /// Of `wanted` those that the file has, and that are not lost.
+    fn known_pages(&self, index: usize, wanted: u64, content: &[u8]) -> u64 {
+        let first = self.first_page(index);
+        let pages = self.pages(index, content).map(|(page, _)| page);
+        pages.filter(|page| !self.lost.has(*page)).fold(0, |known, page| known | 1 << (page - first)) & wanted
+    }
+
+    /// Of those the ones that the file does not hold as they are in `content`.
+    fn differing(&self, index: usize, wanted: u64, content: &[u8]) -> u64 {
+        let (first, known) = (self.first_page(index), self.known_pages(index, wanted, content));
+        let differs =
+            |(page, bytes): &(u64, &[u8])| known >> (page - first) & 1 != 0 && !self.holds(*page, bytes);
+        self.pages(index, content).filter(differs).fold(0, |dirty, (page, _)| dirty | 1 << (page - first))
+    }
+
+    fn write_at(&self, offset: u64, content: &[u8]) -> Result<(), KernelErrno> {
+        #[cfg(test)]
+        self.failing.write()?;
+        let whole = content.len() / OS_PAGE * OS_PAGE;
+        if whole > 0 {
+            self.file.write_at(offset, &content[..whole])?;
+        }
+        if whole < content.len() {
+            self.file.write_end(offset + whole as u64, &content[whole..])?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, KernelErrno> {
+        #[cfg(test)]
+        self.failing.read()?;
+        self.file.read_at(offset, into)
+    }
+
+    fn read_all_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, KernelErrno> {
+        #[cfg(test)]
+        self.failing.read()?;
+        self.file.read_all_at(offset, into)
+    }
+
+    /// Returns when all that was written is on stable storage. If the disk does not say so, nobody knows any more what the file
+    /// holds: all that is in memory is written anew by the next sync, for the kernel tells of what it lost once.
+    pub(super) fn flush(&self) -> Result<(), KernelErrno> {
+        let outcome = self.sync_file();
+        if outcome.is_err() {
+            self.failed_flushes.fetch_add(1, Ordering::SeqCst);
+            self.digests.iter().for_each(|digest| digest.store(0, Ordering::SeqCst));
+        }
+        outcome
+    }
+
+    fn sync_file(&self) -> Result<(), KernelErrno> {
+        #[cfg(test)]
+        self.failing.flush()?;
+        self.file.sync()
+    }
+
+    /// OS pages can't be had any more.
+    pub(super) fn lose(&self, pages: Range<u64>, why: Trouble) {
+        let _ = self.why_lost.compare_exchange(0, why.to_code(), Ordering::AcqRel, Ordering::Acquire);
+        self.lost.add(pages);
+    }
+
+    /// The first run of OS pages from `from` on that can't be had.
+    pub(super) fn next_lost(&self, from: u64) -> Option<Range<u64>> {
+        if self.why_lost.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let end = self.len.div_ceil(OS_PAGE as u64);
+        let first = (from..end).find(|page| self.lost.has(*page))?;
+        let last = (first..end).find(|page| !self.lost.has(*page));
+        Some(first..last.unwrap_or(end))
+    }
+
+    /// Why the OS page at `offset` can't be had, if so.
+    pub(super) fn why_lost(&self, offset: u64) -> Option<Trouble> {
+        if !self.lost.has(offset.min(self.len - 1) / OS_PAGE as u64) {
+            return None;
+        }
+        Trouble::from_code(self.why_lost.load(Ordering::Acquire))
+    }
+
+    /// The granules of an entry that can't be had.
+    pub(crate) fn lost_granules(&self, index: usize) -> Granules {
+        if self.why_lost.load(Ordering::Acquire) == 0 {
+            return Granules::NONE;
+        }
+        let (first, end) = (self.first_page(index), self.len.div_ceil(OS_PAGE as u64));
+        let pages = first..(first + (self.entry_bytes / OS_PAGE) as u64).min(end);
+        pages.filter(|page| self.lost.has(*page)).fold(Granules::NONE, |lost, page| {
+            let granule = (page - first) as u32;
+            lost.or(Granules::range(granule, granule + 1))
+        })
+    }
+
+    /// Something could not be written: the next sync tells, whatever comes of it. What is gone goes before what is kept.
+    pub(super) fn is_untold(&self, trouble: Trouble) {
+        let code = trouble.to_code();
+        let is_worse = |known: i32| (known == 0 || code < 0 && known > 0).then_some(code);
+        let _ = self.untold.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_worse);
+    }
+
+    /// What could not be written since this was asked last.
+    pub(super) fn take_untold(&self) -> Option<Trouble> {
+        Trouble::from_code(self.untold.swap(0, Ordering::AcqRel))
+    }
+}
+
+/// The runs of set bits, lowest first, as `(first, one past the last)`.
+pub(super) fn runs(mut bits: u64) -> impl Iterator<Item = (u32, u32)> {
+    std::iter::from_fn(move || {
+        if bits == 0 {
+            return None;
+        }
+        let from = bits.trailing_zeros();
+        let to = from + (bits >> from).trailing_ones();
+        bits &= u64::MAX.checked_shl(to).unwrap_or(0);
+        Some((from, to))
+    })
+}
+
+/// A lock that nothing panics with.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for PageFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a file of {} bytes", self.len)
+    }
+}

@@ -1,0 +1,313 @@
+//! Reading ahead: what `pagoda_core::read_ahead` orders is read by threads of the region's own, while its readers go on.
+//!
+//! Entries that hold nothing are read in runs into frames, which are staged. For who reads by calls they stay there, and are read
+//! where they lie (`in_place`). For who reads by address, or writes, they are moved into the region, but for the first page of each
+//! window, so that touching it tells that its reader has come so far. What a writer is given comes there anyway: left staged until
+//! then, beside pages that he has written and that are not, it would be the oldest that is staged, and go first. The frames of long runs are contiguous as long as there
+//! is room for fresh ones. It is a guess: it takes its frames as a fault does, by reclaim
+//! if need be, and what can't be read is left to who asks for it. This module must never fill anything but what is in the file
+//! and nowhere else.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use pagoda_core::entry::{Backing, Word};
+use pagoda_core::read_ahead::{ReadAhead, STREAMS};
+use pagoda_core::size::Bytes;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::space::Slot;
+
+use super::page_file::{PageFile, locked};
+use crate::engine::Engine;
+use crate::file::cached_reads::UNASKED;
+use crate::reclaim::Step;
+use crate::store::Scratch;
+use crate::table::{Entries, give, try_take};
+
+/// Threads of a region that read ahead, each a part of a window at a time: a disk that is asked for one thing at a time idles while an
+/// answer is on its way. As many as the largest window has parts; more, or longer windows, gained nothing.
+pub(super) const READERS: usize = 4;
+
+/// Read at once, a part of a window: what a reader who comes too early waits for.
+const READ_BYTES: usize = 512 << 10;
+
+/// Moved in with the gate held, at most: who maps or unmaps waits for the end of that.
+const GATE_BYTES: usize = 256 << 10;
+
+/// Steps of reclaim for one frame before the part is given up.
+const STEPS: u32 = 16;
+
+/// Windows that wait: one of each reader who goes on. One more is forgotten, and its reader faults.
+const ORDERS_MOST: usize = STREAMS;
+
+/// Windows to be read, and who ordered them.
+pub(super) struct Orders {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+struct State {
+    policy: ReadAhead,
+    /// The first one is what nobody has begun with yet.
+    windows: VecDeque<Part>,
+    /// What is read at once, in entries.
+    most: u64,
+    quit: bool,
+}
+
+/// A part of a window, or all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub entries: Range<u64>,
+    /// The window's first entry, by which it is seen how far its reader is.
+    pub marker: u64,
+    pub reader: Reader,
+}
+
+/// Where somebody wants what he goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// Wherever it is: by [`read_at`](super::FileRegion::read_at).
+    Calls,
+    /// In the region: by address, or by [`write_at`](super::FileRegion::write_at).
+    InRegion,
+}
+
+/// What the thread does next.
+pub(super) enum Next {
+    Read(Part),
+    /// Nothing was ordered for so long as was waited.
+    Idle,
+    Quit,
+}
+
+impl Orders {
+    pub(super) fn new(entry_bytes: usize, entries: u64) -> Self {
+        let policy = ReadAhead::new(Bytes::new(entry_bytes as u64), entries);
+        let most = (READ_BYTES / entry_bytes).max(1) as u64;
+        let windows = VecDeque::with_capacity(ORDERS_MOST);
+        Self { state: Mutex::new(State { policy, windows, most, quit: false }), bell: Condvar::new() }
+    }
+
+    /// Takes note that somebody asked for entry `index`, and had not got it before.
+    pub(super) fn note(&self, index: u64, reader: Reader) {
+        let mut state = locked(&self.state);
+        let window = state.policy.fault(index);
+        if !window.is_empty() && state.windows.len() < ORDERS_MOST {
+            let parts = (window.end - window.start).div_ceil(state.most);
+            state.windows.push_back(Part { marker: window.start, entries: window, reader });
+            (0..parts).for_each(|_| self.bell.notify_one());
+        }
+    }
+
+    pub(super) fn quit(&self) {
+        locked(&self.state).quit = true;
+        self.bell.notify_all();
+    }
+
+    /// Waits for an order, `most` at the longest.
+    pub(super) fn next(&self, most: Duration) -> Next {
+        let state = locked(&self.state);
+        let idle = |state: &mut State| state.windows.is_empty() && !state.quit;
+        let (mut state, _) =
+            self.bell.wait_timeout_while(state, most, idle).unwrap_or_else(PoisonError::into_inner);
+        if state.quit {
+            return Next::Quit;
+        }
+        state.take_part().map_or(Next::Idle, Next::Read)
+    }
+}
+
+impl State {
+    /// The next part of the window that was ordered first.
+    fn take_part(&mut self) -> Option<Part> {
+        let window = self.windows.front_mut()?;
+        let start = window.entries.start;
+        let end = window.entries.end.min(start + self.most);
+        let part = Part { entries: start..end, ..window.clone() };
+        window.entries.start = end;
+        if window.entries.is_empty() {
+            self.windows.pop_front();
+        }
+        Some(part)
+    }
+}
+
+impl Engine {
+    /// After a fault was served: if it was in a file, orders what is to be read next.
+    pub(crate) fn note_file_fault(&self, address: usize) {
+        self.note_file_read(address, Reader::InRegion);
+    }
+
+    /// The same after a fault that nobody had: a call brought the page in.
+    pub(super) fn note_file_read(&self, address: usize, reader: Reader) {
+        if self.file_regions.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let table = self.gate_shared();
+        let Some(span) = table.find(address) else { return };
+        let Some(file) = span.entries().file() else { return };
+        let index = table.page_at(span, address).index;
+        drop(table);
+        file.reads.note_asked(index);
+        file.orders.note(index as u64, reader);
+    }
+
+    /// Reads a part of a window of a file, which is mapped at `range`, as far as its entries hold nothing.
+    pub(super) fn read_part(&self, file: &PageFile, range: PageRange, part: &Part, scratch: &mut Scratch) {
+        let entries = {
+            let table = self.gate_shared();
+            let Some(span) = table.find(range.start()) else { return };
+            Entries::clone(span.entries())
+        };
+        let (mut index, end) = (part.entries.start as usize, (part.entries.end as usize).min(entries.len()));
+        while index < end {
+            let is_out = |index: &usize| is_only_in_file(&entries, *index);
+            let count = (index..end).take_while(is_out).take(READ_BYTES / self.entry_bytes()).count();
+            if count == 0 {
+                index += 1;
+                continue;
+            }
+            if count == READ_BYTES / self.entry_bytes() {
+                // The others may be about to take as many.
+                self.take_contiguous_for(READERS * count);
+            }
+            // Before any entry is taken: reclaim needs the gate.
+            let frames: Vec<Slot> = (0..count).map_while(|_| self.frame_for_window(scratch)).collect();
+            if frames.is_empty() {
+                return;
+            }
+            let done = self.read_run(file, &entries, index, frames);
+            if done == 0 {
+                return;
+            }
+            if part.reader == Reader::InRegion {
+                self.move_run_in(file, range, index..index + done, part.marker as usize);
+            }
+            file.ahead_bytes.fetch_add((done * self.entry_bytes()) as u64, Ordering::Relaxed);
+            index += done;
+        }
+    }
+
+    fn frame_for_window(&self, scratch: &mut Scratch) -> Option<Slot> {
+        for _ in 0..STEPS {
+            if self.is_quitting() {
+                return None;
+            }
+            if self.free() >= self.marks().low
+                && let Some(slot) = self.frame_for_fetch(false, scratch.taker)
+            {
+                return Some(slot);
+            }
+            match self.reclaim_step(scratch) {
+                Step::FrameReady | Step::Staged | Step::Looking => {}
+                Step::Again | Step::Exhausted | Step::Full(_) => break,
+            }
+        }
+        self.frame_for_fetch(false, scratch.taker)
+    }
+
+    /// Reads entries from `first` on into `frames`, and enters them as staged. Returns how many.
+    fn read_run(&self, file: &PageFile, entries: &Entries, first: usize, mut frames: Vec<Slot>) -> usize {
+        let mut taken: Vec<Word> = Vec::with_capacity(frames.len());
+        while taken.len() < frames.len() {
+            let entry = &entries[first + taken.len()];
+            let Some(word) = try_take(entry) else { break };
+            if !holds_nothing(word) || !file.lost_granules(first + taken.len()).is_empty() {
+                give(entry, word);
+                break;
+            }
+            taken.push(word);
+        }
+        frames.drain(taken.len()..).for_each(|frame| self.zones.put_ready(&self.space, frame));
+        let mut content: Vec<&mut [u8]> =
+            frames.iter_mut().map(|frame| self.space.bytes_mut(frame)).collect();
+        let read = !content.is_empty() && file.read_several(first, &mut content);
+        let count = if read { taken.len() } else { 0 };
+        for (i, (word, frame)) in taken.into_iter().zip(frames).enumerate() {
+            let entry = &entries[first + i];
+            if read {
+                let slot = self.space.release_slot(frame);
+                self.went_into_staging(slot);
+                file.reads.note_ahead(first + i);
+                give(entry, word.with_backing(Backing::Slot(slot)).with_warmth(UNASKED));
+                self.queue_staged(entries, first + i, slot);
+            } else {
+                self.zones.put_ready(&self.space, frame);
+                give(entry, word);
+            }
+        }
+        self.note_use();
+        count
+    }
+
+    /// Moves what was read into the region, but for the entry that marks how far the reader is.
+    fn move_run_in(&self, file: &PageFile, range: PageRange, run: Range<usize>, marker: usize) {
+        let entry_bytes = self.entry_bytes();
+        let mut at = run.start;
+        while at < run.end {
+            let end = run.end.min(at + (GATE_BYTES / entry_bytes).max(1));
+            let table = self.gate_shared();
+            if table.order.deferred() > 0 {
+                return;
+            }
+            for index in (at..end).filter(|index| *index != marker) {
+                let address = range.start() + index * entry_bytes;
+                let Some(span) = table.find(address) else { return };
+                let page = table.page_at(span, address);
+                let page = page.without(file.lost_granules(index));
+                let Some(word) = try_take(span.entry(index)) else { continue };
+                let word = match word.backing() {
+                    Backing::Slot(slot) if word.resident().is_empty() => {
+                        // Whoever goes on does not come back: it is the first to go again.
+                        self.install_staged(&table, span, &page, word, slot).with_warmth(0)
+                    }
+                    _ => word,
+                };
+                give(span.entry(index), word);
+            }
+            at = end;
+        }
+    }
+}
+
+/// Whether nobody has this entry of a file, and nothing of it is in memory or in the store.
+pub(super) fn is_only_in_file(entries: &Entries, index: usize) -> bool {
+    let word = entries.word(index);
+    !word.is_busy() && holds_nothing(word)
+}
+
+fn holds_nothing(word: Word) -> bool {
+    word.resident().is_empty() && word.backing() == Backing::None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_read_in_parts_and_the_next_one_behind_it() {
+        let orders = Orders::new(64 << 10, 1000);
+        // The first windows of somebody who reads upwards: as far as each one's first page tells, and ordered at once.
+        let mut asked = 0;
+        let mut windows = Vec::new();
+        for _ in 0..7 {
+            let window = locked(&orders.state).policy.clone().fault(asked);
+            orders.note(asked, Reader::Calls);
+            asked = window.start;
+            windows.push(window);
+        }
+        assert_eq!(windows.iter().map(|window| window.end - window.start).max(), Some(32));
+        let mut read = Vec::new();
+        while let Next::Read(part) = orders.next(Duration::ZERO) {
+            assert!(part.entries.end - part.entries.start <= 8, "{part:?}");
+            let window = windows.iter().find(|window| window.contains(&part.entries.start)).expect("ordered");
+            assert!(part.marker == window.start && part.entries.end <= window.end, "{part:?}");
+            read.extend(part.entries);
+        }
+        assert_eq!(read, (1..asked + 32).collect::<Vec<_>>(), "each once, in the order of the windows");
+    }
+}

@@ -1,0 +1,300 @@
+//! What a file region does for its users: bringing in what they ask for, writing it back, and the life of the thread that reads
+//! ahead.
+//!
+//! This module must never copy a page that it has not seen to be there.
+
+#[cfg(all(test, target_arch = "x86_64"))]
+#[path = "address_test.rs"]
+mod address_test;
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::size::Bytes;
+use pagoda_linux::fault_address::FaultAddress;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
+
+use super::FileError;
+use super::page_file::{PageFile, Trouble, locked};
+use crate::engine::Engine;
+use crate::engine::shared::Shared;
+use crate::error::Errno;
+use crate::file::readahead::{Next, Reader};
+use crate::file::write_tracking::Tracker;
+use crate::file::writeback::{RUN_BYTES, Work};
+use crate::stats::account::Account;
+use crate::store::Scratch;
+use crate::threads::handler::{Fault, Tried};
+use crate::threads::reclaimer::GIVE_UP_NS;
+
+/// How often the file is looked at for who uses addresses. Each look is one system call.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How often what was written by address is looked for: each look goes through the page tables of what is in memory.
+const WRITTEN_LOOK: Duration = Duration::from_secs(1);
+
+/// How long a reader that does not look sleeps while nothing is to be read.
+const SLEEP: Duration = Duration::from_secs(3600);
+
+/// Tries that only yield in between; afterwards each is followed by a short sleep.
+const YIELDS: u32 = 8;
+const SLEEP_US: u32 = 20;
+
+/// Somebody else is at what is wanted.
+#[derive(Default)]
+pub(super) struct Wait {
+    tries: u32,
+}
+
+impl Wait {
+    pub(super) fn a_little(&mut self) {
+        self.tries += 1;
+        if self.tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
+    }
+}
+
+pub(super) struct Inner {
+    pub(super) shared: Arc<Shared>,
+    pub(super) range: PageRange,
+    pub(super) file: Arc<PageFile>,
+    /// As long as it lives.
+    memory: Option<RegionMemory>,
+    account: Arc<Account>,
+    /// One sync at a time. Whoever has it may take the gate.
+    syncing: Mutex<()>,
+    /// One round of what others did at a time, and up to where the file went by the last. As for a sync, which may hold that around it.
+    pub(super) looking: Mutex<u64>,
+    /// Working memory, at most of as many threads as were here at once. Held around nothing else.
+    works: Mutex<Vec<Work>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let engine = self.shared.engine_of_maker();
+        self.memory.take().into_iter().for_each(|memory| engine.close(memory, &self.account));
+        engine.note_all_clean(&self.file);
+        engine.file_regions.fetch_sub(1, Ordering::AcqRel);
+        engine.owners.leave(&self.account);
+        engine.look_after_releases();
+    }
+}
+
+impl Inner {
+    /// Of a file that is mapped at `memory`, and that the engine manages.
+    pub(super) fn new(shared: Arc<Shared>, file: Arc<PageFile>, memory: RegionMemory) -> Self {
+        let range = memory.range();
+        let account = shared.engine_of_maker().owners.enter(range);
+        let looking = Mutex::new(file.len());
+        Self {
+            shared,
+            range,
+            file,
+            memory: Some(memory),
+            account,
+            syncing: Mutex::new(()),
+            looking,
+            works: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        self.shared.engine_of_maker()
+    }
+    pub(super) fn memory(&self) -> &RegionMemory {
+        self.memory.as_ref().expect("it is there until the last owner is gone")
+    }
+
+    pub(super) fn with_work<T>(&self, body: impl FnOnce(&mut Work) -> T) -> T {
+        let spare = locked(&self.works).pop();
+        let mut work = spare.unwrap_or_else(|| Work::new(self.engine()));
+        let result = body(&mut work);
+        locked(&self.works).push(work);
+        result
+    }
+
+    /// Whether `len` bytes from `offset` on are the file's, now, too.
+    pub(super) fn check(&self, offset: u64, len: usize) -> Result<(), FileError> {
+        let end = offset.checked_add(len as u64).filter(|end| *end <= self.file.len());
+        let Some(end) = end else {
+            return Err(FileError::BeyondEnd { offset: Bytes::new(offset), len: Bytes::new(len as u64) });
+        };
+        self.look().map_err(|trouble| error_of(trouble, offset))?;
+        if self.file.end() < end { Err(FileError::Truncated) } else { Ok(()) }
+    }
+
+    /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry and no more than [`RUN_BYTES`] at once. It gets an offset, and which of the bytes are to be there;
+    /// it says how many it copied. If none, what was there a moment ago is not, or the caller's memory is not: it is called again, and
+    /// told that.
+    pub(super) fn each_part(
+        &self,
+        offset: u64,
+        len: usize,
+        mut copy: impl FnMut(usize, Range<usize>, bool) -> Result<usize, FileError>,
+    ) -> Result<(), FileError> {
+        let entry_bytes = self.engine().entry_bytes();
+        let (offset, mut done) = (offset as usize, 0);
+        let mut failed = false;
+        while done < len {
+            let at = offset + done;
+            let end = len.min(done + (entry_bytes - at % entry_bytes).min(RUN_BYTES));
+            let copied = copy(at, done..end, failed)?;
+            failed = copied == 0;
+            done += copied;
+        }
+        Ok(())
+    }
+
+    /// Brings in the page at `offset` for `reader`, unless it is there by the table and `anew` is not said. Serves the fault that an access
+    /// would have, in this thread. As long as no memory can be had it waits, as an access would; but where that ends the process this
+    /// is an error.
+    pub(super) fn bring_in(&self, offset: usize, anew: bool, reader: Reader) -> Result<(), FileError> {
+        let engine = self.engine();
+        let address = (self.range.start() + offset) & !(OS_PAGE - 1);
+        let error = |trouble| error_of(trouble, offset as u64);
+        if let Some(trouble) = self.file.why_lost(offset as u64) {
+            return Err(error(trouble));
+        }
+        if !anew && engine.zone_in_region(address).is_some() {
+            self.file.reads.note_asked(offset / engine.entry_bytes());
+            return Ok(());
+        }
+        let since_ns = ran_ns();
+        let (mut fault, mut wait) =
+            (Fault::new(FaultAddress::of_byte(address), false, since_ns), Wait::default());
+        let is_served = self.with_work(|Work { scratch, .. }| {
+            while engine.serve_alone(&mut fault, scratch) != Tried::Served {
+                if engine.lacks_memory() && ran_ns().saturating_sub(since_ns) > GIVE_UP_NS {
+                    return false;
+                }
+                // An event in the way is for the handlers to read, which are told: whoever reads takes the faults of others, too.
+                wait.a_little();
+            }
+            true
+        });
+        if !is_served {
+            return Err(FileError::NoMemory);
+        }
+        engine.note_file_read(address, reader);
+        self.file.why_lost(offset as u64).map_or(Ok(()), |trouble| Err(error(trouble)))
+    }
+
+    /// Copies from the region by way of memory of our own: the caller's may be managed and out, and then the kernel copies nothing
+    /// where it serves faults of user mode alone.
+    pub(super) fn read_by_way(&self, offset: usize, into: &mut [u8]) -> usize {
+        self.with_work(|Work { content, .. }| {
+            let copied = self.memory().read_what_is_there(offset, &mut content[..into.len()]);
+            into[..copied].copy_from_slice(&content[..copied]);
+            copied
+        })
+    }
+
+    /// The same the other way.
+    pub(super) fn write_by_way(&self, offset: usize, from: &[u8]) -> usize {
+        self.with_work(|Work { content, .. }| {
+            content[..from.len()].copy_from_slice(from);
+            self.memory().write_what_is_there(offset, &content[..from.len()])
+        })
+    }
+
+    pub(super) fn write_all_back(&self) {
+        self.with_work(|work| self.engine().write_all_back(&self.file, self.memory(), work));
+    }
+
+    pub(super) fn sync(&self) -> Result<(), FileError> {
+        if !self.file.is_writable() {
+            return Ok(());
+        }
+        let _one = locked(&self.syncing);
+        let looked = self.look();
+        self.write_all_back();
+        let unwritten = self.file.take_untold();
+        let flushed = self.file.flush();
+        // What may be lost goes before what is kept or known to be gone: the kernel says it once.
+        let flushed = flushed.map_err(|errno| FileError::Unsafe { errno: Errno(errno.raw_os_error()) });
+        if let Err(error) = flushed.and(looked.map_err(|trouble| error_of(trouble, 0))) {
+            // What is gone is told by the next one. What is kept is tried again by it.
+            if let Some(gone @ (Trouble::Truncated | Trouble::Changed)) = unwritten {
+                self.file.is_untold(gone);
+            }
+            return Err(error);
+        }
+        if self.file.end() < self.file.len() {
+            return Err(FileError::Truncated);
+        }
+        match unwritten {
+            Some(Trouble::Truncated) => Err(FileError::Truncated),
+            Some(Trouble::Changed) => Err(FileError::Changed),
+            Some(Trouble::Os(errno)) => Err(FileError::Unwritten { errno }),
+            None => Ok(()),
+        }
+    }
+
+    /// The life of a thread that reads ahead. One of a region's `looks_after` the rest when it has nothing to read.
+    pub(super) fn read_ahead(&self, looks_after: bool) {
+        pagoda_linux::thread::block_signals_for_good();
+        let mut scratch = Scratch::new(self.engine().base);
+        scratch.taker = self.engine().zones.new_taker();
+        let sleep = if looks_after { LOOK } else { SLEEP };
+        let (mut looked, mut looked_for_written) = (Instant::now(), Instant::now());
+        let mut tracker = if looks_after { Tracker::new(self) } else { None };
+        loop {
+            let is_idle = match self.file.orders.next(sleep) {
+                Next::Quit => return,
+                Next::Read(part) => {
+                    self.engine().read_part(&self.file, self.range, &part, &mut scratch);
+                    false
+                }
+                Next::Idle => true,
+            };
+            if !looks_after {
+                continue;
+            }
+            // Who uses addresses has no other way to learn of it, also while much is read.
+            if looked.elapsed() >= LOOK {
+                // Whoever calls is told of trouble.
+                let _ = self.look();
+                looked = Instant::now();
+            }
+            if let Some(tracker) = &mut tracker
+                && looked_for_written.elapsed() >= WRITTEN_LOOK
+            {
+                self.note_written_by_address(tracker);
+                looked_for_written = Instant::now();
+                self.write_back_in_background();
+            } else if is_idle {
+                self.write_back_in_background();
+            }
+        }
+    }
+}
+
+/// What trouble with what lies at `offset` means to its reader.
+fn error_of(trouble: Trouble, offset: u64) -> FileError {
+    match trouble {
+        Trouble::Truncated => FileError::Truncated,
+        Trouble::Changed => FileError::Changed,
+        Trouble::Os(errno) => {
+            FileError::Unreadable { offset: Bytes::new(offset / OS_PAGE as u64 * OS_PAGE as u64), errno }
+        }
+    }
+}
+
+impl Engine {
+    /// Of which zone the frame of the page at `address` is, if it is in its region, as far as the table knows.
+    pub(super) fn zone_in_region(&self, address: usize) -> Option<usize> {
+        let table = self.gate_shared();
+        let span = table.find(address)?;
+        let page = table.page_at(span, address);
+        let word = span.word(page.index);
+        word.resident().has(page.granule_of(address)).then(|| word.zone())
+    }
+}
+
+#[cfg(test)]
+#[path = "region_test.rs"]
+mod tests;

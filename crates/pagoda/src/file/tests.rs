@@ -1,0 +1,263 @@
+//! A file that fails, which no real one can be made to do at a given moment.
+
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pagoda_core::page::OS_PAGE;
+use pagoda_linux::testing::directory::on_disk;
+use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::testing::wait::until;
+use pagoda_linux::uffd::Errno as KernelErrno;
+
+use super::page_file::Trouble;
+use super::*;
+use crate::error::Errno;
+use crate::frames::zones::Place;
+use crate::{BasePage, Manager};
+
+/// Which calls fail.
+#[derive(Default)]
+pub(super) struct Failing {
+    pub(super) reads: AtomicBool,
+    writes: AtomicBool,
+    flushes: AtomicBool,
+}
+
+fn fail(which: &AtomicBool) -> Result<(), KernelErrno> {
+    if which.load(Ordering::Acquire) { Err(KernelErrno::IO) } else { Ok(()) }
+}
+
+impl Failing {
+    pub fn read(&self) -> Result<(), KernelErrno> {
+        fail(&self.reads)
+    }
+    pub fn write(&self) -> Result<(), KernelErrno> {
+        fail(&self.writes)
+    }
+    pub fn flush(&self) -> Result<(), KernelErrno> {
+        fail(&self.flushes)
+    }
+}
+
+const LEN: usize = (48 << 20) + 1234;
+
+/// A file of `LEN` bytes with a page's number in each, mapped by a manager of a third of that.
+pub(super) fn mapped(base: BasePage) -> (tempfile::NamedTempFile, Manager, FileRegion) {
+    let file = tempfile::NamedTempFile::new_in(on_disk()).expect("room");
+    let content: Vec<u8> = (0..LEN).map(|at| (at / OS_PAGE % 251) as u8).collect();
+    std::fs::write(file.path(), content).expect("room");
+    let manager = Manager::builder()
+        .budget(Bytes::mib(if base == BasePage::M2 { 64 } else { 16 }))
+        .base_page(base)
+        .spill_to("/var/tmp", Bytes::mib(256))
+        .user_mode_only(true)
+        .build()
+        .expect("manager");
+    let region = manager.map_file(file.path()).writable(true).map().expect("a disk");
+    (file, manager, region)
+}
+
+#[test]
+fn what_can_not_be_read_is_an_error_and_stays_one() {
+    if skip_without_moves("a file that can't be read") {
+        return;
+    }
+    let (_file, _manager, region) = mapped(BasePage::K64);
+    let failing = &region.inner().file.failing;
+    let mut byte = [0];
+    region.read_at(0, &mut byte).expect("it works");
+    failing.reads.store(true, Ordering::Release);
+    let at = (24 << 20) + 5000;
+    let errno = Errno(KernelErrno::IO.raw_os_error());
+    let error = FileError::Unreadable { offset: Bytes::new((24 << 20) + 4096), errno };
+    assert_eq!(region.read_at(at, &mut byte), Err(error));
+    failing.reads.store(false, Ordering::Release);
+    assert_eq!(region.read_at(at, &mut byte), Err(error), "it was never tried again");
+    assert!(region.write_at(at, &[1]).is_err());
+    region.read_at(40 << 20, &mut byte).expect("what is elsewhere was not lost");
+    assert_eq!(byte, [((40 << 20) / OS_PAGE % 251) as u8]);
+}
+
+#[test]
+fn what_can_not_be_written_is_kept_told_once_and_written_when_it_can_be() {
+    if skip_without_moves("a file that can't be written") {
+        return;
+    }
+    for base in BasePage::ALL {
+        let (file, manager, region) = mapped(base);
+        let failing = &region.inner().file.failing;
+        failing.writes.store(true, Ordering::Release);
+        let value = |page: usize| if page.is_multiple_of(3) { 0 } else { (page % 239) as u8 };
+        for page in 0..LEN.div_ceil(OS_PAGE) {
+            let len = (LEN - page * OS_PAGE).min(OS_PAGE);
+            region.write_at((page * OS_PAGE) as u64, &vec![value(page); len]).expect("memory");
+        }
+        let is_whole = |when: &str| {
+            let mut page = [0; OS_PAGE];
+            for number in (0..LEN / OS_PAGE).rev() {
+                region.read_at((number * OS_PAGE) as u64, &mut page).expect("it is kept");
+                assert!(page == [value(number); OS_PAGE], "page {number} {when}, base page {base}");
+            }
+        };
+        is_whole("while nothing could be written");
+        let error = Err(FileError::Unwritten { errno: Errno(KernelErrno::IO.raw_os_error()) });
+        assert_eq!(region.sync(), error);
+        assert_eq!(region.sync(), error, "it was tried again");
+        failing.writes.store(false, Ordering::Release);
+        if base != BasePage::M2 {
+            // Reclaim's trouble was told; what it is to write is written.
+            assert!(manager.stats().stores > 0, "it was kept in the store");
+        }
+        let mut last = region.sync();
+        if last.is_err() {
+            // Something left memory between the sync before and the end of the trouble.
+            last = region.sync();
+        }
+        assert_eq!(last, Ok(()));
+        is_whole("afterwards");
+        let found = std::fs::read(file.path()).expect("it is there");
+        assert_eq!(found.len(), LEN);
+        assert!((0..LEN).all(|at| found[at] == value(at / OS_PAGE)), "base page {base}");
+        failing.flushes.store(true, Ordering::Release);
+        assert!(matches!(region.sync(), Err(FileError::Unsafe { .. })));
+    }
+}
+
+/// The kernel tells once that it lost what was written: what is in memory must not be taken for safe by the next sync.
+#[test]
+fn what_a_failed_flush_may_have_lost_is_written_anew() {
+    if skip_without_moves("a disk that loses what was written") {
+        return;
+    }
+    let (file, _manager, region) = mapped(BasePage::K64);
+    let failing = &region.inner().file.failing;
+    let unsafe_ = Err(FileError::Unsafe { errno: Errno(KernelErrno::IO.raw_os_error()) });
+    let written = || region.stats().written.get();
+    region.write_at(0, &[7; OS_PAGE]).expect("memory");
+    region.sync().expect("a disk");
+    assert_eq!(written(), OS_PAGE as u64);
+    region.write_at(5 * OS_PAGE as u64, &[8; OS_PAGE]).expect("memory");
+    failing.flushes.store(true, Ordering::Release);
+    assert_eq!(region.sync(), unsafe_);
+    failing.flushes.store(false, Ordering::Release);
+    let before = written();
+    // The same again, as the error says.
+    region.write_at(5 * OS_PAGE as u64, &[8; OS_PAGE]).expect("memory");
+    assert_eq!(region.sync(), Ok(()));
+    assert!(written() >= before + 2 * OS_PAGE as u64, "{} of both pages", written() - before);
+    // And what is worse is told first.
+    failing.writes.store(true, Ordering::Release);
+    failing.flushes.store(true, Ordering::Release);
+    region.write_at(9 * OS_PAGE as u64, &[9; OS_PAGE]).expect("memory");
+    assert_eq!(region.sync(), unsafe_);
+    failing.writes.store(false, Ordering::Release);
+    failing.flushes.store(false, Ordering::Release);
+    assert_eq!(region.sync(), Ok(()));
+    let found = std::fs::read(file.path()).expect("it is there");
+    assert!(
+        [(0, 7), (5, 8), (9, 9)]
+            .iter()
+            .all(|(page, value)| found[page * OS_PAGE..][..OS_PAGE] == [*value; OS_PAGE])
+    );
+}
+
+/// A sync that fails for another reason has not told that somebody's pages are gone.
+#[test]
+fn what_others_have_changed_is_told_by_the_sync_after_one_that_failed() {
+    if skip_without_moves("a disk that fails while others write") {
+        return;
+    }
+    let (file, _manager, region) = mapped(BasePage::K64);
+    let failing = &region.inner().file.failing;
+    // By another tick of the kernel's clock than the file was made.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    region.write_at(5 * OS_PAGE as u64, &[7; OS_PAGE]).expect("memory");
+    let other = std::fs::File::options().write(true).open(file.path()).expect("it is ours");
+    other.write_all_at(&[30; OS_PAGE], 5 * OS_PAGE as u64).expect("room");
+    failing.flushes.store(true, Ordering::Release);
+    assert!(matches!(region.sync(), Err(FileError::Unsafe { .. })));
+    failing.flushes.store(false, Ordering::Release);
+    assert_eq!(region.sync(), Err(FileError::Changed));
+    assert_eq!(region.sync(), Ok(()));
+    // Nor does trouble that comes to nothing hide it.
+    region.inner().file.is_untold(Trouble::Os(Errno(KernelErrno::IO.raw_os_error())));
+    region.inner().file.is_untold(Trouble::Changed);
+    assert_eq!(region.sync(), Err(FileError::Changed));
+}
+
+#[test]
+fn who_writes_more_than_may_be_dirty_of_a_zone_waits_for_write_back() {
+    const THREADS: usize = 4;
+    if skip_without_moves("dirty limits") {
+        return;
+    }
+    let zoned = || {
+        let zone = |name, mib| (name, Bytes::mib(mib), Place::Local);
+        [zone("small", 4), zone("large", 28)]
+            .into_iter()
+            .fold(Manager::builder(), |builder, (name, bytes, place)| builder.zone(name, bytes, place))
+    };
+    for builder in [Manager::builder().budget(Bytes::mib(32)), zoned()] {
+        let (file, _manager, region) = mapped(BasePage::K64);
+        drop(region);
+        let manager = builder.user_mode_only(true).build().expect("manager");
+        let region = manager.map_file(file.path()).writable(true).map().expect("a disk");
+        let engine = manager.engine();
+        let zones = || {
+            (0..engine.zones.count()).map(|zone| (engine.zones.dirty_bytes(zone), engine.zones.size(zone)))
+        };
+        let excess = |slack: u64| zones().find(|(dirty, size)| dirty.get() > size.get() / 5 + slack);
+        let write = |page: usize| {
+            region.write_at((page * OS_PAGE) as u64, &[(page % 239) as u8 + 1; OS_PAGE]).expect("memory");
+        };
+        // It fits: without a limit nothing of it would be written.
+        for page in 0..(16 << 20) / OS_PAGE {
+            write(page);
+            assert_eq!(excess(0), None, "after page {page}");
+        }
+        let stats = region.stats();
+        assert!(stats.written >= Bytes::mib(8), "the rest was written back: {stats:?}");
+        // Until then the thread that has nothing else to do writes back.
+        until("the zones have what the file has", || {
+            region.stats().dirty.get() == zones().map(|(dirty, _)| dirty.get()).sum::<u64>()
+        });
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let write = &write;
+                scope.spawn(move || (thread..LEN / OS_PAGE).step_by(THREADS).for_each(write));
+            }
+        });
+        assert_eq!(excess((THREADS as u64 * 64) << 10), None, "each is one base page beyond it at most");
+        let mut page = [0; OS_PAGE];
+        for number in 0..LEN / OS_PAGE {
+            region.read_at((number * OS_PAGE) as u64, &mut page).expect("a disk");
+            assert!(page == [(number % 239) as u8 + 1; OS_PAGE], "page {number}");
+        }
+        region.sync().expect("a disk");
+        assert_eq!((region.stats().dirty, zones().map(|(dirty, _)| dirty.get()).sum()), (Bytes::ZERO, 0));
+        // Somebody who leaves takes his marks with him, also where nothing can be written.
+        write(0);
+        region.inner().file.failing.writes.store(true, Ordering::Release);
+        assert_eq!(region.stats().dirty, Bytes::kib(64));
+        drop(region);
+        assert_eq!(zones().map(|(dirty, _)| dirty.get()).sum::<u64>(), 0);
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_is_written_back_when_nothing_else_is_to_be_done() {
+    if skip_without_moves("writing back in the background") {
+        return;
+    }
+    let (_file, _manager, region) = mapped(BasePage::K64);
+    // More than a tenth of 16 MiB, and less than a fifth.
+    for page in 0..(5 << 19) / OS_PAGE {
+        region.write_at((page * OS_PAGE) as u64, &[7; OS_PAGE]).expect("memory");
+    }
+    until("what is too much is written back", || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let stats = region.stats();
+        // A mark goes before what it is of is written.
+        stats.dirty <= Bytes::new((16 << 20) / 10) && stats.written > Bytes::ZERO
+    });
+}

@@ -1,0 +1,74 @@
+//! Marking what was written by address, so that the zones' dirty limits see it, too.
+//!
+//! Nobody is told of such a write. The kernel protects the pages of a writable region, notes who writes to them and lets him go on; once a second
+//! a thread of the region asks which ones were written. What came in since counts as that, too, so that each is compared with what
+//! the file holds. So the limits are kept in the background, and not at every moment: a hard bound would be a fault for
+//! each first write. Where the kernel can't track, or on a range that its user has unmapped in part, nothing is marked.
+//!
+//! What is found is a hint: it may be written again while it is looked at, and what reclaim has just moved out is not seen. This module must never take an entry, or wait.
+
+use pagoda_core::page::OS_PAGE;
+use pagoda_linux::pagemap::PagemapScanner;
+
+use crate::file::region::Inner;
+
+/// Looked at between two others that need the lock of page tables: what protecting it holds up, about a hundred microseconds.
+const LOOK_BYTES: usize = 64 << 20;
+
+/// What the thread that looks needs. One for each region.
+pub(super) struct Tracker {
+    scanner: PagemapScanner,
+}
+
+impl Tracker {
+    /// Of a region that is written; None where writes can't be seen.
+    pub(super) fn new(inner: &Inner) -> Option<Self> {
+        if !inner.file.is_writable() {
+            return None;
+        }
+        let scanner = PagemapScanner::new().ok()?;
+        inner.engine().space.track_writes(inner.range).ok()?;
+        Some(Self { scanner })
+    }
+}
+
+impl Inner {
+    /// Marks what was written by address since this was called last.
+    pub(super) fn note_written_by_address(&self, tracker: &mut Tracker) {
+        let range = self.range;
+        for start in (range.start()..range.end()).step_by(LOOK_BYTES) {
+            let mut runs = Vec::new();
+            let found = tracker.scanner.take_written(
+                start,
+                range.end().min(start + LOOK_BYTES),
+                |run, _, is_written| {
+                    if is_written {
+                        runs.push(run);
+                    }
+                },
+            );
+            if found.is_err() {
+                return;
+            }
+            runs.into_iter().flat_map(|run| run.step_by(OS_PAGE)).for_each(|at| self.mark_if_dirty(at));
+        }
+    }
+
+    fn mark_if_dirty(&self, address: usize) {
+        let engine = self.engine();
+        let offset = address - self.range.start();
+        if self.file.dirty.is_marked(offset / engine.entry_bytes()) {
+            return;
+        }
+        let mut content = [0; OS_PAGE];
+        let here = self.file.bytes_in(offset as u64, OS_PAGE);
+        if here == 0 || self.memory().read_what_is_there(offset, &mut content) < OS_PAGE {
+            return;
+        }
+        if !self.file.holds((offset / OS_PAGE) as u64, &content[..here])
+            && let Some(zone) = engine.zone_in_region(address)
+        {
+            engine.note_dirty(&self.file, offset / engine.entry_bytes(), zone);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A fork: the child gets its own copy of everything that is not in its memory, and then stands on its own.
+//!
+//! The kernel gives us the child's descriptor with the event. The child shares what was resident; what was staged or
+//! stored is copied into it here, with the gate held exclusively all the while, so that our table says what was out when the
+//! fork happened. A child that touches such a page meanwhile waits for exactly these copies. It may discard, unmap or move
+//! memory, too: what it discarded gets no copy, and what it moved gets it where it is now. In the end the child's
+//! doorbell is answered, on which its own engine waits before it begins, and its descriptor is closed. A child that finds no
+//! answer there has lost its parent before its data came, and ends itself.
+//!
+//! What the program wants to be empty in a child (madvise WIPEONFORK) counts as discarded there from the start, and a child that
+//! lacks such memory is given copies. Which that is the kernel says of the parent, a moment after the fork: of what another thread
+//! unmaps or moves in that moment it is not known.
+//!
+//! What parent and child share afterwards the kernel does not move. Whoever wants it out makes it its own first
+//! (`make_shared_own`): a copy as long as the other has it, nothing once the other is gone.
+//!
+//! This module must never let a child run on without its data.
+
+use std::sync::atomic::Ordering;
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page::OS_PAGE;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::yield_now;
+use pagoda_linux::uffd::{self, Message, Stop, Uffd};
+
+use crate::engine::Engine;
+use crate::error::{Errno, StopReason};
+use crate::fault::unreadable;
+use crate::fork::handover::HandedOver;
+use crate::stats::counters::Counter;
+use crate::store::{Handle, Scratch, Store};
+use crate::table::{Page, Span, Table, give};
+
+/// Ranges that wait to be made our own; what finds no room is found again by the hand.
+const SHARED_MOST: usize = 256;
+
+/// What a child did to its mappings since the fork, in order.
+#[derive(Clone, Copy)]
+enum Change {
+    Gone(PageRange),
+    Moved { from: PageRange, to: usize },
+}
+
+/// A forked child that does not stand on its own yet.
+pub(crate) struct Child {
+    pub(crate) uffd: Uffd,
+    changes: Vec<Change>,
+}
+
+impl Child {
+    /// `wiped` is what is empty in it.
+    fn new(uffd: Uffd, wiped: Vec<PageRange>) -> Self {
+        Self { uffd, changes: wiped.into_iter().map(Change::Gone).collect() }
+    }
+
+    /// Takes note of what the child did, and gives children of its own. As long as it gets everything its faults need no answer: the
+    /// copy wakes them, or the end of its descriptor does.
+    fn listen(&mut self) -> Result<Vec<Self>, uffd::Errno> {
+        self.hear(|_| {})
+    }
+
+    /// Whether its memory is laid out as its parent's was, and none of it is empty.
+    pub(crate) fn is_as_it_was(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// As [`listen`](Self::listen), and tells for which pages its threads wait.
+    pub(crate) fn hear(&mut self, mut fault: impl FnMut(usize)) -> Result<Vec<Self>, uffd::Errno> {
+        let mut children = Vec::new();
+        let changes = &mut self.changes;
+        self.uffd.read(|message| match message {
+            Message::Remove(range) | Message::Unmap(range) => changes.push(Change::Gone(range)),
+            Message::Remap { from, to, len } => {
+                changes.extend(
+                    PageRange::new(from, from.wrapping_add(len)).map(|from| Change::Moved { from, to }),
+                );
+            }
+            // It has what was copied so far, and lacks what its parent lacks.
+            Message::Fork(uffd) => children.push(Self { uffd, changes: changes.clone() }),
+            Message::Fault { at, .. } => fault(at.page()),
+        })?;
+        Ok(children)
+    }
+
+    /// Where the OS page that was at `address` is in the child now, if it still has it.
+    fn place(&self, address: usize) -> Option<usize> {
+        self.changes.iter().try_fold(address, |at, change| match change {
+            Change::Gone(range) => (!range.contains(at)).then_some(at),
+            Change::Moved { from, to } if from.contains(at) => Some(at - from.start() + to),
+            Change::Moved { .. } => Some(at),
+        })
+    }
+}
+
+impl Engine {
+    /// Gives the child behind `uffd` all that is out of the regions. With the gate held exclusively.
+    pub(crate) fn serve_fork(&self, table: &Table, uffd: Uffd, scratch: &mut Scratch) {
+        self.counters.add(Counter::Forks, 1);
+        // As long as the fork is announced, nobody asks for more such memory.
+        let wiped = self.wiped_in_children(table);
+        // The thread that announced it may be past its fork by now, so that it is this that takes the announcement back.
+        let is_announced = self.fork_heard();
+        if !is_announced {
+            // By the system call itself: nobody in the child will start an engine there.
+            self.counters.add(Counter::ChildrenUnmanaged, 1);
+        }
+        self.has_forked.store(true, Ordering::Release);
+        self.give_to_child(table, Child::new(uffd, wiped), is_announced, scratch);
+        if is_announced {
+            self.announcement_is_over();
+        }
+    }
+
+    /// What is out is taken over, or copied.
+    fn give_to_child(&self, table: &Table, mut child: Child, is_announced: bool, scratch: &mut Scratch) {
+        let mut buffer = vec![0u8; table.entry_bytes()];
+        // A child that was not announced may fork again before it has everything: then it is all for both.
+        let mut family = match self.hand_over(table, &mut child, is_announced, &mut buffer, scratch) {
+            HandedOver::Everything => return,
+            HandedOver::Nothing(born) => born,
+        };
+        family.push(child);
+        for span in table.spans() {
+            for index in span.used(span.range(), table.entry_bytes()) {
+                if span.word(index) != Word::EMPTY {
+                    let page = span.page(index, span.range(), table.entry_bytes());
+                    self.copy_to_children(span, &page, &mut family, &mut buffer, scratch);
+                    self.note_fork_goes_on();
+                }
+            }
+        }
+        for child in family {
+            self.space.answer_doorbell(&child.uffd);
+        }
+    }
+
+    /// Somebody waits for a message to be read that can't be: who forks, say.
+    pub(crate) fn stop_unread(&self, errno: uffd::Errno) -> ! {
+        self.stop(StopReason::EventsUnreadable(Errno(errno.raw_os_error())))
+    }
+
+    /// What is managed and empty in children.
+    fn wiped_in_children(&self, table: &Table) -> Vec<PageRange> {
+        let mut wiped = Vec::new();
+        let Some(reader) = &self.wiped else { return wiped };
+        let mut reader = reader.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
+        let read = reader.for_each(|mapping| {
+            let range = PageRange::new(mapping.start, mapping.end);
+            wiped.extend(range.filter(|range| !table.is_free(*range)));
+        });
+        if read.is_err() {
+            // The child would read what it must not.
+            self.stop(StopReason::EngineBroken);
+        }
+        wiped
+    }
+
+    fn copy_to_children(
+        &self,
+        span: &Span,
+        page: &Page,
+        family: &mut Vec<Child>,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) {
+        let missing = self.copy_out(span, page, buffer, scratch);
+        for (from, to) in missing.runs() {
+            let content = &buffer[from as usize * OS_PAGE..to as usize * OS_PAGE];
+            let mut next = 0;
+            while next < family.len() {
+                let born = self.copy_run(page.addresses(from, to), content, &mut family[next]);
+                family.extend(born);
+                next += 1;
+            }
+        }
+        self.counters.add(Counter::ForkCopiedBytes, u64::from(missing.count()) * OS_PAGE as u64);
+    }
+
+    /// Copies what is out of a page, and says which of its granules are: they are in the same places of `buffer`.
+    pub(crate) fn copy_out(
+        &self,
+        span: &Span,
+        page: &Page,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Granules {
+        let word = self.take(span.entries(), page.index);
+        let missing = page.granules.without(word.resident());
+        let out = match word.backing() {
+            _ if missing.is_empty() => Granules::NONE,
+            Backing::None => Granules::NONE,
+            Backing::Slot(slot) => {
+                let slot = self.space.claim_slot(slot);
+                buffer.copy_from_slice(self.space.bytes(&slot));
+                self.space.release_slot(slot);
+                missing
+            }
+            Backing::Handle(handle) => match self.store.get(Handle::from_bits(handle), 0, buffer, scratch) {
+                Ok(()) => missing,
+                Err(error) => self.stop(unreadable(error)),
+            },
+        };
+        give(span.entry(page.index), word);
+        out
+    }
+
+    /// Copies `content`, which was at `run` when the child was made, to where the child has that now. Returns the children that
+    /// it made meanwhile.
+    pub(crate) fn copy_run(&self, run: PageRange, content: &[u8], child: &mut Child) -> Vec<Child> {
+        let mut born = Vec::new();
+        let mut at = 0;
+        let mut one_by_one = false;
+        while at < run.len() {
+            // As one as long as the child changed nothing, and no boundary of mappings lies within.
+            let len = if child.changes.is_empty() && !one_by_one { run.len() - at } else { OS_PAGE };
+            let Some(place) = child.place(run.start() + at) else {
+                at += len;
+                continue;
+            };
+            let progress =
+                self.space.fill_child(&child.uffd, PageRange::at(place, len), &content[at..at + len]);
+            at += progress.bytes;
+            match progress.stop {
+                None => {}
+                Some(Stop::Again) => {
+                    born.extend(child.listen().unwrap_or_else(|errno| self.stop_unread(errno)));
+                    yield_now();
+                }
+                Some(Stop::Missing) if len > OS_PAGE => one_by_one = true,
+                // The child has it, or has no such memory (madvise DONTFORK).
+                Some(Stop::Exists | Stop::Missing) => at += OS_PAGE,
+                Some(Stop::Gone) => return born,
+                Some(Stop::Busy | Stop::Refused | Stop::NoMemory) => {
+                    self.stop(StopReason::FillRefused(Errno::NONE))
+                }
+            }
+        }
+        born
+    }
+
+    /// Remembers what could not be moved: if a fork may be why, the reclaimer makes it our own.
+    pub(crate) fn note_shared(&self, range: PageRange) {
+        if self.may_be_shared() {
+            let mut shared = self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
+            if shared.len() < SHARED_MOST {
+                shared.push(range);
+            }
+        }
+    }
+
+    /// Makes what may be shared by a fork movable again. It may wait for a fault to be served (a part may be out by now), so
+    /// only the reclaimer does it, and holds nothing.
+    pub(crate) fn make_shared_own(&self) {
+        if !self.may_be_shared() {
+            return;
+        }
+        let shared =
+            std::mem::take(&mut *self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken)));
+        for range in shared {
+            let [start, end] = &self.making_own;
+            end.store(range.end(), Ordering::Release);
+            start.store(range.start(), Ordering::Release);
+            self.space.make_own(range);
+            end.store(0, Ordering::Release);
+            self.counters.add(Counter::MadeOwnBytes, range.len() as u64);
+        }
+    }
+
+    /// Whether the reclaimer makes any memory our own just now.
+    pub(crate) fn is_making_any_own(&self) -> bool {
+        self.making_own[1].load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the reclaimer may wait for a fault at `address`: it is served whatever the budget says, for nobody else makes
+    /// frames ready meanwhile.
+    pub(crate) fn is_making_own(&self, address: usize) -> bool {
+        let [start, end] = &self.making_own;
+        address < end.load(Ordering::Acquire) && address >= start.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,210 @@
+//! The giving side: a parent offers its child all that the child lacks, serves its faults until it accepts, and sends it.
+//!
+//! Everything here happens with the gate held exclusively, so that nothing comes in or goes out meanwhile. This module must
+//! never serve a fault of a child that has accepted, nor send the end before all that is out.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::shares;
+use pagoda_core::size::Bytes;
+use pagoda_linux::offer::{State, Stream};
+use pagoda_linux::range::PageRange;
+use pagoda_linux::thread::{now_ns, ran_ns, sleep_us};
+use pagoda_linux::uffd::Stop;
+
+use super::stream::{Kind, Record, send_page};
+use crate::engine::Engine;
+use crate::fork::copy::Child;
+use crate::stats::counters::Counter;
+use crate::store::{Handle, Loan, Scratch};
+use crate::table::{Page, Span, Table, give};
+
+/// How long a child may take from its fork until it accepts: it comes to its fork handlers and makes an engine.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// The longest that either side waits for the other within the stream. A child that is stopped for longer ends when it goes on.
+const STREAM_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two looks at what the child wants.
+const LOOK_US: u32 = 50;
+
+/// What became of an offer.
+pub(crate) enum HandedOver {
+    /// The child has everything, or is gone.
+    Everything,
+    /// It gets copies. These are children of its own that it has made by now.
+    Nothing(Vec<Child>),
+}
+
+impl Engine {
+    /// Offers a child to take over what it lacks, if that is worth an engine, and gives it that if it accepts. With the gate held
+    /// exclusively.
+    pub(crate) fn hand_over(
+        &self,
+        table: &Table,
+        child: &mut Child,
+        is_announced: bool,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> HandedOver {
+        let mut born = Vec::new();
+        if !is_announced || !child.is_as_it_was() || !self.hands_over() {
+            return HandedOver::Nothing(born);
+        }
+        let loan = self.store.loan();
+        let lent = loan.as_ref().map(Loan::descriptors);
+        let Some(made) = self.space.offer(&child.uffd, STREAM_PATIENCE, lent) else {
+            return HandedOver::Nothing(born);
+        };
+        let begin = ran_ns();
+        let mut waiting = Vec::new();
+        while made.state() == State::Open {
+            let children = child.hear(|address| waiting.push(address));
+            born.extend(children.unwrap_or_else(|errno| self.stop_unread(errno)));
+            waiting.retain(|address| !self.serve_child(table, child, *address, buffer, scratch));
+            let is_odd = !child.is_as_it_was() || !born.is_empty();
+            if (is_odd || ran_ns().saturating_sub(begin) > PATIENCE_NS) && made.revoke() {
+                return HandedOver::Nothing(born);
+            }
+            if !self.space.is_alive(&child.uffd, &made) {
+                return HandedOver::Everything;
+            }
+            self.counters.set(Counter::LastLookNs, now_ns());
+            sleep_us(LOOK_US);
+        }
+        if made.state() == State::Refused {
+            return HandedOver::Nothing(born);
+        }
+        // They fault again, and the child's own engine hears of it.
+        waiting.iter().for_each(|address| child.uffd.wake(PageRange::page(*address)));
+        // A child that is gone, or stands still for too long, gets no end, and ends itself. So does one that changed a mapping in
+        // the moment before it accepted: its thread does nothing there that would.
+        if child.is_as_it_was() {
+            let stream = Arc::new(made.into_stream());
+            if let Some(loan) = &loan {
+                self.store.begin_loan(loan, &stream);
+            }
+            if self.send_all(table, &stream, loan.as_ref(), buffer, scratch).is_err() {
+                // Who lacks the end reads nothing for its program: it holds nothing any more.
+                stream.end();
+            }
+        }
+        HandedOver::Everything
+    }
+
+    /// What a child has to be given.
+    pub(crate) fn out_bytes(&self) -> Bytes {
+        let stored = self.store.usage().raw_bytes.get().saturating_sub(self.ledger.copied_bytes());
+        Bytes::new(stored + self.ledger.staged_bytes())
+    }
+
+    /// Whether so much is out that a child would begin with an engine anyway.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.space.can_offer() && self.out_bytes() >= shares::engine_from(self.full_budget)
+    }
+
+    /// Fills the missing page that a thread of the child waits for. False if a mapping of the child is just changing.
+    fn serve_child(
+        &self,
+        table: &Table,
+        child: &Child,
+        address: usize,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> bool {
+        let at = PageRange::page(address);
+        let out = table.find(address).and_then(|span| {
+            let page = table.page_at(span, address);
+            let granule = page.granule_of(address);
+            let out = self.copy_out(span, &page, buffer, scratch).has(granule);
+            out.then_some(granule as usize * OS_PAGE)
+        });
+        let filled = match out {
+            Some(offset) => self.space.fill_child(&child.uffd, at, &buffer[offset..][..OS_PAGE]),
+            // It was never written, or discarded.
+            None => self.space.fill_child_with_zero_page(&child.uffd, at),
+        };
+        match filled.stop {
+            Some(Stop::Again) => false,
+            Some(Stop::Exists) => {
+                child.uffd.wake(at);
+                true
+            }
+            _ => true,
+        }
+    }
+
+    fn send_all(
+        &self,
+        table: &Table,
+        stream: &Stream,
+        loan: Option<&Loan>,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
+        for span in table.spans() {
+            let (address, len) = (span.range().start(), span.range().len());
+            let skipped = span.skipped_bytes(table.entry_bytes());
+            Record { kind: Kind::Managed, address, len, skipped }.send(stream)?;
+        }
+        for span in table.spans() {
+            for index in span.used(span.range(), table.entry_bytes()) {
+                if span.word(index) != Word::EMPTY {
+                    let page = span.page(index, span.range(), table.entry_bytes());
+                    self.send_page(stream, loan, span, &page, buffer, scratch)?;
+                    self.note_fork_goes_on();
+                }
+            }
+        }
+        Record { kind: Kind::End, address: 0, len: 0, skipped: 0 }.send(stream)
+    }
+
+    /// Sends what is out of a page, by the address of its first granule that is; of a page in the file only where it is.
+    fn send_page(
+        &self,
+        stream: &Stream,
+        loan: Option<&Loan>,
+        span: &Span,
+        page: &Page,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> io::Result<()> {
+        let word = self.take(span.entries(), page.index);
+        let missing = page.granules.without(word.resident());
+        let Some((first, _)) = missing.runs().next() else {
+            give(span.entry(page.index), word);
+            return Ok(());
+        };
+        let address = page.addresses(first, first + 1).start();
+        let bytes = u64::from(missing.count()) * OS_PAGE as u64;
+        self.counters.add(Counter::ForkTakenOverBytes, bytes);
+        let lent = match (word.backing(), loan) {
+            (Backing::Handle(handle), Some(loan)) => self.store.lend(Handle::from_bits(handle), loan),
+            _ => None,
+        };
+        if let Some(lent) = lent {
+            give(span.entry(page.index), word);
+            self.counters.add(Counter::ForkLentBytes, bytes);
+            return send_page(stream, Kind::Lent, address, &lent);
+        }
+        let packed = match word.backing() {
+            Backing::Handle(handle) => {
+                self.store.get_packed(Handle::from_bits(handle), scratch).ok().flatten()
+            }
+            Backing::Slot(_) | Backing::None => None,
+        };
+        let sent = packed.map(|packed| send_page(stream, Kind::Packed, address, packed));
+        give(span.entry(page.index), word);
+        if let Some(sent) = sent {
+            return sent;
+        }
+        match self.copy_out(span, page, buffer, scratch) {
+            Granules::NONE => Ok(()),
+            _ => send_page(stream, Kind::Plain, address, buffer),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What each zone has and has done, for people and counters.
+//!
+//! Nothing here may ever decide anything.
+
+use pagoda_core::size::Bytes;
+
+use crate::engine::Engine;
+use crate::frames::zones::ZONES_MAX;
+use crate::stats::counters::{Counter, Snapshot};
+
+/// What a zone has now, and has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneStats {
+    /// Its part of the budget.
+    pub bytes: Bytes,
+    /// What it holds in frames: in the regions, staged and ready.
+    pub held: Bytes,
+    /// What is free of it: frames that are ready, and its part of what the budget still allows to take.
+    pub free: Bytes,
+    /// What allocations leave of it, as long as another zone has more.
+    pub low: Bytes,
+    /// What reclaim lifts its free memory to.
+    pub high: Bytes,
+    /// What it gave, ever. Of a remote zone that is what was spilled there.
+    pub allocated: Bytes,
+    /// What reclaim moved out of the regions of its frames, ever, and what of a file was read ahead and dropped without coming there.
+    pub evicted: Bytes,
+}
+
+/// How much longer pages stay in the zone where they stay longest than where they stay shortest: 1 if they are equally old when they
+/// go. A stay is what a zone holds over what goes out of it in a unit of time (Little's law), and the unit cancels out.
+/// None unless two of these zones have moved pages out.
+#[must_use]
+pub fn age_ratio(zones: &[ZoneStats]) -> Option<f64> {
+    let left = |zone: &&ZoneStats| zone.evicted > Bytes::ZERO;
+    let stay = |zone: &ZoneStats| zone.held.get() as f64 / zone.evicted.get() as f64;
+    let stays: Vec<f64> = zones.iter().filter(left).map(stay).collect();
+    let (least, most) = (stays.iter().copied().reduce(f64::min)?, stays.iter().copied().reduce(f64::max)?);
+    (stays.len() > 1 && least > 0.0).then(|| most / least)
+}
+
+/// A zone's counters.
+pub(crate) struct ZoneCounters {
+    bytes: Counter,
+    held: Counter,
+    free: Counter,
+    low: Counter,
+    high: Counter,
+    pub(crate) allocated: Counter,
+    pub(crate) evicted: Counter,
+}
+
+/// Each zone's, as they were named.
+pub(crate) const COUNTERS: [ZoneCounters; ZONES_MAX] = [
+    ZoneCounters {
+        bytes: Counter::Zone0Bytes,
+        held: Counter::Zone0HeldBytes,
+        free: Counter::Zone0FreeBytes,
+        low: Counter::Zone0LowBytes,
+        high: Counter::Zone0HighBytes,
+        allocated: Counter::Zone0AllocatedBytes,
+        evicted: Counter::Zone0EvictedBytes,
+    },
+    ZoneCounters {
+        bytes: Counter::Zone1Bytes,
+        held: Counter::Zone1HeldBytes,
+        free: Counter::Zone1FreeBytes,
+        low: Counter::Zone1LowBytes,
+        high: Counter::Zone1HighBytes,
+        allocated: Counter::Zone1AllocatedBytes,
+        evicted: Counter::Zone1EvictedBytes,
+    },
+    ZoneCounters {
+        bytes: Counter::Zone2Bytes,
+        held: Counter::Zone2HeldBytes,
+        free: Counter::Zone2FreeBytes,
+        low: Counter::Zone2LowBytes,
+        high: Counter::Zone2HighBytes,
+        allocated: Counter::Zone2AllocatedBytes,
+        evicted: Counter::Zone2EvictedBytes,
+    },
+    ZoneCounters {
+        bytes: Counter::Zone3Bytes,
+        held: Counter::Zone3HeldBytes,
+        free: Counter::Zone3FreeBytes,
+        low: Counter::Zone3LowBytes,
+        high: Counter::Zone3HighBytes,
+        allocated: Counter::Zone3AllocatedBytes,
+        evicted: Counter::Zone3EvictedBytes,
+    },
+];
+
+impl ZoneStats {
+    /// Every zone that these counters have, as they were named. None where there is only one.
+    #[must_use]
+    pub fn all(counters: &Snapshot) -> Vec<Self> {
+        let fields = counters.fields();
+        let get = |counter: Counter| Bytes::new(fields[counter as usize].1);
+        let of = |counters: &ZoneCounters| Self {
+            bytes: get(counters.bytes),
+            held: get(counters.held),
+            free: get(counters.free),
+            low: get(counters.low),
+            high: get(counters.high),
+            allocated: get(counters.allocated),
+            evicted: get(counters.evicted),
+        };
+        COUNTERS.iter().map(of).filter(|zone| zone.bytes > Bytes::ZERO).collect()
+    }
+}
+
+impl Engine {
+    /// Sets the gauges of all zones, if there are several.
+    pub(crate) fn publish_zone_gauges(&self) {
+        if !self.zones.are_several() {
+            return;
+        }
+        let levels = self.zone_levels();
+        let frame_bytes = self.entry_bytes() as u64;
+        for (zone, (level, part)) in levels.iter().zip(&self.zones.parts).enumerate() {
+            let now = self.zone_now(zone, level);
+            let counters = &COUNTERS[part.number];
+            for (counter, value) in [
+                (counters.bytes, part.bytes().get()),
+                (counters.held, level.held_bytes.max(0) as u64),
+                (counters.free, level.free_bytes.max(0) as u64),
+                (counters.low, now.low_frames * frame_bytes),
+                (counters.high, now.high_frames * frame_bytes),
+            ] {
+                self.counters.set(counter, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_compared_by_what_is_held_for_what_goes() {
+        let zone = |held, evicted| ZoneStats {
+            held: Bytes::mib(held),
+            evicted: Bytes::mib(evicted),
+            ..ZoneStats::default()
+        };
+        assert_eq!(age_ratio(&[zone(10, 100), zone(30, 300)]), Some(1.0));
+        assert_eq!(age_ratio(&[zone(10, 300), zone(30, 300), zone(5, 0)]), Some(3.0));
+        assert_eq!(age_ratio(&[zone(10, 100), zone(30, 0)]), None);
+    }
+}

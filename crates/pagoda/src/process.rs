@@ -1,0 +1,244 @@
+//! The engine of a whole process, which the preload library makes.
+//!
+//! It runs on raw threads that the program can't see, goes by the kernel's count of the whole process, and never ends. This module
+//! must never use what needs a thread of the C library.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use pagoda_core::budget;
+use pagoda_core::size::Bytes;
+use pagoda_linux::offer::{Lent, Stream};
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::rights;
+use pagoda_linux::space::Adoption;
+use pagoda_linux::statm::StatmReader;
+use pagoda_linux::tcb::ThreadLayout;
+use pagoda_linux::thread::spawn_raw;
+use pagoda_linux::uffd::Uffd;
+use pagoda_linux::wiped::WipedReader;
+
+use crate::assemble::{Owner, Policies, assemble, handler_count};
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::{Errno, StartError, StopReason};
+pub use crate::fork::inflight::Fork;
+use crate::stats::counters::{Counter, Counters};
+use crate::stats::trace::Tracer;
+use crate::store::Scratch;
+use crate::threads::watcher::Watcher;
+use crate::tree::ShareKeeper;
+
+/// The engine of a whole process, for the preload library.
+pub struct ProcessEngine {
+    engine: Arc<Engine>,
+}
+
+impl ProcessEngine {
+    /// Makes the engine, on the calling thread's descriptors: call it on a raw thread with a table of its own. `layout` was measured
+    /// on a thread of the program. The tables are made for the whole budget of `config`, which the process may come to have; what
+    /// it has now is what `keeper` says. `is_child`: it was forked, and shares memory. `of_parent`: the descriptor that its
+    /// parent offers to it, if it does.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is managed then.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a process")]
+    pub fn prepare(
+        config: &Config,
+        keeper: ShareKeeper,
+        is_child: bool,
+        counters: Arc<Counters>,
+        adoption: &Adoption,
+        of_parent: Option<Uffd>,
+        layout: Option<ThreadLayout>,
+        stop_hook: fn(StopReason) -> !,
+    ) -> Result<PreparedEngine, StartError> {
+        let policies = Policies::default();
+        let takes_over = of_parent.is_some();
+        let mut engine =
+            assemble(config, counters, Owner::Process(of_parent), adoption, policies, stop_hook)?;
+        // What it takes over is registered.
+        if takes_over && !engine.open_to_forks() {
+            return Err(StartError::AddressSpace(Errno::NONE));
+        }
+        if let Some(path) = &config.trace {
+            // A program is not ended for a trace that it has no part in; `pagoda run` says so.
+            engine.trace = Tracer::open(path).inspect_err(|_| engine.counters.add(Counter::Untraced, 1)).ok();
+        }
+        engine.set_budget(keeper.share());
+        engine.has_forked.store(is_child, Ordering::Release);
+        let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
+        let mut watcher = Watcher::new(layout, keeper, engine.fork_events).map_err(proc_error)?;
+        // Before the program goes on, where there is too little room from the beginning; the looks of the watcher come later. What is
+        // taken over is registered, and parts of it leave.
+        let roomy = !takes_over && !engine.zones.are_several();
+        watcher.bound_huge_pages(roomy && budget::keeps_huge(engine.free(), &engine.marks()));
+        let count = StatmReader::new().map_err(proc_error)?;
+        engine.wiped = Some(Mutex::new(WipedReader::new().map_err(proc_error)?));
+        Ok(PreparedEngine { engine: Arc::new(engine), watcher, count })
+    }
+
+    /// A thread is about to fork. May wait for as long as another thread's fork(2) takes.
+    #[must_use]
+    pub fn begin_fork(&self) -> Fork {
+        self.engine.begin_fork()
+    }
+
+    /// A fork that [`Passes`](Fork::Passes) is over, in the parent: there was one, or it failed.
+    pub fn fork_passed(&self, has_forked: bool) {
+        self.engine.fork_passed(has_forked);
+    }
+
+    /// A fork that was announced has failed.
+    pub fn take_back_announcement(&self) {
+        self.engine.take_back_announcement();
+    }
+
+    /// After an announced fork, in the parent: waits until the children of all forks that were announced so far have what they lacked.
+    /// That takes as long as copying to them what is out, where they don't take it over as it is stored.
+    pub fn wait_until_forks_are_served(&self) {
+        self.engine.wait_until_forks_are_served();
+    }
+
+    /// Whether any of the program's memory is registered. Else it is only followed, and the kernel tells nothing of it.
+    #[must_use]
+    pub fn has_registered(&self) -> bool {
+        self.engine.has_registered()
+    }
+
+    /// Whether a fork was announced, and its child is not known yet.
+    #[must_use]
+    pub fn is_fork_announced(&self) -> bool {
+        self.engine.is_fork_announced()
+    }
+
+    /// Ends this process for a reason that its counters tell.
+    pub fn stop(&self, reason: StopReason) -> ! {
+        self.engine.stop(reason)
+    }
+
+    /// What a child has to be given, and will hold until its own engine has evicted it.
+    #[must_use]
+    pub fn out_bytes(&self) -> Bytes {
+        self.engine.out_bytes()
+    }
+
+    /// Whether a child takes that over as it is stored.
+    #[must_use]
+    pub fn hands_over(&self) -> bool {
+        self.engine.hands_over()
+    }
+
+    /// Has the watcher bring everything back and end the management.
+    pub fn request_release(&self) {
+        self.engine.release_requested.store(true, Ordering::Release);
+    }
+
+    /// Brings everything back, ends the management, and returns when that is done.
+    pub fn release(&self) {
+        self.request_release();
+        while !self.engine.release_done.load(Ordering::Acquire) {
+            pagoda_linux::thread::sleep_us(200);
+        }
+    }
+
+    /// The pins; see [`Pins`](crate::state::pins::Pins).
+    #[must_use]
+    pub fn pins(&self) -> &crate::state::pins::Pins {
+        &self.engine.pins
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.engine.counters
+    }
+}
+
+/// The engine of a whole process whose threads do not run yet.
+pub struct PreparedEngine {
+    engine: Arc<Engine>,
+    watcher: Watcher,
+    count: StatmReader,
+}
+
+impl PreparedEngine {
+    /// Takes all that this process lacks from its parent, whose offer it has accepted. Blocks until the parent has sent it. What is
+    /// `lent` is read for as long as this process lives, and so long the stream stays open.
+    ///
+    /// # Errors
+    /// The parent is gone, or there is no room: this process can't go on.
+    pub fn take_over(&mut self, stream: Stream, lent: Option<Lent>) -> io::Result<()> {
+        let mut present = PagemapScanner::new()?;
+        let stream = Arc::new(stream);
+        if lent.is_some_and(|lent| !self.engine.store.borrow_from(lent, &stream)) {
+            // Both have one configuration: where the one has a file, so has the other.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.engine.take_over(&stream, &mut present, &mut Scratch::new(self.engine.base))
+    }
+
+    /// Ends this process for a reason that its counters tell.
+    pub fn stop(&self, reason: StopReason) -> ! {
+        self.engine.stop(reason)
+    }
+
+    /// Starts the threads. The watcher runs on the calling thread afterwards, by [`ProcessWatcher::run`].
+    ///
+    /// # Errors
+    /// [`StartError::Threads`].
+    pub fn start(self) -> Result<(ProcessEngine, ProcessWatcher), StartError> {
+        let Self { engine, watcher, count } = self;
+        let thread_error = |error: io::Error| StartError::Threads(Errno::from(&error));
+        for id in 0..handler_count() {
+            let engine = Arc::clone(&engine);
+            let mut scratch = Scratch::new(engine.base);
+            let body = Box::new(move || {
+                rights::give_up();
+                engine.handle(id, &mut scratch);
+            });
+            spawn_raw(c"pagoda-handler", body).map_err(thread_error)?;
+        }
+        let reclaimer = Arc::clone(&engine);
+        let mut scratch = Scratch::new(engine.base);
+        let body = Box::new(move || {
+            rights::give_up();
+            reclaimer.reclaim(Some(&count), &mut scratch);
+        });
+        spawn_raw(c"pagoda-reclaim", body).map_err(thread_error)?;
+        for shard in 0..engine.store.releases().shards() {
+            let engine = Arc::clone(&engine);
+            let body = Box::new(move || {
+                pagoda_linux::thread::raise_priority();
+                rights::give_up();
+                engine.work_on_releases(shard);
+            });
+            spawn_raw(c"pagoda-release", body).map_err(thread_error)?;
+        }
+        let keeper = Arc::clone(&engine);
+        let body = Box::new(move || {
+            rights::give_up();
+            keeper.store.keep(&keeper.quit_handlers);
+        });
+        spawn_raw(c"pagoda-keep", body).map_err(thread_error)?;
+        engine
+            .counters
+            .set(crate::stats::counters::Counter::Status, crate::stats::counters::Status::Managed as u64);
+        Ok((ProcessEngine { engine: Arc::clone(&engine) }, ProcessWatcher { engine, watcher }))
+    }
+}
+
+/// The watcher of a process's engine, ready to run.
+pub struct ProcessWatcher {
+    engine: Arc<Engine>,
+    watcher: Watcher,
+}
+
+impl ProcessWatcher {
+    /// Watches for good.
+    pub fn run(mut self) {
+        rights::give_up();
+        self.engine.watch(&mut self.watcher);
+    }
+}

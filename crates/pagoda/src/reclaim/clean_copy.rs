@@ -1,0 +1,89 @@
+//! What went out of a region while the store had a copy of it: a page that was brought back, and may have been
+//! written since.
+//!
+//! It has left the region first, so that nobody writes to it while it is compared. This module must never take a copy for the
+//! page without having compared every byte that went, and never keep one that is out of date.
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_linux::space::Slot;
+
+use crate::engine::Engine;
+use crate::reclaim::Step;
+use crate::stats::counters::Counter;
+use crate::store::{Handle, Scratch, Store};
+use crate::table::{Entries, give};
+
+/// Granules that were moved out of a region and of which the store may have a copy: an entry whose busy bit is held.
+pub(crate) struct Copied {
+    pub(crate) entries: Entries,
+    pub(crate) index: usize,
+    /// As it was before they went.
+    pub(crate) word: Word,
+    pub(crate) handle: u64,
+    pub(crate) slot: Slot,
+    pub(crate) out: Granules,
+}
+
+impl Engine {
+    /// Finishes what went out of a region and has a stored copy. If that is what went, the frames are all there is to gain.
+    /// If not, the copy is out of date: a part is stored anew with the rest of its page, all of a page is staged.
+    pub(crate) fn settle_copied(&self, copied: Copied, scratch: &mut Scratch) -> Step {
+        let Copied { entries, index, word, handle, slot, out } = copied;
+        let entry = &entries[index];
+        let stored = Handle::from_bits(handle);
+        let after = word.with_resident(word.resident().without(out));
+        let bytes = |(from, to): (u32, u32)| from as usize * 4096..to as usize * 4096;
+        let is_clean = |run: (u32, u32), scratch: &mut Scratch| {
+            let content = &self.space.bytes(&slot)[bytes(run)];
+            match self.store.holds(stored, bytes(run).start, content, scratch) {
+                Ok(same) => same,
+                Err(error) => self.stop(crate::fault::unreadable(error)),
+            }
+        };
+        if out.runs().all(|run| is_clean(run, scratch)) {
+            self.counters.add(Counter::Evictions, 1);
+            self.counters.add(Counter::EvictionsClean, 1);
+            self.zones.put_pieces(&self.space, slot, out);
+            self.ledger.changed(word, after);
+            give(entry, after);
+            return Step::FrameReady;
+        }
+        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
+        let rest = all.without(out).without(after.resident());
+        if !rest.is_empty() {
+            // What is packed anew with a part that was written has to be in memory.
+            if !self.store.is_in_memory(stored) {
+                self.promote(handle, scratch);
+            }
+            let changed: Vec<_> = out.runs().map(bytes).collect();
+            match self.store.put_changed(stored, &changed, self.space.bytes(&slot), scratch) {
+                Err(error) => self.stop(crate::fault::unreadable(error)),
+                Ok(None) => {}
+                Ok(Some(anew)) => {
+                    self.counters.add(Counter::Evictions, 1);
+                    self.counters.add(Counter::Stores, 1);
+                    self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+                    self.store.free(stored);
+                    self.zones.put_pieces(&self.space, slot, out);
+                    let after = after.with_backing(Backing::Handle(anew.to_bits()));
+                    self.ledger.changed(word, after);
+                    give(entry, after);
+                    return Step::FrameReady;
+                }
+            }
+        }
+        let mut slot = slot;
+        for run in rest.runs() {
+            // Fresh memory, for as long as the page is staged.
+            let content = &mut self.space.bytes_mut(&mut slot)[bytes(run)];
+            if let Err(error) = self.store.get(stored, bytes(run).start, content, scratch) {
+                self.stop(crate::fault::unreadable(error));
+            }
+        }
+        self.ledger.took(i64::from(rest.count()) * 4096);
+        self.store.free(stored);
+        self.ledger.changed(word, after.with_backing(Backing::None));
+        self.publish_staged(&entries, index, after, slot);
+        Step::Staged
+    }
+}

@@ -1,0 +1,127 @@
+//! Rebuilding: what was a huge frame, left and came back by base pages becomes one huge page again.
+//!
+//! The kernel joins them in place. A frame of the huge arena can't be moved there: where OS pages were, the kernel keeps a table of them,
+//! and takes apart what is moved to it. It copies with the mappings' lock held, so that a program that writes meanwhile
+//! waits for the copy and loses nothing; and the entries are taken, so that nobody moves a part. When it is worth it says
+//! `pagoda_core::rebuild`. This module must never join what is not all there.
+
+use pagoda_core::entry::Word;
+use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::rebuild::{Seen, Verdict};
+use pagoda_linux::thread::now_ns;
+
+use crate::clear::huge_state::{Block, ENTRIES, is_whole};
+use crate::engine::Engine;
+use crate::stats::counters::Counter;
+use crate::table::Filler;
+
+/// Looked at in one go, at most: 32 words each.
+const LOOKS: usize = 256;
+
+/// The least time between two looks.
+const LOOK_NS: u64 = 100_000_000;
+
+impl Engine {
+    /// What the reclaimer does while it has nothing to do, and it is time: a place is looked at ten times a second, and joining takes no
+    /// more than the share of a processor that clearing ahead may take. Not the thread that does that: it runs too seldom to have
+    /// the gate.
+    pub(crate) fn rebuild_when_due(&self, due_ns: &mut u64) {
+        let now = now_ns();
+        let percent = u64::from(self.clearing.ahead_percent);
+        if percent == 0 || now < *due_ns || self.huge.broken() == 0 {
+            return;
+        }
+        let took_ns = self.rebuild_one();
+        *due_ns = now + (took_ns * 100 / percent).max(LOOK_NS);
+    }
+
+    /// Looks at places where huge frames were broken, the one that was looked at longest ago first, until one is joined. Returns
+    /// how long joining took, in nanoseconds; 0 if nothing was.
+    pub(crate) fn rebuild_one(&self) -> u64 {
+        for _ in 0..self.huge.broken().min(LOOKS) {
+            let Some((address, mut broken)) = self.huge.take_broken() else { return 0 };
+            match broken.look(self.see(address), self.free(), &self.marks()) {
+                Verdict::Forget => {}
+                Verdict::Wait => self.huge.put_broken(address, broken),
+                Verdict::Join => {
+                    let begin_ns = now_ns();
+                    let is_joined = self.join_huge(address);
+                    let took_ns = now_ns() - begin_ns;
+                    self.counters.add(Counter::HugeRebuildNs, took_ns);
+                    if is_joined {
+                        self.counters.add(Counter::HugeRebuilt, 1);
+                        self.counters.add(Counter::HugeRebuiltBytes, HUGE_FRAME as u64);
+                    } else {
+                        self.counters.add(Counter::HugeRebuildsRefused, 1);
+                        broken.refused();
+                        self.huge.put_broken(address, broken);
+                    }
+                    return took_ns.max(1);
+                }
+            }
+        }
+        0
+    }
+
+    /// What is there of a huge frame that was broken.
+    fn see(&self, address: usize) -> Seen {
+        let table = self.gate_shared();
+        let span = table.find(address).filter(|span| may_be_huge(span.filler()));
+        let Some(span) = span else { return Seen::Gone };
+        let Some(block) = Block::around(&table, span, address) else { return Seen::Gone };
+        let word = |i| span.word(block.first + i);
+        let words: [Word; ENTRIES] = std::array::from_fn(word);
+        let all = |is: fn(Word) -> bool| words.into_iter().all(is);
+        if all(|word| word == Word::EMPTY) || all(Word::is_huge) {
+            Seen::Gone
+        } else if all(|word| is_whole(word) && !word.is_busy()) && self.has_room_to_be_huge(&words) {
+            Seen::All
+        } else {
+            Seen::Part
+        }
+    }
+
+    /// Joins the base pages of the place of a huge frame, if all are there. Whether it is one huge page now.
+    fn join_huge(&self, address: usize) -> bool {
+        let table = self.gate_shared();
+        // While an event waits nothing is changed; and for a moment it is there twice, so that a ready frame goes if there is no room.
+        let waits = table.order.deferred() > 0 || !self.space.is_quiet();
+        if self.is_released() || waits || !self.has_room_to_join() {
+            return false;
+        }
+        let Some(span) = table.find(address) else { return false };
+        let Some(block) = Block::around(&table, span, address) else { return false };
+        let Some(words) = block.take(span, is_whole) else { return false };
+        self.ledger.took(HUGE_FRAME as i64);
+        if span.filler() == Filler::EngineHuge {
+            let _ = self.space.join_huge(block.range);
+        } else {
+            let might = span.set_may_be_joined(true);
+            let (_, is_small) = self.space.join_small(block.range);
+            span.set_may_be_joined(might || !is_small);
+        }
+        self.ledger.took(-(HUGE_FRAME as i64));
+        // Whoever has joined it.
+        let huge = self.is_one_huge_page(block.range);
+        if huge {
+            let zone = self.became_huge(&words);
+            block.give(span, &words.map(|word| word.with_zone(zone).with_huge(true)));
+        } else {
+            block.give(span, &words.map(|word| word.with_huge(false)));
+        }
+        huge
+    }
+
+    fn has_room_to_join(&self) -> bool {
+        self.ledger.room_bytes() >= HUGE_FRAME as u64 || self.give_back_a_huge_frame()
+    }
+}
+
+/// Whether frames come there whole. Where only streams get them the kernel keeps pages small, but for the moment of joining some.
+fn may_be_huge(filler: Filler) -> bool {
+    matches!(filler, Filler::EngineHuge | Filler::EngineOnwards)
+}
+
+#[cfg(test)]
+#[path = "collapse_test.rs"]
+mod tests;

@@ -1,0 +1,334 @@
+//! Getting frames back: a hand goes round the regions and moves base pages out; what stays out is stored.
+//!
+//! The kernel offers no accessed bits for managed memory, so a page's second chance is real: it is *staged* first,
+//! taken out of the region with its frame intact. If the program misses it, one move brings it back, and it is spared
+//! for the next rounds; if not, it reaches the end of the queue, is compressed, and its frame is ready for another page.
+//!
+//! Any thread may do a step: the reclaimer's does them in the background, a handler that has no frame does them itself.
+//! A step never waits for the program, and holds the gate (shared) only while pages move.
+
+pub(crate) mod clean_copy;
+pub(crate) mod collapse;
+pub(crate) mod huge;
+pub(crate) mod pageout;
+pub(crate) mod protected;
+pub(crate) mod resize;
+mod stage;
+pub(crate) mod trim;
+
+use std::collections::VecDeque;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page::HUGE_FRAME;
+use pagoda_linux::range::PageRange;
+
+use crate::engine::Engine;
+use crate::error::StopReason;
+use crate::frames::pool::BATCH_ORDER;
+use crate::stats::counters::Counter;
+use crate::store::{Handle, Put, PutError, Scratch, Store};
+use crate::table::{Entries, Span, Table, give, try_take};
+
+/// Entries that one step looks at, at most, while it holds the gate: about 100 µs of loads from cold memory.
+const LOOK_BOUND: usize = 4096;
+
+/// The share of the budget that is staged before the oldest of it is stored: one part in this.
+pub(crate) const STAGED_SHARE: u64 = 16;
+
+/// Of so many steps one looks at the regions, where far more is staged than that: files that are read through. So what nobody uses
+/// goes all the same, slower than what was read once.
+const HAND_TURN: u32 = 16;
+
+/// Elements of the queue that may be out of date before it is cleaned, so that a short queue is not cleaned all the time.
+pub(crate) const QUEUE_SLACK: usize = 1024;
+
+/// Staged pages that are looked at, at most, for one whose zone is short: with shares of 1:63, one is among them.
+const QUEUE_LOOK: usize = 64;
+
+/// Steps without a find after which pages of any zone go, and staged pages go although there are few.
+const FRUITLESS_MOST: u32 = 8;
+
+/// A page that was staged, if it still is.
+pub(crate) struct Staged {
+    pub(crate) entries: Entries,
+    pub(crate) index: usize,
+    pub(crate) slot: u32,
+}
+
+/// Where reclaim is: the clock's hand, and the staged pages, oldest first. The queue has at most one element for each
+/// staging since its oldest element was staged; elements that are staged no longer are dropped when they come up, and
+/// all of them when there are twice as many as pages are staged (and [`QUEUE_SLACK`] more).
+#[derive(Default)]
+pub(crate) struct Hand {
+    address: usize,
+    pub(crate) queue: VecDeque<Staged>,
+    /// Steps since the last that found something to evict.
+    fruitless: u32,
+    /// Steps while far more was staged than is to be.
+    steps: u32,
+}
+
+/// What one step of reclaim came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A frame became ready.
+    FrameReady,
+    /// Pages were staged.
+    Staged,
+    /// Nothing yet; go on.
+    Looking,
+    /// An event is unread: it must be read before pages can move.
+    Again,
+    /// A whole round found nothing to evict, and nothing is staged.
+    Exhausted,
+    /// The store takes no more.
+    Full(PutError),
+}
+
+impl Engine {
+    pub(crate) fn hand(&self) -> MutexGuard<'_, Hand> {
+        self.hand.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
+    }
+
+    /// Does one step towards a ready frame: stores the oldest staged page if enough is staged, else stages more.
+    pub(crate) fn reclaim_step(&self, scratch: &mut Scratch) -> Step {
+        // A frame that is ready and too large is room for small ones.
+        let no_small = self.zones.ready_bytes(&self.space) == 0 && !self.has_room();
+        if no_small && self.give_back_a_huge_frame() {
+            return Step::FrameReady;
+        }
+        let (staged, share) = (self.ledger.staged_bytes(), self.marks().budget().get() / STAGED_SHARE);
+        let is_hands_turn = || {
+            let mut hand = self.hand();
+            hand.steps = hand.steps.wrapping_add(1);
+            hand.steps.is_multiple_of(HAND_TURN)
+        };
+        let enough = staged >= share && !(staged >= 2 * share && is_hands_turn());
+        if enough && let Some(step) = self.store_oldest(scratch) {
+            return step;
+        }
+        match self.stage_next(scratch) {
+            Step::Exhausted => self.store_oldest(scratch).unwrap_or(Step::Exhausted),
+            Step::Looking => {
+                // All that the hand finds may have to stay: then what is staged goes, however little it is.
+                let mut hand = self.hand();
+                hand.fruitless = hand.fruitless.wrapping_add(1);
+                let store = hand.fruitless.is_multiple_of(FRUITLESS_MOST);
+                drop(hand);
+                if store { self.store_oldest(scratch).unwrap_or(Step::Looking) } else { Step::Looking }
+            }
+            step => {
+                self.hand().fruitless = 0;
+                step
+            }
+        }
+    }
+
+    /// Stores the page that has been staged for longest. None if nothing is staged.
+    pub(crate) fn store_oldest(&self, scratch: &mut Scratch) -> Option<Step> {
+        loop {
+            let Staged { entries, index, slot } = self.take_oldest_staged()?;
+            let entry = &entries[index];
+            let Some(word) = try_take(entry) else {
+                // Someone moves it: it is either gone when it comes up again, or to be stored then.
+                self.hand().queue.push_back(Staged { entries, index, slot });
+                return Some(Step::Looking);
+            };
+            if word.backing() != Backing::Slot(slot) {
+                give(entry, word);
+                continue;
+            }
+            let file = entries.file();
+            if let Some(file) = &file
+                && self.drop_to_file(file, &entries, index, word, slot)
+            {
+                return Some(Step::FrameReady);
+            }
+            let held = self.space.claim_slot(slot);
+            self.note_stored(&entries, self.space.bytes(&held));
+            return Some(match self.store.put(self.space.bytes(&held), scratch) {
+                Ok(put) => {
+                    self.count_put(&put);
+                    self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
+                    let backing = match put {
+                        // Without a backing it would be what the file holds.
+                        Put::Zero if file.is_some() => Backing::Handle(Handle::ZEROES.to_bits()),
+                        Put::Zero => Backing::None,
+                        Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
+                    };
+                    give(entry, word.with_backing(backing).with_warmth(0));
+                    self.left_staging(slot);
+                    self.zones.put_ready(&self.space, held);
+                    Step::FrameReady
+                }
+                Err(error) => {
+                    self.space.release_slot(held);
+                    give(entry, word);
+                    self.hand().queue.push_front(Staged { entries, index, slot });
+                    Step::Full(error)
+                }
+            });
+        }
+    }
+
+    /// The page that has been staged for longest; of several zones, if some are short, the oldest of theirs among the first.
+    fn take_oldest_staged(&self) -> Option<Staged> {
+        if !self.zones.are_several() {
+            return self.hand().queue.pop_front();
+        }
+        let short = self.short_zones();
+        let mut hand = self.hand();
+        let is_short = |staged: &Staged| short >> self.zones.of_slot(staged.slot) & 1 == 1;
+        let first = hand.queue.iter().take(QUEUE_LOOK).position(is_short);
+        hand.queue.remove(first.unwrap_or(0))
+    }
+
+    pub(crate) fn count_put(&self, put: &Put) {
+        self.counters.add(Counter::Stores, 1);
+        match put {
+            Put::Zero => self.counters.add(Counter::StoresZero, 1),
+            Put::Stored(handle) if handle.is_same_filled() => self.counters.add(Counter::StoresSame, 1),
+            Put::Stored(_) => {}
+        }
+    }
+
+    /// Moves the next resident pages that the hand comes to out of their region.
+    fn stage_next(&self, scratch: &mut Scratch) -> Step {
+        let table = self.gate_shared();
+        // Asked within the gate: what is brought back for good is unregistered with the gate held exclusively, and a move
+        // does not ask whether its source is registered.
+        // Nor while shared memory is made our own, which the reclaimer may wait for: without that a handler was stuck in one of
+        // some hundred runs of a test that forks under pressure.
+        if self.is_released() || self.is_making_any_own() {
+            return Step::Looking;
+        }
+        if table.order.deferred() > 0 {
+            return Step::Again;
+        }
+        let (span, first, count) = match self.next_candidates(&table) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Step::Looking,
+            Err(()) => return Step::Exhausted,
+        };
+        let address = span.page(first, span.range(), table.entry_bytes()).addresses(0, 1).start();
+        if self.leaves_huge(&table, span, address) {
+            return self.evict_huge(table, address, scratch);
+        }
+        let mut copied = Vec::new();
+        let mut step = None;
+        if count > 1 {
+            step = self.stage_run(&table, span, first, count, &mut copied);
+        }
+        let mut step = step.unwrap_or_else(|| {
+            let mut step = Step::Looking;
+            for index in first..first + count {
+                step = self.stage_page(&table, span, index, &mut copied);
+                if step == Step::Again {
+                    break;
+                }
+            }
+            step
+        });
+        // No gate is needed to finish: events and faults go on meanwhile.
+        drop(table);
+        for out in copied {
+            step = self.settle_copied(out, scratch);
+        }
+        step
+    }
+
+    /// Advances the hand to the next pages that may go: `Ok(None)` if there was none within the bound, `Err` if a whole
+    /// round had none.
+    fn next_candidates<'a>(&self, table: &'a Table) -> Result<Option<(&'a Span, usize, usize)>, ()> {
+        let entry_bytes = table.entry_bytes();
+        // Of a zone that is short nothing may be able to go.
+        let short = self.short_zones();
+        let mut hand = self.hand();
+        let from = if hand.fruitless < FRUITLESS_MOST { short } else { u64::MAX };
+        let is_from = |word: Word| from >> word.zone() & 1 == 1;
+        let mut looks = LOOK_BOUND;
+        let mut wrapped = false;
+        loop {
+            let Some(span) = table.next_from(hand.address) else {
+                if wrapped {
+                    if from != u64::MAX {
+                        hand.fruitless = FRUITLESS_MOST;
+                        return Ok(None);
+                    }
+                    return Err(());
+                }
+                wrapped = true;
+                hand.address = 0;
+                continue;
+            };
+            let start = hand.address.max(span.range().start());
+            let rest = PageRange::new(start & !4095, span.range().end()).ok_or(())?;
+            let indices = span.indices(rest, entry_bytes);
+            let page_end = |index| {
+                let page = span.page(index, span.range(), entry_bytes);
+                page.addresses(0, (entry_bytes / 4096) as u32).end().min(span.range().end())
+            };
+            if !span.movable.load(Ordering::Relaxed) {
+                hand.address = span.range().end();
+                looks = looks.saturating_sub(1);
+            }
+            let indices = if span.movable.load(Ordering::Relaxed) { indices } else { 0..0 };
+            let last = indices.end;
+            for index in span.entries().used(indices) {
+                if looks == 0 {
+                    hand.address =
+                        span.page(index, span.range(), entry_bytes).addresses(0, 1).start().max(start);
+                    return Ok(None);
+                }
+                looks -= 1;
+                let word = span.word(index);
+                if !is_from(word) || !self.may_go(word, span.entry(index)) {
+                    continue;
+                }
+                let mut end = index + 1;
+                // Parts of pages go one by one, with the gate open in between: each part is a trip of its own.
+                let all = Granules::range(0, (entry_bytes / 4096) as u32);
+                // Nor into another place of 2 MiB where the kernel may have joined what is there.
+                let ends = |end: usize| span.may_be_joined() && page_end(end - 1).is_multiple_of(HUGE_FRAME);
+                while word.resident() == all
+                    && !word.is_huge()
+                    && !ends(end)
+                    && end < last
+                    && end - index < 1 << BATCH_ORDER
+                {
+                    let next = span.word(end);
+                    if next.resident() != word.resident()
+                        || next.is_huge()
+                        || next.zone() != word.zone()
+                        || !self.may_go(next, span.entry(end))
+                    {
+                        break;
+                    }
+                    end += 1;
+                }
+                hand.address = page_end(end - 1);
+                return Ok(Some((span, index, end - index)));
+            }
+            hand.address = span.range().end();
+            if looks == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether this entry may be moved out now. One that was missed lately is spared, and cools.
+    fn may_go(&self, word: Word, entry: &std::sync::atomic::AtomicU64) -> bool {
+        if word.is_busy() || word.resident().is_empty() {
+            return false;
+        }
+        if word.warmth() > 0 {
+            let cooler = word.with_warmth(word.warmth() - 1);
+            // If someone changed it meanwhile it is warm for another reason.
+            let _ = entry.compare_exchange(word.bits(), cooler.bits(), Ordering::AcqRel, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+}

@@ -1,0 +1,162 @@
+//! Zones that become larger or smaller at run time, and the budget with them.
+//!
+//! A zone's size is only a number: what may be taken for it, and its part of the watermarks, follow with the next look. One that
+//! became smaller holds too much for a while. The reclaimer moves its pages out, as it does of any zone that is short, and
+//! gives its frames back to the kernel instead of keeping them ready, until it holds no more than it may. So no page is lost,
+//! nor does anybody wait who does not allocate. A zone becomes no larger than the slots that it was made with: a frame that is out
+//! of the regions needs one. This module must never take a frame from somebody.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::size::Bytes;
+use pagoda_core::watermark::Watermarks;
+
+use crate::assemble::ZONE_LEAST;
+use crate::engine::Engine;
+use crate::engine::shared::OtherProcess;
+use crate::reclaim::Step;
+use crate::stats::counters::Counter;
+use crate::store::Scratch;
+
+use crate::frames::zones::Zones;
+
+/// Steps of reclaim for a zone that holds too much before the reclaimer looks at everything else: as between two looks at the count.
+const STEPS: u32 = 16;
+
+/// Frames of one zone that are given back at once, at most: as of all zones when the budget is exceeded.
+const GIVEN_BACK_MOST: u64 = 512;
+
+/// Why a zone keeps its size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeError {
+    /// No zone has this name.
+    #[error("there is no zone {name:?} to be resized; there are: {zones}")]
+    Unknown {
+        /// What was named.
+        name: String,
+        /// What there is.
+        zones: String,
+    },
+    /// It would be too small to serve faults.
+    #[error("the zone {name:?} can't have {bytes}; give it {least} at least")]
+    TooSmall {
+        /// The zone.
+        name: String,
+        /// What was asked for.
+        bytes: Bytes,
+        /// What would do.
+        least: Bytes,
+    },
+    /// It would be larger than there are addresses for its frames.
+    #[error(
+        "the zone {name:?} can't have {bytes}: it has addresses for {most}; make the manager with a larger one"
+    )]
+    TooLarge {
+        /// The zone.
+        name: String,
+        /// What was asked for.
+        bytes: Bytes,
+        /// What it can have.
+        most: Bytes,
+    },
+    /// The manager is of another process.
+    #[error(transparent)]
+    OtherProcess(#[from] OtherProcess),
+    /// All zones together would be too small.
+    #[error("{budget} in all zones together are below what serving faults needs; leave {least} at least")]
+    BudgetTooSmall {
+        /// What would be left.
+        budget: Bytes,
+        /// What would do.
+        least: Bytes,
+    },
+}
+
+impl Zones {
+    /// Whether a zone has become smaller, and may still hold too much.
+    pub(crate) fn has_shrunk(&self) -> bool {
+        self.shrunk.load(Ordering::Relaxed)
+    }
+}
+
+impl Engine {
+    /// Gives a zone another size, and the budget what all zones have together then.
+    pub(crate) fn resize_zone(&self, name: &str, bytes: Bytes) -> Result<(), ResizeError> {
+        let zones = &self.zones;
+        let _one = zones.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(zone) = zones.parts.iter().position(|part| part.name == name) else {
+            return Err(ResizeError::Unknown { name: name.to_owned(), zones: zones.names().join(", ") });
+        };
+        let name = name.to_owned();
+        let least = Watermarks::least_share(self.base, self.handlers).max(ZONE_LEAST);
+        if bytes < least {
+            return Err(ResizeError::TooSmall { name, bytes, least });
+        }
+        let part = &zones.parts[zone];
+        let most = Bytes::new(u64::from(part.hands.slots()) * self.entry_bytes() as u64);
+        if bytes > most {
+            return Err(ResizeError::TooLarge { name, bytes, most });
+        }
+        let others = (0..zones.count()).filter(|other| *other != zone).map(|other| zones.size(other).get());
+        let budget = Bytes::new(others.sum::<u64>() + bytes.get());
+        let least = Watermarks::least_budget(self.base, self.handlers);
+        if budget < least {
+            return Err(ResizeError::BudgetTooSmall { budget, least });
+        }
+        part.bytes.store(bytes.get(), Ordering::Relaxed);
+        self.ledger.set_budget(budget.get());
+        self.counters.set(Counter::BudgetBytes, budget.get());
+        if zones.are_several() {
+            zones.shrunk.store(true, Ordering::Release);
+        }
+        // Turns of another length begin.
+        self.drain_turns();
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// The zones that hold more than they may, and by how much.
+    fn full_zones(&self) -> impl Iterator<Item = (usize, u64)> {
+        let levels = self.zone_levels();
+        let too_much = move |zone: usize| (zone, (-levels[zone].room_bytes).max(0) as u64);
+        (0..self.zones.count()).map(too_much).filter(|(_, bytes)| *bytes > 0)
+    }
+
+    /// Gives ready frames of zones that hold too much since one became smaller back to the kernel.
+    pub(crate) fn give_back_of_full_zones(&self) {
+        if !self.zones.has_shrunk() {
+            return;
+        }
+        for (zone, mut bytes) in self.full_zones() {
+            while bytes > 0 && self.give_back_a_huge_frame_of(zone) {
+                bytes = bytes.saturating_sub(HUGE_FRAME as u64);
+            }
+            let most = bytes.div_ceil(self.entry_bytes() as u64).min(GIVEN_BACK_MOST);
+            let hands = self.zones.hands(zone);
+            self.give_back((0..most).map_while(|_| hands.take_whole_ready(&self.space)).collect());
+        }
+    }
+
+    /// Takes from the zones that hold too much since one became smaller. Whether there is more to be had at once.
+    pub(crate) fn shrink_zones(&self, scratch: &mut Scratch) -> bool {
+        let mut gained = false;
+        for _ in 0..STEPS {
+            // What nobody uses goes before what somebody does.
+            self.give_back_of_full_zones();
+            // Taken back before anything is asked: a zone that becomes smaller meanwhile says so anew.
+            if !self.zones.shrunk.swap(false, Ordering::AcqRel) || self.full_zones().next().is_none() {
+                return false;
+            }
+            self.zones.shrunk.store(true, Ordering::Release);
+            match self.reclaim_step(scratch) {
+                Step::FrameReady | Step::Staged => gained = true,
+                Step::Looking => {}
+                // What is left has to stay for now: it is tried again after a sleep.
+                Step::Again | Step::Exhausted | Step::Full(_) => return false,
+            }
+        }
+        gained
+    }
+}

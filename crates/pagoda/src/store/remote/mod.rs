@@ -1,0 +1,499 @@
+//! The remote tier: objects at a Redis or Valkey server, or a cluster of them, that several machines share.
+//!
+//! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that hash's expiry with
+//! them. So there is never content there without an expiry, and a live owner renews few keys however much it holds; one
+//! that is gone leaves nothing behind. Bytes that come back are checked before anyone sees them. Every request ends by a
+//! deadline, and nothing is given up here before the server has said that it has it. What it may have done without saying so
+//! is deleted before the next batch; should it come to that later still, it is a field that nobody asks for, until its hash
+//! expires.
+//!
+//! ```text
+//! pagoda:OWNER:SHARD ─► { object number, batch number: bytes, … }     shard = batch number % 16
+//! ```
+//!
+//! A cluster has each of these hashes at one of its nodes, and a batch is of one hash: so what is said here of the server holds of each
+//! node for the hashes that it has (`routes`, `links`).
+
+mod address;
+mod keep;
+mod link;
+mod links;
+mod routes;
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagoda_core::size::Bytes;
+use pagoda_linux::lock::{Held, Lock};
+use pagoda_linux::thread::{ran_ns, sleep_us};
+use redis::Value;
+
+use super::file::{BATCH, Batch, checksum};
+use super::objects::NOBODY;
+use super::scratch::PIECE_MAX;
+use super::{GetError, RemoteConfig};
+pub use address::{AddressError, RemoteAddress};
+use keep::{Keeper, all_done};
+pub use link::RemoteError;
+use link::{SMALL_ANSWER, pack_into};
+use links::{Links, Outcome, Part};
+use routes::Routes;
+
+/// How long one request may take, connecting included: a MiB over a slow line, and a server that forks or rewrites a file.
+const REQUEST_NS: u64 = 3_000_000_000;
+
+/// How long a page that is wanted is asked for at most, over connections that break, and servers that start anew.
+const FETCH_NS: u64 = 10_000_000_000;
+
+/// The pause between two tries of a fetch, in microseconds.
+const RETRY_US: u32 = 20_000;
+
+/// How long nothing is written after a failure: twice as long after each in a row, within these bounds. Whoever needs room
+/// meanwhile is told so at once.
+const PAUSE_LEAST_NS: u64 = 500_000_000;
+const PAUSE_MOST_NS: u64 = 8_000_000_000;
+
+/// What a batch of middling objects takes as a request. One of many small ones takes more, once.
+const REQUEST_BYTES: usize = BATCH + (64 << 10);
+
+/// Connections for fetching, as many as there are threads that serve faults.
+const READERS: usize = crate::engine::HANDLERS_MAX;
+
+/// Hashes that one owner's content is spread over: each is deleted at one go when its owner is gone. In a cluster each is at one node.
+const SHARDS: u32 = 16;
+
+/// Why a remote store can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RemoteOpenError {
+    /// It could not be reached, or did not answer.
+    #[error("the remote store can't be used: {0}; check its address, password and that it is running")]
+    Unusable(#[from] RemoteError),
+    /// It throws content away when its memory is short. Of a cluster, one of the nodes does.
+    #[error(
+        "the remote store evicts what is stored there when its memory is short; set its maxmemory-policy to noeviction"
+    )]
+    Evicts,
+    /// It is a cluster, and a database was named.
+    #[error("the remote store is a cluster, which has no database but 0; name none")]
+    ClusterDatabase,
+    /// Less room there than one batch takes.
+    #[error("a remote store needs a limit of {least} at least, not {limit}; raise it")]
+    Limit {
+        /// What was asked for.
+        limit: Bytes,
+        /// What it needs.
+        least: Bytes,
+    },
+}
+
+/// A field that may be there and is nobody's.
+#[derive(Clone, Copy)]
+struct Stray {
+    id: u32,
+    batch: u32,
+}
+
+/// An object that is to be read with others.
+pub(super) struct Wanted {
+    pub id: u32,
+    pub batch: u32,
+    pub sum: u64,
+    pub len: usize,
+}
+
+/// What only the one mover uses.
+struct Writer {
+    links: Links,
+    /// The next batch's number.
+    next: u32,
+    /// What is deleted before the next batch is written; so never more than the objects of one.
+    strays: Vec<Stray>,
+    /// Nothing is written before this moment, for this reason.
+    pause: Option<(u64, RemoteError)>,
+    /// How long the next pause is.
+    pause_ns: u64,
+    /// One request at a time, made here.
+    request: Vec<u8>,
+}
+
+pub(super) struct RemoteTier {
+    names: Names,
+    routes: Routes,
+    limit: u64,
+    expiry_ms: u64,
+    /// How long it pauses after a failure at most.
+    pause_most_ns: u64,
+    used: AtomicU64,
+    failures: AtomicU64,
+    writer: Lock<Writer>,
+    readers: [Lock<Links>; READERS],
+    keeper: Lock<Keeper>,
+    /// Requests for content.
+    #[cfg(test)]
+    pub reads: AtomicU64,
+}
+
+/// What this owner's things are called there.
+struct Names {
+    owner: u128,
+}
+
+impl Names {
+    fn key(&self, batch: u32) -> String {
+        self.key_of_shard(shard_of(batch))
+    }
+    fn key_of_shard(&self, shard: u32) -> String {
+        format!("pagoda:{:032x}:{shard}", self.owner)
+    }
+    fn field(id: u32, batch: u32) -> [u8; 8] {
+        (u64::from(id) << 32 | u64::from(batch)).to_be_bytes()
+    }
+    /// Says whose bytes they are, too: another owner's have another sum even if they are intact.
+    fn checksum(&self, id: u32, batch: u32, bytes: &[u8]) -> u64 {
+        checksum(u64::from(id) << 32 | u64::from(batch), bytes) ^ self.owner as u64
+    }
+}
+
+/// Which of its owner's hashes a batch is of.
+fn shard_of(batch: u32) -> u32 {
+    batch % SHARDS
+}
+
+fn deadline_ns() -> u64 {
+    ran_ns() + REQUEST_NS
+}
+
+impl RemoteTier {
+    /// Asks the server whether it can be used, and of a cluster each node that will have something.
+    pub fn open(config: RemoteConfig) -> Result<Self, RemoteOpenError> {
+        let least = Bytes::new(BATCH as u64);
+        if config.limit < least {
+            return Err(RemoteOpenError::Limit { limit: config.limit, least });
+        }
+        let links = || Links::new(config.address.clone());
+        let socket = config.address.socket;
+        // What it is it says in any database.
+        let mut first = Links::new(RemoteAddress { database: 0, ..config.address.clone() });
+        let is_cluster = check_server(&mut first, socket)?;
+        drop(first);
+        if is_cluster && config.address.database != 0 {
+            return Err(RemoteOpenError::ClusterDatabase);
+        }
+        let random = pagoda_linux::process::random_u64;
+        let names = Names { owner: u128::from(random()) << 64 | u128::from(random()) };
+        let routes = Routes::new(socket, is_cluster);
+        let mut writer = links();
+        // Where the hashes will be, and that they can be asked for.
+        let length =
+            |shard| Part::counting(shard, redis::cmd("HLEN").arg(names.key_of_shard(shard)), i64::MAX);
+        let lengths: Vec<_> = (0..SHARDS).map(length).collect();
+        all_done(&writer.ask(&routes, &lengths, deadline_ns()))?;
+        for node in routes.nodes().into_iter().filter(|node| *node != socket) {
+            check_server(&mut writer, node)?;
+        }
+        let strays = Vec::with_capacity(BATCH / pagoda_core::extents::UNIT);
+        Ok(Self {
+            names,
+            routes,
+            limit: config.limit.get(),
+            expiry_ms: config.expiry.as_millis() as u64,
+            pause_most_ns: PAUSE_MOST_NS,
+            used: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            writer: Lock::new(Writer {
+                links: writer,
+                next: 0,
+                strays,
+                pause: None,
+                pause_ns: PAUSE_LEAST_NS,
+                request: Vec::with_capacity(REQUEST_BYTES),
+            }),
+            readers: std::array::from_fn(|_| Lock::new(links())),
+            keeper: Lock::new(Keeper::new(links(), config.expiry)),
+            #[cfg(test)]
+            reads: AtomicU64::new(0),
+        })
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+    fn note<T>(&self, outcome: Result<T, RemoteError>) -> Result<T, RemoteError> {
+        if outcome.is_err() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Whether a batch fits the limit.
+    pub fn has_room(&self, batch: &Batch) -> bool {
+        self.used_bytes() + bytes_of(batch) <= self.limit
+    }
+
+    /// Whether there is room for objects that are in memory, too: seven eighths are taken at most.
+    pub fn has_room_for_copies(&self) -> bool {
+        self.used_bytes() <= self.limit - self.limit / 8
+    }
+
+    /// Whether nothing is written for a while, because it has failed.
+    pub fn is_pausing(&self) -> bool {
+        self.writer.lock().pause.is_some_and(|(until, _)| ran_ns() < until)
+    }
+
+    /// Writes all of a batch, and returns its number: each item has its checksum then. On an error nothing is stored, or will
+    /// be deleted before anything else is written.
+    pub fn write(&self, batch: &mut Batch) -> Result<u32, RemoteError> {
+        if !self.has_room(batch) {
+            return Err(RemoteError::Full);
+        }
+        let mut writer = self.writer.lock();
+        if let Some((_, error)) = writer.pause.filter(|(until, _)| ran_ns() < *until) {
+            return Err(error);
+        }
+        let outcome = self.note(self.write_now(&mut writer, batch));
+        match outcome {
+            Ok(_) => {
+                writer.pause = None;
+                writer.pause_ns = PAUSE_LEAST_NS;
+                self.used.fetch_add(bytes_of(batch), Ordering::Relaxed);
+            }
+            Err(error) => {
+                let pause_ns = writer.pause_ns.min(self.pause_most_ns);
+                writer.pause = Some((ran_ns() + pause_ns, error));
+                writer.pause_ns = (2 * pause_ns).max(PAUSE_LEAST_NS);
+            }
+        }
+        outcome
+    }
+
+    fn write_now(&self, writer: &mut Writer, batch: &mut Batch) -> Result<u32, RemoteError> {
+        self.delete_strays(writer)?;
+        let number = writer.next;
+        // All but the one that says that there is none.
+        writer.next = (writer.next + 1) % NOBODY;
+        let key = self.names.key(number);
+        let mut store = redis::Cmd::with_capacity(2 + 2 * batch.items.len(), BATCH + 16 * batch.items.len());
+        store.arg("HSET").arg(&key);
+        for index in 0..batch.items.len() {
+            let mut item = batch.items[index];
+            let bytes = batch.bytes_of(&item);
+            item.checksum = self.names.checksum(item.id, number, bytes);
+            #[cfg(test)]
+            writer.links.faults.sent(bytes);
+            store.arg(&Names::field(item.id, number)).arg(&*bytes);
+            batch.items[index] = item;
+        }
+        let expire = redis::cmd("PEXPIRE").arg(&key).arg(self.expiry_ms).clone();
+        writer.request.clear();
+        pack_into(&mut writer.request, &[redis::cmd("MULTI"), store, expire, redis::cmd("EXEC")]);
+        let request = Cow::Borrowed(&*writer.request);
+        let part = Part {
+            shard: shard_of(number),
+            request,
+            answers: 4,
+            bytes_max: 4 * SMALL_ANSWER,
+            counts_to: None,
+        };
+        let answers = writer.links.ask_one(&self.routes, part, deadline_ns());
+        let stored = batch.items.len() as i64;
+        match answers.as_ref().map(|answers| answers.last()) {
+            Ok(Some(Value::Array(done))) if *done == [Value::Int(stored), Value::Int(1)] => Ok(number),
+            other => {
+                // Perhaps it is there all the same, or will be.
+                writer.strays.extend(batch.items.iter().map(|item| Stray { id: item.id, batch: number }));
+                Err(other.err().copied().unwrap_or(RemoteError::Refused))
+            }
+        }
+    }
+
+    fn delete_strays(&self, writer: &mut Writer) -> Result<(), RemoteError> {
+        if writer.strays.is_empty() {
+            return Ok(());
+        }
+        let fields: Vec<_> = writer.strays.iter().map(|stray| (stray.id, stray.batch)).collect();
+        let parts = self.deletions(&fields);
+        all_done(&writer.links.ask(&self.routes, &parts, deadline_ns()))?;
+        writer.strays.clear();
+        Ok(())
+    }
+
+    /// What deletes these fields, each an object's number and its batch's: one request for each shard.
+    fn deletions(&self, fields: &[(u32, u32)]) -> Vec<Part<'static>> {
+        let of_shard = |shard| {
+            let mut delete = redis::cmd("HDEL");
+            delete.arg(self.names.key_of_shard(shard));
+            let mut here = fields.iter().filter(|(_, batch)| shard_of(*batch) == shard).peekable();
+            here.peek()?;
+            let mut count = 0;
+            for (id, batch) in here {
+                delete.arg(&Names::field(*id, *batch));
+                count += 1;
+            }
+            Some(Part::counting(shard, &delete, count))
+        };
+        (0..SHARDS).filter_map(of_shard).collect()
+    }
+
+    /// An object of the last batch, which the one mover wrote, is not needed there.
+    pub fn abandon(&self, id: u32, batch: u32, len: usize) {
+        self.used.fetch_sub(len as u64, Ordering::Relaxed);
+        self.writer.lock().strays.push(Stray { id, batch });
+    }
+
+    /// Reads an object's bytes if they are what was written. Tries for 10 s.
+    pub fn read(&self, id: u32, batch: u32, sum: u64, into: &mut [u8]) -> Result<(), GetError> {
+        let request = self.fetch_request(id, batch);
+        let part = || Part {
+            shard: shard_of(batch),
+            request: Cow::Borrowed(&request),
+            answers: 1,
+            bytes_max: PIECE_MAX + SMALL_ANSWER,
+            counts_to: None,
+        };
+        let end = ran_ns() + FETCH_NS;
+        let mut is_doubted = false;
+        loop {
+            #[cfg(test)]
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            let outcome = match self.reader(end) {
+                Some(mut links) => {
+                    let outcome = self.note(read_once(links.ask_one(&self.routes, part(), end), into));
+                    if let Ok(is_as_long) = outcome {
+                        if is_as_long && self.names.checksum(id, batch, into) == sum {
+                            return Ok(());
+                        }
+                        // What is there may be right, and have come wrong: it is asked for once more, by another connection.
+                        links.close();
+                    }
+                    outcome
+                }
+                None => Err(RemoteError::TimedOut),
+            };
+            match outcome {
+                Ok(_) if is_doubted => return Err(GetError::Corrupt),
+                Ok(_) => is_doubted = true,
+                Err(source @ RemoteError::Gone) => return Err(GetError::Remote { source }),
+                Err(source) if ran_ns() >= end => return Err(GetError::Remote { source }),
+                Err(_) => sleep_us(RETRY_US),
+            }
+        }
+    }
+
+    fn fetch_request(&self, id: u32, batch: u32) -> Vec<u8> {
+        let mut fetch = redis::cmd("HGET");
+        fetch.arg(self.names.key(batch)).arg(&Names::field(id, batch)).get_packed_command()
+    }
+
+    /// Reads objects by one request to each node that has any, which is tried once: of each its bytes, if they are what was written.
+    pub fn read_many(&self, wanted: &[Wanted]) -> Vec<Option<Vec<u8>>> {
+        let part = |of: &Wanted| Part {
+            shard: shard_of(of.batch),
+            request: Cow::Owned(self.fetch_request(of.id, of.batch)),
+            answers: 1,
+            bytes_max: of.len + SMALL_ANSWER,
+            counts_to: None,
+        };
+        let parts: Vec<_> = wanted.iter().map(part).collect();
+        let end = deadline_ns();
+        #[cfg(test)]
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let outcomes =
+            self.reader(end).map(|mut links| links.ask(&self.routes, &parts, end)).unwrap_or_default();
+        // Who wants one of them in earnest asks for it.
+        let _ = self.note(all_done(&outcomes));
+        let mut outcomes = outcomes.into_iter();
+        let is_right = |of: &Wanted, bytes: &[u8]| {
+            bytes.len() == of.len && self.names.checksum(of.id, of.batch, bytes) == of.sum
+        };
+        wanted
+            .iter()
+            .map(|of| match outcomes.next()?.ok()?.pop() {
+                Some(Value::BulkString(bytes)) if is_right(of, &bytes) => Some(bytes),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Connections that nobody uses, waited for until `end`.
+    fn reader(&self, end: u64) -> Option<Held<'_, Links>> {
+        loop {
+            if let Some(links) = self.readers.iter().find_map(Lock::try_lock) {
+                return Some(links);
+            }
+            if ran_ns() >= end {
+                return None;
+            }
+            sleep_us(50);
+        }
+    }
+}
+
+/// What came of one try. False if it has another length than it had.
+fn read_once(outcome: Outcome, into: &mut [u8]) -> Result<bool, RemoteError> {
+    match outcome?.first() {
+        Some(Value::BulkString(bytes)) if bytes.len() == into.len() => {
+            into.copy_from_slice(bytes);
+            Ok(true)
+        }
+        Some(Value::BulkString(_)) => Ok(false),
+        Some(Value::Nil) => Err(RemoteError::Gone),
+        _ => Err(RemoteError::Refused),
+    }
+}
+
+fn bytes_of(batch: &Batch) -> u64 {
+    batch.items.iter().map(|item| item.len as u64).sum()
+}
+
+/// Whether a server is one of a cluster, if it keeps what it is given. Its policy may still be changed under way; what is missing then
+/// is an error.
+fn check_server(links: &mut Links, node: SocketAddr) -> Result<bool, RemoteOpenError> {
+    let answer = links.ask_node(node, &redis::cmd("INFO"), 256 << 10)?;
+    let Value::BulkString(text) = &answer else { return Err(RemoteError::Refused.into()) };
+    let text = String::from_utf8_lossy(text);
+    let says = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
+    if !matches!(says("maxmemory:"), "" | "0") && says("maxmemory_policy:") != "noeviction" {
+        return Err(RemoteOpenError::Evicts);
+    }
+    Ok(says("cluster_enabled:") == "1")
+}
+
+#[cfg(test)]
+impl RemoteTier {
+    /// Lets every connection fail by a plan, and pauses be short.
+    pub fn inject(&mut self, faults: &crate::store::fault_injection::Faults) {
+        self.writer.lock().links.inject(faults);
+        self.readers.iter().for_each(|reader| reader.lock().inject(faults));
+        self.keeper.lock().inject(faults);
+        self.pause_most_ns = 2_000_000;
+    }
+    /// Deletes what is nobody's without waiting for the next batch.
+    pub fn delete_strays_now(&self) -> Result<(), RemoteError> {
+        self.delete_strays(&mut self.writer.lock())
+    }
+    /// The names of its hashes.
+    pub fn keys(&self) -> Vec<String> {
+        (0..SHARDS).map(|shard| self.names.key_of_shard(shard)).collect()
+    }
+    /// Fields that this owner has at the server, or at each node of a cluster.
+    pub fn fields(&self) -> i64 {
+        let length =
+            |shard| Part::counting(shard, redis::cmd("HLEN").arg(self.names.key_of_shard(shard)), i64::MAX);
+        let parts: Vec<_> = (0..SHARDS).map(length).collect();
+        let outcomes = self.writer.lock().links.ask(&self.routes, &parts, deadline_ns());
+        let count = |outcome: Outcome| match outcome.expect("it works").first() {
+            Some(Value::Int(count)) => *count,
+            other => panic!("{other:?}"),
+        };
+        outcomes.into_iter().map(count).sum()
+    }
+}
+
+#[cfg(test)]
+mod cluster_test;
+#[cfg(test)]
+mod tests;

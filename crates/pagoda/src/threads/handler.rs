@@ -1,0 +1,311 @@
+//! The loop of a handler thread: read messages, apply events, serve faults.
+//!
+//! A handler never waits for the program, and only ever for a bounded time for other threads of the engine: a fault that
+//! can't be served now stays in its list, and the loop goes on reading events meanwhile. That is what lets the
+//! reclaimer, which may itself wait for an event to be read, make progress.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pagoda_core::budget;
+use pagoda_linux::fault_address::FaultAddress;
+use pagoda_linux::rights;
+use pagoda_linux::thread::{now_ns, ran_ns, sleep_us, yield_now};
+use pagoda_linux::wait::Wait;
+
+use crate::engine::Engine;
+use crate::fault::{Extent, Served};
+use crate::frames::zones::Taker;
+use crate::reclaim::Step;
+use crate::stats::counters::Counter;
+use crate::stats::fault_kind::FaultKind;
+use crate::store::Scratch;
+
+/// How long a handler sleeps at most before it looks whether it is to end.
+const WAIT_MS: u32 = 100;
+
+/// Between two looks for messages where a handler can't wait for them: a fault is served late, and an idle engine costs little.
+const REFUSED_PAUSE_US: u32 = 500;
+
+/// How long a thread may take from its change of a mapping to its event's post: a time slice of another thread.
+const DEFERRED_WAIT_US: u32 = 4000;
+
+/// Steps of reclaim that a handler does for one fault before it tries again: moving a batch out, and storing as many
+/// pages as there are in one.
+const DIRECT_STEPS: u32 = 9;
+
+/// Steps of reclaim that are done at most before one fault of a thread that jumps about: one or two make up for a granule, and a
+/// hand that finds nothing must not keep it.
+const PAY_STEPS: u32 = 4;
+
+/// Frames that a handler makes ready before the fault it serves may use one although the budget is exceeded: one is used, and
+/// the other outweighs by which the store grew.
+const EARNED_BY: u32 = 2;
+
+/// What became of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    Served,
+    /// It can't be served yet.
+    Kept,
+    /// A frame for it is being cleared: other faults come first.
+    GaveWay,
+}
+
+/// A fault that waits. A thread waits for one page at a time, so that there are never more than threads.
+#[derive(Clone, Copy)]
+pub(crate) struct Fault {
+    pub(crate) at: FaultAddress,
+    pub(crate) write: bool,
+    pub(crate) since_ns: u64,
+    /// It found no frame, and has rung for reclaim.
+    has_rung: bool,
+    /// Others, that came later, came first: not again.
+    was_passed: bool,
+}
+
+impl Fault {
+    pub(crate) fn new(at: FaultAddress, write: bool, since_ns: u64) -> Self {
+        Self { at, write, since_ns, has_rung: false, was_passed: false }
+    }
+}
+
+/// The pages that were served last, by any handler: what tells a reader who goes on from one who jumps about. A guess by
+/// its nature, so that a lost update does no harm.
+#[derive(Default)]
+pub(crate) struct Recent {
+    /// A few for each of several readers that go on at once, as a merge of sorted runs has them.
+    pages: [AtomicUsize; 32],
+    next: AtomicUsize,
+}
+
+impl Recent {
+    fn any(&self, is: impl Fn(usize) -> bool) -> bool {
+        self.pages.iter().any(|known| is(known.load(Ordering::Relaxed)))
+    }
+    /// A whole page for who was on it or beside it just now, and what follows it if that was below; else the granule alone.
+    fn extent(&self, page: usize) -> Extent {
+        if self.any(|known| known.wrapping_add(1) == page) {
+            Extent::Onwards
+        } else if self.any(|known| known.abs_diff(page) <= 1) {
+            Extent::Page
+        } else {
+            Extent::Granule
+        }
+    }
+    fn note(&self, page: usize) {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        self.pages[next % self.pages.len()].store(page, Ordering::Relaxed);
+    }
+}
+
+impl Engine {
+    /// Serves faults until the engine ends. `id` is below [`HANDLERS_MAX`](crate::engine::HANDLERS_MAX).
+    pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
+        scratch.taker = Taker::handler(id);
+        let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
+        let mut idle_rounds = 0u32;
+        let mut gave_way = false;
+        let mut oldest_ns = 0;
+        while !self.handlers_may_end() {
+            rights::follow();
+            let kept = faults.len();
+            // With faults that wait for an event, also when there is none to read: one may wait for that. And an event that waits may wait
+            // for none that comes.
+            if kept > 0 || self.events_wait.load(Ordering::Relaxed) || self.may_have_messages() {
+                self.read_messages(&mut faults, scratch);
+            }
+            // The oldest one: the watchdog sees a fault that is tried again and again.
+            let Some(since_ns) = faults.iter().map(|fault| fault.since_ns).min() else { continue };
+            if std::mem::replace(&mut oldest_ns, since_ns) != since_ns {
+                self.serving_since_ns[id].store(ran_ns(), Ordering::Relaxed);
+            }
+            if std::mem::take(&mut gave_way) {
+                // What just came is what it gave way to.
+                faults.rotate_left(kept);
+            }
+            let before = faults.len();
+            faults.retain_mut(|fault| {
+                // What is given way to waits for no other clear of this batch, either.
+                if gave_way && !std::mem::replace(&mut fault.was_passed, true) {
+                    return true;
+                }
+                match self.serve_or_keep(fault, scratch) {
+                    Tried::Served => false,
+                    Tried::Kept => true,
+                    Tried::GaveWay => {
+                        gave_way = true;
+                        true
+                    }
+                }
+            });
+            if faults.len() < before || gave_way {
+                idle_rounds = 0;
+            } else {
+                // Someone else holds what we need, for the time of a move or of a compression at most.
+                idle_rounds += 1;
+                if idle_rounds < 8 { yield_now() } else { sleep_us(20) }
+            }
+            if faults.is_empty() {
+                // Whoever sees it sees what was counted.
+                self.serving_since_ns[id].store(0, Ordering::Release);
+                oldest_ns = 0;
+            }
+        }
+    }
+
+    /// Waits for messages. Where the kernel does not let this thread wait, it looks for them now and then.
+    fn may_have_messages(&self) -> bool {
+        match self.space.wait(WAIT_MS) {
+            Wait::Ready => true,
+            Wait::NotReady => false,
+            Wait::Refused(_) => {
+                sleep_us(REFUSED_PAUSE_US);
+                true
+            }
+        }
+    }
+
+    /// Reads what there is and applies the events, both within the gate. As long as an event waits, it is to be called again.
+    pub(crate) fn read_messages(&self, faults: &mut Vec<Fault>, scratch: &mut Scratch) {
+        let mut table = self.gate_exclusive();
+        // Asked before the read: afterwards an unmapping may be in the batch.
+        if self.space.is_quiet() {
+            self.settle_events(&mut table, scratch);
+        }
+        let read = self.space.read(|message| {
+            if let Some((at, write)) = self.apply(&mut table, message, scratch) {
+                faults.push(Fault::new(at, write, now_ns()));
+            }
+        });
+        if let Err(errno) = read {
+            self.stop_unread(errno);
+        }
+        self.clears.have_given_way();
+        if table.order.waits_too_long() {
+            self.apply_all_deferred(&mut table, scratch);
+        } else if table.order.deferred() > 0 {
+            // The event that it waits for comes from a thread that is past its change and about to post. Until then the
+            // gate stays closed and nothing is read: the thread whose move waits can't return, and so can't move on
+            // before we know what moved.
+            sleep_us(DEFERRED_WAIT_US);
+        }
+        self.events_wait.store(table.order.deferred() > 0, Ordering::Relaxed);
+    }
+
+    /// Makes ready about as much as a fault here will take if its thread jumps about, as long as less is free than
+    /// reclaim would leave. A move out of a region interrupts all other processors that run the program, which takes ten
+    /// times the move: while its thread is the one that serves the fault, there may be none.
+    pub(crate) fn pay_ahead(&self, at: FaultAddress, scratch: &mut Scratch) {
+        if self.recent.extent(at.page() / self.unit_at(at.page()).bytes) != Extent::Granule {
+            return;
+        }
+        for _ in 0..PAY_STEPS {
+            if !budget::pays_ahead(self.free(), &self.marks()) {
+                return;
+            }
+            match self.reclaim_step(scratch) {
+                Step::FrameReady | Step::Staged | Step::Looking => {}
+                Step::Again | Step::Exhausted | Step::Full(_) => return,
+            }
+        }
+    }
+
+    /// Serves one fault, and counts how long it took, unless it has to wait.
+    pub(crate) fn serve_or_keep(&self, fault: &mut Fault, scratch: &mut Scratch) -> Tried {
+        let tried = self.serve_alone(fault, scratch);
+        if tried == Tried::Served {
+            self.note_file_fault(fault.at.page());
+        } else {
+            self.zones.note_kept_fault();
+        }
+        tried
+    }
+
+    /// The same, but orders nothing of a file.
+    pub(crate) fn serve_alone(&self, fault: &mut Fault, scratch: &mut Scratch) -> Tried {
+        let mut kind = FaultKind::Zero;
+        match self.try_to_serve(fault, &mut kind, scratch) {
+            Served::Done => {
+                self.note_served(*fault, kind);
+                Tried::Served
+            }
+            Served::GaveWay => Tried::GaveWay,
+            Served::Again | Served::Busy | Served::NoMemory => Tried::Kept,
+        }
+    }
+
+    /// Counts a fault that was served, once, whatever tries it took.
+    fn note_served(&self, fault: Fault, kind: FaultKind) {
+        let now_ns = now_ns();
+        let took_ns = now_ns.saturating_sub(fault.since_ns);
+        self.counters.count_fault(kind, took_ns);
+        if let Some(trace) = &self.trace {
+            trace.fault(kind, fault.at.page(), now_ns, took_ns);
+        }
+    }
+
+    fn try_to_serve(&self, fault: &mut Fault, kind: &mut FaultKind, scratch: &mut Scratch) -> Served {
+        // Regions whose pages are of another size have other numbers, which may be the same by chance: that does no harm.
+        let unit = self.unit_at(fault.at.page());
+        let page = fault.at.page() / unit.bytes;
+        let extent = self.recent.extent(page);
+        self.fill_around(*fault);
+        match self.serve(fault.at, fault.write, extent, kind, scratch) {
+            Served::Done => {
+                let ahead = match unit.more {
+                    _ if extent != Extent::Onwards => 0,
+                    None => self.fetch_ahead((page + 1) * unit.bytes, scratch),
+                    // They came with it, if it was anywhere.
+                    Some(more) => usize::from(*kind != FaultKind::Zero) * more,
+                };
+                self.recent.note(page + ahead);
+                Served::Done
+            }
+            Served::Again => {
+                self.counters.add(Counter::RetriesAgain, 1);
+                Served::Again
+            }
+            Served::Busy => Served::Busy,
+            Served::GaveWay => Served::GaveWay,
+            Served::NoMemory if self.is_making_own(fault.at.page()) => {
+                self.bringing_back.fetch_add(1, Ordering::AcqRel);
+                let served = self.serve(fault.at, fault.write, extent, kind, scratch);
+                self.bringing_back.fetch_sub(1, Ordering::AcqRel);
+                served
+            }
+            Served::NoMemory => {
+                // Once: as long as memory is short the reclaimer does not sleep again.
+                if !std::mem::replace(&mut fault.has_rung, true) {
+                    self.counters.add(Counter::FaultsThrottled, 1);
+                    self.bell.ring();
+                }
+                let mut freed = 0;
+                for _ in 0..DIRECT_STEPS {
+                    match self.reclaim_step(scratch) {
+                        Step::FrameReady => freed += 1,
+                        Step::Staged | Step::Looking => {}
+                        Step::Again | Step::Exhausted | Step::Full(_) => break,
+                    }
+                    if freed == if self.has_a_share() { EARNED_BY } else { 1 } {
+                        break;
+                    }
+                }
+                if freed == EARNED_BY && self.has_a_share() {
+                    self.earned.fetch_add(1, Ordering::AcqRel);
+                    self.keep_budget();
+                    let served = self.serve(fault.at, fault.write, extent, kind, scratch);
+                    // If another's fault was quicker, that one is served, and this one earns its own with the next try.
+                    self.use_earned();
+                    return served;
+                }
+                // Compressed pages may have taken more than the budget had: what is ready goes to the kernel for it.
+                self.keep_budget();
+                self.serve(fault.at, fault.write, extent, kind, scratch)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "handler_test.rs"]
+mod tests;

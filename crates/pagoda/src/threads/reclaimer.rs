@@ -1,0 +1,255 @@
+//! The loop of the reclaimer thread: keep enough free, and keep the budget.
+//!
+//! Its work is `reclaim`'s steps; here is when to do them and when to give up. It must never hold anything while it
+//! waits.
+
+use std::sync::atomic::Ordering;
+
+use pagoda_core::size::Bytes;
+use pagoda_core::watermark::Pressure;
+use pagoda_linux::statm::StatmReader;
+use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
+
+use crate::engine::Engine;
+use crate::error::{Errno, Immovable, StopReason};
+use crate::reclaim::Step;
+use crate::stats::counters::Counter;
+use crate::store::{PutError, Scratch};
+
+/// How long the reclaimer sleeps at most when nothing rings.
+const SLEEP_US: u32 = 100_000;
+
+/// Steps between two looks at the kernel's count: about a millisecond of compression.
+const STEPS_BETWEEN_LOOKS: u32 = 16;
+
+/// How long a program may want memory that can't be had before it is ended: long enough for a slow disk to take what is
+/// being written, short enough that nobody takes it for a hang.
+pub(crate) const GIVE_UP_NS: u64 = 10_000_000_000;
+
+/// How long memory may be wanted that can't be had before it is looked at what of a library's
+/// regions is immovable.
+const LOOK_AT_IMMOVABLE_NS: u64 = 20_000_000;
+
+/// How often what is held beyond the budget is measured.
+const MEASURE_NS: u64 = 1_000_000_000;
+
+/// What reclaim knows of its own lack of success.
+#[derive(Default)]
+struct Trouble {
+    /// It is a library's, whose regions nothing else watches.
+    is_library: bool,
+    /// When what is immovable was measured last.
+    measured_ns: u64,
+    since_ns: Option<u64>,
+    excess_since_ns: Option<u64>,
+    /// Tries of faults that had to be made again before it began.
+    kept_faults: u64,
+    /// The account at the last step that gained nothing.
+    seen: Seen,
+}
+
+/// What changes if anybody evicts, stores or fetches anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    resident_bytes: u64,
+    staged_bytes: u64,
+    store_bytes: u64,
+    fetched_bytes: u64,
+    /// What was shared by a fork and can be moved from now on.
+    made_own_bytes: u64,
+}
+
+/// As long as more than one part in this of the budget is in the regions or staged, an excess is reclaim's to end.
+const EVICTABLE_SHARE: u64 = 8;
+
+/// How long the budget may be exceeded before the store has to give way: many rounds of giving frames back.
+const EXCESS_NS: u64 = 50_000_000;
+
+impl Engine {
+    /// Reclaims until the engine ends. `count` is the kernel's count of the process, where that is the measure.
+    pub(crate) fn reclaim(&self, count: Option<&StatmReader>, scratch: &mut Scratch) {
+        let mut pressure = Pressure::new(self.marks());
+        let mut trouble = Trouble { is_library: count.is_none(), ..Trouble::default() };
+        let mut rebuild_due_ns = 0;
+        while !self.is_quitting() {
+            pagoda_linux::rights::follow();
+            self.look_at_count(count);
+            if self.ledger.beyond_bytes() > 0 && ran_ns() - trouble.measured_ns > MEASURE_NS {
+                trouble.measured_ns = ran_ns();
+                self.measure_immovable();
+            }
+            pressure.adjust(self.marks());
+            self.watch_handlers();
+            self.look_after_releases();
+            self.drain_idle_turns();
+            if self.is_released() {
+                self.bell.sleep(SLEEP_US);
+                continue;
+            }
+            if !pressure.update(self.free()) && self.ledger.excess_bytes() == 0 {
+                trouble.since_ns = None;
+                if self.shrink_zones(scratch) {
+                    continue;
+                }
+                self.rebuild_when_due(&mut rebuild_due_ns);
+                self.bell.sleep(SLEEP_US);
+                continue;
+            }
+            for _ in 0..STEPS_BETWEEN_LOOKS {
+                if !pressure.update(self.free()) {
+                    break;
+                }
+                let step = self.reclaim_step(scratch);
+                self.after_step(step, &mut trouble);
+            }
+            self.make_shared_own();
+            self.give_back_pieces();
+            self.give_back_of_full_zones();
+            self.keep_budget();
+            self.keep_store_within_limits(&mut trouble);
+        }
+    }
+
+    fn look_at_count(&self, count: Option<&StatmReader>) {
+        match count.map(StatmReader::anon_bytes) {
+            Some(Ok(bytes)) => self.ledger.reconcile(bytes as u64, self.store_committed_bytes()),
+            // The ledger goes on by itself until the count can be read again.
+            Some(Err(_)) => {}
+            None => self.ledger.reconcile(self.managed_frames_bytes(), self.store_committed_bytes()),
+        }
+    }
+
+    fn store_committed_bytes(&self) -> u64 {
+        self.store.usage().memory_committed_bytes.get()
+    }
+
+    /// Gives frames back to the kernel as far as the budget is exceeded; a few stay ready for faults in flight.
+    pub(crate) fn keep_budget(&self) {
+        let keep = self.marks().min.get() / self.entry_bytes() as u64;
+        self.give_back_excess(keep);
+    }
+
+    /// Spills before the store's memory is full, in the background, so that puts find room.
+    fn keep_store_within_limits(&self, trouble: &mut Trouble) {
+        let limit = self.store_memory_limit().get();
+        let is_short = || self.store.usage().memory_used_bytes.get() > limit - limit / 32;
+        if is_short() {
+            self.store.help_release();
+        }
+        if is_short() {
+            // A file that is full or broken shows again at the next put, which is where it is dealt with.
+            let _ = self.store.spill(Bytes::new(limit - limit / 16));
+        }
+        // What is committed beyond the limit and holds little is better used for the program's pages.
+        let usage = self.store.usage();
+        if usage.memory_committed_bytes.get() > limit && usage.memory_is_sparse() {
+            self.trim_store();
+        }
+        // Beyond its own limit too, if all the rest (tables, what can't be moved) leaves less of the budget for good: as
+        // long as it is exceeded by so much, faults get no frames. For a moment it always is while the store grows, and as
+        // long as there is much in the regions, reclaim makes up for it.
+        let excess = self.ledger.excess_bytes();
+        let evictable = self.ledger.resident_bytes() + self.ledger.staged_bytes();
+        if excess <= self.marks().min.get() / 2 || evictable > self.marks().budget().get() / EVICTABLE_SHARE {
+            trouble.excess_since_ns = None;
+            return;
+        }
+        let now = ran_ns();
+        if now.saturating_sub(*trouble.excess_since_ns.get_or_insert(now)) > EXCESS_NS {
+            let used = self.store.usage().memory_used_bytes.get();
+            let _ = self.store.spill(Bytes::new(used.saturating_sub(excess).min(limit - limit / 16)));
+            self.trim_store();
+        }
+    }
+
+    /// Gives what the store has and does not use back to the kernel.
+    fn trim_store(&self) {
+        if self.store.trim() > Bytes::ZERO {
+            self.ledger.store_has(self.store_committed_bytes());
+        }
+    }
+
+    fn after_step(&self, step: Step, trouble: &mut Trouble) {
+        let reason = match step {
+            Step::FrameReady | Step::Staged => {
+                trouble.since_ns = None;
+                return;
+            }
+            // Where all that the hand finds has to stay no round is ever without a find, so that it never says so.
+            Step::Looking | Step::Exhausted if self.has_changed(trouble) => {
+                trouble.since_ns = None;
+                return;
+            }
+            Step::Looking => return self.count_trouble(self.nothing_evictable(), trouble),
+            Step::Again => return yield_now(),
+            Step::Exhausted => self.nothing_evictable(),
+            Step::Full(error) => {
+                let limit = self.store_memory_limit().get();
+                match (self.store.spill(Bytes::new(limit - limit / 16)), error) {
+                    (Ok(freed), _) if freed > Bytes::ZERO => return,
+                    (Err(PutError::Io { source }), _) | (_, PutError::Io { source }) => {
+                        StopReason::StoreWrite(Errno(source.raw_errno()))
+                    }
+                    (Err(PutError::Remote { source }), _) | (_, PutError::Remote { source }) => {
+                        StopReason::StoreWrite(Errno(source.raw_errno()))
+                    }
+                    _ => StopReason::StoreFull,
+                }
+            }
+        };
+        self.count_trouble(reason, trouble);
+        sleep_us(1000);
+    }
+
+    /// Whether anything was gained since the last step that gained nothing: what handlers do, and what was made our own,
+    /// counts, too.
+    fn has_changed(&self, trouble: &mut Trouble) -> bool {
+        let seen = Seen {
+            resident_bytes: self.ledger.resident_bytes(),
+            staged_bytes: self.ledger.staged_bytes(),
+            store_bytes: self.ledger.store_bytes(),
+            fetched_bytes: self.ledger.fetched_bytes(),
+            made_own_bytes: self.counters.get(Counter::MadeOwnBytes),
+        };
+        std::mem::replace(&mut trouble.seen, seen) != seen
+    }
+
+    /// Whether a fault may find no frame. Only a program that is kept waiting is worth ending: below the low watermark faults still
+    /// find frames, if the budget is not exceeded so far that they are nobody's.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        let found = self.ready_bytes() + self.ledger.room_bytes();
+        found < self.marks().min.get() || !self.may_use_frames()
+    }
+
+    /// Whether more of the regions is immovable than was known.
+    fn measures_more(&self, trouble: &mut Trouble) -> bool {
+        let is_more = self.measure_immovable();
+        trouble.measured_ns = ran_ns();
+        is_more
+    }
+
+    /// The reason to stop where nothing can be moved out, by what is left alone.
+    pub(crate) fn nothing_evictable(&self) -> StopReason {
+        StopReason::NothingEvictable(Immovable::of(&self.counters.snapshot()))
+    }
+
+    /// Starts the clock of giving up, or ends the process when it has run out.
+    fn count_trouble(&self, reason: StopReason, trouble: &mut Trouble) {
+        let (now, kept_faults) = (ran_ns(), self.zones.kept_faults());
+        if trouble.since_ns.is_none() {
+            trouble.kept_faults = kept_faults;
+        }
+        let since = *trouble.since_ns.get_or_insert(now);
+        let may_be_beyond = trouble.is_library
+            && matches!(reason, StopReason::NothingEvictable(_))
+            && now.saturating_sub(since.max(trouble.measured_ns)) > LOOK_AT_IMMOVABLE_NS;
+        if !self.lacks_memory() || may_be_beyond && self.measures_more(trouble) {
+            trouble.since_ns = None;
+        } else if kept_faults == trouble.kept_faults && self.file_regions.load(Ordering::Acquire) > 0 {
+            // Perhaps a call on a file waits. It ends with an error by itself.
+            trouble.since_ns = Some(now);
+        } else if now.saturating_sub(since) > GIVE_UP_NS {
+            self.stop(reason);
+        }
+    }
+}

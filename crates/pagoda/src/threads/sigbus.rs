@@ -1,0 +1,131 @@
+//! Serving a fault in the thread that has it, in its handler of SIGBUS: no thread is woken and none waits.
+//!
+//! It is what a handler thread does for one fault, tried again until it is served. Events still arrive by the descriptor, and a
+//! handler thread reads them, or who waits for one. The interrupted thread holds no lock of the engine, because nothing of the
+//! engine touches managed memory; all signals are blocked, so that no other work of the same thread gets between. What runs here
+//! must never touch managed memory either, and never waits for the thread that it interrupted.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use pagoda_linux::fault_address::FaultAddress;
+use pagoda_linux::fault_signal::FaultServer;
+use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+
+use crate::engine::Engine;
+use crate::error::StopReason;
+use crate::fault::Served;
+use crate::store::Scratch;
+use crate::threads::handler::{Fault, Tried};
+
+/// Tries that only yield in between; afterwards each is followed by a short sleep. What is waited for takes as long as a
+/// move or a compression.
+const YIELDS: u32 = 8;
+
+/// How long a thread sleeps between two tries.
+const SLEEP_US: u32 = 20;
+
+/// Serves the faults of one engine's memory in their own threads.
+pub(crate) struct InThread {
+    engine: Arc<Engine>,
+    /// As many faults are served at the same time. More would only take turns on the processors.
+    scratches: Box<[Mutex<Scratch>]>,
+    next: AtomicUsize,
+}
+
+impl InThread {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        // Twice as many as run, for those that wait for a disk.
+        let count = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+        let scratch = |_| {
+            let mut scratch = Scratch::new(engine.base);
+            scratch.taker = engine.zones.new_taker();
+            Mutex::new(scratch)
+        };
+        let scratches = (0..count).map(scratch).collect();
+        Self { engine, scratches, next: AtomicUsize::new(0) }
+    }
+
+    /// Working memory that nobody uses just now.
+    fn scratch(&self) -> MutexGuard<'_, Scratch> {
+        loop {
+            for _ in 0..self.scratches.len() {
+                let at = self.next.fetch_add(1, Ordering::Relaxed) % self.scratches.len();
+                match self.scratches[at].try_lock() {
+                    Ok(scratch) => return scratch,
+                    Err(TryLockError::WouldBlock) => {}
+                    Err(TryLockError::Poisoned(_)) => self.engine.stop(StopReason::EngineBroken),
+                }
+            }
+            // All others wait for the disk, say.
+            sleep_us(SLEEP_US);
+        }
+    }
+
+    /// Whether this is managed memory.
+    fn is_managed(&self, address: usize) -> bool {
+        let mut settled = false;
+        loop {
+            let table = self.engine.gate_shared();
+            if table.find(address).is_some() {
+                return true;
+            }
+            if settled && table.order.deferred() == 0 {
+                return false;
+            }
+            drop(table);
+            // What moved here a moment ago is in the table when its event was read.
+            settled = self.engine.space.is_quiet();
+            if !settled {
+                sleep_us(SLEEP_US);
+            }
+        }
+    }
+}
+
+impl FaultServer for InThread {
+    fn serve(&self, at: FaultAddress, write: bool) -> bool {
+        let (engine, since_ns, address) = (&*self.engine, now_ns(), at.page());
+        if !self.is_managed(address) {
+            return false;
+        }
+        // What is lost is the program's SIGBUS.
+        if !engine.await_owed_here(address) || engine.is_lost_in_file(address) {
+            return false;
+        }
+        let mut fault = Fault::new(at, write, since_ns);
+        engine.pay_ahead(at, &mut self.scratch());
+        let mut tries = 0;
+        // Between two tries others may have the working memory.
+        while engine.serve_or_keep(&mut fault, &mut self.scratch()) != Tried::Served {
+            // An event that nobody has read keeps the kernel from filling: the handler may be asleep on another processor.
+            engine.read_messages(&mut Vec::new(), &mut self.scratch());
+            tries += 1;
+            if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
+        }
+        !engine.is_lost_in_file(address) && !engine.is_refused(address)
+    }
+
+    fn serve_unknown(&self, at: FaultAddress, write: bool) -> bool {
+        let (engine, address) = (&*self.engine, at.page());
+        loop {
+            let table = engine.gate_shared();
+            if table.find(address).is_some() {
+                drop(table);
+                // It came meanwhile; or what is there is lost.
+                return self.serve(at, write);
+            }
+            let deferred = table.order.deferred() > 0;
+            let served = if deferred { Some(Served::Again) } else { engine.try_unknown(address, write) };
+            drop(table);
+            match served {
+                None => return false,
+                Some(Served::Done) => return true,
+                Some(_) => {
+                    engine.read_messages(&mut Vec::new(), &mut self.scratch());
+                    yield_now();
+                }
+            }
+        }
+    }
+}

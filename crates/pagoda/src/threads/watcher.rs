@@ -1,0 +1,308 @@
+//! The watcher thread of a managed process: how much there is, what is new, what must stay, and whether all is well.
+//!
+//! Heap growth and malloc's own mappings can't be intercepted, so the watcher looks at the kernel's count every few
+//! milliseconds, and at the maps when there is something new. Adoption registers a range, asks what is present in it and
+//! marks that as ours, all with the gate held exclusively: no event is read meanwhile, so nothing that is marked can be
+//! the rest of a discard that was applied before.
+//!
+//! This thread may touch managed memory (to bring back what is to be pinned); it never does so with a lock held.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use pagoda_core::adopt::Reason;
+use pagoda_core::budget;
+use pagoda_core::pace::{watch_interval_of_member_us, watch_interval_us};
+use pagoda_core::size::Bytes;
+use pagoda_linux::last_thread::LastThread;
+use pagoda_linux::locked::LockedReader;
+use pagoda_linux::maps::MapsReader;
+use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::proportional::AnonReader;
+use pagoda_linux::range::PageRange;
+use pagoda_linux::rights::{self, RightsReader};
+use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
+use pagoda_linux::thread::{now_ns, ran_ns, sleep_us};
+use pagoda_linux::transparent_huge;
+use pagoda_linux::unforked::{Calls, UnforkedReader};
+
+use crate::engine::{Engine, HANDLERS_MAX};
+use crate::error::StopReason;
+use crate::state::pins::Pinner;
+use crate::stats::counters::Counter;
+use crate::tree::ShareKeeper;
+
+/// Growth of what is not managed that calls for a look at the maps: less than the watermarks keep free.
+const GROWTH_BYTES: u64 = 1 << 20;
+
+/// The same where next to nothing is free: one base page.
+const GROWTH_LEAST_BYTES: u64 = 64 << 10;
+
+/// The same as a share of what is free and of what is held, where memory is only followed: a look counts all that is present. What is
+/// new is taken for followed until then.
+const GROWTH_SHARE: u64 = 8;
+
+/// The longest time between two looks at the maps: protections change without an event.
+const LOOK_NS: u64 = 250_000_000;
+
+/// Mappings that are remembered from one look to the next: 256 KiB. What is beyond is taken for known, so that it is
+/// adopted at first sight: a program with so many mappings keeps them. It is allocated at the start, for a program at its limit
+/// of mappings leaves none for us.
+pub(super) const KNOWN_MOST: usize = 16_384;
+
+/// Locked ranges that are known. Those beyond are adopted, and found by the kernel's refusal to move them.
+pub(super) const LOCKED_MOST: usize = 1024;
+
+/// Ranges that the program keeps out of its children that are known. Those beyond are adopted, and its children get them.
+pub(super) const UNFORKED_MOST: usize = 1024;
+
+/// The time between two looks at the threads while memory is short.
+const THREADS_NS: u64 = 50_000_000;
+
+/// How long a fault may be in service before the process is ended rather than left hanging. Longer than reclaim's own
+/// patience, which knows more of the reason.
+const STUCK_NS: u64 = 30_000_000_000;
+
+/// A mapping of the last look.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    pub(super) start: usize,
+    pub(super) looks: u32,
+}
+
+/// What the watcher reads the process by. Made on the watcher's own thread, whose descriptors they are.
+pub(crate) struct Watcher {
+    /// What the process may have of the budget of its tree.
+    keeper: ShareKeeper,
+    count: AnonReader,
+    last_thread: LastThread,
+    rights: RightsReader,
+    /// None while it is being read.
+    pub(super) maps: Option<MapsReader>,
+    pub(super) present: PagemapScanner,
+    threads: ThreadWalker,
+    pub(super) locked: LockedReader,
+    /// None where the kernel tells of forks: nothing is kept out of children then.
+    pub(super) unforked: Option<UnforkedReader>,
+    pub(super) known: Vec<Known>,
+    pub(super) known_before: Vec<Known>,
+    /// What the program had locked at the last look at that, lowest address first.
+    pub(super) locked_ranges: Vec<PageRange>,
+    /// What the program keeps out of its children, the same.
+    pub(super) unforked_ranges: Vec<PageRange>,
+    /// The program's calls for that, as of before these were read; `None` if one was under way.
+    pub(super) unforked_calls: Option<Calls>,
+    /// Anonymous bytes that were not managed at the last look at the maps.
+    unmanaged: u64,
+    /// Populated bytes that were left alone at the last look, by reason.
+    pub(super) left: [u64; Reason::ALL.len()],
+    /// The same of what was adopted before it became such that it can't be moved.
+    pub(super) kept: [u64; Reason::ALL.len()],
+    /// The same of what the program has registered itself.
+    pub(super) left_registered: u64,
+    /// Populated bytes of what is only followed.
+    pub(super) followed: u64,
+    looked_ns: u64,
+    pub(super) apart_ns: u64,
+    threads_ns: u64,
+    idle_looks: u32,
+    last_anon: u64,
+    last_faults: u64,
+    /// The kernel may give huge pages, if nobody else has forbidden it.
+    keeps_huge: bool,
+    /// The most that others answered for of what this process has, since it last shared nothing and was within its budget.
+    others_most: u64,
+}
+
+impl Watcher {
+    pub(crate) fn new(
+        layout: Option<ThreadLayout>,
+        keeper: ShareKeeper,
+        fork_events: bool,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            keeper,
+            count: AnonReader::new()?,
+            last_thread: LastThread::new()?,
+            rights: RightsReader::new()?,
+            maps: Some(MapsReader::new(8192)?),
+            present: PagemapScanner::new()?,
+            threads: ThreadWalker::new(layout)?,
+            locked: LockedReader::new()?,
+            unforked: (!fork_events).then(UnforkedReader::new).transpose()?,
+            known: Vec::with_capacity(KNOWN_MOST),
+            known_before: Vec::with_capacity(KNOWN_MOST),
+            locked_ranges: Vec::with_capacity(LOCKED_MOST),
+            unforked_calls: None,
+            unforked_ranges: Vec::with_capacity(if fork_events { 0 } else { UNFORKED_MOST }),
+            unmanaged: 0,
+            left: [0; Reason::ALL.len()],
+            kept: [0; Reason::ALL.len()],
+            left_registered: 0,
+            followed: 0,
+            looked_ns: 0,
+            apart_ns: 0,
+            threads_ns: 0,
+            idle_looks: 0,
+            last_anon: 0,
+            last_faults: 0,
+            keeps_huge: true,
+            others_most: 0,
+        })
+    }
+
+    /// Forbids the kernel to give huge pages, once and for good, unless it may go on.
+    pub(crate) fn bound_huge_pages(&mut self, may_go_on: bool) {
+        if self.keeps_huge && !may_go_on {
+            self.keeps_huge = false;
+            transparent_huge::forbid();
+        }
+    }
+}
+
+impl Engine {
+    /// Watches until the engine ends.
+    pub(crate) fn watch(&self, watcher: &mut Watcher) {
+        self.pin_threads(watcher);
+        while !self.is_quitting() {
+            watcher.last_thread.end_with_program();
+            if let Some(changed) = watcher.rights.look() {
+                rights::follow_program(changed);
+            }
+            rights::follow();
+            // Once: what is mapped there later is none of ours.
+            if self.release_requested.load(Ordering::Acquire) && !self.release_done.load(Ordering::Acquire) {
+                self.release_all(watcher.unforked.as_mut());
+            }
+            if self.is_released() {
+                sleep_us(20_000);
+                self.publish_count(watcher);
+                continue;
+            }
+            let free = self.look(watcher);
+            let growth = watcher.last_anon;
+            let anon = self.ledger.held_bytes();
+            watcher.last_anon = anon;
+            let growth = anon.saturating_sub(growth);
+            let faults = self.counters.get(Counter::Faults);
+            let idle = growth <= 64 << 10 && (faults == watcher.last_faults || !self.has_a_share());
+            watcher.last_faults = faults;
+            watcher.idle_looks = if idle { watcher.idle_looks.saturating_add(1) } else { 0 };
+            self.watch_handlers();
+            let interval_us =
+                if self.has_a_share() { watch_interval_of_member_us } else { watch_interval_us };
+            sleep_us(interval_us(free, Bytes::new(growth), watcher.idle_looks));
+        }
+    }
+
+    /// One look at the process. Returns what is free.
+    fn look(&self, watcher: &mut Watcher) -> Bytes {
+        self.publish_count(watcher);
+        let now = now_ns();
+        let free = self.free();
+        let marks = self.marks();
+        let pressure = free < marks.high;
+        // Zones count what they have given, which what the kernel fills is none of.
+        let followed = self.follows.load(Ordering::Relaxed);
+        let follows = !self.zones.are_several() && budget::follows(free, &marks, followed);
+        self.follows.store(follows, Ordering::Relaxed);
+        watcher.bound_huge_pages(follows && budget::keeps_huge(free, &marks));
+        if followed && !follows {
+            self.look_soon.store(true, Ordering::Relaxed);
+        }
+        if pressure && now - watcher.threads_ns > THREADS_NS {
+            watcher.threads_ns = now;
+            self.pin_threads(watcher);
+        }
+        let managed = self.managed_frames_bytes();
+        let unmanaged = self.ledger.held_bytes().saturating_sub(managed);
+        let grown = if follows {
+            // What was not followed at the last look is taken for as much as it was then.
+            let others = managed - self.ledger.followed_bytes() + watcher.unmanaged;
+            let held = self.ledger.held_bytes();
+            self.ledger.set_followed(held.saturating_sub(others));
+            let growth = free.get().min(held) / GROWTH_SHARE;
+            self.ledger.followed_bytes() > watcher.followed + growth.max(GROWTH_BYTES)
+        } else {
+            let growth = (free.get() / 4).clamp(GROWTH_LEAST_BYTES, GROWTH_BYTES);
+            unmanaged > watcher.unmanaged + growth
+        };
+        if grown || self.look_soon.swap(false, Ordering::Relaxed) || now - watcher.looked_ns > LOOK_NS {
+            watcher.looked_ns = now;
+            self.look_at_maps(watcher, pressure);
+            watcher.unmanaged = self.ledger.held_bytes().saturating_sub(self.managed_frames_bytes());
+        }
+        self.note_use();
+        free
+    }
+
+    fn publish_count(&self, watcher: &mut Watcher) {
+        let shared = self.has_forked.load(Ordering::Acquire);
+        let Ok((resident, others)) = watcher.count.read(shared) else { return };
+        self.ledger.others_have(others as u64);
+        let anon = resident - others;
+        self.ledger.reconcile(resident as u64, self.store.usage().memory_committed_bytes.get());
+        self.counters.set(Counter::LastLookNs, now_ns());
+        self.counters.set(Counter::AnonBytes, anon as u64);
+        self.counters.raise(Counter::AnonPeakBytes, anon as u64);
+        let mut held = self.publish_gauges();
+        if self.follows.load(Ordering::Relaxed) {
+            // What was filled since the last look at the maps is in no account but the kernel's.
+            held = held.max(Bytes::new(anon as u64 - self.counters.get(Counter::OwnBytes).min(anon as u64)));
+        }
+        let fetched = Bytes::new(self.ledger.fetched_bytes());
+        // Its engine's own memory is part of what a member needs: a small share is little more.
+        let needed = held.saturating_add(Bytes::new(self.counters.get(Counter::OwnBytes)));
+        let share = watcher.keeper.look(now_ns(), Bytes::new(anon as u64), needed, fetched);
+        self.set_budget(share);
+        self.note_copied_on_write(watcher, anon as u64, others as u64);
+    }
+
+    /// What was shared and is so no more, as far as the budget is exceeded: it was written to, for nothing else that a fork
+    /// leaves takes memory before there is room.
+    fn note_copied_on_write(&self, watcher: &mut Watcher, anon: u64, others: u64) {
+        let excess = anon.saturating_sub(self.ledger.budget_bytes());
+        let over = others == 0 && excess == 0;
+        watcher.others_most = if over { 0 } else { watcher.others_most.max(others) };
+        let copied = (watcher.others_most - others).min(excess);
+        self.counters.set(Counter::CopiedOnWriteBytes, copied);
+        self.counters.raise(Counter::CopiedOnWritePeakBytes, copied);
+    }
+
+    /// Pins what the kernel reads of each thread by itself, and brings it back if it is out.
+    fn pin_threads(&self, watcher: &mut Watcher) {
+        let mut areas: Vec<(u32, PageRange)> = Vec::new();
+        let walked = watcher.threads.for_each_thread(|area| {
+            let ranges = area.kernel_reads().filter_map(|range| PageRange::covering(range.start, range.end));
+            areas.extend(ranges.map(|range| (area.tid, range)));
+        });
+        if walked.is_err() {
+            return;
+        }
+        for (id, range) in areas {
+            if !self.pins.pin(Pinner::Thread(id), range) {
+                // A thread whose control block could be evicted may hang whoever joins it.
+                self.stop(StopReason::PinsFull);
+            }
+            pagoda_linux::touch::touch(range);
+        }
+        self.pins.drop_ended_threads();
+    }
+
+    pub(crate) fn watch_handlers(&self) {
+        // A process that was stopped has not been stuck meanwhile.
+        let (now, fork_ns) = (ran_ns(), self.fork_went_on_ns());
+        for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
+            let since = since.load(Ordering::Relaxed);
+            if since != 0 && now.saturating_sub(since.max(fork_ns)) > STUCK_NS {
+                // What little can go may come and go all the while, so that reclaim never sees that it is not enough.
+                let is_short = self.free() < self.marks().min;
+                self.stop(if is_short { self.nothing_evictable() } else { StopReason::HandlerStuck });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "watcher_test.rs"]
+mod tests;

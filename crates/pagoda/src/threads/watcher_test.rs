@@ -1,0 +1,59 @@
+//! The watchdog: a fault that is in service for too long ends the process, and says why it could not be served.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use pagoda_core::page::BasePage;
+use pagoda_linux::region_memory::own_regions;
+use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::uffd::Mode;
+
+use super::*;
+use crate::assemble::{Owner, Policies, assemble};
+use crate::config::Config;
+use crate::error::Immovable;
+use crate::stats::counters::Counters;
+
+const BUDGET: Bytes = Bytes::mib(64);
+
+/// In place of the process, the thread ends.
+fn told(reason: StopReason) -> ! {
+    std::panic::panic_any(reason)
+}
+
+/// Without threads: nobody else watches.
+fn engine() -> Engine {
+    let config = Config { budget: BUDGET, base_page: BasePage::K64, ..Config::library() };
+    let counters = Arc::new(Counters::private().expect("memory"));
+    let owner = Owner::Library(Mode::UserOnly);
+    assemble(&config, counters, owner, &own_regions(), Policies::default(), told).expect("an engine")
+}
+
+/// What the watchdog ends the process for, if it does.
+fn verdict(engine: &Engine) -> Option<StopReason> {
+    let ended = catch_unwind(AssertUnwindSafe(|| engine.watch_handlers())).err()?;
+    Some(*ended.downcast::<StopReason>().expect("a reason"))
+}
+
+#[test]
+fn a_fault_that_is_in_service_for_too_long_ends_the_process_with_the_reason() {
+    if skip_without_moves("the watchdog") {
+        return;
+    }
+    let engine = engine();
+    assert_eq!(verdict(&engine), None, "nobody serves anything");
+    let serve_since = |ns| engine.serving_since_ns[HANDLERS_MAX - 1].store(ns, Ordering::Relaxed);
+    serve_since(ran_ns());
+    assert_eq!(verdict(&engine), None, "it has just begun");
+    serve_since(1);
+    assert_eq!(verdict(&engine), Some(StopReason::HandlerStuck));
+    assert_eq!(engine.counters.get(Counter::ErrorCode), StopReason::HandlerStuck.code());
+    engine.ledger.reconcile(BUDGET.get(), 0);
+    assert_eq!(
+        verdict(&engine),
+        Some(StopReason::NothingEvictable(Immovable::IN_USE)),
+        "there is no memory to serve it with"
+    );
+    engine.note_fork_goes_on();
+    assert_eq!(verdict(&engine), None, "it waits for a fork, which gets on");
+}
