@@ -1,10 +1,10 @@
-//! Which mappings of a running program are taken under management, and why the others are left alone.
+//! Which mappings of a running program are adopted, and why the others stay unmanaged.
 //!
-//! Only private anonymous memory that is readable, writable and not executable can leave by an atomic move
-//! and come back. Of that, what is small or short-lived is left: each munmap or madvise of managed memory is
-//! an event that someone has to read before the program goes on. This module must never look at a process:
-//! the caller brings the facts and keeps out what can't be seen from a mapping alone (pinned or already
-//! registered memory).
+//! An atomic move only takes private anonymous memory that is readable, writable and not
+//! executable. Of such mappings the small and the short-lived ones are left alone: each munmap or
+//! madvise of managed memory is an event, and the program waits until a handler has read it. This
+//! module must never look at a process: the caller brings the facts, and leaves out memory whose
+//! state a mapping alone doesn't show (pinned, or registered by the program).
 
 use std::fmt;
 
@@ -12,27 +12,27 @@ use crate::entry::GRANULES;
 use crate::page::{BasePage, OS_PAGE};
 use crate::size::Bytes;
 
-/// What has to be populated for a mapping to be adopted while memory is plenty.
+/// The least populated memory for which a mapping is adopted while memory is plenty.
 ///
-/// An event costs its program 20–30 µs, and to populate 64 KiB costs it 34 µs natively. At 256 KiB that is 30
-/// µs on 136 µs: a program that only maps, fills and unmaps such blocks slows down by 22%, within the 30%
-/// that malloc churn may cost. At 128 KiB it would be 44%.
+/// An event costs its program 20–30 µs, and populating 64 KiB costs it 34 µs natively. At 256 KiB
+/// that is 30 µs on 136 µs: a program that only maps, fills and unmaps such blocks slows down by
+/// 22%, within the 30% that malloc churn may cost. At 128 KiB it would be 44%.
 pub const POPULATED_LEAST: Bytes = Bytes::kib(256);
 
-/// What has to be populated of the main stack, under pressure too. Below 1 MiB nearly all of it is the live
-/// top, with the arguments and environment above it, which would come back at once.
+/// The least populated memory of the main stack, under pressure too. Below 1 MiB nearly all of it
+/// is the live top, with the arguments and environment above it, and would be swapped in at once.
 pub const MAIN_STACK_LEAST: Bytes = Bytes::mib(1);
 
-/// Base pages of a thread's stack that are never worth an eviction: the one that holds its control block and rseq
-/// area (which must stay), and the one below, in which the live frames continue.
+/// Base pages of a thread's stack that are never worth an eviction: the one with its control block
+/// and rseq area (which are pinned), and the one below, with the live frames.
 const THREAD_STACK_LIVE_PAGES: u64 = 2;
 
-/// A mapping with this share of the budget in it is adopted at first sight: too much to be out of reach until
-/// the next look, and its single event is below 3% of what filling it cost (2 MiB, an eighth of the least
-/// budget: 1.1 ms).
+/// A mapping that holds this share of the budget is adopted at first sight. It is too large to stay
+/// out of reach until the next look, and its single event costs less than 3% of filling it (2 MiB,
+/// an eighth of the least budget: 1.1 ms).
 const BUDGET_SHARE_AT_ONCE: u64 = 8;
 
-/// What is known of one mapping.
+/// The known facts about one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappingFacts {
     /// Its length.
@@ -51,31 +51,33 @@ pub struct MappingFacts {
     pub anonymous: bool,
     /// The program locked it into memory (mlock).
     pub locked: bool,
-    /// The program keeps it out of its children (madvise DONTFORK), where its manager would have to do that, too.
+    /// The program keeps it out of its children (madvise DONTFORK); a manager would have to do the
+    /// same.
     pub unforked: bool,
     /// It belongs to Pagoda: arenas, tables, handler stacks, our own heap.
     pub own: bool,
-    /// It is the stack of the main thread, which grows by itself. The caller adopts only what lies below its
-    /// live part.
+    /// It is the stack of the main thread, which grows by itself. The caller adopts only the part
+    /// below the live frames.
     pub main_stack: bool,
     /// In how many looks before this one it was there.
     pub age_scans: u32,
-    /// A live thread's control block or rseq area lies in it (glibc puts them on top of thread stacks).
+    /// A live thread's control block or rseq area lies in it (glibc puts them on top of thread
+    /// stacks).
     pub holds_thread_control_block: bool,
 }
 
-/// What is known of the process that the mapping is in.
+/// The known facts about the process that owns the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
-    /// Reclaim runs: what is not adopted now can't be evicted now.
+    /// Reclaim runs: memory that is not adopted now can't be evicted now.
     pub pressure: bool,
-    /// What the process may hold.
+    /// The memory that the process may hold.
     pub budget: Bytes,
     /// The unit of management.
     pub base: BasePage,
 }
 
-/// What to do with a mapping.
+/// The decision about a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Take it under management.
@@ -99,9 +101,11 @@ pub enum Reason {
     NoAccess,
     /// It can't be written; the kernel refuses to move out of it.
     ReadOnly,
-    /// It is locked; the kernel refuses to move out of it, and whoever locked it wants it to stay.
+    /// It is locked: the kernel refuses to move pages out of it, and the program wants them to
+    /// stay.
     Locked,
-    /// The program keeps it out of its children: if it were managed, its own wish could not be told from the engine's.
+    /// The program keeps it out of its children. Once managed, the program's wish could not be told
+    /// from the engine's.
     Unforked,
     /// Too little of it is populated to be worth the events that it would cause.
     Small,
@@ -110,7 +114,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Every reason, in the order in which they are asked about. `reason as usize` is its place here.
+    /// Every reason, in the order of the checks. `reason as usize` is its place here.
     pub const ALL: [Self; 10] = [
         Self::Own,
         Self::Shared,
@@ -124,7 +128,8 @@ impl Reason {
         Self::Young,
     ];
 
-    /// Whether a later look may decide otherwise although the program changed nothing about the mapping itself.
+    /// Whether a later look may decide otherwise although the program changed nothing about the
+    /// mapping itself.
     #[must_use]
     pub const fn is_passing(self) -> bool {
         matches!(self, Self::Small | Self::Young)
@@ -164,7 +169,7 @@ fn kind_reason(mapping: &MappingFacts) -> Option<Reason> {
         (mapping.shared, Reason::Shared),
         (!mapping.anonymous, Reason::File),
         (mapping.execute, Reason::Executable),
-        // A mapping that may only be written has other flags than the arena has, and so does not move either.
+        // A write-only mapping has other flags than the arena, so it does not move either.
         (!mapping.read, Reason::NoAccess),
         (!mapping.write, Reason::ReadOnly),
         (mapping.locked, Reason::Locked),
@@ -186,7 +191,8 @@ fn worth_reason(mapping: &MappingFacts, situation: &Situation) -> Option<Reason>
 }
 
 fn populated_least(mapping: &MappingFacts, situation: &Situation) -> Bytes {
-    // A larger base page is managed in entries of sixteen OS pages: that is what can go.
+    // A larger base page is managed in entries of sixteen OS pages: an entry is the unit of
+    // eviction.
     let base = (situation.base.bytes() as u64).min(u64::from(GRANULES) * OS_PAGE as u64);
     let live = if mapping.holds_thread_control_block { THREAD_STACK_LIVE_PAGES * base } else { 0 };
     let evictable = Bytes::new(live + base);
@@ -284,14 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_stack_needs_a_page_beyond_what_is_live() {
+    fn a_thread_stack_needs_a_page_beyond_its_live_part() {
         let stack = |populated| MappingFacts { holds_thread_control_block: true, ..heap(populated) };
         assert_eq!(decide(&stack(Bytes::kib(128)), &PRESSED), SMALL);
         assert_eq!(decide(&stack(Bytes::kib(192)), &PRESSED), Decision::Adopt);
     }
 
     #[test]
-    fn what_was_not_looked_at_counts_as_full() {
+    fn an_unscanned_mapping_counts_as_full() {
         let unknown = |length| MappingFacts { populated: None, length, ..heap(Bytes::ZERO) };
         assert_eq!(decide(&unknown(Bytes::mib(1)), &QUIET), Decision::Adopt);
         assert_eq!(decide(&unknown(Bytes::kib(128)), &QUIET), SMALL);

@@ -1,10 +1,11 @@
-//! A set of small numbers that finds its lowest member at once and costs no memory while it is empty.
+//! A set of small numbers that finds its lowest member at once and costs no memory while it is
+//! empty.
 //!
-//! A bit for each number, and above it hint levels: one bit for each word of the level below says whether
-//! that word has any bit set. A search for the next member climbs the hints until something is set and comes
-//! down again: six levels for 2^31 numbers. Every word starts out as zero, so that an allocator that hands
-//! out zeroed memory lazily gives the set no frame until a member is put in. This module must never allocate
-//! after `new`.
+//! A bit for each number, and above it hint levels: one bit for each word of the level below says
+//! whether that word has any bit set. A search for the next member climbs the hints until something
+//! is set and comes down again: six levels for 2^31 numbers. Every word starts out as zero, so that
+//! an allocator that hands out zeroed memory lazily gives the set no frame until a member is put
+//! in. This module must never allocate after `new`.
 
 /// Numbers in one word, and words under one hint word.
 const WORD_BITS: usize = u64::BITS as usize;
@@ -12,7 +13,8 @@ const WORD_BITS: usize = u64::BITS as usize;
 /// A set of numbers below a fixed length.
 #[derive(Debug)]
 pub(crate) struct BitSet {
-    /// `levels[0]` are the members; bit `i` of `levels[h + 1]` says that word `i` of `levels[h]` is not zero.
+    /// `levels[0]` are the members; bit `i` of `levels[h + 1]` says that word `i` of `levels[h]` is
+    /// not zero.
     levels: Vec<Box<[u64]>>,
     len: usize,
 }

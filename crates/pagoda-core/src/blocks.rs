@@ -1,17 +1,18 @@
-//! Blocks of the memory store: which are free, and which chain belongs to which object.
+//! Blocks of the memory store: the free blocks, and the chain of each object.
 //!
-//! An object of any length is a chain of equal blocks, taken from as few segments as there are, the fullest first, so
-//! that other segments empty and can be given back. A chain may use any free block, so nothing is ever lost to
-//! external fragmentation. The links are readable without a lock by whoever knows that a chain can't be released
-//! meanwhile; everything else needs the pool exclusively. This module must never touch the blocks themselves.
+//! An object of any length is a chain of equal blocks. They come from as few segments as possible,
+//! the fullest first, so that other segments empty and can be given back. A chain may use any free
+//! block, so external fragmentation loses nothing. A caller that keeps a chain from being released
+//! may follow its links without a lock; everything else needs exclusive access to the pool. This
+//! module must never touch the blocks themselves.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Blocks and owners are numbered below this: a link keeps two bits for what it says.
+/// Blocks and owners are numbered below this: a link keeps two bits for its tag.
 pub const NUMBERS: u32 = 1 << 30;
 
-/// What a link says. The two high bits are the tag, the rest a number.
+/// The parts of a link. The two high bits are the tag, the rest a number.
 const TAG_NEXT: u32 = 0;
 const TAG_END: u32 = 1 << 30;
 const TAG_FREE: u32 = 2 << 30;
@@ -38,8 +39,9 @@ impl BlockLinks {
         self.of(block).store(link, Ordering::Relaxed);
     }
 
-    /// The blocks of a chain, in order. The caller must keep the chain from being released meanwhile; a chain that
-    /// is released anyway ends early or goes astray, but never out of the pool.
+    /// The blocks of a chain, in order. The caller must keep the chain from being released
+    /// meanwhile; a chain that is released anyway ends early or goes astray, but never out of the
+    /// pool.
     pub fn chain(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
         let mut at = Some(first);
         std::iter::from_fn(move || {
@@ -77,8 +79,8 @@ struct Segment {
     after: u32,
 }
 
-/// Segments with free blocks are listed by how much of them is free, in this many classes; one more lists those that
-/// are wholly free.
+/// Segments with free blocks are listed by how much of them is free, in this many classes; one more
+/// lists those that are wholly free.
 const CLASSES: usize = 16;
 
 /// The pool: segments of blocks, their free lists, and the chains.
@@ -95,7 +97,8 @@ pub struct BlockPool {
 }
 
 impl BlockPool {
-    /// A pool of at most `segments_max` segments, none of them present yet. `blocks_per_segment` is a power of two.
+    /// A pool of at most `segments_max` segments, none of them present yet. `blocks_per_segment` is
+    /// a power of two.
     ///
     /// # Panics
     /// If it isn't, or if there would be more than [`NUMBERS`] blocks.
@@ -151,8 +154,8 @@ impl BlockPool {
         self.segments.len() as u32
     }
 
-    /// Picks an absent segment to make present: the caller populates it, then calls [`add`](Self::add), or
-    /// [`retired`](Self::retired) if it could not. `None`: all are present.
+    /// Picks an absent segment to make present: the caller populates it, then calls
+    /// [`add`](Self::add), or [`retired`](Self::retired) if it could not. `None`: all are present.
     pub fn grow(&mut self) -> Option<u32> {
         let segment = match self.absent.pop() {
             Some(segment) => segment,
@@ -209,7 +212,11 @@ impl BlockPool {
     /// No memory stands behind this segment any more.
     pub fn retired(&mut self, segment: u32) {
         let state = &mut self.segments[segment as usize];
-        assert_eq!(state.presence, Presence::Changing, "only what grow() or retire() picked is retired");
+        assert_eq!(
+            state.presence,
+            Presence::Changing,
+            "only a segment that grow() or retire() picked is retired"
+        );
         state.presence = Presence::Absent;
         self.absent.push(segment);
     }
@@ -222,7 +229,8 @@ impl BlockPool {
         self.allocate_outside(blocks, owner, NONE)
     }
 
-    /// [`allocate`](Self::allocate) that takes nothing from one segment (for emptying it) nor from a wholly free one.
+    /// [`allocate`](Self::allocate) that takes nothing from one segment (for emptying it) nor from
+    /// a wholly free one.
     pub fn allocate_to_empty(&mut self, blocks: u32, owner: u32, segment: u32) -> Option<u32> {
         let per_segment = u64::from(self.blocks_per_segment);
         let own = u64::from(self.segments[segment as usize].free_blocks);
@@ -289,7 +297,8 @@ impl BlockPool {
     pub fn release_all(&mut self, chains: impl IntoIterator<Item = u32>) -> u32 {
         let links = Arc::clone(&self.links);
         let in_segment = (1 << links.shift) - 1;
-        // The segment that is taken out of its list, and what it has gained: a stretch of chains within one is relisted once.
+        // The segment that is out of its list, and how many blocks it has gained: a run of chains
+        // within one segment is relisted once.
         let (mut open, mut gained) = (NONE, 0);
         let mut released = 0;
         for first in chains {
@@ -304,8 +313,8 @@ impl BlockPool {
                 let words: &[AtomicU32] = links.segments[segment as usize]
                     .get()
                     .expect("a block in use lies in a segment that was added");
-                // The stretch keeps its order: a chain that ran upwards is handed out running upwards again (copying
-                // one that runs down takes half as long again).
+                // The run keeps its order: a chain that ran upwards is handed out running upwards
+                // again (copying one that runs down takes half as long again).
                 let state = &mut self.segments[segment as usize];
                 let old_head = std::mem::replace(&mut state.free_head, at);
                 loop {
@@ -346,7 +355,8 @@ impl BlockPool {
         self.list(segment);
     }
 
-    /// The emptiest segment that is not wholly free, if the free blocks of the others could take what it holds.
+    /// The emptiest segment that is not wholly free, if the free blocks of the other segments could
+    /// take its content.
     #[must_use]
     pub fn worth_emptying(&self) -> Option<u32> {
         let per_segment = self.blocks_per_segment;
@@ -358,7 +368,8 @@ impl BlockPool {
         (own_free * 4 >= per_segment && elsewhere >= u64::from(per_segment - own_free)).then_some(segment)
     }
 
-    /// Looks for a used block at or after the `from`th of a segment: where to go on, and the owner of its chain.
+    /// Looks for a used block at or after the `from`th of a segment: where to go on, and the owner
+    /// of its chain.
     #[must_use]
     pub fn owner_at_or_after(&self, segment: u32, from: u32) -> Option<(u32, u32)> {
         let base = segment * self.blocks_per_segment;

@@ -1,15 +1,16 @@
 //! Which slots of an arena are free: a buddy allocator of slot numbers.
 //!
-//! A slot is one base page of an arena's address space; a block of order `k` is `2^k` slots, aligned to its
-//! length. Two free halves of a block always become the block (so an aligned run of free slots can always be
-//! had as one block), and an allocation always gets the lowest address there is, so that an arena stays dense
-//! at its start and its end can be given back. This module must never allocate memory after `new` (it runs on
-//! the fault path), and must never go on after a wrong `free`: one slot in two hands would be two pages of a
-//! program in one frame.
+//! A slot is one base page of an arena's address space; a block of order `k` is `2^k` slots,
+//! aligned to its length. Two free halves of a block always become the block (so an aligned run of
+//! free slots can always be had as one block), and an allocation always gets the lowest address
+//! there is, so that an arena stays dense at its start and its end can be given back. This module
+//! must never allocate memory after `new` (it runs on the fault path), and must never go on after a
+//! wrong `free`: one slot in two hands would be two pages of a program in one frame.
 //!
-//! **Encoding.** For each order a set of the blocks that are free *and not part of a larger free block*. An arena
-//! that is all free has a bit or a few in the topmost sets and zeroes everywhere else: 2^26 slots take 16 MiB of
-//! zeroed address space, of which only the words around slots in use are ever touched.
+//! **Encoding.** For each order a set of the blocks that are free *and not part of a larger free
+//! block*. An arena that is all free has a bit or a few in the topmost sets and zeroes everywhere
+//! else: 2^26 slots take 16 MiB of zeroed address space, of which only the words around slots in
+//! use are ever touched.
 
 use crate::bitset::BitSet;
 
@@ -21,8 +22,8 @@ pub const SLOTS_MAX: u32 = 1 << 31;
 struct Order {
     /// By block number: the first slot shifted right by the order.
     blocks: BitSet,
-    /// The first slot of the lowest of them, so that an allocation compares a number for each order and
-    /// searches once.
+    /// The first slot of the lowest of them, so that an allocation compares a number for each order
+    /// and searches once.
     lowest: Option<u32>,
 }
 
@@ -74,13 +75,13 @@ impl Buddy {
         self.orders.iter().rposition(|blocks| blocks.lowest.is_some()).map(|order| order as u32)
     }
 
-    /// Takes the block of `2^order` slots with the lowest address; its first slot, or none if no such block
-    /// is free.
+    /// Takes the block of `2^order` slots with the lowest address. Returns its first slot, or none
+    /// if no such block is free.
     pub fn alloc(&mut self, order: u32) -> Option<u32> {
         let larger = (0..).zip(&self.orders).skip(order as usize);
         let (slot, found) = larger.filter_map(|(found, blocks)| Some((blocks.lowest?, found))).min()?;
         self.take(slot, found);
-        // What is left over are the upper halves, down to the order that was asked for.
+        // The rest is the upper halves, down to the requested order.
         for half in order..found {
             self.put(slot + (1 << half), half);
         }
@@ -90,11 +91,11 @@ impl Buddy {
 
     /// Gives back the `2^order` slots from `slot` on.
     ///
-    /// A block may come back in aligned parts, and neighbours that make up an aligned block may come back as
-    /// one: what counts is that every slot was in use.
+    /// A block may come back in aligned parts, and neighbours that make up an aligned block may
+    /// come back as one, as long as every slot was in use.
     ///
-    /// Panics, before anything changes, if `slot` is not aligned to the block, if the block reaches beyond
-    /// the arena, or if any part of it is free already.
+    /// Panics, before anything changes, if `slot` is not aligned to the block, if the block reaches
+    /// beyond the arena, or if any part of it is free already.
     pub fn free(&mut self, slot: u32, order: u32) {
         assert!(
             (order as usize) < self.orders.len() && slot.trailing_zeros() >= order,
@@ -112,7 +113,8 @@ impl Buddy {
         );
         self.free_slots += length;
         let (mut slot, mut order) = (slot, order);
-        // A buddy that lies beyond the arena is in no set, so this ends at the largest order by itself.
+        // A buddy that lies beyond the arena is in no set, so this ends at the largest order by
+        // itself.
         while self.is_block(slot ^ (1 << order), order) {
             self.take(slot ^ (1 << order), order);
             slot &= !(1 << order);

@@ -1,15 +1,18 @@
-//! In which order the OS pages of a frame are cleared, so that what is touched next is the hottest in the cache.
+//! In which order the OS pages of a frame are cleared, so that the page that is touched next is the
+//! hottest in the cache.
 //!
-//! A huge frame is larger than the cache that a processor has for itself. Cleared from its beginning to its end, the
-//! beginning is gone from there when the last byte is zero, and the program, which waits to touch some page of it, takes
-//! that one from further away. So the page that is waited for, the *target*, is cleared last, and what lies around it just
-//! before. Nobody who asks for a frame without knowing what will be touched loses by that: the target is its beginning then.
+//! A huge frame is larger than a processor's own cache. Cleared from its beginning to its end, the
+//! beginning has left the cache when the last byte is zero, and the program, which waits to touch
+//! some page, reads that page from further away. So the awaited page, the *target*, is cleared
+//! last, and its neighbours just before. A caller that doesn't know the address of the next touch
+//! loses nothing: its target is the frame's beginning.
 //!
-//! Each [`Order`] is an iterator of [`Extent`]s, runs of pages for a processor to clear in one go. [`Order::Converge`] and
-//! [`Order::ReverseInPage`] are from the discussion of Linux' `clear_huge_page` (Huang Ying and its reviewers, 2017),
-//! [`Order::Neighbourhood`] is what Linux' `folio_zero_user` has come to since (2026), with the target last of all. This
-//! module must never allocate (it runs on the fault path), and must never leave a page out or name it twice: a page that is
-//! left out shows one program's data to another.
+//! Each [`Order`] is an iterator of [`Extent`]s, runs of pages for a processor to clear in one go.
+//! [`Order::Converge`] and [`Order::ReverseInPage`] are from the discussion of Linux'
+//! `clear_huge_page` (Huang Ying and its reviewers, 2017), [`Order::Neighbourhood`] follows Linux'
+//! `folio_zero_user` as of 2026, with the target last of all. This module must never allocate (it
+//! runs on the fault path), and must never leave a page out or name it twice: a page that is left
+//! out shows one program's data to another.
 
 mod choice;
 
@@ -21,11 +24,11 @@ use crate::size::Bytes;
 
 pub use choice::Choice;
 
-/// On each side of the target, this many pages (32 KiB) are its neighbourhood. Both sides together and the target are 68 KiB,
-/// which any processor's second-level cache holds and has room left.
+/// On each side of the target, this many pages (32 KiB) are its neighbourhood. Both sides together
+/// and the target are 68 KiB, which any processor's second-level cache holds and has room left.
 pub const RADIUS_PAGES: u32 = 8;
 
-/// Whoever clears may give way to others after this many pages: 256 KiB, an eighth of a huge frame.
+/// A clearing thread may yield after this many pages: 256 KiB, an eighth of a huge frame.
 pub const STEP_PAGES: u32 = 64;
 
 /// The OS pages of the largest frame.
@@ -114,10 +117,10 @@ impl fmt::Display for HintBeyondEnd {
 impl std::error::Error for HintBeyondEnd {}
 
 impl Target {
-    /// The start address of the frame around `address`, and the page of it that `address` lies in.
+    /// The start address of the frame around `address`, and the page of it that contains `address`.
     ///
-    /// It takes the address as it was touched. One that somebody has rounded down to its frame names the frame's
-    /// beginning, whatever was touched.
+    /// Takes the exact address of the touch. An address that was rounded down to its frame names
+    /// the frame's beginning.
     #[must_use]
     pub const fn of_address(address: usize, size: FrameSize) -> (usize, Self) {
         let base = address & !(size.bytes() - 1);
@@ -127,7 +130,8 @@ impl Target {
     /// Page `hint` of a frame of `pages`; its beginning without a hint.
     ///
     /// # Errors
-    /// If there is no such page. The page just behind the last one is none: a kernel's check once let it pass.
+    /// If there is no such page. The page just behind the last one is none either: a kernel's check
+    /// once accepted it.
     ///
     /// # Panics
     /// If there are no pages, or more than 1 GiB of them.
@@ -159,8 +163,8 @@ pub enum Manner {
     Cached,
     /// From the last to the first, into the cache.
     Backwards,
-    /// From the first to the last, past the cache: nobody will look at them soon, and there they would push out what
-    /// somebody does look at.
+    /// From the first to the last, past the cache: pages that are not read soon would evict useful
+    /// cache lines.
     Streaming,
 }
 
@@ -187,8 +191,8 @@ impl Extent {
         start..start + self.pages as usize * OS_PAGE
     }
 
-    /// The same extent in parts of at most [`STEP_PAGES`], in the order in which they are to be cleared: between two of
-    /// them others may run.
+    /// The same extent in parts of at most [`STEP_PAGES`], in clearing order. Other threads may run
+    /// between two of them.
     pub fn steps(self) -> impl Iterator<Item = Self> {
         let count = self.pages.div_ceil(STEP_PAGES);
         (0..count).map(move |step| {
@@ -203,16 +207,18 @@ impl Extent {
 /// An order to clear a frame in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
-    /// From the beginning to the end, wherever the target is: what the others are compared with.
+    /// From the beginning to the end, wherever the target is: the baseline for the others.
     Ascending,
     /// Page by page from both ends towards the target, the further one first.
     Converge,
-    /// The same pages in the same order, and of those to the right of the target each from its last byte to its first: so the
-    /// way to the target never jumps back. That matters more than it seems: a processor that fetches ahead does so along
-    /// the way it sees, and a page that is cleared upwards below one that was just cleared is a new way each time.
+    /// The same pages in the same order, and each page to the right of the target from its last
+    /// byte to its first: so the way to the target never jumps back. That matters because a
+    /// hardware prefetcher follows a direction, and a page that is cleared upwards below the last
+    /// one starts a new stream each time.
     ReverseInPage,
-    /// What is far to the right, what is far to the left, the neighbours, the target: few extents and long ones. The long ones are
-    /// cleared upwards on both sides, which is what processors are quickest at; the neighbours towards the target.
+    /// The pages far to the right, those far to the left, the neighbours, the target: few extents
+    /// and long ones. The long ones are cleared upwards on both sides, the fastest direction for
+    /// processors; the neighbours towards the target.
     Neighbourhood,
     /// The same extents, the far ones past the cache.
     Streaming,
@@ -223,8 +229,8 @@ impl Order {
     pub const ALL: [Self; 5] =
         [Self::Ascending, Self::Converge, Self::ReverseInPage, Self::Neighbourhood, Self::Streaming];
 
-    /// The extents of a frame in this order: each page exactly once, the target in the last one and as the last page of it
-    /// ([`Ascending`](Self::Ascending) apart).
+    /// The extents of a frame in this order: each page exactly once, the target in the last one and
+    /// as the last page of it ([`Ascending`](Self::Ascending) apart).
     #[must_use]
     pub const fn extents(self, target: Target) -> Extents {
         Extents { order: self, target, next: 0 }
@@ -264,7 +270,8 @@ impl Iterator for Extents {
 }
 
 impl Extents {
-    /// The next extent around the target. Its neighbours go towards it, `far` is the manner of what is beyond them.
+    /// The next extent around the target. Its neighbours go towards it; `far` is the manner for the
+    /// pages beyond them.
     fn next_around(&mut self, far: Manner) -> Option<Extent> {
         let Target { page, pages } = self.target;
         let left = page.saturating_sub(RADIUS_PAGES);
@@ -287,11 +294,12 @@ impl Extents {
 
 /// Which page is cleared as the one of this number, counted from 0, on the way towards `target`.
 ///
-/// First comes what lies beyond the target's mirror image, all on one side, from the outside in: to the right of it if the
-/// target is in the first half of the frame (that is what doubling the target and comparing it with the number of pages
-/// tells), to the left otherwise. What remains is as long to the left as to the right of the target, but for the target
-/// itself, and is taken from both ends in turn, the left one first, which is further away by one page. So no page is
-/// cleared after one that is nearer to the target.
+/// First comes what lies beyond the target's mirror image, all on one side, from the outside in: to
+/// the right of it if the target is in the first half of the frame (that is what doubling the
+/// target and comparing it with the number of pages tells), to the left otherwise. What remains is
+/// as long to the left as to the right of the target, but for the target itself, and is taken from
+/// both ends in turn, the left one first, which is further away by one page. So no page is cleared
+/// after one that is nearer to the target.
 const fn converging(target: u32, pages: u32, number: u32) -> u32 {
     let (beyond, base, half) = if 2 * target <= pages {
         (pages - 2 * target, 0, target)

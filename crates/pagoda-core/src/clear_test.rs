@@ -1,4 +1,5 @@
-//! What every order promises, for all targets of small frames and of a huge one, and for random frames of any size.
+//! The promises of every order, for all targets of small frames and of a huge one, and for random
+//! frames of any size.
 
 use proptest::prelude::*;
 
@@ -34,12 +35,12 @@ fn check(pages: u32, page: u32) {
     let towards_target = |extent: Extent| (extent.manner == Manner::Backwards) == (extent.first > page);
     assert!(Order::ReverseInPage.extents(at).all(towards_target));
 
-    // What the neighbourhood's extents are to be, told from their places alone.
+    // The neighbourhood's expected extents, computed from their places alone.
     let is_far = |cleared: u32| cleared.abs_diff(page) > RADIUS_PAGES;
     let around: Vec<_> = Order::Neighbourhood.extents(at).collect();
     assert!(around.iter().filter(|extent| extent.pages > RADIUS_PAGES + 1).count() <= 3, "{around:?}");
     let sides: Vec<_> = cleared(Order::Neighbourhood, at).into_iter().map(is_far).collect();
-    assert!(sides.is_sorted_by(|before, after| before >= after), "what is far comes first: {around:?}");
+    assert!(sides.is_sorted_by(|before, after| before >= after), "far pages come first: {around:?}");
     let upwards = |extent: Extent| extent.manner == Manner::Cached;
     assert!(around.iter().all(|&extent| if is_far(extent.first) {
         upwards(extent)

@@ -1,21 +1,23 @@
-//! Which base page a range should have: large where it is touched densely, small where sparsely.
+//! Which base page a range should have: large where it is dense, small where it is sparse.
 //!
-//! A large base page takes fewer faults and entries; what of it is never touched is resident all the same, up to 16
-//! times too much at 64 KiB. So a range starts at the size that its use suggests, and each look at what was touched
-//! since then may move it by one size. This module must never split or join anything: it says what would be better,
-//! why, and how often.
+//! A large base page takes fewer faults and entries, but its untouched OS pages are resident all
+//! the same: up to 16 times too much at 64 KiB. So a range starts at the size that its use
+//! suggests, and each look at the pages touched since then may move it by one size. This module
+//! must never split or join anything: it says which size would be better, why, and how often.
 //!
-//! **Density** at a size is what was touched, over what is resident if everything touched is there in base pages of
-//! that size. It falls as the size grows. A range grows if it would still be at least [`DENSE_PERCENT`] dense, and
-//! shrinks if it is less than [`SPARSE_PERCENT`] dense.
+//! **Density** at a size is the touched memory, over the resident memory if everything touched is
+//! there in base pages of that size. It falls as the size grows. A range grows if it would still be
+//! at least [`DENSE_PERCENT`] dense, and shrinks if it is less than [`SPARSE_PERCENT`] dense.
 //!
-//! **What is dense in one place may be sparse in another.** So the size of a range is the most that a touch brings in
-//! there; how much it is at one place, what is touched at that place has to bear out ([`borne_out`]).
+//! **A range may be dense in one place and sparse in another.** So the size of a range is an upper
+//! bound for one fault. At one place, the pages touched at that place have to justify it
+//! ([`borne_out`]).
 //!
-//! **It can't flap**, for three reasons. The band between the two leaves no density at which a size is both too
-//! sparse to keep and dense enough to come back to. One look is no evidence: a change takes [`LOOKS_LEAST`] looks
-//! in a row that ask for it. And each change of direction doubles that number for good, up to [`LOOKS_MOST`], so
-//! that a program which alternates is followed ever more seldom.
+//! **It can't flap**, for three reasons. The band between the two leaves no density at which a size
+//! is both too sparse to keep and dense enough to return to. One look is no evidence: a change
+//! takes [`LOOKS_LEAST`] looks in a row that ask for it. And each change of direction doubles that
+//! number for good, up to [`LOOKS_MOST`], so that the size changes ever more seldom for a program
+//! that alternates.
 
 use std::fmt;
 use std::ops::Range;
@@ -24,11 +26,11 @@ use crate::geometry::population::BlockCount;
 use crate::page::{BasePage, OS_PAGE};
 use crate::size::Bytes;
 
-/// A range grows if it is at least as dense at the larger size: fewer faults may cost one part in eight more memory
-/// than is touched.
+/// A range grows if it is at least as dense at the larger size: fewer faults may cost one part in
+/// eight more memory than is touched.
 pub const DENSE_PERCENT: u64 = 89;
 
-/// A range shrinks if it is less dense: more of what is resident lies idle than is used.
+/// A range shrinks if it is less dense: more of the resident memory is idle than is used.
 pub const SPARSE_PERCENT: u64 = 50;
 
 /// So many looks in a row must ask for a change, at first.
@@ -37,11 +39,11 @@ pub const LOOKS_LEAST: u32 = 3;
 /// So many at most, after five changes of direction.
 pub const LOOKS_MOST: u32 = 96;
 
-/// So many pages of the present size must be touched before their density says something. Of fewer, the one that is
-/// just being filled is too large a part, and less than 8 MiB is to be had.
+/// At least this many pages of the present size must be touched before their density is evidence.
+/// With fewer, the page that is just being filled is too large a part, and the gain is below 8 MiB.
 const PAGES_LEAST: u64 = 4;
 
-/// What a range is for, as far as one knows before it is touched.
+/// The use of a range, as far as it is known before the first touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Use {
     /// Filled from one end to the other: a buffer, a file's content, a guest's memory.
@@ -50,17 +52,18 @@ pub enum Use {
     Heap,
     /// Touched at one end, and left again.
     Stack,
-    /// Address space that is reserved for much more than will be touched: hash tables, shadow memory.
+    /// Address space that is reserved for much more than will be touched: hash tables, shadow
+    /// memory.
     Reserved,
-    /// Nothing is known: what is touched will show it.
+    /// Nothing is known: the first touches will show it.
     Unknown,
 }
 
 impl Use {
     /// The size to start with, for a range of `length`.
     ///
-    /// Never more than `length`; and 2 MiB only for a buffer of 16 such pages, so that what its last one leaves
-    /// unused is little.
+    /// Never more than `length`; and 2 MiB only for a buffer of 16 such pages, so that its last
+    /// page leaves little unused.
     #[must_use]
     pub fn start(self, length: Bytes) -> BasePage {
         match self {
@@ -83,15 +86,15 @@ fn at(size: BasePage) -> usize {
     BasePage::ALL.iter().position(|other| *other == size).expect("ALL has every size")
 }
 
-/// What was touched of a range between two looks, counted in blocks of each size.
+/// The memory of a range that was touched between two looks, counted in blocks of each size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     blocks: [u64; BasePage::ALL.len()],
 }
 
 impl Touched {
-    /// So many OS pages in so many blocks of 64 KiB that are all resident, as it is known of pages that are large: of blocks in
-    /// between nothing is, and they count as if what was touched lay together.
+    /// This many OS pages in this many blocks of 64 KiB that are all resident: the count for large
+    /// pages. Blocks in between are unknown, and count as if the touched pages were adjacent.
     #[must_use]
     pub fn of_large(os_pages: u64, blocks: u64) -> Self {
         let together = |size: BasePage| os_pages.div_ceil((size.bytes() / OS_PAGE) as u64);
@@ -99,7 +102,8 @@ impl Touched {
         Self { blocks: BasePage::ALL.map(count) }
     }
 
-    /// Counts ranges of byte addresses that begin and end at OS pages. Panics if they are not sorted, or overlap.
+    /// Counts ranges of byte addresses that begin and end at OS pages. Panics if they are not
+    /// sorted, or overlap.
     #[must_use]
     pub fn of(ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
         let mut counts = BasePage::ALL.map(|size| BlockCount::new(size.bytes().trailing_zeros()));
@@ -117,7 +121,7 @@ impl Touched {
         self.blocks[at(size)]
     }
 
-    /// What is resident if everything touched is there in base pages of `size`.
+    /// The resident memory if everything touched is there in base pages of `size`.
     #[must_use]
     pub fn resident(&self, size: BasePage) -> Bytes {
         Bytes::new(self.blocks(size) * size.bytes() as u64)
@@ -131,8 +135,9 @@ impl Touched {
     }
 }
 
-/// The largest size from `start` to `most` that what is touched at one place of a range bears out: enough of it, and densely. A
-/// range that is dense on the whole says nothing of a place where nobody was before; that begins small again.
+/// The largest size from `start` to `most` that the touched pages at one place of a range justify:
+/// enough of them, and dense. The density of a whole range says nothing about a place that was
+/// never touched; that place starts small again.
 #[must_use]
 pub fn borne_out(start: BasePage, most: BasePage, here: &Touched) -> BasePage {
     let is_dense =
@@ -196,7 +201,7 @@ enum Step {
 pub struct Chooser {
     size: BasePage,
     most: BasePage,
-    /// What the last looks asked for, and how many of them in a row.
+    /// The step that the last looks asked for, and how many of them in a row.
     asked: Option<(Step, u32)>,
     last: Option<Step>,
     looks_needed: u32,
@@ -235,8 +240,8 @@ impl Chooser {
         self.counters
     }
 
-    /// Takes note of what was touched since the last look. Says whether the size changed, by one step, and why or
-    /// why not.
+    /// Takes note of the pages touched since the last look. Returns whether the size changed, by
+    /// one step, and why or why not.
     pub fn look(&mut self, touched: &Touched) -> Reason {
         let reason = self.judge(touched);
         let counter = match reason {

@@ -77,7 +77,8 @@ fn a_dense_reservation_ends_in_the_largest_pages() {
 
 #[test]
 fn full_small_pages_far_apart_do_not_grow() {
-    // Each 16 KiB page is full, and one in four of them is used: dense at the present size, a quarter at the next.
+    // Each 16 KiB page is full, and one in four of them is used: dense at the present size, a
+    // quarter at the next.
     let mut chooser = Chooser::new(Use::Stack, LENGTH);
     let touched = regular(64 << 10, 4);
     assert_eq!((touched.density_percent(BasePage::K16), touched.density_percent(BasePage::K64)), (100, 25));
@@ -106,13 +107,13 @@ fn a_place_begins_small_and_bears_out_a_size_by_four_dense_pages_of_it() {
     for at_most in [small, middle, large] {
         assert_eq!(borne_out(small, at_most, &dense()), at_most);
         assert_eq!(borne_out(small, at_most, &sparse()), small);
-        // What it is for is not asked again.
+        // Its use is not asked for again.
         assert_eq!(borne_out(large, at_most, &sparse()), at_most);
     }
 }
 
 #[test]
-fn who_alternates_is_followed_ever_more_seldom() {
+fn an_alternating_program_is_followed_ever_more_seldom() {
     // As many looks as a change takes at that moment, dense and sparse by turns.
     let mut chooser = Chooser::new(Use::Heap, LENGTH);
     let (sparse, dense) = (sparse(), dense());
@@ -124,7 +125,7 @@ fn who_alternates_is_followed_ever_more_seldom() {
 
 proptest! {
     #[test]
-    fn what_stays_the_same_is_settled_after_three_changes_in_one_direction(
+    fn a_steady_program_is_settled_after_three_changes_in_one_direction(
         of in any_use(), length in 0u64..1 << 34, touched in touched(),
     ) {
         let mut chooser = Chooser::new(of, Bytes::new(length));
@@ -190,7 +191,7 @@ fn a_range_with_a_most_never_passes_it() {
 }
 
 #[test]
-fn what_is_used_of_large_pages_counts_in_them() {
+fn used_parts_of_large_pages_count_in_them() {
     let used = |pages| Touched::of_large(pages, 64).density_percent(BasePage::K64);
     assert_eq!([0, 64, 512, 1024].map(used), [0, 6, 50, 100]);
     let mut chooser = Chooser::new(Use::Heap, LENGTH).up_to(BasePage::K64);

@@ -1,11 +1,12 @@
-//! The state of one base page: one 64-bit word, changed by compare-and-swap, by one elected mover at a time.
+//! The state of one base page: one 64-bit word, changed by compare-and-swap, by one elected mover
+//! at a time.
 //!
-//! A base page has up to sixteen *granules* (OS pages, for base pages up to 64 KiB). A granule's content is either
-//! *in the region* (its bit in the resident mask is set) or in the *backing* of the entry: nothing (it reads as
-//! zero), a slot of an arena, or a handle of a store. Both at once is normal for a page that was evicted or
-//! discarded in part, or that came back and kept its stored copy. What a granule is worth is never in two places: what
-//! the backing holds of a granule that is in the region is an *old copy*, which only serves to find out whether the
-//! granule was written.
+//! A base page has up to sixteen *granules* (OS pages, for base pages up to 64 KiB). A granule's
+//! content is either *in the region* (its bit in the resident mask is set) or in the *backing* of
+//! the entry: nothing (it reads as zero), a slot of an arena, or a handle of a store. Both at once
+//! is normal for a page that was evicted or discarded in part, or that was swapped in and kept its
+//! clean copy. A granule's current content is never in two places: the backing of a granule that is
+//! in the region is an *old copy*, which only serves to find out whether the granule was written.
 //!
 //! | design's name | mask | backing | busy |
 //! |---|---|---|---|
@@ -15,56 +16,66 @@
 //! | `Stored` | any | handle | no |
 //! | `Busy` | as before | as before | yes |
 //!
-//! A set bit says that *we* put the content there, or found it there when the range was adopted. What else may be
-//! present in a region (the pages of a discard that the kernel has announced but not yet carried out) has no bit, and
-//! is never evicted: that is how discarded content can't come back.
+//! A set bit says that *we* put the content there, or found it there when the range was adopted.
+//! Other pages that may be present in a region (those of a discard that the kernel has announced
+//! but not yet carried out) have no bit, and are never evicted: that is how discarded content can't
+//! be resurrected.
 //!
-//! Transitions. Every change starts by taking the busy bit and ends by writing a new word without it; nobody but its
-//! taker writes a busy word.
+//! Transitions. Every change starts by taking the busy bit and ends by writing a new word without
+//! it; only its taker writes a busy word. The gate is held *shared* or *exclusive* for the whole
+//! change; *out* says that it is held shared for the move out, and that the rest needs no gate;
+//! *none* says that no part needs it.
 //!
-//! | from | to | who, holding what |
-//! |---|---|---|
-//! | Empty, Resident | Resident, more granules | fault: zero fill; gate shared throughout |
-//! | any | more granules resident | adoption: what is present is marked; gate exclusive |
-//! | Resident; Staged, resident too | Staged | reclaim: move out; gate shared throughout |
-//! | Staged | Staged, more granules resident; Resident | fault: move in; gate shared throughout |
-//! | Staged | Stored; with no backing if it is all zero | reclaim: store, then frame ready; no gate |
-//! | Stored | Staged | fault, event: fetch into a slot, the copy is freed; no gate needed |
-//! | Stored | Stored, one granule more resident | fault: that granule alone, the copy stays; gate shared throughout |
-//! | Stored | Stored, all of it resident | fault, fetch-ahead: the page, the copy stays; gate shared throughout |
-//! | Stored, resident too | Stored | reclaim: moved out with the gate shared, the same as the copy: dropped; no gate needed to finish |
-//! | Stored, resident too | Stored by another handle | reclaim: moved out with the gate shared, a part was written: stored anew; no gate needed to finish |
-//! | Stored, resident too | Staged | reclaim: moved out with the gate shared, written: joined with the rest of the copy, which is freed; no gate needed to finish |
-//! | Empty, of a file | Staged | fault, read-ahead: read from the file; no gate needed |
-//! | Staged, of a file | with no backing | reclaim: written if it differs, then frame ready; no gate |
-//! | Stored, of a file | with no backing | sync: what could not be written is; no gate to finish |
-//! | Empty, all of a huge frame's entries | Resident, huge | fault: one frame for all of them; gate shared throughout |
-//! | Empty, all of a huge frame's entries, none of it owed | Resident, huge | arrival: one frame, filled before; gate shared throughout |
-//! | Resident, huge, all of a huge frame's entries | Stored each, with no backing if it is all zero; Staged where the store takes no more | reclaim: the frame moved out with the gate shared; no gate needed to finish |
-//! | Resident, huge, all of a huge frame's entries | Resident those that stayed; Staged, resident too, the one in the middle; Stored the rest | reclaim: the kernel took the frame apart on its way out; as above |
-//! | Resident, huge | Resident | reclaim: the kernel has taken the frame apart where it lies; gate shared throughout |
-//! | Resident, all of a huge frame's entries | Resident, huge | rebuilding: joined in place by the kernel; gate shared throughout |
-//! | Resident, huge, all of a huge frame's entries | Empty | closing: the frame kept for another; gate shared throughout |
-//! | any | one granule more resident, owed no longer | arrival: gate shared throughout |
-//! | Empty, Resident | Stored, resident too | a forked child takes over; gate exclusive, before other threads run |
-//! | any | bits cleared, backing dropped | event (discard, unmap); gate exclusive |
+//! | from | to | by | gate |
+//! |---|---|---|---|
+//! | Empty, Resident | Resident, more granules | fault: zero fill | shared |
+//! | any | more granules resident | adoption: present pages are marked | exclusive |
+//! | Resident; Staged, resident too | Staged | reclaim: move out | shared |
+//! | Staged | Staged, more granules resident; Resident | fault: move in | shared |
+//! | Staged | Stored; no backing if all zero | reclaim: store, then frame ready | none |
+//! | Stored | Staged | fault, event: swap in to a slot, the copy is freed | none |
+//! | Stored | Stored, one granule more resident | fault: it alone, the copy stays | shared |
+//! | Stored | Stored, all of it resident | fault, readahead: the copy stays | shared |
+//! | Stored, resident too | Stored | reclaim: the same as the copy: dropped | out |
+//! | Stored, resident too | Stored, other handle | reclaim: part written: stored anew | out |
+//! | Stored, resident too | Staged | reclaim: written: joined with the copy, which is freed | out |
+//! | Empty, of a file | Staged | fault, readahead: read from the file | none |
+//! | Staged, of a file | no backing | reclaim: written if it differs, then frame ready | none |
+//! | Stored, of a file | no backing | sync: a page whose write failed is written | none |
+//! | Empty (a) | Resident, huge | fault: one frame for all of them | shared |
+//! | Empty, none owed (a) | Resident, huge | arrival: one frame, filled before | shared |
+//! | Resident, huge (a) | Stored each (b) | reclaim: the frame moved out | out |
+//! | Resident, huge (a) | as the kernel left it (c) | reclaim: split on its way out | out |
+//! | Resident, huge | Resident | reclaim: the kernel has split the frame in place | shared |
+//! | Resident (a) | Resident, huge | collapse: joined in place by the kernel | shared |
+//! | Resident, huge (a) | Empty | closing: the frame kept for another | shared |
+//! | any | one granule more resident, owed no longer | arrival | shared |
+//! | Empty, Resident | Stored, resident too | a forked child takes over (d) | exclusive |
+//! | any | bits cleared, backing dropped | event (discard, unmap) | exclusive |
 //!
-//! In a *file's* entries what has no backing is in the file, and does not read as zero.
+//! (a) All entries of a huge frame at once. (b) No backing if it is all zero; Staged where the
+//! store takes no more. (c) Entries that stayed: Resident; the one in the middle: Staged, resident
+//! too; the rest: Stored. (d) Before other threads run.
 //!
-//! A *huge* entry is in the region, in a part of a frame that only moves whole: it is never staged by itself. The kernel takes such a
-//! frame apart without a word where the program discards, unmaps or protects a part; who wants it to leave asks, and its entries are
-//! those of base pages from then on.
+//! In a *file's* entries a granule without backing is in the file, and does not read as zero.
 //!
-//! Where memory has several zones, a word also says from which one the frames in the region came: a move leaves a frame
-//! where it physically is, so that its zone travels with it, and in the arena it is told by the slot. A base page has
-//! one zone: a part that came later, from another, is counted as of the first's. With nothing in the region it says 0.
+//! A *huge* entry is in the region, in a part of a frame that only moves whole: it is never staged
+//! by itself. The kernel splits such a frame without notice when the program discards, unmaps or
+//! protects a part. So reclaim asks before it moves the frame out, and its entries are those of
+//! base pages from then on.
 //!
-//! A migration marks what is out as *sent* once it has read it. The mark goes as soon as a granule leaves the region or the
-//! backing is another, so that what is marked need not be read again.
+//! Where memory has several zones, a word also names the zone of its frames in the region. A move
+//! leaves a frame where it physically is, so its zone travels with it; in the arena the slot tells
+//! the zone. A base page has one zone: a part that came later, from another zone, counts as the
+//! first's. With nothing in the region it says 0.
 //!
-//! An event handler holds the gate exclusively and waits for busy words. That can't deadlock, because a mover that
-//! needs the gate holds it from before it takes the bit, and one that does not hold it never asks for it before it has
-//! given the bit back. This module must never know an address or a lock.
+//! A migration marks swapped-out content as *sent* once it has read it. The mark is cleared as soon
+//! as a granule leaves the region or the backing changes, so that marked content need not be read
+//! again.
+//!
+//! An event handler holds the gate exclusively and waits for busy words. That can't deadlock,
+//! because a mover that needs the gate takes it before the bit, and a mover without the gate gives
+//! the bit back before it asks for the gate. This module must never know an address or a lock.
 
 /// How many granules a base page has at most.
 pub const GRANULES: u32 = 16;
@@ -171,15 +182,16 @@ impl Granules {
 pub enum Backing {
     /// Nowhere: they read as zero.
     None,
-    /// In this slot of the arena, at the granule's own offset. At the place of granules that are in the region there is a
-    /// hole or an old copy.
+    /// In this slot of the arena, at the granule's own offset. The place of a granule that is in
+    /// the region is a hole or an old copy.
     Slot(u32),
-    /// In the store, under this handle of at most [`PAYLOAD_BITS`] bits. Of granules that are in the region it holds an old
-    /// copy.
+    /// In the store, under this handle of at most [`PAYLOAD_BITS`] bits. It holds an old copy of
+    /// granules that are in the region.
     Handle(u64),
 }
 
-/// One entry's value. `Word::EMPTY` is all zeroes, so that untouched table memory is a table of empty entries.
+/// One entry's value. `Word::EMPTY` is all zeroes, so that untouched table memory is a table of
+/// empty entries.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Word(u64);
 
@@ -217,8 +229,9 @@ impl Word {
     pub const fn resident(self) -> Granules {
         Granules(((self.0 & RESIDENT_MASK) >> RESIDENT_SHIFT) as u16)
     }
-    /// The same word with this resident mask. If a granule leaves the region by that, what is out is not as it was
-    /// [sent](Self::is_sent). If none is left in it, the [zone](Self::zone) goes, too.
+    /// The same word with this resident mask. If a granule leaves the region by that, the content
+    /// outside is no longer [sent](Self::is_sent). If none is left in it, the [zone](Self::zone) is
+    /// cleared, too.
     #[must_use]
     pub const fn with_resident(self, granules: Granules) -> Self {
         let leaves = !self.resident().without(granules).is_empty();
@@ -226,17 +239,18 @@ impl Word {
         let word = if granules.is_empty() { Self(word.0 & !ZONE_MASK) } else { word };
         Self(word.0 & !RESIDENT_MASK | (granules.0 as u64) << RESIDENT_SHIFT)
     }
-    /// Whether a migration has sent the content of all granules that are not in the region, as it is.
+    /// Whether a migration has sent the content of all granules that are not in the region, as it
+    /// is.
     #[must_use]
     pub const fn is_sent(self) -> bool {
         self.0 & SENT != 0
     }
-    /// The same word, with what is not in the region sent.
+    /// The same word, with all content outside the region sent.
     #[must_use]
     pub const fn with_sent(self) -> Self {
         Self(self.0 | SENT)
     }
-    /// The same word, with what is not in the region not sent, or not as it is.
+    /// The same word, with the content outside the region not sent, or changed since.
     #[must_use]
     pub const fn without_sent(self) -> Self {
         Self(self.0 & !SENT)
@@ -251,8 +265,8 @@ impl Word {
             _ => Backing::None,
         }
     }
-    /// The same word with this backing, which is [not sent](Self::is_sent). Panics if the payload has more than
-    /// [`PAYLOAD_BITS`] bits.
+    /// The same word with this backing, which is [not sent](Self::is_sent). Panics if the payload
+    /// has more than [`PAYLOAD_BITS`] bits.
     #[must_use]
     pub const fn with_backing(self, backing: Backing) -> Self {
         let rest = self.0 & (BUSY | WARMTH_MASK | HUGE | RESIDENT_MASK | ZONE_MASK);
@@ -272,7 +286,8 @@ impl Word {
     pub const fn zone(self) -> usize {
         (self.0 >> ZONE_SHIFT) as usize
     }
-    /// The same word with what is in the region of this zone; if nothing is, of none. Panics if it is not below [`ZONES`].
+    /// The same word with the region's frames of this zone; of none if there are no such frames.
+    /// Panics if it is not below [`ZONES`].
     #[must_use]
     pub const fn with_zone(self, zone: usize) -> Self {
         assert!(zone < ZONES);
@@ -338,7 +353,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_field_keeps_its_value_whatever_the_others_do(
+        fn each_field_keeps_its_value_when_others_change(
             resident: u16, backing in backing(), warmth in 0u8..4, other in backing(), busy: bool, huge: bool, zone in 0..ZONES
         ) {
             let mut word = Word::EMPTY.with_huge(huge).with_backing(other).with_resident(Granules(resident)).with_warmth(warmth);
@@ -356,7 +371,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_out_stays_sent_until_it_changes(resident: u16, then: u16, backing in backing(), warmth in 0u8..4) {
+        fn swapped_out_content_stays_sent_until_it_changes(resident: u16, then: u16, backing in backing(), warmth in 0u8..4) {
             let word = Word::EMPTY.with_backing(backing).with_resident(Granules(resident)).with_sent();
             prop_assert!(word.busy().with_warmth(warmth).idle().is_sent());
             prop_assert_eq!(word.with_resident(Granules(then)).is_sent(), resident & !then == 0);

@@ -1,8 +1,9 @@
-//! Extents of the spill file: which slots are free, and how many objects share each.
+//! Extents of the spill file: the free slots, and how many objects share each slot.
 //!
-//! A slot is what direct I/O can read and write (4 KiB); objects are placed at multiples of a smaller unit, one behind
-//! the other, so that small ones don't waste a slot each. A slot is free again when the last object in it is gone:
-//! it is never rewritten while anyone can still read it. This module must never know the file.
+//! A slot is the unit of direct I/O (4 KiB). Objects are placed at multiples of a smaller unit, one
+//! behind the other, so that small ones don't waste a slot each. A slot is free again when the last
+//! object in it is gone: it is never rewritten while a reader may still read it. This module must
+//! never know the file.
 
 /// Bytes of a slot: the alignment of direct I/O.
 pub const SLOT: usize = 4096;
@@ -90,8 +91,8 @@ impl Extents {
         self.slots_max = slots_max.min(u32::MAX / UNITS_PER_SLOT);
     }
 
-    /// Whether there is room for what is elsewhere, too, and need not be here: not in the last eighth, which is for what has no
-    /// other place.
+    /// Whether there is room for copies of content that also exists elsewhere. The last eighth is
+    /// reserved for content with no other place.
     #[must_use]
     pub fn has_room_for_copies(&self) -> bool {
         self.taken_slots() < self.slots_max / 8 * 7
@@ -115,11 +116,12 @@ impl Extents {
         ((self.taken.capacity() + self.backed.capacity()) * 8 + self.sharers.capacity()) as u64
     }
 
-    /// Takes a run of `most` slots, or the longest there is down to `least`. It belongs to nobody yet:
+    /// Takes a run of `most` slots, or the longest there is down to `least`. It has no owner yet:
     /// [`place`](Self::place) objects in it, then [`settle`](Self::settle) it.
     ///
-    /// A run of full length among the freed slots comes first (next fit, so that writes stay sequential), then new
-    /// ground, then the longest freed run. Little more than one pass over the bits: 4 KiB of bits for each 128 MiB of file.
+    /// A run of full length among the freed slots comes first (next fit, so that writes stay
+    /// sequential), then new ground, then the longest freed run. Little more than one pass over the
+    /// bits: 4 KiB of bits for each 128 MiB of file.
     pub fn take(&mut self, least: u32, most: u32) -> Option<Run> {
         let most = most.min(self.slots_max.saturating_sub(self.taken_slots()));
         if most < least {
@@ -150,8 +152,9 @@ impl Extents {
         self.free_below_high -= run.slots;
     }
 
-    /// Takes a run of slots, `least` to `most` of them, that nothing lies in and whose place on the disk can be given back;
-    /// [`settle`](Self::settle) it then. Nobody writes there meanwhile. One pass over the bits.
+    /// Takes a run of `least` to `most` slots that hold nothing and whose disk blocks can be given
+    /// back; [`settle`](Self::settle) it then. No object is placed there meanwhile. One pass over
+    /// the bits.
     pub fn take_unused(&mut self, least: u32, most: u32) -> Option<Run> {
         let unused = |slot: u32| {
             let bit = 1 << (slot % 64);
@@ -293,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_eighth_is_for_what_has_no_other_place() {
+    fn the_last_eighth_is_for_content_with_no_other_place() {
         let mut extents = Extents::new(16);
         let _ = extents.take(13, 13).expect("room");
         assert!(extents.has_room_for_copies());
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_given_back_once_and_can_be_taken_again() {
+    fn free_slots_are_given_back_once_and_can_be_taken_again() {
         let mut extents = Extents::new(100);
         let whole = extents.take(100, 100).expect("room");
         let kept = Units::of_bytes(40 * UNITS_PER_SLOT, 2 * SLOT);
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_raised_and_lowered_bounds_what_is_taken() {
+    fn a_limit_that_is_raised_and_lowered_bounds_the_taken_slots() {
         let mut extents = Extents::new(8);
         let runs: Vec<Run> = (0..4).map(|_| extents.take(2, 2).expect("room")).collect();
         extents.limit_to(10);
@@ -337,8 +340,8 @@ mod tests {
     }
 
     proptest! {
-        /// Runs never overlap what is taken, lie within the file, are refused only when none is long enough, and
-        /// everything freed can be taken again as one run.
+        /// Runs never overlap taken slots, lie within the file, and are refused only when none is
+        /// long enough. All freed slots can be taken again as one run.
         #[test]
         fn runs_are_disjoint_conserved_and_coalesce(
             steps in proptest::collection::vec((any::<u16>(), 1u32..90, any::<bool>()), 1..300),

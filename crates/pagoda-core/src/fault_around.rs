@@ -1,20 +1,21 @@
-//! How many pages are brought in with the one that faulted.
+//! How many pages one fault brings in.
 //!
-//! A window of base pages that doubles with each fault where the last window ended, up to 2 MiB, and is one page
-//! again after a fault anywhere else. Pages are numbered upwards by address; a reader who goes downwards gets one
-//! at a time. This module must never offer a page outside the mapping, nor one that the caller refuses: what was
-//! discarded would come back from the dead.
+//! A window of base pages that doubles with each fault where the last window ended, up to 2 MiB,
+//! and is one page again after a fault anywhere else. Pages are numbered upwards by address; a
+//! downward reader gets one at a time. This module must never offer a page outside the mapping, nor
+//! one that the caller refuses: discarded content would be resurrected.
 //!
-//! The doubling is that of Linux's readahead (mm/readahead.c) without its marker page: who waits for a fault anyway
-//! needs no second signal.
+//! The doubling is that of Linux's readahead (mm/readahead.c) without its marker page: a faulting
+//! thread waits anyway and needs no second signal.
 
 use std::ops::Range;
 
 use crate::page::BasePage;
 use crate::size::Bytes;
 
-/// The largest window, the page that faulted included: a huge frame's length, over which the cost of a fault is spread
-/// as thin as with huge pages. At 1 GiB/s it takes 2 ms to fill, and the reader waits for all of it.
+/// The largest window, the page that faulted included: a huge frame's length, which spreads the
+/// cost of a fault as thin as huge pages do. At 1 GiB/s it takes 2 ms to fill, and the reader waits
+/// for all of it.
 pub const WINDOW_MOST: Bytes = Bytes::mib(2);
 
 /// The window of one reader in one range.
@@ -23,7 +24,7 @@ pub struct FaultAround {
     most_pages: u64,
     /// The length of the last window, whatever came of it.
     pages: u64,
-    /// Where a reader who goes on faults next; none before the first fault.
+    /// Where a sequential reader faults next; none before the first fault.
     next: Option<u64>,
 }
 
@@ -34,18 +35,21 @@ impl FaultAround {
         Self { most_pages: WINDOW_MOST.get() / base.bytes() as u64, pages: 1, next: None }
     }
 
-    /// Whether a fault on `page` may be this reader's, who went on: no further from where it would fault next than a window.
+    /// Whether a fault on `page` may be sequential access by this reader: at most one window beyond
+    /// its next expected fault.
     #[must_use]
     pub fn may_go_on_at(&self, page: u64) -> bool {
         self.next.is_some_and(|next| next <= page && page - next <= self.most_pages)
     }
 
-    /// Takes note of a fault on `page`, and says which pages to bring in: `page` itself, and pages right above it.
+    /// Takes note of a fault on `page`, and returns the pages to bring in: `page` itself, and pages
+    /// right above it.
     ///
-    /// `mapping` is the pages that are mapped together with it. `may_fetch` says of another page of it whether it is out
-    /// and worth something: not for what is resident, being moved, or discarded. The first refusal above `page`
-    /// ends the window. It is asked at most twice as often as the largest window has pages. What it said must still
-    /// hold when the pages are brought in: that is the caller's to ensure.
+    /// `mapping` is the pages that are mapped together with it. `may_fetch` says whether another
+    /// page of it is swapped out and worth bringing in: not resident, not being moved, not
+    /// discarded. The first refusal above `page` ends the window. It is called at most twice as
+    /// often as the largest window has pages. The caller ensures that its answers still hold when
+    /// the pages are brought in.
     ///
     /// Panics if `page` is not in `mapping`.
     pub fn fault(
@@ -55,8 +59,8 @@ impl FaultAround {
         mut may_fetch: impl FnMut(u64) -> bool,
     ) -> Range<u64> {
         assert!(mapping.contains(&page), "page {page} is not in {mapping:?}");
-        // A reader passes what is resident without a fault. That is no jump, if it isn't more than a window could
-        // be.
+        // A reader passes resident pages without a fault. That is still sequential access, if it
+        // skips no more than a window.
         let goes_on = self.may_go_on_at(page)
             && self
                 .next
@@ -68,19 +72,20 @@ impl FaultAround {
         page..end
     }
 
-    /// Whether the last fault was of who had the window before.
+    /// Whether the last fault continued the window before it.
     #[must_use]
     pub const fn goes_on(&self) -> bool {
         self.pages > 1
     }
 
-    /// Where who goes on faults next; None before the first fault.
+    /// Where sequential access faults next; None before the first fault.
     #[must_use]
     pub const fn goes_on_at(&self) -> Option<u64> {
         self.next
     }
 
-    /// Only the pages below `end` of the last window are brought in: who goes on faults there next.
+    /// Only the pages below `end` of the last window are brought in: sequential access faults there
+    /// next.
     pub fn ends_at(&mut self, end: u64) {
         self.next = Some(end);
     }
@@ -96,7 +101,7 @@ mod tests {
         prop::sample::select(BasePage::ALL.as_slice())
     }
 
-    /// The windows of a reader who touches all pages of `mapping` upwards.
+    /// The windows of a reader that touches all pages of `mapping` upwards.
     fn read_all(base: BasePage, mapping: Range<u64>) -> Vec<u64> {
         let mut around = FaultAround::new(base);
         let (mut at, mut windows) = (mapping.start, Vec::new());
@@ -120,16 +125,16 @@ mod tests {
         let mut around = FaultAround::new(BasePage::K64);
         let mut fault = |page| around.fault(page, 0..1000, |_| true);
         assert_eq!((fault(0), fault(1), fault(3)), (0..1, 1..3, 3..7));
-        // Far away, backwards, and with a gap that nobody filled.
+        // Far away, backwards, and with a gap that was never filled.
         assert_eq!((fault(500), fault(501), fault(2)), (500..501, 501..503, 2..3));
         assert_eq!((fault(4), fault(5)), (4..5, 5..7));
         let expected = [(6, false), (7, true), (7 + 32, true), (7 + 33, false)];
         assert_eq!(expected.map(|(page, _)| (page, around.may_go_on_at(page))), expected);
-        assert!(!FaultAround::new(BasePage::K64).may_go_on_at(0), "nobody was there yet");
+        assert!(!FaultAround::new(BasePage::K64).may_go_on_at(0), "there was no fault yet");
     }
 
     #[test]
-    fn who_passes_the_end_of_a_window_that_was_cut_short_does_not_go_on() {
+    fn passing_the_end_of_a_window_that_was_cut_short_is_not_sequential() {
         for (next, window) in [(13, 13..29), (14, 14..15), (15, 15..16)] {
             let mut around = FaultAround::new(BasePage::K64);
             let mut fault = |page| around.fault(page, 0..1000, |_| true);
@@ -140,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_resident_on_the_way_is_no_jump() {
+    fn resident_pages_on_the_way_are_no_jump() {
         let mut around = FaultAround::new(BasePage::K64);
         let mut fault = |page| around.fault(page, 0..1000, |page| !(3..6).contains(&page));
         assert_eq!((fault(0), fault(1), fault(6)), (0..1, 1..3, 6..10));
@@ -148,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_what_is_mapped_and_allowed_and_at_most_two_mebibytes(
+        fn only_mapped_and_allowed_pages_and_at_most_two_mebibytes(
             base in base(),
             start in prop_oneof![Just(0), 0u64..1 << 40, Just(u64::MAX - 64)],
             length in 1u64..64,
@@ -174,7 +179,7 @@ mod tests {
             }
         }
 
-        /// Pages that nobody asked for: none, for who never goes on.
+        /// Pages that no fault asked for: none, for random access.
         #[test]
         fn random_faults_bring_in_one_page_each(faults in prop::collection::vec(0u64..1 << 30, 1..60)) {
             let mut around = FaultAround::new(BasePage::K64);

@@ -1,8 +1,8 @@
 //! Policy of the Pagoda memory manager.
 //!
-//! Everything here is pure: no system call, no I/O, no `unsafe`, no clock of its own. That is what lets a seeded
-//! simulator run any policy in milliseconds, and lets a reader swap one for another. What must happen to real
-//! memory is decided here and done in `pagoda-linux`; the `pagoda` crate joins the two.
+//! Everything here is pure: no system call, no I/O, no `unsafe`, no clock of its own. So a seeded
+//! simulator runs any policy in milliseconds, and a reader can swap one for another. This crate
+//! decides; `pagoda-linux` acts on real memory; the `pagoda` crate joins the two.
 #![forbid(unsafe_code)]
 
 pub mod adopt;

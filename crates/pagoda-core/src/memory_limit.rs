@@ -1,26 +1,29 @@
-//! How much of the kernel's own limit of a group of processes a budget may take.
+//! How much of a group's memory limit a budget may take.
 //!
-//! The limit counts more than a budget does: page tables, kernel stacks, sockets, and what a program takes between two
-//! looks. A budget that leaves no room for these has the kernel end the program. This module must never measure: it
-//! is told what there is.
+//! The kernel counts more against the limit than a budget does: page tables, kernel stacks,
+//! sockets, and memory that a program takes between two looks. If a budget leaves no room for
+//! these, the kernel kills the program. This module must never measure: the caller passes the limit
+//! and its use.
 
 use crate::size::Bytes;
 
-/// What stays free beside the budget whatever its size: 20 ms at 1 GiB/s, the longest between two looks, and the kernel's
-/// memory of some processes.
+/// The memory that stays free beside a budget of any size: 20 ms at 1 GiB/s, the longest time
+/// between two looks, and the kernel's memory of some processes.
 const BESIDE_LEAST: Bytes = Bytes::mib(24);
 
-/// The part of a limit that stays free beside the budget, as one in so many. Page tables take a 512th of all that a program
-/// has touched, in memory or swapped out: this is enough for thirty times the budget.
+/// The part of a limit that stays free beside the budget, as one in so many. Page tables take a
+/// 512th of the memory that a program has touched, in memory or swapped out: this is enough for
+/// thirty times the budget.
 const BESIDE_PART: u64 = 16;
 
-/// What stays free of `limit` beside a budget.
+/// The part of `limit` that stays free beside a budget.
 #[must_use]
 pub fn beside(limit: Bytes) -> Bytes {
     Bytes::new(limit.get() / BESIDE_PART).saturating_add(BESIDE_LEAST)
 }
 
-/// The largest budget that fits into `limit`, of which `used` bytes are taken already, in whole MiB.
+/// The largest budget that fits into `limit`, of which `used` bytes are taken already, in whole
+/// MiB.
 #[must_use]
 pub fn largest_budget(limit: Bytes, used: Bytes) -> Bytes {
     Bytes::mib(limit.saturating_sub(used).saturating_sub(beside(limit)).get() >> 20)
@@ -31,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_leaves_room_for_what_the_kernel_counts_beside_it() {
+    fn a_budget_leaves_room_for_the_kernels_other_memory() {
         assert_eq!(largest_budget(Bytes::mib(96), Bytes::ZERO), Bytes::mib(66));
         assert_eq!(largest_budget(Bytes::gib(1), Bytes::mib(100)), Bytes::mib(836));
         assert_eq!(largest_budget(Bytes::mib(96), Bytes::new(1)), Bytes::mib(65), "in whole MiB");

@@ -1,33 +1,39 @@
-//! How far who touches memory upwards gets it filled: up to the end of a place of 2 MiB, and the next places whole.
+//! How far a sequential first touch is filled ahead: up to the end of a place of 2 MiB, and then
+//! whole places.
 //!
-//! What is touched shows only where nothing is yet. Filled up to the end of a base page, memory of which the same part of each page
-//! is touched looks like memory that is touched everywhere: so a window of smaller steps ends within a base page, at another part of
-//! it each time, and who goes on exactly there has shown that he touches everything. A window never reaches into the next place, and
-//! a long one leaves two ends to go on at before it: by chance nobody who is sparse meets both. Who has shown it where his place ends
-//! gets the next ones whole, before he touches them: a touch would leave something there that keeps a frame from being moved in as
-//! one. Behind them he shows it anew, by windows of two base pages and of eight. So one who becomes sparse holds [`WHOLE_LEAST`] places
-//! and half a place too much at most. Who has been dense for [`LONG`] places may hold more, by an eighth of what came since then: that
-//! many places come whole, and windows behind them are long again. This module must never offer a place that was not
-//! said to be free, nor more than [`WHOLE_MOST`] for one showing.
+//! A touch shows only where nothing is present yet. Suppose that a program touches the same part of
+//! each base page: filled by whole base pages, its faults look the same as those of a dense one. So
+//! a window of smaller steps ends within a base page, at another part of it each time, and a fault
+//! exactly there shows that the stream touches everything. A window never reaches into the next
+//! place, and a long one has two such ends before it: a sparse stream does not meet both by chance.
+//!
+//! A stream that has shown density at the end of its place gets the next places whole, before it
+//! touches them: a touch would leave a page there, and no frame could be moved in whole. Behind
+//! them it shows density anew, by windows of two base pages and of eight. So a stream that becomes
+//! sparse holds at most [`WHOLE_LEAST`] places and half a place too much. A stream that was dense
+//! for [`LONG`] places may hold more, by an eighth of the memory filled since then: that many
+//! places come whole, and windows behind them are long again. This module must never offer a place
+//! that the caller did not call free, nor more than [`WHOLE_MOST`] for one showing.
 
 use std::ops::Range;
 
-/// Places that come whole at once to who has not been dense for long: so much, 6 MiB, a stream that ends or becomes sparse may hold too
-/// much, once; and three places in four come whole to one that stays dense. Getting three frames takes about as long as filling one
-/// place by OS pages.
+/// Places that come whole at once to a stream that was not dense for long. A stream that ends or
+/// becomes sparse may hold this much (6 MiB) too much, once; a stream that stays dense gets three
+/// places in four whole. Getting three frames takes about as long as filling one place by OS pages.
 pub const WHOLE_LEAST: u32 = 3;
 
-/// And to who has been for long, at most: 16 MiB, which he waits for at once.
+/// The most for a stream that was dense for long: 16 MiB, and the faulting thread waits for all of
+/// it.
 pub const WHOLE_MOST: u32 = 8;
 
-/// Places, 64 MiB of them, that a stream fills before it may hold an eighth of the others too much: what it may in any case is about
-/// that much of these.
+/// Places (64 MiB of them) that a stream fills before it may hold an eighth of later ones too much:
+/// the bound for any stream is about an eighth of these.
 pub const LONG: u64 = 32;
 
-/// Of what came since then a stream may hold this part too much.
+/// A stream may hold one part in this of later memory too much.
 const SHARE: u64 = 8;
 
-/// What of a window is filled.
+/// The part of a window that is filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// These steps, the one that is touched among them.
@@ -43,17 +49,18 @@ pub struct Places {
     page_steps: u64,
     /// Steps of a place, and none if no place comes whole.
     place_steps: Option<u64>,
-    /// Where who touches everything goes on.
+    /// Where a stream that touches everything faults next.
     shown_at: Option<u64>,
-    /// The longest window. Behind places that came whole, of which nobody sees what is touched, it is short first.
+    /// The longest window. It is short first behind places that came whole, whose touches are not
+    /// seen.
     most_steps: u64,
     /// Filled since it goes on.
     filled_steps: u64,
 }
 
 impl Places {
-    /// Of steps of which `page_steps` make a base page and, where places may come whole, `place_steps` a place; numbered so that
-    /// the first of a place is a multiple of that.
+    /// `page_steps` steps make a base page and, where places may come whole, `place_steps` make a
+    /// place. Steps are numbered so that the first of a place is a multiple of that.
     #[must_use]
     pub const fn new(page_steps: u64, place_steps: Option<u64>) -> Self {
         Self { page_steps, place_steps, shown_at: None, most_steps: u64::MAX, filled_steps: 0 }
@@ -68,8 +75,9 @@ impl Places {
         }
     }
 
-    /// What of `window` is to be filled, which is not empty and begins where it was touched, `within` steps into a base page.
-    /// `goes_on` says whether it was touched by who had the last window, and `free` how many places from this number on may come whole.
+    /// The part of `window` to fill. The window is not empty and begins at the touched step,
+    /// `within` steps into a base page. `goes_on` says whether the stream of the last window
+    /// touched it, and `free` how many places from this number on may come whole.
     pub fn cut(
         &mut self,
         window: Range<u64>,
@@ -113,7 +121,7 @@ impl Places {
         Cut { steps, whole }
     }
 
-    /// The step behind all of it: where who goes on touches next.
+    /// The step behind all of it: where sequential access faults next.
     #[must_use]
     pub fn end(&self, cut: &Cut) -> u64 {
         cut.steps.end + self.place_steps.unwrap_or(0) * u64::from(cut.whole)
@@ -133,7 +141,8 @@ mod tests {
     const PAGE: u64 = 16;
     const PLACE: u64 = 512;
 
-    /// What is filled, and which places came whole, of who touches these OS pages upwards.
+    /// The filled steps, and the places that came whole, of a stream that touches these OS pages
+    /// upwards.
     fn touch(steps: impl Iterator<Item = u64>, places: Option<u64>) -> (BTreeSet<u64>, Vec<u64>) {
         let (mut around, mut cut) = (FaultAround::new(BasePage::K4), Places::new(PAGE, places));
         let (mut there, mut whole) = (BTreeSet::new(), Vec::new());
@@ -156,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_touches_everything_gets_three_places_of_four_whole_at_first() {
+    fn a_dense_stream_gets_three_places_of_four_whole_at_first() {
         let (there, whole) = touch(0..16 * PLACE, Some(PLACE));
         assert_eq!(there.len() as u64, 16 * PLACE);
         assert_eq!(whole, [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15]);
@@ -164,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_touched_everything_for_long_gets_more_of_them_at_once() {
+    fn a_stream_that_was_dense_for_long_gets_more_of_them_at_once() {
         let (there, whole) = touch(0..256 * PLACE, Some(PLACE));
         assert!((0..256 * PLACE).all(|step| there.contains(&step)));
         // Places that did not come whole, and so many places come behind each.
@@ -173,7 +182,7 @@ mod tests {
         assert!(behind.is_sorted(), "{behind:?}");
         assert_eq!(behind.iter().take_while(|count| **count == u64::from(WHOLE_LEAST)).count(), 12);
         assert_eq!(behind.last(), Some(&u64::from(WHOLE_MOST)));
-        // Who jumps begins as a stranger.
+        // A jump starts a new stream.
         let (_, whole) = touch((0..64 * PLACE).chain(100 * PLACE..112 * PLACE), Some(PLACE));
         assert_eq!(
             whole.iter().filter(|place| **place > 100).take(4).collect::<Vec<_>>(),
@@ -200,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_touches_the_same_part_of_each_base_page_never_gets_one_whole(
+        fn touching_the_same_part_of_each_base_page_never_gets_one_whole(
             from in 0..PAGE, len in 1..PAGE, start in 0..2 * PLACE / PAGE
         ) {
             let part = |page: u64| page * PAGE + from..page * PAGE + PAGE.min(from + len);
@@ -209,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn who_becomes_sparse_holds_a_bounded_number_of_places_too_much(
+        fn a_stream_that_becomes_sparse_holds_a_bounded_number_too_much(
             dense in 1..120 * PLACE, every in prop::sample::select(vec![16u64, 64, 512]), other in 0..PAGE
         ) {
             // Always the same part of a base page, or another in each.
@@ -220,8 +229,8 @@ mod tests {
             let after = whole.iter().filter(|place| **place * PLACE >= dense).count();
             let more = dense.saturating_sub(LONG * PLACE) / SHARE;
             prop_assert!(after as u64 <= u64::from(WHOLE_LEAST) + more / PLACE, "{} after {}: {:?}", after, dense, whole);
-            // Nor are the windows by OS pages behind the last of them more than half a place: who touches the next part in each base
-            // page meets several ends of them.
+            // Nor are the windows by OS pages behind the last of them more than half a place: a
+            // stream that touches the next part in each base page meets several ends of them.
             let too_much = there.range(dense..).count() - sparse.count();
             let most = u64::from(WHOLE_LEAST) * PLACE + PLACE / 2 + more;
             prop_assert!(too_much as u64 <= most, "{} after {}, every {}", too_much, dense, every);

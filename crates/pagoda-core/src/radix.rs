@@ -1,16 +1,17 @@
-//! A radix tree of words: what was never asked for takes no memory, and reading takes no lock.
+//! A radix tree of words: unused words take no memory, and reading takes no lock.
 //!
-//! A node is 64 words, 512 bytes: a leaf has the words themselves, any other the numbers of its children. Nodes are given out from
-//! one array, one after the other and the root first, so that the few nodes of a range of which little is used lie together. They
-//! are never taken back before the whole is dropped. A node is zero before it has a parent, so that whoever sees its number sees
-//! words of zero. This module must never move a word: who has a reference changes it without asking.
+//! A node is 64 words, 512 bytes: a leaf has the words themselves, any other the numbers of its
+//! children. Nodes are given out from one array, one after the other and the root first, so that
+//! the few nodes of a sparse range are adjacent. They are never taken back before the whole is
+//! dropped. A node is zero before it has a parent, so that a reader that sees its number sees words
+//! of zero. This module must never move a word: a holder of a reference changes it without a lock.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Words of a node: few enough that one used word in 2 MiB of base pages of 4 KiB takes an eighth of a page, and enough that 1 GiB
-/// of them takes three levels.
+/// Words of a node: few enough that one used word in 2 MiB of base pages of 4 KiB takes an eighth
+/// of a page, and enough that 1 GiB of them takes three levels.
 pub const NODE_WORDS: usize = 1 << NODE_BITS;
 
 const NODE_BITS: u32 = 6;
@@ -38,8 +39,8 @@ const fn levels_for(len: usize) -> u32 {
 }
 
 impl Radix {
-    /// How many words a tree of `len` takes if all of them are used: the array that it is made of. 1/63 more than `len`, and at
-    /// most a node for each level. None if there are no such numbers.
+    /// How many words a tree of `len` takes if all of them are used: the length of its array. 1/63
+    /// more than `len`, and at most a node for each level. None if there are no such numbers.
     #[must_use]
     pub fn words_for(len: usize) -> Option<usize> {
         if len <= NODE_WORDS {
@@ -79,7 +80,7 @@ impl Radix {
         &self.words
     }
 
-    /// What its nodes take that are given out, in bytes.
+    /// The bytes of the nodes that are given out.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         let words = self.words.len().min(self.nodes.load(Ordering::Relaxed) * NODE_WORDS);
@@ -92,8 +93,8 @@ impl Radix {
         self.find(index).map_or(0, |at| self.words[at].load(Ordering::Acquire))
     }
 
-    /// Word `index`, to be changed: it takes memory from now on. May wait for who is just giving out another node. Panics beyond
-    /// the end.
+    /// Word `index`, to be changed: it takes memory from now on. May wait for a thread that is
+    /// giving out another node. Panics beyond the end.
     #[must_use]
     pub fn word(&self, index: usize) -> &AtomicU64 {
         let at = self.find(index).unwrap_or_else(|_| self.grow(index));
@@ -134,7 +135,8 @@ impl Radix {
 
     #[cold]
     fn grow(&self, index: usize) -> usize {
-        // Nothing is left half done: a node that was given out and has no parent is lost, and that is all.
+        // No state is half changed: a node that was given out and has no parent is lost, and that
+        // is all.
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut node = 0;
         for level in (1..self.levels).rev() {
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_read_takes_nothing_and_one_word_its_nodes() {
+    fn reading_takes_no_memory_and_one_word_takes_its_nodes() {
         let radix = radix(1 << 18);
         assert!((0..1 << 18).all(|index| radix.get(index) == 0));
         assert_eq!((radix.used_bytes(), radix.used(0..1 << 18).count()), (512, 0));

@@ -1,18 +1,22 @@
-//! The time that a process ran, for how long it has patience.
+//! A clock of the time that a process ran, for timeouts.
 //!
-//! A process that is stopped (SIGSTOP, a debugger, a suspended machine) makes no progress, and that is no stall. No clock of the kernel's
-//! leaves such time out, so it is counted in looks: what passed between two of them counts for at most [`LONGEST_NS`]. All that
-//! waits looks more often than that. This module must never read a clock: it is told the time.
+//! A process that is stopped (SIGSTOP, a debugger, a suspended machine) makes no progress, and that
+//! is no stall. No clock of the kernel leaves such time out, so it is counted in looks: the time
+//! between two of them counts for at most [`LONGEST_NS`]. Every waiting loop looks more often than
+//! that. This module must never read a clock: the caller passes the time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What passes between two looks and still counts: several times the longest sleep of a thread that looks.
+/// The longest time between two looks that counts in full: several times the longest sleep of a
+/// thread that looks.
 pub const LONGEST_NS: u64 = 250_000_000;
 
-/// Where it begins: later than any time that it is to be compared with, and never at 0, which stands for "not at all".
+/// Its start: later than any time that it is compared with, and never 0, which stands for "not at
+/// all".
 const BEGIN_NS: u64 = 1 << 42;
 
-/// Such a clock, which any thread may look at. Where several look at once, it may be behind by [`LONGEST_NS`] for a moment.
+/// Such a clock, which any thread may look at. Where several look at once, it may be behind by
+/// [`LONGEST_NS`] for a moment.
 #[derive(Debug)]
 pub struct RanClock {
     looked_ns: AtomicU64,
@@ -53,7 +57,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn time_in_which_nobody_looked_is_no_time_that_it_ran() {
+    fn time_without_a_look_is_no_time_that_it_ran() {
         let clock = RanClock::new();
         let mut now = 77 * S;
         let begin = clock.look(now);

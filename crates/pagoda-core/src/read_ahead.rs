@@ -1,31 +1,34 @@
-//! What of a file is read before it is touched.
+//! Which pages of a file are read before they are touched.
 //!
-//! Who goes on upwards gets a *window* of pages behind the one that was asked for: 128 KiB at first, twice as much each time,
-//! up to 2 MiB. The next window is ordered when the first page of the last one is touched, so that the disk works while
-//! the reader does. Who jumps gets nothing beyond his page, until he goes on from there. Pages are numbered from the file's
-//! beginning. This module must never order a page beyond the file's end, nor one twice for the same reader.
+//! A sequential reader gets a *window* of pages behind the requested one: 128 KiB at first, twice
+//! as much each time, up to 2 MiB. The next window is ordered when the first page of the last one
+//! is touched, so that the disk works while the reader does. Random access gets only the requested
+//! page, until the next fault continues from there. Pages are numbered from the file's beginning.
+//! This module must never order a page beyond the file's end, nor one twice for the same reader.
 //!
-//! That is Linux's readahead (mm/readahead.c), its marker page included. Linux keeps the state in each open file; a
-//! region has only the addresses of its faults, so that readers are told apart by where they would go on.
+//! That is Linux's readahead (mm/readahead.c), its marker page included. Linux keeps the state in
+//! each open file; a region has only the addresses of its faults, so readers are told apart by
+//! their next expected page.
 
 use std::ops::Range;
 
 use crate::size::Bytes;
 
-/// The first window of a reader who goes on.
+/// The first window of a sequential reader.
 pub const WINDOW_FIRST: Bytes = Bytes::kib(128);
 
-/// The largest window: what a disk reads at its full speed, and 1/64 of a budget of 128 MiB.
+/// The largest window: a disk reads this much at its full speed, and it is 1/64 of a budget of 128
+/// MiB.
 pub const WINDOW_MOST: Bytes = Bytes::mib(2);
 
 /// Readers that go on at the same time. One more makes the one begin anew that went on longest ago.
 pub const STREAMS: usize = 16;
 
-/// Places where somebody was once and may go on: twice as many as streams, so that random readers don't displace who is about
-/// to begin one.
+/// Places of single faults that may be the start of a stream: twice as many as streams, so that
+/// random readers don't displace a stream that is about to begin.
 const SEEN: usize = 2 * STREAMS;
 
-/// A reader who goes on.
+/// A sequential reader.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     /// The window that was ordered last: `start..end`. Empty: there is none such reader.
@@ -42,14 +45,14 @@ pub struct ReadAhead {
     /// Pages of the file.
     pages: u64,
     streams: [Stream; STREAMS],
-    /// The pages behind those that were touched out of turn; 0, behind which nobody was, for none.
+    /// The pages behind those that were touched out of turn; 0, which is behind no page, for none.
     seen: [u64; SEEN],
     next_seen: usize,
     faults: u64,
 }
 
 impl ReadAhead {
-    /// Nobody has read yet of the `pages` of a file, each of `page` bytes.
+    /// No page was read yet of the `pages` of a file, each of `page` bytes.
     ///
     /// # Panics
     /// If a page has no bytes.
@@ -64,8 +67,8 @@ impl ReadAhead {
         (bytes.get() / self.page_bytes).max(1)
     }
 
-    /// Takes note that `page` was asked for, and says what to read behind it; nothing, if the range is empty. The first page of
-    /// what is ordered is to be noted here again when it is touched.
+    /// Takes note of a request for `page`, and returns the pages to read behind it; none, if the
+    /// range is empty. Report the first page of an ordered window here again when it is touched.
     pub fn fault(&mut self, page: u64) -> Range<u64> {
         self.faults += 1;
         let (first, most) = (self.pages_of(WINDOW_FIRST), self.pages_of(WINDOW_MOST));
@@ -91,7 +94,7 @@ impl ReadAhead {
             self.next_seen = (self.next_seen + 1) % SEEN;
             return page..page;
         }
-        // Who begins at the beginning mostly goes on.
+        // A reader that begins at the beginning is mostly sequential.
         let start = page + 1;
         let oldest = self.streams.iter_mut().min_by_key(|stream| stream.at).expect("there are some");
         *oldest = Stream { start, end: start + first, at: self.faults };
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_faster_than_the_disk_goes_on_and_orders_nothing_twice() {
+    fn a_reader_faster_than_the_disk_orders_nothing_twice() {
         let mut ahead = ReadAhead::new(PAGE, 1000);
         assert_eq!(ahead.fault(0), 1..3);
         assert!(ahead.fault(2).is_empty(), "it is on its way");

@@ -1,24 +1,28 @@
-//! When the base pages of a huge frame that was broken become one huge frame again.
+//! When the base pages of a huge frame that was split are collapsed to one again.
 //!
-//! A huge frame is broken when it leaves: what it held is stored by base pages, and comes back by base pages. Once all of them are
-//! back they may be joined. That copies 2 MiB and needs as much room meanwhile, so it is worth it only for what stays: all of
-//! it has to be there at several looks, with reclaim asleep. This module must never join anything: it names what to do
-//! with what was seen.
+//! A huge frame is split when it is evicted: its content is stored by base pages, and swapped in by
+//! base pages. Once all of them are resident they may be collapsed. That copies 2 MiB and needs as
+//! much room meanwhile, so it is worth it only for pages that stay: all of it has to be there at
+//! several looks, with reclaim asleep. This module must never collapse pages: it decides from the
+//! looks that the caller reports.
 
 use crate::page::HUGE_FRAME;
 use crate::size::Bytes;
 use crate::watermark::Watermarks;
 
-/// Looks in a row that have to find all of it there: what comes back only to be read once is gone by then under pressure.
+/// Looks in a row that have to find all of it there: under pressure, pages that were swapped in to
+/// be read once are evicted by then.
 pub const LOOKS_LEAST: u32 = 2;
 
-/// After each refusal of the kernel twice as many looks are left out, up to two to this power: 64 looks.
+/// After each refusal of the kernel twice as many looks are left out, up to two to this power: 64
+/// looks.
 const REFUSALS_MOST: u32 = 6;
 
-/// What a look found where a huge frame was.
+/// The state that a look found at the place of a huge frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Nothing is there any more, or one huge page is: the next first touch brings a huge frame by itself.
+    /// Nothing is there any more, or one huge page is: the next first touch brings a huge frame by
+    /// itself.
     Gone,
     /// A part of it is there, or all of it, but not in a state to be joined.
     Part,
@@ -26,7 +30,7 @@ pub enum Seen {
     All,
 }
 
-/// What to do with it.
+/// The action for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Join it now.
@@ -57,7 +61,8 @@ impl Broken {
         if self.looks >= LOOKS_LEAST && has_room(free, marks) { Verdict::Join } else { Verdict::Wait }
     }
 
-    /// The kernel did not join it: a page of it is shared, read-only or the page of zeroes, or there is no huge page to be had.
+    /// The kernel did not collapse it: a page of it is shared, read-only or the page of zeroes, or
+    /// there is no free huge page.
     pub fn refused(&mut self) {
         self.refusals = (self.refusals + 1).min(REFUSALS_MOST);
         self.left_out = 1 << self.refusals;
@@ -65,7 +70,8 @@ impl Broken {
     }
 }
 
-/// Whether `free` bytes are enough to hold a huge frame twice for a moment, and reclaim stays asleep with one frame more in use.
+/// Whether `free` bytes are enough to hold a huge frame twice for a moment, and reclaim stays
+/// asleep with one frame more in use.
 fn has_room(free: Bytes, marks: &Watermarks) -> bool {
     free >= marks.high.saturating_add(Bytes::new(2 * HUGE_FRAME as u64))
 }
@@ -84,7 +90,7 @@ mod tests {
     const PLENTY: Bytes = Bytes::mib(200);
 
     #[test]
-    fn what_is_there_at_two_looks_in_a_row_is_joined() {
+    fn pages_that_are_there_at_two_looks_in_a_row_are_joined() {
         let mut broken = Broken::default();
         for (seen, verdict) in [
             (Seen::All, Verdict::Wait),
@@ -109,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_asked_for_ever_more_seldom() {
+    fn a_refused_collapse_is_asked_for_ever_more_seldom() {
         let mut broken = Broken::default();
         let mut looks_until_join = || {
             let looks = (1..).find(|_| broken.look(Seen::All, PLENTY, &marks()) == Verdict::Join);

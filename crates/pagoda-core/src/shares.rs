@@ -1,67 +1,75 @@
-//! How the members of a process tree share its budget, each by itself, with nobody in charge.
+//! How the members of a process tree share its budget, each by itself, without a coordinator.
 //!
-//! Every member publishes two things: its [`Use`] (what it would hold without Pagoda, and how much it suffers), and a
-//! *claim*: what it may take or has taken of the budget, whichever is more. From time to time each one looks at all of
-//! them and does three steps:
+//! Every member publishes two things: its [`Use`] (the memory that it would hold without Pagoda,
+//! and how much it suffers), and a *claim*: the larger of its share and the memory that it still
+//! holds of the budget. From time to time each one looks at all of them and does three steps:
 //!
-//! 1. [`target`]: what its share should be. A deterministic function of the uses, so that all who see the same uses come
-//!    to shares that sum to at most the budget.
-//! 2. [`Look::proposal`]: one damped step from its share towards the target, growing only into what nobody claims.
-//! 3. [`Look::settled`]: a member that grows publishes its claim first, sums up all claims again and takes back what
-//!    is too much. Of two that grow at the same time the one that publishes last sees the other's claim, so that both
-//!    can't keep the same room. So no view, however stale, lets the shares pass the budget.
+//! 1. [`target`]: its fair share. A deterministic function of the uses, so that all members that
+//!    see the same uses come to shares that sum to at most the budget.
+//! 2. [`Look::proposal`]: one damped step from its share towards the target, growing only into
+//!    unclaimed room.
+//! 3. [`Look::settled`]: a member that grows publishes its claim first, sums up all claims again
+//!    and takes back the excess. Of two that grow at the same time the one that publishes last sees
+//!    the other's claim, so that both can't keep the same room. So no view, however stale, lets the
+//!    shares pass the budget.
 //!
-//! Bounds. At any time the shares sum to at most the budget, and one [`FLOOR`] more for each member that started, or
-//! grew to it, since the others looked (a member gets its floor at once, so that it never waits for another process to
-//! be scheduled).
-//! When all members have looked often enough while their uses stand still, the shares sum to at most the budget, and
-//! each lies within [`dead_zone`] of its target. A member whose memory can't be taken out keeps its claim: then the
+//! Bounds. At any time the shares sum to at most the budget, and one [`FLOOR`] more for each member
+//! that started, or grew to it, since the others looked (a member gets its floor at once, so that
+//! it never waits for another process to be scheduled). When all members have looked often enough
+//! while their uses stand still, the shares sum to at most the budget, and each lies within
+//! [`dead_zone`] of its target. A member whose memory can't be evicted keeps its claim: then the
 //! others get less, and the budget holds all the same.
 //!
-//! The target. A member needs what it holds and some slack. While all needs fit the budget, each gets its need and a part
-//! of what is left in proportion to it: a lone member all of it, several together half, so that whoever grows finds room
-//! without waiting for others to look. When the needs don't fit, each gets its need up to the same floor, and the rest is
-//! split in proportion to need beyond the floor times [`Pain`], to nobody more than its need. So one that is idle gives
-//! its floor away, and takes it back as it grows. One pass counts, one sums: no allocation, some nanoseconds a member.
+//! The target. A member needs the memory that it holds and some slack. While all needs fit the
+//! budget, each gets its need and a part of the rest in proportion to it: a lone member all of it,
+//! several together half, so that a growing member finds room without waiting for others to look.
+//! When the needs don't fit, each gets its need up to the same floor, and the rest is split in
+//! proportion to need beyond the floor times [`Pain`], never more than its need. So an idle member
+//! gives its floor away, and takes it back as it grows. One pass counts, one sums: no allocation,
+//! some nanoseconds a member.
 //!
-//! This module must never read a clock or remember a member: what it is told is all it knows.
+//! This module must never read a clock or remember a member: its arguments are all it knows.
 
 use crate::size::Bytes;
 
-/// What every member gets that needs it, if the budget has it for all: the least budget that an engine of 64 KiB base pages
-/// serves faults with at full speed. With less for each, the budget is split evenly.
+/// The share that every member with such a need gets, if the budget has it for all: the least
+/// budget that an engine of 64 KiB base pages serves faults with at full speed. With less for each,
+/// the budget is split evenly.
 pub const FLOOR: Bytes = Bytes::mib(16);
 
-/// From how much on a process of a tree with `budget` has an engine: the floor of a share, or an eighth of a small budget, of
-/// which several processes without one would take the whole. Below 4 MiB an engine's threads and tables would cost more than
-/// they save.
+/// The size from which a process of a tree with `budget` has an engine: the floor of a share, or an
+/// eighth of a small budget, which several processes without an engine would otherwise take whole.
+/// Below 4 MiB an engine's threads and tables would cost more than they save.
 #[must_use]
 pub fn engine_from(budget: Bytes) -> Bytes {
     Bytes::new(budget.get() / 8).clamp(Bytes::mib(4), FLOOR)
 }
 
-/// The least slack beyond what a member holds: the first MiB that its store commits to, and as much to begin to grow in.
-/// What is left when all needs fit is far more, and up to its floor it takes what it needs at once.
+/// The least slack beyond a member's memory: the first MiB that its store commits to, and as much
+/// to begin to grow in. When all needs fit, the unclaimed rest is far more, and a member takes its
+/// need up to the floor at once.
 const SLACK_LEAST: u64 = 2 << 20;
 
-/// Slack as a share of what is held.
+/// Slack as a share of the held memory.
 const SLACK_SHARE: u64 = 8;
 
-/// Uses beyond this (16 TiB) are taken as this, so that no product of three of them leaves 128 bits.
+/// Uses beyond this (16 TiB) are taken as this, so that no product of three of them exceeds 128
+/// bits.
 const USE_MOST: u64 = 1 << 44;
 
 /// A change of a share below a 64th of it is not worth the work; nor one below 256 KiB.
 const DEAD_SHARE: u64 = 64;
 const DEAD_LEAST: u64 = 256 << 10;
 
-/// A share that shrinks below what is held goes a quarter of the way with each look, and at least 1 MiB.
+/// A share that shrinks below the held memory goes a quarter of the way with each look, and at
+/// least 1 MiB.
 const SHRINK_SHARE: u64 = 4;
 const SHRINK_LEAST: u64 = 1 << 20;
 
 /// How much a member suffers from having less than it holds: by how much it fetches back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pain {
-    /// It fetches less than a 64th of what it holds in a second: what is out is cold.
+    /// It swaps in less than a 64th of its memory in a second: its swapped-out pages are cold.
     #[default]
     None,
     /// Up to a quarter in a second.
@@ -73,8 +81,8 @@ pub enum Pain {
 impl Pain {
     const ALL: [Self; 3] = [Self::None, Self::Some, Self::Much];
 
-    /// What a byte of need weighs. Few steps and small ones: the rest of the share follows use, which does not depend on
-    /// the share, so that shares can't chase each other.
+    /// The weight of a byte of need. Few steps and small ones: the rest of the share follows use,
+    /// which does not depend on the share, so that shares can't chase each other.
     const fn weight(self) -> u64 {
         match self {
             Self::None => 1,
@@ -83,7 +91,7 @@ impl Pain {
         }
     }
 
-    /// From what was fetched in a second by a member that holds `held`.
+    /// From the rate of swap-ins of a member that holds `held`.
     #[must_use]
     pub fn of_rate(fetched_per_s: Bytes, held: Bytes) -> Self {
         match fetched_per_s.get() {
@@ -94,17 +102,17 @@ impl Pain {
     }
 }
 
-/// What one member uses.
+/// The memory use of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// It has no engine: it takes what it takes, and this is that.
+    /// It has no engine: its use is its memory, without a limit.
     Unlimited {
-        /// What it holds.
+        /// The memory that it holds.
         held: Bytes,
     },
     /// Its engine keeps it to its share.
     Managed {
-        /// What it would hold without Pagoda: resident, staged, stored and unmanaged.
+        /// The memory that it would hold without Pagoda: resident, staged, stored and unmanaged.
         held: Bytes,
         /// How much it suffers.
         pain: Pain,
@@ -124,7 +132,7 @@ impl Use {
         kind << 48 | held.get().min(USE_MOST)
     }
 
-    /// Reads a word; `None` for 0 and for what no version of this writes.
+    /// Reads a word; `None` for 0 and for a word that no version of this writes.
     #[must_use]
     pub fn from_word(word: u64) -> Option<Self> {
         let held = Bytes::new(word & WORD_HELD);
@@ -135,7 +143,7 @@ impl Use {
         }
     }
 
-    /// What it can make use of within `budget`.
+    /// The most that it can use within `budget`.
     fn need(self, budget: u64) -> u64 {
         match self {
             Self::Unlimited { held } => held.get().min(USE_MOST),
@@ -147,10 +155,10 @@ impl Use {
     }
 }
 
-/// What the share of the member that uses `mine` should be, among `members`, itself included.
+/// The fair share of the member that uses `mine`, among `members`, itself included.
 ///
-/// For one that is not managed: what it holds. The targets of the managed members sum to at most what the budget
-/// leaves beside the others.
+/// An unmanaged member gets the memory that it holds. The targets of the managed members sum to at
+/// most the rest of the budget.
 #[must_use]
 pub fn target(budget: Bytes, members: impl Iterator<Item = Use> + Clone, mine: Use) -> Bytes {
     let Use::Managed { pain, .. } = mine else { return Bytes::new(mine.need(u64::MAX)) };
@@ -184,8 +192,9 @@ pub fn target(budget: Bytes, members: impl Iterator<Item = Use> + Clone, mine: U
     Bytes::new(my_floor + scarce(room - floors, beyond, need - my_floor, pain))
 }
 
-/// Splits `rest` among needs that exceed it, by weight and to nobody more than its need: the part of a member with
-/// `need`. Who is fully served depends on its pain alone, so that sums by pain are all it takes.
+/// Splits `rest` among needs that exceed it, by weight and to none more than its need: the part of
+/// a member with `need`. Its pain alone decides whether a member is fully served, so sums by pain
+/// are all it takes.
 fn scarce(mut rest: u64, beyond: [u64; Pain::ALL.len()], need: u64, pain: Pain) -> u64 {
     let mut weighed: u64 = Pain::ALL.iter().map(|pain| pain.weight() * beyond[*pain as usize]).sum();
     for full in Pain::ALL.into_iter().rev() {
@@ -216,7 +225,7 @@ pub fn dead_zone(share: Bytes) -> Bytes {
     Bytes::new((share.get() / DEAD_SHARE).max(DEAD_LEAST))
 }
 
-/// What one member sees when it looks.
+/// One member's view when it looks.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     /// The tree's budget.
@@ -227,7 +236,7 @@ pub struct Look {
     pub target: Bytes,
     /// Its share until now.
     pub share: Bytes,
-    /// What it holds of real memory, by the kernel's count.
+    /// The real memory that it holds, by the kernel's count.
     pub held: Bytes,
     /// The claims of all other members.
     pub others: Bytes,
@@ -253,10 +262,10 @@ impl Look {
         } else if share - target <= zone
             && self.claims(self.share, self.others).saturating_add(zone) <= self.budget.get()
         {
-            // Only while there is room: what several keep in their dead zones, one may be waiting for.
+            // Only while there is room: another member may wait for the sum of several dead zones.
             share
         } else if share > held.max(target) {
-            // What is not held costs nothing to give up.
+            // Memory that is not held costs nothing to give up.
             held.max(target)
         } else {
             let wanted = share - target;
@@ -265,12 +274,13 @@ impl Look {
         Bytes::new(next.max(self.floor()))
     }
 
-    /// What all would claim with this share.
+    /// The sum of all claims with this share.
     fn claims(&self, share: Bytes, others: Bytes) -> u64 {
         claim(share, self.held).get().saturating_add(others.get())
     }
 
-    /// The share to use after `proposal` was claimed, and the claims of all others were summed up again to `others`.
+    /// The share to use after `proposal` was claimed, and the claims of all others were summed up
+    /// again to `others`.
     #[must_use]
     pub fn settled(&self, proposal: Bytes, others: Bytes) -> Bytes {
         if proposal <= self.share {
@@ -282,13 +292,13 @@ impl Look {
     }
 }
 
-/// What a member has to claim: its share, or what it still holds of a share that was larger.
+/// The claim of a member: its share, or the memory that it still holds of a share that was larger.
 #[must_use]
 pub fn claim(share: Bytes, held: Bytes) -> Bytes {
     share.max(held)
 }
 
-/// What is fetched in a second, smoothed over about half a second.
+/// The rate of swap-ins, smoothed over about half a second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FetchRate {
     at_ns: u64,
@@ -300,8 +310,8 @@ pub struct FetchRate {
 const RATE_NS: u64 = 100_000_000;
 
 impl FetchRate {
-    /// Takes note that at `now_ns` of a clock `fetched` bytes have been fetched in all, and says what is fetched in a
-    /// second. A count that starts anew is taken as such.
+    /// Takes note that at `now_ns` of a clock `fetched` bytes have been swapped in overall, and
+    /// returns the rate in bytes a second. A count that starts anew is taken as such.
     pub fn update(&mut self, now_ns: u64, fetched: Bytes) -> Bytes {
         let passed = now_ns.saturating_sub(self.at_ns);
         if self.at_ns == 0 {

@@ -52,7 +52,7 @@ proptest! {
             prop_assert!(*target >= floor.min(*need));
             prop_assert!(*target <= *need || needs.iter().sum::<u64>() <= budget);
         }
-        // What is short is used up, but for what rounding leaves.
+        // Scarce memory is used up, except for rounding.
         if needs.iter().sum::<u64>() > budget {
             prop_assert!(targets.iter().sum::<u64>() + 4 * members.len() as u64 >= budget);
         }
@@ -80,7 +80,7 @@ proptest! {
         };
         prop_assert_eq!(Use::from_word(member.to_word()), Some(capped));
         prop_assert_ne!(member.to_word(), 0);
-        // A word of anybody's making does not make anything panic.
+        // An arbitrary word does not make any of it panic.
         if let Some(strange) = Use::from_word(word) {
             let _ = target(Bytes::gib(1), [strange].into_iter(), strange);
         }
@@ -116,14 +116,14 @@ fn a_small_tree_has_engines_sooner() {
 }
 
 #[test]
-fn who_suffers_gets_more_of_what_is_short() {
+fn a_member_that_suffers_gets_more_of_a_scarce_budget() {
     let member = |pain| Use::Managed { held: Bytes::gib(1), pain };
     let got = targets(Bytes::mib(332), &[member(Pain::None), member(Pain::Much)]);
     assert_eq!(got, [(16 + 60) << 20, (16 + 240) << 20]);
 }
 
 #[test]
-fn a_rate_is_what_is_fetched_in_a_second() {
+fn a_rate_is_the_bytes_fetched_in_a_second() {
     let mut rate = FetchRate::default();
     let mut last = Bytes::ZERO;
     for look in 0..100u64 {
@@ -148,15 +148,15 @@ impl Random {
     }
 }
 
-/// One process: what it does and how far it is in a look, which others' steps may interrupt anywhere.
+/// One process: its wishes and its progress in a look, which others' steps may interrupt anywhere.
 struct Member {
     managed: bool,
-    /// What the program wants to hold, and what of it is in memory.
+    /// The memory that the program wants to hold, and the resident part of it.
     held: u64,
     real: u64,
     share: u64,
     claim: u64,
-    /// What others see of it.
+    /// The state that others see.
     published: Use,
     look: Option<(Look, Option<Bytes>)>,
 }
@@ -214,7 +214,7 @@ impl Tree {
                 member.claim = claim(Bytes::new(member.share), held).get();
             }
         }
-        // The engine takes what it may, and gives back what it has to, some at a time.
+        // The engine takes its share, and gives the excess back a part at a time.
         let wish = member.held.min(member.share);
         member.real = if member.real > wish { wish.max(member.real - member.real / 8) } else { wish };
     }
@@ -238,7 +238,8 @@ impl Tree {
         }
     }
 
-    /// The shares, but for the floors that were given without asking for room, and beside what nobody limits.
+    /// The shares, without the floors that were given without asking for room, and beside the
+    /// members without a limit.
     fn check(&self) {
         let managed = || self.members.iter().filter(|member| member.managed);
         let shares: u64 = managed().map(|member| member.share).sum();

@@ -1,13 +1,16 @@
 //! Which objects of the spill file come with one read.
 //!
-//! What went to the file together lies there together, mostly in the order of addresses. A *stretch* begins with one object, and
-//! grows by others that lie within it or close behind it. What it passes over is read for nothing, so both that and all of it are
-//! bounded. Where several reads can be in flight at once, what lies elsewhere begins a stretch of its own, up to a bound on all of them.
-//! This module must never know the file, nor take for read what lies outside of the stretch.
+//! Objects that were written together are adjacent in the file, mostly in the order of addresses. A
+//! *stretch* begins with one object, and grows by others that lie within it or close behind it. Its
+//! gaps are read for nothing, so both a gap and the whole stretch are bounded. Where several reads
+//! can be in flight at once, an object further away begins a stretch of its own, up to a bound on
+//! all of them. This module must never know the file, nor report an object outside of the stretch
+//! as read.
 
 use crate::extents::{Run, SLOT, Units};
 
-/// What is passed over between two objects, at most: the longest page, which was stored out of turn, or belongs to someone else.
+/// The largest gap between two objects: the longest page, which was stored out of turn, or belongs
+/// to another owner.
 const GAP_SLOTS: u32 = 64 << 10 >> SLOT.trailing_zeros();
 
 /// Slots that are read at once, the first of them those of one object.
@@ -67,8 +70,8 @@ pub struct Stretches {
 }
 
 impl Stretches {
-    /// Of one object, and no more than one stretch until [`allow`](Self::allow) says so, of `slots_most` slots in all. `None`: it is
-    /// longer than that.
+    /// Of one object, and no more than one stretch until [`allow`](Self::allow) says so, of
+    /// `slots_most` slots in all. `None`: it is longer than that.
     #[must_use]
     pub fn of(units: Units, slots_most: u32) -> Option<Self> {
         let first = Stretch::of(units, slots_most)?;
@@ -80,7 +83,8 @@ impl Stretches {
         self.count_most = count_most;
     }
 
-    /// Grows by an object: one of the stretches if it lies close enough, or by one more. Whether it is read.
+    /// Grows by an object: one of the stretches if it lies close enough, or by one more. Whether it
+    /// is read.
     pub fn take(&mut self, units: Units) -> bool {
         for stretch in &mut self.all {
             let before = stretch.run.slots;
@@ -133,7 +137,7 @@ mod tests {
     fn it_grows_upwards_over_small_gaps_and_ends_at_its_bound() {
         let mut stretch = Stretch::of(slots(100, 8), 40).expect("short enough");
         assert!(stretch.take(slots(108, 8)), "the next");
-        assert!(!stretch.take(slots(92, 8)), "what lies below was there before");
+        assert!(!stretch.take(slots(92, 8)), "an object below was there before");
         assert!(!stretch.take(slots(116 + GAP_SLOTS + 1, 1)), "too far");
         assert!(stretch.take(slots(124, 8)) && stretch.take(slots(116, 8)), "out of turn");
         assert_eq!(stretch.run(), Run { first: 100, slots: 32 });
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_elsewhere_is_a_stretch_of_its_own_if_that_is_allowed() {
+    fn a_distant_object_is_a_stretch_of_its_own_if_that_is_allowed() {
         let mut all = Stretches::of(slots(100, 8), 40).expect("short enough");
         let far = slots(1000, 8);
         assert!(all.take(slots(108, 8)) && !all.take(far) && !all.take(slots(20, 8)), "one stretch");
@@ -204,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn it_never_passes_its_bound_and_holds_what_it_took(
+        fn it_never_passes_its_bound_and_holds_the_objects_it_took(
             first in 0u32..1000, most in 1u32..120, others in prop::collection::vec((0u32..3000, 1u32..260), 1..20),
         ) {
             let units = Units { first, units: 17 };

@@ -4,32 +4,33 @@
 //!   0 ......... min ......... low ............... high ................ budget     free memory
 //!   | faults wait | reclaim runs  | runs on if it ran |  nothing to do    |
 //! ```
-//! Reclaim starts below `low` and runs until `high`, so that it works in batches and not page by page. Below
-//! `min` only a fault that is already being served may take a frame. This module must never act: it names
-//! amounts, others move pages.
+//! Reclaim starts below `low` and runs until `high`, so that it works in batches and not page by
+//! page. Below `min` only a fault that is already being served may take a frame. This module must
+//! never act: it names amounts, others move pages.
 
 use std::fmt;
 
 use crate::page::BasePage;
 use crate::size::Bytes;
 
-/// The most threads that serve faults of one zone, and so the most frames that faults hold in flight. A fault
-/// costs a wake-up rather than computing, and each handler reads many at once: eight serve more than one
-/// address space can take.
+/// The most threads that serve faults of one zone, and so the most frames that faults hold in
+/// flight. The cost of a fault is a wake-up rather than computing, and each handler reads many at
+/// once: eight serve more than one address space can take.
 pub const HANDLERS_MAX: u32 = 8;
 
-/// The least `min`: a frame for each of eight handlers at 64 KiB base pages, and as much again because the
-/// kernel's count of anonymous memory lags by 32 OS pages or more for each processor.
+/// The least `min`: a frame for each of eight handlers at 64 KiB base pages, and as much again
+/// because the kernel's count of anonymous memory lags by 32 OS pages or more for each processor.
 const MIN_LEAST: Bytes = Bytes::mib(1);
 
-/// `low` as a share of the budget: from 128 MiB on, a program at its budget has 1/64 to 1/32 of it lie idle.
+/// `low` as a share of the budget: from 128 MiB on, a program at its budget leaves 1/64 to 1/32 of
+/// it idle.
 const LOW_SHARE: u64 = 64;
 
-/// The least `low`: what a program that fills at 1 GiB/s takes between two looks, 2 ms apart.
+/// The least `low`: a program that fills at 1 GiB/s takes this much between two looks, 2 ms apart.
 const LOW_LEAST: Bytes = Bytes::mib(2);
 
-/// The most `low`: at 8 GiB/s (first touch with huge pages, the fastest there is) 4 ms, two looks. More only
-/// lies idle.
+/// The most `low`: at 8 GiB/s (first touch with huge pages, the fastest there is) 4 ms, two looks.
+/// More only lies idle.
 const LOW_MOST: Bytes = Bytes::mib(32);
 
 /// Free memory may cost a budget no more than this share of it.
@@ -47,10 +48,10 @@ pub struct Watermarks {
     budget: Bytes,
 }
 
-/// A budget that leaves no room for what faults in flight need.
+/// A budget without room for faults in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetTooSmall {
-    /// What was asked for.
+    /// The requested budget.
     pub budget: Bytes,
     /// The least that would do.
     pub least: Bytes,
@@ -66,10 +67,11 @@ impl fmt::Display for BudgetTooSmall {
 impl std::error::Error for BudgetTooSmall {}
 
 impl Watermarks {
-    /// The watermarks of a zone with `budget` bytes in `base` pages, whose faults `handlers` threads serve.
+    /// The watermarks of a zone with `budget` bytes in `base` pages, whose faults `handlers`
+    /// threads serve.
     ///
-    /// Fails if the budget is below [`Watermarks::least_budget`]. Panics if `handlers` is 0 or above
-    /// [`HANDLERS_MAX`].
+    /// Fails if the budget is below [`Watermarks::least_budget`]. Panics if `handlers` is 0 or
+    /// above [`HANDLERS_MAX`].
     pub fn new(budget: Bytes, base: BasePage, handlers: u32) -> Result<Self, BudgetTooSmall> {
         let least = Self::least_budget(base, handlers);
         if budget < least {
@@ -80,9 +82,10 @@ impl Watermarks {
         Ok(Self { min, low, high: low.saturating_add(low), budget })
     }
 
-    /// The watermarks of a part of a budget, which may be less than [`Watermarks::least_budget`]: an idle process's, or
-    /// one of many processes in a small budget. What is below [`Watermarks::least_share`] is taken for that; faults wait for
-    /// reclaim more often the less there is. Panics if `handlers` is 0 or above [`HANDLERS_MAX`].
+    /// The watermarks of a part of a budget, which may be less than [`Watermarks::least_budget`]:
+    /// an idle process's, or one of many processes in a small budget. A share below
+    /// [`Watermarks::least_share`] is raised to it. The smaller the share, the more often faults
+    /// wait for reclaim. Panics if `handlers` is 0 or above [`HANDLERS_MAX`].
     #[must_use]
     pub fn of_share(share: Bytes, base: BasePage, handlers: u32) -> Self {
         if let Ok(marks) = Self::new(share, base, handlers) {
@@ -94,15 +97,15 @@ impl Watermarks {
         Self { min: Self::min_of(base, handlers).min(low), low, high, budget }
     }
 
-    /// The smallest share of a budget that faults can be served in: 1 MiB for two handlers of 64 KiB base pages. Panics if
-    /// `handlers` is 0 or above [`HANDLERS_MAX`].
+    /// The smallest share of a budget that faults can be served in: 1 MiB for two handlers of 64
+    /// KiB base pages. Panics if `handlers` is 0 or above [`HANDLERS_MAX`].
     #[must_use]
     pub fn least_share(base: BasePage, handlers: u32) -> Bytes {
         Bytes::new(Self::frames_in_flight(base, handlers) * 2 * HIGH_SHARE_MOST)
     }
 
-    /// The smallest budget whose `high` is no more than a quarter of it: 16 MiB, or 128 MiB for eight
-    /// handlers of 2 MiB base pages. Panics if `handlers` is 0 or above [`HANDLERS_MAX`].
+    /// The smallest budget whose `high` is no more than a quarter of it: 16 MiB, or 128 MiB for
+    /// eight handlers of 2 MiB base pages. Panics if `handlers` is 0 or above [`HANDLERS_MAX`].
     #[must_use]
     pub fn least_budget(base: BasePage, handlers: u32) -> Bytes {
         // `high` is twice `low`, and `low` is never below `min` or its own least.
@@ -123,13 +126,13 @@ impl Watermarks {
         u64::from(handlers) * base.bytes() as u64
     }
 
-    /// What the zone may hold in all.
+    /// The most that the zone may hold.
     #[must_use]
     pub fn budget(&self) -> Bytes {
         self.budget
     }
 
-    /// What is free while `held` bytes are in use; zero if they exceed the budget.
+    /// The free memory while `held` bytes are in use; zero if they exceed the budget.
     #[must_use]
     pub fn free(&self, held: Bytes) -> Bytes {
         self.budget.saturating_sub(held)
@@ -145,7 +148,7 @@ impl Watermarks {
         }
     }
 
-    /// What reclaim has to take to lift `free` to `high`; zero if it is there.
+    /// The memory that reclaim has to take to lift `free` to `high`; zero if it is there.
     ///
     /// `free` can't say by how much a budget is exceeded: where that can be, ask
     /// [`Watermarks::reclaim_target_held`].
@@ -154,7 +157,8 @@ impl Watermarks {
         self.high.saturating_sub(free)
     }
 
-    /// What reclaim has to take from `held` to leave `high` free; it counts what is over the budget as well.
+    /// The memory that reclaim has to take from `held` to leave `high` free; it counts the excess
+    /// over the budget as well.
     #[must_use]
     pub fn reclaim_target_held(&self, held: Bytes) -> Bytes {
         held.saturating_sub(self.budget.saturating_sub(self.high))
@@ -172,7 +176,8 @@ pub enum Level {
     Plenty,
 }
 
-/// Whether reclaim is to run: from the moment free memory is below `low` until it has reached `high`.
+/// Whether reclaim is to run: from the moment free memory is below `low` until it has reached
+/// `high`.
 #[derive(Clone, Copy, Debug)]
 pub struct Pressure {
     watermarks: Watermarks,
@@ -191,13 +196,13 @@ impl Pressure {
         self.watermarks = watermarks;
     }
 
-    /// Takes note of what is free now; whether reclaim is to run.
+    /// Takes note of the free memory now. Returns whether reclaim is to run.
     pub fn update(&mut self, free: Bytes) -> bool {
         self.on = free < if self.on { self.watermarks.high } else { self.watermarks.low };
         self.on
     }
 
-    /// What the last update said.
+    /// The result of the last update.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.on

@@ -1,22 +1,25 @@
 //! From which zone the next frame is taken.
 //!
-//! A zone whose frames are used up sooner than another's is reclaimed sooner, and its pages are evicted younger: an
-//! *age inversion*. The fair policy avoids it: each local zone has a *batch*, what it can give from its high watermark
-//! to its low one, and when one's batch is used up it is the next one's turn. Then all of them are refilled. Remote zones
-//! have no part in this: they are a spill for when no local zone has a frame to spare, and come before reclaim.
+//! A zone whose frames are used up sooner than another's is reclaimed sooner, and its pages are
+//! evicted younger: an *age inversion*. The fair policy avoids it: each local zone has a *batch*,
+//! the frames between its high watermark and its low one, and when one's batch is used up it is the
+//! next one's turn. Then all of them are refilled. Remote zones have no part in this: they are a
+//! spill for when no local zone has a frame to spare, and come before reclaim.
 //!
-//! An allocation is one pass over the zones or two. The *fair* pass looks at local zones and skips those whose batch is
-//! used up; the *open* pass looks at all, whatever their batches. Both leave each zone its low watermark. When there
-//! is which pass, and when batches are refilled, is the [`policy`].
+//! An allocation is one pass over the zones or two. The *fair* pass looks at local zones and skips
+//! those whose batch is used up; the *open* pass looks at all, whatever their batches. Both leave
+//! each zone its low watermark. The [`policy`] says when each pass runs, and when batches are
+//! refilled.
 //!
-//! **Threads.** [`Zones`] is plain state for one lock, and a [`FrameCache`](cache::FrameCache) for each thread keeps
-//! threads away from it. The state is no atomics: a decision and the frame it is about have to change together, and the frames
-//! themselves are kept under a lock; a reset concerns several batches at once, and two threads that reset one after the
-//! other would give the first zone more than its share. Under the lock both are exact. It is held for two passes
-//! over at most [`ZONES_MAX`] zones.
+//! **Threads.** [`Zones`] is plain state for one lock, and a [`FrameCache`](cache::FrameCache) for
+//! each thread keeps threads away from it. The state is no atomics: a decision and its frame have
+//! to change together, and the frames themselves are kept under a lock; a reset concerns several
+//! batches at once, and two threads that reset one after the other would give the first zone more
+//! than its share. Under the lock both are exact. It is held for two passes over at most
+//! [`ZONES_MAX`] zones.
 //!
-//! This module must never allocate memory after `new` (it runs on the fault path), wait, or wake anyone: an error is the
-//! request to wake reclaim, and waiting is the caller's.
+//! This module must never allocate memory after `new` (it runs on the fault path), wait, or wake a
+//! thread: an error is the request to wake reclaim, and waiting is the caller's.
 
 pub mod cache;
 pub mod cases;
@@ -34,17 +37,18 @@ pub use policy::ZonePolicy;
 
 use policy::Unserved;
 
-/// The most zones of one [`Zones`]: a pass over them, a few nanoseconds for each, stays below a microsecond.
+/// The most zones of one [`Zones`]: a pass over them, a few nanoseconds for each, stays below a
+/// microsecond.
 pub const ZONES_MAX: usize = 64;
 
-/// What a zone can give.
+/// The frames that a zone can give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zone {
     /// Frames that are free.
     pub free_frames: u64,
     /// Frames that allocations leave to it.
     pub low_frames: u64,
-    /// What reclaim lifts it to: more than `low_frames`. The difference is its batch.
+    /// Reclaim lifts it to this: more than `low_frames`. The difference is its batch.
     pub high_frames: u64,
 }
 
@@ -65,8 +69,9 @@ impl Zone {
 }
 
 impl Zone {
-    /// The zone that is `part` of a `whole` budget, in frames of `frame_bytes`, with `free` of it free. Its watermarks are its
-    /// part of the whole's, so that all zones are at theirs when the whole is; its batch is a frame at least.
+    /// The zone that is `part` of a `whole` budget, in frames of `frame_bytes`, with `free` of it
+    /// free. Its watermarks are its part of the whole's, so that all zones are at theirs when the
+    /// whole is; its batch is a frame at least.
     ///
     /// Panics if `whole` or `frame_bytes` is 0.
     #[must_use]
@@ -88,8 +93,10 @@ impl Zone {
 const HUGE_TURN: u64 = 4;
 
 impl Zone {
-    /// The zone of `bytes` for allocations of huge frames, where the smallest local one has `least` and it has `spare` bytes that a huge
-    /// frame can be of. Turns are in proportion to the zones' sizes, but for what rounding makes of an eighth at most: those of base frames may be shorter than one huge frame is long.
+    /// The zone of `bytes` for allocations of huge frames, where the smallest local one has `least`
+    /// and it has `spare` bytes that a huge frame can be of. Turns are in proportion to the zones'
+    /// sizes, up to rounding by an eighth at most: those of base frames may be shorter than one
+    /// huge frame is long.
     ///
     /// Panics if `least` is 0.
     #[must_use]
@@ -116,13 +123,14 @@ impl ZoneId {
 /// Frames of one zone that are the caller's now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Whose frames.
+    /// The zone of the frames.
     pub zone: ZoneId,
     /// How many.
     pub frames: u32,
 }
 
-/// No zone has a frame above its low watermark. Whoever gets this wakes reclaim, once, and may wait for it.
+/// No zone has a frame above its low watermark. The caller that gets this wakes reclaim, once, and
+/// may wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage;
 
@@ -134,7 +142,7 @@ impl fmt::Display for Shortage {
 
 impl std::error::Error for Shortage {}
 
-/// What has happened so far.
+/// Counts of events so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames that each zone gave, by [`ZoneId::index`]. Frames in a thread's cache are among them.
@@ -158,9 +166,9 @@ pub struct Counters {
 struct State {
     free: u64,
     low: u64,
-    /// What is left of its turn. Used up if 0 or less: an open pass takes on below 0.
+    /// The rest of its turn. Used up if 0 or less: an open pass takes on below 0.
     batch: i64,
-    /// What a reset sets `batch` to.
+    /// A reset sets `batch` to this.
     full_batch: i64,
     /// Frames that were given and have not come back.
     held: u64,
@@ -184,7 +192,7 @@ impl State {
     }
 }
 
-/// The zones that one allocator chooses from, and what is left of their turns.
+/// The zones that one allocator chooses from, and the rest of their turns.
 #[derive(Clone, Debug)]
 pub struct Zones {
     policy: ZonePolicy,
@@ -197,8 +205,8 @@ pub struct Zones {
 impl Zones {
     /// Local and remote zones, each in order of preference, with full batches.
     ///
-    /// Panics if there is no local zone, if there are more than [`ZONES_MAX`] in all, or if one's high watermark is
-    /// not above its low one.
+    /// Panics if there is no local zone, if there are more than [`ZONES_MAX`] in all, or if one's
+    /// high watermark is not above its low one.
     #[must_use]
     pub fn new(policy: ZonePolicy, local: &[Zone], remote: &[Zone]) -> Self {
         let count = local.len() + remote.len();
@@ -211,9 +219,9 @@ impl Zones {
         }
     }
 
-    /// Takes 1 to `most` frames of one zone: fewer than `most` where its batch or its low watermark end before, so that
-    /// taking many at once changes no share. Out of turn it is one: which zone is first, and whether a local one has a frame to
-    /// spare, may be otherwise by the next.
+    /// Takes 1 to `most` frames of one zone: fewer than `most` where its batch or its low watermark
+    /// end before, so that taking many at once changes no share. Out of turn it is one: the order
+    /// of zones, and whether a local one has a frame to spare, may differ at the next.
     ///
     /// Panics if `most` is 0.
     pub fn allocate(&mut self, most: u32) -> Result<Grant, Shortage> {
@@ -236,7 +244,7 @@ impl Zones {
         Ok(Grant { zone: ZoneId(index), frames: frames as u32 })
     }
 
-    /// Frames come back to their zone. What was left of its turn stays as it is: the turn was taken.
+    /// Frames come back to their zone. The rest of its turn stays as it is: the turn was taken.
     ///
     /// Panics, before anything changes, if the zone has not given as many.
     pub fn give_back(&mut self, grant: Grant) {
@@ -251,8 +259,8 @@ impl Zones {
         zone.free += frames;
     }
 
-    /// Takes frames of a grant back that nobody has used, as if they had not been granted. Their zone has so much more of its turn,
-    /// but no more than a whole one: another may have begun since.
+    /// Takes unused frames of a grant back, as if they had not been granted. Their zone has so much
+    /// more of its turn, but no more than a whole one: another may have begun since.
     ///
     /// Panics, before anything changes, if the zone has not given as many.
     pub fn take_back(&mut self, unused: Grant) {
@@ -266,9 +274,10 @@ impl Zones {
         }
     }
 
-    /// Tells what `zone` can give now, where that changes by more than what is allocated and given back: a part of its memory
-    /// is used for something else, its frames are reclaimed, or there is less of it. Its turn goes on; the next one is of
-    /// the new length. Frames of such a zone need not be given back.
+    /// Updates the frames that `zone` can give, where that changes by more than allocation and
+    /// giving back: a part of its memory has another use, its frames are reclaimed, or there is
+    /// less of it. Its turn goes on; the next one is of the new length. Frames of such a zone need
+    /// not be given back.
     ///
     /// Panics if its high watermark is not above its low one.
     pub fn observe(&mut self, zone: ZoneId, now: &Zone) {
@@ -288,14 +297,14 @@ impl Zones {
         (0..self.zones.len()).map(ZoneId)
     }
 
-    /// The zone on whose second-chance list the pages in frames of `zone` age: its own, but one for all local zones
-    /// under [`ZonePolicy::GlobalList`].
+    /// The zone on whose second-chance list the pages in frames of `zone` age: its own, but one for
+    /// all local zones under [`ZonePolicy::GlobalList`].
     #[must_use]
     pub fn list_of(&self, zone: ZoneId) -> ZoneId {
         if self.policy == ZonePolicy::GlobalList && zone.0 < self.local { ZoneId(0) } else { zone }
     }
 
-    /// What has happened so far.
+    /// Counts of events so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -313,14 +322,14 @@ impl Zones {
         if self.policy.resets_after(unserved) {
             self.reset();
         } else if self.policy == ZonePolicy::Fair && self.local == self.zones.len() {
-            // Without a reset or a remote zone an open pass would find what this one has found.
+            // Without a reset or a remote zone an open pass would find the same.
             return None;
         }
         self.open_pass()
     }
 
-    /// The first local zone with a turn left and a frame to spare. The baselines go on past the local zones, to no
-    /// avail: remote zones are only looked at.
+    /// The first local zone with a turn left and a frame to spare. The baselines continue past the
+    /// local zones, to no avail: remote zones are only looked at.
     fn fair_pass(&mut self) -> Result<usize, Unserved> {
         let Self { policy, zones, local, counters } = self;
         counters.scans += 1;

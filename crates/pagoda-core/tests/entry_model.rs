@@ -1,9 +1,10 @@
-//! A model check of what threads do to one entry at once: the busy bit, the gate, the events, the queue of staged pages,
-//! the pins, and the end of management.
+//! A model check of concurrent threads on one entry: the busy bit, the gate, the events, the queue
+//! of staged pages, the pins, and the end of management.
 //!
-//! The threads here are shuttle's: it chooses who goes on at each atomic operation and lock, and finds the interleaving
-//! that breaks an assertion, deadlocks, or takes more steps than any right one. The real `Word` is between them; the
-//! kernel is a lock around what it keeps. As in `entry_sim`, each rule is also left out once and must be missed.
+//! The threads here are shuttle's: it chooses which thread runs at each atomic operation and lock,
+//! and finds the interleaving that breaks an assertion, deadlocks, or takes more steps than any
+//! right one. The real `Word` is between them; the kernel is a lock around its state. As in
+//! `entry_sim`, each rule is also left out once and the check must fail.
 
 mod support;
 
@@ -17,7 +18,7 @@ use support::{fails, holds};
 
 const PAGE: Granules = Granules::range(0, 1);
 
-/// What of the protocol is left out.
+/// The rule of the protocol that is left out.
 #[derive(Clone, Copy, Default)]
 struct Without {
     gate_around_reading: bool,
@@ -206,7 +207,8 @@ impl Engine {
             kernel.slots[slot as usize] = kernel.present.take();
         }
         self.give(word.with_resident(Granules::NONE).with_backing(Backing::Slot(slot)));
-        // Queued after it is given back: the element may be stale when it arrives, and so may any other.
+        // Queued after it is given back: the element may be stale when it arrives, and so may any
+        // other.
         self.queue.lock().expect("no panic").push_back(slot);
     }
 
@@ -290,7 +292,7 @@ fn program_and_engine(without: Without) {
         engine.access(Some(round));
         assert_eq!(engine.access(None), round, "a write is not lost");
         engine.discard();
-        assert_eq!(engine.access(None), 0, "what is discarded does not come back");
+        assert_eq!(engine.access(None), 0, "discarded content does not come back");
     }
     engine.done.store(true, Ordering::Release);
     for thread in threads {
@@ -299,7 +301,7 @@ fn program_and_engine(without: Without) {
 }
 
 #[test]
-fn writes_last_discards_last_and_nobody_hangs() {
+fn writes_last_discards_last_and_no_thread_hangs() {
     holds(|| program_and_engine(Without::default()));
 }
 
@@ -328,7 +330,7 @@ fn fetch_and_discard(without: Without) {
         }),
     ];
     engine.discard();
-    assert_eq!(engine.access(None), 0, "what is discarded does not come back");
+    assert_eq!(engine.access(None), 0, "discarded content does not come back");
     engine.done.store(true, Ordering::Release);
     for thread in threads {
         thread.join().expect("no panic");
@@ -363,18 +365,18 @@ fn release_and_reclaim(without: Without) {
         })
     };
     engine.release();
-    assert_eq!(engine.access(None), 7, "what is released is all there");
+    assert_eq!(engine.access(None), 7, "all released content is there");
     reclaimer.join().expect("no panic");
     assert_eq!(engine.access(None), 7, "and stays there");
 }
 
 #[test]
-fn nothing_is_moved_out_of_what_is_released() {
+fn nothing_is_moved_out_of_released_memory() {
     holds(|| release_and_reclaim(Without::default()));
 }
 
 #[test]
-fn a_mover_that_looks_before_the_gate_empties_what_is_released() {
+fn a_mover_that_looks_before_the_gate_empties_released_memory() {
     fails(|| release_and_reclaim(Without { check_under_the_gate: true, ..Without::default() }));
 }
 
@@ -388,7 +390,7 @@ fn pin_and_evict(is_held_while_moving: bool) {
         let (engine, pins) = (Arc::clone(&engine), Arc::clone(&pins));
         thread::spawn(move || {
             let _gate = engine.gate.read().expect("no panic");
-            let word = engine.try_take().expect("nobody else takes it before it is out");
+            let word = engine.try_take().expect("no other thread takes it before it is out");
             let look = pins.read().expect("no panic");
             if *look {
                 return engine.give(word);

@@ -1,8 +1,8 @@
-//! A model check of forks beside the first registration: none passes while memory is registered, and each that is announced finds
-//! what its child waits at.
+//! A model check of forks beside the first registration: none passes while memory is registered,
+//! and each that is announced finds a doorbell for its child.
 //!
-//! The threads are shuttle's, the real word is between them. An opener that does not wait for who passes is checked, too, and must
-//! be caught.
+//! The threads are shuttle's, the real word is between them. An opener that does not wait for
+//! passing forks is checked, too, and must be caught.
 
 mod support;
 
@@ -51,12 +51,12 @@ impl Process {
                 continue;
             }
             if passes {
-                assert!(!self.is_registered.load(Ordering::SeqCst), "its child would lack what is out");
+                assert!(!self.is_registered.load(Ordering::SeqCst), "its child would lack swapped-out pages");
                 self.update(Forking::passed);
             } else {
                 assert!(
                     self.has_doorbell.load(Ordering::SeqCst),
-                    "the kernel tells nobody, and its child waits for nothing"
+                    "the kernel sends no event, and its child waits for nothing"
                 );
                 self.update(|word| word.heard().expect("it was announced"));
             }
@@ -93,7 +93,7 @@ fn forks_beside_an_opener(waits: bool) {
 }
 
 #[test]
-fn no_fork_passes_beside_registered_memory_and_what_is_announced_has_a_doorbell() {
+fn no_fork_passes_beside_registered_memory_and_an_announced_one_has_a_doorbell() {
     holds(|| forks_beside_an_opener(true));
 }
 

@@ -1,5 +1,6 @@
-//! A seeded simulation of whole migrations: a source that changes between rounds, channels whose frames arrive in any order
-//! of channels and are encoded and decoded on the way, and a destination under each zero policy.
+//! A seeded simulation of whole migrations: a source that changes between rounds, channels whose
+//! frames arrive in any order of channels and are encoded and decoded on the way, and a destination
+//! under each zero policy.
 //!
 //! `PAGODA_SEED` takes the seed of a failure back; `PAGODA_SIM_RUNS` says how many runs there are.
 
@@ -35,7 +36,7 @@ type Page = u64;
 struct Destination {
     pages: Vec<Option<Page>>,
     policy: ZeroPolicy,
-    /// Pages that came to be touched, by reading or writing: what costs a fault.
+    /// First touches of pages, by reading or writing: each costs a fault.
     faults: u64,
     cleared: u64,
 }
@@ -135,7 +136,7 @@ fn run(seed: u64, policy: ZeroPolicy) {
             geometry.stripes_of(channel).for_each(|stripe| frames_of(&source, &wanted, stripe, out, line));
             line.push_back(out.sync().0);
         }
-        // Channels wait for nobody: any of them may be ahead.
+        // Channels don't wait for each other: any of them may be ahead.
         while lines.iter().any(|line| !line.is_empty()) {
             let channel = random.below(u64::from(channels)) as usize;
             if let Some(frame) = lines[channel].pop_front() {
@@ -173,7 +174,7 @@ fn run(seed: u64, policy: ZeroPolicy) {
 }
 
 #[test]
-fn what_arrives_is_what_the_source_was_at_its_last_round() {
+fn the_image_that_arrives_is_the_source_at_its_last_round() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (first, runs) = match number("PAGODA_SEED") {
         Some(seed) => (seed, 1),

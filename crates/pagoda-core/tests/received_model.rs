@@ -1,7 +1,9 @@
-//! A model check of the received map: receivers that mark the same pages at once, and one who looks meanwhile.
+//! A model check of the received map: receivers that mark the same pages at once, and one reader
+//! meanwhile.
 //!
-//! The threads are shuttle's, the real map is between them, over words whose every access is a point at which shuttle may
-//! let another go on. A map that reads and then writes back is checked, too, and must be caught.
+//! The threads are shuttle's, the real map is between them, over words whose every access is a
+//! point at which shuttle may switch threads. A map that reads and then writes back is checked,
+//! too, and must be caught.
 
 mod support;
 
@@ -29,7 +31,7 @@ impl Bits for Word {
     }
 }
 
-/// What must not be: another's bits are lost between the load and the store.
+/// The wrong way: another's bits are lost between the load and the store.
 struct Torn(AtomicU64);
 
 impl Bits for Torn {
@@ -75,8 +77,9 @@ fn each_page_is_new_once<B: Bits + Send + Sync + 'static>(word: fn(AtomicU64) ->
     }
 }
 
-/// Who sees the bit sees what was done before it was set; and the map outlives who set it.
-fn a_bit_is_seen_after_what_came_before_it() {
+/// A reader that sees the bit sees everything done before it was set; and the map outlives the
+/// thread that set it.
+fn a_bit_is_seen_after_everything_before_it() {
     let map = Arc::new(map(Word));
     let written = Arc::new(AtomicBool::new(false));
     let receiver = {
@@ -105,8 +108,8 @@ fn a_page_is_new_to_exactly_one_receiver() {
 }
 
 #[test]
-fn a_bit_that_is_seen_orders_what_came_before() {
-    holds(a_bit_is_seen_after_what_came_before_it);
+fn a_bit_that_is_seen_orders_earlier_writes() {
+    holds(a_bit_is_seen_after_everything_before_it);
 }
 
 #[test]

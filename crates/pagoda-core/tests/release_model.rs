@@ -1,8 +1,8 @@
-//! A model check of what threads do to one release queue at once: who closes, the worker, who waits for everything, who needs
-//! the room, and who finds the worker stalled.
+//! A model check of concurrent threads on one release queue: a closing owner, the worker, a
+//! flusher, an owner that needs room, and one that finds the worker stalled.
 //!
-//! The threads are shuttle's, as in `entry_model`; the real `Queue` is between them, behind a lock. Rules are also left out and
-//! must be missed.
+//! The threads are shuttle's, as in `entry_model`; the real `Queue` is between them, behind a lock.
+//! Rules are also left out and the check must fail.
 
 mod support;
 
@@ -15,10 +15,10 @@ use support::{fails, holds};
 
 const ENTRIES: u64 = 6;
 
-/// What of the protocol is left out.
+/// The rule of the protocol that is left out.
 #[derive(Clone, Copy, Default)]
 struct Without {
-    /// Whoever flushes waits until nothing is queued, and not for what is in others' hands.
+    /// A flush waits until nothing is queued, but not for pieces in others' hands.
     waiting_for_hands: bool,
     /// A batch is taken, and put back as empty, in two steps.
     one_step_taking: bool,
@@ -83,7 +83,7 @@ impl World {
 
     fn take(&self, taker: Taker) -> Option<Piece<()>> {
         if self.without.one_step_taking {
-            // Looks first, and takes what it saw without the lock in between.
+            // Looks first, and takes the piece that it saw without the lock in between.
             let idle = self.queue().is_idle();
             yield_now();
             return (!idle).then(|| self.queue().take(taker, 0).expect("it was there"));
@@ -156,7 +156,7 @@ fn everything_is_freed_once_and_a_flush_waits_for_it() {
 }
 
 #[test]
-fn a_flush_that_does_not_wait_for_what_others_hold_is_missed() {
+fn a_flush_that_does_not_wait_for_pieces_in_others_hands_is_missed() {
     fails(|| closing(Without { waiting_for_hands: true, ..Without::default() }));
 }
 

@@ -1,8 +1,10 @@
-//! A seeded simulation of owners that close, workers that free at their own pace or not at all, and helpers who need the room.
+//! A seeded simulation of owners that close, workers that free at their own pace or not at all, and
+//! helpers that need the room.
 //!
-//! The queues and the gathering are the real ones; the store is an array that knows what is freed. Whatever happens, queued and
-//! inline together are freed, nothing twice, nothing is leaked, every bound holds, and nothing is freed before an owner's
-//! last frame is back unless it had to be inline.
+//! The queues and the gathering are the real ones; the store is an array that records freed slots.
+//! In every run, queued and inline together are freed, nothing twice, nothing is leaked, every
+//! bound holds, and nothing is freed before an owner's last frame is back unless it had to be
+//! inline.
 
 use pagoda_core::release::batch::{Batch, Run};
 use pagoda_core::release::gather::Gather;
@@ -159,7 +161,7 @@ impl World {
             15 => {
                 let news = self.shards[shard].look(self.now_us);
                 self.stalls += u64::from(news);
-                // What a stalled worker left is freed by who found that out.
+                // The rest of a stalled worker is freed by the thread that found it stalled.
                 while news && self.help(shard) {}
             }
             _ if !self.asleep[shard] => self.work(shard),
@@ -170,7 +172,8 @@ impl World {
         self.shards.iter().for_each(|queue| queue.assert_whole(0));
     }
 
-    /// Everything ends: what is queued is flushed, and a piece that a worker has gets done when it runs again.
+    /// Everything ends: the queue is flushed, and a piece that a worker has gets done when it runs
+    /// again.
     fn end(&mut self) {
         for shard in 0..self.shards.len() {
             while self.help(shard) {}
@@ -186,7 +189,7 @@ impl World {
 }
 
 #[test]
-fn nothing_is_lost_or_freed_twice_whatever_the_workers_do() {
+fn nothing_is_lost_or_freed_twice_for_any_pace_of_the_workers() {
     let mut seen = [0; 3];
     for seed in 1..=60u64 {
         let shards = 1 + (seed as usize % WORKERS_MAX);
@@ -204,7 +207,7 @@ fn nothing_is_lost_or_freed_twice_whatever_the_workers_do() {
 }
 
 #[test]
-fn a_queue_takes_what_it_is_bounded_to_and_a_stalled_one_takes_nothing() {
+fn a_queue_takes_up_to_its_bound_and_a_stalled_one_takes_nothing() {
     let mut world = World::new(7, 1, u64::MAX);
     // Handles that are no neighbours take a word each.
     let mut gather = Gather::default();

@@ -1,9 +1,10 @@
 //! A model check of threads that allocate from the same zones, each through a cache of its own.
 //!
-//! The threads here are shuttle's: it chooses who goes on at each lock, and finds the interleaving that breaks an
-//! assertion. The real zones and caches are between them. As in `entry_model`, the rule that holds them together is also
-//! left out once, and must be missed: that a decision and what it takes share one hold of the lock; and of the caches, that a word
-//! which another thread has changed meanwhile is looked at again.
+//! The threads here are shuttle's: it chooses which thread runs at each lock, and finds the
+//! interleaving that breaks an assertion. The real zones and caches are between them. As in
+//! `entry_model`, each rule that keeps them consistent is also left out once, and the check must
+//! fail: a decision and its frames share one hold of the lock; and a cache's word that another
+//! thread has changed meanwhile is read again.
 
 mod support;
 
@@ -38,7 +39,8 @@ impl Cell for Word {
     }
 }
 
-/// What must not be: what another has taken or kept between the load and the store is had twice, or lost.
+/// The wrong way: frames that another thread takes or keeps between the load and the store are
+/// granted twice, or lost.
 struct Torn(AtomicU64);
 
 impl Cell for Torn {
@@ -53,12 +55,12 @@ impl Cell for Torn {
 
 type Allocate = fn(&Mutex<Zones>) -> Result<Grant, Shortage>;
 
-/// What the engine does.
+/// The engine's way.
 fn in_one_hold(zones: &Mutex<Zones>) -> Result<Grant, Shortage> {
     zones.lock().expect("no panic").allocate(2)
 }
 
-/// What it must not do: decide on what it saw, and take later.
+/// The wrong way: decides on the state it saw, and takes later.
 fn in_two_holds(zones: &Mutex<Zones>) -> Result<Grant, Shortage> {
     let mut seen = zones.lock().expect("no panic").clone();
     let result = seen.allocate(2);
@@ -70,15 +72,16 @@ fn free_frames(zones: &Zones) -> Vec<u64> {
     zones.ids().map(|id| zones.free_frames(id)).collect()
 }
 
-/// What is in the caches goes back.
+/// The cached frames go back.
 fn drain<C: Cell>(zones: &Mutex<Zones>, caches: &[FrameCache<C>]) {
     for unused in caches.iter().filter_map(FrameCache::drain) {
         zones.lock().expect("no panic").take_back(unused);
     }
 }
 
-/// Each thread allocates, gives every other frame back, and in the end all of them. Of the caches, each of a `word`, two share one, and
-/// somebody empties all of them meanwhile, as if their threads had ended.
+/// Each thread allocates, gives every other frame back, and in the end all of them. Of the caches,
+/// each of a `word`, two share one, and another thread empties all of them meanwhile, as if their
+/// threads had ended.
 fn allocate_and_give_back<C: Cell + Send + Sync + 'static>(
     policy: ZonePolicy,
     word: fn(AtomicU64) -> C,
@@ -133,7 +136,7 @@ fn allocate_and_give_back<C: Cell + Send + Sync + 'static>(
 }
 
 #[test]
-fn frames_are_conserved_whatever_the_interleaving() {
+fn frames_are_conserved_in_every_interleaving() {
     for policy in ZonePolicy::ALL {
         holds(move || allocate_and_give_back(policy, Word, in_one_hold));
     }
@@ -145,7 +148,7 @@ fn deciding_in_one_hold_of_the_lock_and_taking_in_another_loses_frames() {
 }
 
 #[test]
-fn a_cache_that_is_written_back_whatever_became_of_it_grants_frames_twice() {
+fn a_cache_that_is_written_back_blindly_grants_frames_twice() {
     fails(|| allocate_and_give_back(ZonePolicy::Fair, Torn, in_one_hold));
 }
 

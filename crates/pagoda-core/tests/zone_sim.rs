@@ -1,9 +1,11 @@
-//! What the policies are for: a stream through zones that are reclaimed while it goes on, and how long its pages stay.
+//! The purpose of the policies: a stream through zones that are reclaimed while it goes on, and how
+//! long its pages stay.
 //!
-//! The reclaimer works as the engine's does. It is woken by a shortage, and then frees frames from the cold end of each
-//! second-chance list until all its zones are at their high watermarks, a few for each frame that is allocated meanwhile.
-//! Nothing is touched twice, so the cold end is the oldest. This is what Linux's zones suffered from before they shared:
-//! the preferred zone was reclaimed as fast as the stream filled it, and never left that state.
+//! The reclaimer works as the engine's does. It is woken by a shortage, and then frees frames from
+//! the cold end of each second-chance list until all its zones are at their high watermarks, a few
+//! for each frame that is allocated meanwhile. Nothing is touched twice, so the cold end is the
+//! oldest. Linux's zones suffered from this before they shared: the preferred zone was reclaimed as
+//! fast as the stream filled it, and never left that state.
 
 use std::collections::VecDeque;
 
@@ -30,7 +32,7 @@ struct Simulation {
 
 impl Simulation {
     fn new(policy: ZonePolicy, local: &[Zone]) -> Self {
-        // Its batch is never used: that is what the first version waits for.
+        // Its batch is never used: the first version waits for that.
         let remote = Zone { free_frames: 10, low_frames: 10, high_frames: 20 };
         Self {
             zones: Zones::new(policy, local, &[remote]),
@@ -117,7 +119,7 @@ proptest! {
         }
     }
 
-    /// What the others hold stays for good, and the first zone is left to the stream alone.
+    /// The other zones' frames stay for good, and the stream has the first zone alone.
     #[test]
     fn only_the_first_zone_turns_over_by_first_fit_and_in_the_first_version(
         local in local(), frames_each in 1u32..4,

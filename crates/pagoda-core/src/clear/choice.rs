@@ -1,27 +1,31 @@
-//! Which order a frame is cleared in within a fault, if nobody has said: by its size, and by what clearing takes here and now.
+//! Which order a fault clears a frame in if the caller gave none: by the frame's size and by
+//! measured clear times.
 //!
-//! Past the cache is the quickest where it was measured, alone and in a crowd, and leaves the cache to others. That it is so here is
-//! not taken for granted: how long clears take is noted, for who clears alone and for who clears while others do (contention
-//! for the memory shows there, whoever makes it), and now and then a frame is cleared into the cache to compare. This module must
-//! never read a clock: it is told what a clear took.
+//! Clearing past the cache was the quickest in our measurements, alone and under contention, and
+//! leaves the cache to other threads. This module does not assume that it is so on this machine. It
+//! records how long clears take, separately for a thread that clears alone and for several at once
+//! (contention for memory shows there, whatever its source). Now and then it clears a frame into
+//! the cache to compare. This module must never read a clock: the caller passes the time of each
+//! clear.
 
 use super::{Order, RADIUS_PAGES};
 
-/// One in so many clears is done the other way to compare: at two and a half times the time it costs all of them 2%.
+/// One clear in this many uses the other order, to compare: at two and a half times the time it
+/// costs all of them 2%.
 const TRIAL: u32 = 64;
 
-/// Clearing into the cache has to be so much quicker, as one part in this, to be preferred: the time of a fault is noted, and not
-/// what others miss afterwards.
+/// Clearing into the cache is preferred only if it is quicker by one part in this: only the time of
+/// a fault is recorded, not the cache misses of other threads afterwards.
 const GAIN_LEAST: u64 = 8;
 
-/// A clear counts for one part in this of the time that is remembered: the last dozen or two say what it is like now.
+/// A clear has one part in this of the weight of the average: the last dozen or two dominate it.
 const WEIGHT: u64 = 8;
 
-/// A clear counts for no more than so many times of what is remembered: who loses the processor within one has slept, and not
-/// cleared.
+/// A clear counts for at most this many times the average: a thread that lost its processor during
+/// a clear has slept, and not cleared.
 const OUTLIER: u64 = 4;
 
-/// What clearing took lately, in nanoseconds for each page; 0 if it was not done yet.
+/// Recent clear times, in nanoseconds for each page; 0 before the first one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rates {
     streaming: u64,
@@ -29,7 +33,7 @@ struct Rates {
     clears: u32,
 }
 
-/// Chooses orders by what clears took. Frames may be of any size.
+/// Chooses orders by measured clear times. Frames may be of any size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choice {
     alone: Rates,
@@ -39,7 +43,8 @@ pub struct Choice {
 impl Choice {
     /// The order for a frame of `pages`, while `others` are clearing, too.
     ///
-    /// A frame that is no more than its target's neighbourhood is cleared into the cache: all of it is about to be touched.
+    /// A frame no larger than its target's neighbourhood is cleared into the cache: all of it is
+    /// about to be touched.
     pub fn order(&mut self, pages: u32, others: u32) -> Order {
         if pages <= 2 * RADIUS_PAGES + 1 {
             return Order::Neighbourhood;
@@ -108,20 +113,20 @@ mod tests {
     fn past_the_cache_unless_that_is_slower_here() {
         let clears = 40 * TRIAL;
         assert_eq!(streamed(&mut Choice::default(), 0, clears, 60, 150), clears - 40);
-        // A little slower is no reason to push out what others have in the cache.
+        // A small loss does not justify evicting other threads' cache lines.
         assert_eq!(streamed(&mut Choice::default(), 0, clears, 160, 150), clears - 40);
         let few = streamed(&mut Choice::default(), 0, clears, 300, 150);
         assert!(few < 2 * TRIAL + 40, "{few} of {clears}");
     }
 
     #[test]
-    fn a_crowd_is_judged_by_itself_and_the_judgement_changes_with_what_is_seen() {
+    fn a_crowd_is_judged_by_itself_and_the_judgement_follows_the_measurements() {
         let mut choice = Choice::default();
         streamed(&mut choice, 3, 3 * TRIAL, 500, 100);
         assert_eq!(choice.crowded.usual(), Order::Neighbourhood);
         streamed(&mut choice, 0, 3 * TRIAL, 60, 150);
         assert_eq!((choice.alone.usual(), choice.crowded.usual()), (Order::Streaming, Order::Neighbourhood));
-        // What made it slow is over, and each trial shows it.
+        // The cause of the slowness is over, and each trial shows it.
         streamed(&mut choice, 1, 24 * TRIAL, 60, 100);
         assert_eq!(choice.crowded.usual(), Order::Streaming);
     }
@@ -136,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_the_processor_within_a_clear_is_not_taken_for_slow() {
+    fn a_thread_that_lost_its_processor_within_a_clear_is_not_taken_for_slow() {
         let mut choice = Choice::default();
         streamed(&mut choice, 0, 2 * TRIAL, 60, 150);
         choice.note(Order::Streaming, HUGE, 0, 40_000_000);

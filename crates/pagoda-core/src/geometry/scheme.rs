@@ -89,8 +89,8 @@ impl Scheme {
     /// that one TLB entry can cover all of them.
     ///
     /// RISC-V: Svnapot, 16. AArch64: the Contiguous bit, at the last level. x86 has no such mark,
-    /// so 1. Some x86 processors coalesce adjacent entries by themselves; that is no promise and not
-    /// counted here.
+    /// so 1. Some x86 processors coalesce adjacent entries by themselves; that is no promise and
+    /// not counted here.
     #[must_use]
     pub const fn group_entries(self) -> u32 {
         match self {

@@ -1,11 +1,14 @@
-//! The two ends of a channel as machines: one numbers frames, the other notices whatever is not as it was sent.
+//! The two ends of a channel as state machines: one numbers frames, the other rejects any frame out
+//! of sequence.
 //!
-//! The numbers run through all rounds, so that a frame that is lost, doubled, swapped or from elsewhere shows at the next
-//! one. A channel that stops short shows because its `End` is missing. `Inbound` must never let a frame pass that
-//! writes outside of its channel's stripes before the last round, nor one that owes pages after the switch.
+//! The numbers run through all rounds, so that a lost, doubled, swapped or foreign frame shows at
+//! the next one. A channel that stops short shows because its `End` is missing. `Inbound` must
+//! never accept a frame that writes outside of its channel's stripes before the last round, nor one
+//! that owes pages after the switch.
 //!
-//! After a switch each channel goes on as it was ([`Inbound::go_on`]): rounds of what was owed, and an end once more. The
-//! channels on which pages are asked for only begin then ([`Inbound::asked`]): each answer is a round, and they have no end.
+//! After a switch each channel continues ([`Inbound::go_on`]): rounds of owed pages, and an end
+//! once more. The channels for page requests only begin then ([`Inbound::asked`]): each answer is a
+//! round, and they have no end.
 
 use super::frame::{Body, Frame};
 use super::geometry::{Extent, Geometry};
@@ -27,7 +30,8 @@ impl Outbound {
         self.number(body)
     }
 
-    /// From here on the channel names pages of any stripe: once all rounds so far of all channels have arrived.
+    /// From here on the channel names pages of any stripe: once all rounds so far of all channels
+    /// have arrived.
     #[must_use]
     pub fn last(&mut self) -> Frame {
         self.number(Body::Last)
@@ -66,7 +70,7 @@ impl Outbound {
     }
 }
 
-/// What is wrong with a frame where it arrived.
+/// Why a frame is wrong where it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// Another frame was due: one was lost, doubled or swapped.
@@ -80,15 +84,19 @@ pub enum Violation {
     NotOwned(Extent),
     /// A round's end has not the number that was due, or counts other pages than arrived.
     WrongRound,
-    /// The channel's end does not follow a round's, or the migration's does not follow that of channel 0.
+    /// The channel's end does not follow a round's, or the migration's does not follow that of
+    /// channel 0.
     EarlyEnd,
     /// There is something after the end.
     AfterEnd,
-    /// It brings pages after the switch that are not owed or not asked for, or before it pages that are owed.
+    /// It brings pages after the switch that are not owed or not asked for, or before it pages that
+    /// are owed.
     NotOwed(Extent),
-    /// It begins the last round within one, before any, after the switch or where pages are owed, or on a channel that has no stripes.
+    /// It begins the last round within one, before any, after the switch or where pages are owed,
+    /// or on a channel that has no stripes.
     EarlyLast,
-    /// It owes pages, or switches, where that was not agreed on or was done before; or it commits and pages are still owed.
+    /// It owes pages, or switches, where that was not agreed on or was done before; or it commits
+    /// and pages are still owed.
     Owes,
 }
 
@@ -151,10 +159,10 @@ impl Inbound {
         Self { switched: true, last: false, state: State::InRound, ..self }
     }
 
-    /// Takes the next frame. After an error nothing that follows may be taken.
+    /// Takes the next frame. After an error no further frame may be taken.
     ///
     /// # Errors
-    /// What is wrong with it here.
+    /// Why the frame is wrong here.
     pub fn accept(&mut self, frame: Frame) -> Result<(), Violation> {
         let commits = matches!(frame.body, Body::Commit | Body::Switch);
         match self.state {
@@ -262,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_arrives(rounds in rounds(), channel in 0..CHANNELS) {
+        fn sent_frames_arrive(rounds in rounds(), channel in 0..CHANNELS) {
             prop_assert!(arrives(channel, &stream(channel, &rounds)));
         }
 
@@ -279,7 +287,8 @@ mod tests {
                 1 => arrived.insert(other, sent[at]),
                 2 => arrived.swap(at, other),
                 3 => arrived.truncate(at),
-                // A channel's frames on another one. Between two others, those about no page could be either's.
+                // A channel's frames on another one. Between two others, frames that name no page
+                // fit both.
                 _ if channel > 0 && sent.iter().all(|frame| frame.body.extent().is_none()) => {
                     arrived.clear();
                 }
@@ -322,7 +331,7 @@ mod tests {
         assert_eq!(
             inbound.accept(out.clone().last()),
             Err(Violation::EarlyLast),
-            "what is owed is anybody's anyway"
+            "owed pages belong to no channel anyway"
         );
         let mut inbound = Inbound { next: out.next, ..inbound };
         for frame in [out.sync().0, out.end()] {

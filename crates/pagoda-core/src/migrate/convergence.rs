@@ -1,61 +1,69 @@
-//! When to stop the source: rounds go on while they shrink what is left, and something else happens when they don't.
+//! When to stop the source: rounds continue while they shrink the remainder, and something else
+//! happens when they don't.
 //!
-//! A live source writes while it is copied, so that each round leaves what was written meanwhile. Once that is little enough
-//! for the downtime that was asked for, the source is stopped and the rest is copied. If it does not get less, the
-//! source is slowed down, a step at a time; and if that does not help either, or the rounds are used up, the last
-//! resort is taken. This module must never read a clock or stop anybody: it is told what a round brought, and answers.
+//! A live source writes while it is copied, so each round leaves newly written pages. Once the
+//! remainder fits into the allowed downtime, the source is stopped and the rest is copied. If the
+//! remainder does not shrink, the source is throttled, a step at a time. If that does not help
+//! either, or the rounds are used up, the last resort is taken. This module must never read a clock
+//! or stop a source: the caller passes the outcome of a round, and gets a verdict.
 
 use crate::size::Bytes;
 
-/// A round has helped if less than this part of what was written in the one before was written in it, in percent.
+/// A round has helped if fewer bytes were written in it than this part of those of the round
+/// before, in percent.
 const SHRINKS_TO_PERCENT: u64 = 75;
 
-/// The first throttle, and by how much each further one is stronger, in percent of the source's time.
+/// The first throttle, and by how much each further one is stronger, in percent of the source's
+/// time.
 const THROTTLE_FIRST_PERCENT: u8 = 20;
 const THROTTLE_STEP_PERCENT: u8 = 10;
 
-/// The strongest: the source has to keep some time, or it would be stopped without anyone having decided that.
+/// The strongest: the source has to keep some time, or it would be stopped without a decision to
+/// stop it.
 pub const THROTTLE_MOST_PERCENT: u8 = 90;
 
-/// What to do when rounds don't help.
+/// The action when rounds don't help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastResort {
     /// Stop the source whatever the downtime.
     StopAndCopy,
-    /// Let the destination run, and bring what it touches: its writes don't have to be chased any more.
+    /// Start the destination, and bring the pages that it touches: its writes need no further
+    /// rounds.
     PostCopy,
     /// Leave the source as it is.
     GiveUp,
 }
 
-/// What is asked for.
+/// The requested limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How long the source may stand still for the rest.
     pub downtime_ms: u32,
     /// After so many rounds it is time for the last resort; at least 1.
     pub rounds: u32,
-    /// What that is.
+    /// The last resort itself.
     pub last_resort: LastResort,
 }
 
-/// What a round brought.
+/// The outcome of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// What it sent.
+    /// The bytes it sent.
     pub sent: Bytes,
     /// How long that took.
     pub took_ms: u64,
-    /// What is left: what was written meanwhile, and what has left memory and so has to be looked at again.
+    /// The remainder: pages written meanwhile, and pages that were swapped out and have to be
+    /// looked at again.
     pub left: Bytes,
-    /// What of that was written, as far as can be told. Only of this does slowing the source down make less.
+    /// The written part of the remainder, as far as it is known. Throttling the source shrinks only
+    /// this part.
     pub written: Bytes,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Send what is left, while the source goes on.
+    /// Send the remainder, while the source runs.
     Again,
     /// The same, with the source slowed down by so many percent of its time.
     Throttle(u8),
@@ -83,11 +91,12 @@ impl Convergence {
         Self { limits, rounds: 0, written: None, throttle_percent: 0 }
     }
 
-    /// What to do after this round.
+    /// The action after this round.
     #[must_use]
     pub fn judge(&mut self, round: Round) -> Verdict {
         self.rounds += 1;
-        // At the rate of this round, rounded up: what can't be measured counts as slow, unless there is nothing.
+        // At the rate of this round, rounded up: an unknown rate counts as slow, unless there is
+        // nothing to send.
         let fits = |bytes: Bytes| {
             let ms = match round.sent.get() {
                 _ if bytes == Bytes::ZERO => 0,
@@ -107,7 +116,7 @@ impl Convergence {
         let before = self.written.replace(round.written).unwrap_or(round.sent);
         let shrinks =
             u128::from(round.written.get()) * 100 < u128::from(before.get()) * u128::from(SHRINKS_TO_PERCENT);
-        // What merely went out for others is not the source's doing, and goes out once.
+        // Pages that were only swapped out are not the source's doing, and are swapped out once.
         if shrinks || fits(round.written) {
             return Verdict::Again;
         }
@@ -137,7 +146,8 @@ mod tests {
 
     const LIMITS: Limits = Limits { downtime_ms: 300, rounds: 30, last_resort: LastResort::GiveUp };
 
-    /// A source that writes pages of a working set at a rate, over a line of a rate; both in MiB a second.
+    /// A source that writes pages of a working set at a rate, over a line of a rate; both in MiB a
+    /// second.
     struct Source {
         image: u64,
         working_set: u64,

@@ -1,12 +1,15 @@
-//! Fixed layouts of little-endian fields: one after the other, behind them a checksum, without a gap.
+//! Fixed layouts of little-endian fields: one after the other, a checksum behind them, without a
+//! gap.
 //!
-//! A message is decoded by taking its fields and encoding them again: only bytes that come out as they went in were
-//! a message. That checks the checksum, what is reserved and what is out of range in one place. Offsets depend on
-//! the layout alone and never on what a message says, so that neither side can run off the end.
+//! A message is decoded by taking its fields and encoding them again: only bytes that encode to
+//! themselves were a message. That checks the checksum, reserved bits and ranges in one place.
+//! Offsets depend on the layout alone and never on a message's content, so neither side can read
+//! past the end.
 
 use twox_hash::XxHash3_64;
 
-/// Why bytes are not a message: they were damaged on the way, or nobody who speaks this protocol wrote them.
+/// Why bytes are not a message: they were damaged on the way, or no peer of this protocol wrote
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged;
 

@@ -1,8 +1,9 @@
-//! Frames: what a channel carries after the handshake, from the sender to the receiver.
+//! Frames: the messages of a channel after the handshake, from the sender to the receiver.
 //!
-//! A header of 48 bytes, then as many bytes of payload as it says: at most a stripe. The digest is of the content as it
-//! was in the sender's memory, so that it covers the codec as well as the wire. Only what goes as the
-//! sender's store has packed it is digested as such. It guards against accidents; against people there is TLS.
+//! A header of 48 bytes, then as many bytes of payload as it says: at most a stripe. The digest is
+//! of the content in the sender's memory, so that it covers the codec as well as the wire. Only a
+//! payload that the sender's store packed is digested as packed bytes. The digest guards against
+//! accidents; TLS guards against attackers.
 
 use super::fields::{Damaged, Put, Take};
 use super::geometry::{Extent, STRIPE_BYTES};
@@ -10,20 +11,20 @@ use super::geometry::{Extent, STRIPE_BYTES};
 /// A header's length.
 pub const FRAME_BYTES: usize = 48;
 
-/// The longest payload. What a codec does not make smaller goes as it is.
+/// The longest payload. Pages that a codec does not shrink are sent as they are.
 pub const PAYLOAD_MOST: usize = STRIPE_BYTES;
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Pages with content, packed by the codec that was agreed on. Their `packed_bytes` follow: fewer than the
-    /// pages have, and at least one.
+    /// Pages with content, packed by the codec that was agreed on. Their `packed_bytes` follow:
+    /// fewer than the pages have, and at least one.
     Data {
         /// Which pages.
         extent: Extent,
         /// The length of the payload.
         packed_bytes: u32,
-        /// xxh3 of what the payload unpacks to.
+        /// xxh3 of the unpacked payload.
         digest: u64,
     },
     /// Pages with content, as they are. They follow, whole.
@@ -33,14 +34,15 @@ pub enum Body {
         /// xxh3 of the payload.
         digest: u64,
     },
-    /// A base page as the sender's store had packed it, block by block; never with [`Codec::None`](super::handshake::Codec).
-    /// Its `packed_bytes` follow: fewer than the pages have, and at least one.
+    /// A base page as the sender's store had packed it, block by block; never with
+    /// [`Codec::None`](super::handshake::Codec). Its `packed_bytes` follow: fewer than the pages
+    /// have, and at least one.
     Packed {
         /// Which pages: all of one base page.
         extent: Extent,
         /// The length of the payload.
         packed_bytes: u32,
-        /// xxh3 of the payload: what it unpacks to the sender has not looked at.
+        /// xxh3 of the packed payload: the sender has not unpacked it.
         digest: u64,
     },
     /// Pages that hold one word, other than zero, again and again. Nothing follows.
@@ -55,16 +57,18 @@ pub enum Body {
         /// Which pages.
         extent: Extent,
     },
-    /// Pages whose content follows later, in a frame of its own after the switch. What the receiver has of them is worth
-    /// nothing. Nothing follows.
+    /// Pages whose content follows later, in a frame of its own after the switch. The receiver's
+    /// content of them is stale. No payload follows.
     Owed {
         /// Which pages.
         extent: Extent,
     },
-    /// From here on all channels share what is left: this one may name any page. The sender has applied rounds of all of them
-    /// behind it, and nobody writes there any more. Nothing follows.
+    /// From here on all channels share the remaining pages: this one may name any page. The sender
+    /// has applied rounds of all of them before it, and nothing writes there any more. No payload
+    /// follows.
     Last,
-    /// The end of a round, counted from 1: all that the sender had to say about this channel's stripes has been said.
+    /// The end of a round, counted from 1: the sender has sent everything about this channel's
+    /// stripes.
     Sync {
         /// Which round.
         round: u32,
@@ -76,9 +80,10 @@ pub enum Body {
         /// The last round.
         round: u32,
     },
-    /// The end of the migration, on channel 0 behind its `End`: all channels have ended, and the image may be shown.
+    /// The end of the migration, on channel 0 behind its `End`: all channels have ended, and the
+    /// image may be shown.
     Commit,
-    /// In place of a `Commit`: the image may be shown and used, and what is owed of it follows.
+    /// In place of a `Commit`: the image may be shown and used, and its owed pages follow.
     Switch,
 }
 
@@ -113,7 +118,7 @@ impl Body {
 pub struct Frame {
     /// Its place among the frames of its channel, from 0.
     pub sequence: u64,
-    /// What it says.
+    /// The content.
     pub body: Body,
 }
 
@@ -130,12 +135,12 @@ const SWITCH: u8 = 10;
 const LAST: u8 = 11;
 
 impl Frame {
-    /// Its bytes. A `Data` or `Packed` frame must not be longer than its pages, nor may a `Filled` one be of zeroes: no receiver
-    /// would take them.
+    /// Its bytes. A `Data` or `Packed` frame must not be longer than its pages, nor may a `Filled`
+    /// one be of zeroes: no receiver would take them.
     #[must_use]
     pub fn encode(self) -> [u8; FRAME_BYTES] {
         let none = [0; 8];
-        // `at` is a page or a round, `what` is what the kind has to say about it.
+        // `at` is a page or a round, `what` is the field that the kind defines.
         let (kind, count, at, what, digest) = match self.body {
             Body::Data { extent, packed_bytes, digest } => {
                 (DATA, extent.count(), extent.first(), u64::from(packed_bytes).to_le_bytes(), digest)
@@ -159,7 +164,8 @@ impl Frame {
     /// Reads a header.
     ///
     /// # Errors
-    /// If no [`encode`](Self::encode) gives these bytes, or they announce more than their pages can hold.
+    /// If no [`encode`](Self::encode) gives these bytes, or they announce more than their pages can
+    /// hold.
     pub fn decode(bytes: &[u8; FRAME_BYTES]) -> Result<Self, Damaged> {
         let mut take = Take::new(bytes);
         let kind = take.u8();

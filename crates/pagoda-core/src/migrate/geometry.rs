@@ -1,21 +1,24 @@
-//! Which pages an image has, and which channel each belongs to. Both sides compute it from the same three numbers.
+//! The pages of an image, and the channel of each. Both sides compute it from the same three
+//! numbers.
 //!
-//! This module must never let an extent reach beyond the image, or a channel write what is another's.
+//! This module must never let an extent reach beyond the image, or let a channel write another
+//! channel's pages.
 
 use crate::page::{HUGE_FRAME, OS_PAGE};
 use crate::size::Bytes;
 
-/// What belongs to one channel as a whole: a huge frame, so that no two channels fault the same one.
+/// The unit that belongs to one channel: a huge frame, so that no two channels fault the same one.
 pub const STRIPE_BYTES: usize = HUGE_FRAME;
 
 /// Pages of a stripe, and so of the longest extent.
 pub const STRIPE_PAGES: u32 = (STRIPE_BYTES / OS_PAGE) as u32;
 
-/// The most channels of a migration. Each has a thread and two buffers of a stripe on either side: 256 MiB in all.
+/// The most channels of a migration. Each has a thread and two buffers of a stripe on either side:
+/// 256 MiB in all.
 pub const CHANNELS_MAX: u16 = 64;
 
-/// Pages that are asked for and sent together when somebody waits for one of them: 64 KiB, the most that a base page's entry
-/// stands for.
+/// Pages that are requested and sent together when a thread waits for one of them: 64 KiB, the
+/// largest base page of one entry.
 pub const GROUP_PAGES: u32 = 16;
 
 /// The largest image: 2^52 bytes, the physical addresses of today's processors.
@@ -29,8 +32,8 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// `count` pages from page `first`. None if that is no page, crosses the end of a stripe, or lies beyond
-    /// [`IMAGE_MOST`].
+    /// `count` pages from page `first`. None if that is no page, crosses the end of a stripe, or
+    /// lies beyond [`IMAGE_MOST`].
     #[must_use]
     pub const fn new(first: u64, count: u32) -> Option<Self> {
         let into_stripe = first % STRIPE_PAGES as u64;
@@ -57,7 +60,8 @@ impl Extent {
     pub const fn offset(self) -> Bytes {
         Bytes::new(self.first * OS_PAGE as u64)
     }
-    /// Its length in whole pages. An image's last page may have less: see [`Geometry::part_of_image`].
+    /// Its length in whole pages. An image's last page may have less: see
+    /// [`Geometry::part_of_image`].
     #[must_use]
     pub const fn len(self) -> Bytes {
         Bytes::new(self.count as u64 * OS_PAGE as u64)
@@ -77,8 +81,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// An image of `image` bytes over `channels` channels. None if it is larger than [`IMAGE_MOST`], or the channels
-    /// are not from 1 to [`CHANNELS_MAX`].
+    /// An image of `image` bytes over `channels` channels. None if it is larger than
+    /// [`IMAGE_MOST`], or the channels are not from 1 to [`CHANNELS_MAX`].
     #[must_use]
     pub const fn new(image: Bytes, channels: u16) -> Option<Self> {
         if image.get() <= IMAGE_MOST.get() && channels > 0 && channels <= CHANNELS_MAX {
@@ -97,8 +101,9 @@ impl Geometry {
     pub const fn channels(self) -> u16 {
         self.channels
     }
-    /// How many channels there are beside these in a migration that switches before all has arrived: those on which pages are
-    /// asked for. As many as carry stripes, and two at least, so that one who waits does not hold up all others.
+    /// How many channels for page requests there are beside these, in a migration that switches
+    /// before all has arrived. As many as carry stripes, and at least two, so that one waiting
+    /// request does not hold up all others.
     #[must_use]
     pub const fn askers(self) -> u16 {
         if self.channels > 2 { self.channels } else { 2 }
@@ -126,7 +131,8 @@ impl Geometry {
         let stripe = extent.first / STRIPE_PAGES as u64;
         self.has(extent) && stripe % self.channels as u64 == channel as u64
     }
-    /// How much of `extent` is in the image: all of it, but for the last page of an image that ends within a page.
+    /// How much of `extent` is in the image: all of it, but for the last page of an image that ends
+    /// within a page.
     #[must_use]
     pub const fn part_of_image(self, extent: Extent) -> Bytes {
         let rest = self.image.saturating_sub(extent.offset());
@@ -140,7 +146,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_no_extent_is_refused() {
+    fn an_invalid_extent_is_refused() {
         assert_eq!(Extent::new(0, 0), None);
         assert_eq!(Extent::new(511, 2), None);
         assert_eq!(Extent::new(u64::MAX, 1), None);
@@ -149,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_geometry_is_refused() {
+    fn an_invalid_geometry_is_refused() {
         assert_eq!(Geometry::new(Bytes::mib(1), 0), None);
         assert_eq!(Geometry::new(Bytes::mib(1), CHANNELS_MAX + 1), None);
         assert_eq!(Geometry::new(IMAGE_MOST.saturating_add(Bytes::new(1)), 1), None);

@@ -1,9 +1,11 @@
-//! What both sides say before the first frame, on each channel: who they are, and what exactly is to come.
+//! The messages of both sides before the first frame, on each channel: their versions, and exactly
+//! which image follows.
 //!
-//! The receiver greets with a number used once; the sender says what it brings, and proves that it has the token; the
-//! receiver takes it, with its own proof, or refuses. The proofs are keyed hashes over all that was said, made by whoever
-//! knows the token: the token itself is never sent, and one that was overheard can't be used again. What is said here is
-//! not secret, and content is not protected by it: that takes TLS.
+//! The receiver greets with a number used once. The sender describes the migration, and proves that
+//! it has the token. The receiver accepts, with its own proof, or refuses. The proofs are keyed
+//! hashes over all messages so far, made by a holder of the token: the token itself is never sent,
+//! and an overheard proof can't be used again. These messages are not secret, and content is not
+//! protected by them: that takes TLS.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +18,7 @@ use crate::size::Bytes;
 /// The version of all that is under `migrate`. Raised whenever the meaning of a byte changes.
 pub const VERSION: u16 = 4;
 
-/// How a message begins, so that somebody else's protocol is not taken for damage.
+/// The start of a message, so that another protocol is not taken for damage.
 const MAGIC: [u8; 8] = *b"PagodaMv";
 
 /// A number used once, and a proof, in bytes.
@@ -101,14 +103,15 @@ impl Greeting {
     }
 }
 
-/// What the sender brings on this channel.
+/// The sender's description of the migration, on this channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The same on all channels of a migration, and no other's.
     pub session: [u8; 16],
     /// The image, and how many channels carry it.
     pub geometry: Geometry,
-    /// Which of them this is. Behind those that carry the image come those on which pages are asked for, if it switches.
+    /// Which of them this is. Behind those that carry the image come those on which pages are asked
+    /// for, if it switches.
     pub channel: u16,
     /// Whether it may switch before all has arrived.
     pub switches: bool,
@@ -147,7 +150,7 @@ impl Hello {
         self.geometry.channels() + askers
     }
 
-    /// What the proofs are over, beside the greeting: all but the proof itself.
+    /// The bytes that the proofs cover, beside the greeting: all but the proof itself.
     #[must_use]
     pub fn unproven(self) -> [u8; UNPROVEN_BYTES] {
         self.fields().seal()
@@ -159,7 +162,8 @@ impl Hello {
         self.fields().bytes(self.proof).seal()
     }
 
-    /// Reads a hello. Whether it may come in is the caller's to say: its proof, its size and its channel are as they are.
+    /// Reads a hello. The caller decides whether to accept it: its proof, its size and its channel
+    /// are unchecked.
     ///
     /// # Errors
     /// Why it is to be refused.
@@ -191,7 +195,7 @@ impl Hello {
 /// Why a receiver does not take a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It could not make sense of what was said.
+    /// It could not decode a message.
     Damaged,
     /// It speaks another version.
     Version,
@@ -203,7 +207,7 @@ pub enum Refusal {
     TooLarge,
     /// It does not know the codec.
     Codec,
-    /// The channel is there already, or is not what the migration's other channels said.
+    /// The channel is there already, or differs from the migration's other channels.
     Channel,
     /// It is busy with another migration.
     Busy,

@@ -1,4 +1,4 @@
-//! What is said comes back as it was; anything else is refused with its reason.
+//! A message decodes to itself; anything else is refused with its reason.
 
 use super::*;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn hellos() -> impl Strategy<Value = Hello> {
 }
 
 #[test]
-fn a_codec_reads_back_what_it_shows() {
+fn a_codec_parses_its_own_name() {
     for codec in Codec::ALL {
         assert_eq!(codec.to_string().parse(), Ok(codec));
     }
@@ -53,7 +53,7 @@ fn a_hello_that_can_not_be_taken_says_why() {
 
 proptest! {
     #[test]
-    fn what_is_said_comes_back_as_it_was(
+    fn a_message_decodes_to_itself(
         version: u16, wants_token: bool, nonce: [u8; 32], hello in hellos(), refusal in prop::sample::select(&Refusal::ALL[..])
     ) {
         let greeting = Greeting { version, wants_token, nonce };

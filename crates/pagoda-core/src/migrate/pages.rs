@@ -1,7 +1,7 @@
 //! Sets of pages: of an image, which several threads fill and empty at once, and of one stripe.
 //!
-//! A live source keeps two of an image: what is to be sent, and what the other side holds. This module must never know what
-//! a page holds.
+//! A live source keeps two of an image: the pages to send, and the pages that the other side holds.
+//! This module must never know a page's content.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -94,7 +94,8 @@ impl PageSet {
         pages.div_ceil(STRIPE_PAGES as u64) * STRIPE_WORDS as u64
     }
 
-    /// The set in these words, as many as [`words_for`](Self::words_for) says, of what is set in them.
+    /// The set in these words, as many as [`words_for`](Self::words_for) says, with their set bits
+    /// as members.
     #[must_use]
     pub const fn new(words: Arc<[AtomicU64]>) -> Self {
         Self { words }
@@ -136,8 +137,8 @@ impl PageSet {
         self.parts(pages).all(|(word, mask)| word.load(Ordering::Acquire) & mask == mask)
     }
 
-    /// Takes those of `pages`, which are of one stripe, out and returns them. Of several threads that take a page exactly one has
-    /// it. Panics if there is no such stripe.
+    /// Takes those of `pages`, which are of one stripe, out and returns them. Of several threads
+    /// that take a page exactly one has it. Panics if there is no such stripe.
     #[must_use]
     pub fn take(&self, pages: Range<u64>) -> StripePages {
         let mut taken = StripePages::default();
@@ -157,7 +158,8 @@ impl PageSet {
         StripePages(std::array::from_fn(|i| self.words[at + i].load(Ordering::Acquire)))
     }
 
-    /// Takes those of the stripe whose first page is `first` out, and returns them. Panics if there is no such stripe.
+    /// Takes those of the stripe whose first page is `first` out, and returns them. Panics if there
+    /// is no such stripe.
     #[must_use]
     pub fn take_stripe(&self, first: u64) -> StripePages {
         let at = (first / WORD_BITS) as usize;
@@ -188,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_says_what_a_plain_one_says(
+        fn a_set_agrees_with_a_plain_one(
             steps in prop::collection::vec((0u8..5, 0..PAGES, 0..PAGES), 1..40)
         ) {
             let words = (0..PageSet::words_for(PAGES - 5)).map(|_| AtomicU64::new(0)).collect();

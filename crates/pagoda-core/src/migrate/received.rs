@@ -1,9 +1,10 @@
 //! The received map: one bit for each page, set when content for it has arrived for the first time.
 //!
-//! Bits are only ever set, by atomic or, so that any number of receivers share the map without a lock, and it outlives
-//! them. It is about what was *said* and not about what is there: of a page whose first word was "zero" the bit is
-//! set and nothing is present. Nobody who serves a fault asks it: after a switch the marks of what is owed say which pages are
-//! waited for, and any other that holds nothing is zero, whether a word about it was ever received or not.
+//! Bits are only ever set, by atomic or, so that any number of receivers share the map without a
+//! lock, and it outlives them. It records *messages*, and not presence: a page whose first message
+//! was "zero" has its bit set, and nothing is present. No fault handler reads it: after a switch
+//! the owed marks tell which pages are waited for. Any other page without content is zero, whether
+//! a message about it was received or not.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ const WORD_BITS: u64 = u64::BITS as u64;
 
 /// A word that threads set bits in: an atomic of the standard library or of a model checker.
 pub trait Bits {
-    /// Sets the bits of `mask` and returns the word as it was before, in one step that orders what was done before it
-    /// ahead of what others do after they have seen the bits.
+    /// Sets the bits of `mask` and returns the word before, in one step. Everything done before it
+    /// happens before everything that a reader of the bits does after.
     fn set(&self, mask: u64) -> u64;
     /// The word.
     fn get(&self) -> u64;
@@ -66,9 +67,9 @@ impl<B: Bits> ReceivedMap<B> {
         self.words[(page / WORD_BITS) as usize].get() >> (page % WORD_BITS) & 1 == 1
     }
 
-    /// Sets the bits of `extent`. Calls `run` for each longest run of its pages that were all new, or were all there
-    /// before (`true`); in order, without a gap. Of several threads that mark a page exactly one sees it as new. Stops at
-    /// the first error.
+    /// Sets the bits of `extent`. Calls `run` for each longest run of its pages that were all new,
+    /// or were all there before (`true`); in order, without a gap. Of several threads that mark a
+    /// page exactly one sees it as new. Stops at the first error.
     ///
     /// # Errors
     /// Those of `run`. All bits of the run that failed, and of those before, are set.
@@ -134,13 +135,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "page 101 of 100")]
-    fn a_page_beyond_the_last_is_nobodys() {
+    fn a_page_beyond_the_last_has_no_bit() {
         let _ = mark(&map(100), Extent::new(99, 2).expect("an extent"));
     }
 
     proptest! {
         #[test]
-        fn runs_are_the_longest_and_say_what_a_plain_set_says(
+        fn runs_are_the_longest_and_agree_with_a_plain_set(
             extents in prop::collection::vec((0u64..3, 0u32..512, 1u32..=512), 1..40)
         ) {
             let map = map(3 * 512);

@@ -1,7 +1,7 @@
-//! Replies: what the receiver says on a channel after the handshake.
+//! Replies: the receiver's messages on a channel after the handshake.
 //!
-//! They are few and small: one for each round, one for each page that somebody waits for, and one at the end. A failure is a number and no text, so that nothing
-//! a receiver sends can reach a person's terminal as it is.
+//! They are few and small: one for each round, one for each requested page, and one at the end. A
+//! failure is a number and no text, so that no bytes of a receiver reach a person's terminal.
 
 use super::fields::{Damaged, Put, Take};
 
@@ -11,7 +11,7 @@ pub const REPLY_BYTES: usize = 24;
 /// Why a receiver gave up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// A frame or its content was not what its checksum says.
+    /// A frame or its content did not match its checksum.
     Damaged,
     /// A frame was lost, doubled, out of place or not allowed.
     Protocol,
@@ -27,7 +27,7 @@ impl Failure {
     const ALL: [Self; 5] = [Self::Damaged, Self::Protocol, Self::Destination, Self::Lost, Self::Cancelled];
 }
 
-/// What the receiver says.
+/// The receiver's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// All frames up to the end of this round have been applied.
@@ -41,9 +41,9 @@ pub enum Reply {
     Finished,
     /// Nothing is kept.
     Failed(Failure),
-    /// The image is shown and used from now on; what is owed of it is waited for.
+    /// The image is shown and used from now on; its owed pages are waited for.
     Switched,
-    /// Somebody waits for this page, which is owed.
+    /// A thread waits for this page, which is owed.
     Wanted {
         /// Its number.
         page: u64,

@@ -1,26 +1,31 @@
-//! Frames that one thread has been granted in advance, so that most of its allocations take no lock.
+//! Frames that one thread has been granted in advance, so that most of its allocations take no
+//! lock.
 //!
-//! A cache is refilled with frames of one zone at a time, and never beyond that zone's turn, so that caches change no
-//! share by more than what they hold. What is granted to one, [`Zones`](super::Zones) grants to nobody else: that is why they are
-//! small ([`cache_frames`]). It is one word, changed by compare-and-swap, so that anybody can empty it
-//! ([`FrameCache::drain`]): its thread may have ended, or have nothing to do. This module must never take a lock or give frames back
-//! by itself: the caller's zones do.
+//! A cache is refilled with frames of one zone at a time, and never beyond that zone's turn, so
+//! that caches change no share by more than the frames in them. Frames in a cache are granted:
+//! [`Zones`](super::Zones) can't grant them to another thread. So caches are small
+//! ([`cache_frames`]). A cache is one word, changed by compare-and-swap, so that any thread can
+//! empty it ([`FrameCache::drain`]): its own thread may have ended, or have nothing to do. This
+//! module must never take a lock or give frames back by itself: the caller's zones do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Grant, Zone, ZoneId};
 
-/// The most frames of one refill: a lock and a pass for every 16th allocation cost about a nanosecond for each.
+/// The most frames of one refill: a lock and a pass for every 16th allocation cost about a
+/// nanosecond for each.
 pub const CACHE_FRAMES_MAX: u32 = 16;
 
 /// The caches of all threads together may take this part of the smallest local batch.
 const BATCH_SHARE: u64 = 4;
 
-/// How many frames each of `threads` threads may take at once: 1, which caches nothing, to [`CACHE_FRAMES_MAX`].
+/// How many frames each of `threads` threads may take at once: 1, which caches nothing, to
+/// [`CACHE_FRAMES_MAX`].
 ///
-/// One of them is handed out at once, so that the caches hold at most `threads * (cache_frames - 1)` frames: less than a
-/// quarter of the smallest batch of the `local` zones. That is how far what threads got can be from what the zones gave,
-/// and how much can lie idle in caches while others find no frame.
+/// One of them is handed out at once, so that the caches hold at most
+/// `threads * (cache_frames - 1)` frames: less than a quarter of the smallest batch of the `local`
+/// zones. That bounds how far the threads' frames can differ from the zones' shares, and how much
+/// can lie idle in caches while others find no frame.
 #[must_use]
 pub fn cache_frames(local: &[Zone], threads: u32) -> u32 {
     let smallest = local.iter().map(|zone| zone.high_frames - zone.low_frames).min().unwrap_or(0);
@@ -32,7 +37,8 @@ pub fn cache_frames(local: &[Zone], threads: u32) -> u32 {
 pub trait Cell {
     /// The word.
     fn get(&self) -> u64;
-    /// Replaces it, if it is `from`. It says all there is to know, so that no other memory need be ordered by it.
+    /// Replaces it, if it is `from`. The word is all the state there is, so that it need not order
+    /// other memory.
     fn change(&self, from: u64, to: u64) -> bool;
 }
 
@@ -45,7 +51,7 @@ impl Cell for AtomicU64 {
     }
 }
 
-/// Somebody took from it, or refilled it, since it was last asked whether it is idle.
+/// A thread took from it, or refilled it, since it was last checked for being idle.
 const USED: u64 = 1 << 63;
 /// How many frames it holds, below the bits of their zone.
 const FRAMES_BITS: u32 = 32;
@@ -61,7 +67,7 @@ fn grant_of(word: u64) -> Option<Grant> {
 
 /// One thread's frames, in one word: another thread may share it, or take all that is in it away.
 #[derive(Debug)]
-// On a line of its own: a thread that takes from its cache is in nobody's way.
+// On a line of its own: no false sharing with other threads' caches.
 #[repr(align(64))]
 pub struct FrameCache<C = AtomicU64> {
     word: C,
@@ -80,7 +86,7 @@ impl<C: Cell> FrameCache<C> {
         Self { word }
     }
 
-    /// Changes the word, to what `to` says of what it holds.
+    /// Changes the word to `to` of its grant.
     fn update(&self, to: impl Fn(u64, Grant) -> Option<u64>) -> Option<Grant> {
         loop {
             let word = self.word.get();
@@ -91,7 +97,7 @@ impl<C: Cell> FrameCache<C> {
         }
     }
 
-    /// What it holds just now.
+    /// The frames in it just now.
     pub fn held(&self) -> Option<Grant> {
         grant_of(self.word.get())
     }
@@ -101,7 +107,8 @@ impl<C: Cell> FrameCache<C> {
         self.update(|word, _| Some((word | USED) - 1)).map(|grant| grant.zone)
     }
 
-    /// Keeps `grant` for later. What it can't keep, because there is something already, is returned: that is to be given back.
+    /// Keeps `grant` for later. A grant that it can't keep, because it holds one already, is
+    /// returned: the caller gives it back.
     #[must_use]
     pub fn keep(&self, grant: Grant) -> Option<Grant> {
         if grant.frames == 0 {
@@ -118,8 +125,9 @@ impl<C: Cell> FrameCache<C> {
         }
     }
 
-    /// A frame of the zone that is returned. If there is none left, `refill` takes some from the zones; it is called at
-    /// most once, and its error is this one's. What can't be kept of them is given to `give_back`.
+    /// A frame of the zone that is returned. If there is none left, `refill` takes some from the
+    /// zones; it is called at most once, and its error is this one's. Frames that can't be kept are
+    /// given to `give_back`.
     ///
     /// Panics if `refill` grants no frames.
     pub fn allocate<E>(
@@ -143,11 +151,11 @@ impl<C: Cell> FrameCache<C> {
         self.update(|_, _| Some(0))
     }
 
-    /// The same if nobody has used it since this was called last.
+    /// The same if no thread has used it since the last call of this.
     pub fn drain_if_idle(&self) -> Option<Grant> {
         let word = self.word.get();
         if word & USED != 0 {
-            // Whoever changes it meanwhile has used it, and leaves the bit set.
+            // A thread that changes it meanwhile has used it, and leaves the bit set.
             self.word.change(word, word & !USED);
             return None;
         }

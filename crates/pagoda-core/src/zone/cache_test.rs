@@ -15,7 +15,7 @@ fn zone(free_frames: u64, low_frames: u64, batch_frames: u64) -> Zone {
     Zone { free_frames, low_frames, high_frames: low_frames + batch_frames }
 }
 
-/// Nobody else refills a thread's own cache.
+/// No other thread refills a thread's own cache.
 fn own(grant: Grant) {
     panic!("{grant:?} finds no room in a cache that was empty");
 }
@@ -111,7 +111,7 @@ fn eight_threads_at_the_watermarks_lose_no_frame() {
 }
 
 #[test]
-fn a_cache_hands_out_what_it_was_granted_and_then_asks_again() {
+fn a_cache_hands_out_its_grant_and_then_asks_again() {
     let mut zones = Zones::new(ZonePolicy::Fair, &[zone(100, 10, 3), zone(100, 10, 2)], &[]);
     let cache = FrameCache::default();
     let mut refills = 0;
@@ -133,7 +133,7 @@ fn a_cache_hands_out_what_it_was_granted_and_then_asks_again() {
 }
 
 #[test]
-fn a_cache_that_nobody_uses_between_two_looks_is_emptied_by_the_second() {
+fn a_cache_that_is_unused_between_two_looks_is_emptied_by_the_second() {
     let cache = FrameCache::default();
     assert_eq!((cache.take(), cache.drain(), cache.drain_if_idle()), (None, None, None));
     let grant = |zone, frames| Grant { zone: ZoneId(zone), frames };

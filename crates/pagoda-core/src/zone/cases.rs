@@ -2,12 +2,15 @@
 //!
 //! | case | local zones, in order | tries | shows |
 //! |---|---|---|---|
-//! | A | batches 1000 and 100, both at their low watermark | 1000 | whether a lack of frames is taken for a lack of batches |
-//! | B | batches 1000 and 100; the first at its low watermark, the second's used up | 1000 | whether a blocked zone holds up the reset |
+//! | A | batches 1000 and 100 (a) | 1000 | whether no frames are taken for no batches |
+//! | B | batches 1000 and 100 (b) | 1000 | whether a blocked zone holds up the reset |
 //! | C | batches 300 and 100, and a remote zone | 8000 | whether a remote zone holds up the reset |
 //! | D | batches 300 and 100 | 8000 | what the policy costs when nothing is short |
 //!
-//! Nothing is given back meanwhile. Like all of the policy, a case must never depend on anything but its arguments.
+//! (a) Both at their low watermark. (b) The first at its low watermark, the second's used up.
+//!
+//! Nothing is given back meanwhile. Like all of the policy, a case must never depend on anything
+//! but its arguments.
 
 use super::{Counters, Zone, ZonePolicy, Zones};
 

@@ -1,15 +1,17 @@
-//! How much each of several zones of one budget has free, and in which order they are asked for a frame.
+//! How much each of several zones of one budget has free, and in which order they are asked for a
+//! frame.
 //!
-//! What is not frames comes out of all zones in proportion, so that the free memory of all of them is that of the budget. A zone
-//! may hold more than is left for it; it has less than nothing free then. All of it is computed from what each zone holds at
-//! the moment it is asked, for `N` zones at most, and without memory: it runs on the fault path. This module must never know
-//! whose turn it is; that is [`Zones`](super::Zones)' business, and [`Order::with_first`] puts it first.
+//! Memory that is not frames comes out of all zones in proportion, so that the sum of their free
+//! memory is that of the budget. A zone may hold more than its part of the rest; its free memory is
+//! negative then. All of it is computed from the zones' memory at the moment of the call, for `N`
+//! zones at most, and without memory: it runs on the fault path. This module must never know whose
+//! turn it is; that is [`Zones`](super::Zones)' business, and [`Order::with_first`] puts it first.
 
 use std::cmp::Reverse;
 
 use crate::size::Bytes;
 
-/// A zone's size, and what it holds of it.
+/// A zone's size, and the part that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// Its part of the budget: more than 0.
@@ -20,19 +22,21 @@ pub struct Holding {
     pub ready_bytes: i64,
 }
 
-/// What a zone has, in bytes. Less than nothing if it holds more than its part of what is left for frames.
+/// A zone's free memory, in bytes. Negative if it holds more than its part of the memory left for
+/// frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     /// In frames, ready ones included.
     pub held_bytes: i64,
-    /// What it may still take from the kernel.
+    /// The memory that it may still take from the kernel.
     pub room_bytes: i64,
     /// That, and frames that are ready.
     pub free_bytes: i64,
 }
 
-/// What each of these zones has of a budget of `budget_bytes`, of which `all_held_bytes` are held in all: what is not frames comes
-/// out of each in proportion to its size. Behind the last zone there is nothing.
+/// The level of each of these zones in a budget of `budget_bytes`, of which `all_held_bytes` are
+/// held in all: memory that is not frames comes out of each in proportion to its size. Behind the
+/// last zone there is nothing.
 ///
 /// Panics if no zone has any bytes.
 pub fn levels<const N: usize>(
@@ -61,7 +65,8 @@ pub struct Order<const N: usize> {
 }
 
 impl<const N: usize> Order<N> {
-    /// First those of which most is free, measured by their sizes, of which there is one for each zone.
+    /// First those with the largest free share, measured by their sizes, of which there is one for
+    /// each zone.
     ///
     /// Panics if there are more than `N` zones, or one has no bytes.
     #[must_use]
@@ -108,9 +113,9 @@ mod tests {
     const MOST: usize = 4;
 
     proptest! {
-        /// All zones together have free what the budget has, whatever it is used for.
+        /// The free memory of all zones together is that of the budget, for any use.
         #[test]
-        fn zones_have_what_the_budget_has(
+        fn free_memory_of_zones_sums_to_the_budgets(
             zones in prop::collection::vec((1u64..1 << 36, 0i64..1 << 36, 0i64..1 << 30), 1..=MOST),
             other in 0i64..1 << 36,
             budget in 1i64..1 << 38,
@@ -131,7 +136,8 @@ mod tests {
             prop_assert!(levels[zones.len()..].iter().all(|level| *level == Level::default()));
         }
 
-        /// Every zone is asked once, and none after one that has a smaller share free, but for two millionths.
+        /// Every zone is asked once, and none after one that has a smaller share free, but for two
+        /// millionths.
         #[test]
         fn zones_are_asked_by_how_much_of_them_is_free(
             zones in prop::collection::vec((1u64..1 << 36, -(1i64 << 36)..1 << 36), 1..=MOST),
@@ -157,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_frames_comes_out_of_each_zone_in_proportion() {
+    fn other_memory_comes_out_of_each_zone_in_proportion() {
         let mib = |n: i64| n << 20;
         let zones = [(10, mib(1), 0), (30, mib(3), mib(2))].map(|(size, held_bytes, ready_bytes)| Holding {
             bytes: Bytes::mib(size),

@@ -4,15 +4,17 @@
 //! |---|---|---|---|
 //! | `first-fit` | open | never | none |
 //! | `reset-on-failure` | fair | when the first pass fails | open |
-//! | `first-version` | fair | when it fails and no zone, the remote ones included, has a batch left | open |
-//! | `fair` | fair | when it fails and has skipped a zone | open, if there was a reset or there are remote zones |
+//! | `first-version` | fair | when it fails and no zone, remote or local, has a batch left | open |
+//! | `fair` | fair | when it fails and skipped a zone | open, after a reset or with remote zones |
 //! | `global-list` | open | never | none |
 //!
-//! `fair` is Linux's from 3.17 to 4.7 ("mm: page_alloc: reduce cost of the fair zone allocation policy"); the flag that Linux
-//! keeps beside each batch says no more than its sign. `reset-on-failure` is that of 3.15-rc5: when zones are short of
-//! frames, not of batches, it resets and scans twice for nothing. `first-version` is the first proposal to mend that, with
-//! its bug: a remote zone's batch holds up the reset, and the first zone gives nearly everything. `global-list` is Linux's
-//! from 4.8 on: zones are filled in order, and their pages age on one list, so that age does not depend on the zone.
+//! `fair` is Linux's from 3.17 to 4.7 ("mm: page_alloc: reduce cost of the fair zone allocation
+//! policy"); the flag that Linux keeps beside each batch says no more than its sign.
+//! `reset-on-failure` is that of 3.15-rc5: when zones are short of frames, not of batches, it
+//! resets and scans twice for nothing. `first-version` is the first proposal to mend that, with its
+//! bug: a remote zone's batch holds up the reset, and the first zone gives nearly everything.
+//! `global-list` is Linux's from 4.8 on: zones are filled in order, and their pages age on one
+//! list, so that age does not depend on the zone.
 //!
 //! This module must never see a zone: it is told what a pass found.
 
@@ -26,7 +28,8 @@ pub enum ZonePolicy {
     FirstFit,
     /// Batches that are refilled whenever the fair pass fails.
     ResetOnFailure,
-    /// Batches that are refilled when no zone has one left, remote zones included: a bug, kept to be shown.
+    /// Batches that are refilled when no zone has one left, remote zones included: a bug, kept as a
+    /// baseline.
     FirstVersion,
     /// Batches that are refilled when the fair pass fails and one was used up.
     #[default]
@@ -35,7 +38,7 @@ pub enum ZonePolicy {
     GlobalList,
 }
 
-/// What a fair pass found when no zone could give.
+/// The outcome of a fair pass when no zone could give.
 #[derive(Clone, Copy)]
 pub(super) struct Unserved {
     /// It skipped a local zone, whose batch was used up.
@@ -72,7 +75,8 @@ impl ZonePolicy {
             Self::FirstFit | Self::GlobalList => false,
             Self::ResetOnFailure => true,
             Self::FirstVersion => !unserved.any_batch_left,
-            // With nobody skipped the zones are short of frames, and full batches would not help.
+            // If no zone was skipped, the zones are short of frames, and full batches would not
+            // help.
             Self::Fair => unserved.skipped,
         }
     }

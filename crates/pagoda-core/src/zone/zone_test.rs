@@ -1,4 +1,4 @@
-//! What the policies promise, over random zones and schedules, and the counts of the reference cases.
+//! The policies' promises, over random zones and schedules, and the counts of the reference cases.
 //!
 //! 1. Local zones give in proportion to their batches.
 //! 2. Remote zones have no part in the cycle and hold up no reset.
@@ -79,8 +79,8 @@ fn spares(zones: &Zones, range: std::ops::Range<usize>) -> Option<usize> {
 }
 
 proptest! {
-    /// 1. After any number of allocations, no zone is further from its share than one batch; after whole cycles it has
-    /// exactly its share. However many frames are taken at once.
+    /// 1. After any number of allocations, no zone is further from its share than one batch; after
+    ///    whole cycles it has exactly its share. However many frames are taken at once.
     #[test]
     fn shares_are_in_proportion_to_the_batches(local in plentiful(1..=5), mosts in prop::collection::vec(1u32..64, 500)) {
         let mut zones = Zones::new(ZonePolicy::Fair, &local, &[zone(1 << 40, 0, 7)]);
@@ -99,9 +99,10 @@ proptest! {
         }
     }
 
-    /// What is taken back was never granted: whoever asks next gets what he would have got, and shares are of what is used.
+    /// A grant that is taken back was never made: the next caller gets the same frames, and shares
+    /// are of used frames.
     #[test]
-    fn what_is_taken_back_is_of_its_zones_turn_again(
+    fn frames_taken_back_are_of_their_zones_turn_again(
         local in plentiful(1..=4), steps in prop::collection::vec((1u32..64, 0u32..64), 1..300)
     ) {
         let mut zones = Zones::new(ZonePolicy::Fair, &local, &[zone(1 << 40, 0, 7)]);
@@ -122,9 +123,9 @@ proptest! {
         }
     }
 
-    /// What is told of a zone is what the next allocation goes by, and ends nobody's turn.
+    /// An observation of a zone counts for the next allocation, and ends no turn.
     #[test]
-    fn what_is_observed_counts_at_once_and_costs_no_turn(
+    fn an_observation_counts_at_once_and_costs_no_turn(
         local in zones(1..=4), later in prop::collection::vec(zones(4), 1..50)
     ) {
         let mut zones = Zones::new(ZonePolicy::Fair, &local, &[]);
@@ -155,7 +156,8 @@ proptest! {
         }
     }
 
-    /// Parts of a budget have their parts of its watermarks, and batches in proportion to a frame's rounding.
+    /// Parts of a budget have their parts of its watermarks, and batches in proportion to a frame's
+    /// rounding.
     #[test]
     fn parts_have_their_parts_of_the_watermarks(budget in 32u64 << 20..1 << 40, parts in prop::collection::vec(1u64..100, 1..=8)) {
         let marks = crate::watermark::Watermarks::new(Bytes::new(budget), crate::page::BasePage::K64, 2).expect("large enough");
@@ -174,7 +176,7 @@ proptest! {
         }
     }
 
-    /// 2. What remote zones there are, and in which state, changes no local choice and no reset.
+    /// 2. The number and state of remote zones change no local choice and no reset.
     #[test]
     fn remote_zones_have_no_part_in_the_cycle(local in zones(1..=4), remote in zones(1..=3), schedule in schedule()) {
         let mut alone = Zones::new(ZonePolicy::Fair, &local, &[]);
@@ -202,9 +204,10 @@ proptest! {
         }
     }
 
-    /// 3, 4, 6, 7. Who is skipped, when batches are reset and to what, and where the search goes on.
+    /// 3, 4, 6, 7. Which zones are skipped, when batches are reset and to which value, and where
+    /// the search continues.
     #[test]
-    fn batches_are_reset_exactly_when_one_is_used_up_and_nobody_can_take_its_turn(
+    fn batches_are_reset_exactly_when_one_is_used_up_and_no_zone_can_take_its_turn(
         local in zones(1..=4), remote in zones(0..=3), schedule in schedule(),
     ) {
         play(Zones::new(ZonePolicy::Fair, &local, &remote), &schedule, |before, result, after| {
@@ -231,7 +234,8 @@ proptest! {
         })?;
     }
 
-    /// 5. A remote zone gives only when no local one can; reclaim is woken, once, only when no zone can.
+    /// 5. A remote zone gives only when no local one can; reclaim is woken, once, only when no zone
+    ///    can.
     #[test]
     fn spilling_comes_after_local_zones_and_before_reclaim(
         policy in policy(), local in zones(1..=4), remote in zones(0..=3), schedule in schedule(),
@@ -330,7 +334,8 @@ fn a_remote_zone_does_not_hold_up_the_reset_but_in_the_first_version() {
     for policy in ZonePolicy::ALL {
         assert_eq!(Case::C.run(policy).spilled_frames, 0, "{}", policy.name());
     }
-    // 6000 allocations look at one zone, 2000 at two, and 19 passes find both used up. Others then look at the remote one.
+    // 6000 allocations look at one zone, 2000 at two, and 19 passes find both used up. Others then
+    // look at the remote one.
     let visits = |policy| Case::C.run(policy).zone_visits;
     assert_eq!((visits(ZonePolicy::Fair), visits(ZonePolicy::ResetOnFailure)), (10_038, 10_038 + 19));
 }
@@ -367,7 +372,8 @@ fn one_list_for_local_zones_under_the_global_policy_alone() {
 
 #[test]
 fn out_of_turn_frames_are_granted_one_by_one() {
-    // Without turns, of a remote zone, and where a zone that has had its turn gives all the same: in each case another may be next.
+    // Without turns, of a remote zone, and where a zone that has had its turn gives all the same:
+    // in each case another may be next.
     for policy in [ZonePolicy::FirstFit, ZonePolicy::GlobalList] {
         let mut zones = Zones::new(policy, &[zone(100, 10, 20)], &[]);
         assert_eq!(zones.allocate(16), Ok(Grant { zone: ZoneId(0), frames: 1 }), "{policy}");
@@ -393,7 +399,7 @@ fn a_turn_that_comes_back_in_the_next_cycle_makes_that_no_longer() {
 }
 
 #[test]
-fn a_shortage_says_what_it_takes() {
+fn a_shortage_says_how_to_end_it() {
     assert_eq!(
         Shortage.to_string(),
         "no zone, local or remote, has a frame above its low watermark: reclaim has to run"

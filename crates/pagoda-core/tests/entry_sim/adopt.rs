@@ -1,4 +1,5 @@
-//! Adopting what is there as steps: `adopt` of the engine. What was registered must never be taken for all that is mapped by then.
+//! Adoption of present memory as steps: `adopt` of the engine. Registered memory must never be
+//! taken for all memory that is mapped by then.
 
 use crate::fill::one;
 use crate::kernel::{Coverage, Range};
@@ -6,7 +7,7 @@ use crate::table::give;
 use crate::world::{World, step};
 
 impl World {
-    /// Takes what the maps showed, some time ago, under management.
+    /// Adopts the mappings that an earlier look at the maps showed.
     pub async fn adopt(&self) {
         let mappings = self.kernel.borrow().mappings();
         for mapping in mappings {
@@ -38,8 +39,8 @@ impl World {
         }
     }
 
-    /// Asked after it is registered: what was mapped since in a hole of it is not registered, and while a mapping is changing, this may
-    /// be the target of a move whose event is still to come.
+    /// Checked after registration: memory that was mapped since in a hole is not registered. While
+    /// a mapping is changing, this may be the target of a move whose event is still to come.
     fn may_enter(&self, gap: &Range) -> bool {
         let is_quiet = || self.kernel.borrow().changing == 0 && !self.is_any_deferred();
         match self.kernel.borrow().coverage(gap) {
@@ -51,8 +52,9 @@ impl World {
         }
     }
 
-    /// Marks what is present of a range that was just entered. It is asked at the moment at which it was entered: what a mapping takes
-    /// along that moves in between would stay where it is, uncounted, which is not played here.
+    /// Marks the present pages of a range that was just entered, at the moment of its entry. A
+    /// mapping that moves in between takes pages along that stay uncounted; that is not simulated
+    /// here.
     async fn mark_present(&self, range: Range) {
         let is_present = |address: &usize| self.kernel.borrow().pages[*address].content.is_some();
         let present: Vec<usize> = range.filter(is_present).collect();

@@ -1,4 +1,5 @@
-//! What holds at each moment of the simulation, and what at its end. This module must never change anything.
+//! The invariants of each moment of the simulation, and those of its end. This module must never
+//! change anything.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -54,11 +55,11 @@ impl World {
         }
     }
 
-    /// What counts as in the region is there, unless a discard took it after its event was read; and what is there counts, unless
-    /// a discard is about to take it.
+    /// Pages that count as in the region are there, unless a discard took them after its event was
+    /// read. Present pages count, unless a discard is about to take them.
     pub fn check_residents(&self) {
         let (kernel, table) = (self.kernel.borrow(), self.table.borrow());
-        // What has changed, the table learns from events.
+        // The table learns of changes from events.
         if kernel.changing > 0 || self.is_any_deferred() || self.is_gate_exclusive() {
             return;
         }
@@ -84,12 +85,12 @@ impl World {
         }
     }
 
-    /// What holds when nobody is in the middle of anything.
+    /// The invariants while no thread is in the middle of a step.
     pub fn check_end(&self) -> Result<(), String> {
         self.check_queue().and_then(|()| self.check_store()).and_then(|()| self.check_zones())
     }
 
-    /// At the end: what is counted of each zone is what the entries that somebody can find say.
+    /// At the end: the counts of each zone are those of the entries that a thread can find.
     fn check_zones(&self) -> Result<(), String> {
         let (table, queue) = (self.table.borrow(), self.queue.borrow());
         let (mut in_regions, mut staged) = ([0; ZONES_MAX], [0; ZONES_MAX]);
@@ -117,7 +118,7 @@ impl World {
         }
     }
 
-    /// At the end: whatever the store has, an entry that somebody can find has it.
+    /// At the end: each object of the store has an entry that a thread can find.
     pub fn check_store(&self) -> Result<(), String> {
         let (table, queue) = (self.table.borrow(), self.queue.borrow());
         let arrays =
@@ -125,12 +126,12 @@ impl World {
         let words: Vec<Backing> =
             arrays.flat_map(|entries| entries.iter().map(|entry| entry.get().backing())).collect();
         match self.store.borrow().keys().find(|&&handle| !words.contains(&Backing::Handle(handle))) {
-            Some(handle) => Err(format!("handle {handle} is nobody's and was not freed")),
+            Some(handle) => Err(format!("handle {handle} has no entry and was not freed")),
             None => Ok(()),
         }
     }
 
-    /// At the end, when nobody is in the middle of anything: what is staged can be found by reclaim.
+    /// At the end, with no thread in the middle of a step: reclaim can find all staged pages.
     pub fn check_queue(&self) -> Result<(), String> {
         let (table, queue) = (self.table.borrow(), self.queue.borrow());
         for page in table.spans().flat_map(|span| span.pages(&span.range)) {

@@ -1,5 +1,5 @@
-//! The engine's threads: who serves faults and reads events, who makes room, and who looks for new mappings. What they do
-//! is elsewhere, and they must never depend on time.
+//! The engine's threads: fault handlers that also read events, reclaimers, and the one that looks
+//! for new mappings. Their steps are elsewhere, and they must never depend on time.
 
 use std::rc::Rc;
 

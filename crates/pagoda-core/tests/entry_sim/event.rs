@@ -6,7 +6,7 @@ use crate::world::{World, step};
 use pagoda_core::entry::{Backing, Word};
 
 impl World {
-    /// Reads what there is and applies the events. Returns the faults.
+    /// Reads all messages and applies the events. Returns the faults.
     pub async fn read_messages(&self, faults: &mut Vec<usize>) {
         let early = self.without.gate_around_reading.then(|| self.kernel.borrow_mut().read(8));
         let _gate = self.gate_exclusive().await;
@@ -32,7 +32,7 @@ impl World {
         self.apply_deferred().await;
     }
 
-    /// Nothing is outstanding in the kernel: what waits for an announcement waits for nothing.
+    /// Nothing is outstanding in the kernel, so no announcement is still to come.
     async fn settle_events(&self) {
         self.leaving.borrow_mut().clear();
         self.apply_deferred().await;
@@ -58,13 +58,15 @@ impl World {
         !self.deferred.borrow().is_empty()
     }
 
-    /// Whether `event` must wait for one of another thread that is not read yet, or behind one that waits.
+    /// Whether `event` must wait for one of another thread that is not read yet, or behind one that
+    /// waits.
     fn must_wait(&self, event: &Message) -> bool {
         let behind = self.deferred.borrow().iter().any(|waiting| {
             let Message::Remap { from, to } = waiting else { return false };
             let target = *to..*to + from.len();
             match event {
-                // What leaves the target is what the waiting move waits for; of the source it is the move's own.
+                // The waiting move waits for memory to leave its target; memory that leaves its
+                // source is its own doing.
                 Message::Unmap(range) => overlap(range, from),
                 Message::Remove(range) => overlap(range, from) || overlap(range, &target),
                 Message::Remap { from: other, .. } => overlap(other, from),
@@ -93,7 +95,7 @@ impl World {
             Message::Remove(range) => {
                 self.discard(&range).await;
                 if !self.without.discards_of_unknown {
-                    // What is present there goes soon: adoption must not take it for content.
+                    // Pages present there go soon: adoption must not take them for content.
                     let mut table = self.table.borrow_mut();
                     for gap in table.gaps(range) {
                         table.insert(gap, |entries| self.is_queued(entries));
@@ -158,7 +160,7 @@ impl World {
                 Backing::Slot(slot) => {
                     let slot = self.claim_slot(slot as usize);
                     step().await;
-                    // Also what is in the region: at its place there may be an old copy.
+                    // Also granules in the region: there may be an old copy at their place.
                     let zeroed = if self.without.discards_of_old_copies { outside_before } else { WHOLE };
                     for i in (0..GRANULES).filter(|&i| zeroed.and(page.granules).has(i as u32)) {
                         self.kernel.borrow_mut().slots[slot][i] = Some(0);
@@ -178,7 +180,7 @@ impl World {
                         return self.fail("no slot for a discard in part".into());
                     }
                     is_fetched = true;
-                    // Whoever takes the entry in between may store it again: look again.
+                    // A thread that takes the entry in between may store it again: look again.
                     word = self.take(page).await;
                 }
             }

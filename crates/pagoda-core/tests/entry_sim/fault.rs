@@ -1,5 +1,5 @@
-//! Serving a fault as steps: `fault` of the engine, one await for each of its atomic steps, around the real `Word` and
-//! `Granules`. This module must never touch the region without the gate.
+//! Serving a fault as steps: `fault` of the engine, one await for each of its atomic steps, around
+//! the real `Word` and `Granules`. This module must never touch the region without the gate.
 
 use crate::fill::{MovedIn, one};
 use crate::kernel::{GRANULES, Stop};
@@ -24,12 +24,14 @@ impl World {
         }
         loop {
             let table = self.gate_shared().await;
-            // The kernel refuses while an event is unread; of one that was read and waits only the engine knows.
+            // The kernel refuses while an event is unread; only the engine knows of an event that
+            // was read and waits.
             if self.is_any_deferred() {
                 return Served::Again;
             }
             let Some(page) = self.table.borrow().page_at(address) else {
-                // Registered memory that the table does not know: nothing was ever taken from there.
+                // Registered memory that the table does not know: nothing was ever taken from
+                // there.
                 return self.fill_one(address).await.1;
             };
             step().await;
@@ -52,7 +54,8 @@ impl World {
                     give(page.entry(), word);
                     return served;
                 }
-                // Which of these it is depends on how the program reads and on how full the store is.
+                // Which of these happens depends on the program's access pattern and on how full
+                // the store is.
                 Backing::Handle(handle) if self.below(3) == 0 => {
                     let (word, served) = self.install_part(&page, word, handle, granule).await;
                     give(page.entry(), word);
@@ -117,8 +120,8 @@ impl World {
         (word, self.settle(moved.stop, page.addresses(granule, granule + 1).start))
     }
 
-    /// Puts the content of a staged page into the region. What has no page in the slot reads as zero, and comes in when it is
-    /// asked for.
+    /// Puts the content of a staged page into the region. A granule without a page in the slot
+    /// reads as zero, and comes in when a fault asks for it.
     async fn install(&self, page: &Page, word: Word, slot: usize, granule: u32) -> (Word, Served) {
         let slot = self.claim_slot(slot);
         let there = self.pages_of(slot);
@@ -165,7 +168,7 @@ impl World {
             self.kernel.borrow_mut().copy(here.start, content)
         } else if let Some(slot) = self.take_ready() {
             zone = self.zone_of(slot);
-            // A part of a frame, at whatever place: what it lacks comes from the kernel.
+            // A part of a frame, at any place: the rest comes from the kernel.
             let at = self.below(GRANULES);
             self.kernel.borrow_mut().slots[slot][at] = Some(content);
             let there = self.pages_of(slot);

@@ -1,4 +1,4 @@
-//! Fetching what is stored as steps: `fetch` and `ahead` of the engine. A fetch must never touch a region.
+//! Swapping in as steps: `fetch` and `ahead` of the engine. A fetch must never touch a region.
 
 use crate::kernel::GRANULES;
 use crate::table::{Page, WHOLE, give, try_take};
@@ -17,7 +17,8 @@ impl World {
         content
     }
 
-    /// Brings a stored page into a slot, and gives the entry back as staged; who installs it, or discards a part of it, queues it.
+    /// Swaps a stored page in to a slot, and gives the entry back as staged; the thread that
+    /// installs it, or discards a part of it, queues it.
     pub async fn fetch(&self, page: &Page, word: Word, handle: u64, regardless: bool) -> bool {
         let fresh = || if regardless || self.has_room() { self.take_empty() } else { None };
         let Some(slot) = self.take_ready().or_else(fresh) else {
@@ -37,8 +38,8 @@ impl World {
         true
     }
 
-    /// Brings in the stored pages from `address` on, with frames that are ready, as far as they are wholly stored and wholly of
-    /// one span.
+    /// Brings in the stored pages from `address` on, with ready frames, as far as they are wholly
+    /// stored and wholly of one span.
     pub async fn fetch_ahead(&self, address: usize) {
         let _gate = self.gate_shared().await;
         if self.is_any_deferred() {

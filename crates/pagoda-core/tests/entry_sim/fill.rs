@@ -1,5 +1,5 @@
-//! Bringing granules into a region as steps: `fill` of the engine. This module must never say that a granule is in the
-//! region that is not there.
+//! Bringing granules into a region as steps: `fill` of the engine. This module must never say that
+//! a granule is in the region that is not there.
 
 use crate::fault::Served;
 use crate::kernel::Stop;
@@ -7,7 +7,7 @@ use crate::table::Page;
 use crate::world::{World, step};
 use pagoda_core::entry::Granules;
 
-/// What came of moving granules into a region.
+/// The outcome of moving granules into a region.
 pub struct MovedIn {
     /// Now in the region.
     pub done: Granules,
@@ -47,7 +47,8 @@ impl World {
         MovedIn { done, copied: Granules::NONE, stop }
     }
 
-    /// Moves the granules `want` of `slot` into the region, by copy where the mapping does not allow a move.
+    /// Moves the granules `want` of `slot` into the region, by copy where the mapping does not
+    /// allow a move.
     pub async fn move_in(&self, page: &Page, slot: usize, want: Granules) -> MovedIn {
         let mut result = MovedIn { done: Granules::NONE, copied: Granules::NONE, stop: None };
         for (from, to) in want.runs() {
@@ -64,7 +65,7 @@ impl World {
                     Some(Stop::Refused | Stop::Busy) => {
                         step().await;
                         let content = self.kernel.borrow().slots[slot][at as usize];
-                        let content = content.expect("what was not moved is in the slot");
+                        let content = content.expect("an unmoved granule is in the slot");
                         let stop = self.kernel.borrow_mut().copy(page.addresses(at, at + 1).start, content);
                         if let Some(stop) = stop {
                             result.stop = Some(stop);

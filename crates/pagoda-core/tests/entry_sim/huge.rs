@@ -1,5 +1,6 @@
-//! Huge frames as steps: `huge/` of the engine. A frame is ready and zero, used, or on its way; it comes and goes whole, and what the
-//! kernel took apart goes on by base pages. This module must never hand out a frame that holds anything, nor drop what one held.
+//! Huge frames as steps: `huge/` of the engine. A frame is ready and zero, used, or on its way. It
+//! comes and goes whole; frames that the kernel split continue by base pages. This module must
+//! never hand out a frame that holds anything, nor drop the content of one.
 
 use std::cell::RefCell;
 
@@ -12,7 +13,7 @@ use pagoda_core::entry::{Backing, Granules, Word};
 /// Frames of one kind that are ready at most.
 const READY_MOST: usize = 2;
 
-/// Who has which slot of the huge arena.
+/// The owner of each slot of the huge arena.
 pub struct Huge {
     empty: RefCell<Vec<usize>>,
     zeroed: RefCell<Vec<usize>>,
@@ -29,7 +30,8 @@ impl Huge {
     }
 }
 
-/// A frame that left its region, all of it or its first part. Its entries are taken, and say what was so before.
+/// A frame that left its region, all of it or its first part. Its entries are taken, with their
+/// words from before.
 struct MovedOut {
     pages: Vec<Page>,
     words: Vec<Word>,
@@ -102,7 +104,8 @@ impl World {
         }
     }
 
-    /// A frame of zeroes: one that is ready, one that was used and is cleared now, or one from the kernel.
+    /// A frame of zeroes: one that is ready, one that was used and is cleared now, or one from the
+    /// kernel.
     async fn cleared_frame(&self) -> Option<usize> {
         if let Some(slot) = self.huge.zeroed.borrow_mut().pop() {
             return Some(slot);
@@ -152,8 +155,8 @@ impl World {
         ready.inspect(|&slot| self.give_frame_back(slot)).is_some()
     }
 
-    /// Whether a base page lies in a huge page: then it only leaves with all of that. Where the kernel has taken it apart, its entries
-    /// know it from now on.
+    /// Whether a base page lies in a huge page: then it only leaves with all of that. Where the
+    /// kernel has split it, its entries know it from now on.
     pub async fn leaves_huge(&self, page: &Page) -> bool {
         let block = self.block_of_region(page.addresses(0, 1).start);
         let is_huge = |block: &Block| self.kernel.borrow().whole_huge(&block.range).is_some();
@@ -183,8 +186,8 @@ impl World {
         }
     }
 
-    /// Moves the huge frame around `address` out of its region and stores what it held, without the gate. False if it has to be
-    /// tried again.
+    /// Moves the huge frame around `address` out of its region and stores its content, without the
+    /// gate. False if it has to be tried again.
     pub async fn evict_huge(&self, gate: GateGuard<'_>, address: usize) -> bool {
         match self.move_huge_out(address).await {
             Ok(out) => {
@@ -245,7 +248,7 @@ impl World {
                 self.store.borrow_mut().remove(&handle);
             }
             let content = self.kernel.borrow().slots[first + i].map(Option::unwrap_or_default);
-            // Of what went in part, and where the store is full, a copy is staged.
+            // If the frame went in part, or the store is full, a copy is staged.
             if gone != WHOLE || self.below(6) == 0 {
                 self.stage_copy(page, gone, content).await;
                 continue;
@@ -285,7 +288,7 @@ impl World {
         }
     }
 
-    /// Keeps the huge frames of the region, which nobody needs any more, for others.
+    /// Keeps the huge frames of the region, which is no longer used, for others.
     pub async fn keep_huge_frames(&self) {
         for at in REGION.step_by(HUGE) {
             let _gate = self.gate_shared().await;

@@ -1,9 +1,10 @@
-//! A small model of the kernel: OS pages with content, slots of an arena, and one userfaultfd descriptor.
+//! A small model of the kernel: OS pages with content, slots of an arena, and one userfaultfd
+//! descriptor.
 //!
-//! Each method is one atomic step of the real kernel: what happens under one hold of its locks. The order of things
-//! that the kernel leaves open (when an event is posted after its mappings changed, when the pages of a discard go after
-//! its event was read) is left open here too: the program's steps in `program.rs` have a step between. This module must
-//! never know an entry.
+//! Each method is one atomic step of the real kernel, under one hold of its locks. The kernel
+//! leaves some orders open (when an event is posted after its mappings changed, when the pages of a
+//! discard go after its event was read). They are left open here too: the program's steps in
+//! `program.rs` have a step between. This module must never know an entry.
 
 mod huge;
 mod moves;
@@ -94,7 +95,8 @@ pub struct Kernel {
     pub slots: Vec<[Option<u64>; GRANULES]>,
     /// The number of the first slot of the huge arena.
     first_huge: usize,
-    /// Which places of huge pages are one huge page, and for which the kernel has a table of OS pages.
+    /// Which places of huge pages are one huge page, and for which the kernel has a table of OS
+    /// pages.
     huge: [bool; PAGES / HUGE],
     tables: [bool; PAGES / HUGE],
     /// Which huge slots hold one huge page.
@@ -103,7 +105,8 @@ pub struct Kernel {
     pub changing: u32,
     /// With a descriptor of its own, the arena's count never rises: no move into it is refused.
     pub arena_has_own_descriptor: bool,
-    /// Threads in the middle of giving a range up: its mapping is gone, its last event is not read yet.
+    /// Threads in the middle of giving a range up: its mapping is gone, its last event is not read
+    /// yet.
     pub leaving: Vec<(usize, Range)>,
     events: VecDeque<(usize, Message)>,
     faults: VecDeque<usize>,
@@ -217,7 +220,7 @@ impl Kernel {
         });
         ranges.filter(|(_, is_mapped)| *is_mapped).map(|(range, _)| range).collect()
     }
-    /// Registers what is mapped of a range, and passes over holes. False if nothing is.
+    /// Registers the mapped part of a range, and passes over holes. False if nothing is mapped.
     pub fn register(&mut self, range: Range) -> bool {
         let mut is_any = false;
         for page in self.pages[range].iter_mut().filter(|page| page.mapped) {

@@ -1,13 +1,14 @@
-//! A seeded simulation of entry states: the engine's steps around the real entry words, a model kernel, a program that
-//! knows what it wrote.
+//! A seeded simulation of entry states: the engine's steps around the real entry words, a model
+//! kernel, a program that knows its own writes.
 //!
-//! `PAGODA_SIM_SEEDS` sets how many seeds each run tries (3,000 by default, about four seconds); a failure names its seed, and
-//! `PAGODA_SIM_SEED` runs that one alone, telling what happens if `PAGODA_SIM_TRACE` is set.
-//! The kernel tells less than it moved now and then, as Linux 6.18 does. There are three settings: programs that share an address
-//! space, the same with two zones, and the same with a tenant's region in huge frames. What is owed by a migration, taken over
-//! after a fork, or of a file is not played here.
-//! Each rule of the protocol is also left out once, to see that the checks find what it is there for: most of these
-//! were bugs of a trial or of the engine once. This simulation must never depend on time or on real memory.
+//! `PAGODA_SIM_SEEDS` sets how many seeds each run tries (3,000 by default, about four seconds); a
+//! failure names its seed, and `PAGODA_SIM_SEED` runs that one alone, with a log if
+//! `PAGODA_SIM_TRACE` is set. Now and then the kernel reports fewer pages than it moved, as Linux
+//! 6.18 does. There are three settings: programs that share an address space, the same with two
+//! zones, and the same with a tenant's region in huge frames. Owed pages of a migration, pages
+//! taken over after a fork, and those of a file are not simulated here. Each rule of the protocol
+//! is also left out once, to show that the checks catch it: most of these were bugs of a trial or
+//! of the engine once. This simulation must never depend on time or on real memory.
 
 mod adopt;
 mod check;
@@ -61,7 +62,8 @@ fn simulate(seed: u64, setting: Setting, without: Without) -> Result<(usize, See
     Ok((steps, world.seen.get()))
 }
 
-/// Tries all seeds, and says what there was of what the setting is for: of one seed alone, nothing.
+/// Tries all seeds, and returns how often each event of the setting happened; for one seed alone,
+/// nothing.
 fn every_read_is_right(setting: Setting) -> Option<Seen> {
     let mut longest = 0;
     let mut all = Seen::default();
@@ -93,7 +95,7 @@ fn frames_of_several_zones_are_counted_of_the_right_one() {
 }
 
 #[test]
-fn huge_frames_come_and_go_whole_and_what_is_taken_apart_is_not_lost() {
+fn huge_frames_come_and_go_whole_and_split_ones_are_not_lost() {
     let Some(seen) = every_read_is_right(Setting::REGION) else { return };
     assert!(seen.huge_in > 0 && seen.huge_out > 0 && seen.huge_torn_in > 0, "{seen:?}");
     assert!(seen.huge_torn_out > 0 && seen.huge_kept > 0 && seen.joined > 0, "{seen:?}");
@@ -125,7 +127,7 @@ fn an_arena_with_a_descriptor_of_its_own_gives_wrong_reads() {
 }
 
 #[test]
-fn evicting_whatever_is_present_gives_wrong_reads() {
+fn evicting_every_present_page_gives_wrong_reads() {
     is_found(Without { resident_mask: true, ..Without::default() }, "wrong read");
 }
 
@@ -135,7 +137,7 @@ fn applying_a_move_before_its_target_is_known_to_be_free_gives_wrong_reads() {
 }
 
 #[test]
-fn adopting_what_is_about_to_be_discarded_gives_wrong_reads() {
+fn adopting_pages_about_to_be_discarded_gives_wrong_reads() {
     is_found(Without { discards_of_unknown: true, ..Without::default() }, "wrong read");
 }
 
@@ -145,7 +147,7 @@ fn adopting_while_a_mapping_moves_gives_wrong_reads() {
 }
 
 #[test]
-fn taking_what_is_mapped_in_a_hole_for_registered_gives_wrong_reads() {
+fn taking_a_new_mapping_in_a_hole_for_registered_gives_wrong_reads() {
     is_found(Without { coverage: true, ..Without::default() }, "wrong read");
 }
 
@@ -155,7 +157,7 @@ fn a_page_that_is_staged_again_and_not_queued_holds_its_frame_for_good() {
 }
 
 #[test]
-fn dropping_what_was_written_for_its_old_copy_gives_wrong_reads() {
+fn dropping_a_dirty_page_for_its_old_copy_gives_wrong_reads() {
     is_found(Without { comparison_of_copies: true, ..Without::default() }, "wrong read");
 }
 
@@ -170,12 +172,12 @@ fn an_old_copy_that_is_not_freed_fills_the_store_for_good() {
 }
 
 #[test]
-fn believing_what_the_kernel_tells_of_a_move_out_gives_wrong_reads() {
+fn believing_the_kernels_count_of_a_move_out_gives_wrong_reads() {
     is_found(Without { asking_what_moved_out: true, ..Without::default() }, "wrong read");
 }
 
 #[test]
-fn believing_what_the_kernel_tells_of_a_move_in_loses_pages() {
+fn believing_the_kernels_count_of_a_move_in_loses_pages() {
     is_found(Without { asking_what_moved_in: true, ..Without::default() }, "does not count");
 }
 
@@ -185,7 +187,7 @@ fn moving_out_to_where_a_slot_holds_an_old_copy_leaves_it_in_two_places() {
 }
 
 #[test]
-fn asking_without_regard_to_what_is_mapped_meanwhile_leaves_behind_what_has_moved() {
+fn asking_without_regard_to_new_mappings_leaves_behind_moved_pages() {
     is_found(Without { changes_while_asking: true, ..Without::default() }, "is not there");
 }
 
@@ -211,13 +213,13 @@ fn a_base_page_of_a_huge_frame_must_not_leave_by_itself() {
 }
 
 #[test]
-fn what_the_kernel_took_apart_and_is_taken_for_a_huge_frame_can_never_leave() {
+fn a_split_page_that_is_taken_for_a_huge_frame_can_never_leave() {
     let without = Without { forgetting_of_huge: true, ..Without::default() };
     is_found_in(Setting::REGION, without, "can never leave");
 }
 
 #[test]
-fn a_frame_that_is_not_cleared_shows_what_it_held() {
+fn a_frame_that_is_not_cleared_shows_its_old_content() {
     let without = Without { clearing_of_used_frames: true, ..Without::default() };
     is_found_in(Setting::REGION, without, "wrong read");
 }
@@ -240,7 +242,7 @@ fn old_copies_of_a_joined_frame_that_are_not_freed_fill_the_store() {
     is_found_in(Setting::REGION, without, "was not freed");
 }
 
-/// The whole of a base page is what an entry has: the masks of the simulation are those of the engine.
+/// An entry stands for a whole base page: the masks of the simulation are those of the engine.
 #[test]
 fn a_simulated_base_page_is_four_granules() {
     assert_eq!(table::WHOLE.count() as usize, kernel::GRANULES);

@@ -1,13 +1,15 @@
 //! Moves, and how many pages moved, as steps: `moves` of the engine.
 //!
-//! The kernel's count can't be trusted, so the end that is the engine's own is asked; the program goes on between a move and
-//! each question. This module must never report a page as left behind that has moved.
+//! The kernel's count can't be trusted, so the engine looks at its own end of the move; the program
+//! runs between a move and each look. This module must never report a page as left behind that has
+//! moved.
 
 use crate::kernel::{Course, GRANULES, Progress, Range, Stop};
 use crate::world::{World, step};
 
 impl World {
-    /// Moves granules of a slot, from `at` on, where all of them must be, in to `to`. Wakes who waits there.
+    /// Moves granules of a slot, from `at` on, where all of them must be, in to `to`. Wakes threads
+    /// that wait there.
     pub async fn fill(&self, to: Range, slot: usize, at: usize) -> Progress {
         step().await;
         if (at..at + to.len()).any(|granule| !self.is_in_slot(slot, granule)) {
@@ -26,7 +28,8 @@ impl World {
         progress
     }
 
-    /// Moves pages out to a slot, from `at` on, and to those that follow it, where nothing is. Holes are skipped.
+    /// Moves pages out to a slot, from `at` on, and to those that follow it, which must be empty.
+    /// Holes are skipped.
     pub async fn evict(&self, from: Range, slot: usize, at: usize) -> Progress {
         let mut done = 0;
         while done < from.len() {
@@ -66,7 +69,8 @@ impl World {
         if is_asked { self.ask(told, from.len(), has_moved).await } else { told }
     }
 
-    /// What moved of `len` pages: if there may be more than was told, `has_moved` tells of the next.
+    /// How many of `len` pages moved: if there may be more than the kernel reported, `has_moved`
+    /// answers for the next.
     async fn ask(&self, told: Progress, len: usize, has_moved: impl AsyncFn(usize) -> bool) -> Progress {
         let may_be_more = match told.stop {
             Some(Stop::Exists) => true,
@@ -76,7 +80,8 @@ impl World {
         if !may_be_more {
             return told;
         }
-        // The mover may lose its processor here, for long enough that the program puts another mapping there.
+        // The mover may lose its processor here, for long enough that the program puts another
+        // mapping there.
         for _ in 0..self.below(6) * self.below(150) {
             step().await;
         }

@@ -1,7 +1,9 @@
-//! The program: threads that write, read, discard, unmap, map, move, protect and pin, and know what they wrote.
+//! The program: threads that write, read, discard, unmap, map, move, protect and pin, and know
+//! their own writes.
 //!
-//! Each thread has blocks of its own, at addresses that the kernel chooses without regard to base pages: neighbours in a
-//! base page are often different threads', and what one gives up the next one gets.
+//! Each thread has blocks of its own, at addresses that the kernel chooses without regard to base
+//! pages: neighbours in a base page are often different threads', and an address that one gives up
+//! the next one gets.
 
 mod tenant;
 
@@ -16,7 +18,8 @@ pub use tenant::tenant;
 const OPERATIONS: usize = 26;
 /// OS pages of a block at most.
 const BLOCK: usize = 7;
-/// OS pages that are protected at most: a budget full of what can't be moved out would leave nothing to run in.
+/// The most OS pages that are protected: a budget full of unevictable pages would leave nothing to
+/// run in.
 const PROTECTED: usize = 14;
 
 struct Block {
@@ -152,7 +155,8 @@ impl Program {
         parts
     }
 
-    /// madvise(MADV_DONTNEED) of a part: each mapping's event first, then its pages go. A library takes huge frames apart before.
+    /// madvise(MADV_DONTNEED) of a part: each mapping's event first, then its pages go. A library
+    /// splits huge frames before.
     async fn discard(&mut self, block: usize, lowest: usize, by_library: bool) {
         let world = Rc::clone(&self.world);
         let len = self.blocks[block].content.len();
@@ -164,7 +168,7 @@ impl Program {
             world.take_huge_apart(&(start..end)).await;
         }
         while start < end {
-            // Adoption goes on while the thread waits: what is registered is looked at anew.
+            // Adoption runs while the thread waits: look at the registered ranges anew.
             let is_registered = |address: usize| self.is_registered(&(address..address + 1));
             let first = is_registered(start);
             let stop = (start..end).find(|&address| is_registered(address) != first).unwrap_or(end);
@@ -209,14 +213,15 @@ impl Program {
         self.world.kernel.borrow_mut().leaving.retain(|&(thread, _)| thread != self.thread);
     }
 
-    /// mremap to wherever there is room, perhaps longer than before: the move, its event, and the event that the old
-    /// place is unmapped.
+    /// mremap to any place with room, perhaps longer than before: the move, its event, and the
+    /// event that the old place is unmapped.
     async fn remap(&mut self, block: usize) {
         let world = Rc::clone(&self.world);
         let from = self.blocks[block].range();
         let grown = from.len() + world.below(3);
         let Some(to) = self.place(grown) else { return };
-        // A part of a block that is not registered yet is a mapping of its own, which mremap refuses to move along.
+        // A part of a block that is not registered yet is a mapping of its own, which mremap
+        // refuses to move along.
         let is_registered = self.is_registered(&from);
         if is_registered && self.registered(from.clone()) != [from.clone()] {
             return;
@@ -247,8 +252,9 @@ impl Program {
             self.tell(Message::Remap { from: from.clone(), to }).await;
             self.tell(Message::Unmap(from)).await;
             self.has_left();
-            // The one thing that is left out: another thread that gave this place up before and has not posted its event
-            // yet, in all the time of these two. Which of the two a third event would belong to, nobody could tell.
+            // The one case that is left out: another thread that gave this place up before and has
+            // not posted its event yet, in all the time of these two. A third event could not be
+            // assigned to one of the two.
             let target = to..to + grown;
             while world.kernel.borrow().leaving.iter().any(|(_, range)| overlap(range, &target)) {
                 step().await;
@@ -256,8 +262,8 @@ impl Program {
         }
     }
 
-    /// mremap in place, which sends no event; then the new part is used and discarded, before anybody has adopted it
-    /// perhaps.
+    /// mremap in place, which sends no event; then the new part is used and discarded, perhaps
+    /// before it is adopted.
     async fn grow_and_trim(&mut self, block: usize) {
         let world = Rc::clone(&self.world);
         let end = self.blocks[block].range().end;

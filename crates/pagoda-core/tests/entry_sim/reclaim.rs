@@ -1,4 +1,4 @@
-//! What leaves, as steps: `reclaim` of the engine, one await for each of its atomic steps.
+//! Eviction as steps: `reclaim` of the engine, one await for each of its atomic steps.
 
 use std::rc::Rc;
 
@@ -7,13 +7,13 @@ use crate::table::{Page, WHOLE, give, try_take};
 use crate::world::{GateGuard, Staged, World, step};
 use pagoda_core::entry::{Backing, Granules, Word};
 
-/// Rounds after which what can leave has left: one cools a page by one of three.
+/// Rounds after which every evictable page has left: one cools a page by one of three.
 const ROUNDS_TO_LEAVE: usize = 16;
 
 /// Base pages that go by one move, at most.
 const RUN_MOST: usize = 4;
 
-/// Granules that were moved out and of which the store may have a copy: an entry whose busy bit is held.
+/// Granules that were moved out and may have a copy in the store: an entry whose busy bit is held.
 struct Copied {
     page: Page,
     /// As it was before they went.
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// When nobody else is there any more: all of the region can leave.
+    /// When the programs have ended: all of the region can leave.
     pub async fn empty_region(&self) {
         let pages = || -> Vec<Page> {
             let table = self.table.borrow();
@@ -173,7 +173,7 @@ impl World {
         true
     }
 
-    /// Stages what can go of one page.
+    /// Stages the evictable part of one page.
     async fn stage_page(&self, page: &Page, copied: &mut Vec<Copied>) {
         let Some(word) = try_take(page.entry()) else { return };
         if word.is_huge() && !self.without.whole_huge_pages {
@@ -184,7 +184,8 @@ impl World {
             Backing::Slot(slot) => Some(self.claim_slot(slot as usize)),
         };
         let Some(slot) = slot else { return give(page.entry(), word) };
-        // What came in by a copy has left one there, which is stored before it goes out again.
+        // A granule that came in by a copy has left one in the slot, which is stored before the
+        // page moves out again.
         let taken = match word.backing() {
             Backing::Slot(_) if !self.without.places_taken_in_slots => self.pages_of(slot),
             _ => Granules::NONE,
@@ -247,8 +248,8 @@ impl World {
         out
     }
 
-    /// Finishes what went out and has a stored copy, as it was `before`: a drop if nothing was written, else a part is stored
-    /// anew with the rest, and all of a page is staged.
+    /// Finishes granules that moved out and have a stored copy, as it was `before`: a clean copy is
+    /// dropped, a dirty part is stored anew with the rest, and a whole page is staged.
     async fn settle_copied(&self, page: &Page, before: Word, handle: u64, slot: usize, out: Granules) {
         step().await;
         let after = before.with_resident(before.resident().without(out));
@@ -258,7 +259,7 @@ impl World {
         let went = self.kernel.borrow().slots[slot].map(Option::unwrap_or_default);
         let goes_by = |i: usize| if out.has(i as u32) { went[i] } else { stored[i] };
         let content: [u64; GRANULES] = std::array::from_fn(goes_by);
-        // A part of what is on the disk is not compared.
+        // A part of a page on the disk is not compared.
         let may_compare = out == WHOLE || self.below(8) > 0;
         if self.without.comparison_of_copies || may_compare && content == stored {
             self.note(|| format!("engine: drop {out:?} of {page:?}"));
@@ -302,7 +303,7 @@ impl World {
             let entry = &entries[index];
             step().await;
             let Some(word) = try_take(entry) else {
-                // It may stay staged: somebody must still find it.
+                // It may stay staged: a thread must still find it.
                 if !self.without.queueing_again {
                     self.queue.borrow_mut().push_back(Staged { entries: Rc::clone(&entries), index, slot });
                 }

@@ -1,7 +1,7 @@
-//! What a run of the simulation is given: which rule is left out, what there is beside plain programs; and what it was seen to do.
-//! Nothing here takes part in it.
+//! The setting of a run of the simulation: the rule that is left out, and the tenants beside plain
+//! programs; and the events that it saw. This module takes no part in the run.
 
-/// What of the protocol is left out, to see that the checks find it.
+/// The rule of the protocol that is left out, to show that the checks catch it.
 #[derive(Clone, Copy, Default)]
 pub struct Without {
     /// Events are read before the gate is taken.
@@ -16,23 +16,26 @@ pub struct Without {
     pub discards_of_unknown: bool,
     /// Memory is adopted while mappings are changing.
     pub quiet_adoption: bool,
-    /// What was registered is taken for all of its range, whatever was mapped there since.
+    /// A registered range counts as registered in full, also where it was mapped anew since.
     pub coverage: bool,
-    /// A page that is fetched, staged again into the slot it has, or busy when its turn comes is not queued again.
+    /// A page that is fetched, staged again into the slot it has, or busy when its turn comes is
+    /// not queued again.
     pub queueing_again: bool,
-    /// What has a stored copy is dropped, whether it was written or not.
+    /// A page with a stored copy is dropped, written or not.
     pub comparison_of_copies: bool,
-    /// A discard of a part of a staged page leaves the old copies there of what was in the region.
+    /// A discard of a part of a staged page leaves the old copies of granules that were in the
+    /// region.
     pub discards_of_old_copies: bool,
     /// A page of which a part was stored anew keeps its old place in the store, too.
     pub freeing_of_old_copies: bool,
-    /// What a slot holds is moved out over, when its page is staged again.
+    /// The content of a slot is overwritten by a move out, when its page is staged again.
     pub places_taken_in_slots: bool,
-    /// What the kernel tells of a move into a region is believed.
+    /// The kernel's count of a move into a region is believed.
     pub asking_what_moved_in: bool,
-    /// What the kernel tells of a move out of a region is believed.
+    /// The kernel's count of a move out of a region is believed.
     pub asking_what_moved_out: bool,
-    /// What is at both ends of a move has stayed, whatever the program maps there meanwhile.
+    /// A page at both ends of a move counts as left behind, although the program may have mapped a
+    /// new one.
     pub changes_while_asking: bool,
     /// A hole of a slot counts as in the region once its page is installed.
     pub holes_of_slots: bool,
@@ -42,19 +45,19 @@ pub struct Without {
     pub zones_of_runs: bool,
     /// Base pages leave a huge page by themselves.
     pub whole_huge_pages: bool,
-    /// What the kernel took apart where it lies is still taken for a huge frame.
+    /// A huge page that the kernel split in place is still taken for a huge frame.
     pub forgetting_of_huge: bool,
     /// A huge frame that was used is handed out as it is.
     pub clearing_of_used_frames: bool,
     /// A huge frame goes to where it was seen to fit, whatever came there since.
     pub second_look_for_place: bool,
-    /// What the kernel took apart on its way out counts as gone whole.
+    /// A frame that the kernel split on its way out counts as gone whole.
     pub parts_of_huge_frames: bool,
-    /// What the store has of a huge frame from before it was joined stays there.
+    /// The stored copies of a huge frame from before its collapse stay in the store.
     pub freeing_of_huge_copies: bool,
 }
 
-/// What there is beside programs that share an address space.
+/// The tenants beside programs that share an address space.
 #[derive(Clone, Copy)]
 pub struct Setting {
     pub zones: usize,
@@ -78,7 +81,7 @@ impl Setting {
 }
 
 pub const ZONES_MAX: usize = 2;
-/// How often there was what a run is for: a simulation that never does it shows nothing.
+/// How often each event happened that a run is for: a simulation that never does it shows nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub runs: usize,

@@ -17,7 +17,7 @@ pub struct Span {
     pub range: Range,
     pub origin: isize,
     pub entries: Entries,
-    /// What is empty is filled in huge frames where one fits.
+    /// Empty ranges are filled in huge frames where one fits.
     pub is_huge: bool,
 }
 
@@ -138,7 +138,8 @@ impl Table {
     pub fn is_free(&self, range: &Range) -> bool {
         !self.spans().any(|span| overlap(&span.range, range))
     }
-    /// The granules of an entry that may be somebody's: all of them if a part of the array is in another span.
+    /// The granules of an entry that may have an owner: all of them if a part of the array is in
+    /// another span.
     pub fn granules_of_entry(&self, page: &Page, queued: bool) -> Granules {
         let sharers = self.spans().filter(|span| Rc::ptr_eq(&span.entries, &page.entries)).count();
         if sharers > 1 || queued {

@@ -1,7 +1,7 @@
-//! What the simulated threads share, and the seeded scheduler that steps them.
+//! The state that the simulated threads share, and the seeded scheduler that steps them.
 //!
-//! A thread is a future that gives the processor back at each of the engine's atomic steps; which thread goes on is the
-//! seed's choice. Nothing here sleeps or depends on anything but the seed.
+//! A thread is a future that gives the processor back at each of the engine's atomic steps; the
+//! seed chooses which thread runs. Nothing here sleeps or depends on anything but the seed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,8 @@ use crate::setting::{Seen, Setting, Without, ZONES_MAX};
 use crate::table::{Entries, Page, Table};
 use pagoda_core::entry::Granules;
 
-/// Steps after which a run that has not ended is stuck. A run takes about 19,000 steps, at most 88,000 in 250,000 seeds.
+/// Steps after which a run that has not ended is stuck. A run takes about 19,000 steps, at most
+/// 88,000 in 250,000 seeds.
 const STEPS_MAX: usize = 200_000;
 /// Steps between two checks of the whole state.
 const CHECK_EVERY: usize = 16;
@@ -51,7 +52,8 @@ pub struct World {
     pub setting: Setting,
     pub seen: Cell<Seen>,
     pub huge: Huge,
-    /// OS pages in the regions by the zone that they are counted of, and base pages that are staged.
+    /// OS pages in the regions by the zone that they are counted of, and base pages that are
+    /// staged.
     pub in_regions: Cell<[isize; ZONES_MAX]>,
     pub staged: Cell<[isize; ZONES_MAX]>,
     pub kernel: RefCell<Kernel>,
@@ -63,7 +65,8 @@ pub struct World {
     pub claimed: RefCell<Vec<bool>>,
     pub store: RefCell<HashMap<u64, [u64; GRANULES]>>,
     pub next_handle: Cell<u64>,
-    /// Events that wait for an earlier one of another thread, and the sources of moves whose unmapping is still to come.
+    /// Events that wait for an earlier one of another thread, and the sources of moves whose
+    /// unmapping is still to come.
     pub deferred: RefCell<Vec<Message>>,
     pub leaving: RefCell<Vec<Range>>,
     pub rng: RefCell<Rng>,
@@ -126,13 +129,13 @@ impl World {
     pub fn below(&self, bound: usize) -> usize {
         self.rng.borrow_mut().below(bound)
     }
-    /// Tells what happens, if `PAGODA_SIM_TRACE` is set: for one seed that failed.
+    /// Logs an event, if `PAGODA_SIM_TRACE` is set: for one seed that failed.
     pub fn note(&self, what: impl FnOnce() -> String) {
         if self.trace {
             eprintln!("{}", what());
         }
     }
-    /// Notes what went wrong first; the run ends.
+    /// Notes the first failure; the run ends.
     pub fn fail(&self, what: String) {
         self.failure.borrow_mut().get_or_insert(what);
     }
@@ -242,7 +245,7 @@ impl World {
         self.queue.borrow_mut().push_back(staged);
     }
 
-    /// A slot of which nobody wants these frames, and in which nothing else is.
+    /// Frees a slot: these frames are not wanted any more, and it holds nothing else.
     pub fn put_pieces(&self, slot: usize, frames: Granules) {
         let uncounted = self.pages_of(slot).without(frames);
         if !uncounted.is_empty() {
@@ -261,7 +264,7 @@ impl World {
 
 pub type Thread = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Runs the threads until the programs have ended. Err: what went wrong.
+/// Runs the threads until the programs have ended. Err: the failure.
 pub fn run(world: &Rc<World>, mut threads: Vec<Thread>) -> Result<usize, String> {
     let mut context = Context::from_waker(Waker::noop());
     let mut asleep_until = vec![0usize; threads.len()];

@@ -1,5 +1,5 @@
-//! Which zone frames are of, as the engine counts it: by the slot in the arena, by the entry in a region. What is counted must
-//! at the end be what there is.
+//! The zone of each frame, as the engine counts it: by the slot in the arena, by the entry in a
+//! region. At the end the counts must be those of the frames that exist.
 
 use crate::world::World;
 use pagoda_core::entry::{Granules, Word};

@@ -1,7 +1,7 @@
 //! The harness of the model checks: shuttle's threads, under each of its schedulers that suits us.
 //!
-//! Shuttle chooses who goes on at each atomic operation and lock. This module must never write a schedule to a file: one that
-//! fails is shown, and can be replayed from that.
+//! Shuttle chooses which thread runs at each atomic operation and lock. This module must never
+//! write a schedule to a file: one that fails is shown, and can be replayed from that.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,7 +10,8 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 /// Interleavings tried by each scheduler.
 const TRIES: usize = 1000;
-/// Interleavings tried by each scheduler, at most, until one fails. With a twentieth of it none was found in one run of many.
+/// Interleavings tried by each scheduler, at most, until one fails. With a twentieth of it none was
+/// found in one run of many.
 const TRIES_TO_FAIL: usize = 200 * TRIES;
 /// Steps after which an interleaving is a livelock; right ones take a few hundred.
 const STEPS_MAX: usize = 20_000;

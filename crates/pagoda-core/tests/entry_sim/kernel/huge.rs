@@ -1,7 +1,8 @@
-//! Huge pages of the model kernel: where there is one, what takes it apart, and what makes one.
+//! Huge pages of the model kernel: their places, how they are split, and how they form.
 //!
-//! A huge page is a property of its place: its OS pages have their content as any other. Where the kernel has a table of OS pages
-//! no move makes a huge page; joining does. This module must never change a content.
+//! A huge page is a property of its place: its OS pages have their content as any other. Where the
+//! kernel has a table of OS pages no move makes a huge page; a collapse does. This module must
+//! never change a content.
 
 use super::{GRANULES, HUGE, HUGE_ENTRIES, Kernel, Range};
 
@@ -72,7 +73,7 @@ impl Kernel {
         self.pages[range].iter_mut().for_each(|page| page.read_only = read_only);
     }
 
-    /// What is unmapped leaves no table behind.
+    /// Unmapping leaves no table behind.
     pub(super) fn forget_huge(&mut self, range: &Range) {
         self.cut_huge(range);
         for place in range.start.div_ceil(HUGE)..range.end / HUGE {
@@ -87,14 +88,14 @@ impl Kernel {
         self.huge_slots[huge_slot] = true;
     }
 
-    /// Takes back what a huge slot has.
+    /// Empties a huge slot.
     pub fn empty_huge(&mut self, huge_slot: usize) {
         let first = self.first_of_huge(huge_slot);
         self.slots[first..first + HUGE_ENTRIES].fill([None; GRANULES]);
         self.huge_slots[huge_slot] = false;
     }
 
-    /// Joins what is at a place to one huge page. False if not all of it is there, or may be joined.
+    /// Collapses a place to one huge page. False if not all of it is there, or may be joined.
     pub fn join(&mut self, place: Place) -> bool {
         let pages = &self.pages[place * HUGE..(place + 1) * HUGE];
         let may = pages.iter().all(|page| page.content.is_some() && !page.read_only && !page.pinned);

@@ -1,21 +1,24 @@
-//! The model kernel's UFFDIO_MOVE, which does not tell all that it moved, as that of Linux 6.18.
+//! The model kernel's UFFDIO_MOVE, which does not report all pages that it moved, as that of Linux
+//! 6.18.
 //!
-//! A page whose first try fails inside the kernel is tried again, with the pages behind it, but the error of the first try stays:
-//! what the second try moves is not counted. The call comes to these pages once more, finds its own destination full, and
-//! ends: early if a part was counted before, else as if the destination had been full from the beginning. This module must
-//! never move a page twice, or over another.
+//! A page whose first try fails inside the kernel is tried again, with the pages behind it, but the
+//! error of the first try stays: the pages of the second try are not counted. The call comes to
+//! these pages once more, finds its own destination full, and ends: early if a part was counted
+//! before, else as if the destination had been full from the beginning. This module must never move
+//! a page twice, or over another.
 
 use super::{GRANULES, HUGE, Kernel, Progress, Range, Stop};
 
-/// What the seed decides of a move.
+/// The seed's decisions about a move.
 pub struct Course {
     /// OS pages after which it ends early, as it does for a signal.
     pub most: usize,
-    /// The page whose first try fails, if it comes to that, up to the last one that the second try moves.
+    /// The page whose first try fails, if the move comes to it, up to the last page that the second
+    /// try moves.
     pub uncounted: Range,
 }
 
-/// What was at the source.
+/// The page at the source.
 #[derive(PartialEq, Eq)]
 enum Moved {
     Page,
@@ -23,8 +26,8 @@ enum Moved {
 }
 
 impl Kernel {
-    /// Moves `from` out into a slot at `at`, and into those that follow it. A hole ends it. A huge page goes in one piece if it goes
-    /// whole to the place of one, and else is taken apart.
+    /// Moves `from` out into a slot at `at`, and into those that follow it. A hole ends it. A huge
+    /// page moves in one piece if it goes whole to the place of one, and else is split.
     pub fn evict(&mut self, from: Range, slot: usize, at: usize, course: &Course) -> Progress {
         if self.changing > 0 && !self.arena_has_own_descriptor {
             return Progress { done: 0, stop: Some(Stop::Again) };
@@ -65,8 +68,9 @@ impl Kernel {
         })
     }
 
-    /// Moves granules of a slot, and of those that follow it, in to `to`; holes are skipped. Wakes who waits for what is counted. A
-    /// huge page stays one where there is no table of OS pages.
+    /// Moves granules of a slot, and of those that follow it, in to `to`; holes are skipped. Wakes
+    /// the threads that wait for counted pages. A huge page stays one where there is no table of OS
+    /// pages.
     pub fn fill(&mut self, to: Range, slot: usize, at: usize, course: &Course) -> Progress {
         if self.changing > 0 {
             return Progress { done: 0, stop: Some(Stop::Again) };

@@ -1,7 +1,7 @@
-//! A tenant: a thread with a region of a library's in huge frames, which it closes and makes anew.
+//! A tenant: a thread with a library's region in huge frames, which it closes and makes anew.
 //!
-//! Its pages are at a place of their own. What it discards it discards through the library, which takes huge frames apart before, or by
-//! itself. Now and then the kernel takes one apart for a reason of its own.
+//! Its pages are at a place of their own. It discards through the library, which splits huge frames
+//! before, or by itself. Now and then the kernel splits one for a reason of its own.
 
 use std::rc::Rc;
 
