@@ -3,11 +3,11 @@
 use super::*;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::pagemap::ScanMethod;
 use pagoda_linux::probe::{
     Access, Feature, Features, KernelVersion, Limits, Machine, Missing, Refusal, Userfault, Way, Zram,
     ZramModule,
 };
+use pagoda_linux::procfs::pagemap::ScanMethod;
 use rows::State;
 use rustix::io::Errno;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use pagoda::tree::{Tree, View, place};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::direct_file::DirectFile;
+use pagoda_linux::io::direct_file::DirectFile;
 use rustix::fs::statvfs;
 
 use crate::refusal::Refusal;

@@ -20,8 +20,8 @@ use pagoda::store::RemoteAddress;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
-use pagoda_linux::process::{self, Inherited};
-use pagoda_linux::secret::Secret;
+use pagoda_linux::mem::secret::Secret;
+use pagoda_linux::process::child::{self, Inherited};
 
 use crate::doctor;
 use crate::output_file::OutputFile;
@@ -118,7 +118,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     // As long as a signal still ends this process: the password's file may be a pipe that nobody writes.
     let remote = remote(args)?;
     // Before there is a file to remove: from here on no signal ends this process.
-    let inherited = process::block_signals()
+    let inherited = child::block_signals()
         .map_err(|error| Refusal::own(format!("could not block signals ({error}); please report this")))?;
     let group = Group::look();
     let asked = group.asked(args.memory, &args.zone)?;

@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
-use pagoda_linux::process::{self, Change, Inherited, Received};
+use pagoda_linux::process::child::{self, Change, Inherited, Received};
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub enum Failed {
 
 /// Starts the program, calls `started`, and waits until the program ends.
 pub fn run(command: &mut Command, inherited: &Inherited, started: impl FnOnce()) -> Result<Ended, Failed> {
-    let child = process::spawn(command, inherited).map_err(Failed::Start)?.id();
+    let child = child::spawn(command, inherited).map_err(Failed::Start)?.id();
     started();
     Supervisor { child, stopped: false }.wait().map_err(Failed::Wait)
 }
@@ -66,7 +66,7 @@ struct Supervisor {
 impl Supervisor {
     fn wait(&mut self) -> io::Result<Ended> {
         loop {
-            let received = process::next_signal()?;
+            let received = child::next_signal()?;
             match received.signal {
                 libc::SIGCHLD => {
                     if let Some(ended) = self.look(true)? {
@@ -94,7 +94,7 @@ impl Supervisor {
     /// Takes every change of the program that is to be had, and stops with it if `may_stop`.
     fn look(&mut self, may_stop: bool) -> io::Result<Option<Ended>> {
         let mut stopped_by = None;
-        while let Some(report) = process::poll_child(self.child)? {
+        while let Some(report) = child::poll_child(self.child)? {
             stopped_by = None;
             let end = match report.change {
                 Change::Exited(status) => End::Exited(u8::try_from(status).unwrap_or(u8::MAX)),
@@ -115,14 +115,14 @@ impl Supervisor {
         }
         // SIGSTOP was meant for the program alone: whoever sent it will continue the program and not us.
         if may_stop && matches!(stopped_by, Some(libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) {
-            process::stop_self()?;
+            child::stop_self()?;
         }
         Ok(None)
     }
 
     fn pass_on(&self, signal: i32) {
         // The program may have ended just now, or may have become somebody whom we may not signal: its affair.
-        let _ = process::send(self.child, signal);
+        let _ = child::send(self.child, signal);
     }
 
     /// True for what went to the whole process group: a terminal's doing, or the program's own (`kill(0, …)`).

@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use pagoda_linux::process::thread::exit_process;
 use pagoda_linux::testing::skip::skip;
 use pagoda_linux::testing::wait::until;
-use pagoda_linux::thread::exit_process;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, waitpid,
 };

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagoda_linux::doorbell::{Answer, Doorbell};
-use pagoda_linux::occupancy::Occupancy;
-use pagoda_linux::own_memory::{declared, forget_what_parents_have};
-use pagoda_linux::space::{Adoption, ArenaSizes, Descriptor, Space};
+use pagoda_linux::arena::{Adoption, ArenaSizes, Descriptor, Space};
+use pagoda_linux::mem::occupancy::Occupancy;
+use pagoda_linux::mem::own_memory::{declared, forget_what_parents_have};
+use pagoda_linux::process::doorbell::{Answer, Doorbell};
+use pagoda_linux::process::thread::exit_process;
 use pagoda_linux::testing::skip::skip;
-use pagoda_linux::thread::exit_process;
 use pagoda_linux::uffd::{Message, Mode, feature};
 
 /// A space that tells of forks. None where that can't be tried.
@@ -41,7 +41,7 @@ fn fork(space: Space, answer: bool) -> Option<i32> {
     let reader = std::thread::spawn(move || {
         here.store(true, Ordering::Release);
         // From here to the event nothing is allocated: whoever forks holds the allocator's lock until it is read.
-        assert_eq!(space.wait(5000), pagoda_linux::wait::Wait::Ready, "the event of the fork");
+        assert_eq!(space.wait(5000), pagoda_linux::io::wait::Wait::Ready, "the event of the fork");
         let read = space.read(|message| {
             if let Message::Fork(child) = message
                 && answer

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagoda_linux::proportional::AnonReader;
+use pagoda_linux::procfs::proportional::AnonReader;
 use pagoda_linux::testing::process::{end, fork, sleep_until_killed};
 
 const BYTES: usize = 64 << 20;

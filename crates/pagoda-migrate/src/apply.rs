@@ -14,7 +14,7 @@ use pagoda_core::migrate::received::ReceivedMap;
 use pagoda_core::migrate::zero::{ZeroAction, ZeroPolicy};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::zero_scan::is_zero;
+use pagoda_linux::mem::zero_scan::is_zero;
 
 use crate::content::{Content, read_checked};
 use crate::destination::{Destination, LateDestination};

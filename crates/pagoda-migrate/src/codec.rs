@@ -5,7 +5,7 @@
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use pagoda_core::migrate::handshake::Codec;
-use pagoda_linux::lz4::{self, Lz4};
+use pagoda_linux::codec::lz4::{self, Lz4};
 
 /// Memory goes over a wire that is faster than stronger levels are.
 const LEVEL: u32 = 1;

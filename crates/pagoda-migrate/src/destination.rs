@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::byte_store::{Backing, ByteStore};
-use pagoda_linux::sparse_file;
-use pagoda_linux::unfinished_file::UnfinishedFile;
+use pagoda_linux::io::sparse_file;
+use pagoda_linux::io::unfinished_file::UnfinishedFile;
+use pagoda_linux::mem::byte_store::{Backing, ByteStore};
 
 use crate::content::{Content, read_checked};
 
@@ -38,7 +38,7 @@ pub trait Destination: Send + Sync {
         self.write_at(offset, room)
     }
 
-    /// Writes one base page at `offset`, which a store elsewhere had packed ([`pagoda_linux::pack`]): it unpacks to `content`.
+    /// Writes one base page at `offset`, which a store elsewhere had packed ([`pagoda_linux::codec::pack`]): it unpacks to `content`.
     /// True if it is kept as packed.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pagoda_core::migrate::handshake::{
     ANSWER_BYTES, Answer, GREETING_BYTES, Greeting, HELLO_BYTES, Hello, PROOF_BYTES, Refusal, VERSION,
 };
-use pagoda_linux::process::random_bytes;
+use pagoda_linux::process::child::random_bytes;
 
 use crate::connection::{Connection, lost, tls_error};
 use crate::error::Error;

@@ -12,8 +12,8 @@ use pagoda_core::migrate::geometry::{Extent, Geometry, STRIPE_BYTES};
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::reply::{Failure, Reply};
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_linux::huge_frames::HugeFrames;
-use pagoda_linux::pack::PageUnpacker;
+use pagoda_linux::codec::pack::PageUnpacker;
+use pagoda_linux::mem::huge_frames::HugeFrames;
 use twox_hash::XxHash3_64;
 
 use crate::apply::Apply;

@@ -20,7 +20,7 @@ use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::rate::Line;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::words::zeroed_words;
+use pagoda_linux::mem::words::zeroed_words;
 
 use crate::connection::Connection;
 use crate::crew::{self, Orders};

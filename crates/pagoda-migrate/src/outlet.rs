@@ -12,7 +12,7 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::rate::Line;
 use pagoda_core::migrate::reply::Reply;
 use pagoda_core::size::Bytes;
-use pagoda_linux::thread::now_ns;
+use pagoda_linux::process::thread::now_ns;
 use twox_hash::XxHash3_64;
 
 use crate::codec::Packer;

@@ -16,7 +16,7 @@ use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::migrate::reply::Reply;
 use pagoda_core::migrate::wanted::group_of;
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::pack::PageUnpacker;
+use pagoda_linux::codec::pack::PageUnpacker;
 
 use crate::crew;
 use crate::error::Error;

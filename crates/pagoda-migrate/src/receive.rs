@@ -17,7 +17,7 @@ use pagoda_core::migrate::received::{ReceivedMap, words_for};
 use pagoda_core::migrate::reply::{Failure, Reply};
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
-use pagoda_linux::words::zeroed_words;
+use pagoda_linux::mem::words::zeroed_words;
 
 use crate::admission::admit_all;
 use crate::apply::{Unshown, violation};

@@ -8,7 +8,7 @@ use pagoda_core::migrate::channel::Outbound;
 use pagoda_core::migrate::frame::{Body, Frame};
 use pagoda_core::migrate::geometry::{Geometry, IMAGE_MOST};
 use pagoda_core::migrate::handshake::{Codec, GREETING_BYTES, Hello, Refusal};
-use pagoda_linux::pagemap::{PagemapScanner, Presence};
+use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 use twox_hash::XxHash3_64;
 
 use super::*;

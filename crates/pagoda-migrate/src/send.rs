@@ -14,7 +14,7 @@ use pagoda_core::migrate::handshake::{Codec, Hello, PROOF_BYTES};
 use pagoda_core::migrate::rate::Line;
 use pagoda_core::migrate::reply::Reply;
 use pagoda_core::size::Bytes;
-use pagoda_linux::process::random_bytes;
+use pagoda_linux::process::child::random_bytes;
 
 use crate::connection::{Connection, lost};
 use crate::crew;

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::sparse_file;
+use pagoda_linux::io::sparse_file;
 use rustix::fs::OFlags;
 
 /// An image that is not written while it is sent. Channels ask it at the same time.

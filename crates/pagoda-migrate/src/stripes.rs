@@ -8,7 +8,7 @@ use std::ops::Range;
 use pagoda_core::migrate::geometry::{Extent, STRIPE_BYTES};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::zero_scan::repeated_word;
+use pagoda_linux::mem::zero_scan::repeated_word;
 
 use crate::error::Error;
 use crate::outlet::Outlet;

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagoda::error::StopReason;
 use pagoda::stats::counters::{Counter, Counters, Status};
-use pagoda_linux::own_memory::OwnMapping;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::exit_process;
+use pagoda_linux::mem::own_memory::OwnMapping;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::exit_process;
 use talc::{OomHandler, Span, Talc};
 
 /// From this size on a block is a mapping of its own: working memory of threads, of which most is never written.

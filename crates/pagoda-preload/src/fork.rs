@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use pagoda::process::Fork;
 use pagoda_core::fork_wait::{self, ForkWait};
-use pagoda_linux::doorbell::{Answer, Doorbell};
-use pagoda_linux::thread::{current_id, exit_process, now_ns, sleep_us, yield_now};
-use pagoda_linux::wiped;
+use pagoda_linux::mem::wiped;
+use pagoda_linux::process::doorbell::{Answer, Doorbell};
+use pagoda_linux::process::thread::{current_id, exit_process, now_ns, sleep_us, yield_now};
 
 use crate::hooks::{ERRNO_LOCATION, REGISTER_ATFORK, real};
 use crate::start::{begin_in_child, deactivate, engine, tree};

@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pagoda_linux::thread::exit_process;
+use pagoda_linux::process::thread::exit_process;
 
 use crate::fork::errno;
 use crate::hooks::{CXA_ATEXIT, real};

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use pagoda::error::StopReason;
 use pagoda::process::ProcessEngine;
 use pagoda::state::pins::Pinner;
-use pagoda_linux::guards;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::{current_id, exit_process};
-use pagoda_linux::unforked;
+use pagoda_linux::mem::guards;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::unforked;
+use pagoda_linux::process::thread::{current_id, exit_process};
 
 use crate::fork::{after_fork, before_fork, before_wipe_on_fork, in_child};
 use crate::mutexes::{pin_mutex, unpin_mutex};
@@ -134,7 +134,7 @@ fn remember(start: Start, argument: *mut c_void) -> usize {
                 return place;
             }
         }
-        pagoda_linux::thread::yield_now();
+        pagoda_linux::process::thread::yield_now();
     }
 }
 

@@ -6,8 +6,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use pagoda_linux::rights::{follow_program, of_this_thread};
-use pagoda_linux::thread::{current_id, exit_process};
+use pagoda_linux::process::rights::{follow_program, of_this_thread};
+use pagoda_linux::process::thread::{current_id, exit_process};
 
 use crate::hooks::real;
 use crate::start::{begin_engine_now, is_watched};

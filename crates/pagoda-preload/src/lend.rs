@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::thread::exit_process;
+use pagoda_linux::process::thread::exit_process;
 
 use crate::fork::{errno, own_errno};
 use crate::hooks::real;

@@ -4,8 +4,8 @@
 
 use std::ffi::c_int;
 
-use pagoda_linux::lock_all::lock_all;
-use pagoda_linux::thread::exit_process;
+use pagoda_linux::mem::lock_all::lock_all;
+use pagoda_linux::process::thread::exit_process;
 
 use crate::fork::errno;
 use crate::hooks::real;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use pagoda::state::pins::{self, Pinner};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::mincore::is_mapped;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::touch::touch;
+use pagoda_linux::mem::mincore::is_mapped;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::touch::touch;
 
 use crate::start::{engine, tree};
 

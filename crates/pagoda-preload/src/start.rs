@@ -21,19 +21,21 @@ use pagoda::stats::counters::{Counter, Counters, Status};
 use pagoda::tree::{Member, Tree};
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;
-use pagoda_linux::doorbell::{Answer, Doorbell, leave};
-use pagoda_linux::image_mark;
-use pagoda_linux::last_thread::{LastThread, forget_raw_threads};
-use pagoda_linux::offer::{Offer, Taken};
-use pagoda_linux::own_memory::{declare_library_data, forget_what_parents_have};
-use pagoda_linux::proportional::AnonReader;
-use pagoda_linux::rights::{self, RightsReader};
-use pagoda_linux::space::Adoption;
-use pagoda_linux::tcb::ThreadLayout;
-use pagoda_linux::thread::{exit_process, leave_files, now_ns, sleep_us, sleep_while_zero, spawn_raw, wake};
-use pagoda_linux::transparent_huge;
-use pagoda_linux::unforked;
-use pagoda_linux::valgrind::is_in_valgrind;
+use pagoda_linux::arena::Adoption;
+use pagoda_linux::mem::own_memory::{declare_library_data, forget_what_parents_have};
+use pagoda_linux::mem::transparent_huge;
+use pagoda_linux::mem::unforked;
+use pagoda_linux::process::doorbell::{Answer, Doorbell, leave};
+use pagoda_linux::process::image_mark;
+use pagoda_linux::process::last_thread::{LastThread, forget_raw_threads};
+use pagoda_linux::process::offer::{Offer, Taken};
+use pagoda_linux::process::rights::{self, RightsReader};
+use pagoda_linux::process::tcb::ThreadLayout;
+use pagoda_linux::process::thread::{
+    exit_process, leave_files, now_ns, sleep_us, sleep_while_zero, spawn_raw, wake,
+};
+use pagoda_linux::process::valgrind::is_in_valgrind;
+use pagoda_linux::procfs::proportional::AnonReader;
 
 use crate::c_library::is_glibc;
 use crate::{end, fork, give_way, mutexes};

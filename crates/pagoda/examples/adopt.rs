@@ -11,7 +11,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use pagoda::{Bytes, Manager};
-use pagoda_linux::plain_memory::{Pages, PlainMemory};
+use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
 
 const LEN: usize = 256 << 20;
 const BUDGET: Bytes = Bytes::mib(64);

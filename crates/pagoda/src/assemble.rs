@@ -11,9 +11,9 @@ use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
-use pagoda_linux::occupancy::Occupancy;
-use pagoda_linux::pagemap::{PagemapScanner, ScanMethod};
-use pagoda_linux::space::{Adoption, ArenaSizes, Descriptor, Space};
+use pagoda_linux::arena::{Adoption, ArenaSizes, Descriptor, Space};
+use pagoda_linux::mem::occupancy::Occupancy;
+use pagoda_linux::procfs::pagemap::{PagemapScanner, ScanMethod};
 use pagoda_linux::uffd::{Mode, Uffd, feature};
 
 use crate::clear::huge_state::Clearing;
@@ -82,7 +82,7 @@ pub(crate) fn assemble(
     }
     let slot_bytes = entry_bytes(config.base_page);
     let least = Watermarks::least_share(config.base_page, handlers).max(ZONE_LEAST);
-    let zones = zones::in_order(&config.zones, config.budget, least, pagoda_linux::node::current());
+    let zones = zones::in_order(&config.zones, config.budget, least, pagoda_linux::mem::node::current());
     let zones = zones.map_err(|zones::Unfit| StartError::ZonesUnfit)?;
     let plan = zones.into_iter().map(|ranked| {
         // Frames never hold more than the budget; as many addresses again keep runs of empty slots at hand.
@@ -191,7 +191,7 @@ fn occupancy_error(error: &io::Error) -> StartError {
 }
 
 fn store_error(error: &OpenError) -> StartError {
-    use pagoda_linux::direct_file::DirectFileError;
+    use pagoda_linux::io::direct_file::DirectFileError;
     match error {
         OpenError::MemoryLimit { .. } => StartError::BudgetBelowMinimum,
         OpenError::FileLimit { .. } => StartError::StoreDirectory(Errno(27)),

@@ -54,7 +54,7 @@ pub struct Config {
     pub fetch_ahead: bool,
     /// The remote store, if there is one. A password in it would stand in the environment: see `remote_password`.
     pub remote: Option<RemoteAddress>,
-    /// Where its password is read, a [`Secret`](pagoda_linux::secret::Secret) of `pagoda run`; none if the address has what it takes.
+    /// Where its password is read, a [`Secret`](pagoda_linux::mem::secret::Secret) of `pagoda run`; none if the address has what it takes.
     pub remote_password: Option<PathBuf>,
     /// The most that may be held there; nothing without one.
     pub remote_limit: Bytes,
@@ -272,7 +272,7 @@ impl Config {
     pub fn remote_with_password(&self) -> std::io::Result<Option<RemoteAddress>> {
         let mut remote = self.remote.clone();
         if let (Some(address), Some(path)) = (&mut remote, &self.remote_password) {
-            address.password = Some(pagoda_linux::secret::read(path, PASSWORD_BYTES_MAX)?);
+            address.password = Some(pagoda_linux::mem::secret::read(path, PASSWORD_BYTES_MAX)?);
         }
         Ok(remote)
     }

@@ -58,7 +58,7 @@ proptest! {
 
 #[test]
 fn a_password_is_read_where_it_is_and_kept_by_who_has_asked() {
-    let secret = pagoda_linux::secret::Secret::create(c"a-test's", b"sesame").expect("memory");
+    let secret = pagoda_linux::mem::secret::Secret::create(c"a-test's", b"sesame").expect("memory");
     let mut config = config(None, b"/s".to_vec(), 1, 2, [false; 3]);
     config.remote = Some("redis://127.0.0.1:6379".parse().expect("an address"));
     config.remote_password = Some(secret.path());

@@ -11,8 +11,8 @@ use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
-use pagoda_linux::fault_signal::Registration;
-use pagoda_linux::process_mark::ProcessMark;
+use pagoda_linux::process::process_mark::ProcessMark;
+use pagoda_linux::uffd::fault_signal::Registration;
 use pagoda_linux::uffd::{Mode, feature};
 
 use crate::assemble::{Owner, Policies, assemble, handler_count};
@@ -193,7 +193,7 @@ impl ManagerBuilder {
         let counters = Arc::new(counters);
         let maker = ProcessMark::of_this_process();
         let maker = maker.map_err(|error| StartError::AddressSpace(Errno::from(&error)))?;
-        let adoption = pagoda_linux::region_memory::own_regions();
+        let adoption = pagoda_linux::mem::region_memory::own_regions();
         // A library's threads use the program's allocator, whose locks a thread that forks holds while it waits for us: a
         // child gets none of the regions instead.
         let mode = if self.policies.in_thread { Mode::UserOnly } else { self.mode };
@@ -221,7 +221,7 @@ impl ManagerBuilder {
         shared.spawn(RECLAIMER, base, |engine, scratch| engine.reclaim(None, scratch))?;
         for shard in 0..shards {
             shared.spawn("pagoda-release", base, move |engine, _| {
-                pagoda_linux::thread::raise_priority();
+                pagoda_linux::process::thread::raise_priority();
                 engine.work_on_releases(shard);
             })?;
         }

@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 
 use pagoda_core::budget;
 use pagoda_core::size::Bytes;
-use pagoda_linux::offer::{Lent, Stream};
-use pagoda_linux::pagemap::PagemapScanner;
-use pagoda_linux::rights;
-use pagoda_linux::space::Adoption;
-use pagoda_linux::statm::StatmReader;
-use pagoda_linux::tcb::ThreadLayout;
-use pagoda_linux::thread::spawn_raw;
+use pagoda_linux::arena::Adoption;
+use pagoda_linux::mem::wiped::WipedReader;
+use pagoda_linux::process::offer::{Lent, Stream};
+use pagoda_linux::process::rights;
+use pagoda_linux::process::tcb::ThreadLayout;
+use pagoda_linux::process::thread::spawn_raw;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
+use pagoda_linux::procfs::statm::StatmReader;
 use pagoda_linux::uffd::Uffd;
-use pagoda_linux::wiped::WipedReader;
 
 use crate::assemble::{Owner, Policies, assemble, handler_count};
 use crate::config::Config;
@@ -139,7 +139,7 @@ impl ProcessEngine {
     pub fn release(&self) {
         self.request_release();
         while !self.engine.release_done.load(Ordering::Acquire) {
-            pagoda_linux::thread::sleep_us(200);
+            pagoda_linux::process::thread::sleep_us(200);
         }
     }
 
@@ -210,7 +210,7 @@ impl PreparedEngine {
         for shard in 0..engine.store.releases().shards() {
             let engine = Arc::clone(&engine);
             let body = Box::new(move || {
-                pagoda_linux::thread::raise_priority();
+                pagoda_linux::process::thread::raise_priority();
                 rights::give_up();
                 engine.work_on_releases(shard);
             });

@@ -12,9 +12,9 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::release::batch::Batch;
 use pagoda_core::release::gather::Gather;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::region_memory::RegionMemory;
-use pagoda_linux::thread::cpu_ns;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::process::thread::cpu_ns;
 
 use crate::engine::Engine;
 use crate::stats::account::Account;

@@ -261,7 +261,7 @@ fn zones_with_huge_frames_change_their_sizes_while_they_are_used() {
 fn huge_frames_of_a_zone_are_on_its_node() {
     use pagoda::error::StartError;
 
-    let here = Place::Node(pagoda_linux::node::current());
+    let here = Place::Node(pagoda_linux::mem::node::current());
     let Some(builder) = builder(&[("here", 64, here), ("rest", 64, Place::Local)]) else { return };
     match builder.build() {
         Ok(manager) => {

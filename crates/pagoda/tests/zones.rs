@@ -250,7 +250,7 @@ fn the_node_we_run_on_can_be_bound_and_one_that_is_not_there_is_an_error_at_the_
     if skip_without_moves("zones") {
         return;
     }
-    let here = Place::Node(pagoda_linux::node::current());
+    let here = Place::Node(pagoda_linux::mem::node::current());
     match builder(&[("here", 32, here), ("rest", 32, Place::Local)]).build() {
         Ok(manager) => {
             let mut region = manager.region(Bytes::mib(16)).create().expect("region");
@@ -263,7 +263,7 @@ fn the_node_we_run_on_can_be_bound_and_one_that_is_not_there_is_an_error_at_the_
         }
         Err(error) => panic!("{error}"),
     }
-    let missing = Place::Node(pagoda_linux::node::NODES_MAX - 1);
+    let missing = Place::Node(pagoda_linux::mem::node::NODES_MAX - 1);
     let refused = builder(&[("here", 32, Place::Local), ("far", 32, missing)]).build();
     assert!(matches!(refused.err(), Some(StartError::ZoneNode(_))));
     let unfit = builder(&[("one", 32, Place::Local), ("one", 32, Place::Local)]).build();

@@ -26,8 +26,8 @@ use clap::Args;
 use indicatif::ProgressBar;
 use pagoda_core::clear::{FrameSize, Order};
 use pagoda_core::size::Bytes;
-use pagoda_linux::clear::Clearer;
-use pagoda_linux::huge_frames::HugeFrames;
+use pagoda_linux::mem::clear::Clearer;
+use pagoda_linux::mem::huge_frames::HugeFrames;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 

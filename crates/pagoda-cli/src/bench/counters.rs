@@ -17,7 +17,7 @@ use indicatif::ProgressBar;
 use pagoda::stats::counters::{Counter, Counters};
 use pagoda::stats::fault_kind::FaultKind;
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_linux::thread::{cpu_ns, now_ns};
+use pagoda_linux::process::thread::{cpu_ns, now_ns};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -5,7 +5,7 @@
 //! alike: neither side gains from equal pages, nor from compressing more of them at once. Writing and checking run
 //! at memory speed, so that they don't hide what is measured. This module must never look at a clock.
 
-use pagoda_linux::lz4::Lz4;
+use pagoda_linux::codec::lz4::Lz4;
 
 /// Words of eight bytes in an OS page.
 pub const PAGE_WORDS: usize = 512;

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context;
 use pagoda_core::size::Bytes;
-use pagoda_linux::cgroup::{Controller, MemoryGroup, Version};
-use pagoda_linux::swapfile::{self, Label, PRIORITY_MAX, SwapFile};
-use pagoda_linux::zram::{self, Setup, ZramSwap};
+use pagoda_linux::baseline::cgroup::{Controller, MemoryGroup, Version};
+use pagoda_linux::baseline::swapfile::{self, Label, PRIORITY_MAX, SwapFile};
+use pagoda_linux::baseline::zram::{self, Setup, ZramSwap};
 use serde::Serialize;
 
 /// Everything here that has a name begins with this.

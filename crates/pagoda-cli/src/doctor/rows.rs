@@ -5,8 +5,8 @@
 mod userfault;
 
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_linux::pagemap::ScanMethod;
 use pagoda_linux::probe::{Machine, Report, ZramModule};
+use pagoda_linux::procfs::pagemap::ScanMethod;
 use serde::Serialize;
 
 /// Whether something is there.

@@ -12,7 +12,7 @@ use pagoda::error::StartError;
 use pagoda::frames::zones::ZoneConfig;
 use pagoda_core::memory_limit::{beside, largest_budget};
 use pagoda_core::size::{Bytes, SizeError};
-use pagoda_linux::memcg::{Memcg, MemoryLimit};
+use pagoda_linux::procfs::memcg::{Memcg, MemoryLimit};
 use serde::Serialize;
 
 use crate::refusal::Refusal;
@@ -87,7 +87,7 @@ impl Group {
 
     /// A part of the limit or of the machine's memory, whichever is less.
     fn part(&self, percent: u8) -> Bytes {
-        let machine = pagoda_linux::memcg::machine_memory();
+        let machine = pagoda_linux::procfs::memcg::machine_memory();
         let whole = self.limit.as_ref().map_or(machine, |limit| limit.limit.min(machine));
         Bytes::mib(((whole.get() >> 10) * u64::from(percent) / 100) >> 10)
     }
@@ -186,7 +186,7 @@ mod tests {
         let group = limited(Bytes::mib(200), Bytes::ZERO);
         assert_eq!(group.asked(Some(Size::Percent(75)), &[]).expect("taken"), Bytes::mib(150));
         let machine = limited(Bytes::gib(1 << 30), Bytes::ZERO).asked(Some(Size::Percent(100)), &[]);
-        assert!(machine.expect("taken") <= pagoda_linux::memcg::machine_memory());
+        assert!(machine.expect("taken") <= pagoda_linux::procfs::memcg::machine_memory());
     }
 
     #[test]

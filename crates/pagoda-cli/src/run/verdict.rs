@@ -22,7 +22,7 @@ pub struct Verdict {
 pub fn was_silent(counters: &Snapshot) -> bool {
     const SILENCE_NS: u64 = 1_000_000_000;
     counters.last_look_ns != 0
-        && pagoda_linux::thread::now_ns().saturating_sub(counters.last_look_ns) > SILENCE_NS
+        && pagoda_linux::process::thread::now_ns().saturating_sub(counters.last_look_ns) > SILENCE_NS
 }
 
 /// A program whose engine ended it, or that ran without a budget nobody allowed it to pass, has not succeeded:

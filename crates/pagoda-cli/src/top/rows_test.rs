@@ -3,7 +3,7 @@ use std::time::Instant;
 use pagoda::stats::fault_kind::FaultKind;
 use pagoda::tree::{MemberView, RegionsView, View};
 use pagoda_core::size::Bytes;
-use pagoda_linux::identity::Identity;
+use pagoda_linux::process::identity::Identity;
 
 use super::*;
 use crate::latency::Percentiles;

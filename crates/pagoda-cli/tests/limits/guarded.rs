@@ -1,7 +1,7 @@
 //! Guards (`MADV_GUARD_INSTALL`) in managed memory: what they took the place of is gone, also if it was out, and nothing that is
 //! brought in beside them takes theirs.
 
-use pagoda_linux::guards;
+use pagoda_linux::mem::guards;
 use pagoda_linux::testing::process::{fork, wait};
 
 use crate::program::{PAGES_PER_MIB, check, check_page, fill, write};

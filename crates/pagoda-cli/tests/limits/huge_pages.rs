@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pagoda_linux::transparent_huge;
+use pagoda_linux::mem::transparent_huge;
 
 use crate::program::{PAGES_PER_MIB, check, write};
 use crate::run::begin;

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use pagoda_linux::cgroup::Controller;
-use pagoda_linux::swapfile::{Label, owner};
+use pagoda_linux::baseline::cgroup::Controller;
+use pagoda_linux::baseline::swapfile::{Label, owner};
 
 /// Groups of a bench.
 fn groups(prefix: &str) -> Vec<String> {

@@ -14,9 +14,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::memcg::Memcg;
+use crate::io::ring::{Refusal, Ring};
+use crate::procfs::memcg::Memcg;
 use crate::raw_syscall::syscall6;
-use crate::ring::{Refusal, Ring};
 
 /// The running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]

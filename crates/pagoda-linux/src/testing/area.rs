@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::access::Access;
 use super::mapping::PAGE;
-use crate::region_memory::ForeignMemory;
+use crate::mem::region_memory::ForeignMemory;
 
 /// What may be done to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::mapping::{PAGE, map_raw};
-use crate::region_memory::ForeignMemory;
+use crate::mem::region_memory::ForeignMemory;
 
 /// Where the next one lies. Below where the kernel puts what may lie anywhere, on every architecture: nothing else comes to
 /// lie in a hole that a test makes.

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::maps::MapsReader;
-use crate::range::PageRange;
-use crate::swapfile::Label;
+use crate::baseline::swapfile::Label;
+use crate::baseline::zram::{self, Setup, ZramSwap};
+use crate::mem::range::PageRange;
+use crate::procfs::maps::MapsReader;
 use crate::testing::skip::skip;
-use crate::zram::{self, Setup, ZramSwap};
 
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
 const LABEL: &str = "pagoda-test";

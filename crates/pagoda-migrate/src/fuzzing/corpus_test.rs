@@ -10,9 +10,9 @@ use pagoda_core::migrate::frame::Body;
 use pagoda_core::migrate::geometry::STRIPE_PAGES;
 use pagoda_core::migrate::handshake::{Answer, Codec, Greeting, PROOF_BYTES, Refusal, VERSION};
 use pagoda_core::migrate::reply::Reply;
-use pagoda_linux::lz4::Lz4;
-use pagoda_linux::pack;
-use pagoda_linux::zstd::Compressor;
+use pagoda_linux::codec::lz4::Lz4;
+use pagoda_linux::codec::pack;
+use pagoda_linux::codec::zstd::Compressor;
 use twox_hash::XxHash3_64;
 
 use super::*;

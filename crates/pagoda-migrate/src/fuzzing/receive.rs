@@ -18,7 +18,7 @@ use pagoda_core::migrate::received::{ReceivedMap, words_for};
 use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::words::zeroed_words;
+use pagoda_linux::mem::words::zeroed_words;
 use twox_hash::XxHash3_64;
 
 use super::{Got, message};

@@ -2,7 +2,7 @@
 //! whole.
 
 use pagoda_core::migrate::handshake::Codec;
-use pagoda_linux::pack::{self, PageUnpacker};
+use pagoda_linux::codec::pack::{self, PageUnpacker};
 
 use super::Got;
 use crate::codec::Unpacker;

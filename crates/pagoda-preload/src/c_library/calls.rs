@@ -1,7 +1,7 @@
 //! The C library's system calls, without the C library; what can't be had without it; and thread-local storage.
 //!
 //! `errno` is a word of this library's own in static thread-local storage: at the same distance from the thread pointer in each thread, so
-//! that the threads of the engine have it, too (`pagoda_linux::thread::spawn_raw` reserves room for it). The rest of this library's
+//! that the threads of the engine have it, too (`pagoda_linux::process::thread::spawn_raw` reserves room for it). The rest of this library's
 //! thread-local storage is found from there, and not by the dynamic linker, which knows of no thread of the engine.
 
 core::arch::global_asm!(
@@ -119,7 +119,7 @@ hidden!("getenv":
     "ret"
 );
 
-// There is no heap of the C library here. LZ4 and zstd get their memory from their caller (`pagoda_linux::zstd`), and the standard
+// There is no heap of the C library here. LZ4 and zstd get their memory from their caller (`pagoda_linux::codec::zstd`), and the standard
 // library wants it for a backtrace alone, which `panic` leaves out. If anything asks all the same, there is none.
 hidden!("malloc" "calloc" "realloc" "realpath" "getcwd":
     "xor eax, eax",

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use pagoda_linux::mincore::is_mapped;
+use pagoda_linux::mem::mincore::is_mapped;
 
 /// `struct link_map` of link.h, as far as debuggers may read it.
 #[repr(C)]

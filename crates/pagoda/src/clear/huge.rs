@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pagoda_core::clear::{Choice, FrameSize, Order, Target};
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::size::Bytes;
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::huge_arena::{GivenBack, HugeSlot};
-use pagoda_linux::thread::{now_ns, yield_now};
-use pagoda_linux::wait::Wait;
+use pagoda_linux::arena::huge_arena::{GivenBack, HugeSlot};
+use pagoda_linux::io::wait::Wait;
+use pagoda_linux::process::thread::{now_ns, yield_now};
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::error::StopReason;

@@ -11,7 +11,7 @@ use pagoda_core::clear::Order;
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
 use crate::error::StopReason;

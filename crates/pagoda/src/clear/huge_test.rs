@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::fault_address::FaultAddress;
 use pagoda_linux::testing::skip::skip_without_moves;
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use super::Cleared;
 use crate::Manager;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use pagoda_core::clear::{Order, Target};
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;
 use crate::frames::pool::{Holds, all_of_slot};

@@ -5,8 +5,8 @@ use pagoda_core::clear::Order;
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME as HUGE, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::contiguity::contiguous_bytes;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::contiguity::contiguous_bytes;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 

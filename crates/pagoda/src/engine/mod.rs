@@ -24,11 +24,11 @@ use pagoda_core::budget;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Watermarks;
-use pagoda_linux::clear::Clearer;
-use pagoda_linux::pagemap::PagemapScanner;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::space::Space;
-use pagoda_linux::wiped::WipedReader;
+use pagoda_linux::arena::Space;
+use pagoda_linux::mem::clear::Clearer;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::wiped::WipedReader;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 
 use crate::clear::huge_state::{Clearing, Clears};
 use crate::error::StopReason;

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pagoda_core::page::BasePage;
-use pagoda_linux::fault_signal::Registration;
-use pagoda_linux::process_mark::ProcessMark;
+use pagoda_linux::process::process_mark::ProcessMark;
+use pagoda_linux::uffd::fault_signal::Registration;
 
 use crate::engine::Engine;
 use crate::error::{Errno, StartError};
@@ -71,7 +71,7 @@ impl Shared {
     ) -> Result<(), StartError> {
         let engine = Arc::clone(self.engine_of_maker());
         let run = move || {
-            pagoda_linux::thread::block_signals_for_good();
+            pagoda_linux::process::thread::block_signals_for_good();
             body(&engine, &mut Scratch::new(base));
         };
         let thread = std::thread::Builder::new()

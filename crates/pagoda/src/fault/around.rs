@@ -16,8 +16,8 @@ use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::fault_around::{FaultAround, WINDOW_MOST};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::places::{Places, WHOLE_MOST};
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::error::StopReason;

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use pagoda_core::budget;
 use pagoda_core::entry::Word;
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::huge_arena::HugeMove;
+use pagoda_linux::arena::huge_arena::HugeMove;
 use pagoda_linux::uffd::Stop;
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::clear::huge::Cleared;
 use crate::clear::huge_state::{Block, ENTRIES};

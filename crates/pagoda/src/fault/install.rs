@@ -5,8 +5,8 @@
 //! that a granule is in the region that is not there.
 
 use pagoda_core::entry::Granules;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Stop;
 
 use super::Served;

@@ -22,10 +22,10 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Stop;
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};

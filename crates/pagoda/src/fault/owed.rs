@@ -17,10 +17,10 @@ use pagoda_core::entry::{Granules, Word};
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::sleep_us;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::words::zeroed_words;
+use pagoda_linux::process::thread::sleep_us;
 use pagoda_linux::uffd::Stop;
-use pagoda_linux::words::zeroed_words;
 use pagoda_migrate::Wants;
 
 use crate::engine::Engine;

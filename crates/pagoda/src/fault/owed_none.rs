@@ -1,7 +1,7 @@
 //! Without migration no page is ever owed.
 
 use pagoda_core::entry::Granules;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
 use crate::fault::Served;

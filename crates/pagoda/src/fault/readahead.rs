@@ -6,8 +6,8 @@
 //! its stored copy is kept.
 
 use pagoda_core::entry::{Backing, Granules, Word};
-use pagoda_linux::range::PageRange;
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
+use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
 use crate::fault::unreadable;

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Word};
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};

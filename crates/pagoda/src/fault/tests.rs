@@ -7,7 +7,7 @@ use std::thread;
 use pagoda_core::entry::{Backing, GRANULES, Granules, Word};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::careful_copy;
-use pagoda_linux::mapped_file::{Access, MappedFile, OpenError};
-use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::io::mapped_file::{Access, MappedFile, OpenError};
+use pagoda_linux::mem::careful_copy;
+use pagoda_linux::mem::region_memory::RegionMemory;
 
 use super::page_file::PageFile;
 use super::{FileRegion, MapFileError};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagoda_core::entry::{Backing, Word};
 use pagoda_core::zone::dirty;
-use pagoda_linux::words::zeroed_words;
+use pagoda_linux::mem::words::zeroed_words;
 
 use super::page_file::PageFile;
 use crate::engine::Engine;

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::direct_file::AlignedBuffer;
-use pagoda_linux::mapped_file::FileState;
-use pagoda_linux::thread::yield_now;
+use pagoda_linux::io::direct_file::AlignedBuffer;
+use pagoda_linux::io::mapped_file::FileState;
+use pagoda_linux::process::thread::yield_now;
 
 use super::page_file::{PageFile, Trouble, locked, runs};
 use crate::file::readahead::Reader;

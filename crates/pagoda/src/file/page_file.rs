@@ -17,9 +17,9 @@ use pagoda_core::entry::Granules;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::mapped_file::{FileState, MappedFile};
+use pagoda_linux::io::mapped_file::{FileState, MappedFile};
+use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::uffd::Errno as KernelErrno;
-use pagoda_linux::words::zeroed_words;
 use twox_hash::XxHash3_64;
 
 use super::dirty::Dirty;
@@ -109,7 +109,7 @@ impl PageFile {
             entry_bytes,
             writable,
             digests: zeroed_words(Bytes::new(digests).as_usize()),
-            seed: pagoda_linux::process::random_u64(),
+            seed: pagoda_linux::process::child::random_u64(),
             lost: PageSet::new(zeroed_words(Bytes::new(PageSet::words_for(pages)).as_usize())),
             why_lost: AtomicI32::new(0),
             untold: AtomicI32::new(0),

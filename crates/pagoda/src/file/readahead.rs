@@ -17,8 +17,8 @@ use std::time::Duration;
 use pagoda_core::entry::{Backing, Word};
 use pagoda_core::read_ahead::{ReadAhead, STREAMS};
 use pagoda_core::size::Bytes;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
+use pagoda_linux::mem::range::PageRange;
 
 use super::page_file::{PageFile, locked};
 use crate::engine::Engine;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::size::Bytes;
-use pagoda_linux::words::zeroed_words;
+use pagoda_linux::mem::words::zeroed_words;
 
 /// What is known of a file's entries.
 pub(super) struct Reads {

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::region_memory::RegionMemory;
-use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::process::thread::{ran_ns, sleep_us, yield_now};
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use super::FileError;
 use super::page_file::{PageFile, Trouble, locked};
@@ -236,7 +236,7 @@ impl Inner {
 
     /// The life of a thread that reads ahead. One of a region's `looks_after` the rest when it has nothing to read.
     pub(super) fn read_ahead(&self, looks_after: bool) {
-        pagoda_linux::thread::block_signals_for_good();
+        pagoda_linux::process::thread::block_signals_for_good();
         let mut scratch = Scratch::new(self.engine().base);
         scratch.taker = self.engine().zones.new_taker();
         let sleep = if looks_after { LOOK } else { SLEEP };

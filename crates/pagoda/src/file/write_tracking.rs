@@ -8,7 +8,7 @@
 //! What is found is a hint: it may be written again while it is looked at, and what reclaim has just moved out is not seen. This module must never take an entry, or wait.
 
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 
 use crate::file::region::Inner;
 

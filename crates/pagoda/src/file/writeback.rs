@@ -12,9 +12,9 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::direct_file::AlignedBuffer;
-use pagoda_linux::region_memory::RegionMemory;
-use pagoda_linux::thread::yield_now;
+use pagoda_linux::io::direct_file::AlignedBuffer;
+use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::process::thread::yield_now;
 
 use super::page_file::PageFile;
 use crate::engine::Engine;

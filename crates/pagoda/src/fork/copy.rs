@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::yield_now;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::uffd::{self, Message, Stop, Uffd};
 
 use crate::engine::Engine;

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::forking::{Begin, Forking};
-use pagoda_linux::thread::{now_ns, ran_ns, sleep_us};
+use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us};
 
 use crate::engine::Engine;
 use crate::stats::counters::Counter;

@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard};
 use pagoda_core::clear::{Order, Target};
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::rebuild::Broken;
-use pagoda_linux::huge_arena::HugeSlot;
-use pagoda_linux::space::Space;
+use pagoda_linux::arena::Space;
+use pagoda_linux::arena::huge_arena::HugeSlot;
 
 use crate::engine::HANDLERS_MAX;
 

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
-use pagoda_linux::fault_address::FaultAddress;
+use pagoda_linux::process::thread::now_ns;
 use pagoda_linux::testing::area::Area;
 use pagoda_linux::testing::skip::{skip, skip_without_moves};
 use pagoda_linux::testing::wait::until;
-use pagoda_linux::thread::now_ns;
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::frames::zones::Place;
 use crate::store::{Scratch, page_of};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pagoda_core::buddy::Buddy;
 use pagoda_core::entry::Granules;
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::space::{Slot, Space};
+use pagoda_linux::arena::{Slot, Space};
 
 /// Base pages that one batch of reclaim moves out together: one trip to the kernel for 512 KiB of 64 KiB pages costs
 /// 10 µs, eight trips cost 34 µs.

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone::ZonePolicy;
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 

@@ -19,7 +19,7 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone as turns;
 use pagoda_core::zone::levels::Level;
-use pagoda_linux::space::{Slot, Space};
+use pagoda_linux::arena::{Slot, Space};
 use pagoda_linux::uffd::Progress;
 
 use crate::engine::Engine;

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::own_memory::{declare, withdraw};
-use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::mem::own_memory::{declare, withdraw};
+use pagoda_linux::mem::region_memory::RegionMemory;
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::{EndsWith, until};
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use super::*;
 use crate::Manager;

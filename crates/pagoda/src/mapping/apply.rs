@@ -12,11 +12,11 @@
 use std::sync::Arc;
 
 use pagoda_core::entry::{Backing, Granules, Word};
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::mincore::is_mapped;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::yield_now;
+use pagoda_linux::mem::mincore::is_mapped;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::uffd::Message;
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::error::StopReason;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::testing::access::Access;
 use pagoda_linux::testing::area::Area;
 use pagoda_linux::testing::foreign::Foreign;

@@ -12,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::process_mark::ProcessMark;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::process_mark::ProcessMark;
 use pagoda_migrate::{Arrivals, Counts, Error, Progress, Remaining, Wants};
 
 use crate::engine::Engine;

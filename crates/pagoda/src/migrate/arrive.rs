@@ -8,9 +8,9 @@ use std::io;
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::space::Slot;
-use pagoda_linux::thread::yield_now;
+use pagoda_linux::arena::Slot;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::uffd::{Progress, Stop};
 
 use crate::engine::Engine;

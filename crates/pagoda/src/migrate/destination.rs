@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::region_memory::RegionMemory;
-use pagoda_linux::thread::yield_now;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::process::thread::yield_now;
 use pagoda_migrate::{Content, Destination, Error, LateDestination};
 
 use crate::engine::Engine;

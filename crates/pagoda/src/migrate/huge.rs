@@ -9,9 +9,9 @@ use std::ops::Range;
 use pagoda_core::budget;
 use pagoda_core::entry::Word;
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_linux::huge_arena::{HugeMove, HugeSlot};
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::yield_now;
+use pagoda_linux::arena::huge_arena::{HugeMove, HugeSlot};
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::uffd::Stop;
 
 use crate::clear::huge_state::{Block, ENTRIES};

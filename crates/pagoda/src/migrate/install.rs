@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::migrate::geometry::STRIPE_BYTES;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::region_memory::RegionMemory;
-use pagoda_linux::space::Slot;
-use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
+use pagoda_linux::arena::Slot;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::process::thread::{ran_ns, sleep_us, yield_now};
 use pagoda_linux::uffd::{Progress, Stop};
 
 use crate::engine::Engine;

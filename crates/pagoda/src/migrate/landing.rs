@@ -10,9 +10,9 @@ use std::io;
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::region_memory::RegionMemory;
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::region_memory::RegionMemory;
 use pagoda_migrate::Content;
 
 use super::install::take_fresh;

@@ -57,7 +57,7 @@ pub use pagoda_migrate::{
     Progress, ReceiveOptions, SendOptions, ServerTls, Token, Writer,
 };
 
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
 
 use crate::manager::Manager;
 use crate::region::Region;

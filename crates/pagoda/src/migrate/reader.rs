@@ -15,7 +15,7 @@ use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::migrate::geometry::STRIPE_PAGES;
 use pagoda_core::migrate::pages::StripePages;
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::thread::yield_now;
+use pagoda_linux::process::thread::yield_now;
 use pagoda_migrate::{LiveReader, Room, TakePacked};
 
 use super::source::RegionSource;

@@ -18,11 +18,11 @@ use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
 use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::pagemap::{PagemapScanner, Presence};
-use pagoda_linux::range::PageRange;
-use pagoda_linux::region_memory::RegionMemory;
-use pagoda_linux::thread::yield_now;
-use pagoda_linux::words::zeroed_words;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::mem::words::zeroed_words;
+use pagoda_linux::process::thread::yield_now;
+use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 use pagoda_migrate::{Error, LiveReader, LiveSource};
 
 use super::reader::RegionReader;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::BasePage;
-use pagoda_linux::pack::{PageUnpacker, is_dense};
+use pagoda_linux::codec::pack::{PageUnpacker, is_dense};
 use pagoda_linux::testing::area::{Advice, Area};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_migrate::Room;

@@ -5,7 +5,7 @@
 //! page without having compared every byte that went, and never keep one that is out of date.
 
 use pagoda_core::entry::{Backing, Granules, Word};
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;
 use crate::reclaim::Step;

@@ -8,7 +8,7 @@
 use pagoda_core::entry::Word;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::rebuild::{Seen, Verdict};
-use pagoda_linux::thread::now_ns;
+use pagoda_linux::process::thread::now_ns;
 
 use crate::clear::huge_state::{Block, ENTRIES, is_whole};
 use crate::engine::Engine;

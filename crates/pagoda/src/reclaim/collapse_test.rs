@@ -5,7 +5,7 @@ use std::thread;
 
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::Random;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::{EndsWith, until};

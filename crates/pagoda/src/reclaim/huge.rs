@@ -8,11 +8,11 @@ use std::sync::{Arc, RwLockReadGuard};
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::huge_arena::{HugeMove, HugeSlot};
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::{now_ns, yield_now};
+use pagoda_linux::arena::huge_arena::{HugeMove, HugeSlot};
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::{now_ns, yield_now};
 use pagoda_linux::uffd::Stop;
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::clear::huge_state::{ALL, Block, ENTRIES, ENTRY, granules_within, is_whole, marked};
 use crate::engine::Engine;

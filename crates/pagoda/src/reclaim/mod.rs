@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
 use crate::error::StopReason;

@@ -5,8 +5,8 @@
 
 use pagoda_core::entry::Backing;
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::{now_ns, yield_now};
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::{now_ns, yield_now};
 
 use std::sync::Arc;
 

@@ -8,9 +8,9 @@
 //! ended for that. It is measured again every second as long as there is any. This module must
 //! never count memory that can be moved.
 
-use pagoda_linux::locked::LockedReader;
-use pagoda_linux::maps::{Mapping, MapsReader};
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::procfs::locked::LockedReader;
+use pagoda_linux::procfs::maps::{Mapping, MapsReader};
 
 use crate::engine::Engine;
 use crate::region::limit::bytes_by;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use pagoda_core::entry::{Backing, Granules, Word};
-use pagoda_linux::range::PageRange;
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Stop;
 
 use super::Step;

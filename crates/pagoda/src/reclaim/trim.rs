@@ -2,7 +2,7 @@
 //!
 //! This module must never give back a frame that holds somebody's content: only what the zone says is ready.
 
-use pagoda_linux::space::Slot;
+use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;
 use crate::stats::counters::Counter;

@@ -4,8 +4,8 @@
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::maps::MapsReader;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::procfs::maps::MapsReader;
 
 use crate::engine::shared::OtherProcess;
 use crate::error::Errno;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pagoda_core::entry::{Backing, Granules};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::lock::Lock;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::lock::Lock;
 
 use crate::engine::Engine;
 use crate::table::{Table, give};

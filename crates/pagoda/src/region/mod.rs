@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagoda_core::density::Use;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::pagemap::PagemapScanner;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::region_memory::RegionMemory;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::region_memory::RegionMemory;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 
 pub use access::{AccessError, PageOutError};
 pub use adoptable::RegionError;
-pub use pagoda_linux::region_memory::ForeignMemory;
+pub use pagoda_linux::mem::region_memory::ForeignMemory;
 
 use adoptable::check_mapped;
 

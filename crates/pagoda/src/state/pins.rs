@@ -13,9 +13,9 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pagoda_linux::mincore::is_mapped;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::{is_alive, yield_now};
+use pagoda_linux::mem::mincore::is_mapped;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::{is_alive, yield_now};
 
 /// Who a pin belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,7 +248,7 @@ impl Pins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagoda_linux::thread::current_id;
+    use pagoda_linux::process::thread::current_id;
     use std::sync::atomic::AtomicBool;
 
     fn ended_thread() -> u32 {

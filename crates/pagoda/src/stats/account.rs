@@ -6,9 +6,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use pagoda_linux::lock::Lock;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::now_ns;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::lock::Lock;
+use pagoda_linux::process::thread::now_ns;
 
 use crate::stats::counters::{Counter, Counters};
 use crate::stats::migration::Moving;

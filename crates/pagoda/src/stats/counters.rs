@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::latency;
-use pagoda_linux::shared_file::SharedWords;
+use pagoda_linux::io::shared_file::SharedWords;
 
 use crate::stats::fault_kind::FaultKind;
 use crate::stats::latencies::{LATENCY_WORDS, Latencies};

@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::latency;
-use pagoda_linux::identity::Identity;
-use pagoda_linux::shared_file::{NamelessWords, SharedWords};
-use pagoda_linux::thread::now_ns;
+use pagoda_linux::io::shared_file::{NamelessWords, SharedWords};
+use pagoda_linux::process::identity::Identity;
+use pagoda_linux::process::thread::now_ns;
 
 use crate::engine::Engine;
 use crate::stats::fault_kind::{FaultKind, KINDS};

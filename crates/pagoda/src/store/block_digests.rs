@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_linux::pack::{BLOCK, header_bytes};
+use pagoda_linux::codec::pack::{BLOCK, header_bytes};
 use twox_hash::XxHash3_64;
 
 use crate::store::slab_table::ByNumber;
@@ -23,7 +23,7 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 
 /// That seed. Never waits: a child of a fork has no thread of its parent's that could be waited for.
 pub(super) fn seed() -> u64 {
-    let drawn = pagoda_linux::process::random_u64().max(1);
+    let drawn = pagoda_linux::process::child::random_u64().max(1);
     SEED.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|seed| seed, |_| drawn)
 }
 

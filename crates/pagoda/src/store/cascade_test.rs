@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::direct_file::AlignedBuffer;
+use pagoda_linux::io::direct_file::AlignedBuffer;
 use pagoda_linux::testing::redis::RedisServer;
 use pagoda_linux::testing::wait::{EndsWith, until};
 use tempfile::TempDir;

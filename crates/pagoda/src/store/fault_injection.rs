@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, FileError};
-use pagoda_linux::lock::Lock;
-use pagoda_linux::ring::{Ring, Transfer};
-use pagoda_linux::thread::sleep_us;
+use pagoda_linux::io::direct_file::{AlignedBuffer, DirectFile, FileError};
+use pagoda_linux::io::ring::{Ring, Transfer};
+use pagoda_linux::process::lock::Lock;
+use pagoda_linux::process::thread::sleep_us;
 
 use super::file::do_all;
 use super::tests::Random;

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::extents::{Extents, Run, SLOT, UNIT, Units};
 use pagoda_core::size::Bytes;
-use pagoda_linux::direct_file::{AlignedBuffer, DirectFile, FileError};
-use pagoda_linux::lock::Lock;
-use pagoda_linux::ring::{self, Ring, Transfer};
+use pagoda_linux::io::direct_file::{AlignedBuffer, DirectFile, FileError};
+use pagoda_linux::io::ring::{self, Ring, Transfer};
+use pagoda_linux::process::lock::Lock;
 use twox_hash::XxHash3_64;
 
 use super::{FileConfig, GetError, OpenError};
@@ -384,7 +384,7 @@ impl FileTier {
         self.reads.fetch_add(1, Relaxed);
         if self.held_read.compare_exchange(HOLD_READ, READ_IS_HELD, AcqRel, Relaxed).is_ok() {
             while self.held_read.load(Acquire) == READ_IS_HELD {
-                pagoda_linux::thread::sleep_us(100);
+                pagoda_linux::process::thread::sleep_us(100);
             }
         }
         self.faults.read(file, offset, into)

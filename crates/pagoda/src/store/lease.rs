@@ -31,10 +31,10 @@ use std::sync::{Arc, OnceLock};
 
 use pagoda_core::extents::Units;
 use pagoda_core::lending::{self, Lending};
-use pagoda_linux::direct_file::DirectFile;
-use pagoda_linux::holds::{Holds, HoldsFile};
-use pagoda_linux::lock::Lock;
-use pagoda_linux::offer::{Lent, Stream};
+use pagoda_linux::io::direct_file::DirectFile;
+use pagoda_linux::io::holds::{Holds, HoldsFile};
+use pagoda_linux::process::lock::Lock;
+use pagoda_linux::process::offer::{Lent, Stream};
 
 use super::file::FileTier;
 use super::handle::Meaning;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use pagoda_core::lending::BORROWERS_MAX;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::direct_file::DirectFile;
-use pagoda_linux::holds::Holds;
-use pagoda_linux::offer::{Lent, Stream};
+use pagoda_linux::io::direct_file::DirectFile;
+use pagoda_linux::io::holds::Holds;
+use pagoda_linux::process::offer::{Lent, Stream};
 use pagoda_linux::testing::wait::EndsWith;
 use tempfile::TempDir;
 

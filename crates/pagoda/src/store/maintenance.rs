@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagoda_linux::thread::sleep_us;
+use pagoda_linux::process::thread::sleep_us;
 
 use super::TieredStore;
 use super::file::FileTier;
@@ -21,7 +21,7 @@ impl TieredStore {
     pub(crate) fn keep(&self, quit: &AtomicBool) {
         let mut condenser = self.condenser();
         while !quit.load(Ordering::Acquire) {
-            pagoda_linux::rights::follow();
+            pagoda_linux::process::rights::follow();
             self.keep_remote();
             let _ = self.file.as_ref().is_some_and(FileTier::take_back);
             self.condense_while_idle(&mut condenser, u64::from(SLEEP_US) * 1000);

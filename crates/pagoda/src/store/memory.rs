@@ -11,8 +11,8 @@ use pagoda_core::blocks::{BlockLinks, BlockPool, NUMBERS};
 use pagoda_core::extents::Units;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::byte_store::{Backing, ByteStore};
-use pagoda_linux::lock::{Held, Lock};
+use pagoda_linux::mem::byte_store::{Backing, ByteStore};
+use pagoda_linux::process::lock::{Held, Lock};
 
 use super::OpenError;
 use super::objects::{DENSE, FREED, Kind, MOVING, NOBODY, Numbers, ObjectTable, QUEUED, Queue, Word};

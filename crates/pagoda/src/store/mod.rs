@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::direct_file::{DirectFileError, FileError};
+use pagoda_linux::io::direct_file::{DirectFileError, FileError};
 
 pub use handle::Handle;
 pub(crate) use lease::Loan;

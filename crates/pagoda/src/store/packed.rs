@@ -4,7 +4,7 @@ use super::handle::Meaning;
 use super::{GetError, Handle, PutError, Scratch, TieredStore};
 
 impl TieredStore {
-    /// A page as it is packed ([`pagoda_linux::pack`]), block by block or as a whole, wherever it is. None if it is not: one word over
+    /// A page as it is packed ([`pagoda_linux::codec::pack`]), block by block or as a whole, wherever it is. None if it is not: one word over
     /// and over, or kept as it is.
     ///
     /// # Errors

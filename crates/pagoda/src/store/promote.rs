@@ -11,8 +11,8 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::lock::Held;
-use pagoda_linux::pack::{BLOCK, is_dense, pack_block, packed_blocks, unpack_block};
+use pagoda_linux::codec::pack::{BLOCK, is_dense, pack_block, packed_blocks, unpack_block};
+use pagoda_linux::process::lock::Held;
 
 use super::file::{BATCH, FileTier};
 use super::handle::Meaning;

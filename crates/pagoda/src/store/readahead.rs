@@ -148,7 +148,7 @@ impl TieredStore {
 mod tests {
     use pagoda_core::page::BasePage;
     use pagoda_core::size::Bytes;
-    use pagoda_linux::direct_file::AlignedBuffer;
+    use pagoda_linux::io::direct_file::AlignedBuffer;
 
     use super::*;
     use crate::store::fault_injection::{Fault, Faults, Plan};

@@ -7,12 +7,12 @@
 use std::collections::VecDeque;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::thread::{cpu_ns, now_ns, sleep_us};
-use pagoda_linux::zstd::Compressor;
+use pagoda_linux::codec::zstd::Compressor;
+use pagoda_linux::process::thread::{cpu_ns, now_ns, sleep_us};
 
 use super::objects::{DENSE, FREED, Kind, MOVING};
 use super::{Scratch, TieredStore};
-use pagoda_linux::pack::{pack_dense, unpack};
+use pagoda_linux::codec::pack::{pack_dense, unpack};
 
 /// What was put so long ago is cold: whoever comes back to its memory at all does so sooner.
 const COLD_NS: u64 = 30_000_000_000;

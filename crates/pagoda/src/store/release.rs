@@ -13,8 +13,8 @@ use pagoda_core::release::ReleasePolicy;
 use pagoda_core::release::batch::{Batch, Run};
 use pagoda_core::release::queue::{PIECE_ENTRIES, Queue, Taker};
 use pagoda_core::size::Bytes;
-use pagoda_linux::lock::Lock;
-use pagoda_linux::thread::{cpu_ns, now_ns, sleep_us};
+use pagoda_linux::process::lock::Lock;
+use pagoda_linux::process::thread::{cpu_ns, now_ns, sleep_us};
 
 use super::objects::{FREED, Kind, MOVING};
 use super::{Handle, TieredStore};
@@ -231,7 +231,7 @@ impl TieredStore {
     /// own is empty.
     pub(crate) fn release_queued(&self, own: usize, quit: &AtomicBool) {
         loop {
-            pagoda_linux::rights::follow();
+            pagoda_linux::process::rights::follow();
             let mut cpu = cpu_ns();
             while self.free_piece(own, Taker::Worker, &mut cpu) || self.free_others(own, &mut cpu) {}
             if quit.load(Ordering::Acquire) {

@@ -4,9 +4,9 @@
 
 use pagoda_core::extents::SLOT;
 use pagoda_core::page::BasePage;
-use pagoda_linux::direct_file::AlignedBuffer;
-use pagoda_linux::lz4::Lz4;
-use pagoda_linux::zstd::Decompressor;
+use pagoda_linux::codec::lz4::Lz4;
+use pagoda_linux::codec::zstd::Decompressor;
+use pagoda_linux::io::direct_file::AlignedBuffer;
 
 use crate::frames::zones::Taker;
 
@@ -39,7 +39,7 @@ impl Scratch {
             zstd: Decompressor::new(),
             packed: vec![0; page].into_boxed_slice(),
             repacked: vec![0; page].into_boxed_slice(),
-            block: vec![0; pagoda_linux::pack::BLOCK].into_boxed_slice(),
+            block: vec![0; pagoda_linux::codec::pack::BLOCK].into_boxed_slice(),
             slots: AlignedBuffer::new(page + SLOT),
             taker: Taker::ONCE,
         }

@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::direct_file::FileError;
+use pagoda_linux::io::direct_file::FileError;
 
 use super::file::{Batch, FileTier, Item};
 use super::memory::MemoryState;

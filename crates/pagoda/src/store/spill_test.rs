@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::direct_file::{AlignedBuffer, DirectFile};
+use pagoda_linux::io::direct_file::{AlignedBuffer, DirectFile};
 
 use super::file::{Batch, FileTier};
 use super::objects::Kind;

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::direct_file::DirectFileError;
-use pagoda_linux::ring::{DEPTH, Ring};
+use pagoda_linux::io::direct_file::DirectFileError;
+use pagoda_linux::io::ring::{DEPTH, Ring};
 use pagoda_linux::testing::directory::on_disk;
 use pagoda_linux::testing::skip::skip;
 use tempfile::TempDir;
 
 use super::*;
-use pagoda_linux::pack::{is_dense, pack};
+use pagoda_linux::codec::pack::{is_dense, pack};
 
 /// A small generator, seeded, so that a failure can be run again.
 pub(super) struct Random(pub u64);

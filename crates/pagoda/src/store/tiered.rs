@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
-use pagoda_linux::direct_file::AlignedBuffer;
-use pagoda_linux::lock::Lock;
-use pagoda_linux::ring::Ring;
+use pagoda_linux::io::direct_file::AlignedBuffer;
+use pagoda_linux::io::ring::Ring;
+use pagoda_linux::process::lock::Lock;
 use twox_hash::XxHash3_64;
 
 use super::block_digests::{self, BlockDigests};
@@ -23,7 +23,7 @@ use super::release::Releases;
 use super::remote::RemoteTier;
 use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
-use pagoda_linux::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
+use pagoda_linux::codec::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
 
 /// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one means that other
 /// threads took the room, or were reading all that could leave.

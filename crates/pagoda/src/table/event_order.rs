@@ -9,7 +9,7 @@
 //!
 //! This module must never apply anything: it says what has to wait.
 
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Message;
 
 /// Events that wait, and places that are about to be announced as unmapped. Bounded by the program's threads, each of which has at

@@ -15,7 +15,7 @@ use pagoda_core::density::{Chooser, Counters, Reason, Touched, Use, borne_out};
 use pagoda_core::entry::Granules;
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::lock::Lock;
+use pagoda_linux::process::lock::Lock;
 
 use crate::engine::Engine;
 use crate::fault::Extent;

@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use pagoda_core::page::BasePage;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
 
 use crate::file::PageFile;
 use crate::table::event_order::EventOrder;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::radix::Radix;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::words::try_zeroed_words;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::words::try_zeroed_words;
 
 use crate::file::PageFile;
 use crate::table::granularity::{Density, Filling};

@@ -82,7 +82,7 @@ fn in_memory(entries: &Entries) -> usize {
     let start = entries.array().as_ptr().addr();
     let end = (start + size_of_val(entries.array())).next_multiple_of(PAGE);
     let mut bytes = 0;
-    let mut scanner = pagoda_linux::pagemap::PagemapScanner::new().expect("pagemap");
+    let mut scanner = pagoda_linux::procfs::pagemap::PagemapScanner::new().expect("pagemap");
     scanner.populated_runs(start & !(PAGE - 1), end, |run, _| bytes += run.len()).expect("scanned");
     bytes
 }

@@ -7,10 +7,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_core::budget;
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::rights;
-use pagoda_linux::thread::{now_ns, ran_ns, sleep_us, yield_now};
-use pagoda_linux::wait::Wait;
+use pagoda_linux::io::wait::Wait;
+use pagoda_linux::process::rights;
+use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us, yield_now};
+use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::fault::{Extent, Served};

@@ -9,8 +9,8 @@ use pagoda_core::budget;
 use pagoda_core::clear::{FrameSize, Order, Target};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::space::Slot;
-use pagoda_linux::thread::{cpu_ns, run_when_idle, sleep_us};
+use pagoda_linux::arena::Slot;
+use pagoda_linux::process::thread::{cpu_ns, run_when_idle, sleep_us};
 
 use crate::engine::Engine;
 use crate::frames::pool::all_of_slot;

@@ -7,7 +7,7 @@
 use pagoda_core::entry::Backing;
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
 use crate::stats::counters::Counter;

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::size::Bytes;
 use pagoda_core::watermark::Pressure;
-use pagoda_linux::statm::StatmReader;
-use pagoda_linux::thread::{ran_ns, sleep_us, yield_now};
+use pagoda_linux::process::thread::{ran_ns, sleep_us, yield_now};
+use pagoda_linux::procfs::statm::StatmReader;
 
 use crate::engine::Engine;
 use crate::error::{Errno, Immovable, StopReason};
@@ -72,7 +72,7 @@ impl Engine {
         let mut trouble = Trouble { is_library: count.is_none(), ..Trouble::default() };
         let mut rebuild_due_ns = 0;
         while !self.is_quitting() {
-            pagoda_linux::rights::follow();
+            pagoda_linux::process::rights::follow();
             self.look_at_count(count);
             if self.ledger.beyond_bytes() > 0 && ran_ns() - trouble.measured_ns > MEASURE_NS {
                 trouble.measured_ns = ran_ns();

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::adopt::{Decision, MappingFacts, Reason, Situation, decide};
 use pagoda_core::size::Bytes;
-use pagoda_linux::maps::{Mapping, MappingKind};
-use pagoda_linux::own_memory::not_own;
-use pagoda_linux::pagemap::{PagemapScanner, Presence};
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::now_ns;
+use pagoda_linux::mem::own_memory::not_own;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::thread::now_ns;
+use pagoda_linux::procfs::maps::{Mapping, MappingKind};
+use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 
 use crate::engine::Engine;
 use crate::stats::counters::Counter;
@@ -64,7 +64,7 @@ impl Watcher {
         self.unforked_ranges.clear();
         let (reader, ranges) = (&mut self.unforked, &mut self.unforked_ranges);
         let Some(reader) = reader else { return };
-        self.unforked_calls = pagoda_linux::unforked::Calls::look();
+        self.unforked_calls = pagoda_linux::mem::unforked::Calls::look();
         // What could not be read is adopted, and children get it.
         let _ = reader.of_program(|mapping| {
             if ranges.len() < UNFORKED_MOST {

@@ -8,9 +8,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use pagoda_linux::fault_address::FaultAddress;
-use pagoda_linux::fault_signal::FaultServer;
-use pagoda_linux::thread::{now_ns, sleep_us, yield_now};
+use pagoda_linux::process::thread::{now_ns, sleep_us, yield_now};
+use pagoda_linux::uffd::fault_address::FaultAddress;
+use pagoda_linux::uffd::fault_signal::FaultServer;
 
 use crate::engine::Engine;
 use crate::error::StopReason;

@@ -14,17 +14,17 @@ use pagoda_core::adopt::Reason;
 use pagoda_core::budget;
 use pagoda_core::pace::{watch_interval_of_member_us, watch_interval_us};
 use pagoda_core::size::Bytes;
-use pagoda_linux::last_thread::LastThread;
-use pagoda_linux::locked::LockedReader;
-use pagoda_linux::maps::MapsReader;
-use pagoda_linux::pagemap::PagemapScanner;
-use pagoda_linux::proportional::AnonReader;
-use pagoda_linux::range::PageRange;
-use pagoda_linux::rights::{self, RightsReader};
-use pagoda_linux::tcb::{ThreadLayout, ThreadWalker};
-use pagoda_linux::thread::{now_ns, ran_ns, sleep_us};
-use pagoda_linux::transparent_huge;
-use pagoda_linux::unforked::{Calls, UnforkedReader};
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::mem::transparent_huge;
+use pagoda_linux::mem::unforked::{Calls, UnforkedReader};
+use pagoda_linux::process::last_thread::LastThread;
+use pagoda_linux::process::rights::{self, RightsReader};
+use pagoda_linux::process::tcb::{ThreadLayout, ThreadWalker};
+use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us};
+use pagoda_linux::procfs::locked::LockedReader;
+use pagoda_linux::procfs::maps::MapsReader;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
+use pagoda_linux::procfs::proportional::AnonReader;
 
 use crate::engine::{Engine, HANDLERS_MAX};
 use crate::error::StopReason;
@@ -284,7 +284,7 @@ impl Engine {
                 // A thread whose control block could be evicted may hang whoever joins it.
                 self.stop(StopReason::PinsFull);
             }
-            pagoda_linux::touch::touch(range);
+            pagoda_linux::mem::touch::touch(range);
         }
         self.pins.drop_ended_threads();
     }

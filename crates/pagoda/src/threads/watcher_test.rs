@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use pagoda_core::page::BasePage;
-use pagoda_linux::region_memory::own_regions;
+use pagoda_linux::mem::region_memory::own_regions;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::uffd::Mode;
 

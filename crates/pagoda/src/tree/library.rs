@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::identity::Identity;
-use pagoda_linux::shared_file::SharedWords;
+use pagoda_linux::io::shared_file::SharedWords;
+use pagoda_linux::process::identity::Identity;
 
 use super::{CLAIMS, Header, IDENTITIES, LATENCIES, MAGIC, PLACES, READY, REGIONS, ViewError, place};
 use crate::stats::counters::{Counter, Counters, Status};

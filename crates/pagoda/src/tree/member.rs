@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use pagoda_core::shares::{self, FetchRate, Look, Pain, Use};
 use pagoda_core::size::Bytes;
-use pagoda_linux::identity::Identity;
+use pagoda_linux::process::identity::Identity;
 
 use super::{CLAIMS, Header, READY, Tree, USES, WAS_MANAGED};
 use crate::stats::counters::{Counter, Counters, Kind};

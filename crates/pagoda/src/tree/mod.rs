@@ -32,10 +32,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use pagoda_core::page::BasePage;
 use pagoda_core::shares::Use;
 use pagoda_core::size::Bytes;
-use pagoda_linux::identity::{self, Identity};
-use pagoda_linux::image_mark;
-use pagoda_linux::shared_file::SharedWords;
-use pagoda_linux::thread::now_ns;
+use pagoda_linux::io::shared_file::SharedWords;
+use pagoda_linux::process::identity::{self, Identity};
+use pagoda_linux::process::image_mark;
+use pagoda_linux::process::thread::now_ns;
 
 pub use library::{BaseView, MigrationState, MigrationView, REGIONS_SHOWN_MOST, RegionView, RegionsView};
 pub use member::{Member, ShareKeeper};

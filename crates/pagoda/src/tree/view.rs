@@ -8,8 +8,8 @@ use std::io;
 use std::path::Path;
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::identity::{self, Identity};
-use pagoda_linux::shared_file::WordFile;
+use pagoda_linux::io::shared_file::WordFile;
+use pagoda_linux::process::identity::{self, Identity};
 
 use super::library::RegionsView;
 use super::{

@@ -1,7 +1,7 @@
 //! Regions whose first touches go by density: what comes in is what is used, and every byte is right.
 
 use pagoda::{BasePage, Bytes, Manager, Purpose, Region};
-use pagoda_linux::plain_memory::{Pages, PlainMemory};
+use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
 
 use crate::pages::{PAGE_WORDS, check, counted, write};

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::access::Access;
 use pagoda_linux::testing::area::{Advice, Area, Rights};
 use pagoda_linux::testing::random::{Random, runs};

@@ -2,7 +2,7 @@
 
 use pagoda::{BasePage, Bytes, Manager, Region, RegionError};
 use pagoda_core::radix::Radix;
-use pagoda_linux::plain_memory::{Pages, PlainMemory};
+use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
 
 use crate::pages::{PAGE_WORDS, counted};

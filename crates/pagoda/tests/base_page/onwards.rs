@@ -2,7 +2,7 @@
 
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
-use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;

@@ -4,8 +4,8 @@ use std::thread;
 
 use pagoda::frames::zones::Place;
 use pagoda::{BasePage, Bytes, Manager, Region, RegionError};
-use pagoda_linux::pagemap::PagemapScanner;
-use pagoda_linux::plain_memory::{Pages, PlainMemory};
+use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;

@@ -6,7 +6,7 @@ use std::thread;
 
 use pagoda::migrate::{Arrival, Codec, Error, Event, Moved, ZeroPolicy};
 use pagoda::{BasePage, Bytes, Manager, Region};
-use pagoda_linux::pagemap::{PagemapScanner, Presence};
+use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 use pagoda_linux::testing::address::load;
 use pagoda_linux::testing::random::{Random, runs};
 use pagoda_linux::testing::skip::skip_without_moves;

@@ -6,7 +6,7 @@ use std::thread;
 
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{Bytes, Manager, Region};
-use pagoda_linux::pagemap::{PagemapScanner, Presence};
+use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 use pagoda_linux::testing::address::load;
 use pagoda_linux::testing::skip::skip_without_moves;
 

@@ -2,7 +2,7 @@
 
 use pagoda::{Bytes, Manager, Region};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
-use pagoda_linux::pagemap::PagemapScanner;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 
 pub const PAGES: usize = HUGE_FRAME / OS_PAGE;
 

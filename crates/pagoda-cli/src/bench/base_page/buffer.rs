@@ -10,9 +10,9 @@ use anyhow::{Context, ensure};
 use pagoda::stats::counters::Snapshot;
 use pagoda::{BasePage, Manager, Region};
 use pagoda_core::size::Bytes;
-use pagoda_linux::pagemap::{PagemapScanner, Presence};
-use pagoda_linux::plain_memory::{Pages, PlainMemory};
-use pagoda_linux::usage::Usage;
+use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
+use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
+use pagoda_linux::procfs::usage::Usage;
 
 /// Only ever reached on a machine that stands still.
 const COUNTED: Duration = Duration::from_secs(10);

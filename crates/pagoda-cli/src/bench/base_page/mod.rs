@@ -23,7 +23,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::size::Bytes;
-use pagoda_linux::huge_frames::HugeFrames;
+use pagoda_linux::mem::huge_frames::HugeFrames;
 
 use super::command;
 use super::machine::Machine;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::contiguity::contiguous_bytes;
-use pagoda_linux::perf::TlbMisses;
+use pagoda_linux::baseline::perf::TlbMisses;
+use pagoda_linux::mem::contiguity::contiguous_bytes;
 use serde::Serialize;
 
 use super::super::data::mix;
@@ -229,7 +229,7 @@ fn content(page: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use pagoda_linux::plain_memory::Pages;
+    use pagoda_linux::mem::plain_memory::Pages;
 
     use super::*;
 

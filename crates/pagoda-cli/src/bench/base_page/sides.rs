@@ -3,7 +3,7 @@
 //! This module must never name two sides alike in one group: rows are told by name.
 
 use pagoda_core::page::BasePage;
-use pagoda_linux::plain_memory::Pages;
+use pagoda_linux::mem::plain_memory::Pages;
 
 use super::buffer::{Manner, Side};
 use super::pattern::Pattern;

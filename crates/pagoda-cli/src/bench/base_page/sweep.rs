@@ -12,7 +12,7 @@ use anyhow::{bail, ensure};
 use pagoda::{Manager, Region};
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::plain_memory::PlainMemory;
+use pagoda_linux::mem::plain_memory::PlainMemory;
 use serde::Serialize;
 
 use super::super::stats::{median_of, round};

@@ -11,9 +11,9 @@ use pagoda::{BasePage, Manager};
 use pagoda_core::budget::ready_base_most;
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::contiguity::contiguous_bytes;
-use pagoda_linux::huge_frames::HugeFrames;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::mem::contiguity::contiguous_bytes;
+use pagoda_linux::mem::huge_frames::HugeFrames;
+use pagoda_linux::mem::range::PageRange;
 use serde::Serialize;
 
 use super::Setup;

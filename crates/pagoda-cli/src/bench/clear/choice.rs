@@ -12,8 +12,8 @@ use std::time::Instant;
 use anyhow::Context;
 use pagoda_core::clear::{Choice, FrameSize, Order, Target};
 use pagoda_core::size::Bytes;
-use pagoda_linux::clear::Clearer;
-use pagoda_linux::huge_frames::HugeFrames;
+use pagoda_linux::mem::clear::Clearer;
+use pagoda_linux::mem::huge_frames::HugeFrames;
 use serde::Serialize;
 
 use super::super::process::Cancel;

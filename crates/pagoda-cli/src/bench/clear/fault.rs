@@ -15,7 +15,7 @@ use pagoda::stats::counters::Snapshot;
 use pagoda::{BasePage, Manager, Region};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::size::Bytes;
-use pagoda_linux::huge_frames::HugeFrames;
+use pagoda_linux::mem::huge_frames::HugeFrames;
 use serde::Serialize;
 
 use super::Setup;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use pagoda_core::clear::{FrameSize, Order, Target};
 use pagoda_core::page::OS_PAGE;
-use pagoda_linux::clear::Clearer;
-use pagoda_linux::huge_frames::HugeFrames;
-use pagoda_linux::perf::HardwareCounters;
+use pagoda_linux::baseline::perf::HardwareCounters;
+use pagoda_linux::mem::clear::Clearer;
+use pagoda_linux::mem::huge_frames::HugeFrames;
 use serde::Serialize;
 
 use super::super::data::Random;

@@ -18,8 +18,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use pagoda_core::clear::{FrameSize, Order, Target};
 use pagoda_core::size::Bytes;
-use pagoda_linux::clear::Clearer;
-use pagoda_linux::huge_frames::HugeFrames;
+use pagoda_linux::mem::clear::Clearer;
+use pagoda_linux::mem::huge_frames::HugeFrames;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 

@@ -17,7 +17,7 @@ use pagoda::migrate::{Listener, ReceiveOptions, RegionDestination, ZeroPolicy};
 use pagoda::{Manager, Region};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::usage::Usage;
+use pagoda_linux::procfs::usage::Usage;
 use pagoda_migrate::{Content, Destination, MemoryDestination, receive};
 use serde::{Deserialize, Serialize};
 

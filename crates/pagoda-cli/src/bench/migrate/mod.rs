@@ -24,8 +24,8 @@ use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{Manager, Region};
 use pagoda_core::page::{BasePage, HUGE_FRAME};
 use pagoda_core::size::Bytes;
-use pagoda_linux::huge_frames::HugeFrames;
-use pagoda_linux::zero_scan::is_zero;
+use pagoda_linux::mem::huge_frames::HugeFrames;
+use pagoda_linux::mem::zero_scan::is_zero;
 
 use super::command;
 use super::data::{PAGE_BYTES, Pages};

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use pagoda::Region;
 use pagoda::migrate::{Codec, LiveOptions, Moved, Otherwise, SendOptions, Writer, ZeroPolicy};
 use pagoda_core::size::Bytes;
-use pagoda_linux::usage::Usage;
+use pagoda_linux::procfs::usage::Usage;
 
 use super::super::command::this_program;
 use super::super::worker;

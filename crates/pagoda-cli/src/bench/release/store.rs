@@ -10,7 +10,7 @@ use pagoda::store::{Put, Scratch, Store, StoreConfig, TieredStore};
 use pagoda::{Manager, Region};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::thread::{cpu_ns, now_ns};
+use pagoda_linux::process::thread::{cpu_ns, now_ns};
 
 use super::super::data::{PAGE_BYTES, Pages};
 use super::super::histogram::{Histogram, Percentiles};

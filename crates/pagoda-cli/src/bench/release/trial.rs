@@ -12,7 +12,7 @@ use pagoda::stats::account::{Account, Released};
 use pagoda::{Manager, Region, ReleasePolicy};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_linux::thread::now_ns;
+use pagoda_linux::process::thread::now_ns;
 
 use super::super::data::{PAGE_BYTES, Pages, mix};
 use super::super::process::Cancel;

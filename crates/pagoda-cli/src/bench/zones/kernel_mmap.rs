@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use pagoda_core::size::Bytes;
-use pagoda_linux::cgroup::{Controller, MemoryGroup};
-use pagoda_linux::file_mapping::FileMapping;
+use pagoda_linux::baseline::cgroup::{Controller, MemoryGroup};
+use pagoda_linux::io::file_mapping::FileMapping;
 use serde::{Deserialize, Serialize};
 
 use super::super::data::PAGE_BYTES;

@@ -11,9 +11,9 @@ use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::shares;
 use pagoda_core::size::Bytes;
-use pagoda_linux::offer::{State, Stream};
-use pagoda_linux::range::PageRange;
-use pagoda_linux::thread::{now_ns, ran_ns, sleep_us};
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::offer::{State, Stream};
+use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us};
 use pagoda_linux::uffd::Stop;
 
 use super::stream::{Kind, Record, send_page};

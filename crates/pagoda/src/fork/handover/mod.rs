@@ -1,7 +1,7 @@
 //! Handing what a forked child lacks over to its own engine, as it is stored: nothing is unpacked into the child's memory, where it
 //! would have to be packed and evicted again.
 //!
-//! The child takes the descriptor that the kernel made for it out of its parent's table (`pagoda_linux::offer`), makes its own
+//! The child takes the descriptor that the kernel made for it out of its parent's table (`pagoda_linux::process::offer`), makes its own
 //! engine over it, and accepts; until then the parent serves its faults. From there on the parent sends all that is out, with
 //! the gate held exclusively as for copies, and the child puts it into its own table and store before any fault of its own is
 //! served. Its one thread of the program waits in the library's fork handler until it has everything.

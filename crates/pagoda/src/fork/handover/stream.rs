@@ -6,7 +6,7 @@
 
 use std::io;
 
-use pagoda_linux::offer::Stream;
+use pagoda_linux::process::offer::Stream;
 
 /// What a record of the stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use std::io;
 use pagoda_core::entry::{Backing, Word};
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
-use pagoda_linux::offer::Stream;
-use pagoda_linux::own_memory::parts;
-use pagoda_linux::pack::PageUnpacker;
-use pagoda_linux::pagemap::PagemapScanner;
-use pagoda_linux::range::PageRange;
+use pagoda_linux::codec::pack::PageUnpacker;
+use pagoda_linux::mem::own_memory::parts;
+use pagoda_linux::mem::range::PageRange;
+use pagoda_linux::process::offer::Stream;
+use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::uffd::{Errno as KernelErrno, Stop};
 
 use super::stream::{Kind, Record};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagoda_linux::own_memory::{declare, withdraw};
+use pagoda_linux::mem::own_memory::{declare, withdraw};
 use pagoda_linux::testing::foreign::Foreign;
 use pagoda_linux::testing::skip::skip_without_moves;
 

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pagoda_linux::thread::{now_ns, ran_ns};
+use pagoda_linux::process::thread::{now_ns, ran_ns};
 
 use super::super::TieredStore;
 use super::link::RemoteError;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 
-use pagoda_linux::tcp::TcpConnection;
+use pagoda_linux::io::tcp::TcpConnection;
 use redis::{Cmd, Parser, Value};
 
 use super::RemoteAddress;

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use pagoda_linux::thread::{ran_ns, sleep_us};
+use pagoda_linux::process::thread::{ran_ns, sleep_us};
 use redis::{Cmd, Value};
 
 use super::link::{Link, RemoteError, SMALL_ANSWER, packed};

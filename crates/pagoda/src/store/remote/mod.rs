@@ -25,8 +25,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagoda_core::size::Bytes;
-use pagoda_linux::lock::{Held, Lock};
-use pagoda_linux::thread::{ran_ns, sleep_us};
+use pagoda_linux::process::lock::{Held, Lock};
+use pagoda_linux::process::thread::{ran_ns, sleep_us};
 use redis::Value;
 
 use super::file::{BATCH, Batch, checksum};
@@ -180,7 +180,7 @@ impl RemoteTier {
         if is_cluster && config.address.database != 0 {
             return Err(RemoteOpenError::ClusterDatabase);
         }
-        let random = pagoda_linux::process::random_u64;
+        let random = pagoda_linux::process::child::random_u64;
         let names = Names { owner: u128::from(random()) << 64 | u128::from(random()) };
         let routes = Routes::new(socket, is_cluster);
         let mut writer = links();

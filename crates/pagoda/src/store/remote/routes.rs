@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use pagoda_linux::lock::Lock;
+use pagoda_linux::process::lock::Lock;
 use redis::Value;
 
 use super::SHARDS;

@@ -169,9 +169,9 @@ mod tests {
 
     #[test]
     fn faults_of_this_process_are_those_that_the_kernel_says_otherwise() {
-        let before = pagoda_linux::usage::Usage::of_this_process().expect("usage").minor_faults;
+        let before = pagoda_linux::procfs::usage::Usage::of_this_process().expect("usage").minor_faults;
         let text = fs::read_to_string("/proc/self/stat").expect("the kernel has it");
-        let after = pagoda_linux::usage::Usage::of_this_process().expect("usage").minor_faults;
+        let after = pagoda_linux::procfs::usage::Usage::of_this_process().expect("usage").minor_faults;
         let counted = minor_faults(&text).expect("a count");
         assert!((before..=after).contains(&counted), "{before} {counted} {after}");
     }

@@ -1,0 +1,323 @@
+//! A base page as a store packs it: blocks of 4 KiB, each compressed on its own, behind their lengths.
+//!
+//! A part of a page can be had, compared or replaced without unpacking all of it: what a fault that wants one OS page of a
+//! 64 KiB base page pays for is that OS page. The ratio is that of zram, which packs OS pages, too. A page that is cold can be
+//! packed as a whole instead, with a mark in place of the lengths. Packed bytes may come from another host; unpacking never
+//! reads or writes out of bounds, and gives exactly what is asked for or nothing.
+
+use std::ops::Range;
+
+use crate::codec::lz4::{self, Lz4};
+use crate::codec::zstd::{Compressor, Decompressor};
+
+/// What is compressed at once, in bytes.
+pub const BLOCK: usize = 4 << 10;
+
+/// A block's length in the header: 0 for one of zeroes, [`BLOCK`] for one that is kept as it is.
+const LENGTH_BYTES: usize = 2;
+
+/// The length of what a packed page begins with.
+#[must_use]
+pub fn header_bytes(page: usize) -> usize {
+    page.div_ceil(BLOCK) * LENGTH_BYTES
+}
+
+/// Packs `page` into the front of `into`. None if that takes more than all of it.
+#[must_use]
+pub fn pack(page: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize> {
+    let mut packer = Packer::new(page.len(), into);
+    for block in page.chunks(BLOCK) {
+        packer.add(block, lz4)?;
+    }
+    Some(packer.at)
+}
+
+/// What a dense page begins with: no length of a block.
+const DENSE: [u8; 2] = [0xff; 2];
+
+/// Packs `page` as a whole into the front of `into`: smaller, and only to be had as a whole. None if it takes more.
+pub fn pack_dense(page: &[u8], into: &mut [u8], compressor: &mut Compressor) -> Option<usize> {
+    let (mark, room) = into.split_at_mut_checked(DENSE.len())?;
+    mark.copy_from_slice(&DENSE);
+    Some(DENSE.len() + compressor.compress(page, room)?)
+}
+
+/// Whether these bytes are of a page that was packed as a whole.
+pub fn is_dense(packed: &[u8]) -> bool {
+    packed.starts_with(&DENSE)
+}
+
+/// Unpacks all of a page that was packed as a whole. None if the bytes are not what [`pack_dense`] made.
+pub fn unpack_dense(packed: &[u8], page: &mut [u8], decompressor: &mut Decompressor) -> Option<()> {
+    decompressor.decompress(packed.strip_prefix(&DENSE)?, page)
+}
+
+/// Unpacks pages that come from elsewhere as some store had packed them, block by block or as a whole. About 100 KiB.
+#[derive(Default)]
+pub struct PageUnpacker {
+    zstd: Decompressor,
+}
+
+impl PageUnpacker {
+    /// Unpacks all of a page. None if the bytes are not what [`pack`] or [`pack_dense`] made of one of this length; `page` may hold
+    /// anything then.
+    pub fn unpack(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()> {
+        if is_dense(packed) {
+            unpack_dense(packed, page, &mut self.zstd)
+        } else {
+            unpack(packed, page.len(), 0, page, &mut [0; BLOCK])
+        }
+    }
+}
+
+/// Packs a page anew, of which `changed` runs are those of `content`, and all else is as it was `packed`: only blocks with
+/// a change are unpacked and packed again. None if it takes more than all of `into`, or `packed` is not what [`pack`] made.
+#[must_use]
+pub fn repack(
+    packed: &[u8],
+    changed: &[Range<usize>],
+    content: &[u8],
+    into: &mut [u8],
+    room: &mut [u8],
+    lz4: &mut Lz4,
+) -> Option<usize> {
+    let page = content.len();
+    let mut packer = Packer::new(page, into);
+    for block in blocks(packed, page, 0, page) {
+        let block = block?;
+        let end = block.start + block.size;
+        let runs = || changed.iter().filter(|run| run.start < end && run.end > block.start);
+        if runs().next().is_none() {
+            packer.add_packed(block.packed)?;
+            continue;
+        }
+        let room = &mut room[..block.size];
+        block.unpack(room)?;
+        for run in runs() {
+            let (from, to) = (run.start.max(block.start), run.end.min(end));
+            room[from - block.start..to - block.start].copy_from_slice(&content[from..to]);
+        }
+        packer.add(room, lz4)?;
+    }
+    Some(packer.at)
+}
+
+/// Packs one block, as it is in a packed page. None if `into` is too short for it. The same content gives the same bytes.
+#[must_use]
+pub fn pack_block(block: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize> {
+    if block.iter().all(|byte| *byte == 0) {
+        return Some(0);
+    }
+    if let Some(len) = lz4.compress(block, first_of(into, block.len() / 8 * 7)) {
+        return Some(len);
+    }
+    into.get_mut(..block.len())?.copy_from_slice(block);
+    Some(block.len())
+}
+
+/// Unpacks one packed block, all of it. None if the bytes are not what [`pack_block`] made of a block of this length.
+#[must_use]
+pub fn unpack_block(packed: &[u8], into: &mut [u8]) -> Option<()> {
+    Block { start: 0, size: into.len(), packed }.unpack(into)
+}
+
+/// The blocks of a packed page as they are packed, in order, of which each is None if the bytes are not what [`pack`] made.
+pub fn packed_blocks(packed: &[u8], page: usize) -> impl Iterator<Item = Option<&[u8]>> {
+    blocks(packed, page, 0, page).map(|block| block.map(|block| block.packed))
+}
+
+/// Where a page is being packed.
+struct Packer<'a> {
+    into: &'a mut [u8],
+    blocks: usize,
+    at: usize,
+}
+
+impl<'a> Packer<'a> {
+    fn new(page: usize, into: &'a mut [u8]) -> Self {
+        Self { into, blocks: 0, at: header_bytes(page) }
+    }
+
+    fn add(&mut self, block: &[u8], lz4: &mut Lz4) -> Option<()> {
+        let len = pack_block(block, self.into.get_mut(self.at..)?, lz4)?;
+        self.added(len);
+        Some(())
+    }
+
+    fn add_packed(&mut self, packed: &[u8]) -> Option<()> {
+        self.into.get_mut(self.at..self.at + packed.len())?.copy_from_slice(packed);
+        self.added(packed.len());
+        Some(())
+    }
+
+    fn added(&mut self, len: usize) {
+        let length = u16::try_from(len).expect("a block's length fits its field").to_le_bytes();
+        self.into[self.blocks * LENGTH_BYTES..][..LENGTH_BYTES].copy_from_slice(&length);
+        self.blocks += 1;
+        self.at += len;
+    }
+}
+
+fn first_of(bytes: &mut [u8], len: usize) -> &mut [u8] {
+    let len = len.min(bytes.len());
+    &mut bytes[..len]
+}
+
+/// One block of a packed page.
+struct Block<'a> {
+    /// Where it begins in the page, and its length there.
+    start: usize,
+    size: usize,
+    /// As it is packed.
+    packed: &'a [u8],
+}
+
+impl Block<'_> {
+    /// Unpacks it, all of it. None if the bytes are not what [`pack`] made.
+    fn unpack(&self, into: &mut [u8]) -> Option<()> {
+        match self.packed.len() {
+            0 => into.fill(0),
+            len if len == self.size => into.copy_from_slice(self.packed),
+            _ => lz4::decompress(self.packed, into)?,
+        }
+        Some(())
+    }
+}
+
+/// Where the blocks that hold bytes `offset..offset + len` of a page lie in its packed bytes, of which the header is enough.
+/// None if that is no header.
+#[must_use]
+pub fn extent(packed: &[u8], page: usize, offset: usize, len: usize) -> Option<Range<usize>> {
+    let mut at = header_bytes(page);
+    let mut from = at;
+    for (i, start) in (0..page).step_by(BLOCK).enumerate() {
+        if start >= offset + len {
+            break;
+        }
+        if start + BLOCK <= offset {
+            from += length(packed, i)?;
+        }
+        at += length(packed, i)?;
+    }
+    Some(from..at)
+}
+
+fn length(packed: &[u8], block: usize) -> Option<usize> {
+    let length = packed.get(block * LENGTH_BYTES..)?.get(..LENGTH_BYTES)?;
+    Some(usize::from(u16::from_le_bytes(length.try_into().ok()?)))
+}
+
+/// The blocks of a page that hold any of bytes `offset..offset + len`, each None if the bytes are not what [`pack`] made.
+fn blocks(packed: &[u8], page: usize, offset: usize, len: usize) -> impl Iterator<Item = Option<Block<'_>>> {
+    let mut at = header_bytes(page);
+    (0..page).step_by(BLOCK).enumerate().filter_map(move |(i, start)| {
+        let Some(len_packed) = length(packed, i) else { return Some(None) };
+        let from = at;
+        at += len_packed;
+        let size = BLOCK.min(page - start);
+        let wanted = start < offset + len && offset < start + size;
+        wanted.then(|| Some(Block { start, size, packed: packed.get(from..from + len_packed)? }))
+    })
+}
+
+/// Unpacks bytes `offset..offset + into.len()` of a page of `page` bytes. `room` is for one block. None if the
+/// bytes are not what [`pack`] made.
+#[must_use]
+pub fn unpack(packed: &[u8], page: usize, offset: usize, into: &mut [u8], room: &mut [u8]) -> Option<()> {
+    for block in blocks(packed, page, offset, into.len()) {
+        let block = block?;
+        let (from, to) = overlap(&block, offset, into.len());
+        let part = &mut into[from - offset..to - offset];
+        if part.len() == block.size {
+            block.unpack(part)?;
+        } else {
+            let room = &mut room[..block.size];
+            block.unpack(room)?;
+            part.copy_from_slice(&room[from - block.start..to - block.start]);
+        }
+    }
+    Some(())
+}
+
+/// Whether bytes `offset..offset + content.len()` of a page of `page` bytes are `content`. Looks no further than the first
+/// block that differs. None if the bytes are not what [`pack`] made.
+#[must_use]
+pub fn is_packed(packed: &[u8], page: usize, offset: usize, content: &[u8], room: &mut [u8]) -> Option<bool> {
+    for block in blocks(packed, page, offset, content.len()) {
+        let block = block?;
+        let (from, to) = overlap(&block, offset, content.len());
+        let room = &mut room[..block.size];
+        block.unpack(room)?;
+        if room[from - block.start..to - block.start] != content[from - offset..to - offset] {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
+fn overlap(block: &Block<'_>, offset: usize, len: usize) -> (usize, usize) {
+    (offset.max(block.start), (offset + len).min(block.start + block.size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_part_comes_back_as_it_was(
+            seed: u64, page in prop_oneof![Just(4096usize), Just(16384), Just(65536)], cut in (0usize..16, 1usize..17),
+            kinds in proptest::collection::vec(0u8..3, 16), changed: usize
+        ) {
+            let mut state = seed | 1;
+            let content: Vec<u8> = (0..page)
+                .map(|i| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    match kinds[i / BLOCK] { 0 => 0, 1 => (i / 7) as u8, _ => (state >> 56) as u8 }
+                })
+                .collect();
+            let mut packed = vec![0; page + 64];
+            let len = pack(&content, &mut packed, &mut Lz4::new()).expect("room");
+            let mut block = vec![0; BLOCK];
+            let mut whole = vec![1; page];
+            prop_assert_eq!(unpack(&packed[..len], page, 0, &mut whole, &mut block), Some(()));
+            prop_assert_eq!(&whole, &content);
+            let from = cut.0 * 4096 % page;
+            let to = (from + cut.1 * 4096).min(page);
+            let mut part = vec![1; to - from];
+            prop_assert_eq!(unpack(&packed[..len], page, from, &mut part, &mut block), Some(()));
+            prop_assert_eq!(&part[..], &content[from..to]);
+            // A part that changed, and all else as it was.
+            let mut changed_page = content.clone();
+            changed_page[from..to].iter_mut().for_each(|byte| *byte = byte.wrapping_mul(3).wrapping_add(1));
+            let mut only_change = vec![0x77; page];
+            only_change[from..to].copy_from_slice(&changed_page[from..to]);
+            let mut repacked = vec![0; page + 64];
+            let runs = [from..from + 1, from + 1..to];
+            let again = repack(&packed[..len], &runs, &only_change, &mut repacked, &mut block, &mut Lz4::new());
+            let again = again.expect("room");
+            prop_assert_eq!(unpack(&repacked[..again], page, 0, &mut whole, &mut block), Some(()));
+            prop_assert_eq!(&whole, &changed_page);
+            // What lies outside the extent is not looked at.
+            let extent = extent(&packed, page, from, part.len()).expect("a header");
+            packed[header_bytes(page)..extent.start].fill(0xee);
+            packed[extent.end..].fill(0xee);
+            part.fill(1);
+            prop_assert_eq!(unpack(&packed[..len], page, from, &mut part, &mut block), Some(()));
+            prop_assert_eq!(&part[..], &content[from..to]);
+            prop_assert_eq!(is_packed(&packed[..len], page, from, &part, &mut block), Some(true));
+            part[changed % (to - from)] ^= 1;
+            prop_assert_eq!(is_packed(&packed[..len], page, from, &part, &mut block), Some(false));
+        }
+
+        #[test]
+        fn foreign_bytes_are_refused_or_unpacked_but_never_a_panic(bytes: Vec<u8>, offset in 0usize..15) {
+            let mut into = vec![0; 4096];
+            let _ = unpack(&bytes, 65536, offset * 4096, &mut into, &mut vec![0; BLOCK]);
+            let _ = is_packed(&bytes, 65536, offset * 4096, &into, &mut vec![0; BLOCK]);
+            let _ = repack(&bytes, std::slice::from_ref(&(0..4096)), &[1; 65536], &mut [0; 65536], &mut vec![0; BLOCK], &mut Lz4::new());
+            let _ = extent(&bytes, 65536, offset * 4096, 4096);
+        }
+    }
+}

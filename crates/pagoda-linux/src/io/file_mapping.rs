@@ -1,0 +1,97 @@
+//! A file as mmap(2) shows it, through the kernel's page cache: what file regions are compared with.
+//!
+//! It is read only, and by copies. What the kernel's cache had of the file is dropped when it is mapped, so that all of it is
+//! read from the disk, and is charged to the memory group of who reads it. This module must never write to a file.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Advice, fadvise};
+use rustix::mm::{self, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use crate::mem::range::PageRange;
+
+/// A mapping of a file; unmapped on drop.
+#[derive(Debug)]
+pub struct FileMapping {
+    range: PageRange,
+}
+
+impl FileMapping {
+    /// Maps the first `len` bytes of `file`, a multiple of the OS page. Blocks until what others have written there is on the disk.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Panics
+    /// If `len` is 0 or no whole number of OS pages.
+    pub fn cold(file: &File, len: usize) -> io::Result<Self> {
+        // What is dirty can't be dropped.
+        file.sync_all()?;
+        fadvise(file, 0, None, Advice::DontNeed)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing, and it can't be written to.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
+        Ok(Self { range: PageRange::at(at.expose_provenance(), len) })
+    }
+
+    /// Tells the kernel that it is read upwards and that what lies behind the reader is not needed any more.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn expect_sequential(&self) -> io::Result<()> {
+        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
+        // SAFETY: the range is this mapping's, and the advice changes no content.
+        unsafe { madvise(at, self.range.len(), mm::Advice::Sequential) }.map_err(io::Error::from)
+    }
+
+    /// Copies whole words from the mapping; of words that others write meanwhile it is what was there before or after. Of a file
+    /// that has become shorter it raises SIGBUS, as any mapping does.
+    ///
+    /// # Panics
+    /// If it reaches beyond the end, or `offset` or the length is no multiple of 8 bytes.
+    pub fn read_at(&self, offset: usize, into: &mut [u8]) {
+        let len = into.len();
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.range.len());
+        assert!(fits, "{len} bytes at {offset} lie beyond the mapping's end");
+        let (words, rest) = into.as_chunks_mut::<8>();
+        assert!(offset.is_multiple_of(8) && rest.is_empty(), "{len} bytes at {offset} are not whole words");
+        let from = std::ptr::with_exposed_provenance::<AtomicU64>(self.range.start() + offset);
+        // SAFETY: all lies in this mapping, which is readable as long as `self` lives, and aligned, for it begins at a page. Who
+        // writes to the file does so beside this process's memory model, and whole words are read in one step.
+        let from = unsafe { std::slice::from_raw_parts(from, words.len()) };
+        for (into, from) in words.iter_mut().zip(from) {
+            *into = from.load(Ordering::Relaxed).to_ne_bytes();
+        }
+    }
+}
+
+impl Drop for FileMapping {
+    fn drop(&mut self) {
+        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
+        // SAFETY: the mapping is this one's own, and no reference into it outlives a call.
+        let unmapped = unsafe { munmap(at, self.range.len()) };
+        debug_assert!(unmapped.is_ok(), "a mapping of our own can be unmapped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_mapping_shows_the_file_and_ends_with_it() {
+        let mut file = tempfile::tempfile().expect("a file");
+        let content: Vec<u8> = (0..8192u32).flat_map(|at| (at * 7).to_ne_bytes()).collect();
+        file.write_all(&content).expect("room");
+        let mapping = FileMapping::cold(&file, content.len()).expect("a mapping");
+        mapping.expect_sequential().expect("advice");
+        let mut found = vec![0; 4096 + 16];
+        mapping.read_at(8192 - 8, &mut found);
+        assert_eq!(found[..], content[8192 - 8..][..4096 + 16]);
+        let beyond = || mapping.read_at(content.len() - 8, &mut [0; 16]);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(beyond)).is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! A file that somebody else made, read and written past the kernel's page cache.
+//!
+//! It is open for direct I/O, so that what is read or written is held by whoever asked for it and by nobody else. The one
+//! exception is the part of an OS page at its end: direct I/O writes whole blocks, which would make the file longer, so that
+//! this part goes through the cache, to the disk, and out of the cache again. Nothing here may make the file longer, nor
+//! change what was not asked for; what lies where is the caller's business.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{self, Advice, CWD, FileType, Mode, OFlags};
+use rustix::io::{self, Errno};
+
+use crate::io::direct_file::{ALIGN, AlignedBuffer, memory_filesystem};
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// It is written, too.
+    pub write: bool,
+    /// Through the kernel's page cache.
+    pub buffered: bool,
+}
+
+/// Why a file can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// It could not be opened, or asked about.
+    Open(Errno),
+    /// It is not a regular file, but this.
+    Kind(&'static str),
+    /// It is on a file system whose files are memory.
+    InMemory(&'static str),
+    /// Direct I/O is refused there.
+    NoDirectIo(Errno),
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct MappedFile {
+    fd: OwnedFd,
+    /// The same file through the cache: for the part of a page at its end, if it is written. One that has none now may be cut.
+    end: Option<OwnedFd>,
+}
+
+/// What a file is known by as long as nobody changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileState {
+    /// How many bytes it has.
+    pub len: u64,
+    /// When it was changed last, as the kernel tells.
+    pub changed_ns: i128,
+    /// Blocks of it on the disk, of 512 bytes: one that is cut and made longer again has fewer.
+    pub blocks: u64,
+}
+
+impl FileState {
+    fn of(fd: &OwnedFd) -> Result<Self, Errno> {
+        let stat = fs::fstat(fd)?;
+        Ok(Self {
+            len: stat.st_size as u64,
+            changed_ns: i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec),
+            blocks: stat.st_blocks as u64,
+        })
+    }
+}
+
+impl MappedFile {
+    /// Opens the file at `path`, and says what it is known by. Blocks for one read, and for what others have written there that
+    /// is not on the disk yet.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(path: &Path, access: Access) -> Result<(Self, FileState), OpenError> {
+        let how = if access.write { OFlags::RDWR } else { OFlags::RDONLY };
+        // A pipe without a writer must not keep us.
+        let flags = how | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = fs::openat(CWD, path, flags, Mode::empty()).map_err(OpenError::Open)?;
+        let stat = fs::fstat(&fd).map_err(OpenError::Open)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind != FileType::RegularFile {
+            return Err(OpenError::Kind(name_of(kind)));
+        }
+        let mut end = None;
+        if !access.buffered {
+            if let Some(name) = memory_filesystem(fs::fstatfs(&fd).map_err(OpenError::Open)?.f_type as u64) {
+                return Err(OpenError::InMemory(name));
+            }
+            if access.write {
+                let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                end = Some(
+                    fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+                        .map_err(OpenError::Open)?,
+                );
+            }
+            let flags = fs::fcntl_getfl(&fd).map_err(OpenError::Open)?;
+            fs::fcntl_setfl(&fd, flags | OFlags::DIRECT).map_err(OpenError::NoDirectIo)?;
+        }
+        let file = Self { fd, end };
+        // What others have read or written through the cache would stay there beside us.
+        if !access.buffered {
+            file.sync().map_err(OpenError::Open)?;
+        }
+        match file.read_at(0, &mut AlignedBuffer::new(ALIGN)) {
+            Err(Errno::INVAL) if !access.buffered => Err(OpenError::NoDirectIo(Errno::INVAL)),
+            Err(errno) => Err(OpenError::Open(errno)),
+            // Not before: what others had written there may have taken its blocks just now.
+            Ok(_) => file.state().map(|state| (file, state)).map_err(OpenError::Open),
+        }
+    }
+
+    /// What it is known by now.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn state(&self) -> Result<FileState, Errno> {
+        FileState::of(&self.fd)
+    }
+
+    /// Reads from `offset` on until `into` is full or the file ends, and says how many bytes that were. Blocks for the disk.
+    ///
+    /// # Errors
+    /// What the kernel said; `into` may hold anything then. Without the cache it refuses what is not aligned.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < into.len() {
+            match io::pread(&self.fd, &mut into[done..], offset + done as u64) {
+                Ok(0) => break,
+                // The file ends within a block.
+                Ok(count) if !(done + count).is_multiple_of(ALIGN) => return Ok(done + count),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The same at once for several buffers that follow each other in the file; what is missing at the end may also be there
+    /// and not read.
+    ///
+    /// # Errors
+    /// As for [`read_at`](Self::read_at).
+    pub fn read_all_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        loop {
+            match io::preadv(&self.fd, into, offset) {
+                Err(Errno::INTR) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Writes whole OS pages over what is there. Blocks for the disk.
+    ///
+    /// # Errors
+    /// What the kernel said; a part may be written then.
+    pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno> {
+        write_all(&self.fd, offset, from)
+    }
+
+    /// Writes less than an OS page over what is at the file's end, to the disk. Blocks for it.
+    ///
+    /// # Errors
+    /// As for [`write_at`](Self::write_at).
+    pub fn write_end(&self, offset: u64, from: &[u8]) -> Result<(), Errno> {
+        let fd = self.end.as_ref().unwrap_or(&self.fd);
+        write_all(fd, offset, from)?;
+        if self.end.is_some() {
+            fs::fdatasync(fd)?;
+            forget(fd);
+        }
+        Ok(())
+    }
+
+    /// Returns when all that was written is on stable storage, and in the cache no longer.
+    ///
+    /// # Errors
+    /// What fdatasync(2) said: something that was written may be lost.
+    pub fn sync(&self) -> Result<(), Errno> {
+        fs::fdatasync(&self.fd)?;
+        forget(&self.fd);
+        Ok(())
+    }
+}
+
+fn write_all(fd: &OwnedFd, offset: u64, from: &[u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < from.len() {
+        match io::pwrite(fd, &from[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Drops what the cache has of the file. A file system that can't keeps it.
+fn forget(fd: &OwnedFd) {
+    let _ = fs::fadvise(fd, 0, None, Advice::DontNeed);
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice => "a character device",
+        FileType::BlockDevice => "a block device",
+        _ => "of an unknown kind",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::io::direct_file::tests::disk;
+
+    #[test]
+    fn the_end_of_a_file_is_written_and_the_file_becomes_no_longer() {
+        let directory = disk();
+        let path = directory.path().join("file");
+        std::fs::write(&path, vec![1; 3 * ALIGN + 100]).expect("room");
+        let (file, state) = MappedFile::open(&path, Access { write: true, buffered: false }).expect("a disk");
+        assert_eq!(state.len, 3 * ALIGN as u64 + 100);
+        let mut buffer = AlignedBuffer::new(2 * ALIGN);
+        assert_eq!(file.read_at(2 * ALIGN as u64, &mut buffer), Ok(ALIGN + 100));
+        buffer.fill(2);
+        file.write_at(ALIGN as u64, &buffer[..ALIGN]).expect("there is room");
+        file.write_end(3 * ALIGN as u64, &buffer[..100]).expect("there is room");
+        file.sync().expect("a disk");
+        let found = std::fs::read(&path).expect("it is there");
+        let expected = [vec![1; ALIGN], vec![2; ALIGN], vec![1; ALIGN], vec![2; 100]].concat();
+        assert!(found == expected, "{} bytes", found.len());
+    }
+
+    #[test]
+    fn a_file_that_is_cut_and_made_longer_again_is_known_by_something() {
+        let directory = disk();
+        let path = directory.path().join("file");
+        std::fs::write(&path, vec![1; 8 * ALIGN]).expect("room");
+        let (file, before) =
+            MappedFile::open(&path, Access { write: true, buffered: false }).expect("a disk");
+        assert_eq!(file.state(), Ok(before), "a look changes nothing");
+        let other = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
+        other.set_len(ALIGN as u64 + 100).expect("a disk");
+        // What is left is the file's own, also where its end is in a page now.
+        file.write_end(ALIGN as u64, &[2; 100]).expect("there is room");
+        other.set_len(8 * ALIGN as u64).expect("a disk");
+        let after = file.state().expect("it is open");
+        assert_eq!(after.len, before.len);
+        // Its change time need not differ where that goes by the ticks of a clock.
+        assert!(after.blocks < before.blocks, "{before:?}, {after:?}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_told_and_keeps_nobody_waiting() {
+        let directory = disk();
+        let pipe = directory.path().join("pipe");
+        fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+        let open = |path: &Path| MappedFile::open(path, Access::default()).map(|(_, state)| state.len);
+        assert_eq!(open(&pipe), Err(OpenError::Kind("a pipe")));
+        assert_eq!(open(directory.path()), Err(OpenError::Kind("a directory")));
+        assert_eq!(open(Path::new("/dev/zero")), Err(OpenError::Kind("a character device")));
+        assert_eq!(open(&directory.path().join("none")), Err(OpenError::Open(Errno::NOENT)));
+    }
+
+    #[test]
+    fn memory_is_refused_unless_the_cache_is_asked_for() {
+        let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm") else { return };
+        file.as_file().write_all_at(&[7; 10], 0).expect("room");
+        let refused = MappedFile::open(file.path(), Access::default()).map(|(_, state)| state.len);
+        assert_eq!(refused, Err(OpenError::InMemory("tmpfs")));
+        let (file, state) =
+            MappedFile::open(file.path(), Access { write: true, buffered: true }).expect("memory");
+        file.write_end(0, &[8; 10]).expect("room");
+        let mut found = [0; 20];
+        assert_eq!((state.len, file.read_at(0, &mut found)), (10, Ok(10)));
+        assert_eq!(found[..10], [8; 10]);
+    }
+}

@@ -1,0 +1,12 @@
+//! Files and connections: direct I/O, mapped files, rings, sockets, waits.
+
+pub mod direct_file;
+pub mod file_mapping;
+pub mod holds;
+pub mod mapped_file;
+pub mod ring;
+pub mod shared_file;
+pub mod sparse_file;
+pub mod tcp;
+pub mod unfinished_file;
+pub mod wait;

@@ -1,0 +1,327 @@
+//! A file of words that several processes share: what one writes there another reads, also after the writer was killed.
+//!
+//! The mapping is shared and holds nothing but atomic words, so that no lock is ever needed and a reader can attach
+//! at any time. It must never hold a pointer: the other side of the file is another process. Who only looks, and does not
+//! trust the writer, reads words by [`WordFile`] and maps nothing: a mapped file that is cut short kills its reader.
+
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::mem::own_memory;
+use crate::mem::range::PageRange;
+
+/// What nobody can do to a file without a name: change its length, which kills who touches what is gone, or take a seal off.
+const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
+
+/// A file in memory for so many words, all zero, without a name. `name` is what `/proc/PID/maps` shows.
+pub(crate) fn nameless(name: &CStr, words: usize) -> io::Result<File> {
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.set_len(SharedWords::bytes(words) as u64)?;
+    fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
+/// Whether this is a file as [`nameless`] makes it: it stays as long as it is.
+pub(crate) fn is_sealed(file: &File) -> bool {
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
+}
+
+/// A fixed number of atomic words in a shared mapping. Dropping it unmaps; the file stays.
+pub struct SharedWords {
+    at: *mut AtomicU64,
+    words: usize,
+}
+
+// SAFETY: the pointer is to a mapping that this value owns and that is not tied to a thread; atomics are Sync.
+unsafe impl Send for SharedWords {}
+// SAFETY: only `&[AtomicU64]` is ever handed out, and atomics are Sync.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    /// Creates the file, readable and writable by its user alone, all zero. Fails if it exists. What is never written
+    /// takes no memory.
+    pub fn create(path: &Path, words: usize) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        file.set_len(Self::bytes(words) as u64)?;
+        Self::map(&file, words)
+    }
+
+    /// Opens a file that [`create`](Self::create) or [`NamelessWords::create`] made for this user. Never blocks.
+    ///
+    /// # Errors
+    /// It can't be opened, or another could have put it there or could cut it short, which kills its reader: it is a link or
+    /// no plain file, belongs to another user, is open to others, has a second name, or has no name and could become shorter. Or
+    /// it has another length, and is not of this version. All but the first are [`InvalidData`](io::ErrorKind::InvalidData).
+    pub fn open(path: &Path, words: usize) -> io::Result<Self> {
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+        let about = file.metadata()?;
+        let is_named_so = || {
+            let at_path = std::fs::symlink_metadata(path);
+            at_path.is_ok_and(|named| (named.dev(), named.ino()) == (about.dev(), about.ino()))
+        };
+        let wrong = if !about.is_file() {
+            "it is no plain file"
+        } else if about.uid() != rustix::process::geteuid().as_raw() {
+            "it belongs to another user"
+        } else if about.nlink() == 0 && !is_sealed(&file) {
+            "the file has no name, and is not ours"
+        } else if about.nlink() != 0 && (about.nlink() > 1 || !is_named_so()) {
+            "it is a link, or has another name"
+        } else if about.nlink() != 0 && about.mode() & 0o077 != 0 {
+            "others than its user may open it"
+        } else if about.len() != Self::bytes(words) as u64 {
+            "the file has another length than this version's"
+        } else {
+            return Self::map(&file, words);
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidData, wrong))
+    }
+
+    /// A mapping that no file stands behind, for a process that has no reader.
+    pub fn anonymous(words: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let at = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED)?
+        };
+        Self::declared(at.cast(), words)
+    }
+
+    /// What is mapped at `at`, as our own: in a child it may come to lie within what its parent has managed.
+    fn declared(at: *mut AtomicU64, words: usize) -> io::Result<Self> {
+        let mapping = Self { at, words };
+        if !own_memory::declare(mapping.range()) {
+            return Err(io::Error::other("the list of Pagoda's own mappings is full"));
+        }
+        Ok(mapping)
+    }
+
+    fn range(&self) -> PageRange {
+        PageRange::at(self.at.addr(), Self::bytes(self.words))
+    }
+
+    /// Keeps the mapping for the life of the process, so that the words can be held on to without counting who does.
+    #[must_use]
+    pub fn leak(self) -> &'static [AtomicU64] {
+        let mapping = std::mem::ManuallyDrop::new(self);
+        // SAFETY: as in `deref`; the mapping is never unmapped, for its owner is never dropped.
+        unsafe { std::slice::from_raw_parts(mapping.at, mapping.words) }
+    }
+
+    fn bytes(words: usize) -> usize {
+        (words * size_of::<AtomicU64>()).next_multiple_of(4096)
+    }
+
+    /// Keeps the mapping out of children of a fork.
+    pub(crate) fn keep_from_children(&self) {
+        // SAFETY: it changes what a child inherits, and no content, of a mapping that this value owns.
+        let _ = unsafe { madvise(self.at.cast(), Self::bytes(self.words), Advice::LinuxDontFork) };
+    }
+
+    pub(crate) fn map(file: &File, words: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the file is long enough.
+        let at =
+            unsafe { mmap(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED, file, 0)? };
+        Self::declared(at.cast(), words)
+    }
+}
+
+impl Deref for SharedWords {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: `at` is a live, page-aligned mapping of at least `words` words until drop; any bits are a valid
+        // AtomicU64, and all access is atomic, so the other process can neither tear nor invalidate it.
+        unsafe { std::slice::from_raw_parts(self.at, self.words) }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        own_memory::withdraw(self.range());
+        // SAFETY: this value owns the mapping and no reference to it outlives `self`.
+        let _ = unsafe { munmap(self.at.cast(), Self::bytes(self.words)) };
+    }
+}
+
+/// A file of words in memory, without a name: nothing is left of it when its maker and all who opened it are gone, however they
+/// ended. As long as its maker lives, those who may look into that process open it by [`path`](Self::path).
+pub struct NamelessWords {
+    words: SharedWords,
+    file: File,
+}
+
+impl NamelessWords {
+    /// Creates it, all zero. What is never written takes no memory. `name` is what `/proc/PID/maps` shows.
+    pub fn create(name: &CStr, words: usize) -> io::Result<Self> {
+        let file = nameless(name, words)?;
+        Ok(Self { words: SharedWords::map(&file, words)?, file })
+    }
+
+    /// Where [`SharedWords::open`] finds it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+}
+
+impl Deref for NamelessWords {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        &self.words
+    }
+}
+
+/// A file of words that is only looked at, as it is at each read.
+pub struct WordFile {
+    file: File,
+}
+
+impl WordFile {
+    /// Opens a file that [`SharedWords::create`] made for this user; root may look at those of all. Never blocks.
+    ///
+    /// # Errors
+    /// It can't be opened, is a link or no plain file, belongs to someone else, is open to others, or has another length:
+    /// the last four are [`InvalidData`](io::ErrorKind::InvalidData).
+    pub fn open(path: &Path, words: usize) -> io::Result<Self> {
+        // A pipe of that name must not hold us up.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let about = file.metadata()?;
+        let own = rustix::process::geteuid();
+        let wrong = if !about.is_file() {
+            "it is no plain file"
+        } else if !own.is_root() && about.uid() != own.as_raw() {
+            "it belongs to another user"
+        } else if about.mode() & 0o077 != 0 {
+            "others than its user may open it"
+        } else if about.len() != SharedWords::bytes(words) as u64 {
+            "it has another length than this version's"
+        } else {
+            return Ok(Self { file });
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidData, wrong))
+    }
+
+    /// Reads `count` words from the word at `from` on.
+    ///
+    /// # Errors
+    /// The file has become shorter, or can't be read.
+    pub fn read(&self, from: usize, count: usize) -> io::Result<Vec<u64>> {
+        const BYTES: usize = size_of::<u64>();
+        let mut bytes = vec![0; count * BYTES];
+        self.file.read_exact_at(&mut bytes, (from * BYTES) as u64)?;
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("chunks of eight"));
+        Ok(bytes.chunks_exact(BYTES).map(word).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn one_mapping_sees_what_the_other_wrote_and_a_foreign_file_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("counters");
+        let writer = SharedWords::create(&path, 2).expect("create");
+        let reader = SharedWords::open(&path, 2).expect("open");
+        writer[1].store(7, Ordering::Relaxed);
+        drop(writer);
+        assert_eq!((reader[0].load(Ordering::Relaxed), reader[1].load(Ordering::Relaxed)), (0, 7));
+        assert!(SharedWords::create(&path, 2).is_err(), "an existing file is never taken over");
+        std::fs::write(&path, b"short").expect("write");
+        assert!(SharedWords::open(&path, 2).is_err());
+    }
+
+    #[test]
+    fn a_nameless_file_is_shared_by_its_path_and_gone_with_its_maker() {
+        let maker = NamelessWords::create(c"test", 600).expect("create");
+        assert!(own_memory::is_own(maker.words.range()));
+        let (path, other) = (maker.path(), SharedWords::open(&maker.path(), 600).expect("open"));
+        other[599].store(7, Ordering::Relaxed);
+        assert_eq!(maker[599].load(Ordering::Relaxed), 7);
+        assert!(SharedWords::open(&path, 1200).is_err(), "of another version");
+        for bytes in [0, 1 << 20] {
+            assert!(maker.file.set_len(bytes).is_err(), "who touches it would be killed");
+        }
+        drop(maker);
+        assert!(SharedWords::open(&path, 600).is_err());
+        assert_eq!(other[599].load(Ordering::Relaxed), 7, "who has it keeps it");
+    }
+
+    #[test]
+    fn a_nameless_file_that_its_maker_can_cut_is_refused() {
+        let file = File::from(memfd_create(c"test", MemfdFlags::CLOEXEC).expect("memory"));
+        file.set_len(SharedWords::bytes(600) as u64).expect("as long as ours");
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        assert!(SharedWords::open(Path::new(&path), 600).is_err());
+    }
+
+    #[test]
+    fn a_file_that_another_could_have_put_there_is_not_mapped() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("tree");
+        drop(SharedWords::create(&path, 600).expect("create"));
+        let why = |path: &Path| SharedWords::open(path, 600).err().map(|error| error.to_string());
+        assert_eq!(why(&path), None);
+        let mode = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("mode");
+        mode(0o666);
+        assert!(why(&path).is_some_and(|why| why.contains("others than its user")));
+        mode(0o600);
+        let (link, second) = (dir.path().join("link"), dir.path().join("second"));
+        std::os::unix::fs::symlink(&path, &link).expect("linked");
+        assert!(why(&link).is_some_and(|why| why.contains("a link")));
+        std::fs::hard_link(&path, &second).expect("a second name");
+        assert!(why(&path).is_some_and(|why| why.contains("another name")));
+        std::fs::remove_file(&second).expect("removed");
+        assert_eq!(why(&path), None);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65534), None).expect("given away");
+            assert!(why(&path).is_some_and(|why| why.contains("another user")));
+        }
+    }
+
+    #[test]
+    fn a_look_sees_what_was_written_and_takes_no_other_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("counters");
+        let writer = SharedWords::create(&path, 600).expect("create");
+        writer[511].store(9, Ordering::Relaxed);
+        let look = WordFile::open(&path, 600).expect("open");
+        assert_eq!(look.read(510, 3).expect("read"), [0, 9, 0]);
+        let flags = rustix::fs::fcntl_getfl(&look.file).expect("flags");
+        assert_eq!(flags & OFlags::RWMODE, OFlags::RDONLY, "who looks can change nothing");
+        let why = |path: &Path, words| WordFile::open(path, words).err().expect("refused").to_string();
+        assert!(why(&path, 1200).contains("another length"));
+        let (link, pipe, open) = (dir.path().join("link"), dir.path().join("pipe"), dir.path().join("open"));
+        std::os::unix::fs::symlink(&path, &link).expect("linked");
+        assert!(WordFile::open(&link, 600).is_err());
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .expect("a pipe");
+        assert!(why(&pipe, 600).contains("no plain file"));
+        std::fs::write(&open, vec![0; 8192]).expect("written");
+        std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("mode");
+        assert!(why(&open, 600).contains("others than its user"));
+        std::fs::OpenOptions::new().write(true).open(&path).expect("open").set_len(100).expect("cut");
+        assert!(look.read(510, 3).is_err(), "cut short under the reader");
+    }
+}

@@ -1,0 +1,163 @@
+//! A file that nobody sees until it is finished.
+//!
+//! It has no name while it is written, so that a process that is killed leaves nothing behind; where the file system has no
+//! such files, it has a hidden one that says `unfinished`. Only [`UnfinishedFile::publish`] gives it its name, once all
+//! of it is on disk, and never over a file that is there. It must never be published twice or by accident.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, open, renameat_with};
+use rustix::io::Errno;
+
+/// Its user's alone: it may be a memory image.
+const MODE: u32 = 0o600;
+
+/// The file, empty at first. Dropping it removes it.
+#[derive(Debug)]
+pub struct UnfinishedFile {
+    file: File,
+    path: PathBuf,
+    /// The name it has meanwhile, if it needs one.
+    hidden: Option<PathBuf>,
+}
+
+/// The directory that `path` is to lie in.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+impl UnfinishedFile {
+    /// Makes the file, which is to be `path`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if there is something at `path`; else what open(2) said.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        if path.symlink_metadata().is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match open(parent(path), flags, Mode::from_raw_mode(MODE)) {
+            Ok(file) => Ok(Self { file: file.into(), path: path.to_owned(), hidden: None }),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Self::create_hidden(path),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn create_hidden(path: &Path) -> io::Result<Self> {
+        let mut name = OsString::from(".");
+        name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
+        name.push(format!(".{:016x}.unfinished", crate::process::child::random_u64()));
+        let hidden = parent(path).join(name);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&hidden)?;
+        Ok(Self { file, path: path.to_owned(), hidden: Some(hidden) })
+    }
+
+    /// The file, to be written.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Waits until all of it is on disk, and gives it its name. When this has returned, the name outlives a power
+    /// failure. After an error that name is as it was, or the file has it and is whole.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if something has taken the name meanwhile; else what the kernel said.
+    pub fn publish(mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        // Before it has its name: without it nobody could say that the name is on disk, too.
+        let directory = File::open(parent(&self.path))?;
+        match &self.hidden {
+            None => {
+                let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                linkat(CWD, own, CWD, &self.path, AtFlags::SYMLINK_FOLLOW)?;
+            }
+            Some(hidden) => {
+                renameat_with(CWD, hidden, CWD, &self.path, RenameFlags::NOREPLACE)?;
+                self.hidden = None;
+            }
+        }
+        directory.sync_all()
+    }
+}
+
+impl Drop for UnfinishedFile {
+    fn drop(&mut self) {
+        if let Some(hidden) = &self.hidden {
+            // What can't be removed still says in its name what it is.
+            let _ = fs::remove_file(hidden);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::testing::directory::names;
+
+    #[test]
+    fn a_file_has_its_name_when_it_is_finished_and_not_before() {
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let path = directory.path().join("image");
+        for create in [UnfinishedFile::create, UnfinishedFile::create_hidden] {
+            let unfinished = create(&path).expect("created");
+            unfinished.file().write_all(b"content").expect("written");
+            assert!(!path.exists());
+            drop(unfinished);
+            assert!(names(directory.path()).is_empty(), "nothing stays");
+            let unfinished = create(&path).expect("created");
+            unfinished.file().write_all(b"content").expect("written");
+            unfinished.publish().expect("published");
+            assert_eq!(names(directory.path()), ["image"]);
+            assert_eq!(fs::read(&path).expect("read"), b"content");
+            fs::remove_file(&path).expect("removed");
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_never_replaced() {
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let path = directory.path().join("image");
+        for create in [UnfinishedFile::create, UnfinishedFile::create_hidden] {
+            let unfinished = create(&path).expect("created");
+            fs::write(&path, b"another's").expect("written");
+            let exists = |error: io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+            assert!(unfinished.publish().is_err_and(exists));
+            assert!(UnfinishedFile::create(&path).is_err_and(exists));
+            assert_eq!(fs::read(&path).expect("read"), b"another's");
+            assert_eq!(names(directory.path()), ["image"]);
+            fs::remove_file(&path).expect("removed");
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_made_sure_of_is_not_shown() {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+
+        use crate::testing::process::{fork, wait};
+
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let path = directory.path().join("image");
+        for create in [UnfinishedFile::create, UnfinishedFile::create_hidden] {
+            let mut unfinished = create(&path).ok();
+            // In a child, because no descriptor can be had there any more: not the directory's, either.
+            let publish = || {
+                let none = Rlimit { current: Some(0), maximum: Some(0) };
+                let limited = setrlimit(Resource::Nofile, none).is_ok();
+                let published = unfinished.take().map(UnfinishedFile::publish);
+                i32::from(!limited || !matches!(published, Some(Err(_))))
+            };
+            let ended = wait(fork(publish).expect("a child")).expect("waited for");
+            assert_eq!(ended.exit_status(), Some(0), "it is an error");
+            drop(unfinished);
+            assert!(names(directory.path()).is_empty(), "and nothing is there");
+        }
+    }
+}

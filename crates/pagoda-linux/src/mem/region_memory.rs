@@ -1,0 +1,239 @@
+//! The memory of a library's region: a mapping that is managed, read and written through bounds-checked copies or, by
+//! whoever vouches for it, through its address.
+//!
+//! Children of a fork don't get it (they would read zeroes where a page is out; so they fault instead).
+
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use pagoda_core::page::HUGE_FRAME;
+use rustix::mm::{Advice, madvise, munmap};
+
+use crate::arena::Adoption;
+use crate::mem::aligned;
+use crate::mem::range::PageRange;
+
+/// The right to manage the regions that this crate makes, and foreign memory whose owner vouched for it.
+#[must_use]
+pub fn own_regions() -> Adoption {
+    // SAFETY: the only ranges that a safe caller can have are those of `RegionMemory`, which is private anonymous memory
+    // that its maker gives to be managed, and of `ForeignMemory`, whose unsafe constructor asks for the same.
+    unsafe { Adoption::assume() }
+}
+
+/// Memory that somebody else mapped.
+#[derive(Debug)]
+pub struct ForeignMemory {
+    range: PageRange,
+}
+
+impl ForeignMemory {
+    /// The whole OS pages from `start`, `len` bytes. None if they are not whole pages.
+    ///
+    /// # Safety
+    /// As long as the memory is managed, all of the following hold. The manager may put huge frames into it all the same, which stay in
+    /// it afterwards.
+    /// - It is one private anonymous mapping, readable and writable, not locked, not executable, without huge pages.
+    /// - Nothing of the manager's own lies in it: not its threads' stacks, not the heap that its threads allocate from,
+    ///   not the control block of any thread.
+    /// - No thread whose stack lies in it calls the manager or a region, or drops one: it would wait for a page of its own stack
+    ///   with the manager's locks held.
+    /// - It is for the children of a fork again (`MADV_DOFORK`) once it is managed no more; while
+    ///   it is, they don't get it.
+    /// - Whoever unmaps it or moves it does so from a thread that holds no lock of the manager.
+    ///
+    /// ```
+    /// use memmap2::{Advice, MmapMut};
+    /// use pagoda_linux::mem::region_memory::ForeignMemory;
+    ///
+    /// let mut mapping = MmapMut::map_anon(1 << 20)?;
+    /// mapping.advise(Advice::NoHugePage)?;
+    /// // SAFETY: it is one private anonymous mapping, readable and writable, without huge pages, which outlives its management.
+    /// // Nothing but its bytes lies in it: no stack, no heap, no control block. This program never forks.
+    /// let memory = unsafe { ForeignMemory::new(mapping.as_mut_ptr(), mapping.len()) }.expect("whole OS pages");
+    /// assert_eq!(memory.range().len(), 1 << 20);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub unsafe fn new(start: *mut u8, len: usize) -> Option<Self> {
+        let start = start.expose_provenance();
+        PageRange::new(start, start.checked_add(len)?).map(|range| Self { range })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn range(&self) -> PageRange {
+        self.range
+    }
+}
+
+/// A region's own mapping; unmapped on drop.
+#[derive(Debug)]
+pub struct RegionMemory {
+    range: PageRange,
+}
+
+impl RegionMemory {
+    /// Maps `len` bytes (a multiple of the OS page), aligned to a huge frame.
+    pub fn map(len: usize) -> io::Result<Self> {
+        let range = aligned::map(len, HUGE_FRAME)?;
+        let at = std::ptr::with_exposed_provenance_mut(range.start());
+        // SAFETY: the mapping was just made, and the advice changes no content.
+        unsafe {
+            madvise(at, len, Advice::LinuxDontFork)?;
+            // A kernel without huge pages has none to forbid.
+            let _ = madvise(at, len, Advice::LinuxNoHugepage);
+        }
+        Ok(Self { range })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn range(&self) -> PageRange {
+        self.range
+    }
+
+    pub(crate) fn check(&self, offset: usize, len: usize) -> *mut u8 {
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.range.len()),
+            "{len} bytes at {offset} lie beyond the region's end"
+        );
+        std::ptr::with_exposed_provenance_mut(self.range.start() + offset)
+    }
+
+    /// Copies from the region. Waits for pages that are out. Others may write meanwhile: of each word of 8 bytes it is what was
+    /// there at one moment. Panics if it reaches beyond the end.
+    pub fn read_at(&self, offset: usize, into: &mut [u8]) {
+        let from = self.check(offset, into.len());
+        let head = offset.next_multiple_of(8).min(offset + into.len()) - offset;
+        let (head, rest) = into.split_at_mut(head);
+        let (words, tail) = rest.as_chunks_mut::<8>();
+        let bytes = |at: usize, into: &mut [u8]| {
+            // SAFETY: `check` saw that all lies in this mapping, readable and writable as long as `self` lives. Those who
+            // write through `&self` do so atomically, `write_at` excludes this call, and for access through the region's
+            // address its unsafe user vouches.
+            let from = unsafe { std::slice::from_raw_parts(from.add(at).cast::<AtomicU8>(), into.len()) };
+            into.iter_mut().zip(from).for_each(|(into, from)| *into = from.load(Ordering::Relaxed));
+        };
+        bytes(0, head);
+        // Without a whole word there need not be an aligned address.
+        if !words.is_empty() {
+            // SAFETY: as above; the mapping begins at a page, so that the first whole word is aligned.
+            let from =
+                unsafe { std::slice::from_raw_parts(from.add(head.len()).cast::<AtomicU64>(), words.len()) };
+            for (into, from) in words.iter_mut().zip(from) {
+                *into = from.load(Ordering::Relaxed).to_ne_bytes();
+            }
+        }
+        bytes(head.len() + words.len() * 8, tail);
+    }
+
+    /// Copies from the region by the processor's own copying, where that is fast: faster than word by word. Waits for pages that
+    /// are out. Others may write meanwhile: then any of its bytes is old or new. For who learns of every write and reads again.
+    /// Panics if it reaches beyond the end.
+    pub fn copy_at(&self, offset: usize, into: &mut [u8]) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("ermsb") {
+            let from = self.check(offset, into.len());
+            // SAFETY: `check` saw that all lies in this mapping, readable as long as `self` lives; `into` is borrowed exclusively,
+            // and the direction is upwards, as it is between instructions of Rust. What others write meanwhile is read by this
+            // one instruction and by no access of the language; a fault in it is served, and it goes on where it was.
+            unsafe {
+                std::arch::asm!(
+                    "rep movsb",
+                    inout("rcx") into.len() => _,
+                    inout("rdi") into.as_mut_ptr() => _,
+                    inout("rsi") from => _,
+                    options(nostack, preserves_flags)
+                );
+            }
+            return;
+        }
+        self.read_at(offset, into);
+    }
+
+    /// Copies into the region. Waits for pages that are out. Panics if it reaches beyond the end.
+    pub fn write_at(&mut self, offset: usize, from: &[u8]) {
+        let to = self.check(offset, from.len());
+        // SAFETY: the target lies in this mapping, writable as long as `self` lives; `from` is borrowed from somebody else and
+        // so not part of it, and `&mut self` excludes other safe access.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    }
+
+    /// All of it as words.
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
+        // SAFETY: the mapping is readable and writable, begins at a page, and lives as long as `self`, which is borrowed
+        // exclusively: no other safe access is possible meanwhile, and whoever uses the address vouches for that. Every bit
+        // pattern is a u64. A page that is moved out and in again has the same content for whoever looks.
+        unsafe { std::slice::from_raw_parts_mut(at, self.range.len() / size_of::<u64>()) }
+    }
+
+    /// Copies whole words into the region, each in one step, so that threads may do it at the same time. Waits for pages that
+    /// are out. Panics if it reaches beyond the end, or `offset` or the length is no multiple of 8 bytes.
+    pub fn write_words(&self, offset: usize, from: &[u8]) {
+        let (words, rest) = from.as_chunks::<8>();
+        assert!(
+            offset.is_multiple_of(8) && rest.is_empty(),
+            "{} bytes at {offset} are not whole words",
+            from.len()
+        );
+        let to = self.check(offset, from.len()).cast::<AtomicU64>();
+        // SAFETY: the target lies in this mapping, readable and writable as long as `self` lives, and the mapping begins at
+        // a page, so that the words are aligned. Others that write here at the same time by this call do so by atomic
+        // words; for access through the region's address its unsafe user vouches.
+        let to = unsafe { std::slice::from_raw_parts(to, words.len()) };
+        for (to, from) in to.iter().zip(words) {
+            to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+        }
+    }
+
+    /// Discards `offset..offset + len`, whole OS pages: it reads zero afterwards. Others may be at work in the region: what they
+    /// write to the range meanwhile may be gone or not. Panics if it reaches beyond the end.
+    pub fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
+        let at = self.check(offset, len);
+        // SAFETY: the range lies in this mapping. A discard is to others like zeroes that are written, page by page.
+        unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed)? };
+        Ok(())
+    }
+}
+
+impl Drop for RegionMemory {
+    fn drop(&mut self) {
+        let at = std::ptr::with_exposed_provenance_mut(self.range.start());
+        // SAFETY: this value owns the mapping; whoever uses its address vouched to stop before.
+        let _ = unsafe { munmap(at, self.range.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_part_is_read_as_it_was_written() {
+        let mut memory = RegionMemory::map(8192).expect("address space");
+        let content: Vec<u8> = (0..64u8).collect();
+        memory.write_at(4096 - 32, &content);
+        for from in 0..20 {
+            for to in from..=64 {
+                let (mut part, mut copied) = (vec![0xff; to - from], vec![0xff; to - from]);
+                memory.read_at(4096 - 32 + from, &mut part);
+                assert_eq!(part, content[from..to]);
+                memory.copy_at(4096 - 32 + from, &mut copied);
+                assert_eq!(copied, part);
+            }
+        }
+        memory.write_words(8, &content[..16]);
+        let mut part = [0; 18];
+        memory.read_at(7, &mut part);
+        assert_eq!((part[0], &part[1..17], part[17]), (0, &content[..16], 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "are not whole words")]
+    fn parts_of_words_are_not_written_by_several() {
+        RegionMemory::map(4096).expect("address space").write_words(4, &[0; 8]);
+    }
+}

@@ -1,0 +1,14 @@
+//! Threads, forks, rights and the marks of processes.
+
+pub mod child;
+pub mod doorbell;
+pub mod identity;
+pub mod image_mark;
+pub mod last_thread;
+pub mod lock;
+pub mod offer;
+pub mod process_mark;
+pub mod rights;
+pub mod tcb;
+pub mod thread;
+pub mod valgrind;

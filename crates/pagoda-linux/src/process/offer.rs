@@ -1,0 +1,350 @@
+//! A parent's offer to its forked child to take over what the child lacks: its descriptor of userfaultfd, and a stream on which the
+//! content comes. With them come, if it has one, the parent's file and what says which places of it the child holds.
+//!
+//! The child takes all of them out of the descriptor table of the parent's thread that serves the fork, so that nothing of it ever
+//! is in the program's table. Who of the two comes first decides: the child accepts or refuses, or the parent revokes. This
+//! module must never let both serve the child's faults.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
+};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getppid, pidfd_getfd, pidfd_open};
+
+use crate::io::direct_file::DirectFile;
+use crate::io::holds::{Holds, HoldsFile};
+use crate::mem::own_memory::declare;
+use crate::mem::range::PageRange;
+use crate::process::thread::current_id;
+use crate::uffd::Uffd;
+
+/// Words of an offer in a page.
+pub(crate) const WORDS: usize = 8;
+
+/// In place of a descriptor: there is none.
+const NONE: u32 = u32::MAX;
+
+/// `PIDFD_THREAD` (Linux 6.9): a descriptor of a thread, with its own table.
+const PIDFD_THREAD: u32 = 0o200;
+
+/// What an offer came to, in the lowest bits of its word; above is its number.
+const OPEN: u64 = 0;
+const ACCEPTED: u64 = 1;
+const REFUSED: u64 = 2;
+const REVOKED: u64 = 3;
+const STATES: u64 = 4;
+
+/// What an offer came to so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nobody has said anything.
+    Open,
+    /// The child serves itself from now on, and wants the content.
+    Accepted,
+    /// The child wants everything copied.
+    Refused,
+}
+
+/// An offer, as the child sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    process: u32,
+    thread: u32,
+    uffd: u32,
+    stream: u32,
+    /// The parent's file, and what the child holds of it; none if there is none.
+    lent: [u32; 2],
+    /// Where the word is.
+    word: u64,
+    number: u64,
+}
+
+impl Offer {
+    pub(crate) fn to_words(self) -> [u64; WORDS] {
+        let [process, thread, uffd, stream] =
+            [self.process, self.thread, self.uffd, self.stream].map(u64::from);
+        let [file, holds] = self.lent.map(u64::from);
+        [process, thread, uffd, stream, file, holds, self.word, self.number]
+    }
+
+    pub(crate) fn from_words(
+        [process, thread, uffd, stream, file, holds, word, number]: [u64; WORDS],
+    ) -> Self {
+        let [process, thread, uffd, stream] = [process, thread, uffd, stream].map(|word| word as u32);
+        let lent = [file, holds].map(|word| word as u32);
+        Self { process, thread, uffd, stream, lent, word, number }
+    }
+
+    fn settle(self, how: u64) -> bool {
+        let word = std::ptr::with_exposed_provenance::<AtomicU64>(self.word as usize);
+        // SAFETY: the address comes from the parent, by a page that only it and the kernel write: it is that of its `Offers`, which
+        // is never unmapped and inherited, aligned to a page, and used by nobody but as an atomic.
+        let word = unsafe { &*word };
+        let open = self.number * STATES + OPEN;
+        let settled = self.number * STATES + how;
+        word.compare_exchange(open, settled, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// In the child: takes the descriptors, into the calling thread's table. The parent serves faults on. All of them or none:
+    /// what is lent comes as places, and without the file they say nothing.
+    ///
+    /// # Errors
+    /// What the kernel said: before Linux 6.9, without the right to trace the parent, without a free descriptor; `ESRCH` if the
+    /// child can't see its parent; and those of [`Holds::of`]. The child has to refuse the offer then.
+    pub fn descriptors(self) -> io::Result<Taken> {
+        // In a namespace of its own a number may be another process's.
+        if getppid().map(Pid::as_raw_nonzero).map(|pid| pid.get().cast_unsigned()) != Some(self.process) {
+            return Err(io::Error::from_raw_os_error(Errno::SRCH.raw_os_error()));
+        }
+        let thread = thread_descriptor(self.thread)?;
+        let get = |number: u32| pidfd_getfd(&thread, number.cast_signed(), PidfdGetfdFlags::empty());
+        let (uffd, stream) = (Uffd::of_parent(get(self.uffd)?), Stream(get(self.stream)?));
+        let lent = match self.lent {
+            [NONE, _] | [_, NONE] => None,
+            [file, holds] => Some(Lent { file: get(file)?.into(), holds: Holds::of(get(holds)?)? }),
+        };
+        Ok(Taken { uffd, stream, lent })
+    }
+
+    /// In the child: from now on it serves its faults itself. False if the parent came first and has revoked the offer.
+    #[must_use]
+    pub fn accept(self) -> bool {
+        self.settle(ACCEPTED)
+    }
+
+    /// In the child: it wants everything copied; see
+    /// [`Doorbell::wait_for_everything`](crate::process::doorbell::Doorbell::wait_for_everything).
+    pub fn refuse(self) {
+        let _ = self.settle(REFUSED);
+    }
+}
+
+/// What a child has taken of an offer.
+#[derive(Debug)]
+pub struct Taken {
+    /// Its own descriptor.
+    pub uffd: Uffd,
+    /// What it lacks comes here.
+    pub stream: Stream,
+    /// What its parent lends to it.
+    pub lent: Option<Lent>,
+}
+
+/// A parent's file, which its child reads.
+#[derive(Debug)]
+pub struct Lent {
+    /// The file. It is there as long as anybody has it open.
+    pub file: DirectFile,
+    /// Which places of it the child holds.
+    pub holds: Holds,
+}
+
+/// A descriptor of a thread (Linux 6.9).
+pub(crate) fn thread_descriptor(id: u32) -> io::Result<OwnedFd> {
+    let id = Pid::from_raw(id.cast_signed())
+        .ok_or_else(|| io::Error::from_raw_os_error(Errno::SRCH.raw_os_error()))?;
+    Ok(pidfd_open(id, PidfdFlags::from_bits_retain(PIDFD_THREAD))?)
+}
+
+/// Makes offers, one at a time. The word is on a page that children share, for good.
+#[derive(Debug)]
+pub struct Offers {
+    word: usize,
+}
+
+/// An offer that was made, as the parent sees it.
+#[derive(Debug)]
+pub struct Made<'a> {
+    offers: &'a Offers,
+    pub(crate) offer: Offer,
+    stream: Stream,
+    /// The child's end: kept open until it has one of its own.
+    _theirs: Stream,
+}
+
+impl Offers {
+    /// None where children could not take what is offered.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        thread_descriptor(current_id()).ok()?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let at = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
+        };
+        let word = at.ok()?.expose_provenance();
+        // In a child it may come to lie within what its parent has managed. Without it children get copies.
+        declare(PageRange::at(word, 4096)).then_some(Self { word })
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        let word = std::ptr::with_exposed_provenance::<AtomicU64>(self.word);
+        // SAFETY: the page was made by `new`, is never unmapped, and is used by nobody but as an atomic.
+        unsafe { &*word }
+    }
+
+    /// Offers the descriptor of a child, as long as what is returned lives. One at a time. `patience` is the longest that either
+    /// side waits for the other within the stream; it is not 0. What is `lent` is open as long, too.
+    ///
+    /// # Errors
+    /// What socketpair(2) said.
+    pub fn make(
+        &self,
+        child: &Uffd,
+        patience: Duration,
+        lent: Option<(&DirectFile, &HoldsFile)>,
+    ) -> io::Result<Made<'_>> {
+        let (mine, theirs) = Stream::pair(patience)?;
+        let number = self.word().load(Ordering::Acquire) / STATES + 1;
+        self.word().store(number * STATES + OPEN, Ordering::Release);
+        let raw = |end: BorrowedFd<'_>| end.as_raw_fd().cast_unsigned();
+        let offer = Offer {
+            process: std::process::id(),
+            thread: current_id(),
+            uffd: raw(child.as_fd()),
+            stream: raw(theirs.0.as_fd()),
+            lent: lent.map_or([NONE; 2], |(file, holds)| [raw(file.as_fd()), raw(holds.as_fd())]),
+            word: self.word as u64,
+            number,
+        };
+        Ok(Made { offers: self, offer, stream: mine, _theirs: theirs })
+    }
+}
+
+impl Made<'_> {
+    /// What it came to.
+    #[must_use]
+    pub fn state(&self) -> State {
+        match self.offers.word().load(Ordering::Acquire) % STATES {
+            OPEN => State::Open,
+            ACCEPTED => State::Accepted,
+            _ => State::Refused,
+        }
+    }
+
+    /// Takes it back. False if the child came first and has accepted it.
+    #[must_use]
+    pub fn revoke(&self) -> bool {
+        self.offer.settle(REVOKED) || self.state() != State::Accepted
+    }
+
+    /// The stream to a child that has accepted. The child's end is its own alone from now on.
+    #[must_use]
+    pub fn into_stream(self) -> Stream {
+        self.stream
+    }
+}
+
+/// One end of a stream between parent and child.
+#[derive(Debug)]
+pub struct Stream(OwnedFd);
+
+impl Stream {
+    /// Both ends of one. `patience` is the longest that either waits for the other; it is not 0.
+    ///
+    /// # Errors
+    /// What socketpair(2) said.
+    pub fn pair(patience: Duration) -> io::Result<(Self, Self)> {
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        for end in [&one, &other] {
+            set_socket_timeout(end, Timeout::Send, Some(patience))?;
+            set_socket_timeout(end, Timeout::Recv, Some(patience))?;
+        }
+        Ok((Self(one), Self(other)))
+    }
+
+    /// Whether the other side has closed it, which the kernel does for a process that ends or executes another program, once
+    /// none of the threads that had it runs any more. Never waits. For a side to which nothing is sent.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        match recv(&self.0, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((received, _)) => received == 0,
+            // Whatever else there is to say is no end: who takes a living side for gone writes over what it reads.
+            Err(error) => error == Errno::CONNRESET,
+        }
+    }
+
+    /// Ends it for both sides.
+    pub fn end(&self) {
+        // That of one that is over already says so.
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+
+    /// Sends all of it.
+    ///
+    /// # Errors
+    /// `EPIPE`: the other side is gone. `EAGAIN`: it took nothing for as long as the stream's patience.
+    pub fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match send(&self.0, bytes, SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills all of `into`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof`: the other side is gone. `EAGAIN`: nothing came for as long as the stream's patience.
+    pub fn receive(&self, mut into: &mut [u8]) -> io::Result<()> {
+        while !into.is_empty() {
+            match recv(&self.0, &mut *into, RecvFlags::empty()) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((received, _)) => into = &mut into[received..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_is_the_same_as_words_and_a_stream_says_when_the_other_side_is_gone() {
+        let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
+        let offer = Offer {
+            process: 1,
+            thread: 2,
+            uffd: 3,
+            stream: 4,
+            lent: [5, NONE],
+            word: 1 << 40,
+            number: 1 << 50,
+        };
+        assert_eq!(Offer::from_words(offer.to_words()), offer);
+        assert!(!one.is_over() && !other.is_over());
+        one.send(b"all of it").expect("sent");
+        assert!(!one.is_over());
+        drop(other);
+        assert!(one.is_over(), "though it has not read all");
+        let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
+        one.end();
+        assert!(one.is_over() && other.receive(&mut [0]).is_err());
+    }
+
+    #[test]
+    fn an_error_that_is_not_the_other_sides_end_is_no_end() {
+        let (one, other) = Stream::pair(Duration::from_secs(5)).expect("a pair");
+        one.send(b"unread").expect("sent");
+        drop(other);
+        let mut byte = [0; 1];
+        let told = recv(&one.0, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        assert_eq!(told.expect_err("an end with bytes that were not read"), Errno::CONNRESET);
+        // No socket, so that all that is asked of it is refused.
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        assert!(!Stream(file.into()).is_over());
+    }
+}

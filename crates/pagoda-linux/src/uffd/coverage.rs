@@ -1,0 +1,151 @@
+//! Whether a range is registered whole: what a registration does not tell, for it passes over holes. And whether a page is registered
+//! at all, which can be asked at any time.
+//!
+//! What comes to lie in such a hole afterwards is not registered. Pages can be moved out of it all the same, and then the kernel
+//! fills what is missing with zeroes and tells nobody. So whoever enters a range in a table asks here first, after it was registered.
+//! Asked is by a fill that anonymous memory never gets, after the kernel has looked where it would go. This module must never call
+//! whole what it was not told is.
+
+use rustix::io::Errno;
+use rustix::ioctl::{self, Opcode, Updater};
+
+use crate::mem::range::PageRange;
+use crate::uffd::{GROUP, Uffd, ZeroCall, raw};
+
+/// `struct uffdio_continue` has the layout of `struct uffdio_zeropage`.
+const UFFDIO_CONTINUE: Opcode = ioctl::opcode::read_write::<ZeroCall>(GROUP, 7);
+
+/// How much of a range is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    /// All of it lies in one registered mapping, and no event was unread at that moment: a mapping that goes from now on goes by an
+    /// event.
+    Whole,
+    /// A mapping is being changed or an event is unread: ask again when it was read.
+    Changing,
+    /// It is several mappings, or some of it is not registered or not mapped; or the kernel had no memory to tell.
+    Parts,
+}
+
+impl Uffd {
+    /// How much of `range`, private anonymous memory, is registered.
+    #[must_use]
+    pub fn coverage(&self, range: PageRange) -> Coverage {
+        let mut call = ZeroCall { range: raw(range), mode: 0, zeroed: 0 };
+        // SAFETY: the opcode is UFFDIO_CONTINUE, whose argument is a `struct uffdio_continue`, laid out as ZeroCall. It maps what is
+        // in the page cache of a shared mapping; private anonymous memory has none, so that it is refused and changes nothing.
+        let done = unsafe { ioctl::ioctl(self, Updater::<UFFDIO_CONTINUE, ZeroCall>::new(&mut call)) };
+        match done {
+            // The kernel looks at changes first, then for one registered mapping (`ENOENT`), and then at the kind of memory.
+            Err(Errno::INVAL) => Coverage::Whole,
+            Err(Errno::AGAIN) => Coverage::Changing,
+            _ => Coverage::Parts,
+        }
+    }
+
+    /// Whether the page at `address` is registered with another descriptor, also while mappings are being changed: the kernel refuses
+    /// what is for this descriptor too (`EBUSY`). If it is not, its mapping is told of writes for a moment, which nothing there is
+    /// protected for.
+    #[must_use]
+    pub fn is_registered_elsewhere(&self, address: usize) -> bool {
+        let page = PageRange::page(address);
+        // SAFETY: it asks for events that this descriptor has no feature for, and for writes to what nobody protects: whoever uses the
+        // page is not held up. The registration ends here.
+        match unsafe { self.follow(page) } {
+            Ok(()) => {
+                // What is gone by now is not registered either.
+                let _ = self.unregister(page);
+                false
+            }
+            Err(errno) => errno == Errno::BUSY,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda_core::page::OS_PAGE;
+
+    use super::*;
+    use crate::testing::foreign::Foreign;
+    use crate::testing::skip::skip;
+    use crate::uffd::{Mode, feature};
+
+    const PAGES: usize = 16;
+
+    fn open(features: u64) -> Option<Uffd> {
+        let uffd = Uffd::open(Mode::UserOnly, features).ok();
+        if uffd.is_none() {
+            skip("coverage", "no userfaultfd with UFFDIO_MOVE");
+        }
+        uffd
+    }
+
+    fn range(memory: &Foreign, pages: std::ops::Range<usize>) -> PageRange {
+        PageRange::at(memory.address(pages.start), pages.len() * OS_PAGE)
+    }
+
+    fn register(uffd: &Uffd, range: PageRange) {
+        // SAFETY: the test's own mapping, which nothing else uses.
+        unsafe { uffd.register(range).expect("register") };
+    }
+
+    #[test]
+    fn what_comes_to_lie_in_a_hole_of_a_registration_is_not_covered() {
+        let Some(uffd) = open(feature::MOVE) else { return };
+        let memory = Foreign::private(PAGES).expect("memory");
+        let whole = range(&memory, 0..PAGES);
+        assert_eq!(uffd.coverage(whole), Coverage::Parts, "nobody has registered it");
+        // As whoever adopts it while a part of it is mapped anew.
+        memory.replace(4..8, || register(&uffd, whole)).expect("replaced");
+        assert_eq!(uffd.coverage(whole), Coverage::Parts);
+        for (pages, is) in [(0..4, Coverage::Whole), (4..8, Coverage::Parts), (8..PAGES, Coverage::Whole)] {
+            assert_eq!(uffd.coverage(range(&memory, pages.clone())), is, "{pages:?}");
+        }
+        register(&uffd, whole);
+        // Mappings that have been asked about have memory of their own, and don't become one.
+        assert_eq!(uffd.coverage(range(&memory, 4..8)), Coverage::Whole);
+    }
+
+    #[test]
+    fn what_is_there_is_covered_and_stays_as_it_is() {
+        let Some(uffd) = open(feature::MOVE) else { return };
+        let memory = Foreign::private(PAGES).expect("memory");
+        memory.write(1, 7);
+        register(&uffd, range(&memory, 0..PAGES));
+        assert_eq!(uffd.coverage(range(&memory, 0..PAGES)), Coverage::Whole);
+        assert_eq!(memory.read(1), 7);
+        let occupancy = crate::mem::occupancy::Occupancy::open().expect("pagemap");
+        let held = occupancy.of(range(&memory, 0..PAGES)).expect("asked");
+        assert_eq!(held, pagoda_core::entry::Granules::range(1, 2), "nothing was filled");
+    }
+
+    #[test]
+    fn while_an_event_is_unread_nothing_is_said() {
+        let Some(uffd) = open(feature::PROCESS) else { return };
+        let memory = crate::mem::region_memory::RegionMemory::map(PAGES * OS_PAGE).expect("map");
+        let whole = memory.range();
+        register(&uffd, whole);
+        std::thread::scope(|scope| {
+            let discard = scope.spawn(|| memory.discard(0, OS_PAGE));
+            assert_eq!(uffd.wait(5000), crate::io::wait::Wait::Ready, "the event arrives");
+            assert_eq!(uffd.coverage(whole), Coverage::Changing);
+            let asks = open(feature::MOVE).expect("opened before");
+            assert!(asks.is_registered_elsewhere(whole.start()), "that can be asked all the same");
+            let other = Foreign::private(1).expect("memory");
+            assert!(!asks.is_registered_elsewhere(other.address(0)), "nobody's");
+            register(&uffd, range(&other, 0..1));
+            assert!(asks.is_registered_elsewhere(other.address(0)), "it was left free");
+            uffd.unregister(range(&other, 0..1)).expect("unregistered");
+            uffd.read(|_| {}).expect("read");
+            discard.join().expect("join").expect("discard");
+        });
+        assert_eq!(uffd.coverage(whole), Coverage::Whole);
+        std::thread::scope(|scope| {
+            // It waits until its event is read.
+            scope.spawn(move || drop(memory));
+            assert_eq!(uffd.wait(5000), crate::io::wait::Wait::Ready, "the unmapping's event arrives");
+            uffd.read(|_| {}).expect("read");
+        });
+    }
+}

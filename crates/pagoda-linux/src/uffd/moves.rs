@@ -1,0 +1,281 @@
+//! Moving frames, and how many moved.
+//!
+//! What `UFFDIO_MOVE` reports can't be trusted. Since it moves several pages at once (Linux 6.18), a page whose entry in the
+//! page table changed while it was looked at is tried again, but the error of the first try stays: the call forgets the pages
+//! that the second try moved, comes to them once more, finds its own destination full, and says that it was so from the
+//! beginning. Anything that changes an entry is enough: a copy on write, the kernel's look at accessed bits, a compaction. Whoever
+//! believes it takes the source for full and the destination for empty, and loses up to 2 MiB.
+//!
+//! So where the destination is said to be full, or a move ends early, the end that is ours alone is asked what became of the next
+//! page: the other end's mappings may be changed by the program meanwhile. It is asked at once, for the next try may be
+//! refused, and then nobody would ask. This module must never report a page as left behind that has moved.
+
+use pagoda_core::page::OS_PAGE;
+use rustix::io::Errno;
+
+use crate::mem::mincore::is_mapped;
+use crate::mem::occupancy::Occupancy;
+use crate::mem::range::PageRange;
+use crate::uffd::{Progress, Stop, UFFDIO_MOVE, Uffd};
+
+const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
+
+impl Uffd {
+    /// Moves the frames at `from`, memory of our own, to `to`, at zero copies. Wakes who waits there. Holes are passed over and
+    /// count as moved: who wants content has to know that it is there.
+    ///
+    /// # Panics
+    /// If the kernel does not tell whether a page is there (pread(2) refused by a filter of system calls): without that a page
+    /// could be lost.
+    ///
+    /// # Safety
+    /// Both ends must be memory that was given to Pagoda (a registered region or an arena of ours): frames vanish
+    /// from the source, and appear at the destination, for whatever reads and writes there. The source is the caller's alone.
+    pub(crate) unsafe fn move_in(&self, to: usize, from: PageRange, occupancy: &Occupancy) -> Progress {
+        // What a slot lacks nobody wants either: it is given back, holes and all.
+        self.move_pages(to, from, MOVE_MODE_ALLOW_SRC_HOLES, |page| {
+            Ok(!occupancy.is_held(from.start() + page)?)
+        })
+    }
+
+    /// Moves the frames at `from` to `to`, memory of our own where nothing is, at zero copies; holes are skipped.
+    ///
+    /// The kernel is not asked to skip them: where a page that it tries again was discarded meanwhile, it would try that hole
+    /// again for good.
+    ///
+    /// # Panics
+    /// As [`move_in`](Self::move_in).
+    ///
+    /// # Safety
+    /// As for [`move_in`](Self::move_in); the destination is the caller's alone.
+    pub(crate) unsafe fn move_out(&self, to: usize, from: PageRange, occupancy: &Occupancy) -> Progress {
+        let mut done = 0;
+        while let Some(rest) = PageRange::new(from.start() + done, from.end()) {
+            let to = to + done;
+            let progress = self.move_pages(to, rest, 0, |page| {
+                // A page that is at both ends stayed where it is, unless the program has put another mapping there since: that
+                // is an event, and none is read while a page moves.
+                let is_there = occupancy.is_held(to + page)?;
+                Ok(is_there && (!occupancy.is_held(rest.start() + page)? || !self.is_quiet()))
+            });
+            done += progress.bytes;
+            if progress.stop != Some(Stop::Missing) || !is_hole(rest.start(), occupancy) {
+                // Why it stopped where a part has moved shows when the rest is tried.
+                return Progress { bytes: done, stop: progress.stop.filter(|_| done == 0) };
+            }
+            done += OS_PAGE;
+        }
+        Progress { bytes: done, stop: None }
+    }
+
+    /// Moves pages; `has_moved` tells of the page at an offset, whose destination may be full now, whether it came from the source.
+    fn move_pages(
+        &self,
+        to: usize,
+        from: PageRange,
+        mode: u64,
+        has_moved: impl Fn(usize) -> Result<bool, Errno>,
+    ) -> Progress {
+        let mut progress = self.transfer::<UFFDIO_MOVE>(to, from.start(), from.len(), mode);
+        // That the destination was full is not told where a part was moved before.
+        let may_be_more = match progress.stop {
+            Some(Stop::Exists) => true,
+            None => progress.bytes < from.len(),
+            Some(_) => false,
+        };
+        if !may_be_more {
+            return progress;
+        }
+        let told = progress.bytes;
+        while progress.bytes < from.len()
+            && has_moved(progress.bytes).expect("the kernel tells whether a page has moved")
+        {
+            progress.bytes += OS_PAGE;
+        }
+        if progress.bytes > told {
+            self.wake(PageRange::at(to + told, progress.bytes - told));
+            // Why it stopped there shows when the rest is tried.
+            progress.stop = None;
+        }
+        progress
+    }
+}
+
+/// Whether the OS page at `address` is of a mapping, and holds nothing.
+fn is_hole(address: usize, occupancy: &Occupancy) -> bool {
+    is_mapped(address) && occupancy.is_held(address) == Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use pagoda_core::entry::{GRANULES, Granules};
+    use rustix::mm::{Advice, madvise};
+
+    use super::*;
+    use crate::mem::region_memory::RegionMemory;
+    use crate::testing::foreign::Foreign;
+    use crate::testing::skip::skip;
+    use crate::testing::stir::{Stir, while_stirred};
+    use crate::uffd::{Mode, feature};
+
+    const PAGES: usize = 16;
+    const BYTES: usize = PAGES * OS_PAGE;
+    /// On Linux 6.18 one in some ten thousand is told wrong.
+    const MOVES: usize = 300_000;
+
+    fn open() -> Option<(Uffd, Occupancy)> {
+        let Ok(uffd) = Uffd::open(Mode::UserOnly, feature::MOVE) else {
+            skip("moves", "no userfaultfd with UFFDIO_MOVE");
+            return None;
+        };
+        Some((uffd, Occupancy::open().expect("pagemap")))
+    }
+
+    #[test]
+    fn a_move_tells_what_moved_while_accessed_bits_change_under_it() {
+        let Some((uffd, occupancy)) = open() else { return };
+        let memories = memories(&uffd);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // It takes the accessed bits away, which the mover's touch has set.
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    for memory in &memories {
+                        let at = std::ptr::with_exposed_provenance_mut(memory.range().start());
+                        // SAFETY: the advice changes no content.
+                        unsafe { madvise(at, BYTES, Advice::LinuxCold).expect("advice") };
+                    }
+                }
+            });
+            let wrong = move_to_and_fro(&uffd, &occupancy, &memories);
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, None);
+        });
+    }
+
+    #[test]
+    fn a_move_tells_what_moved_while_the_kernel_gives_pages_other_frames() {
+        let Some((uffd, occupancy)) = open() else { return };
+        while_stirred("moves under compaction", Stir::by_compaction(), || {
+            assert_eq!(move_to_and_fro(&uffd, &occupancy, &memories(&uffd)), None);
+        });
+    }
+
+    /// Two that are registered, the first full of pages that say their numbers.
+    fn memories(uffd: &Uffd) -> [RegionMemory; 2] {
+        let memories = [0, 1].map(|_| RegionMemory::map(BYTES).expect("map"));
+        for memory in &memories {
+            // SAFETY: the test's own mapping, which nothing else uses.
+            unsafe { uffd.register(memory.range()).expect("register") };
+        }
+        let content: Vec<u8> = (0..BYTES).map(|i| (i / OS_PAGE) as u8 + 1).collect();
+        // SAFETY: as above.
+        let filled = unsafe { uffd.copy(memories[0].range().start(), &content) };
+        assert_eq!(filled, Progress { bytes: BYTES, stop: None });
+        memories
+    }
+
+    /// Moves all pages there and back again and again, and says what was told wrong, if anything was.
+    fn move_to_and_fro(uffd: &Uffd, occupancy: &Occupancy, memories: &[RegionMemory; 2]) -> Option<String> {
+        (0..MOVES).find_map(|turn| {
+            let [from, to] = [turn, turn + 1].map(|turn| &memories[turn % 2]);
+            move_all(uffd, occupancy, turn, from, to).err().map(|wrong| format!("turn {turn}: {wrong}"))
+        })
+    }
+
+    /// Moves all of `from`, whose pages say their numbers, to `to`, which is empty.
+    fn move_all(
+        uffd: &Uffd,
+        occupancy: &Occupancy,
+        turn: usize,
+        from: &RegionMemory,
+        to: &RegionMemory,
+    ) -> Result<(), String> {
+        for page in 0..PAGES {
+            let mut byte = [0u8];
+            from.read_at(page * OS_PAGE, &mut byte);
+            if byte[0] != page as u8 + 1 {
+                return Err(format!("page {page} says {}", byte[0]));
+            }
+        }
+        let mut moved = 0;
+        while moved < BYTES {
+            let rest = PageRange::at(from.range().start() + moved, BYTES - moved);
+            // SAFETY: the tests' own mappings.
+            let progress = unsafe {
+                match turn % 4 {
+                    0 | 1 => uffd.move_out(to.range().start() + moved, rest, occupancy),
+                    _ => uffd.move_in(to.range().start() + moved, rest, occupancy),
+                }
+            };
+            if !matches!(progress.stop, None | Some(Stop::Again)) {
+                return Err(format!("{progress:?} after {moved} bytes"));
+            }
+            moved += progress.bytes;
+            let there = occupancy.of(to.range()).expect("asked");
+            if there != Granules::range(0, (moved / OS_PAGE) as u32) {
+                return Err(format!("{progress:?}, {moved} bytes in all, and there are {there:?}"));
+            }
+        }
+        match (occupancy.of(from.range()), occupancy.of(to.range())) {
+            (Ok(Granules::NONE), Ok(there)) if there == Granules::range(0, GRANULES) => Ok(()),
+            there => Err(format!("what is where: {there:?}")),
+        }
+    }
+
+    #[test]
+    fn holes_are_skipped_on_the_way_out_and_what_is_not_mapped_is_not() {
+        let Some((uffd, occupancy)) = open() else { return };
+        let [from, to] = memories(&uffd);
+        // Pages 3, 4, and the last; no event: nobody reads any.
+        for (page, pages) in [(3, 2), (PAGES - 1, 1)] {
+            from.discard(page * OS_PAGE, pages * OS_PAGE).expect("discarded");
+        }
+        let mut moved = 0;
+        while moved < BYTES {
+            let rest = PageRange::at(from.range().start() + moved, BYTES - moved);
+            // SAFETY: the test's own mappings.
+            let progress = unsafe { uffd.move_out(to.range().start() + moved, rest, &occupancy) };
+            assert_eq!(progress.stop, None, "after {moved} bytes");
+            moved += progress.bytes;
+        }
+        let there = Granules::range(0, 3).or(Granules::range(5, PAGES as u32 - 1));
+        assert_eq!((occupancy.of(from.range()), occupancy.of(to.range())), (Ok(Granules::NONE), Ok(there)));
+        // The page after it stays free.
+        let gone = PageRange::page(Foreign::private(1).expect("map").address(1));
+        // SAFETY: nothing is mapped there: nothing moves.
+        let progress = unsafe { uffd.move_out(to.range().start() + 3 * OS_PAGE, gone, &occupancy) };
+        assert_eq!(progress, Progress { bytes: 0, stop: Some(Stop::Missing) });
+    }
+
+    #[test]
+    fn what_was_at_the_destination_before_stays_there_and_is_told() {
+        let Some((uffd, occupancy)) = open() else { return };
+        let [from, to] = [0, 1].map(|_| RegionMemory::map(BYTES).expect("map"));
+        let put = |memory: &RegionMemory, page: usize, byte: u8| {
+            // SAFETY: the test's own mapping.
+            unsafe { uffd.copy(memory.range().start() + page * OS_PAGE, &[byte; OS_PAGE]) }
+        };
+        for memory in [&from, &to] {
+            // SAFETY: as above.
+            unsafe { uffd.register(memory.range()).expect("register") };
+        }
+        (0..PAGES).for_each(|page| assert_eq!(put(&from, page, 1).stop, None));
+        assert_eq!(put(&to, 3, 2).stop, None);
+        // SAFETY: as above.
+        let moved = unsafe { uffd.move_out(to.range().start(), from.range(), &occupancy) };
+        assert_eq!(moved, Progress { bytes: 3 * OS_PAGE, stop: None });
+        let rest = PageRange::at(from.range().start() + moved.bytes, BYTES - moved.bytes);
+        let at = to.range().start() + moved.bytes;
+        // SAFETY: as above.
+        let stopped = unsafe { [uffd.move_out(at, rest, &occupancy), uffd.move_in(at, rest, &occupancy)] };
+        assert_eq!(stopped, [Progress { bytes: 0, stop: Some(Stop::Exists) }; 2]);
+        assert_eq!(occupancy.of(to.range()), Ok(Granules::range(0, 4)));
+        assert_eq!(occupancy.of(from.range()), Ok(Granules::range(3, GRANULES)));
+        let mut byte = [0u8];
+        to.read_at(3 * OS_PAGE, &mut byte);
+        assert_eq!(byte[0], 2);
+    }
+}
