@@ -2,7 +2,7 @@
 
 use pagoda::stats::fault_kind::FaultKind;
 use pagoda::stats::latencies::Latencies;
-use pagoda_core::latency;
+use pagoda_core::time::latency;
 use serde::Serialize;
 
 /// In microseconds, at most an eighth too high.

@@ -8,8 +8,8 @@
 
 use std::fmt;
 
-use crate::entry::GRANULES;
 use crate::page::{BasePage, OS_PAGE};
+use crate::page_entry::GRANULES;
 use crate::size::Bytes;
 
 /// The least populated memory for which a mapping is adopted while memory is plenty.

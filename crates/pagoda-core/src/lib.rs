@@ -6,34 +6,19 @@
 #![forbid(unsafe_code)]
 
 pub mod adopt;
-mod bitset;
-pub mod blocks;
-pub mod buddy;
 pub mod budget;
 pub mod clear;
-pub mod density;
-pub mod entry;
-pub mod extents;
-pub mod fault_around;
-pub mod fork_wait;
-pub mod forking;
+pub mod collapse;
+pub mod fault;
+pub mod fork;
 pub mod geometry;
-pub mod latency;
-pub mod lending;
-pub mod memory_limit;
 pub mod migrate;
-pub mod pace;
 pub mod page;
-pub mod places;
-pub mod radix;
-pub mod ran_clock;
-pub mod read_ahead;
-pub mod rebuild;
+pub mod page_entry;
 pub mod release;
-pub mod shares;
 pub mod size;
-pub mod stretch;
-pub mod watermark;
+pub mod space;
+pub mod time;
 pub mod zone;
 
 /// The README, whose example is tested with those of the documentation.

@@ -10,7 +10,7 @@ mod support;
 
 use std::collections::VecDeque;
 
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shuttle::sync::{Arc, Mutex, RwLock};
 use shuttle::thread::{self, yield_now};

@@ -6,7 +6,7 @@
 
 mod support;
 
-use pagoda_core::forking::{Begin, Forking};
+use pagoda_core::fork::in_progress::{Begin, Forking};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::thread;

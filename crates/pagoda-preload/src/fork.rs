@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use pagoda::process::Fork;
-use pagoda_core::fork_wait::{self, ForkWait};
+use pagoda_core::fork::wait::{self, ForkWait};
 use pagoda_linux::mem::wiped;
 use pagoda_linux::process::doorbell::{Answer, Doorbell};
 use pagoda_linux::process::thread::{current_id, exit_process, now_ns, sleep_us, yield_now};
@@ -92,7 +92,7 @@ pub extern "C" fn before_fork() {
     let Some(engine) = engine() else { return };
     leave_forking();
     // What is handed over takes no more room than it is stored in.
-    if engine.out_bytes() > fork_wait::OUT_MOST && !engine.hands_over() {
+    if engine.out_bytes() > wait::OUT_MOST && !engine.hands_over() {
         wait_for_room();
     }
     let fork = engine.begin_fork();

@@ -19,7 +19,7 @@ use pagoda::error::{Errno, StartError, StopReason};
 use pagoda::process::ProcessEngine;
 use pagoda::stats::counters::{Counter, Counters, Status};
 use pagoda::tree::{Member, Tree};
-use pagoda_core::shares;
+use pagoda_core::budget::shares;
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Adoption;
 use pagoda_linux::mem::own_memory::{declare_library_data, forget_what_parents_have};

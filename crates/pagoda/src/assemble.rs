@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagoda_core::budget::store_most;
+use pagoda_core::budget::watermark::Watermarks;
 use pagoda_core::page::BasePage;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::size::Bytes;
-use pagoda_core::watermark::Watermarks;
 use pagoda_linux::arena::{Adoption, ArenaSizes, Descriptor, Space};
 use pagoda_linux::mem::occupancy::Occupancy;
 use pagoda_linux::procfs::pagemap::{PagemapScanner, ScanMethod};

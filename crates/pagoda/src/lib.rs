@@ -73,7 +73,7 @@
 pub use engine::shared::OtherProcess;
 pub use file::{FileError, FileRegion, FileRegionBuilder, FileStats, MapFileError};
 pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
-pub use pagoda_core::density::Use as Purpose;
+pub use pagoda_core::fault::density::Use as Purpose;
 pub use pagoda_core::page::BasePage;
 pub use pagoda_core::release::ReleasePolicy;
 pub use pagoda_core::size::Bytes;

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use pagoda::config::MINIMUM_BUDGET;
 use pagoda::error::StartError;
 use pagoda::frames::zones::ZoneConfig;
-use pagoda_core::memory_limit::{beside, largest_budget};
+use pagoda_core::budget::memory_limit::{beside, largest_budget};
 use pagoda_core::size::{Bytes, SizeError};
 use pagoda_linux::procfs::memcg::{Memcg, MemoryLimit};
 use serde::Serialize;

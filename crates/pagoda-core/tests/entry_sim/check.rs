@@ -8,7 +8,7 @@ use std::rc::Rc;
 use crate::kernel::GRANULES;
 use crate::setting::ZONES_MAX;
 use crate::world::{Staged, World};
-use pagoda_core::entry::{Backing, Word};
+use pagoda_core::page_entry::{Backing, Word};
 
 impl World {
     /// Content is in one place only, and each slot in one hand.

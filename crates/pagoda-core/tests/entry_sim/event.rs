@@ -3,7 +3,7 @@
 use crate::kernel::{GRANULES, Message, Range, overlap};
 use crate::table::{Page, WHOLE, give, try_take};
 use crate::world::{World, step};
-use pagoda_core::entry::{Backing, Word};
+use pagoda_core::page_entry::{Backing, Word};
 
 impl World {
     /// Reads all messages and applies the events. Returns the faults.

@@ -5,7 +5,7 @@ use crate::fill::{MovedIn, one};
 use crate::kernel::{GRANULES, Stop};
 use crate::table::{Page, WHOLE, give, try_take};
 use crate::world::{World, step};
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 
 #[derive(PartialEq, Eq)]
 pub enum Served {

@@ -3,7 +3,7 @@
 use crate::kernel::GRANULES;
 use crate::table::{Page, WHOLE, give, try_take};
 use crate::world::{World, step};
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 
 /// Pages that are fetched ahead at once, at most.
 const AHEAD_PAGES: usize = 2;

@@ -5,7 +5,7 @@ use crate::fault::Served;
 use crate::kernel::Stop;
 use crate::table::Page;
 use crate::world::{World, step};
-use pagoda_core::entry::Granules;
+use pagoda_core::page_entry::Granules;
 
 /// The outcome of moving granules into a region.
 pub struct MovedIn {

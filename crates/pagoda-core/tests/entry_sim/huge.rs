@@ -8,7 +8,7 @@ use crate::fault::Served;
 use crate::kernel::{GRANULES, HUGE, HUGE_ENTRIES, REGION, Range, Stop};
 use crate::table::{Block, Page, WHOLE, give, try_take};
 use crate::world::{GateGuard, World, step};
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 
 /// Frames of one kind that are ready at most.
 const READY_MOST: usize = 2;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::kernel::{GRANULES, REGION, Stop};
 use crate::table::{Page, WHOLE, give, try_take};
 use crate::world::{GateGuard, Staged, World, step};
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 
 /// Rounds after which every evictable page has left: one cools a page by one of three.
 const ROUNDS_TO_LEAVE: usize = 16;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::kernel::{GRANULES, HUGE, HUGE_ENTRIES, PAGES, Range, overlap};
-use pagoda_core::entry::{Granules, Word};
+use pagoda_core::page_entry::{Granules, Word};
 
 pub type Entries = Rc<Vec<Cell<Word>>>;
 

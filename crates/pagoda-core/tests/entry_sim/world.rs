@@ -14,7 +14,7 @@ use crate::huge::Huge;
 use crate::kernel::{GRANULES, Kernel, Message, Range};
 use crate::setting::{Seen, Setting, Without, ZONES_MAX};
 use crate::table::{Entries, Page, Table};
-use pagoda_core::entry::Granules;
+use pagoda_core::page_entry::Granules;
 
 /// Steps after which a run that has not ended is stuck. A run takes about 19,000 steps, at most
 /// 88,000 in 250,000 seeds.

@@ -2,7 +2,7 @@
 //! region. At the end the counts must be those of the frames that exist.
 
 use crate::world::World;
-use pagoda_core::entry::{Granules, Word};
+use pagoda_core::page_entry::{Granules, Word};
 
 impl World {
     pub fn zone_of(&self, slot: usize) -> usize {

@@ -73,7 +73,7 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
-    use pagoda_core::entry::Granules;
+    use pagoda_core::page_entry::Granules;
 
     use super::*;
     use crate::arena::tests::open_with;

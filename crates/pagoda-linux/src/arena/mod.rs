@@ -19,8 +19,8 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
-use pagoda_core::entry::Granules;
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::Granules;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MsyncFlags, madvise, msync};
 

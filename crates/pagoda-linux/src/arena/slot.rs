@@ -5,8 +5,8 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::entry::Granules;
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::Granules;
 use rustix::io::Errno;
 
 use super::Space;

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use pagoda_core::ran_clock::LONGEST_NS;
+use pagoda_core::time::ran_clock::LONGEST_NS;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};

@@ -8,8 +8,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use pagoda_core::entry::{GRANULES, Granules};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{GRANULES, Granules};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 

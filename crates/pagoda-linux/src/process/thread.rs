@@ -14,12 +14,12 @@ use std::io;
 use std::sync::atomic::AtomicU32;
 
 use linux_raw_sys::general as raw;
-use pagoda_core::ran_clock::RanClock;
+use pagoda_core::time::ran_clock::RanClock;
 use rustix::thread::{NanosleepRelativeResult, futex};
 
 use crate::mem::own_memory::OwnMapping;
-use crate::raw_syscall::{syscall3, syscall6};
 use crate::process::{last_thread, rights};
+use crate::raw_syscall::{syscall3, syscall6};
 
 /// A stack: LZ4's table (16 KiB), a batch of messages (2 KiB) and the deepest call are well below an eighth of it; parsing the
 /// deepest reply that a remote store can make up takes less than half.

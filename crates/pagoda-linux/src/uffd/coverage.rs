@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(memory.read(1), 7);
         let occupancy = crate::mem::occupancy::Occupancy::open().expect("pagemap");
         let held = occupancy.of(range(&memory, 0..PAGES)).expect("asked");
-        assert_eq!(held, pagoda_core::entry::Granules::range(1, 2), "nothing was filled");
+        assert_eq!(held, pagoda_core::page_entry::Granules::range(1, 2), "nothing was filled");
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn is_hole(address: usize, occupancy: &Occupancy) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use pagoda_core::entry::{GRANULES, Granules};
+    use pagoda_core::page_entry::{GRANULES, Granules};
     use rustix::mm::{Advice, madvise};
 
     use super::*;

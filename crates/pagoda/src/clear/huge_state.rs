@@ -8,8 +8,8 @@
 //! our tests. This module must never hand out a frame that holds anything.
 
 use pagoda_core::clear::Order;
-use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 

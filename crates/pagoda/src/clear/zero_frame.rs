@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use pagoda_core::clear::{Order, Target};
-use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Granules, Word};
 use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;

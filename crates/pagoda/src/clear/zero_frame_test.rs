@@ -2,8 +2,8 @@
 
 use pagoda_core::budget;
 use pagoda_core::clear::Order;
-use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::{BasePage, HUGE_FRAME as HUGE, OS_PAGE};
+use pagoda_core::page_entry::{Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::contiguity::contiguous_bytes;
 use pagoda_linux::mem::range::PageRange;

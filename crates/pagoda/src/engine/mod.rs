@@ -5,7 +5,7 @@
 //! 0. where a thread serves its own fault, its working memory; see `threads::sigbus`. A file region's syncs; see `file`
 //! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a region; exclusive
 //!    around reading events and applying them, and around adoption (register, scan, mark)
-//! 2. an entry's busy bit; see `pagoda_core::entry` for why waiting for it with the gate held exclusively is safe
+//! 2. an entry's busy bit; see `pagoda_core::page_entry` for why waiting for it with the gate held exclusively is safe
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
 //! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of limits; the list of owners, then how
@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use pagoda_core::budget;
+use pagoda_core::budget::watermark::Watermarks;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
-use pagoda_core::watermark::Watermarks;
 use pagoda_linux::arena::Space;
 use pagoda_linux::mem::clear::Clearer;
 use pagoda_linux::mem::range::PageRange;
@@ -110,7 +110,7 @@ pub(crate) struct Engine {
     pub(crate) look_soon: AtomicBool,
     /// Memory is only followed: there is so much room that nothing more is adopted.
     pub(crate) follows: AtomicBool,
-    /// Forks that are under way ([`Forking`](pagoda_core::forking::Forking)).
+    /// Forks that are under way ([`Forking`](pagoda_core::fork::in_progress::Forking)).
     pub(crate) forking: AtomicU64,
     /// Those of forks, for who has to wait until they are served.
     pub(crate) announcements: Announcements,

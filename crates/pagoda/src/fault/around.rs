@@ -1,7 +1,7 @@
 //! Fault-around: who touches memory for the first time and goes on upwards gets the pages above with the same fault.
 //!
 //! What costs of a first touch is the wake-up, which is paid once for up to 2 MiB here, and for up to eight places of 2 MiB behind them that
-//! come as huge frames. How far to go say `pagoda_core::fault_around` and `pagoda_core::places`; this fills it, before the
+//! come as huge frames. How far to go say `pagoda_core::fault::fault_around` and `pagoda_core::fault::huge_window`; this fills it, before the
 //! page that is waited for, so that nobody comes in between. It must
 //! never fill anything but what holds nothing and is worth zero, never take a frame that reclaim would have to replace, and
 //! never have the gate for long.
@@ -12,10 +12,10 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use pagoda_core::entry::{Backing, Granules, Word};
-use pagoda_core::fault_around::{FaultAround, WINDOW_MOST};
+use pagoda_core::fault::fault_around::{FaultAround, WINDOW_MOST};
+use pagoda_core::fault::huge_window::{Places, WHOLE_MOST};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
-use pagoda_core::places::{Places, WHOLE_MOST};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::fault_address::FaultAddress;
 

@@ -6,8 +6,8 @@
 use std::sync::atomic::Ordering;
 
 use pagoda_core::budget;
-use pagoda_core::entry::Word;
 use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page_entry::Word;
 use pagoda_linux::arena::huge_arena::HugeMove;
 use pagoda_linux::uffd::Stop;
 use pagoda_linux::uffd::fault_address::FaultAddress;

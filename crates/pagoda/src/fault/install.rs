@@ -4,7 +4,7 @@
 //! granule by granule. The caller has the gate, shared, and the busy bit of the entry, if there is one. This module must never say
 //! that a granule is in the region that is not there.
 
-use pagoda_core::entry::Granules;
+use pagoda_core::page_entry::Granules;
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Stop;

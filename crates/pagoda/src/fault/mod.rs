@@ -20,8 +20,8 @@ mod swap_in;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Stop;

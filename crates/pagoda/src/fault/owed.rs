@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use pagoda_core::entry::{Granules, Word};
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::words::zeroed_words;

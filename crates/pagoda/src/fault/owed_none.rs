@@ -1,6 +1,6 @@
 //! Without migration no page is ever owed.
 
-use pagoda_core::entry::Granules;
+use pagoda_core::page_entry::Granules;
 use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;

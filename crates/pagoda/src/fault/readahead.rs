@@ -5,7 +5,7 @@
 //! all lie in the compressed memory, and never waits for anything. What nobody wanted goes again as it came, for nothing:
 //! its stored copy is kept.
 
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::entry::{Backing, Word};
+use pagoda_core::page_entry::{Backing, Word};
 use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;

@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use pagoda_core::entry::{Backing, GRANULES, Granules, Word};
 use pagoda_core::page::BasePage;
+use pagoda_core::page_entry::{Backing, GRANULES, Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::testing::random::Random;

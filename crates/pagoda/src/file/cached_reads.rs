@@ -7,8 +7,8 @@
 //! An entry's warmth says so as long as it is staged and none of it is in the region: it is 0 where reclaim took it out. This module
 //! must never let a page of the user's memory be touched while it has an entry's busy bit.
 
-use pagoda_core::entry::{Backing, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Backing, Word};
 
 use crate::engine::Engine;
 use crate::file::readahead::Reader;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use pagoda_core::entry::Backing;
 use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::page_entry::Backing;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::contiguity::contiguous_bytes;
 use pagoda_linux::mem::range::PageRange;

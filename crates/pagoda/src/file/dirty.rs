@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pagoda_core::entry::{Backing, Word};
+use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::zone::dirty;
 use pagoda_linux::mem::words::zeroed_words;
 

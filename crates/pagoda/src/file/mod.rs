@@ -15,7 +15,7 @@
 //! | `written` | marking what was written by address |
 //! | `reads` | which of them were read before, and which nobody has asked for yet |
 //! | `write_back` | from the file into a slot, and back |
-//! | `ahead` | the thread that reads ahead, by `pagoda_core::read_ahead` |
+//! | `ahead` | the thread that reads ahead, by `pagoda_core::fault::readahead` |
 //! | `in_place` | reading by calls what was read ahead, where it lies |
 //!
 //! This module must never show bytes that are not the file's or its writers'.

@@ -13,9 +13,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pagoda_core::entry::Granules;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
 use pagoda_linux::io::mapped_file::{FileState, MappedFile};
 use pagoda_linux::mem::words::zeroed_words;

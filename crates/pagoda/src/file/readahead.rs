@@ -1,4 +1,4 @@
-//! Reading ahead: what `pagoda_core::read_ahead` orders is read by threads of the region's own, while its readers go on.
+//! Reading ahead: what `pagoda_core::fault::readahead` orders is read by threads of the region's own, while its readers go on.
 //!
 //! Entries that hold nothing are read in runs into frames, which are staged. For who reads by calls they stay there, and are read
 //! where they lie (`in_place`). For who reads by address, or writes, they are moved into the region, but for the first page of each
@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use pagoda_core::entry::{Backing, Word};
-use pagoda_core::read_ahead::{ReadAhead, STREAMS};
+use pagoda_core::fault::readahead::{ReadAhead, STREAMS};
+use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;

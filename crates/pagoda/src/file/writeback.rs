@@ -10,8 +10,8 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::io::direct_file::AlignedBuffer;
 use pagoda_linux::mem::region_memory::RegionMemory;
 use pagoda_linux::process::thread::yield_now;

@@ -18,8 +18,8 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::uffd::{self, Message, Stop, Uffd};

@@ -1,12 +1,12 @@
 //! Forks that are under way, and from when on the kernel tells of them.
 //!
 //! An engine that has registered nothing lets forks pass: nobody has to hear of them, for their children lack nothing. What it registers
-//! first waits until they are over (`pagoda_core::forking`). This module must never let anything be registered beside a fork
+//! first waits until they are over (`pagoda_core::fork::in_progress`). This module must never let anything be registered beside a fork
 //! that passes, nor have one announced that the kernel won't tell of, nor let a parent go on that may end before its child was served.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_core::forking::{Begin, Forking};
+use pagoda_core::fork::in_progress::{Begin, Forking};
 use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us};
 
 use crate::engine::Engine;

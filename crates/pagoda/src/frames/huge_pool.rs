@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use pagoda_core::clear::{Order, Target};
+use pagoda_core::collapse::Broken;
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_core::rebuild::Broken;
 use pagoda_linux::arena::Space;
 use pagoda_linux::arena::huge_arena::HugeSlot;
 

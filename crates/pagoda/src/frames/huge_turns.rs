@@ -4,8 +4,8 @@
 //! it, as huge frames are for plenty of room; a remote zone, only if no local one has a base frame to spare either. This module must never
 //! take a frame, nor wake reclaim for one.
 
-use pagoda_core::entry::Word;
 use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page_entry::Word;
 use pagoda_core::size::Bytes;
 use pagoda_core::zone as turns;
 use pagoda_core::zone::levels::Level;

@@ -8,9 +8,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_core::buddy::Buddy;
-use pagoda_core::entry::Granules;
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::Granules;
+use pagoda_core::space::buddy::Buddy;
 use pagoda_linux::arena::{Slot, Space};
 
 /// Base pages that one batch of reclaim moves out together: one trip to the kernel for 512 KiB of 64 KiB pages costs

@@ -14,8 +14,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_core::zone as turns;
 use pagoda_core::zone::levels::Level;

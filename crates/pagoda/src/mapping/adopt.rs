@@ -10,8 +10,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
 
-use pagoda_core::entry::{Backing, Word};
 use pagoda_core::page::BasePage;
+use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::own_memory::{is_own, not_own};
 use pagoda_linux::mem::range::PageRange;

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::mincore::is_mapped;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::yield_now;

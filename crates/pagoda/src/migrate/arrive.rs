@@ -6,8 +6,8 @@
 
 use std::io;
 
-use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::yield_now;

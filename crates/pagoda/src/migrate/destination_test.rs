@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::BasePage;
+use pagoda_core::page_entry::{Granules, Word};
 use pagoda_linux::testing::skip::skip_without_moves;
 
 use super::*;

@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use pagoda_core::budget;
-use pagoda_core::entry::Word;
 use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page_entry::Word;
 use pagoda_linux::arena::huge_arena::{HugeMove, HugeSlot};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::yield_now;

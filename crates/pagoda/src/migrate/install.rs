@@ -8,8 +8,8 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::migrate::geometry::STRIPE_BYTES;
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::region_memory::RegionMemory;

@@ -7,8 +7,8 @@
 
 use std::io;
 
-use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;

@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::migrate::geometry::STRIPE_PAGES;
 use pagoda_core::migrate::pages::StripePages;
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::process::thread::yield_now;
 use pagoda_migrate::{LiveReader, Room, TakePacked};
 

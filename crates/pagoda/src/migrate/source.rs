@@ -13,10 +13,10 @@
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use pagoda_core::entry::Backing;
 use pagoda_core::migrate::geometry::{STRIPE_BYTES, STRIPE_PAGES};
 use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::Backing;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::region_memory::RegionMemory;

@@ -4,7 +4,7 @@
 //! It has left the region first, so that nobody writes to it while it is compared. This module must never take a copy for the
 //! page without having compared every byte that went, and never keep one that is out of date.
 
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;

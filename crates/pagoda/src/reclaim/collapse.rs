@@ -3,11 +3,11 @@
 //! The kernel joins them in place. A frame of the huge arena can't be moved there: where OS pages were, the kernel keeps a table of them,
 //! and takes apart what is moved to it. It copies with the mappings' lock held, so that a program that writes meanwhile
 //! waits for the copy and loses nothing; and the entries are taken, so that nobody moves a part. When it is worth it says
-//! `pagoda_core::rebuild`. This module must never join what is not all there.
+//! `pagoda_core::collapse`. This module must never join what is not all there.
 
-use pagoda_core::entry::Word;
+use pagoda_core::collapse::{Seen, Verdict};
 use pagoda_core::page::HUGE_FRAME;
-use pagoda_core::rebuild::{Seen, Verdict};
+use pagoda_core::page_entry::Word;
 use pagoda_linux::process::thread::now_ns;
 
 use crate::clear::huge_state::{Block, ENTRIES, is_whole};

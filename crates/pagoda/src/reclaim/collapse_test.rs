@@ -100,7 +100,7 @@ fn frames_that_were_broken_are_joined_once_they_are_back_and_leave_whole_again()
         // All of three of them, and the last but for a base page.
         expect(&region, 0..FRAMES * PAGES - 16);
         rebuild(&manager, 3);
-        for _ in 0..2 * pagoda_core::rebuild::LOOKS_LEAST {
+        for _ in 0..2 * pagoda_core::collapse::LOOKS_LEAST {
             assert_eq!(manager.engine().rebuild_one(), 0, "a part is missing");
         }
         assert_eq!(huge_bytes(&region), (FRAMES - 1) * HUGE_FRAME);

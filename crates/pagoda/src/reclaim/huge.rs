@@ -6,8 +6,8 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLockReadGuard};
 
-use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::huge_arena::{HugeMove, HugeSlot};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::{now_ns, yield_now};

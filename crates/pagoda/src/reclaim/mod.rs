@@ -20,8 +20,8 @@ use std::collections::VecDeque;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use pagoda_core::entry::{Backing, Granules, Word};
 use pagoda_core::page::HUGE_FRAME;
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;

@@ -9,9 +9,9 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use pagoda_core::budget::watermark::Watermarks;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::size::Bytes;
-use pagoda_core::watermark::Watermarks;
 
 use crate::assemble::ZONE_LEAST;
 use crate::engine::Engine;

@@ -58,8 +58,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use pagoda_core::entry::Granules;
     use pagoda_core::page::OS_PAGE;
+    use pagoda_core::page_entry::Granules;
     use pagoda_core::size::Bytes;
     use pagoda_linux::testing::skip::skip_without_moves;
 

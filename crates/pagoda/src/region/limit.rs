@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagoda_core::entry::{Backing, Granules};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Backing, Granules};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::lock::Lock;
@@ -164,7 +164,7 @@ impl Engine {
 pub(crate) fn bytes_by(
     table: &Table,
     range: PageRange,
-    of: impl Fn(pagoda_core::entry::Word, Granules) -> Granules,
+    of: impl Fn(pagoda_core::page_entry::Word, Granules) -> Granules,
 ) -> u64 {
     let (mut at, mut pages) = (range.start(), 0);
     while let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) {

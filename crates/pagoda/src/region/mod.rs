@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[cfg(feature = "migrate")]
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagoda_core::density::Use;
+use pagoda_core::fault::density::Use;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use pagoda_core::entry::{Backing, Word};
+use pagoda_core::page_entry::{Backing, Word};
 
 /// Bytes of anonymous memory: those that the kernel counts, and what they are by our own ledger.
 pub(crate) struct Ledger {

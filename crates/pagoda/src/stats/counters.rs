@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_core::latency;
+use pagoda_core::time::latency;
 use pagoda_linux::io::shared_file::SharedWords;
 
 use crate::stats::fault_kind::FaultKind;

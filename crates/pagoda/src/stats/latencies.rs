@@ -1,11 +1,11 @@
-//! How long faults took, by kind: a histogram each, in the buckets of [`pagoda_core::latency`].
+//! How long faults took, by kind: a histogram each, in the buckets of [`pagoda_core::time::latency`].
 //!
 //! A fault's time goes from having been read by a handler (in a thread that serves its own, from the signal) to having been
 //! served. The waking of the handler before it and of the program's thread after it is not in it. Counting is one relaxed
 //! addition in shared memory ([`Counters::took`](crate::stats::counters::Counters::took)); this is what a reader has of it. A
 //! latency is at most an eighth too high. This module must never be read by the engine to decide anything.
 
-use pagoda_core::latency::BUCKETS;
+use pagoda_core::time::latency::BUCKETS;
 
 use crate::stats::fault_kind::{FaultKind, KINDS};
 
@@ -36,12 +36,12 @@ impl Latencies {
     pub fn of_faults(faults: &[(FaultKind, u64)]) -> Self {
         let mut latencies = Self::default();
         for (kind, ns) in faults {
-            latencies.counts[*kind as usize * BUCKETS + pagoda_core::latency::index_of(*ns)] += 1;
+            latencies.counts[*kind as usize * BUCKETS + pagoda_core::time::latency::index_of(*ns)] += 1;
         }
         latencies
     }
 
-    /// The counts of one kind, for [`pagoda_core::latency::percentile`].
+    /// The counts of one kind, for [`pagoda_core::time::latency::percentile`].
     #[must_use]
     pub fn of(&self, kind: FaultKind) -> &[u64] {
         &self.counts[kind as usize * BUCKETS..][..BUCKETS]

@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_core::latency;
+use pagoda_core::time::latency;
 use pagoda_linux::io::shared_file::{NamelessWords, SharedWords};
 use pagoda_linux::process::identity::Identity;
 use pagoda_linux::process::thread::now_ns;

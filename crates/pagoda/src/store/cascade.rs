@@ -8,8 +8,8 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::extents::{Run, SLOT, Units};
-use pagoda_core::stretch::Stretch;
+use pagoda_core::fault::read_cluster::Stretch;
+use pagoda_core::space::extents::{Run, SLOT, Units};
 
 use super::TieredStore;
 use super::file::{Batch, FileTier, Item, place_checksum};

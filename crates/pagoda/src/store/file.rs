@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_core::extents::{Extents, Run, SLOT, UNIT, Units};
 use pagoda_core::size::Bytes;
+use pagoda_core::space::extents::{Extents, Run, SLOT, UNIT, Units};
 use pagoda_linux::io::direct_file::{AlignedBuffer, DirectFile, FileError};
 use pagoda_linux::io::ring::{self, Ring, Transfer};
 use pagoda_linux::process::lock::Lock;
@@ -92,7 +92,7 @@ impl Batch {
     pub fn new(memory_limit: Bytes) -> Self {
         let bytes = (memory_limit.get() / BATCH_SHARE).clamp(BATCH_LEAST as u64, BATCH as u64) as usize;
         let bytes = bytes.next_multiple_of(SLOT);
-        let items = Vec::with_capacity(bytes / pagoda_core::extents::UNIT);
+        let items = Vec::with_capacity(bytes / pagoda_core::space::extents::UNIT);
         Self { buffer: AlignedBuffer::new(bytes), ring: None, items, units: 0 }
     }
     /// What it takes.

@@ -29,8 +29,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use pagoda_core::extents::Units;
-use pagoda_core::lending::{self, Lending};
+use pagoda_core::space::extent_leases::{self, Lending};
+use pagoda_core::space::extents::Units;
 use pagoda_linux::io::direct_file::DirectFile;
 use pagoda_linux::io::holds::{Holds, HoldsFile};
 use pagoda_linux::process::lock::Lock;
@@ -57,7 +57,7 @@ struct Borrower {
     stream: Arc<Stream>,
 }
 
-impl lending::Borrower for Borrower {
+impl extent_leases::Borrower for Borrower {
     fn holds(&self, first_unit: u32) -> bool {
         self.holds.is_held(first_unit / UNITS_PER_BIT)
     }

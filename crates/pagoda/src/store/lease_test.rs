@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pagoda_core::lending::BORROWERS_MAX;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use pagoda_core::space::extent_leases::BORROWERS_MAX;
 use pagoda_linux::io::direct_file::DirectFile;
 use pagoda_linux::io::holds::Holds;
 use pagoda_linux::process::offer::{Lent, Stream};

@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagoda_core::blocks::{BlockLinks, BlockPool, NUMBERS};
-use pagoda_core::extents::Units;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
+use pagoda_core::space::blocks::{BlockLinks, BlockPool, NUMBERS};
+use pagoda_core::space::extents::Units;
 use pagoda_linux::mem::byte_store::{Backing, ByteStore};
 use pagoda_linux::process::lock::{Held, Lock};
 

@@ -15,8 +15,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagoda_core::blocks::NUMBERS;
-use pagoda_core::extents::Units;
+use pagoda_core::space::blocks::NUMBERS;
+use pagoda_core::space::extents::Units;
 
 use crate::store::slab_table::ByNumber;
 

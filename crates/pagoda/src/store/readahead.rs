@@ -8,8 +8,8 @@
 
 use std::sync::atomic::Ordering;
 
-use pagoda_core::extents::{SLOT, Units};
-use pagoda_core::stretch::Stretches;
+use pagoda_core::fault::read_cluster::Stretches;
+use pagoda_core::space::extents::{SLOT, Units};
 
 use super::file::place_checksum;
 use super::handle::Meaning;

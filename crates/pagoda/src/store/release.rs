@@ -8,11 +8,11 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagoda_core::extents::Units;
 use pagoda_core::release::ReleasePolicy;
 use pagoda_core::release::batch::{Batch, Run};
 use pagoda_core::release::queue::{PIECE_ENTRIES, Queue, Taker};
 use pagoda_core::size::Bytes;
+use pagoda_core::space::extents::Units;
 use pagoda_linux::process::lock::Lock;
 use pagoda_linux::process::thread::{cpu_ns, now_ns, sleep_us};
 

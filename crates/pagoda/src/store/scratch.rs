@@ -2,8 +2,8 @@
 //!
 //! It is never shared and holds nothing between two calls, but for who it is that takes frames.
 
-use pagoda_core::extents::SLOT;
 use pagoda_core::page::BasePage;
+use pagoda_core::space::extents::SLOT;
 use pagoda_linux::codec::lz4::Lz4;
 use pagoda_linux::codec::zstd::Decompressor;
 use pagoda_linux::io::direct_file::AlignedBuffer;

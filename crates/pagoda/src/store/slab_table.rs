@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagoda_core::blocks::NUMBERS;
+use pagoda_core::space::blocks::NUMBERS;
 
 /// Numbers whose records are allocated together: 20 to 80 KiB of them.
 const LEAF: u32 = 512;

@@ -1,7 +1,7 @@
 //! How much a touch brings in a region: its base page, which was chosen for it, or goes by density: 4, 16 or 64 KiB.
 //!
 //! A region may have a base page that is less than an entry: then a touch brings that aligned block of it, from nowhere and from the store.
-//! Of density [`pagoda_core::density`] decides; this counts for it. A region begins as small as its purpose suggests, and grows as what was
+//! Of density [`pagoda_core::fault::density`] decides; this counts for it. A region begins as small as its purpose suggests, and grows as what was
 //! touched lies densely. However dense it is on the whole, each place of 2 MiB begins small again, and grows by what was touched there:
 //! so who leaves a dense part for a sparse one pays for one place at most, and is seen. Where a base page is filled whole nothing shows
 //! what of it is used but its content, so that pages on their way to the store are asked how much of them is still zero. The entries
@@ -11,9 +11,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagoda_core::density::{Chooser, Counters, Reason, Touched, Use, borne_out};
-use pagoda_core::entry::Granules;
+use pagoda_core::fault::density::{Chooser, Counters, Reason, Touched, Use, borne_out};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
+use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::lock::Lock;
 

@@ -6,9 +6,9 @@ use std::ops::{Index, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use pagoda_core::entry::{Granules, Word};
 use pagoda_core::page::OS_PAGE;
-use pagoda_core::radix::Radix;
+use pagoda_core::page_entry::{Granules, Word};
+use pagoda_core::space::radix::Radix;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::words::try_zeroed_words;
 

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::Manager;
-use pagoda_core::entry::Granules;
 use pagoda_core::page::OS_PAGE;
-use pagoda_core::radix::Radix;
+use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
+use pagoda_core::space::radix::Radix;
 use pagoda_linux::testing::skip::skip_without_moves;
 use pagoda_linux::testing::wait::until;
 use proptest::prelude::*;

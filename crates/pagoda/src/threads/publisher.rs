@@ -4,8 +4,8 @@
 //! Whoever reads that file costs the manager nothing. What is in each region is counted by walking its entries, a bounded
 //! part with each look; so the sizes of a large region are as old as the walk. Nothing here may ever decide anything.
 
-use pagoda_core::entry::Backing;
 use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::page_entry::Backing;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 

@@ -5,8 +5,8 @@
 
 use std::sync::atomic::Ordering;
 
+use pagoda_core::budget::watermark::Pressure;
 use pagoda_core::size::Bytes;
-use pagoda_core::watermark::Pressure;
 use pagoda_linux::process::thread::{ran_ns, sleep_us, yield_now};
 use pagoda_linux::procfs::statm::StatmReader;
 

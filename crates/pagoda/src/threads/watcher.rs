@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use pagoda_core::adopt::Reason;
 use pagoda_core::budget;
-use pagoda_core::pace::{watch_interval_of_member_us, watch_interval_us};
 use pagoda_core::size::Bytes;
+use pagoda_core::time::poll_interval::{watch_interval_of_member_us, watch_interval_us};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::transparent_huge;
 use pagoda_linux::mem::unforked::{Calls, UnforkedReader};

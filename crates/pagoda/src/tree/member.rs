@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use pagoda_core::shares::{self, FetchRate, Look, Pain, Use};
+use pagoda_core::budget::shares::{self, FetchRate, Look, Pain, Use};
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::identity::Identity;
 

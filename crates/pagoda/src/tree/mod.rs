@@ -14,7 +14,7 @@
 //! a place goes on counting where the last one was, so the sums over all places are those of all processes that ever
 //! were. Gauges are cleared by a new owner before it is *ready*, and read of those that are.
 //!
-//! Shares of the budget are computed by [`pagoda_core::shares`] from `uses` and `claims`; that module says why they can't
+//! Shares of the budget are computed by [`pagoda_core::budget::shares`] from `uses` and `claims`; that module says why they can't
 //! exceed it. All accesses to the three arrays are sequentially consistent, which its argument relies on.
 //!
 //! This module must never wait for another process. Whoever is no member looks at the file by a [`View`].
@@ -29,8 +29,8 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use pagoda_core::budget::shares::Use;
 use pagoda_core::page::BasePage;
-use pagoda_core::shares::Use;
 use pagoda_core::size::Bytes;
 use pagoda_linux::io::shared_file::SharedWords;
 use pagoda_linux::process::identity::{self, Identity};

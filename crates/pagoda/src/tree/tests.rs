@@ -2,7 +2,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::AtomicU32;
 
-use pagoda_core::shares;
+use pagoda_core::budget::shares;
 
 use super::member::LOOKS_BETWEEN_SWEEPS;
 use super::*;

@@ -2,8 +2,8 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use pagoda_core::latency;
 use pagoda_core::page::BasePage;
+use pagoda_core::time::latency;
 
 use super::*;
 use crate::stats::counters::Status;

@@ -1,7 +1,7 @@
 //! Faults, tables and memory of first touches, by count.
 
 use pagoda::{BasePage, Bytes, Manager, Region, RegionError};
-use pagoda_core::radix::Radix;
+use pagoda_core::space::radix::Radix;
 use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
 use pagoda_linux::testing::skip::skip_without_moves;
 

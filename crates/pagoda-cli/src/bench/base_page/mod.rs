@@ -260,7 +260,7 @@ fn file(scratch: &Scratch) -> anyhow::Result<(std::path::PathBuf, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use pagoda_core::radix::Radix;
+    use pagoda_core::space::radix::Radix;
 
     use super::*;
 

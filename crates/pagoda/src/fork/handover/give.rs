@@ -7,9 +7,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagoda_core::entry::{Backing, Granules, Word};
+use pagoda_core::budget::shares;
 use pagoda_core::page::OS_PAGE;
-use pagoda_core::shares;
+use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::offer::{State, Stream};

@@ -6,8 +6,8 @@
 
 use std::io;
 
-use pagoda_core::entry::{Backing, Word};
 use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::size::Bytes;
 use pagoda_linux::codec::pack::PageUnpacker;
 use pagoda_linux::mem::own_memory::parts;

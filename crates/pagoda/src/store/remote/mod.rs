@@ -192,7 +192,7 @@ impl RemoteTier {
         for node in routes.nodes().into_iter().filter(|node| *node != socket) {
             check_server(&mut writer, node)?;
         }
-        let strays = Vec::with_capacity(BATCH / pagoda_core::extents::UNIT);
+        let strays = Vec::with_capacity(BATCH / pagoda_core::space::extents::UNIT);
         Ok(Self {
             names,
             routes,

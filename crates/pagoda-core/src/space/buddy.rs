@@ -12,7 +12,7 @@
 //! else: 2^26 slots take 16 MiB of zeroed address space, of which only the words around slots in
 //! use are ever touched.
 
-use crate::bitset::BitSet;
+use crate::space::bitset::BitSet;
 
 /// The most slots of one allocator: 128 TiB of 64 KiB base pages, all the address space there is.
 pub const SLOTS_MAX: u32 = 1 << 31;

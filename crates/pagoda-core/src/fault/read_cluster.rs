@@ -7,7 +7,7 @@
 //! all of them. This module must never know the file, nor report an object outside of the stretch
 //! as read.
 
-use crate::extents::{Run, SLOT, Units};
+use crate::space::extents::{Run, SLOT, Units};
 
 /// The largest gap between two objects: the longest page, which was stored out of turn, or belongs
 /// to another owner.
@@ -125,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::extents::UNIT;
+    use crate::space::extents::UNIT;
 
     const PER_SLOT: u32 = (SLOT / UNIT) as u32;
 

@@ -6,9 +6,9 @@
 //! several looks, with reclaim asleep. This module must never collapse pages: it decides from the
 //! looks that the caller reports.
 
+use crate::budget::watermark::Watermarks;
 use crate::page::HUGE_FRAME;
 use crate::size::Bytes;
-use crate::watermark::Watermarks;
 
 /// Looks in a row that have to find all of it there: under pressure, pages that were swapped in to
 /// be read once are evicted by then.

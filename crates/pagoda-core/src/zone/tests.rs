@@ -160,7 +160,7 @@ proptest! {
     /// rounding.
     #[test]
     fn parts_have_their_parts_of_the_watermarks(budget in 32u64 << 20..1 << 40, parts in prop::collection::vec(1u64..100, 1..=8)) {
-        let marks = crate::watermark::Watermarks::new(Bytes::new(budget), crate::page::BasePage::K64, 2).expect("large enough");
+        let marks = crate::budget::watermark::Watermarks::new(Bytes::new(budget), crate::page::BasePage::K64, 2).expect("large enough");
         let sum: u64 = parts.iter().sum();
         let frame = 64 << 10;
         let zones: Vec<Zone> = parts

@@ -8,7 +8,7 @@
 //! held is held back, and checked again later. This module must never free a place that a borrower
 //! holds, nor free one twice.
 
-use crate::extents::{SLOT, UNIT, Units};
+use crate::space::extents::{SLOT, UNIT, Units};
 
 /// Most borrowers at once: every freed place is looked up with each of them. Further children get
 /// copies.
@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::extents::Extents;
+    use crate::space::extents::Extents;
 
     /// A borrower and its objects: the units of each, and their content.
     #[derive(Clone, Default)]

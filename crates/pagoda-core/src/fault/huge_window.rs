@@ -135,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fault_around::FaultAround;
+    use crate::fault::fault_around::FaultAround;
     use crate::page::BasePage;
 
     const PAGE: u64 = 16;

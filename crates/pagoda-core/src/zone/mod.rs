@@ -29,9 +29,9 @@ pub mod policy;
 
 use std::fmt;
 
+use crate::budget::watermark::Watermarks;
 use crate::page::{BasePage, HUGE_FRAME};
 use crate::size::Bytes;
-use crate::watermark::Watermarks;
 
 pub use policy::ZonePolicy;
 
@@ -369,5 +369,4 @@ impl Zones {
 }
 
 #[cfg(test)]
-#[path = "zone/zone_test.rs"]
 mod tests;

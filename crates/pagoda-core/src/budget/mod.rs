@@ -5,9 +5,13 @@
 //! budget. Compressed pages never take the part of the working set, or a small budget would have
 //! none. This module must never measure: the caller passes the sizes.
 
+pub mod memory_limit;
+pub mod shares;
+pub mod watermark;
+
+use crate::budget::watermark::Watermarks;
 use crate::page::{BasePage, HUGE_FRAME};
 use crate::size::Bytes;
-use crate::watermark::Watermarks;
 
 /// The share of the budget that compressed pages may take, in percent. At 3:1 this holds more than
 /// twice the budget, and a quarter of the budget is left for the working set.

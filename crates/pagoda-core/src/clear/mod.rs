@@ -314,5 +314,4 @@ const fn converging(target: u32, pages: u32, number: u32) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "clear_test.rs"]
 mod tests;

@@ -1,0 +1,7 @@
+//! How much one fault brings, and what is read ahead of the next.
+
+pub mod density;
+pub mod fault_around;
+pub mod huge_window;
+pub mod read_cluster;
+pub mod readahead;
