@@ -12,7 +12,7 @@ use pagoda_core::migrate::handshake::{Refusal, VERSION};
 use pagoda_core::migrate::reply::Failure;
 use pagoda_core::size::Bytes;
 
-use crate::endpoint::Endpoint;
+use crate::net::endpoint::Endpoint;
 
 /// Why there was no migration.
 #[derive(Debug, thiserror::Error)]

@@ -30,58 +30,39 @@
 //! what was sent, but what has not arrived is lost.
 #![forbid(unsafe_code)]
 
-mod admission;
-mod apply;
-mod asking;
-mod codec;
-mod connection;
-mod content;
-mod crew;
-mod destination;
-mod endpoint;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod handshake;
-mod inlet;
-mod lane;
-mod listener;
 mod live;
-mod live_options;
-mod live_source;
-mod outlet;
-mod owing;
+mod net;
 mod progress;
 mod receive;
-mod remaining;
 mod send;
-mod socket;
-mod source;
-mod stripes;
-#[cfg(test)]
-mod testing;
-mod tls;
-mod token;
+mod wire;
+mod workers;
 
-pub use asking::Wants;
-pub use content::Content;
-pub use destination::{Destination, ImageDestination, LateDestination, MemoryDestination};
-pub use endpoint::Endpoint;
 pub use error::Error;
-pub use listener::Listener;
+pub use live::options::{LiveOptions, Moved, Otherwise, Pace, Writer};
 pub use live::send_live;
-pub use live_options::{LiveOptions, Moved, Otherwise, Pace, Writer};
-pub use live_source::{LiveReader, LiveSource, Room, TakePacked};
+pub use live::source::{LiveReader, LiveSource, Room, TakePacked};
+pub use net::endpoint::Endpoint;
+pub use net::listener::Listener;
+pub use net::tls::{ClientTls, Credentials, ServerTls};
+pub use net::token::{Token, TokenTooShort};
 pub use progress::{Counts, Progress};
+pub use receive::destination::{Destination, ImageDestination, LateDestination, MemoryDestination};
+pub use receive::page_requests::Wants;
+pub use receive::postcopy_receive::{Arrivals, Remaining};
 pub use receive::{Arrived, Event, ReceiveOptions, receive, receive_late};
-pub use remaining::{Arrivals, Remaining};
+pub use send::source::{ImageSource, Source};
 pub use send::{SendOptions, send};
-pub use source::{ImageSource, Source};
-pub use tls::{ClientTls, Credentials, ServerTls};
-pub use token::{Token, TokenTooShort};
+pub use wire::content::Content;
 
 /// The README, whose example is tested with those of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
+
+#[cfg(test)]
+mod testing;

@@ -33,5 +33,4 @@ fn message<const N: usize>(input: &[u8]) -> Option<[u8; N]> {
 }
 
 #[cfg(test)]
-#[path = "corpus_test.rs"]
 mod tests;

@@ -22,16 +22,16 @@ use pagoda_linux::mem::words::zeroed_words;
 use twox_hash::XxHash3_64;
 
 use super::{Got, message};
-use crate::apply::{Apply, Unshown};
-use crate::asking::Wants;
-use crate::codec::Unpacker;
-use crate::connection::Connection;
-use crate::crew::Orders;
-use crate::destination::{Destination, LateDestination};
-use crate::inlet::{Inlet, Shared};
+use crate::net::connection::Connection;
+use crate::net::socket::{Kind, Socket};
 use crate::progress::Progress;
-use crate::remaining::{Arrivals, Shown};
-use crate::socket::{Kind, Socket};
+use crate::receive::apply::{Apply, Unshown};
+use crate::receive::destination::{Destination, LateDestination};
+use crate::receive::page_requests::Wants;
+use crate::receive::postcopy_receive::{Arrivals, Shown};
+use crate::wire::codec::Unpacker;
+use crate::wire::frame_reader::{Inlet, Shared};
+use crate::workers::Orders;
 
 /// Three stripes of two channels, the last of them cut within a page.
 const IMAGE: Bytes = Bytes::new((5 << 20) + 100);

@@ -5,7 +5,7 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_linux::codec::pack::{self, PageUnpacker};
 
 use super::Got;
-use crate::codec::Unpacker;
+use crate::wire::codec::Unpacker;
 
 /// The most pages that it is asked to unpack to: those of a base page of 64 KiB.
 const PAGES_MOST: usize = 16;

@@ -14,15 +14,15 @@ use pagoda_core::migrate::reply::Reply;
 use pagoda_core::size::Bytes;
 
 use super::{PAGE, connect_with, extent, hello, listen, options};
-use crate::asking::Wants;
-use crate::connection::Connection;
-use crate::destination::{Destination, LateDestination, MemoryDestination};
-use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::net::connection::Connection;
+use crate::net::endpoint::Endpoint;
+use crate::net::token::Token;
 use crate::progress::Counts;
+use crate::receive::destination::{Destination, LateDestination, MemoryDestination};
+use crate::receive::page_requests::Wants;
+use crate::receive::postcopy_receive::Arrivals;
 use crate::receive::{Arrived, Event, ReceiveOptions, receive_late};
-use crate::remaining::Arrivals;
-use crate::token::Token;
 
 /// Memory, and which of its pages have arrived after the switch.
 #[derive(Default)]

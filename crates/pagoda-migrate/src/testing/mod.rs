@@ -14,17 +14,17 @@ use pagoda_core::migrate::handshake::{Codec, Hello, PROOF_BYTES};
 use pagoda_core::size::Bytes;
 use twox_hash::XxHash3_64;
 
-use crate::codec::Packer;
-use crate::connection::Connection;
-use crate::destination::Destination;
-use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::handshake;
-use crate::listener::Listener;
+use crate::net::connection::Connection;
+use crate::net::endpoint::Endpoint;
+use crate::net::handshake;
+use crate::net::listener::Listener;
+use crate::net::socket::Socket;
+use crate::net::token::Token;
 use crate::progress::Counts;
+use crate::receive::destination::Destination;
 use crate::receive::{ReceiveOptions, receive};
-use crate::socket::Socket;
-use crate::token::Token;
+use crate::wire::codec::Packer;
 
 pub(crate) const IMAGE: Bytes = Bytes::mib(8);
 pub(crate) const PAGE: usize = 4096;

@@ -2,6 +2,9 @@
 //!
 //! It only ever reads the source. It must never commit what was not all sent, or was changed meanwhile.
 
+pub(crate) mod source;
+pub(crate) mod stripes;
+
 use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -16,18 +19,17 @@ use pagoda_core::migrate::reply::Reply;
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::child::random_bytes;
 
-use crate::connection::{Connection, lost};
-use crate::crew;
-use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::handshake;
-use crate::outlet::{Outlet, Shared};
+use crate::net::connection::{Connection, lost};
+use crate::net::endpoint::Endpoint;
+use crate::net::handshake;
+use crate::net::socket::{Closer, Socket};
+use crate::net::tls::ClientTls;
+use crate::net::token::Token;
 use crate::progress::{Counts, Progress};
-use crate::socket::{Closer, Socket};
-use crate::source::Source;
-use crate::stripes;
-use crate::tls::ClientTls;
-use crate::token::Token;
+use crate::send::source::Source;
+use crate::wire::frame_writer::{Outlet, Shared};
+use crate::workers;
 
 /// How to send: by default over 2 channels, packed with LZ4, in the clear, without a limit, and with 30 s of patience.
 #[derive(Clone)]
@@ -85,7 +87,7 @@ pub fn send(
     };
     let closers: Vec<_> =
         connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
-    let (shared, orders) = (&shared, &crew::Orders::default());
+    let (shared, orders) = (&shared, &workers::Orders::default());
     let tasks = (0..).zip(connections).map(|(channel, connection)| {
         move || {
             let mut outlet = Outlet::new(shared, channel, connection, orders)?;
@@ -96,7 +98,7 @@ pub fn send(
         }
     });
     let mut look = || watch(&progress);
-    let ended = crew::run(orders, tasks.collect(), &closers, Shutdown::Write, &mut look)?;
+    let ended = workers::run(orders, tasks.collect(), &closers, Shutdown::Write, &mut look)?;
     if !source.is_unchanged().map_err(Error::Source)? {
         return Err(Error::SourceChanged);
     }
@@ -108,7 +110,7 @@ pub fn send(
 /// Commits what all channels, which have ended, have brought. Whoever cancels meanwhile can't know whether it is kept.
 pub(crate) fn commit_all(
     ended: Vec<(Connection, Outbound)>,
-    orders: &crew::Orders,
+    orders: &workers::Orders,
     closers: &[Closer],
     stall: Duration,
     look: &mut dyn FnMut() -> ControlFlow<()>,
@@ -116,11 +118,13 @@ pub(crate) fn commit_all(
     let mut ended = ended.into_iter();
     let (connection, outbound) = ended.next().ok_or(Error::Unconfirmed)?;
     let commit = || commit(connection, outbound, stall);
-    crew::run(orders, vec![commit], &closers[..1], Shutdown::Write, look).map_err(|error| match error {
-        // The receiver may keep it all the same.
-        Error::Cancelled => Error::Unconfirmed,
-        error => error,
-    })?;
+    workers::run(orders, vec![commit], &closers[..1], Shutdown::Write, look).map_err(
+        |error| match error {
+            // The receiver may keep it all the same.
+            Error::Cancelled => Error::Unconfirmed,
+            error => error,
+        },
+    )?;
     Ok(())
 }
 
@@ -182,5 +186,4 @@ fn commit(mut connection: Connection, outbound: Outbound, stall: Duration) -> Re
 }
 
 #[cfg(test)]
-#[path = "send_test.rs"]
 mod tests;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use twox_hash::XxHash3_64;
 
-use crate::codec::Unpacker;
-use crate::connection::{Connection, lost};
 use crate::error::Error;
+use crate::net::connection::{Connection, lost};
+use crate::wire::codec::Unpacker;
 
 /// The content of some pages that is about to arrive.
 pub trait Content {
@@ -145,8 +145,8 @@ mod tests {
     use pagoda_core::migrate::handshake::Codec;
 
     use super::*;
-    use crate::codec::Packer;
-    use crate::socket::{Kind, Socket};
+    use crate::net::socket::{Kind, Socket};
+    use crate::wire::codec::Packer;
 
     const STALL: Duration = Duration::from_secs(20);
 

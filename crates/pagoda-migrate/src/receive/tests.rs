@@ -12,8 +12,8 @@ use pagoda_linux::procfs::pagemap::{PagemapScanner, Presence};
 use twox_hash::XxHash3_64;
 
 use super::*;
-use crate::destination::{ImageDestination, MemoryDestination};
-use crate::endpoint::Endpoint;
+use crate::net::endpoint::Endpoint;
+use crate::receive::destination::{ImageDestination, MemoryDestination};
 use crate::testing::{IMAGE, PAGE, connect, extent, hello, options, receive_from};
 
 /// A whole sender of one channel: rounds of runs of pages, each of one byte.

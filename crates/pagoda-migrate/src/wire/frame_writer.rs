@@ -15,11 +15,11 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::process::thread::now_ns;
 use twox_hash::XxHash3_64;
 
-use crate::codec::Packer;
-use crate::connection::{Connection, lost};
-use crate::crew::Orders;
 use crate::error::Error;
+use crate::net::connection::{Connection, lost};
 use crate::progress::{Count, Progress};
+use crate::wire::codec::Packer;
+use crate::workers::Orders;
 
 /// Headers and small payloads go together. What is longer than half of this goes by itself, without a copy.
 const BUFFER_BYTES: usize = 64 << 10;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::socket::Closer;
+use crate::net::socket::Closer;
 
 /// How often the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
@@ -154,7 +154,7 @@ mod tests {
     fn a_channel_that_panics_ends_who_waits_on_a_connection() {
         let (listener, to) = crate::testing::listen();
         let long = Duration::from_secs(20);
-        let mut connected = crate::socket::Socket::connect(&to, long).expect("connected");
+        let mut connected = crate::net::socket::Socket::connect(&to, long).expect("connected");
         let _peer = listener.accept(long, long).expect("looked").expect("somebody");
         let closers = [connected.closer().expect("a handle")];
         let orders = Orders::default();

@@ -13,10 +13,10 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
-use crate::connection::Connection;
-use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::socket::Socket;
+use crate::net::connection::Connection;
+use crate::net::endpoint::Endpoint;
+use crate::net::socket::Socket;
 
 /// Who this side is, and whom it trusts: three PEM files.
 #[derive(Clone, Copy, Debug)]

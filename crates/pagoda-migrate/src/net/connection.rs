@@ -7,7 +7,7 @@ use pagoda_core::migrate::reply::{REPLY_BYTES, Reply};
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 
 use crate::error::Error;
-use crate::socket::{Closer, Socket};
+use crate::net::socket::{Closer, Socket};
 
 /// A connection; reading and writing it may block for its stall.
 pub(crate) enum Connection {

@@ -12,9 +12,9 @@ use pagoda_core::page::OS_PAGE;
 
 use crate::error::Error;
 use crate::live::Rounds;
-use crate::live_source::{LiveReader, Room};
-use crate::outlet::Outlet;
-use crate::stripes::send_pages;
+use crate::live::source::{LiveReader, Room};
+use crate::send::stripes::send_pages;
+use crate::wire::frame_writer::Outlet;
 
 /// How often a channel that has nothing more to say in a round is heard all the same, while others have: often enough for any
 /// stall.

@@ -11,8 +11,8 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::mem::zero_scan::repeated_word;
 
 use crate::error::Error;
-use crate::outlet::Outlet;
-use crate::source::Source;
+use crate::send::source::Source;
+use crate::wire::frame_writer::Outlet;
 
 const PAGE: u64 = OS_PAGE as u64;
 

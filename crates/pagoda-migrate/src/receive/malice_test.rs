@@ -9,15 +9,15 @@ use pagoda_linux::testing::directory::names;
 use proptest::prelude::*;
 use twox_hash::XxHash3_64;
 
-use crate::codec::Packer;
-use crate::destination::{Destination, ImageDestination, MemoryDestination};
-use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::net::endpoint::Endpoint;
+use crate::receive::destination::{Destination, ImageDestination, MemoryDestination};
 use crate::testing::tampering::Tampering;
 use crate::testing::{
     IMAGE, PAGE, connect, eight_pages, extent, hello, is_damaged, is_lost, is_violation, options, owes,
     packed, receive_from,
 };
+use crate::wire::codec::Packer;
 
 /// What a sender says after its handshake, and what must come of it.
 struct Malice {

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use pagoda_core::migrate::handshake::{Hello, Refusal};
 
-use crate::connection::Connection;
 use crate::error::Error;
-use crate::handshake::{self, HANDSHAKE, Heard};
-use crate::listener::{Accepted, Listener};
+use crate::net::connection::Connection;
+use crate::net::handshake::{self, HANDSHAKE, Heard};
+use crate::net::listener::{Accepted, Listener};
+use crate::net::socket::{Closer, Socket};
 use crate::receive::{Event, ReceiveOptions, Watch};
-use crate::socket::{Closer, Socket};
 
 /// How long one look for a connection takes before the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);

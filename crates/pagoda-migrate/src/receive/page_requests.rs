@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use pagoda_core::migrate::reply::Reply;
 use pagoda_core::migrate::wanted::Wanted;
 
-use crate::connection::Connection;
 use crate::error::Error;
-use crate::inlet::Inlet;
+use crate::net::connection::Connection;
 use crate::progress::{Count, Progress};
 use crate::receive::WORKING;
+use crate::wire::frame_reader::Inlet;
 
 /// How long a wait for a request is at most before the orders are looked at again.
 const STEP: Duration = Duration::from_millis(100);

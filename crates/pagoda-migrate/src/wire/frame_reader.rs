@@ -16,13 +16,13 @@ use pagoda_linux::codec::pack::PageUnpacker;
 use pagoda_linux::mem::huge_frames::HugeFrames;
 use twox_hash::XxHash3_64;
 
-use crate::apply::Apply;
-use crate::codec::Unpacker;
-use crate::connection::{Connection, lost};
-use crate::content::{Arriving, Origin};
-use crate::crew::Orders;
 use crate::error::Error;
+use crate::net::connection::{Connection, lost};
 use crate::progress::{Count, Progress};
+use crate::receive::apply::Apply;
+use crate::wire::codec::Unpacker;
+use crate::wire::content::{Arriving, Origin};
+use crate::workers::Orders;
 
 /// Headers come together; what is longer than this is read past it.
 const BUFFER_BYTES: usize = 64 << 10;

@@ -13,7 +13,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use crate::endpoint::Endpoint;
+use crate::net::endpoint::Endpoint;
 
 #[derive(Debug)]
 pub(crate) enum Kind {
@@ -156,7 +156,7 @@ impl Closer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listener::Listener;
+    use crate::net::listener::Listener;
 
     #[test]
     fn who_says_nothing_or_little_is_not_waited_for() {

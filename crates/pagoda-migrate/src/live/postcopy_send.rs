@@ -18,13 +18,13 @@ use pagoda_core::migrate::wanted::group_of;
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::codec::pack::PageUnpacker;
 
-use crate::crew;
 use crate::error::Error;
-use crate::lane::{Lane, PIECE_PAGES, extent};
 use crate::live::Rounds;
-use crate::live_options::{Moved, Pace};
+use crate::live::live_channel::{Lane, PIECE_PAGES, extent};
+use crate::live::options::{Moved, Pace};
 use crate::progress::Progress;
-use crate::stripes::send_pages;
+use crate::send::stripes::send_pages;
+use crate::workers;
 
 /// Lets the other side go on, and sends it what is owed. The writer was stopped at `stopped`, and all that it wrote is collected.
 pub(crate) fn switch<'a>(
@@ -40,11 +40,11 @@ pub(crate) fn switch<'a>(
     let mut look = || watch(progress, &pace);
     let end = |mut lane: Lane<'a>| lane.outlet.end().map(|()| lane);
     let tasks = lanes.into_iter().map(|lane| || end(lane)).collect();
-    let mut ended = crew::run(orders, tasks, closers, Shutdown::Write, &mut look)?;
+    let mut ended = workers::run(orders, tasks, closers, Shutdown::Write, &mut look)?;
     // As at a commit: whoever cancels meanwhile can't know what the other side does.
     let first = ended.swap_remove(0);
     let tell = vec![move || tell_switch(first)];
-    let told = crew::run(orders, tell, &closers[..1], Shutdown::Write, &mut look);
+    let told = workers::run(orders, tell, &closers[..1], Shutdown::Write, &mut look);
     ended.extend(told.map_err(|error| match error {
         Error::Cancelled => Error::Unconfirmed,
         error => error,
@@ -64,7 +64,7 @@ pub(crate) fn switch<'a>(
     for mut lane in askers {
         tasks.push(Box::new(move || lane.answer(owed, geometry)));
     }
-    crew::run(orders, tasks, closers, Shutdown::Write, &mut look)
+    workers::run(orders, tasks, closers, Shutdown::Write, &mut look)
         .map_err(|error| Error::AfterSwitch(Box::new(error)))?;
     Ok(Moved { counts: progress.counts(), pace, downtime, owed_for: Some(switched.elapsed()) })
 }

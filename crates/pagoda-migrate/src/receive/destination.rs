@@ -10,7 +10,7 @@ use pagoda_linux::io::sparse_file;
 use pagoda_linux::io::unfinished_file::UnfinishedFile;
 use pagoda_linux::mem::byte_store::{Backing, ByteStore};
 
-use crate::content::{Content, read_checked};
+use crate::wire::content::{Content, read_checked};
 
 /// What receives an image. Between [`prepare`](Self::prepare) and [`finish`](Self::finish) channels write to it at the same
 /// time: each to its own stripes, and in the last round of live memory each to pages of its own. One of a sender that does not keep to

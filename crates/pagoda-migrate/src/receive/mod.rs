@@ -4,6 +4,11 @@
 //! Nothing is made before all channels are admitted, and nothing is shown before all of it has arrived and is on disk, or,
 //! where that was agreed on, before what is not here is known to follow ([`Remaining`]). What arrives is somebody else's: it is bounded and checked before it is used.
 
+pub(crate) mod apply;
+pub(crate) mod destination;
+pub(crate) mod page_requests;
+pub(crate) mod postcopy_receive;
+
 use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
@@ -19,18 +24,18 @@ use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::words::zeroed_words;
 
-use crate::admission::admit_all;
-use crate::apply::{Unshown, violation};
-use crate::connection::Connection;
-use crate::crew;
-use crate::destination::{Destination, LateDestination};
 use crate::error::Error;
-use crate::inlet::{Inlet, Shared};
-use crate::listener::Listener;
+use crate::net::admission::admit_all;
+use crate::net::connection::Connection;
+use crate::net::listener::Listener;
+use crate::net::tls::ServerTls;
+use crate::net::token::Token;
 use crate::progress::{Counts, Progress};
-use crate::remaining::Remaining;
-use crate::tls::ServerTls;
-use crate::token::Token;
+use crate::receive::apply::{Unshown, violation};
+use crate::receive::destination::{Destination, LateDestination};
+use crate::receive::postcopy_receive::Remaining;
+use crate::wire::frame_reader::{Inlet, Shared};
+use crate::workers;
 
 /// How often the sender hears that the receiver still works: often enough for any stall.
 pub(crate) const WORKING: Duration = Duration::from_secs(1);
@@ -177,16 +182,16 @@ fn receive_to_commit(
     let askers = connections.split_off(usize::from(geometry.channels()));
     let closers: Vec<_> =
         connections.iter().map(Connection::closer).collect::<Result<_, _>>().map_err(Error::System)?;
-    let (shared_by_all, orders) = (&shared, &crew::Orders::default());
+    let (shared_by_all, orders) = (&shared, &workers::Orders::default());
     let tasks = (0..).zip(connections).map(|(channel, connection)| {
         move || Inlet::new(shared_by_all, channel, connection, orders)?.run_to_end()
     });
     let mut look = || watch(Event::Moving(&progress));
-    let ended = crew::run(orders, tasks.collect(), &closers, Shutdown::Read, &mut look)?;
+    let ended = workers::run(orders, tasks.collect(), &closers, Shutdown::Read, &mut look)?;
     let mut ends = ended.into_iter();
     let first = ends.next().ok_or(Error::NotPagoda)?;
     let await_commit = vec![move || first.await_commit()];
-    let committed = crew::run(orders, await_commit, &closers[..1], Shutdown::Read, &mut look)?;
+    let committed = workers::run(orders, await_commit, &closers[..1], Shutdown::Read, &mut look)?;
     let (mut first, switches) = committed.into_iter().next().ok_or(Error::NotPagoda)?;
     if switches != (owed.count() > 0) {
         let _ = first.connection().send(&Reply::Failed(Failure::Protocol).encode());
@@ -252,5 +257,4 @@ mod late_tests;
 #[path = "malice_test.rs"]
 mod malice_tests;
 #[cfg(test)]
-#[path = "receive_test.rs"]
 mod tests;

@@ -126,7 +126,7 @@ fn seeds() -> Vec<Seed> {
     let content = eight_pages();
     for (how, codec) in (0..).zip(Codec::ALL) {
         let mut into = vec![0; content.len()];
-        let len = crate::codec::Packer::new(codec).expect("memory").pack(&content, &mut into);
+        let len = crate::wire::codec::Packer::new(codec).expect("memory").pack(&content, &mut into);
         // Of 8 pages, or of one more.
         let packed = &into[..len.unwrap_or(64)];
         let got = if len.is_some() { Got::ToTheEnd } else { Got::Nowhere };

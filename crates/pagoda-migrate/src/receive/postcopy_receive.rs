@@ -16,13 +16,13 @@ use pagoda_core::migrate::handshake::Codec;
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::migrate::reply::{Failure, Reply};
 
-use crate::apply::{Apply, pages, violation};
-use crate::asking::{self, Wants};
-use crate::connection::{Connection, lost};
-use crate::crew;
 use crate::error::Error;
-use crate::inlet::{Ended, Inlet, Shared};
+use crate::net::connection::{Connection, lost};
 use crate::progress::{Counts, Progress};
+use crate::receive::apply::{Apply, pages, violation};
+use crate::receive::page_requests::{self, Wants};
+use crate::wire::frame_reader::{Ended, Inlet, Shared};
+use crate::workers;
 
 /// Where owed pages arrive. Each arrives once, whole; channels bring them at the same time.
 pub trait Arrivals: Sync {
@@ -133,7 +133,7 @@ impl Remaining {
         let apply = Shown { arrivals, owed: &owed };
         let shared = &Shared { apply: &apply, geometry, codec, stall, progress: &progress };
         let (orders, streams, wants) =
-            (&crew::Orders::default(), &AtomicUsize::new(ends.len()), arrivals.wants());
+            (&workers::Orders::default(), &AtomicUsize::new(ends.len()), arrivals.wants());
         type Task<'a> = Box<dyn FnOnce() -> Result<Option<Connection>, Error> + Send + 'a>;
         let mut tasks: Vec<Task<'_>> = Vec::with_capacity(closers.len());
         for ended in ends {
@@ -148,11 +148,11 @@ impl Remaining {
         for (channel, connection) in (geometry.channels()..).zip(askers) {
             tasks.push(Box::new(move || {
                 let inlet = Inlet::asked(shared, channel, connection, orders)?;
-                asking::run(inlet, wants, shared.progress).map(Some)
+                page_requests::run(inlet, wants, shared.progress).map(Some)
             }));
         }
         let mut look = || watch(&progress);
-        let ended = crew::run(orders, tasks, &closers, Shutdown::Read, &mut look)?;
+        let ended = workers::run(orders, tasks, &closers, Shutdown::Read, &mut look)?;
         let whole = owed.count() == 0;
         let reply = if whole { Reply::Finished } else { Reply::Failed(Failure::Protocol) };
         for mut connection in ended.into_iter().flatten() {

@@ -7,6 +7,11 @@
 //! writer has stopped: what still goes out for others then was sent as it is. This module
 //! must never commit before, nor go on after a source has failed: what it has taken from the source as sent would be lost.
 
+pub(crate) mod live_channel;
+pub(crate) mod options;
+pub(crate) mod postcopy_send;
+pub(crate) mod source;
+
 use std::net::Shutdown;
 use std::ops::{ControlFlow, Range};
 use std::sync::Mutex;
@@ -22,18 +27,17 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::words::zeroed_words;
 
-use crate::connection::Connection;
-use crate::crew::{self, Orders};
-use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::lane::{Busy, Lane, PIECE_PAGES};
-use crate::live_options::{LiveOptions, Moved, Otherwise, Pace, Writer};
-use crate::live_source::{LiveSource, Room};
-use crate::outlet::{Outlet, Shared};
-use crate::owing;
+use crate::live::live_channel::{Busy, Lane, PIECE_PAGES};
+use crate::live::options::{LiveOptions, Moved, Otherwise, Pace, Writer};
+use crate::live::source::{LiveSource, Room};
+use crate::net::connection::Connection;
+use crate::net::endpoint::Endpoint;
+use crate::net::socket::Closer;
 use crate::progress::Progress;
 use crate::send::{check_bandwidth, commit_all, connect};
-use crate::socket::Closer;
+use crate::wire::frame_writer::{Outlet, Shared};
+use crate::workers::{self, Orders};
 
 /// Rounds with the writer stopped. The first has all that is left. Another follows only if something looks written, as what came
 /// in because it was read does: that gets less, and if there is still something after so many, somebody writes who should not.
@@ -124,14 +128,14 @@ pub fn send_live(
     rounds.collect()?;
     // If nothing is left but zeroes there is nothing to owe.
     if owes && rounds.data.count() > 0 {
-        return owing::switch(rounds, lanes, askers, stopped, watch);
+        return postcopy_send::switch(rounds, lanes, askers, stopped, watch);
     }
     lanes = rounds.while_stopped(lanes, watch)?;
     let pace = rounds.pace;
     let mut look = || watch(&progress, &pace);
     let end = |mut lane: Lane<'_>| lane.outlet.end().map(|()| lane.outlet.into_parts());
     let tasks = lanes.into_iter().map(|lane| || end(lane)).collect();
-    let ended = crew::run(&orders, tasks, &closers, Shutdown::Write, &mut look)?;
+    let ended = workers::run(&orders, tasks, &closers, Shutdown::Write, &mut look)?;
     commit_all(ended, &orders, &closers, options.send.stall, &mut look)?;
     Ok(Moved { counts: progress.counts(), pace, downtime: stopped.elapsed(), owed_for: None })
 }
@@ -266,7 +270,7 @@ impl<'a> Rounds<'a> {
                 Ok(lane)
             }
         });
-        let lanes = crew::run(self.orders, tasks.collect(), self.closers, Shutdown::Write, &mut look)?;
+        let lanes = workers::run(self.orders, tasks.collect(), self.closers, Shutdown::Write, &mut look)?;
         self.first = false;
         Ok(lanes)
     }
@@ -283,5 +287,4 @@ fn per_s(bytes: Bytes, took: Duration) -> Bytes {
 }
 
 #[cfg(test)]
-#[path = "live_test.rs"]
 mod tests;

@@ -10,9 +10,9 @@ use pagoda_core::migrate::handshake::{
 };
 use pagoda_linux::process::child::random_bytes;
 
-use crate::connection::{Connection, lost, tls_error};
 use crate::error::Error;
-use crate::token::{Side, Token};
+use crate::net::connection::{Connection, lost, tls_error};
+use crate::net::token::{Side, Token};
 
 /// How long a receiver lets a handshake take in all: it is three small messages. A sender waits for its turn as long as it would
 /// for anything.

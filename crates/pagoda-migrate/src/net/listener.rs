@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::endpoint::Endpoint;
-use crate::socket::{Kind, Socket};
+use crate::net::endpoint::Endpoint;
+use crate::net::socket::{Kind, Socket};
 
 #[derive(Debug)]
 enum ListenerKind {

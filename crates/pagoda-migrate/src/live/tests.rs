@@ -8,7 +8,7 @@ use pagoda_core::migrate::zero::ZeroPolicy;
 use pagoda_linux::testing::wait::until;
 
 use super::*;
-use crate::live_source::{LiveReader, TakePacked};
+use crate::live::source::{LiveReader, TakePacked};
 use crate::send::SendOptions;
 use crate::testing::{IMAGE, PAGE, options, receive_from};
 use crate::{Destination, MemoryDestination};

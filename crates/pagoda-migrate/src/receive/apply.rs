@@ -16,10 +16,10 @@ use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
 use pagoda_linux::mem::zero_scan::is_zero;
 
-use crate::content::{Content, read_checked};
-use crate::destination::{Destination, LateDestination};
 use crate::error::Error;
 use crate::progress::{Count, Progress};
+use crate::receive::destination::{Destination, LateDestination};
+use crate::wire::content::{Content, read_checked};
 
 const PAGE: u64 = OS_PAGE as u64;
 
