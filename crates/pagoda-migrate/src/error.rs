@@ -1,7 +1,8 @@
-//! Why a migration did not happen: one line each, what happened and what to do.
+//! Why a migration did not happen: one line each, the event and the remedy.
 //!
-//! Whatever it is, the source is as it was and the destination shows nothing, but for [`Error::Unconfirmed`] and
-//! [`Error::AfterSwitch`]. Nothing here may show text that came from the other side.
+//! After any of them the source is as it was and the destination shows nothing, except for
+//! [`Error::Unconfirmed`] and [`Error::AfterSwitch`]. Nothing here may show text that came from the
+//! other side.
 
 use std::io;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub enum Error {
     /// Other machines reach the listener, and nothing is demanded of them.
     #[error("anyone could send to {0}; demand a token or certificates, or listen on 127.0.0.1")]
     OpenToAll(Endpoint),
-    /// Nobody has connected.
+    /// No sender has connected.
     #[error("nobody came within {0:?}; start `pagoda send`, or wait longer with --wait")]
     NobodyCame(Duration),
     /// Some channels came, and some did not.
@@ -50,7 +51,7 @@ pub enum Error {
         /// How long they were waited for.
         within: Duration,
     },
-    /// What is said is not this protocol, or was damaged.
+    /// The message is not of this protocol, or was damaged.
     #[error(
         "the other side does not speak Pagoda's protocol; check the address, and that both sides use TLS or neither"
     )]
@@ -90,7 +91,7 @@ pub enum Error {
     Lost {
         /// Which channel.
         channel: u16,
-        /// What was seen of it.
+        /// The error that this side saw.
         error: io::Error,
     },
     /// A connection is there, and nothing moves.
@@ -109,17 +110,17 @@ pub enum Error {
         /// Which channel.
         channel: u16,
     },
-    /// A frame is not what was due.
+    /// A frame was not the one due.
     #[error(
         "channel {channel} does not keep to the protocol ({violation:?}); start again, and report it if it happens again"
     )]
     Violation {
         /// Which channel.
         channel: u16,
-        /// What was wrong.
+        /// The breach.
         violation: Violation,
     },
-    /// A reply is not what was due.
+    /// A reply was not the one due.
     #[error(
         "the receiver answered what was not asked on channel {channel}; use the same pagoda on both sides"
     )]
@@ -138,7 +139,7 @@ pub enum Error {
         "{left} were written while as much was sent; allow more downtime, use a faster line or less of a codec, or slow the writer down"
     )]
     TooMuchWritten {
-        /// What was left after the last round.
+        /// The bytes left after the last round.
         left: Bytes,
     },
     /// There is still something to send long after the writer was stopped.
@@ -184,7 +185,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// How much it says about the cause: when one channel fails, the others fail after it, knowing less.
+    /// How close it is to the cause: when one channel fails, the others fail after it, knowing
+    /// less.
     pub(crate) const fn tells(&self) -> u8 {
         match self {
             Self::Lost { .. } => 0,
@@ -194,7 +196,7 @@ impl Error {
         }
     }
 
-    /// What a receiver tells its sender of it.
+    /// A receiver's message to its sender about it.
     pub(crate) const fn as_failure(&self) -> Failure {
         match self {
             Self::Damaged { .. } => Failure::Damaged,

@@ -1,9 +1,11 @@
-//! Moves memory images between processes and hosts: many channels, zero pages that cost nothing, content that is checked.
+//! Moves memory images between processes and hosts: many channels, zero pages that cost nothing,
+//! content that is checked.
 //!
-//! A [`Source`] is sent by [`send`], or a [`LiveSource`] by [`send_live`] while it is written, to a [`Listener`], where
-//! [`receive`] puts it into a [`Destination`]. What is said on
-//! the wire, and every decision about a page, is in [`pagoda_core::migrate`]; this crate connects, reads, packs and
-//! writes. It is a crate of its own so that a program that merely has its memory managed carries neither TLS nor codecs.
+//! A [`Source`] is sent by [`send`], or a [`LiveSource`] by [`send_live`] while it is written, to a
+//! [`Listener`], where [`receive`] puts it into a [`Destination`]. The messages on the wire, and
+//! every decision about a page, are in [`pagoda_core::migrate`]; this crate connects, reads, packs
+//! and writes. It is a crate of its own so that a program that merely has its memory managed
+//! carries neither TLS nor codecs.
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
@@ -18,16 +20,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is promised
-//! The source is only read, and goes on whatever happens. The destination shows nothing until all of it has arrived, is what its digests say, and is on
-//! disk. Whatever fails, on either side or between them, ends in one [`Error`] that says what to do. No wait is without
-//! a limit, and memory does not depend on what the other side says: two stripes of 2 MiB for each channel on either
-//! side, a third where a destination receives into frames of its own, and the received map, one bit for each page.
+//! # Guarantees
+//! The source is only read, and keeps running after any failure. The destination shows nothing
+//! until all of the image has arrived, matches its digests, and is on disk. Any failure, on either
+//! side or between them, ends in one [`Error`] that says what to do. Every wait has a limit, and
+//! memory does not depend on the peer's messages: two stripes of 2 MiB for each channel on either
+//! side, a third where a destination receives into frames of its own, and the received map, one bit
+//! for each page.
 //!
-//! That holds until the switch of a migration by post-copy ([`Otherwise::PostCopy`], [`receive_late`]), which both sides have
-//! to want: from then on the image lives at the destination alone, and what is owed of it exists only at the source. A failure is
-//! [`Error::AfterSwitch`] there and an error of [`Remaining::receive`] here. Nothing of it is ever taken for anything else than
-//! what was sent, but what has not arrived is lost.
+//! That holds until the switch of a migration by post-copy ([`Otherwise::PostCopy`],
+//! [`receive_late`]), which both sides have to want. From then on the image lives at the
+//! destination alone, and its *owed* pages (those still to be sent) exist only at the source. A
+//! failure is [`Error::AfterSwitch`] there and an error of [`Remaining::receive`] here. No wrong
+//! content is ever accepted, but pages that have not arrived are lost.
 #![forbid(unsafe_code)]
 
 mod error;

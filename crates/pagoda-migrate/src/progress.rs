@@ -1,4 +1,5 @@
-//! What a migration has done so far: counters that all channels add to, and anyone may read at any time.
+//! The progress of a migration: counters that all channels add to, and any thread may read at any
+//! time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,8 +8,8 @@ use pagoda_core::size::Bytes;
 /// The counters at one moment, or at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How much of the image is done: at the sender with its holes, at the receiver without, because it is never told of them,
-    /// and as often as it came.
+    /// How much of the image is done: at the sender with its holes, at the receiver without,
+    /// because it never hears of them, and as often as it came.
     pub image_bytes: u64,
     /// Bytes on the wire from the sender to the receiver, without handshakes and TLS.
     pub wire_bytes: u64,
@@ -16,13 +17,15 @@ pub struct Counts {
     pub data_pages: u64,
     /// Pages with content that were sent as a store had packed them.
     pub packed_pages: u64,
-    /// Of these, at the receiver: those that were not kept as packed, because they had no room in its store, or it has none.
+    /// Of these, at the receiver: those that were not kept as packed, because they had no room in
+    /// its store, or it has none.
     pub unpacked_pages: u64,
     /// Pages that hold one word again and again.
     pub filled_pages: u64,
     /// Pages that were read and found zero. Holes are not among them.
     pub zero_pages: u64,
-    /// Of the zero pages, at the receiver: those that were left alone, because nothing had arrived for them before.
+    /// Of the zero pages, at the receiver: those that were left alone, because nothing had arrived
+    /// for them before.
     pub zero_left_pages: u64,
     /// Those that were read to see whether they are zero.
     pub zero_checked_pages: u64,
@@ -32,7 +35,7 @@ pub struct Counts {
     pub zero_discarded_pages: u64,
     /// Pages that followed after the switch.
     pub owed_pages: u64,
-    /// Requests for pages that somebody waited for, each for the group of a page.
+    /// Requests for pages that a thread waited for, each for the group of a page.
     pub asked: u64,
 }
 

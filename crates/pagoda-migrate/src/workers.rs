@@ -1,7 +1,9 @@
-//! The threads of a migration: one for each channel, and the caller's, which looks at them ten times a second.
+//! The threads of a migration: one for each channel, and the caller's, which looks at them ten
+//! times a second.
 //!
-//! When one fails or panics the others are told by their connections, whose ends are closed; none is left behind, and the error that
-//! says most about the cause is the one that is returned. There is no queue but for the results: one for each thread.
+//! When one fails or panics, closing the others' connections ends them; none is left behind, and
+//! the error closest to the cause is returned. There is no queue but for the results: one for each
+//! thread.
 
 use std::net::Shutdown;
 use std::ops::ControlFlow;
@@ -16,7 +18,7 @@ use crate::net::socket::Closer;
 /// How often the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What the threads share, of all crews of a migration.
+/// The state that the threads share, of all crews of a migration.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     stop: AtomicBool,
@@ -28,16 +30,17 @@ impl Orders {
     pub(crate) fn stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
-    /// Whether that is what the user wants.
+    /// Whether the user cancelled it.
     pub(crate) fn cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 }
 
-/// Runs the tasks, each in a thread of its own, until all have ended. The results are in the order of the tasks.
+/// Runs the tasks, each in a thread of its own, until all have ended. The results are in the order
+/// of the tasks.
 ///
-/// After a failure the connections' `end` is closed, and no further crew of these orders gets far. What a task waits for beside them it must wait for in steps,
-/// looking at its orders.
+/// After a failure the connections' `end` is closed, and no further crew of these orders gets far.
+/// A task that waits for anything else must wait in steps, and check its orders.
 pub(crate) fn run<T: Send>(
     orders: &Orders,
     tasks: Vec<impl FnOnce() -> Result<T, Error> + Send>,
@@ -80,7 +83,8 @@ pub(crate) fn run<T: Send>(
                 Err(RecvTimeoutError::Timeout) => {
                     if !orders.cancelled() && watch().is_break() {
                         orders.cancelled.store(true, Ordering::Relaxed);
-                        // A sender that ends by itself says nothing more; a receiver still tells why.
+                        // A sender that ends by itself sends nothing more; a receiver still sends
+                        // its reason.
                         let end = if end == Shutdown::Write { Shutdown::Both } else { end };
                         fail(&mut failed, Error::Cancelled, orders, closers, end);
                     }
@@ -108,7 +112,8 @@ fn stop(orders: &Orders, closers: &[Closer], end: Shutdown) {
     closers.iter().for_each(|closer| closer.close(end));
 }
 
-/// Stops the others when its thread panics: they may wait for what that thread does not do any more.
+/// Stops the others when its thread panics: they may wait for work that the thread does not do any
+/// more.
 struct Alarm<'a> {
     orders: &'a Orders,
     closers: &'a [Closer],
@@ -151,11 +156,11 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_that_panics_ends_who_waits_on_a_connection() {
+    fn a_channel_that_panics_ends_a_wait_on_a_connection() {
         let (listener, to) = crate::testing::listen();
         let long = Duration::from_secs(20);
         let mut connected = crate::net::socket::Socket::connect(&to, long).expect("connected");
-        let _peer = listener.accept(long, long).expect("looked").expect("somebody");
+        let _peer = listener.accept(long, long).expect("looked").expect("a connection");
         let closers = [connected.closer().expect("a handle")];
         let orders = Orders::default();
         let (heard, is_heard) = channel();

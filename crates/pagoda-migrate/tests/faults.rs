@@ -1,4 +1,5 @@
-//! Lines that fail: whatever is lost, late, doubled, swapped or cut off, both sides say so and nothing is shown.
+//! Lines that fail: for any lost, late, doubled, swapped or missing bytes, both sides report an
+//! error and nothing is shown.
 //!
 //! `PAGODA_SEED` repeats one run; `PAGODA_RUNS` says how many there are.
 
@@ -16,7 +17,7 @@ use support::{Place, any_port, receive_options, send_options, tally, transfer_to
 /// Short, so that silence is noticed soon, and long enough for a busy machine.
 const STALL: Duration = Duration::from_secs(1);
 
-/// What a channel's sender says at least: its hello, and the frames that end it.
+/// The least that a channel's sender sends: its hello, and the frames that end it.
 const LEAST_BYTES: usize = 128 + 2 * 48;
 
 #[test]
@@ -30,7 +31,8 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_nothing_is_shown() {
         let codec = Codec::ALL[random.below(4)];
         let fault = FAULTS[seed as usize % FAULTS.len()];
         let channel = random.below(usize::from(channels));
-        // Within what each channel says for sure, or anywhere in it: past its end nothing happens.
+        // Within the bytes that each channel sends for sure, or anywhere in it: past its end
+        // nothing happens.
         let most = if random.below(2) == 0 { LEAST_BYTES } else { 200_000 };
         let plan = Plan { fault, channel, at: random.below(most) };
         let sending = SendOptions { channels, codec, stall: STALL, ..send_options() };
@@ -43,7 +45,8 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_nothing_is_shown() {
         let context = format!("PAGODA_SEED={seed}, {plan:?}: {sent:?}, {received:?}");
         assert!(fs::read(place.image()).expect("read") == before, "{context}");
         match (&sent, &received) {
-            // The fault lay behind the last byte, or was none: both pieces that were swapped were the same.
+            // The fault was behind the last byte, or had no effect: both swapped pieces were the
+            // same.
             (Ok(_), Ok(_)) => assert!(place.is_equal(), "{context}"),
             // All was there, and the last word was lost: the sender does not know, and says so.
             (Err(Error::Unconfirmed), Ok(_)) => assert!(place.is_equal(), "{context}"),

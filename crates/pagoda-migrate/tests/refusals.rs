@@ -1,4 +1,5 @@
-//! Who may send, and to whom: tokens and certificates. Whoever is refused is refused before anything is made, and told why.
+//! Which peers may send, and to which receivers: tokens and certificates. A refused peer is refused
+//! before anything is made, and gets the reason.
 
 mod support;
 
@@ -20,13 +21,13 @@ fn refused(place: &Place, (sent, received): Outcome, sender: &str, receiver: &st
     assert_eq!(place.names(), ["image"], "{sent}: something was made");
 }
 
-/// A receiver that waits no longer than it takes to see that nobody comes.
+/// A receiver that waits no longer than it takes to see that no sender comes.
 fn impatient() -> ReceiveOptions {
     ReceiveOptions { wait: Duration::from_millis(500), ..receive_options() }
 }
 
 #[test]
-fn only_who_has_the_token_gets_in_and_only_where_it_is_known() {
+fn only_a_holder_of_the_token_gets_in_and_only_where_it_is_known() {
     let place = Place::with_image(1, 3 << 20);
     let token = |text: &str| Some(Token::new(text.as_bytes()).expect("long enough"));
     let (one, other) = (token("one token of many bytes"), token("another token of many bytes"));
@@ -111,7 +112,7 @@ fn credentials_that_are_none_name_their_file() {
 }
 
 #[test]
-fn what_others_can_reach_demands_something_of_them() {
+fn a_listener_that_others_can_reach_demands_something_of_them() {
     let place = Place::with_image(1, 1 << 20);
     let receive_at = |at: &str, options: &ReceiveOptions| {
         let listener = Listener::bind(&at.parse().expect("an address")).expect("a listener");
@@ -136,7 +137,7 @@ fn what_others_can_reach_demands_something_of_them() {
 }
 
 #[test]
-fn nobody_is_not_waited_for_longer_than_asked() {
+fn a_missing_sender_is_not_waited_for_longer_than_asked() {
     let place = Place::with_image(1, 1 << 20);
     let none = SendOptions { channels: 0, ..send_options() };
     let (sent, received) = transfer(&place, &none, &impatient());

@@ -1,4 +1,5 @@
-//! What is sent arrives: every policy, codec and number of channels, over images of every kind.
+//! The image arrives unchanged: every policy, codec and number of channels, over images of every
+//! kind.
 
 mod support;
 
@@ -142,7 +143,8 @@ fn a_limited_line_carries_no_more_than_its_limit() {
     let (wire, took) = (sent.expect("sent").wire_bytes, started.elapsed());
     received.expect("received");
     assert!(place.is_equal());
-    // The last frame may have started just before the end. A slow machine only makes it take longer.
+    // The last frame may have started just before the end. A slow machine only makes it take
+    // longer.
     let may = limit.get() as f64 * took.as_secs_f64() + f64::from(2 << 20);
     assert!(wire as f64 <= may, "{wire} bytes in {took:?}");
 }

@@ -1,8 +1,10 @@
-//! The heap of the engine inside somebody else's program: over mappings of our own, which are never managed.
+//! The heap of the engine inside an unmodified program: over mappings of our own, which are never
+//! managed.
 //!
-//! Small blocks come from `talc` under one lock; large ones are mappings of their own, so that zeroed tables cost
-//! nothing until they are written. The program's own allocator is never called. The lock is held for moments, by
-//! threads of the engine and by the program's threads inside our hooks; whoever holds it touches nothing but this heap.
+//! Small blocks come from `talc` under one lock; large ones are mappings of their own, so that
+//! zeroed tables cost nothing until they are written. The program's own allocator is never called.
+//! The lock is held for moments, by threads of the engine and by the program's threads inside our
+//! hooks; its holder touches nothing but this heap.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -17,10 +19,11 @@ use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::exit_process;
 use talc::{OomHandler, Span, Talc};
 
-/// From this size on a block is a mapping of its own: working memory of threads, of which most is never written.
+/// From this size on a block is a mapping of its own: working memory of threads, mostly never
+/// written.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// What the heap grows by: so seldom that the list of our own mappings stays short.
+/// The heap's growth step: so large that the list of our own mappings stays short.
 const GROWTH_BYTES: usize = 4 << 20;
 
 /// Where it is said that there is no memory for the engine: in this heap itself, for good.
@@ -31,9 +34,9 @@ pub fn say_exhaustion_in(counters: Counters) {
     COUNTERS.store(Box::into_raw(Box::new(counters)), Ordering::Release);
 }
 
-/// What a block is when there is none: the end. Null would be an abort that tells nobody why.
+/// The end of the process, for lack of a block. Null would be an abort without a reason.
 fn exhausted() -> *mut u8 {
-    // SAFETY: what is there was leaked, and a child forgets it with the heap.
+    // SAFETY: the counters were leaked, and a child forgets them with the heap.
     if let Some(counters) = unsafe { COUNTERS.load(Ordering::Acquire).as_ref() } {
         if counters.get(Counter::ErrorCode) == 0 {
             counters.set(Counter::ErrorErrno, StopReason::EngineMemory.errno().0 as u64);
@@ -45,13 +48,13 @@ fn exhausted() -> *mut u8 {
     std::ptr::null_mut()
 }
 
-/// The first memory of the heap, in this library's own data: as much as a process without an engine needs, so that one which lives for
-/// a millisecond makes no mapping for it.
+/// The first memory of the heap, in this library's own data: as much as a process without an engine
+/// needs, so that a process that lives for a millisecond makes no mapping for it.
 struct First(UnsafeCell<[u8; FIRST_BYTES]>);
 
 const FIRST_BYTES: usize = 64 << 10;
 
-// SAFETY: nobody but the heap uses it, which has a lock.
+// SAFETY: only the heap uses it, which has a lock.
 unsafe impl Sync for First {}
 
 static FIRST: First = First(UnsafeCell::new([0; FIRST_BYTES]));
@@ -63,8 +66,9 @@ struct Grow {
 impl OomHandler for Grow {
     fn handle_oom(talc: &mut Talc<Self>, layout: Layout) -> Result<(), ()> {
         if !std::mem::replace(&mut talc.oom_handler.has_first, true) {
-            // SAFETY: it is there for good, and this heap's alone: no other claims it, and this one once. In a child, whose heap begins
-            // anew, nothing of the old one is used any more. Where it is not enough the heap asks again.
+            // SAFETY: it is there for good, and this heap's alone: no other claims it, and this one
+            // once. In a child, whose heap begins anew, nothing of the old one is used any more. If
+            // it is too small the heap asks again.
             return unsafe { talc.claim(Span::from_base_size(FIRST.0.get().cast(), FIRST_BYTES)).map(drop) };
         }
         grow(talc, layout.size() + layout.align())
@@ -76,7 +80,7 @@ fn grow(talc: &mut Talc<Grow>, bytes: usize) -> Result<(), ()> {
     let len = (bytes + 4096).next_multiple_of(GROWTH_BYTES);
     let range = OwnMapping::reserve(len, 4096, false).map_err(drop)?.leak();
     let start = std::ptr::with_exposed_provenance_mut::<u8>(range.start());
-    // SAFETY: the mapping is fresh, ours for good, and used by nobody else.
+    // SAFETY: the mapping is fresh, ours for good, and used by no one else.
     unsafe { talc.claim(Span::from_base_size(start, range.len())).map(drop) }
 }
 
@@ -85,7 +89,8 @@ pub struct OwnHeap {
     small: UnsafeCell<Mutex<Talc<Grow>>>,
 }
 
-// SAFETY: the heap is reached through its lock alone, but for `forget`, whose caller is the only thread there is.
+// SAFETY: the heap is reached through its lock alone, except by `forget`, whose caller is the only
+// thread.
 unsafe impl Sync for OwnHeap {}
 
 impl OwnHeap {
@@ -97,22 +102,24 @@ impl OwnHeap {
     /// Begins anew with an empty heap, in a child, which did not inherit the blocks.
     ///
     /// # Safety
-    /// The calling thread is the only one of the process, and nothing that was allocated is used any more.
+    /// The calling thread is the only one of the process, and nothing that was allocated is used
+    /// any more.
     pub unsafe fn forget(&self) {
         COUNTERS.store(std::ptr::null_mut(), Ordering::Release);
-        // SAFETY: nobody else is there. The old value owns nothing that is still mapped, so it is not dropped.
+        // SAFETY: there is no other thread. The old value owns no memory that is still mapped, so
+        // it is not dropped.
         unsafe { self.small.get().write(Mutex::new(Talc::new(Grow { has_first: false }))) };
     }
 
-    /// Takes the memory that an engine needs, before it starts: later the program may be at its limit of mappings. False if there is
-    /// none.
+    /// Takes the memory that an engine needs, before it starts: later the program may be at its
+    /// limit of mappings. False if there is none.
     #[must_use]
     pub fn grow(&self) -> bool {
         self.small().lock().is_ok_and(|mut small| grow(&mut small, 0).is_ok())
     }
 
     fn small(&self) -> &Mutex<Talc<Grow>> {
-        // SAFETY: `forget` replaces it only while nobody has this reference.
+        // SAFETY: `forget` replaces it only while no other thread has this reference.
         unsafe { &*self.small.get() }
     }
 
@@ -129,8 +136,9 @@ impl OwnHeap {
     }
 }
 
-// SAFETY: small blocks are talc's, which keeps the contract under the lock; large ones are mappings of at least the
-// size and alignment asked for, owned by their block alone. Nothing here unwinds: a poisoned lock gives null.
+// SAFETY: small blocks are talc's, which keeps the contract under the lock; large ones are mappings
+// of at least the size and alignment asked for, owned by their block alone. Nothing here unwinds: a
+// poisoned lock gives null.
 unsafe impl GlobalAlloc for OwnHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if Self::is_large(layout) {
@@ -154,7 +162,8 @@ unsafe impl GlobalAlloc for OwnHeap {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if Self::is_large(layout) {
             let range = PageRange::at(block.expose_provenance(), layout.size().next_multiple_of(4096));
-            // SAFETY: `map` leaked exactly this mapping for this block, which its owner gives up now.
+            // SAFETY: `map` leaked exactly this mapping for this block, which its owner gives up
+            // now.
             drop(unsafe { OwnMapping::retake(range) });
             return;
         }

@@ -1,8 +1,10 @@
-//! The end of the program that the user named, where `pagoda run` was killed before: the tree's file goes with it all the same.
+//! The end of the program that the user named, where `pagoda run` was killed before: the tree's
+//! file is removed all the same.
 //!
-//! It ends here if it returns or calls exit(3). After _exit(2) or a signal nobody comes by, and the next `pagoda run` removes the
-//! file. This module must never remove it from a `pagoda run` that lives, which has yet to read it; nor allocate, for it runs on
-//! the program's own stack, which is managed memory.
+//! It ends here if it returns or calls exit(3). After _exit(2) or a signal no destructor runs, and
+//! the next `pagoda run` removes the file. This module must never remove it from a live
+//! `pagoda run`, which has yet to read it; nor allocate, for it runs on the program's own stack,
+//! which is managed memory.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -21,16 +23,18 @@ pub fn remember(member: Member, file: &Path) {
 }
 
 #[used]
-// SAFETY: the section holds pointers to functions that the C library calls when the process calls exit(3), with itself usable.
+// SAFETY: the section holds pointers to functions that the C library calls when the process calls
+// exit(3), with itself usable.
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destruct;
 
 extern "C" fn destruct() {
     if let Some((member, file)) = NAMED.get()
-        // A child has the pointer, and not what it points to; but it is no heir.
+        // A child has the pointer, and not its target; but it is no heir.
         && member.is_heir()
     {
-        // SAFETY: it is a C string, leaked in this process. The name is of one file alone: it has its maker's number and the time.
+        // SAFETY: it is a C string, leaked in this process. The name is of one file alone: it has
+        // its maker's number and the time.
         unsafe { libc::unlink(file.as_ptr()) };
     }
 }

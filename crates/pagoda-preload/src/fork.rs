@@ -1,7 +1,8 @@
-//! What happens around fork(2): before it, and after it in the parent and in the child.
+//! The hooks around fork(2): before it, and after it in the parent and in the child.
 //!
-//! A child has all the memory of its parent from its first instruction on, or does not run; and an engine begins either
-//! before a fork, which then knows of it, or after it. This module must never let a child run with pages missing.
+//! A child has all the memory of its parent from its first instruction on, or does not run; and an
+//! engine begins either before a fork, which then knows of it, or after it. This module must never
+//! let a child run with pages missing.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -23,18 +24,20 @@ static FORKING: [AtomicU32; FORKING_BOUND] = [const { AtomicU32::new(0) }; FORKI
 const FORKING_BOUND: usize = 64;
 
 thread_local! {
-    /// How the engine knows the fork that this thread is within, and what errno was before; None if it does not.
+    /// The engine's handle of the fork that this thread is within, and errno before it; None if it
+    /// has none.
     static KNOWN: Cell<Option<(Fork, c_int)>> = const { Cell::new(None) };
 }
 
-/// The program's `errno` in the calling thread. What this library's own calls set is another one ([`own_errno`]).
+/// The program's `errno` in the calling thread. This library's own calls set another one
+/// ([`own_errno`]).
 pub(crate) fn errno() -> &'static Cell<c_int> {
     let location = real(ERRNO_LOCATION);
     if location.is_null() {
         exit_process(125);
     }
-    // SAFETY: the function has this type. What it returns is the calling thread's own word, which is there as long as the thread, and
-    // which no other thread uses; the reference is used at once.
+    // SAFETY: the function has this type. It returns the calling thread's own word, which is there
+    // as long as the thread, and which no other thread uses; the reference is used at once.
     unsafe { &*std::mem::transmute::<*mut c_void, ErrnoLocation>(location)().cast::<Cell<c_int>>() }
 }
 
@@ -46,14 +49,15 @@ pub(crate) fn own_errno() -> c_int {
     unsafe { libc::__errno_location().read() }
 }
 
-/// Has the C library call the functions of this module around each fork. Handlers that run before a fork do so last one first.
+/// Has the C library call the functions of this module around each fork. Handlers that run before a
+/// fork do so last one first.
 pub fn register() {
     let real = real(REGISTER_ATFORK);
     if real.is_null() {
         exit_process(125);
     }
-    // SAFETY: the function has this type, and the three live as long as the process: this library is never unloaded, so that no handle
-    // is passed that would say when.
+    // SAFETY: the function has this type, and the three live as long as the process: this library
+    // is never unloaded, so that no handle is passed that would say when.
     unsafe {
         std::mem::transmute::<*mut c_void, RegisterAtfork>(real)(
             before_fork,
@@ -67,7 +71,7 @@ pub fn register() {
 type RegisterAtfork =
     unsafe extern "C" fn(extern "C" fn(), extern "C" fn(), extern "C" fn(), *mut c_void) -> c_int;
 
-/// Waits until every fork is over that does not know of the engine. Bounded by what fork(2) takes.
+/// Waits until every fork is over that does not know of the engine. Bounded by the time of fork(2).
 pub fn wait_for_forks() {
     fence(Ordering::SeqCst);
     while FORKING.iter().any(|thread| thread.load(Ordering::SeqCst) != 0) {
@@ -75,9 +79,10 @@ pub fn wait_for_forks() {
     }
 }
 
-/// Before a fork: the engine is told, so that the child gets what it lacks; where the kernel does not tell of forks,
-/// everything is brought back first. A fork that finds no engine keeps one from beginning meanwhile, and one that finds an engine which has
-/// registered nothing keeps it from that.
+/// Before a fork: the engine is told, so that the child gets its swapped-out pages; where the
+/// kernel sends no event for forks, everything is swapped in first. A fork that finds no engine
+/// keeps one from beginning meanwhile, and one that finds an engine without registered memory keeps
+/// it from registering any.
 pub extern "C" fn before_fork() {
     let own = current_id();
     let enter =
@@ -88,10 +93,10 @@ pub extern "C" fn before_fork() {
         }
         fence(Ordering::SeqCst);
     }
-    // Either we see the engine here, or whoever started it sees us.
+    // Either this thread sees the engine here, or the thread that started it sees the fork.
     let Some(engine) = engine() else { return };
     leave_forking();
-    // What is handed over takes no more room than it is stored in.
+    // A hand-over takes no more room than the stored pages take.
     if engine.out_bytes() > wait::OUT_MOST && !engine.hands_over() {
         wait_for_room();
     }
@@ -100,7 +105,8 @@ pub extern "C" fn before_fork() {
         engine.release();
         return deactivate();
     }
-    // Nobody tells what runs after a fork whether there was one. Its system call sets errno only if there was none.
+    // The C library does not tell its handlers whether the fork succeeded. Its system call sets
+    // errno only if it failed.
     KNOWN.set(Some((fork, errno().replace(0))));
 }
 
@@ -113,8 +119,9 @@ fn wait_for_room() {
     }
 }
 
-/// After a fork, in the parent, also after one that failed: then it is no more announced. Returns when the child has what it lacked, or
-/// has taken it over: this process may end right after this, and its engine with it.
+/// After a fork, in the parent, also after one that failed: its announcement ends. Returns when the
+/// child has its missing pages, or has taken them over: this process may end right after this, and
+/// its engine with it.
 pub extern "C" fn after_fork() {
     leave_forking();
     let Some((fork, before)) = KNOWN.take() else { return };
@@ -130,11 +137,12 @@ pub extern "C" fn after_fork() {
     }
 }
 
-/// Before memory is asked to be empty in children: a fork that is on its way has it whole, or has not begun.
+/// Before memory is asked to be empty in children: a fork in progress has it whole, or has not
+/// begun.
 pub fn before_wipe_on_fork() {
     wiped::expect();
     let Some(engine) = engine() else { return };
-    // Bounded by what fork(2) takes, and the kernel's word of it.
+    // Bounded by the time of fork(2), and by the kernel's event of it.
     while engine.is_fork_announced() {
         sleep_us(50);
     }
@@ -147,7 +155,8 @@ fn leave_forking() {
     }
 }
 
-/// In a child, on its one thread: begins anew, and returns when it has all its memory, or an engine that has it.
+/// In a child, on its one thread: begins anew, and returns when it has all its memory, or an engine
+/// that has it.
 pub extern "C" fn in_child() {
     let known = KNOWN.take();
     if let Some((_, before)) = known {
@@ -158,7 +167,8 @@ pub extern "C" fn in_child() {
             thread.store(0, Ordering::SeqCst);
         }
     }
-    // Also a child of a child that nobody saw has the pages of its parent's parent, at which nobody would answer it.
+    // Also a child of an unseen child has the pages of its grandparent, and no engine would answer
+    // its faults there.
     let is_given = known.is_some_and(|(fork, _)| fork == Fork::Announced);
     begin_in_child(|| {
         if is_given {

@@ -1,10 +1,10 @@
-//! The calls by which a program does with its memory what an engine stands in the way of: everything is brought back before,
+//! The calls of a program that are incompatible with an engine: everything is swapped in before,
 //! and the process is managed no further.
 //!
-//! - A process that shares this one's memory and is no thread of it (`clone` with `CLONE_VM`) may outlive it, and with it the engine
-//!   that serves its missing pages.
-//! - A leak checker stops all threads of the process, the engine's too, and then reads its memory. It does so at the end of the
-//!   program, or when it is called.
+//! - A process that shares this one's memory and is no thread of it (`clone` with `CLONE_VM`) may
+//!   outlive it, and with it the engine that serves its missing pages.
+//! - A leak checker stops all threads of the process, the engine's too, and then reads its memory.
+//!   It does so at the end of the program, or when it is called.
 //! - Memory is registered with one userfaultfd only. A program that registers its own gets it.
 //!
 //! This module must never let such a call begin while anything is missing.
@@ -50,7 +50,8 @@ type Clone = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// As clone(2). Its last three arguments are optional; their registers and place on the stack are passed on as they are.
+/// As clone(2). Its last three arguments are optional; their registers and place on the stack are
+/// passed on as they are.
 ///
 /// # Safety
 /// As for the real function.
@@ -75,8 +76,9 @@ pub unsafe extern "C" fn clone(
         IS_SHARED.store(true, Ordering::SeqCst);
         give_way();
     }
-    // SAFETY: `real` found the function of this name behind this library, which has this type; the caller's arguments. A variadic
-    // function gets numbers and pointers where one with a fixed list does.
+    // SAFETY: `real` found the function of this name behind this library, which has this type; the
+    // caller's arguments. A variadic function gets numbers and pointers where one with a fixed list
+    // does.
     unsafe {
         std::mem::transmute::<*mut c_void, Clone>(real)(
             function, stack, flags, argument, parent_tid, tls, child_tid,
@@ -116,8 +118,8 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *m
 /// The program's `main`, where a leak checker is in the process.
 static MAIN: AtomicUsize = AtomicUsize::new(0);
 
-/// What [`__libc_start_main`] goes on with: the real function, and the `main` that it is to call. In the two registers that the C
-/// calling convention returns such a pair in.
+/// The result of [`__libc_start_main`]'s first part: the real function, and the `main` to call. In
+/// the two registers of the C calling convention for such a pair.
 #[repr(C)]
 struct StartMain {
     real: *mut c_void,
@@ -129,7 +131,8 @@ extern "C" fn choose_main(main: usize) -> StartMain {
     if real.is_null() {
         exit_process(125);
     }
-    // SAFETY: the name is a C string; the dynamic linker looks behind this library, and in the program itself.
+    // SAFETY: the name is a C string; the dynamic linker looks behind this library, and in the
+    // program itself.
     let has_checker = !self::real(20).is_null()
         || unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"__lsan_default_options".as_ptr()).is_null() };
     if !has_checker {
@@ -145,14 +148,15 @@ extern "C" fn before_check(_: *mut c_void) {
     give_way();
 }
 
-/// Right before `main`, so that it runs before what a runtime has registered for the end: that runs last one first.
+/// Right before `main`, so that it runs before the end handlers that a runtime has registered:
+/// those run last one first.
 extern "C" fn prepare_main() -> usize {
     let register = real(CXA_ATEXIT);
     if register.is_null() {
         exit_process(125);
     }
-    // SAFETY: the function has this type, and the one it gets lives as long as the process: this library is never unloaded, so
-    // that no handle is passed that would say when.
+    // SAFETY: the function has this type, and the one it gets lives as long as the process: this
+    // library is never unloaded, so that no handle is passed that would say when.
     unsafe {
         std::mem::transmute::<*mut c_void, CxaAtExit>(register)(
             before_check,
@@ -182,7 +186,8 @@ unsafe extern "C" fn begin_main() -> c_int {
     )
 }
 
-/// As the C library's, which begins a program: in one with a leak checker everything is brought back before that looks.
+/// As the C library's, which begins a program: in one with a leak checker everything is swapped in
+/// before that looks.
 ///
 /// # Safety
 /// As for the real function.
@@ -190,7 +195,8 @@ unsafe extern "C" fn begin_main() -> c_int {
 #[unsafe(naked)]
 pub unsafe extern "C" fn __libc_start_main() -> c_int {
     core::arch::naked_asm!(
-        // Six arguments in registers, one on the stack, which stays where it is. With these the stack is aligned for a call.
+        // Six arguments in registers, one on the stack, which stays where it is. With these the
+        // stack is aligned for a call.
         "push rdi",
         "push rsi",
         "push rdx",

@@ -1,7 +1,7 @@
-//! The functions of the C library that this library stands in for, and what each tells the engine.
+//! The functions of the C library that this library stands in for, and the engine's part of each.
 //!
-//! Every hook calls the real function with the same arguments and returns what that returns. In a process that is not
-//! managed (a child, a program that runs unmanaged) it does nothing else.
+//! Every hook calls the real function with the same arguments and returns its result. In a process
+//! that is not managed (a child, a program that runs unmanaged) it does nothing else.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ type GetRobust = unsafe extern "C" fn(*const libc::pthread_mutexattr_t, *mut c_i
 type RawFork = unsafe extern "C" fn() -> libc::pid_t;
 type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
-/// The real functions: found once, before anybody can call a hook on purpose.
+/// The real functions: found once, before the program can call a hook on purpose.
 static REAL: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
 const NAMES: [&CStr; 26] = [
     c"pthread_create",
@@ -68,8 +68,9 @@ pub const REGISTER_ATFORK: usize = 24;
 /// The place of `__cxa_atexit` in [`NAMES`].
 pub const CXA_ATEXIT: usize = 25;
 
-/// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has under 2,560 bytes
-/// on x86_64, from the thread pointer upwards: 2,304 since 2.35, of which the kernel's part ends well before.
+/// How much of a thread's control block the kernel may read or write: glibc's `struct pthread` has
+/// under 2,560 bytes on x86_64, from the thread pointer upwards: 2,304 since 2.35, of which the
+/// kernel's part ends well before.
 const CONTROL_BLOCK_BYTES: usize = 2304;
 
 /// Finds the real functions.
@@ -100,7 +101,8 @@ fn thread_pointer() -> usize {
     pointer
 }
 
-/// Pins the calling thread's control block, for as long as the thread lives. False if there are too many pins.
+/// Pins the calling thread's control block, for as long as the thread lives. False if there are too
+/// many pins.
 pub fn pin_current_thread() -> bool {
     let Some(engine) = engine() else { return true };
     let thread_pointer = thread_pointer();
@@ -110,15 +112,16 @@ pub fn pin_current_thread() -> bool {
         return false;
     }
     for address in [thread_pointer, end] {
-        // SAFETY: both bytes are of this thread's own control block, or of the page that its end lies in. Reading
-        // brings the page back if it was moved out before it was pinned.
+        // SAFETY: both bytes are of this thread's own control block, or of the page that its end
+        // lies in. Reading swaps the page in if it was evicted before it was pinned.
         unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
     }
     true
 }
 
-/// What a thread that is being started will run: 0 is a free place, 1 one that is being written. Not on any heap: the
-/// starting thread's stack is managed memory, and whoever runs on it may hold no lock of the engine.
+/// The start functions of threads that are being started: 0 is a free place, 1 one that is being
+/// written. Not on any heap: the starting thread's stack is managed memory, and a thread that runs
+/// on it may hold no lock of the engine.
 static BEGIN: [(AtomicUsize, AtomicUsize); BEGIN_BOUND] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; BEGIN_BOUND];
 
@@ -146,7 +149,8 @@ fn recall(place: usize) -> (Start, *mut c_void) {
     (unsafe { std::mem::transmute::<usize, Start>(start) }, argument)
 }
 
-/// What a new thread goes on with. In the two registers that the C calling convention returns such a pair in.
+/// The start function of a new thread, and its argument. In the two registers of the C calling
+/// convention for such a pair.
 #[repr(C)]
 struct Begun {
     start: Start,
@@ -162,8 +166,9 @@ extern "C" fn prepare_to_begin(place: *mut c_void) -> Begun {
     Begun { start, argument }
 }
 
-/// The first function of each thread of the program. It jumps to the program's own when it is done, so that no frame of ours is below that:
-/// pthread_exit(3) and pthread_cancel(3) unwind a thread's whole stack, and this library can't be unwound.
+/// The first function of each thread of the program. It jumps to the program's own when it is done,
+/// so that no frame of ours is below that: pthread_exit(3) and pthread_cancel(3) unwind a thread's
+/// whole stack, and this library can't be unwound.
 ///
 /// # Safety
 /// `place` came from [`remember`], and is used once.
@@ -197,7 +202,8 @@ pub unsafe extern "C" fn pthread_create(
     }
     // SAFETY: `real` found the function of this name behind this library, which has this type.
     let real = unsafe { std::mem::transmute::<*mut c_void, PthreadCreate>(real) };
-    // Also without an engine: one that starts before the thread's first instruction has not seen it.
+    // Also without an engine: one that starts before the thread's first instruction has not seen
+    // it.
     let place = remember(start, argument);
     // SAFETY: the caller's arguments, but for the start function, which calls theirs.
     let result = unsafe { real(thread, attributes, begin, std::ptr::without_provenance_mut(place)) };
@@ -282,7 +288,8 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     child
 }
 
-/// As madvise(2), but that what the kernel may free (`MADV_FREE`) is gone at once in a managed process.
+/// As madvise(2), except that memory that the kernel may free later (`MADV_FREE`) is freed at once
+/// in a managed process.
 ///
 /// # Safety
 /// As for the real function.
@@ -308,18 +315,19 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
         unforked::has_asked();
     }
     let is_to_be_told = matches!(advice, libc::MADV_FREE | guards::INSTALL);
-    // What is registered later is looked at then: it is content if it is there.
+    // Memory that is registered later is scanned then: present pages count as content.
     if result != 0 || !is_to_be_told || !engine().is_some_and(ProcessEngine::has_registered) {
         return result;
     }
-    // Only after the kernel has taken the advice: where it refuses, everything stays. What it may free is gone at once, because what
-    // is written to it again would not be known as content, and never leave. And of a guard no event tells.
-    // SAFETY: what was in the range is worth nothing any more.
+    // Only after the kernel has taken the advice: where it refuses, everything stays. Memory that
+    // it may free later is freed at once, because a later write there would not be known as
+    // content, and never be evicted. And a guard sends no event. SAFETY: the content of the range
+    // is worth nothing any more.
     unsafe { real(address, length, libc::MADV_DONTNEED) };
     if advice != guards::INSTALL {
         return 0;
     }
-    // Once more: who filled around it meanwhile may have looked before it was there.
+    // Once more: a thread that filled around it meanwhile may have looked before it was there.
     // SAFETY: the caller's arguments.
     unsafe { real(address, length, advice) }
 }
@@ -327,7 +335,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
 /// In a child: forgets the threads that others were starting in the parent.
 pub fn forget_starts() {
     for (begin, _) in &BEGIN {
-        // Most are free, and what is not written is not copied.
+        // Most are free, and a page that is not written is not copied.
         if begin.load(Ordering::Acquire) != 0 {
             begin.store(0, Ordering::Release);
         }

@@ -1,8 +1,10 @@
-//! The calls of the C library by which a program changes its ids and capabilities: the engine's threads follow.
+//! The calls of the C library by which a program changes its ids and capabilities: the engine's
+//! threads follow.
 //!
-//! A process that is about to leave the user root gets its engine before, because the kernel would refuse it what an engine
-//! opens afterwards. This module must never return from a call that has dropped rights while a raw thread has them, unless
-//! that thread is held up for longer than [`follow_program`] waits.
+//! A process that is about to leave the user root gets its engine before, because the kernel would
+//! refuse it what an engine opens afterwards. This module must never return from a call that has
+//! dropped rights while a raw thread has them, unless that thread is held up for longer than
+//! [`follow_program`] waits.
 
 use std::ffi::{c_int, c_void};
 
@@ -37,7 +39,8 @@ fn after(result: c_int) -> c_int {
     result
 }
 
-/// After capset(2), which concerns the calling thread alone: what the main thread has is taken for what the program has.
+/// After capset(2), which concerns the calling thread alone: the main thread's capabilities count
+/// as the program's.
 fn after_capset(result: c_int) -> c_int {
     if current_id() == std::process::id() { after(result) } else { result }
 }
@@ -60,7 +63,8 @@ macro_rules! hook {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             before(&[$($user),*]);
-            // SAFETY: `real` found the function of this name behind this library, which has this type; the caller's arguments.
+            // SAFETY: `real` found the function of this name behind this library, which has this
+            // type; the caller's arguments.
             let result = unsafe {
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function($place))($($argument),*)
             };

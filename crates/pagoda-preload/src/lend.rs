@@ -1,8 +1,10 @@
-//! The calls of the C library by which a program lends its pages to the kernel without their being pinned: they copy here, or fail.
+//! The calls of the C library that lend a program's pages to the kernel without pinning them: they
+//! copy here, or fail.
 //!
-//! The kernel lets a page be moved away that a pipe or a socket still holds (`vmsplice`, `MSG_ZEROCOPY`). Its frame would serve another
-//! page then, and whoever reads the pipe would read that. A copy in place of a loan is what both promise to a reader. This
-//! module must never lend a page, in any process of a tree: an engine may begin while it is held.
+//! The kernel lets a page be moved away that a pipe or a socket still holds (`vmsplice`,
+//! `MSG_ZEROCOPY`). Its frame would serve another page then, and the reader of the pipe would read
+//! that. A copy in place of a loan keeps the promise of both calls to a reader. This module must
+//! never lend a page, in any process of a tree: an engine may begin while it is held.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -19,7 +21,7 @@ const SO_ZEROCOPY: c_int = 60;
 type Vmsplice = unsafe extern "C" fn(c_int, *const libc::iovec, usize, c_uint) -> isize;
 type SetSockOpt = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int;
 
-/// As vmsplice(2), but that what it puts into a pipe is copied there.
+/// As vmsplice(2), except that its pages are copied to the pipe.
 ///
 /// # Safety
 /// As for the real function.
@@ -32,11 +34,12 @@ pub unsafe extern "C" fn vmsplice(
 ) -> isize {
     // SAFETY: it looks at a descriptor.
     let mode = unsafe { libc::fcntl(pipe, libc::F_GETFL) };
-    // Out of a pipe it copies anyway, and what is none is refused.
+    // Out of a pipe it copies anyway, and a descriptor of no pipe is refused.
     if tree().is_some() && mode != -1 && mode & libc::O_ACCMODE != libc::O_RDONLY && is_pipe(pipe) {
         // SAFETY: the caller's arguments.
         let put = unsafe { put_copies(pipe, parts, count, flags) };
-        // Where a pipe can't be written to without waiting, the kernel has no moves either, and nothing is managed.
+        // Where a pipe can't be written to without waiting, the kernel has no moves either, and
+        // nothing is managed.
         if put != -1 {
             return put;
         }
@@ -49,12 +52,14 @@ pub unsafe extern "C" fn vmsplice(
     if real.is_null() {
         exit_process(125);
     }
-    // SAFETY: `real` found the function of this name behind this library, which has this type; the caller's arguments.
+    // SAFETY: `real` found the function of this name behind this library, which has this type; the
+    // caller's arguments.
     unsafe { std::mem::transmute::<*mut c_void, Vmsplice>(real)(pipe, parts, count, flags) }
 }
 
-/// Copies as much into a pipe as there is room for. If there is none it waits, unless that is not wanted, and puts a page there: who
-/// is about to read the pipe itself must not wait for more.
+/// Copies as much into a pipe as there is room for. If there is none it waits, unless the flags say
+/// otherwise, and puts one page there: a thread that is about to read the pipe itself must not wait
+/// for more.
 ///
 /// # Safety
 /// As for vmsplice(2).
@@ -70,7 +75,7 @@ unsafe fn put_copies(pipe: c_int, parts: *const libc::iovec, count: usize, flags
     // SAFETY: the kernel has read all of them just now.
     let parts = unsafe { std::slice::from_raw_parts(parts, count) };
     let first = parts.iter().find(|part| part.iov_len > 0);
-    // SAFETY: as above. What is in pages is atomic: it waits until there is room for one.
+    // SAFETY: as above. A write of at most a page is atomic: it waits until there is room for one.
     first.map_or(0, |part| unsafe {
         libc::syscall(libc::SYS_write, pipe, part.iov_base, part.iov_len.min(OS_PAGE)) as isize
     })
@@ -78,7 +83,7 @@ unsafe fn put_copies(pipe: c_int, parts: *const libc::iovec, count: usize, flags
 
 fn is_pipe(descriptor: c_int) -> bool {
     let mut about = std::mem::MaybeUninit::<libc::stat64>::uninit();
-    // SAFETY: it fills what it is given, which is read only if it says so.
+    // SAFETY: it fills its argument, which is read only if it says so.
     unsafe {
         libc::fstat64(descriptor, about.as_mut_ptr()) == 0
             && about.assume_init().st_mode & libc::S_IFMT == libc::S_IFIFO

@@ -1,6 +1,8 @@
-//! The call of the C library by which a program locks all its memory: it locks the program's, and not Pagoda's.
+//! The call of the C library by which a program locks all its memory: it locks the program's, and
+//! not Pagoda's.
 //!
-//! This module must never do less than the program asked for, nor leave memory of Pagoda's own locked.
+//! This module must never do less than the program asked for, nor leave memory of Pagoda's own
+//! locked.
 
 use std::ffi::c_int;
 
@@ -32,6 +34,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if real.is_null() {
         exit_process(125);
     }
-    // SAFETY: `real` found the function of this name behind this library, which has this type; it takes any flags.
+    // SAFETY: `real` found the function of this name behind this library, which has this type; it
+    // takes any flags.
     unsafe { std::mem::transmute::<*mut std::ffi::c_void, MlockAll>(real)(flags) }
 }

@@ -1,7 +1,8 @@
 //! The robust mutexes of the program, whose memory is pinned.
 //!
-//! When a thread ends, the kernel walks its robust list, and gives up at the first page that is out: whoever waits for
-//! the mutex would wait for ever. This module must never forget one that was made before there was an engine.
+//! When a thread ends, the kernel walks its robust list, and gives up at the first page that is
+//! swapped out: a thread that waits for the mutex would wait for ever. This module must never
+//! forget one that was made before there was an engine.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -13,21 +14,24 @@ use pagoda_linux::mem::touch::touch;
 
 use crate::start::{engine, tree};
 
-/// The robust mutexes, which an engine that begins later, here or in a forked child, has to pin: their addresses, 0 for a free
-/// place.
+/// The addresses of the robust mutexes, 0 for a free place: an engine that begins later, here or in
+/// a forked child, has to pin them.
 static MUTEXES: [AtomicUsize; MUTEXES_BOUND] = [const { AtomicUsize::new(0) }; MUTEXES_BOUND];
 
-/// As many as an engine can pin. Who makes more gets an error from pthread_mutex_init(3). What is not used of it takes no memory.
+/// As many as an engine can pin. A program that makes more gets an error from
+/// pthread_mutex_init(3). Unused places take no memory.
 const MUTEXES_BOUND: usize = pins::BOUND;
 
-/// One past the highest place that was ever used: most programs make none, and destroy many of other kinds.
+/// One past the highest place that was ever used: most programs make none, and destroy many of
+/// other kinds.
 static MUTEXES_USED: AtomicUsize = AtomicUsize::new(0);
 
 fn known_mutexes() -> &'static [AtomicUsize] {
     &MUTEXES[..MUTEXES_USED.load(Ordering::SeqCst)]
 }
 
-/// Pins, in the engine that has just begun, those that were made before it. False if it has no room.
+/// Pins, in the engine that has just begun, those that were made before it. False if it has no
+/// room.
 pub fn pin_known() -> bool {
     known_mutexes()
         .iter()
@@ -36,7 +40,8 @@ pub fn pin_known() -> bool {
         .all(pin_in_engine)
 }
 
-/// Pins the robust mutex at `address`, or remembers it for the engine to come. False if there are too many.
+/// Pins the robust mutex at `address`, or remembers it for the engine to come. False if there are
+/// too many.
 pub fn pin_mutex(address: usize) -> bool {
     if tree().is_some() {
         let known = known_mutexes().iter().any(|place| place.load(Ordering::SeqCst) == address);
@@ -48,7 +53,7 @@ pub fn pin_mutex(address: usize) -> bool {
         }
         fence(Ordering::SeqCst);
     }
-    // Either we see the engine here, or whoever started it sees the mutex.
+    // Either this thread sees the engine here, or the thread that started it sees the mutex.
     pin_in_engine(address)
 }
 
@@ -62,7 +67,7 @@ fn enter(address: usize) -> bool {
     true
 }
 
-/// Forgets those whose memory is gone: many a program unmaps them without destroying them.
+/// Forgets mutexes whose memory is gone: many programs unmap them without destroying them.
 fn forget_unmapped() {
     for place in known_mutexes() {
         let address = place.load(Ordering::SeqCst);

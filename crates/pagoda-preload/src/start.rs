@@ -1,13 +1,16 @@
-//! Joining the tree of `pagoda run` before a program's `main`, and starting an engine in it when it grows.
+//! Joining the tree of `pagoda run` before a program's `main`, and starting an engine in it when it
+//! grows.
 //!
-//! Every program below `pagoda run` loads this library. Its constructor starts one thread, which makes the process a member of the tree
-//! when it has lived for a moment, and watches how much it holds. Most processes never hold much, and that is all they pay;
-//! in one that grows the same thread starts the engine and becomes its watcher.
+//! Every program below `pagoda run` loads this library. Its constructor starts one thread, which
+//! makes the process a member of the tree when it has lived for a moment, and watches its memory.
+//! Most processes never hold much, and that is all they pay; in one that grows the same thread
+//! starts the engine and becomes its watcher.
 //!
-//! What can't be managed is refused before the program that the user named runs: whether an engine could start is tried
-//! in its constructor, and a failure ends it with status 125, or lets it run unmanaged where the user said so. A
-//! process below it that can't be managed is no reason to end it: it runs unmanaged, and is counted and told.
-//! This module must never let a program run on half managed.
+//! A program that can't be managed is refused before it runs, if the user named it: whether an
+//! engine could start is tried in its constructor, and a failure ends it with status 125, or lets
+//! it run unmanaged where the user said so. A process below it that can't be managed is not ended:
+//! it runs unmanaged, and is counted and reported. This module must never let a program run half
+//! managed.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -46,9 +49,9 @@ const OWN_FAILURE: u8 = 125;
 /// The time between two looks at a process that grows: at 1 GiB/s it takes 2 MiB meanwhile.
 const LOOK_LEAST_US: u32 = 2_000;
 
-/// The longest time between two looks: a process that begins to grow at 1 GiB/s right after one is found with
-/// [`shares::engine_from`] and 48 MiB more, so within 64 MiB and what the least budget of all leaves for the engine's start.
-/// Twenty looks a second cost a twentieth of a percent of a processor.
+/// The longest time between two looks: a process that begins to grow at 1 GiB/s right after one is
+/// found with [`shares::engine_from`] and 48 MiB more: within 64 MiB and the least budget's room
+/// for the engine's start. Twenty looks a second cost a twentieth of a percent of a processor.
 const LOOK_MOST_US: u32 = 48_000;
 
 /// Growth between two looks below which nothing happens.
@@ -57,18 +60,18 @@ const GROWTH_BYTES: u64 = 64 << 10;
 /// The engine of this process, for good; null as long as there is none.
 static ENGINE: AtomicPtr<ProcessEngine> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The process that [`ENGINE`] is of, or 0 if it is not managed: a child that was made without the C library has the
-/// pointer, but not what it points to.
+/// The process that [`ENGINE`] is of, or 0 if it is not managed: a child that was made without the
+/// C library has the pointer, but not its target.
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
 
-/// The tree, the configuration's text with the password of its remote store, and how threads are laid out: what a child
-/// needs to begin anew. In this library's own data, which a child has, too.
+/// The tree, the configuration's text with the password of its remote store, and the layout of
+/// threads: a child needs them to begin anew. In this library's own data, which a child has, too.
 static TREE: OnceLock<Tree> = OnceLock::new();
 static CONFIG: ConfigText =
     ConfigText { bytes: [const { AtomicU8::new(0) }; ENV_BYTES_MAX], len: AtomicUsize::new(0) };
 static LAYOUT: OnceLock<Option<ThreadLayout>> = OnceLock::new();
 
-/// Written once, before there is a second thread. What is not used of it takes no memory.
+/// Written once, before there is a second thread. Its unused part takes no memory.
 struct ConfigText {
     bytes: [AtomicU8; ENV_BYTES_MAX],
     len: AtomicUsize,
@@ -105,8 +108,8 @@ static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 /// How long a thread waits for an engine that it wants.
 const ENGINE_WAIT_NS: u64 = 2_000_000_000;
 
-/// Starts an engine in a watched process however small it is, and waits for it, for two seconds at most: later it could not
-/// open the files that it needs.
+/// Starts an engine in a watched process of any size, and waits for it, for two seconds at most:
+/// later it could not open the files that it needs.
 pub fn begin_engine_now() {
     if give_way::is_shared() {
         return;
@@ -119,7 +122,7 @@ pub fn begin_engine_now() {
     }
 }
 
-/// Whether a child whose parent offered it what it lacks has it, or an engine that does.
+/// Whether a child has all the memory that its parent offered, or an engine that has it.
 static HAS_ALL: AtomicBool = AtomicBool::new(false);
 
 /// The engine, if this process is managed.
@@ -128,7 +131,7 @@ pub fn engine() -> Option<&'static ProcessEngine> {
     if active == 0 || active != std::process::id() {
         return None;
     }
-    // SAFETY: what is there was leaked, in this process.
+    // SAFETY: the engine was leaked, in this process.
     unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
 }
 
@@ -137,7 +140,8 @@ pub fn tree() -> Option<&'static Tree> {
     TREE.get()
 }
 
-/// Whether this process has memory of Pagoda's own: not a child that was forked by a raw system call.
+/// Whether this process has memory of Pagoda's own: not a child that was forked by a raw system
+/// call.
 pub fn is_watched() -> bool {
     WATCHED.load(Ordering::Acquire) == std::process::id()
 }
@@ -148,8 +152,8 @@ pub fn deactivate() {
 }
 
 #[used]
-// SAFETY: the section holds pointers to functions that the dynamic linker calls once, before `main`, with the C
-// library ready.
+// SAFETY: the section holds pointers to functions that the dynamic linker calls once, before
+// `main`, with the C library ready.
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn(c_int, *const Text, *const Text) = construct;
 
@@ -158,8 +162,8 @@ type Text = *const c_char;
 
 extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
     crate::hooks::resolve();
-    // Another C library passes nothing to constructors, and has other control blocks. In an emulation there is no engine: its threads
-    // would be the emulated program's.
+    // Another C library passes nothing to constructors, and has other control blocks. In an
+    // emulation there is no engine: its threads would be the emulated program's.
     if !is_glibc() || is_in_valgrind() {
         return;
     }
@@ -177,8 +181,8 @@ extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
         exit_process(OWN_FAILURE);
     }
     let _ = TREE.set(tree);
-    // Both have to be done on a thread of the program, and the first before others are there: the engine starts on a raw
-    // one.
+    // Both have to be done on a thread of the program, and the first before others are there: the
+    // engine starts on a raw one.
     let _ = LAYOUT.set(ThreadLayout::of_current_thread());
     declare_library_data();
     if !transparent_huge::are_split_right() {
@@ -195,18 +199,18 @@ extern "C" fn construct(_: c_int, _: *const Text, environment: *const Text) {
     }
     end::remember(member, &path);
     let counters = member.counters();
-    // Before the thread that changes it: what is below waits for that.
+    // Before the thread that changes it: the loop below waits for that.
     counters.set(Counter::Status, Status::Small as u64);
     begin(tree, Start::AtOnce(member));
-    // What the user named is managed from its first instruction on, or refused before. Bounded by what starting takes:
-    // mappings, a file, threads.
+    // The program that the user named is managed from its first instruction on, or refused before.
+    // Bounded by the time to start: mappings, a file, threads.
     while counters.get(Counter::Status) == Status::Small as u64 {
         sleep_us(50);
     }
     let _ = crate::hooks::pin_current_thread();
 }
 
-/// What `pagoda run` left in the environment.
+/// The configuration that `pagoda run` left in the environment.
 ///
 /// # Safety
 /// It is a list of C strings, which stay as they are.
@@ -229,11 +233,12 @@ unsafe fn configuration(mut environment: *const Text) -> Option<&'static [u8]> {
 /// When a process gets an engine.
 #[derive(Clone, Copy)]
 enum Start {
-    /// What the user named: from its first instruction on.
+    /// The program that the user named: from its first instruction on.
     AtOnce(Member),
-    /// A child that is offered what it lacks: if it can take that over.
+    /// A child that is offered its missing pages: if it can take them over.
     TakesOver(Offer),
-    /// When it has grown. It is a member as soon as it has lived for a moment: most end before, and pay for nothing but a thread.
+    /// When it has grown. It is a member as soon as it has lived for a moment: most end before, and
+    /// pay for nothing but a thread.
     WhenGrown,
 }
 
@@ -248,7 +253,8 @@ fn begin(tree: Tree, start: Start) {
     }
 }
 
-/// Makes this process a member, unless it is one, and has it say what it is. None if it can't be one.
+/// Makes this process a member, unless it is one, and publishes its description. None if it can't
+/// be one.
 fn introduce(tree: Tree, start: Start) -> Option<(Config, Member)> {
     let config = CONFIG.config()?;
     let member = if let Start::AtOnce(member) = start { member } else { tree.join()? };
@@ -261,7 +267,8 @@ fn introduce(tree: Tree, start: Start) -> Option<(Config, Member)> {
     Some((config, member))
 }
 
-/// In a child: has everything copied in place of taking it over, waits for that, and lets the program run.
+/// In a child: has everything copied instead of taking it over, waits for that, and lets the
+/// program run.
 fn decline(start: Start) {
     let Start::TakesOver(offer) = start else { return };
     offer.refuse();
@@ -271,7 +278,8 @@ fn decline(start: Start) {
     HAS_ALL.store(true, Ordering::Release);
 }
 
-/// Says that there will be no engine, and ends the process if nobody wants it without.
+/// Reports that there will be no engine, and ends the process unless the user allows it to run
+/// without one.
 fn fail(config: &Config, member: &Member, error: StartError) {
     let counters = member.counters();
     counters.set(Counter::ErrorErrno, error.errno().0 as u64);
@@ -284,8 +292,8 @@ fn fail(config: &Config, member: &Member, error: StartError) {
     }
 }
 
-/// The first raw thread: watches the process while it is small, then opens everything, starts the other threads, and becomes the
-/// engine's watcher.
+/// The first raw thread: watches the process while it is small, then opens everything, starts the
+/// other threads, and becomes the engine's watcher.
 fn watch(tree: Tree, start: Start) {
     if let Start::WhenGrown = start {
         sleep_us(LOOK_LEAST_US);
@@ -300,7 +308,8 @@ fn watch(tree: Tree, start: Start) {
     if let Start::TakesOver(offer) = start {
         let held = AnonReader::new().and_then(|mut count| count.read(true));
         let held = held.map_or(0, |(resident, others)| (resident - others) as u64);
-        // What can't be taken over is copied, whatever the reason, which nobody reads; and there may be an engine later.
+        // Pages that can't be taken over are copied, for any reason: it is not reported, and there
+        // may be an engine later.
         let _ = manage(config, member, Bytes::new(held), Some(offer));
         decline(start);
     }
@@ -323,12 +332,13 @@ fn watch(tree: Tree, start: Start) {
     }
 }
 
-/// Looks at the process as long as `go_on` says so of what it holds.
+/// Looks at the process as long as `go_on` says so of its memory.
 fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) -> bool) -> Bytes {
     let counters = member.counters();
     let shared = IS_CHILD.load(Ordering::Acquire);
     let (mut before, mut sleep) = (0, LOOK_LEAST_US);
-    // Without the files the end of the last thread is not seen; the process is watched all the same.
+    // Without the files the end of the last thread is not seen; the process is watched all the
+    // same.
     let mut last_thread = LastThread::new().ok();
     let mut reader = RightsReader::new().ok();
     loop {
@@ -361,14 +371,15 @@ fn watch_while(count: &mut AnonReader, member: &Member, go_on: impl Fn(Bytes) ->
     }
 }
 
-/// Starts the engine and watches for good. Returns only if there is none; a child that has accepted what its parent offered does
-/// not.
+/// Starts the engine and watches for good. Returns only if there is none; a child that has accepted
+/// its parent's offer does not.
 fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) -> Result<(), StartError> {
     if !crate::HEAP.grow() {
         return Err(StartError::AddressSpace(Errno::NONE));
     }
-    // SAFETY: `pagoda run` was asked to have this program's memory managed. What is adopted is private anonymous memory
-    // by the kernel's own list, without this library's mappings, so that nothing that serves faults is among it.
+    // SAFETY: `pagoda run` was asked to have this program's memory managed. Adopted memory is
+    // private anonymous memory by the kernel's own list, without this library's mappings, so that
+    // no memory of a fault handler is among it.
     let adoption = unsafe { Adoption::assume() };
     let (keeper, _share) = member.manage(held);
     let counters: Arc<Counters> = Arc::new(member.counters());
@@ -384,7 +395,7 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
             return Err(StartError::Userfaultfd(Errno::NONE));
         }
         if let Err(error) = prepared.take_over(stream, lent) {
-            // Only who is gone leaves a stream that ends early.
+            // Only a parent that is gone leaves a stream that ends early.
             prepared.stop(match error.kind() {
                 std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset => {
                     StopReason::ParentLost
@@ -396,7 +407,7 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     let (engine, watcher) = match prepared.start() {
         Ok(started) => started,
         Err(error) if offer.is_none() => return Err(error),
-        // Nobody else serves it any more.
+        // No other engine serves it any more.
         Err(error) => {
             fail(config, &member, error);
             exit_process(OWN_FAILURE);
@@ -429,8 +440,8 @@ pub fn stop(reason: StopReason) -> ! {
     engine().map_or_else(|| end(reason), |engine| engine.stop(reason))
 }
 
-/// Begins anew in a child, which is `ready` as soon as it has all its memory: it forgets what was its parent's, and becomes
-/// a member of its own.
+/// Begins anew in a child, which is `ready` as soon as it has all its memory: it forgets its
+/// parent's state, and becomes a member of its own.
 pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
     ACTIVE.store(0, Ordering::Release);
     ENGINE.store(std::ptr::null_mut(), Ordering::Release);
@@ -445,18 +456,19 @@ pub fn begin_in_child(ready: impl FnOnce() -> Answer) {
     WANTED.store(0, Ordering::Release);
     HAS_FAILED.store(false, Ordering::Release);
     forget_what_parents_have();
-    // SAFETY: a child has one thread, and this library uses nothing that it had allocated: the engine is the parent's.
+    // SAFETY: a child has one thread, and this library uses nothing that the parent's engine had
+    // allocated.
     unsafe { crate::HEAP.forget() };
     let start = match answer {
         Answer::Everything => Start::WhenGrown,
         Answer::Offer(offer) => Start::TakesOver(offer),
-        // What is missing reads zero.
+        // Missing pages would read as zero.
         Answer::Lost => exit_process(OWN_FAILURE),
     };
     let Some(tree) = TREE.get() else { return decline(start) };
     begin(*tree, start);
     if let Start::TakesOver(_) = start {
-        // Bounded by what the parent sends, and by its and the engine's patience.
+        // Bounded by the size of the parent's stream, and by its and the engine's patience.
         while !HAS_ALL.load(Ordering::Acquire) {
             sleep_us(50);
         }

@@ -1,13 +1,15 @@
-//! In place of an unwinder: a panic in this library ends the process with a reason (the hook that `start` sets), on whichever thread.
+//! In place of an unwinder: a panic in this library ends the process with a reason (the hook that
+//! `start` sets), on any thread.
 //!
-//! Nobody could catch one: raw threads have nothing to return to, and hooks are called by C. The standard library's unwinder would be
-//! one more library that every short process of a tree loads, maps and relocates. These symbols are hidden, so that
-//! the program's own exceptions never meet them; and no frame of ours is ever on a stack that somebody else unwinds
-//! (`hooks::begin`). This module must never return as if anything had been unwound.
+//! No caller could catch one: raw threads have nothing to return to, and hooks are called by C. The
+//! standard library's unwinder would be one more library that every short process of a tree loads,
+//! maps and relocates. These symbols are hidden, so that the program's own exceptions never meet
+//! them; and no frame of ours is ever on a stack that other code unwinds (`hooks::begin`). This
+//! module must never return as if anything had been unwound.
 
 use std::arch::global_asm;
 
-// `_URC_END_OF_STACK`: nobody catches it, so the panic aborts; and a backtrace ends at once.
+// `_URC_END_OF_STACK`: nothing catches it, so the panic aborts; and a backtrace ends at once.
 global_asm!(
     ".macro pagoda_end_of_stack name",
     ".globl \\name",
@@ -25,7 +27,7 @@ global_asm!(
     ".pushsection .text.pagoda_unwind, \"ax\", @progbits",
     "pagoda_end_of_stack _Unwind_RaiseException",
     "pagoda_end_of_stack _Unwind_Backtrace",
-    // What only somebody who unwinds calls.
+    // Only an unwinder calls these.
     "pagoda_never _Unwind_Resume",
     "pagoda_never _Unwind_DeleteException",
     "pagoda_never _Unwind_FindEnclosingFunction",

@@ -1,6 +1,7 @@
 //! The copies, fills and comparisons of this library, under other names, against plain loops.
 
-/// Defines a function under its name with `own_` before it. As in `c_library`, where the names are the C library's.
+/// Defines a function under its name with `own_` before it. As in `c_library`, where the names are
+/// the C library's.
 macro_rules! hidden {
     ($($name:literal)+: $($line:expr),+) => {
         core::arch::global_asm!(
@@ -103,7 +104,7 @@ fn a_comparison_tells_the_first_difference_and_looks_at_no_more() {
             }
             let mut other = left.clone();
             other[different] ^= 0x80;
-            // What lies behind the first difference says the opposite.
+            // The bytes behind the first difference say the opposite.
             if different + 1 < length {
                 other[different + 1] = if other[different] > left[different] { 0 } else { 255 };
             }
@@ -127,7 +128,8 @@ fn a_text_ends_at_its_first_zero() {
     }
 }
 
-/// `cargo test --release -p pagoda-preload --test memory -- --ignored --nocapture` prints how long copies take.
+/// `cargo test --release -p pagoda-preload --test memory -- --ignored --nocapture` prints how long
+/// copies take.
 #[test]
 #[ignore = "prints times, and asserts nothing of them"]
 fn times_of_copies() {

@@ -1,7 +1,8 @@
-//! Any bytes as what somebody else may have said: what fuzzers feed, and what tests feed of what fuzzers have found.
+//! Arbitrary bytes as a peer's messages: for fuzzers, and for tests that replay their findings.
 //!
-//! Each function takes one input and panics if something is wrong with what it comes to. What is returned says how far the input
-//! got, so that a test can tell whether a corpus is worth something. For `fuzz/` and the tests alone, behind a feature.
+//! Each function takes one input and panics on a wrong outcome. Its result says how far the input
+//! got, so that a test can tell whether a corpus is worth something. For `fuzz/` and the tests
+//! alone, behind a feature.
 
 mod receive;
 mod unpack;
@@ -24,7 +25,8 @@ pub enum Got {
     ToTheEnd,
 }
 
-/// The first bytes of the input as a message with a right checksum: hardly any input would get past it otherwise.
+/// The first bytes of the input as a message with a right checksum: hardly any input would be
+/// accepted otherwise.
 fn message<const N: usize>(input: &[u8]) -> Option<[u8; N]> {
     let mut bytes = *input.first_chunk::<N>()?;
     let checksum = XxHash3_64::oneshot(&bytes[..N - 8]);

@@ -1,5 +1,5 @@
-//! What is said on a channel after the handshake, through all that a receiver does with it: nothing panics, nothing is written
-//! outside of the image or into another channel's stripes, and what is owed arrives once.
+//! A channel's bytes after the handshake, through the whole receiver. Nothing panics, nothing is
+//! written outside of the image or into another channel's stripes, and owed pages arrive once.
 
 use std::io::{self, Write};
 use std::net::Shutdown;
@@ -37,14 +37,16 @@ use crate::workers::Orders;
 const IMAGE: Bytes = Bytes::new((5 << 20) + 100);
 const CHANNELS: u16 = 2;
 
-/// What is read of an input: it has to fit into a socket, for nobody reads while it is written.
+/// The most that is read of an input: it has to fit into a socket buffer, because no thread reads
+/// while it is written.
 const INPUT_MOST: usize = 64 << 10;
 
 /// Nothing is waited for: all has been said before it is read.
 const STALL: Duration = Duration::from_secs(5);
 
-/// The first byte of the input says which channel this is and how it packs, the second whether frames are numbered and digested as
-/// they should be, and what is done with zeroes. Headers follow, each with as much payload as it says or as there is.
+/// The first byte of the input chooses the channel and its codec; the second, whether frames are
+/// numbered and digested correctly, and the policy for zeroes. Headers follow, each with as much
+/// payload as it says or as there is.
 pub fn receive(input: &[u8]) -> Got {
     let [which, how, rest @ ..] = &input[..input.len().min(INPUT_MOST)] else { return Got::Nowhere };
     let Some(geometry) = Geometry::new(IMAGE, CHANNELS) else { return Got::Nowhere };
@@ -133,7 +135,7 @@ fn mended(mut rest: &[u8], codec: Codec) -> Vec<u8> {
     says
 }
 
-/// Looks at what is asked of it.
+/// Checks its arguments.
 struct Image {
     geometry: Geometry,
     channel: u16,
@@ -160,7 +162,7 @@ impl Image {
     }
 }
 
-/// What was read last, so that reading is not nothing.
+/// The last bytes that were read, so that the compiler keeps the read.
 static READ: AtomicU64 = AtomicU64::new(0);
 
 impl Destination for Image {

@@ -1,6 +1,8 @@
-//! Every file of the corpora under `fuzz/corpus` is fed, so that what a fuzzer has found once is tried in each run of the tests.
+//! Runs every file of the corpora under `fuzz/corpus`, so that each past finding of a fuzzer is
+//! tried in each run of the tests.
 //!
-//! The first of them are made here: `PAGODA_WRITE_CORPUS=1` writes them anew. Others may be added beside them.
+//! The first of them are made here: `PAGODA_WRITE_CORPUS=1` writes them anew. Others may be added
+//! beside them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -50,7 +52,7 @@ fn store_packed() -> Vec<u8> {
     into
 }
 
-/// The same page as a store packs what is cold.
+/// The same page as a store packs a cold page.
 fn store_packed_whole() -> Vec<u8> {
     let content: Vec<u8> = (0..16 * PAGE).map(|i| (i / 9) as u8).collect();
     let mut into = vec![0; content.len()];
@@ -176,7 +178,8 @@ fn every_input_of_the_corpora_is_taken_or_refused_and_nothing_worse() {
             fs::create_dir_all(folder(target)).expect("made");
             fs::write(&path, &input).expect("written");
         }
-        // What a codec makes of the same content may change with its version; what is there has to go on meaning what it did.
+        // A codec may pack the same content differently in another version; the existing files must
+        // keep their meaning.
         let input = fs::read(&path).unwrap_or_else(|error| panic!("{target}/{name}: {error}"));
         assert_eq!(
             feed(target, &input),

@@ -1,5 +1,5 @@
-//! What somebody else has packed: nothing panics, nothing is written beyond what was asked for, and a part is what it is of the
-//! whole.
+//! A peer's packed bytes: nothing panics, nothing is written beyond the output, and a part equals
+//! the same part of the whole.
 
 use pagoda_core::migrate::handshake::Codec;
 use pagoda_linux::codec::pack::{self, PageUnpacker};
@@ -10,10 +10,11 @@ use crate::wire::codec::Unpacker;
 /// The most pages that it is asked to unpack to: those of a base page of 64 KiB.
 const PAGES_MOST: usize = 16;
 
-/// What lies behind what is unpacked, and has to stay.
+/// The bytes behind the output, which must stay.
 const BEYOND: [u8; 64] = [0xa5; 64];
 
-/// The first byte of the input says by which codec, or as a store packs, and the second to how much; the rest is packed.
+/// The first byte of the input chooses the codec, or a store's packing, and the second the output
+/// length; the rest is packed.
 pub fn unpack(input: &[u8]) -> Got {
     let [how, pages, packed @ ..] = input else { return Got::Nowhere };
     let len = (usize::from(*pages) % PAGES_MOST + 1) * pack::BLOCK;

@@ -1,4 +1,4 @@
-//! Messages and headers: nothing panics, and what is taken means itself.
+//! Messages and headers: nothing panics, and an accepted message encodes to itself.
 
 use std::convert::Infallible;
 use std::sync::atomic::AtomicU64;
@@ -14,8 +14,8 @@ use pagoda_core::size::Bytes;
 
 use super::{Got, message};
 
-/// The input as each message of a handshake, as a reply, and as the headers of a channel: the first byte says of which, and
-/// whether they are numbered as they should be.
+/// The input as each message of a handshake, as a reply, and as the headers of a channel. The first
+/// byte chooses the channel, and whether frames are numbered correctly.
 pub fn wire(input: &[u8]) -> Got {
     let mut got = comes_back(input, |bytes| Greeting::decode(bytes).ok().map(Greeting::encode));
     got = got.max(comes_back(input, |bytes| Answer::decode(bytes).ok().map(Answer::encode)));
@@ -27,9 +27,11 @@ pub fn wire(input: &[u8]) -> Got {
     let words = |count: u64| (0..count).map(|_| AtomicU64::new(0)).collect();
     let received: ReceivedMap = ReceivedMap::new(words(words_for(geometry.pages())), geometry.pages());
     let owed = PageSet::new(words(PageSet::words_for(geometry.pages())));
-    // As it is; or numbered as by a sender, without which hardly any input gets past the first frames.
+    // Unchanged; or numbered as by a sender, without which hardly any input passes the first
+    // frames.
     let (as_said, mut outbound) = (kind % 2 == 0, Outbound::default());
-    // Of one of the two channels, or of one on which pages are asked for: it begins after the switch, where all is owed.
+    // Of one of the two channels, or of one for page requests: it begins after the switch, where
+    // all is owed.
     let channel = u16::from(kind / 2 % 3);
     let is_asked = channel == geometry.channels();
     let (mut switched, mut is_last) = (is_asked, false);

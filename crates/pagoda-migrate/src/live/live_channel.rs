@@ -1,7 +1,8 @@
 //! One channel of a sender of live memory, between its rounds and in one.
 //!
-//! In a round it carries what is to be sent of its own stripes, and waits for the other channels. Once the writer is stopped all
-//! channels share what is left, piece by piece. This module must never take pages as sent without sending them or failing.
+//! In a round it sends the pages due of its own stripes, and waits for the other channels. Once the
+//! writer is stopped all channels share the remaining pages, piece by piece. This module must never
+//! take pages as sent without sending them or failing.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,16 +17,17 @@ use crate::live::source::{LiveReader, Room};
 use crate::send::stripes::send_pages;
 use crate::wire::frame_writer::Outlet;
 
-/// How often a channel that has nothing more to say in a round is heard all the same, while others have: often enough for any
-/// stall.
+/// How often an idle channel sends a sign of life in a round while others are busy: often enough
+/// for any stall.
 const ALIVE: Duration = Duration::from_secs(1);
 
 /// How long a wait for the other channels is at most before the orders are looked at again.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What a channel takes at once of what all share, 256 KiB: in the last round the last who is busy is busy with no more than this (or a
-/// stripe of which all is left), and after a switch whoever waits for a page waits for no more than this before it. A source hands out
-/// a base page whole.
+/// The piece that a channel takes at once of shared pages: 256 KiB. In the last round the slowest
+/// channel is busy with no more than this (or a stripe that is left whole), and after a switch a
+/// waiting thread waits for no more than this before its page. A source hands out a base page
+/// whole.
 pub(crate) const PIECE_PAGES: u64 = 64;
 const _: () = assert!(
     PIECE_PAGES.is_multiple_of(GROUP_PAGES as u64) && (STRIPE_PAGES as u64).is_multiple_of(PIECE_PAGES)
@@ -38,7 +40,7 @@ pub(crate) struct Lane<'a> {
     pub(crate) room: Room,
 }
 
-/// Those who have not said all they have to say in a round.
+/// The channels that have more to send in a round.
 pub(crate) struct Busy {
     lanes: Mutex<usize>,
     none: Condvar,
@@ -67,8 +69,9 @@ impl<'a> Lane<'a> {
         self.outlet.sync()
     }
 
-    /// Sends what no other channel has taken of what is left, whoever's stripes it is of. Only with the writer stopped, and after a
-    /// round that all channels have ended: what another one sent of these pages before is older.
+    /// Sends the remaining pages that no other channel has taken, of any stripe. Only with the
+    /// writer stopped, and after a round that all channels have ended: another channel's earlier
+    /// content of these pages is older.
     pub(crate) fn send_rest(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
         self.outlet.last()?;
         let stripe = u64::from(STRIPE_PAGES);
@@ -107,7 +110,8 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Waits until all channels have sent theirs, and shows the receiver meanwhile that it is there.
+    /// Waits until all channels have sent theirs, and sends signs of life to the receiver
+    /// meanwhile.
     pub(crate) fn await_others(&mut self, busy: &Busy) -> Result<(), Error> {
         let mut lanes = busy.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         *lanes -= 1;

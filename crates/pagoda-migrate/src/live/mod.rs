@@ -1,11 +1,13 @@
-//! The sender of memory that is written while it is sent: rounds over what was written meanwhile, until little enough is left
-//! to stop the writer for it.
+//! The sender of memory that is written while it is sent: rounds over dirty pages, until few enough
+//! are left to stop the writer for them.
 //!
-//! In a round each channel carries the pages of its own stripes that are to be sent, and waits for the others. What was
-//! written meanwhile is then collected, and [`Convergence`] says what to do next. Once the writer is stopped all that is left is
-//! collected once, and sent by all channels together, or owed; the rest of what is owed is `owing`'s. Before anything is committed it is looked whether the
-//! writer has stopped: what still goes out for others then was sent as it is. This module
-//! must never commit before, nor go on after a source has failed: what it has taken from the source as sent would be lost.
+//! In a round each channel sends the pages due of its own stripes, and waits for the others. The
+//! pages written meanwhile are then collected, and [`Convergence`] decides the next step. Once the
+//! writer is stopped all remaining pages are collected once, and sent by all channels together, or
+//! owed; `owing` sends the owed ones. Before the commit it checks that the writer has stopped:
+//! pages that are only swapped out then were sent as they are. This module must never commit
+//! before, nor continue after a source has failed: pages that it took from the source as sent would
+//! be lost.
 
 pub(crate) mod live_channel;
 pub(crate) mod options;
@@ -39,41 +41,43 @@ use crate::send::{check_bandwidth, commit_all, connect};
 use crate::wire::frame_writer::{Outlet, Shared};
 use crate::workers::{self, Orders};
 
-/// Rounds with the writer stopped. The first has all that is left. Another follows only if something looks written, as what came
-/// in because it was read does: that gets less, and if there is still something after so many, somebody writes who should not.
+/// Rounds with the writer stopped. The first has all remaining pages. Another follows only if some
+/// look written, as pages do that a read swapped in. Those get fewer; if some are left after this
+/// many rounds, a writer runs that should not.
 const STOPPED_ROUNDS_MOST: u32 = 100;
 
-/// What the rounds of a migration have in common.
+/// The state that the rounds of a migration share.
 pub(crate) struct Rounds<'a> {
     source: &'a dyn LiveSource,
     pub(crate) geometry: Geometry,
     pub(crate) orders: &'a Orders,
     pub(crate) closers: &'a [Closer],
     pub(crate) progress: &'a Progress,
-    /// What is to be sent, and what of the other side is to become zero.
+    /// The pages to send, and the pages that the other side has to zero.
     pub(crate) data: PageSet,
     pub(crate) zero: PageSet,
     first: bool,
-    /// The first page of what no channel has taken yet while all share what is left.
+    /// The first page that no channel has taken yet while all share the remaining pages.
     rest: AtomicU64,
     pace: Pace,
 }
 
-/// What is to be sent, and what of that may have been written.
+/// The bytes to send, and those of them that may have been written.
 struct Left {
     left: Bytes,
     written: Bytes,
 }
 
-/// Sends live memory. Blocks until the receiver has confirmed all of it, or something has failed; no wait in it is longer
-/// than the stall, but for those that `writer` makes. `watch` is called about ten times a second and at the start of each
-/// round, those with the writer stopped among them, and ends it by [`ControlFlow::Break`].
+/// Sends live memory. Blocks until the receiver has confirmed all of it, or something has failed;
+/// no wait in it is longer than the stall, except those of `writer`. `watch` is called about ten
+/// times a second and at the start of each round, those with the writer stopped among them, and
+/// ends it by [`ControlFlow::Break`].
 ///
-/// After a switch it is not ended any more: nobody else has what is owed.
+/// After a switch it can't be ended any more: only this side has the owed pages.
 ///
 /// # Errors
-/// See [`Error`]. Unless it is [`Error::Unconfirmed`] or [`Error::AfterSwitch`] the other side shows nothing, and the writer may
-/// go on.
+/// See [`Error`]. Unless it is [`Error::Unconfirmed`] or [`Error::AfterSwitch`] the other side
+/// shows nothing, and the writer may run again.
 pub fn send_live(
     source: &dyn LiveSource,
     to: &Endpoint,
@@ -141,7 +145,7 @@ pub fn send_live(
 }
 
 impl<'a> Rounds<'a> {
-    /// Rounds until it is time to stop the writer. True if what is left then is to be owed.
+    /// Rounds until it is time to stop the writer. True if the remaining pages are to be owed then.
     fn while_it_is_written(
         &mut self,
         mut lanes: Vec<Lane<'a>>,
@@ -182,7 +186,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Sends what was collected when the writer was stopped, and looks that it was.
+    /// Sends the pages collected when the writer was stopped, and checks that it has stopped.
     fn while_stopped(
         &mut self,
         mut lanes: Vec<Lane<'a>>,
@@ -193,11 +197,12 @@ impl<'a> Rounds<'a> {
             return Ok(lanes);
         }
         for _ in 0..STOPPED_ROUNDS_MOST {
-            // What is left is all there is where nothing was sent before: each channel has its own part of that.
+            // In the first round the remaining pages are all pages: each channel has its own part
+            // of them.
             let say = if self.first { Lane::send } else { Lane::send_rest };
             *self.rest.get_mut() = 0;
             lanes = self.each_lane(lanes, say, watch)?;
-            // What merely went out, for others who go on, was sent as it is there.
+            // Pages that were only swapped out, for other tenants, were sent as they are there.
             if self.collect()?.written == Bytes::ZERO {
                 return Ok(lanes);
             }
@@ -217,20 +222,20 @@ impl<'a> Rounds<'a> {
         self.pace
     }
 
-    /// Adds what has changed to what is to be sent.
+    /// Adds changed pages to the pages to send.
     fn collect(&self) -> Result<Left, Error> {
         let written = self.source.collect(&self.data, &self.zero).map_err(Error::Source)?;
         let bytes = |pages: u64| Bytes::new(pages * OS_PAGE as u64);
         Ok(Left { left: bytes(self.data.count() + self.zero.count()), written: bytes(written) })
     }
 
-    /// The next pages of which something is left, for one channel alone: a piece; or a stripe of which all is left, which comes in a huge
-    /// frame at the other side, or takes one away, only as a whole.
+    /// The next remaining pages, for one channel alone: a piece; or a stripe that is left whole,
+    /// which arrives in a huge frame at the other side, or frees one, only as a whole.
     pub(crate) fn next_piece(&self) -> Option<Range<u64>> {
         let stripe = u64::from(STRIPE_PAGES);
         let mut from = self.rest.load(Ordering::Relaxed);
         while from < self.geometry.pages() {
-            // Nobody has taken anything of a stripe that nobody has begun.
+            // No channel has taken anything of a stripe that is not begun.
             let len =
                 if from.is_multiple_of(stripe) && self.is_all_left(from) { stripe } else { PIECE_PAGES };
             let piece = from..from + len;
@@ -276,7 +281,7 @@ impl<'a> Rounds<'a> {
     }
 }
 
-/// What took time to send.
+/// The content that took time to send.
 fn content_bytes(progress: &Progress) -> Bytes {
     let counts = progress.counts();
     Bytes::new((counts.data_pages + counts.packed_pages + counts.filled_pages) * OS_PAGE as u64)

@@ -1,9 +1,10 @@
-//! The sender that stops its writer before all is sent: it says what it owes, lets the other side go on, and then brings what is
-//! owed, in the background and to whoever asks.
+//! The sender that stops its writer before all is sent: it announces the pages it owes, lets the
+//! other side run, and then sends them, in the background and on request.
 //!
-//! Whoever brings a page takes it out of the set of what is owed first, with its whole group: a source hands out what is out
-//! of a base page together, and each page is to arrive once. This module must never leave a page that it has taken unsent
-//! without an error: somebody may wait for it forever.
+//! A channel takes a page out of the owed set before it sends it, with its whole group: a source
+//! hands out the swapped-out part of a base page together, and each page is to arrive once. This
+//! module must never leave a page that it has taken unsent without an error: a thread may wait for
+//! it forever.
 
 use std::io;
 use std::net::Shutdown;
@@ -26,7 +27,8 @@ use crate::progress::Progress;
 use crate::send::stripes::send_pages;
 use crate::workers;
 
-/// Lets the other side go on, and sends it what is owed. The writer was stopped at `stopped`, and all that it wrote is collected.
+/// Lets the other side run, and sends it the owed pages. The writer was stopped at `stopped`, and
+/// all its writes are collected.
 pub(crate) fn switch<'a>(
     mut rounds: Rounds<'a>,
     mut lanes: Vec<Lane<'a>>,
@@ -41,7 +43,7 @@ pub(crate) fn switch<'a>(
     let end = |mut lane: Lane<'a>| lane.outlet.end().map(|()| lane);
     let tasks = lanes.into_iter().map(|lane| || end(lane)).collect();
     let mut ended = workers::run(orders, tasks, closers, Shutdown::Write, &mut look)?;
-    // As at a commit: whoever cancels meanwhile can't know what the other side does.
+    // As at a commit: a caller that cancels meanwhile can't know the other side's state.
     let first = ended.swap_remove(0);
     let tell = vec![move || tell_switch(first)];
     let told = workers::run(orders, tell, &closers[..1], Shutdown::Write, &mut look);
@@ -50,7 +52,7 @@ pub(crate) fn switch<'a>(
         error => error,
     })?);
     let (downtime, switched) = (stopped.elapsed(), Instant::now());
-    // What is owed nobody else has: it is too late to end it.
+    // Only this side has the owed pages: it is too late to cancel.
     let mut look = || {
         let _ = watch(progress, &pace);
         ControlFlow::Continue(())
@@ -82,7 +84,7 @@ fn tell_switch(mut lane: Lane<'_>) -> Result<Lane<'_>, Error> {
 }
 
 impl<'a> Lane<'a> {
-    /// Says what of this channel's stripes is zero, and what is owed.
+    /// Announces the zero pages of this channel's stripes, and the owed ones.
     fn owe(&mut self, rounds: &Rounds<'a>) -> Result<(), Error> {
         for first in rounds.geometry.stripes_of(self.outlet.channel()) {
             self.outlet.check()?;
@@ -104,7 +106,7 @@ impl<'a> Lane<'a> {
         self.outlet.sync()
     }
 
-    /// Brings what is owed of this channel's stripes and was not asked for, and ends the channel.
+    /// Sends the owed pages of this channel's stripes that no request named, and ends the channel.
     fn bring_all(&mut self, owed: &PageSet, geometry: Geometry) -> Result<(), Error> {
         for first in geometry.stripes_of(self.outlet.channel()) {
             self.outlet.check()?;
@@ -117,7 +119,7 @@ impl<'a> Lane<'a> {
         self.outlet.end()
     }
 
-    /// Brings what is asked for, until nothing is owed any more.
+    /// Sends requested pages until nothing is owed any more.
     fn answer(&mut self, owed: &PageSet, geometry: Geometry) -> Result<(), Error> {
         let strange = Error::StrangeReply { channel: self.outlet.channel() };
         loop {

@@ -1,4 +1,4 @@
-//! Where live memory comes from: who knows what was written, and reads it wherever it is.
+//! A source of live memory: it knows the written pages, and reads each one from memory or a store.
 
 use std::io;
 use std::ops::Range;
@@ -7,19 +7,21 @@ use pagoda_core::migrate::geometry::STRIPE_BYTES;
 use pagoda_core::migrate::pages::{PageSet, StripePages};
 use pagoda_core::size::Bytes;
 
-/// Memory that is written while it is sent. The one to whom it has to be true is the receiver: each page's content as it is
-/// after the last [`collect`](Self::collect) has to be handed out by a reader after that, if it is another than it was when a
-/// reader handed the page out before. A page that was never handed out is zero.
+/// Memory that is written while it is sent. It promises to the receiver: after the last
+/// [`collect`](Self::collect) a reader hands out each page whose content changed since a reader
+/// handed it out before. A page that was never handed out is zero.
 ///
-/// What a reader hands out together lies within [`GROUP_PAGES`](pagoda_core::migrate::geometry::GROUP_PAGES), at a multiple of
-/// that: after a switch nothing outside of it is sent with it.
+/// Pages that a reader hands out together lie within
+/// [`GROUP_PAGES`](pagoda_core::migrate::geometry::GROUP_PAGES), at a multiple of that: after a
+/// switch nothing outside of it is sent with it.
 pub trait LiveSource: Sync {
     /// Its size. It stays the same.
     fn size(&self) -> Bytes;
 
-    /// Adds the pages whose content may have changed since they were handed out to `data`, or to `zero` those that are known to
-    /// be zero now. Returns how many of them may have been written, while the others only went where that can't be told any
-    /// more. Never called while a reader is at work.
+    /// Adds the pages whose content may have changed since they were handed out to `data`, or to
+    /// `zero` those that are known to be zero now. Returns how many of them may have been written;
+    /// the others only moved to where a write can't be told any more. Never called while a reader
+    /// is at work.
     ///
     /// # Errors
     /// If it can't be known.
@@ -32,17 +34,18 @@ pub trait LiveSource: Sync {
     fn reader<'a>(&'a self, packs: bool) -> io::Result<Box<dyn LiveReader + 'a>>;
 }
 
-/// Takes a base page as a store has packed it ([`pagoda_linux::codec::pack`]), with its pages' numbers in the stripe. False if it could
-/// not be sent: then nothing more is to be read.
+/// Takes a base page as a store has packed it ([`pagoda_linux::codec::pack`]), with its pages' numbers in
+/// the stripe. False if it could not be sent: then nothing more is to be read.
 pub type TakePacked<'a> = dyn FnMut(Range<u32>, &[u8]) -> bool + 'a;
 
 /// Reads stripes for one channel.
 pub trait LiveReader: Send {
-    /// Reads the pages of the stripe whose first page is `first` that `room` asks for into it, as they are now; or gives them to
-    /// `packed`. It may read others of their groups with them, or find out that some are zero.
+    /// Reads the pages of the stripe whose first page is `first` that `room` asks for into it, as
+    /// they are now; or gives them to `packed`. It may read others of their groups with them, or
+    /// find out that some are zero.
     ///
     /// # Errors
-    /// If they can't be read. What was asked for then counts as never handed out.
+    /// If they can't be read. The requested pages then count as never handed out.
     fn read(&mut self, first: u64, room: &mut Room, packed: &mut TakePacked<'_>) -> io::Result<()>;
 }
 
@@ -80,7 +83,8 @@ impl Room {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
-    /// The bytes of `pages`, whose content this is from now on. Panics if they reach beyond the stripe.
+    /// The bytes of `pages`, whose content this is from now on. Panics if they reach beyond the
+    /// stripe.
     pub fn put(&mut self, pages: Range<u32>) -> &mut [u8] {
         const PAGE: usize = pagoda_core::page::OS_PAGE;
         self.content.add(pages.clone());

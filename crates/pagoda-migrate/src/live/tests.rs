@@ -1,4 +1,4 @@
-//! The last round of live memory: what is left is shared by all channels, wherever it is.
+//! The last round of live memory: all channels share the remaining pages, of any stripe.
 
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -16,7 +16,8 @@ use crate::{Destination, MemoryDestination};
 /// Not all of the stripe: one of which all is left goes as a whole.
 const HOT: Range<u64> = 513..1020;
 
-/// Memory of which all is written at first, and one stripe again until it is stopped: every third page of that is zero then.
+/// Memory that is written whole at first, and one stripe again until it is stopped: every third
+/// page of that is zero then.
 struct Hot {
     collected: AtomicUsize,
     /// Readers that have begun the last round.
@@ -24,7 +25,7 @@ struct Hot {
 }
 
 impl Hot {
-    /// What a page is made of after so many collections.
+    /// The byte of a page after so many collections.
     fn byte(page: u64, collected: usize) -> u8 {
         match (HOT.contains(&page) && collected > 1, page % 3) {
             (true, 0) => 0,
@@ -70,7 +71,8 @@ impl LiveReader for Reader<'_> {
         if collected > 2 && !self.shares {
             self.shares = true;
             self.hot.sharing.fetch_add(1, Ordering::Relaxed);
-            // Whoever is first leaves something to the other, so that both have a part of the one stripe that is left.
+            // The first channel leaves something to the other, so that both have a part of the one
+            // remaining stripe.
             until("both channels read of one stripe", || self.hot.sharing.load(Ordering::Relaxed) == 2);
         }
         for pages in room.content().runs() {
@@ -90,7 +92,7 @@ impl Writer for Nobody {
 }
 
 #[test]
-fn what_is_left_of_one_stripe_goes_over_all_channels() {
+fn the_rest_of_one_stripe_goes_over_all_channels() {
     for zero in ZeroPolicy::ALL {
         let hot = Hot { collected: AtomicUsize::new(0), sharing: AtomicUsize::new(0) };
         let live = LiveOptions {

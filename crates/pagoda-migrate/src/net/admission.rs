@@ -1,8 +1,9 @@
-//! Who may send: one sender, on as many channels as it says, and nobody else.
+//! Admission of a sender: exactly one, on as many channels as it announces.
 //!
-//! Several may introduce themselves at once, each in a thread of its own, so that somebody who says nothing holds nobody up; who
-//! is taken is decided here, one after the other. Whoever does not belong is told why and turned away, and must never make the
-//! receiver wait for longer.
+//! Several peers may introduce themselves at once, each in a thread of its own, so that a silent
+//! one does not hold the others up. The decision to admit one is made here, one after the other. A
+//! refused peer gets the reason and is disconnected, and must never make the receiver wait for
+//! longer.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -24,14 +25,15 @@ use crate::receive::{Event, ReceiveOptions, Watch};
 /// How long one look for a connection takes before the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How many may introduce themselves at once. A sender does so on one channel at a time, so that all others are strangers: when
-/// one more comes, the one goes that has been at it longest.
+/// How many peers may introduce themselves at once. A sender does so on one channel at a time, so
+/// all others are strangers: when one more comes, the longest-waiting one is disconnected.
 const AT_ONCE: usize = 16;
 
-/// The pause where there is no descriptor for a connection: the stranger that has to leave needs a moment for that.
+/// The pause where there is no descriptor for a connection: the disconnected stranger needs a
+/// moment to close its own.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(10);
 
-/// Somebody who has introduced himself, or has not: his number, and what was heard.
+/// A peer that has introduced itself, or failed to: its number, and its message.
 type Introduced = (u64, Result<(Connection, Heard), Error>);
 
 /// Waits for a sender and all its channels.
@@ -41,7 +43,8 @@ pub(crate) fn admit_all(
     is_late: bool,
     watch: &mut Watch<'_>,
 ) -> Result<(Hello, Vec<Connection>), Error> {
-    // Whoever has introduced himself rings, so that it is seen at once: a sender waits for each of its channels in turn.
+    // A peer that has introduced itself rings the bell, so that it is seen at once: a sender waits
+    // for each of its channels in turn.
     let (bell, ringer) = UnixStream::pair().map_err(Error::System)?;
     bell.set_nonblocking(true).and_then(|()| ringer.set_nonblocking(true)).map_err(Error::System)?;
     thread::scope(|scope| {
@@ -54,7 +57,8 @@ pub(crate) fn admit_all(
                 return Err(Error::Cancelled);
             }
             let came = listener.accept_or(&bell, LOOK, options.stall).map_err(Error::Listen)?;
-            // Whether or not somebody came: strangers that keep coming must not make it wait for longer.
+            // Checked whether or not a peer came: strangers that keep coming must not extend the
+            // wait.
             if Instant::now() >= until {
                 return Err(admitted.missing(options));
             }
@@ -75,7 +79,7 @@ pub(crate) fn admit_all(
             if let Some(whole) = admitted.whole() {
                 return Ok(whole);
             }
-            // Last, so that nobody has to leave who has introduced himself.
+            // Last, so that no peer is disconnected that has introduced itself.
             match came {
                 // A connection that can't be let in is closed, and the listener goes on.
                 Accepted::Connection(socket) => _ = hall.enter(scope, socket),
@@ -87,7 +91,7 @@ pub(crate) fn admit_all(
     })
 }
 
-/// Those who have come and not introduced themselves yet. They leave with it.
+/// The peers that have connected and not introduced themselves yet. Dropping it disconnects them.
 struct Hall<'a> {
     options: &'a ReceiveOptions,
     ringer: &'a UnixStream,
@@ -123,7 +127,8 @@ impl<'a> Hall<'a> {
         let (options, mut ringer, tell) = (self.options, self.ringer, self.tell.clone());
         let introduce = move || {
             let heard = hear(socket, options);
-            // Nobody listens any more, or the bell is ringing: either is well.
+            // The receiver of the message may be gone, or the bell may be ringing already: both are
+            // fine.
             let _ = tell.send((number, heard));
             let _ = ringer.write(&[0]);
         };
@@ -132,8 +137,8 @@ impl<'a> Hall<'a> {
         Ok(())
     }
 
-    /// Closes the connection that has been at its introduction longest, and gives its thread a moment to let its descriptor
-    /// go. False if there is none.
+    /// Closes the connection that has been in the hall longest, and gives its thread a moment to
+    /// close its descriptor. False if there is none.
     fn turn_oldest_away(&mut self) -> bool {
         let oldest = self.here.pop_front();
         if let Some((_, closer)) = &oldest {
@@ -145,7 +150,7 @@ impl<'a> Hall<'a> {
         is_one
     }
 
-    /// The next who has introduced himself, or has not.
+    /// The next peer that has introduced itself, or failed to.
     fn next(&mut self) -> Option<Result<(Connection, Heard), Error>> {
         let (number, heard) = self.introduced.try_recv().ok()?;
         self.here.retain(|(of, _)| *of != number);
@@ -211,7 +216,7 @@ impl Admitted {
         Some((first, self.channels.drain(..).flatten().collect()))
     }
 
-    /// Who has not come in time.
+    /// The error for channels that have not come in time.
     fn missing(&self, options: &ReceiveOptions) -> Error {
         match self.first {
             None => Error::NobodyCame(options.wait),

@@ -1,4 +1,4 @@
-//! One channel's connection: a socket, in TLS or plain, and what is read from and written to it whole.
+//! One channel's connection: a socket, in TLS or plain, with whole reads and writes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ impl Connection {
     }
 }
 
-/// What an error of a connection means on a channel that may stand still for `stall`.
+/// The meaning of a connection's error on a channel that may stand still for `stall`.
 pub(crate) fn lost(channel: u16, stall: Duration, error: io::Error) -> Error {
     if let Some(tls) = tls_error(&error) {
         return tls;

@@ -15,7 +15,8 @@ pub enum Endpoint {
         /// The port; a listener takes 0 for any.
         port: u16,
     },
-    /// A socket in the file system. Its directory's rights say who can connect.
+    /// A socket in the file system. The permissions of its directory decide which users can
+    /// connect.
     Unix(PathBuf),
 }
 
@@ -54,8 +55,8 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether only this machine can connect: a Unix socket, or an address of the loopback device. A name is taken to
-    /// be reachable from elsewhere, whatever it stands for, but for `localhost`.
+    /// Whether only this machine can connect: a Unix socket, or an address of the loopback device.
+    /// Any name but `localhost` is taken to be reachable from elsewhere.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_reads_back_what_it_shows() {
+    fn an_address_parses_its_own_text() {
         for (text, local) in [
             ("tcp://127.0.0.1:7000", true),
             ("tcp://[::1]:7000", true),

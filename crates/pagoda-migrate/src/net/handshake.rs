@@ -1,6 +1,7 @@
-//! The handshake as it is spoken: both sides of it, each within one deadline.
+//! The two sides of the handshake, each within one deadline.
 //!
-//! Until it has succeeded on every channel, no byte of the image is read, and nothing is made to receive it.
+//! Until it has succeeded on every channel, no byte of the image is read, and no destination is
+//! prepared.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,15 +15,15 @@ use crate::error::Error;
 use crate::net::connection::{Connection, lost, tls_error};
 use crate::net::token::{Side, Token};
 
-/// How long a receiver lets a handshake take in all: it is three small messages. A sender waits for its turn as long as it would
-/// for anything.
+/// How long a receiver lets a handshake take in all: it is three small messages. A sender waits for
+/// its turn as long as for any reply.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 fn deadline(connection: &mut Connection, limit: Duration) -> Result<(), Error> {
     connection.set_deadline(Some(Instant::now() + limit)).map_err(Error::System)
 }
 
-/// What a handshake that breaks off looks like: rather another protocol than a bad network.
+/// The error for a handshake that breaks off: more likely another protocol than a bad network.
 fn broken(channel: u16, limit: Duration, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
@@ -70,11 +71,11 @@ pub(crate) fn introduce(
     }
 }
 
-/// What somebody who has come has said of a channel: who has the token, and what proves to him that this side has it; or why he is
+/// A peer's hello of a channel, and the receiver's proof to answer it with; or why the peer is
 /// refused.
 pub(crate) struct Heard(Result<(Hello, [u8; PROOF_BYTES]), Refusal>);
 
-/// The receiver's side, first half: hears who that is. May take as long as `limit`.
+/// The receiver's side, first half: reads the hello. May take as long as `limit`.
 pub(crate) fn hear(
     connection: &mut Connection,
     token: Option<&Token>,
@@ -111,7 +112,7 @@ pub(crate) fn answer(
             Ok(hello)
         }
         Err(refusal) => {
-            // It may be gone already; then there is nobody to tell.
+            // The peer may be gone already; then no one reads the reason.
             let _ = connection.send(&Answer::Refused(refusal).encode());
             Err(Error::Refusing(refusal))
         }

@@ -29,7 +29,8 @@ pub(crate) enum Accepted {
     Connection(Socket),
     /// None came in time, or the bell rang.
     None,
-    /// A connection waits, and the process or the machine has no descriptor or memory for it. It goes on waiting.
+    /// A connection waits, and the process or the machine has no descriptor or memory for it. It
+    /// stays in the queue.
     NoRoom,
 }
 
@@ -41,7 +42,8 @@ impl Listener {
     /// Listens there.
     ///
     /// # Errors
-    /// What bind(2) said. A Unix socket's path that exists is in use, whether or not anybody still listens there.
+    /// Those of bind(2). A Unix socket's path that exists is in use, whether or not a process still
+    /// listens there.
     pub fn bind(at: &Endpoint) -> io::Result<Self> {
         match at {
             Endpoint::Tcp { host, port } => {
@@ -63,7 +65,7 @@ impl Listener {
     /// Where it listens: with the port that it got.
     ///
     /// # Errors
-    /// What getsockname(2) said.
+    /// Those of getsockname(2).
     pub fn endpoint(&self) -> io::Result<Endpoint> {
         match &self.0 {
             ListenerKind::Tcp(listener) => {
@@ -74,7 +76,8 @@ impl Listener {
         }
     }
 
-    /// The next connection, if one comes within `limit` and before there is something to read from `bell`.
+    /// The next connection, if one comes within `limit` and before there is something to read from
+    /// `bell`.
     pub(crate) fn accept_or(
         &self,
         bell: &UnixStream,
@@ -129,8 +132,8 @@ impl Listener {
         }
     }
 
-    /// Returns when somebody may have come, when the bell rings, or after `limit`; true if it rings. A sender waits for each of its
-    /// channels in turn, so that a look now and then would add up.
+    /// Returns when a connection may have come, when the bell rings, or after `limit`; true if it
+    /// rings. A sender waits for each of its channels in turn, so that polling would add up.
     fn await_connection(&self, bell: Option<&UnixStream>, limit: Duration) -> io::Result<bool> {
         let socket = match &self.0 {
             ListenerKind::Tcp(listener) => listener.as_fd(),
@@ -138,7 +141,7 @@ impl Listener {
         };
         let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
         let look = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        // Each once: of one that is looked at twice somebody may come in between.
+        // Each once: a connection may come between two looks at the same socket.
         let mut looks: Vec<_> =
             [Some(socket), bell.map(AsFd::as_fd)].into_iter().flatten().map(look).collect();
         match poll(&mut looks, Some(&limit)) {
@@ -150,7 +153,8 @@ impl Listener {
     }
 }
 
-/// Errors of accept(2) which belong to one connection that is gone already. The next one may be well.
+/// Errors of accept(2) which belong to one connection that is gone already. The next one may be
+/// fine.
 const OF_ONE_CONNECTION: [Errno; 9] = [
     Errno::CONNABORTED,
     Errno::PROTO,

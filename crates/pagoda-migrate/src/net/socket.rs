@@ -1,7 +1,8 @@
-//! Sockets on which nothing is ever waited for without a limit: TCP and Unix.
+//! Sockets on which every wait has a limit: TCP and Unix.
 //!
-//! A socket has a *stall*: how long one read or write may wait until a byte moves. For the handshake it has a deadline
-//! beside it, so that who sends a byte now and then can't hold anybody up.
+//! A socket has a *stall*: how long one read or write may wait until a byte moves. For the
+//! handshake it has a deadline beside it, so that a peer that sends a byte now and then can't hold
+//! it up.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -98,7 +99,7 @@ impl Socket {
     }
 }
 
-/// Connects. While the listener has as many waiting as it wants, the standard library's way to do it has no limit.
+/// Connects. While the listener's queue is full, the standard library's connect has no limit.
 fn connect_unix(path: &Path, stall: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(stall))?;
@@ -107,7 +108,7 @@ fn connect_unix(path: &Path, stall: Duration) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// What the kernel says when a timeout has passed.
+/// The kernel's error when a timeout has passed.
 fn timed_out(error: io::Error) -> io::Error {
     if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }
@@ -159,7 +160,7 @@ mod tests {
     use crate::net::listener::Listener;
 
     #[test]
-    fn who_says_nothing_or_little_is_not_waited_for() {
+    fn a_silent_peer_is_not_waited_for() {
         let any = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
         let listener = Listener::bind(&any).expect("a port");
         let stall = Duration::from_millis(50);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_takes_nobody_is_not_waited_for() {
+    fn a_listener_that_accepts_no_peer_is_not_waited_for() {
         use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 
         let directory = tempfile::tempdir().expect("a directory");
@@ -192,10 +193,10 @@ mod tests {
         let to = Endpoint::Unix(path);
         let stall = Duration::from_millis(50);
         let _first = Socket::connect(&to, stall).expect("one has room");
-        // In a thread, because it must not be what it is tested for.
+        // In a thread: the connect may block without end, and the test is about that.
         let (said, is_said) = std::sync::mpsc::channel();
         std::thread::spawn(move || said.send(Socket::connect(&to, stall).map(drop)));
         let second = is_said.recv_timeout(Duration::from_secs(20)).expect("it returns");
-        assert_eq!(second.expect_err("nobody takes it").kind(), ErrorKind::TimedOut);
+        assert_eq!(second.expect_err("it is never accepted").kind(), ErrorKind::TimedOut);
     }
 }

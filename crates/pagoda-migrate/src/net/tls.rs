@@ -1,7 +1,9 @@
-//! TLS, version 1.3, with certificates on both sides: each shows its own, and takes only those of its authority.
+//! TLS, version 1.3, with certificates on both sides: each shows its own, and takes only those of
+//! its authority.
 //!
-//! The receiver has no list of names: whoever its authority has signed may send. The sender checks the name or address
-//! that it connects to as well. This module must never fall back to anything weaker.
+//! The receiver has no list of names: any peer that its authority has signed may send. The sender
+//! checks the name or address that it connects to as well. This module must never fall back to
+//! anything weaker.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use crate::net::connection::Connection;
 use crate::net::endpoint::Endpoint;
 use crate::net::socket::Socket;
 
-/// Who this side is, and whom it trusts: three PEM files.
+/// This side's identity, and the authority that it trusts: three PEM files.
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials<'a> {
     /// This side's certificate, and those between it and the authority.

@@ -1,8 +1,9 @@
 //! The token that both sides of a migration may share, and the proofs that they have it.
 //!
-//! It is never sent: each side sends a keyed hash over both sides' fresh numbers and all that was agreed on. Who listens
-//! learns nothing that opens another migration, but could try guesses, so that a token has to be long. Without one the
-//! proofs are made with a key that everybody knows, and prove nothing.
+//! It is never sent: each side sends a keyed hash over both sides' fresh numbers and all agreed
+//! values. An eavesdropper learns nothing that opens another migration, but could try guesses, so
+//! that a token has to be long. Without one the proofs are made with a public key, and prove
+//! nothing.
 
 use pagoda_core::migrate::handshake::{GREETING_BYTES, PROOF_BYTES, UNPROVEN_BYTES};
 
@@ -37,12 +38,12 @@ impl Token {
         Ok(Self { key: blake3::derive_key(CONTEXT, bytes) })
     }
 
-    /// What stands for no token.
+    /// The key in place of a token.
     pub(crate) fn none() -> Self {
         Self { key: blake3::derive_key(CONTEXT, b"") }
     }
 
-    /// The proof of one side over what both have said.
+    /// The proof of one side over both sides' messages.
     pub(crate) fn proof(
         &self,
         side: Side,
@@ -55,7 +56,7 @@ impl Token {
     }
 }
 
-/// Who proves: else one side could answer with what it has just been told.
+/// The side of a proof: else one side could answer with the other's own proof.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Sender,
@@ -69,7 +70,7 @@ impl Proof {
     pub(crate) fn bytes(&self) -> [u8; PROOF_BYTES] {
         *self.0.as_bytes()
     }
-    /// Whether that is what the other side has sent. Takes the same time whatever the difference is.
+    /// Whether the other side has sent the same. Takes the same time for any difference.
     pub(crate) fn is(&self, sent: [u8; PROOF_BYTES]) -> bool {
         self.0 == sent
     }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_is_of_one_token_one_side_and_what_was_said() {
+    fn a_proof_is_of_one_token_one_side_and_its_messages() {
         let token = Token::new(b"  0123456789abcdef\n").expect("long enough");
         let other = Token::new(b"0123456789abcdeg").expect("long enough");
         let (greeting, hello) = ([1; GREETING_BYTES], [2; UNPROVEN_BYTES]);

@@ -1,7 +1,7 @@
-//! What becomes of pages that arrive before anybody has the image.
+//! Pages that arrive before the image is shown.
 //!
-//! The received map is asked here: each page is marked once for whatever carried it. This module must never write to a page that
-//! is owed: what is right for it has not arrived.
+//! Each page is marked in the received map once, for whatever frame carried it. This module must
+//! never write to a page that is owed: its right content has not arrived.
 
 use std::io;
 use std::ops::Range;
@@ -23,11 +23,11 @@ use crate::wire::content::{Content, read_checked};
 
 const PAGE: u64 = OS_PAGE as u64;
 
-/// What is done with pages, whichever channel they come on.
+/// How pages are applied, on any channel.
 pub(crate) trait Apply: Sync {
     /// They hold this.
     fn content(&self, channel: u16, extent: Extent, content: &[u8]) -> Result<(), Error>;
-    /// They hold what `content` reads, for which there is `room`.
+    /// They hold the content that `content` reads, for which there is `room`.
     fn receive(
         &self,
         channel: u16,
@@ -42,13 +42,13 @@ pub(crate) trait Apply: Sync {
     fn packed(&self, channel: u16, extent: Extent, packed: &[u8], content: &[u8]) -> Result<bool, Error>;
     /// They are zero. There is `room` for a stripe.
     fn zero(&self, channel: u16, extent: Extent, room: &mut [u8]) -> Result<(), Error>;
-    /// What they hold comes later.
+    /// Their content comes later.
     fn owed(&self, channel: u16, extent: Extent) -> Result<(), Error>;
-    /// All channels share what follows.
+    /// All channels share the frames that follow.
     fn last(&self, channel: u16) -> Result<(), Error>;
 }
 
-/// Applies pages while nobody has the image.
+/// Applies pages while the image is not shown yet.
 pub(crate) struct Unshown<'a> {
     pub(crate) destination: &'a dyn Destination,
     /// The pages that are owed, where it is agreed that some may be.
@@ -60,8 +60,9 @@ pub(crate) struct Unshown<'a> {
     pub(crate) ends: OnceLock<Ends>,
 }
 
-/// How all ends: a sender says the one or the other. With both what a page holds and that it is owed could come at once, on two channels,
-/// and who puts it in its place would wait for what nobody brings.
+/// The two ways to end: a sender announces one of them. With both, a page's content and the word
+/// that it is owed could come at once, on two channels. A thread that puts the page in its place
+/// would then wait for content that no channel brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// With pages that are owed.
@@ -70,7 +71,7 @@ pub(crate) enum Ends {
     Sharing,
 }
 
-/// What a channel does not keep to.
+/// A channel's breach of the protocol.
 pub(crate) const fn violation(channel: u16, violation: Violation) -> Error {
     Error::Violation { channel, violation }
 }

@@ -12,11 +12,13 @@ use pagoda_linux::mem::byte_store::{Backing, ByteStore};
 
 use crate::wire::content::{Content, read_checked};
 
-/// What receives an image. Between [`prepare`](Self::prepare) and [`finish`](Self::finish) channels write to it at the same
-/// time: each to its own stripes, and in the last round of live memory each to pages of its own. One of a sender that does not keep to
-/// that may end up with either content of a page. One that is dropped before `finish` has returned must show nothing of it.
+/// A receiver of an image. Between [`prepare`](Self::prepare) and [`finish`](Self::finish) channels
+/// write to it at the same time: each to its own stripes, and in the last round of live memory each
+/// to pages of its own. If a sender breaks that rule, a page may end up with either content. A
+/// destination that is dropped before `finish` has returned must show nothing of it.
 pub trait Destination: Send + Sync {
-    /// Makes it `size` bytes, all zero, whatever it was before: what is never written stays so.
+    /// Makes it `size` bytes, all zero, for any state before: bytes that are never written stay
+    /// zero.
     ///
     /// # Errors
     /// If there is no room, or no right to it.
@@ -28,8 +30,8 @@ pub trait Destination: Send + Sync {
     /// If it can't be written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Receives `content`, as much as there is `room` for, at `offset`, within its size. It may be read to where nobody sees it instead
-    /// of to `room`; it is put in its place only once it was checked.
+    /// Receives `content`, as much as there is `room` for, at `offset`, within its size. It may be
+    /// read to hidden memory instead of to `room`; it is put in its place only after its check.
     ///
     /// # Errors
     /// Those of the content, and if it can't be written. Then nothing of it may be there.
@@ -38,8 +40,8 @@ pub trait Destination: Send + Sync {
         self.write_at(offset, room)
     }
 
-    /// Writes one base page at `offset`, which a store elsewhere had packed ([`pagoda_linux::codec::pack`]): it unpacks to `content`.
-    /// True if it is kept as packed.
+    /// Writes one base page at `offset`, which a store elsewhere had packed
+    /// ([`pagoda_linux::codec::pack`]): it unpacks to `content`. True if it is kept as packed.
     ///
     /// # Errors
     /// If it can't be written.
@@ -60,7 +62,7 @@ pub trait Destination: Send + Sync {
     /// If it can't be written.
     fn clear(&self, range: Range<u64>) -> io::Result<()>;
 
-    /// Makes whole pages zero by giving back what is behind them.
+    /// Makes whole pages zero by giving back their memory.
     ///
     /// # Errors
     /// If it can't be done.
@@ -76,11 +78,11 @@ pub trait Destination: Send + Sync {
 /// A destination that may be used before all of it has arrived: pages may be owed, and arrive by
 /// [`Arrivals`](crate::Arrivals) after the switch.
 pub trait LateDestination: Destination {
-    /// What the whole pages of `range` hold arrives later: what is there now is worth nothing, and nobody may read or write them
-    /// until then. Nobody uses the image yet.
+    /// The content of the whole pages of `range` arrives later: their present content is stale, and
+    /// must not be read or written until then. The image is not in use yet.
     ///
     /// # Errors
-    /// If it can't be seen to.
+    /// If it can't be arranged.
     fn owe(&self, range: Range<u64>) -> io::Result<()>;
 }
 
@@ -92,10 +94,12 @@ pub struct ImageDestination {
 }
 
 impl ImageDestination {
-    /// A file that is to be `path`, where nothing may be. Tries whether it can be made there, and leaves nothing.
+    /// A file that is to be `path`, which must not exist. Tries whether it can be made there, and
+    /// leaves nothing.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if something is at `path`; else what the kernel said of its directory.
+    /// [`io::ErrorKind::AlreadyExists`] if something is at `path`; else the kernel's error for its
+    /// directory.
     pub fn new(path: PathBuf) -> io::Result<Self> {
         UnfinishedFile::create(&path)?;
         Ok(Self { path, unfinished: None })
@@ -173,7 +177,7 @@ fn as_usize(offset: u64) -> usize {
 }
 
 impl Destination for MemoryDestination {
-    /// What was received before is discarded first: only fresh memory is zero.
+    /// Earlier content is discarded first: only fresh memory is zero.
     fn prepare(&mut self, size: Bytes) -> io::Result<()> {
         match &self.memory {
             Some(memory) if self.size == size => memory.discard(0..memory.len())?,

@@ -1,4 +1,5 @@
-//! Whatever malice can say where a sender switches, before and after: it is noticed, and overwrites nothing.
+//! Malicious messages of a sender that switches, before and after the switch: each is noticed, and
+//! overwrites nothing.
 
 use std::net::Shutdown;
 
@@ -114,7 +115,7 @@ const AFTER: [Malice; 9] = [
         owes,
     ),
     (
-        "an answer to what was not asked",
+        "an answer without a request",
         |sender| {
             let zero = Outbound::default().frame(Body::Zero { extent: extent(0, 8) }).encode();
             sender.lanes[1].send(&zero).expect("sent");
@@ -127,7 +128,7 @@ const AFTER: [Malice; 9] = [
     ("nothing", |_| {}, is_lost),
 ];
 
-/// Says each of them after `begin`; what is there then is `looked` at.
+/// Sends each of them after `begin`; `looked` checks the state then.
 fn each_is_noticed(malices: &[Malice], begin: fn(&mut Sender), looked: fn(&Late, &str)) {
     for (what, malice, is_noticed) in malices {
         let mut late = Late::default();
@@ -165,9 +166,10 @@ fn malice_after_the_switch_is_noticed_and_overwrites_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever happens to what follows the switch: a page that arrives is right, and all of them are or it fails.
+    /// For any tampering after the switch: a page that arrives is right, and either all arrive or
+    /// it fails.
     #[test]
-    fn what_arrives_is_what_was_sent_whatever_was_tampered_with(
+    fn arrived_pages_are_right_for_any_tampering(
         codec in prop::sample::select(&Codec::ALL[..]), tampering in Tampering::any()
     ) {
         let content = eight_pages();

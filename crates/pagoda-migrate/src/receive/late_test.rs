@@ -1,4 +1,5 @@
-//! A sender that switches and is not ours: what it owes, what it brings, and who it has to be.
+//! A sender that switches and is not ours: the pages it owes, the pages it brings, and the peer it
+//! has to be.
 
 use pagoda_core::migrate::channel::Outbound;
 use pagoda_core::migrate::frame::Body;
@@ -16,7 +17,7 @@ fn stored(extent: Extent, byte: u8) -> (Body, Vec<u8>) {
 }
 
 #[test]
-fn what_is_waited_for_is_asked_for_and_the_rest_comes_in_the_background() {
+fn awaited_pages_are_requested_and_the_rest_comes_in_the_background() {
     let mut late = Late::default();
     late.wants.want(3);
     let (received, ()) = receive_from(&mut late, Codec::None, |sender| {
@@ -61,7 +62,7 @@ fn a_wrong_token_opens_no_channel_not_even_one_on_which_pages_are_asked_for() {
         assert!(matches!(outcome, Err(Error::Refused(Refusal::Token))), "{:?}", outcome.map(drop));
     };
     let lane = |to: &_, channel, token| Sender::lane(to, Codec::None, channel, token);
-    // Nobody else comes, and there is nothing that could be owed a page.
+    // No other sender comes, and no memory could be owed a page.
     let mut late = Late::default();
     let mut left = 4;
     let mut until_all_came = |event: Event<'_>| {
@@ -75,7 +76,7 @@ fn a_wrong_token_opens_no_channel_not_even_one_on_which_pages_are_asked_for() {
     });
     assert!(matches!(received, Err(Error::Cancelled)), "{received:?}");
     assert_eq!(late.memory.size(), Bytes::ZERO, "something was made");
-    // Beside one who is let in, and whose channels come one after the other.
+    // Beside an admitted sender, whose channels come one after the other.
     let mut turned = 0;
     let mut watch = |event: Event<'_>| {
         turned += u32::from(matches!(event, Event::Turned(Error::Refusing(Refusal::Token))));

@@ -1,4 +1,4 @@
-//! Whatever malice, or a bad cable, can put on the wire: it is noticed, and nothing is shown.
+//! Every malicious or damaged message on the wire is noticed, and nothing is shown.
 
 use std::net::Shutdown;
 
@@ -19,7 +19,7 @@ use crate::testing::{
 };
 use crate::wire::codec::Packer;
 
-/// What a sender says after its handshake, and what must come of it.
+/// A sender's bytes after its handshake, and the expected outcome.
 struct Malice {
     what: &'static str,
     codec: Codec,
@@ -88,7 +88,7 @@ fn malices() -> Vec<Malice> {
             .concat(),
             is_lost,
         ),
-        malice("pages that are owed where nobody agreed to that", raw_header(9, 1, 0, 0), owes),
+        malice("pages that are owed without an agreement", raw_header(9, 1, 0, 0), owes),
         malice("words that are zero", raw_header(3, 1, 0, 0), is_damaged),
         malice(
             "noise",
@@ -155,7 +155,7 @@ fn malice_is_noticed_and_nothing_is_shown() {
     }
 }
 
-/// A whole channel as its bytes: what a sender of 2 MiB in one channel says.
+/// A whole channel as its bytes, of a sender of 2 MiB in one channel.
 fn whole_channel(codec: Codec) -> (Vec<u8>, Vec<u8>) {
     let content = eight_pages();
     let mut image = vec![0; IMAGE.as_usize()];

@@ -1,8 +1,9 @@
-//! The receiver: makes the destination for a sender whose channels are admitted, applies what arrives, and keeps it once the
-//! sender has committed.
+//! The receiver: makes the destination for a sender whose channels are admitted, applies its
+//! frames, and keeps the image once the sender has committed.
 //!
-//! Nothing is made before all channels are admitted, and nothing is shown before all of it has arrived and is on disk, or,
-//! where that was agreed on, before what is not here is known to follow ([`Remaining`]). What arrives is somebody else's: it is bounded and checked before it is used.
+//! Nothing is made before all channels are admitted. Nothing is shown before all of it has arrived
+//! and is on disk, or, after such an agreement, before the sender has promised the missing pages
+//! ([`Remaining`]). Bytes from a peer are bounded and checked before they are used.
 
 pub(crate) mod apply;
 pub(crate) mod destination;
@@ -40,15 +41,15 @@ use crate::workers;
 /// How often the sender hears that the receiver still works: often enough for any stall.
 pub(crate) const WORKING: Duration = Duration::from_secs(1);
 
-/// How to receive: by default whatever comes in the clear within ten minutes, up to 1 TiB, and with 30 s of patience. Where
-/// others than this machine can reach the listener, a token or certificates have to be demanded.
+/// How to receive: by default any sender in the clear within ten minutes, up to 1 TiB, and with 30
+/// s of patience. Where other machines can reach the listener, demand a token or certificates.
 #[derive(Clone)]
 pub struct ReceiveOptions {
-    /// What a sender has to have, if anything.
+    /// The token that a sender has to have, if any.
     pub token: Option<Token>,
     /// TLS; plain without.
     pub tls: Option<ServerTls>,
-    /// What is done with zero pages.
+    /// The policy for zero pages.
     pub zero: ZeroPolicy,
     /// The largest image that is taken. The received map takes up to a 32,768th of it.
     pub image_most: Bytes,
@@ -71,12 +72,13 @@ impl Default for ReceiveOptions {
     }
 }
 
-/// What a receiver tells its caller, about ten times a second and whenever something has happened; not while the image is kept.
+/// A receiver's reports to its caller, about ten times a second and at each change; not while the
+/// image is kept.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Nobody has come yet, or not on all channels.
+    /// No sender has come yet, or not on all channels.
     Waiting,
-    /// Somebody came, and was not taken; the receiver goes on waiting.
+    /// A peer came, and was refused; the receiver waits on.
     Turned(&'a Error),
     /// It goes on.
     Moving(&'a Progress),
@@ -84,7 +86,8 @@ pub enum Event<'a> {
 
 pub(crate) type Watch<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
-/// Receives one image. Blocks until it is kept, or something has failed. `watch` ends it by [`ControlFlow::Break`].
+/// Receives one image. Blocks until it is kept, or something has failed. `watch` ends it by
+/// [`ControlFlow::Break`].
 ///
 /// # Errors
 /// See [`Error`]. The destination shows nothing then; drop it.
@@ -100,16 +103,17 @@ pub fn receive(
     }
 }
 
-/// What has arrived when a sender has committed or switched.
+/// The state when a sender has committed or switched.
 pub enum Arrived {
     /// All.
     Whole(Counts),
-    /// All but what is owed.
+    /// All but the owed pages.
     Owed(Box<Remaining>),
 }
 
-/// Receives one image that may be used before all of it has arrived, if the sender wants it so. Blocks until it is kept, or all
-/// but what is owed has arrived, or something has failed. `watch` ends it by [`ControlFlow::Break`].
+/// Receives one image that may be used before all of it has arrived, if the sender wants it so.
+/// Blocks until it is kept, or all but the owed pages have arrived, or something has failed.
+/// `watch` ends it by [`ControlFlow::Break`].
 ///
 /// # Errors
 /// As [`receive`].
@@ -148,7 +152,7 @@ fn receive_to_commit(
     }
     let is_late = matches!(target, Target::Late(_));
     let (first, mut connections) = admit_all(&listener, options, is_late, watch)?;
-    // Whoever comes now is refused by the kernel.
+    // The kernel refuses further connections.
     drop(listener);
     let geometry = first.geometry;
     if let Err(error) = target.destination().prepare(geometry.image()).map_err(Error::Destination) {
@@ -213,7 +217,7 @@ fn receive_to_commit(
     Ok(Arrived::Whole(progress.counts()))
 }
 
-/// Keeps what has arrived, and tells the sender, who hears meanwhile that it is worked on.
+/// Keeps the image, and tells the sender, which gets a sign of life meanwhile.
 fn finish(destination: &mut dyn Destination, connection: &mut Connection) -> Result<(), Error> {
     let kept = thread::scope(|scope| {
         let (done, is_done) = sync_channel(1);
@@ -228,7 +232,8 @@ fn finish(destination: &mut dyn Destination, connection: &mut Connection) -> Res
             match is_done.recv_timeout(WORKING) {
                 Ok(outcome) => return outcome.map_err(Error::Destination),
                 Err(RecvTimeoutError::Timeout) => {
-                    // All is here: whether the sender still listens makes no difference to keeping it.
+                    // All is here: whether the sender still listens makes no difference to keeping
+                    // it.
                     let _ = connection.send(&Reply::Working.encode());
                 }
                 Err(RecvTimeoutError::Disconnected) => {

@@ -1,7 +1,8 @@
-//! Asking for pages that somebody waits for, and the requests of those who wait.
+//! Requests for pages that threads wait for.
 //!
-//! Whoever serves faults leaves a request; each of the channels for that takes one at a time, and applies the answer. This
-//! module must never hold its lock while it waits for anything but that lock's bell.
+//! A fault handler leaves a request; each of the channels for requests takes one at a time, and
+//! applies the answer. This module must never hold its lock while it waits for anything but that
+//! lock's condition variable.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::wire::frame_reader::Inlet;
 /// How long a wait for a request is at most before the orders are looked at again.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What is waited for. Any number of threads may leave requests.
+/// The pages that are waited for. Any number of threads may leave requests.
 #[derive(Debug, Default)]
 pub struct Wants {
     state: Mutex<State>,
@@ -45,15 +46,16 @@ impl Wants {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody waits for `page`: it will be asked for, with its group, as soon as a channel is free. If as many as can be wait
-    /// already ([`WANTED_MOST`](pagoda_core::migrate::wanted::WANTED_MOST)) it comes in the background. Does not allocate, and
-    /// waits only for others who leave or take a request.
+    /// A thread waits for `page`: it will be requested, with its group, as soon as a channel is
+    /// free. If the limit of waiting requests is reached
+    /// ([`WANTED_MOST`](pagoda_core::migrate::wanted::WANTED_MOST)) the page comes in the
+    /// background. Does not allocate, and waits only for threads that leave or take a request.
     pub fn want(&self, page: u64) {
         self.state().wanted.add(page);
         self.bell.notify_one();
     }
 
-    /// All has arrived, but for what was asked for and is on its way.
+    /// All pages have arrived, except those that were requested and are on their way.
     pub(crate) fn end(&self) {
         self.state().whole = true;
         self.bell.notify_all();
@@ -75,7 +77,7 @@ impl Wants {
     }
 }
 
-/// Asks for what is wanted until nothing is owed. The sender is told of a failure.
+/// Requests wanted pages until nothing is owed. The sender is told of a failure.
 pub(crate) fn run(mut inlet: Inlet<'_>, wants: &Wants, progress: &Progress) -> Result<Connection, Error> {
     let asked = ask(&mut inlet, wants, progress);
     inlet.tell(asked)?;

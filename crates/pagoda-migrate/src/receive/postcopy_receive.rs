@@ -1,8 +1,8 @@
-//! The receiver after the switch: the image is used, and what is owed of it arrives, in the background or because somebody
-//! waits for it.
+//! The receiver after the switch: the image is in use, and its owed pages arrive, in the background
+//! or on request.
 //!
-//! Each page that is owed is brought once; anything else would overwrite what was written here since, and is refused. This
-//! module must never take a page for whole before its content is in place.
+//! Each owed page is brought once; any other frame would overwrite newer writes, and is refused.
+//! This module must never count a page as arrived before its content is in place.
 
 use std::io;
 use std::net::Shutdown;
@@ -26,17 +26,17 @@ use crate::workers;
 
 /// Where owed pages arrive. Each arrives once, whole; channels bring them at the same time.
 pub trait Arrivals: Sync {
-    /// What somebody waits for.
+    /// The pages that threads wait for.
     fn wants(&self) -> &Wants;
 
-    /// The pages from `offset` on hold this from now on: whoever waits for one goes on.
+    /// The pages from `offset` on hold this from now on: threads that wait for one continue.
     ///
     /// # Errors
     /// If they can't be put in place.
     fn arrive(&self, offset: u64, content: &[u8]) -> io::Result<()>;
 
-    /// The same of one base page, which a store elsewhere had packed ([`pagoda_linux::codec::pack`]): it unpacks to `content`. True if
-    /// it is kept as packed.
+    /// The same of one base page, which a store elsewhere had packed ([`pagoda_linux::codec::pack`]): it
+    /// unpacks to `content`. True if it is kept as packed.
     ///
     /// # Errors
     /// As [`arrive`](Self::arrive).
@@ -52,7 +52,7 @@ pub trait Arrivals: Sync {
     fn arrive_zero(&self, range: Range<u64>) -> io::Result<()>;
 }
 
-/// What is left of a migration that has switched: the image is whole but for what is owed.
+/// The rest of a migration that has switched: the image is whole but for the owed pages.
 pub struct Remaining {
     pub(crate) ends: Vec<Ended>,
     pub(crate) askers: Vec<Connection>,
@@ -70,7 +70,7 @@ pub(crate) struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// Whoever brings these is the only one to do so.
+    /// A caller that gets `Ok` is the only one that brings these.
     fn take(&self, channel: u16, extent: Extent) -> Result<(), Error> {
         if self.owed.take(pages(extent)).count() == extent.count() {
             Ok(())
@@ -103,20 +103,22 @@ impl Apply for Shown<'_> {
 }
 
 impl Remaining {
-    /// Takes the image over: from now on it lives here, and the sender's writer must not go on.
+    /// Takes the image over: from now on it lives here, and the sender's writer must not run again.
     ///
     /// # Errors
-    /// If the sender can't be told. It can't know then whether the image lives here: it must not, drop it.
+    /// If the sender can't be told. It can't know then whether the image lives here: it must not,
+    /// drop it.
     pub fn take_over(&mut self) -> Result<(), Error> {
         let first = self.ends.first_mut().ok_or(Error::NotPagoda)?;
         first.connection().send(&Reply::Switched.encode()).map_err(|error| lost(0, self.stall, error))
     }
 
-    /// Receives what is owed, after [`take_over`](Self::take_over). Blocks until all is there, or something has failed; no
-    /// wait in it is longer than the stall. `watch` is called about ten times a second, and ends it by [`ControlFlow::Break`].
+    /// Receives the owed pages, after [`take_over`](Self::take_over). Blocks until all is there, or
+    /// something has failed; no wait in it is longer than the stall. `watch` is called about ten
+    /// times a second, and ends it by [`ControlFlow::Break`].
     ///
     /// # Errors
-    /// See [`Error`]. What has not arrived will not: nobody else has it.
+    /// See [`Error`]. Pages that have not arrived are lost: no other process has them.
     pub fn receive(
         self,
         arrivals: &dyn Arrivals,

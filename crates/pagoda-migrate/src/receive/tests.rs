@@ -42,7 +42,8 @@ fn send_rounds(to: &Endpoint, rounds: &[&[(u64, u32, u8)]]) {
     while connection.reply(0).expect("a reply") != Reply::Finished {}
 }
 
-/// Its pages that were touched at all, and those of them that hold memory: a page that was only read is the kernel's zero page.
+/// Its touched pages, and those of them that hold memory: a page that was only read is the kernel's
+/// zero page.
 fn present_pages(memory: &MemoryDestination) -> (usize, usize) {
     let range = memory.addresses().expect("prepared");
     let (mut touched, mut held) = (0, 0);
@@ -54,7 +55,8 @@ fn present_pages(memory: &MemoryDestination) -> (usize, usize) {
     (touched, held)
 }
 
-/// Pages 0..8: zero, data, zero. 8..16: data, zero, data. 16..24: zero and zero again. 24..32: data. 32..64: zero.
+/// Pages 0..8: zero, data, zero. 8..16: data, zero, data. 16..24: zero and zero again. 24..32:
+/// data. 32..64: zero.
 const ROUNDS: [&[(u64, u32, u8)]; 3] = [
     &[(0, 8, 0), (8, 8, 3), (16, 8, 0), (24, 4, 5), (28, 4, 6), (32, 32, 0)],
     &[(0, 8, 7), (8, 8, 0), (16, 8, 0)],
@@ -118,7 +120,7 @@ fn zero_data_zero_is_a_hole_again_in_a_file() {
 }
 
 #[test]
-fn who_does_not_belong_is_refused_and_the_sender_still_gets_in() {
+fn strangers_are_refused_and_the_sender_still_gets_in() {
     let mut memory = MemoryDestination::new();
     let refused = |outcome: Result<Connection, Error>, refusal| {
         assert!(matches!(outcome, Err(Error::Refused(was)) if was == refusal), "not {refusal:?}");
@@ -128,7 +130,8 @@ fn who_does_not_belong_is_refused_and_the_sender_still_gets_in() {
         let own = hello(Codec::None, 2, 0);
         refused(connect(&to, Hello { geometry: with(IMAGE_MOST, 2), ..own }), Refusal::TooLarge);
         refused(connect(&to, Hello { switches: true, ..own }), Refusal::Switches);
-        // Somebody who says nothing is not waited for longer than a handshake may take; who goes, not at all.
+        // A silent peer is waited for no longer than a handshake may take; a peer that leaves, not
+        // at all.
         let Endpoint::Tcp { port, .. } = &to else { unreachable!("TCP") };
         drop(TcpStream::connect(("127.0.0.1", *port)).expect("connected"));
         let mut stranger = TcpStream::connect(("127.0.0.1", *port)).expect("connected");
@@ -154,7 +157,7 @@ fn who_does_not_belong_is_refused_and_the_sender_still_gets_in() {
 }
 
 #[test]
-fn strangers_that_say_nothing_hold_nobody_up() {
+fn silent_strangers_hold_no_sender_up() {
     let mut memory = MemoryDestination::new();
     let (received, ()) = receive_from(&mut memory, &options(), |to| {
         let Endpoint::Tcp { port, .. } = &to else { unreachable!("TCP") };
@@ -166,7 +169,8 @@ fn strangers_that_say_nothing_hold_nobody_up() {
         let first = connect(&to, hello(Codec::None, 2, 0)).expect("admitted");
         let between = silent();
         let second = connect(&to, hello(Codec::None, 2, 1)).expect("admitted");
-        // Whoever was there longest had to leave for the others: that is all it hears after the greeting, or before.
+        // The longest-waiting peer had to leave for the others: it reads nothing else after the
+        // greeting, or before.
         let mut heard = Vec::new();
         let mut longest = &before[0];
         longest.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
@@ -194,7 +198,7 @@ fn strangers_that_keep_coming_do_not_make_it_wait_for_longer() {
     let (received, ended) = receive_from(&mut memory, &options, |to| {
         let Endpoint::Tcp { port, .. } = &to else { unreachable!("TCP") };
         let until = Instant::now() + Duration::from_secs(20);
-        // Until nobody listens any more.
+        // Until the listener is gone.
         while TcpStream::connect(("127.0.0.1", *port)).is_ok() {
             if Instant::now() >= until {
                 return false;
@@ -203,6 +207,6 @@ fn strangers_that_keep_coming_do_not_make_it_wait_for_longer() {
         }
         true
     });
-    assert!(ended, "it waits for as long as somebody comes");
+    assert!(ended, "it waits for as long as strangers come");
     assert!(matches!(received, Err(Error::NobodyCame(_))), "{received:?}");
 }

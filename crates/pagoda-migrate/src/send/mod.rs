@@ -1,6 +1,8 @@
-//! The sender: introduces itself on every channel, lets each carry its stripes, and commits when all have arrived.
+//! The sender: introduces itself on every channel, lets each carry its stripes, and commits when
+//! all have arrived.
 //!
-//! It only ever reads the source. It must never commit what was not all sent, or was changed meanwhile.
+//! It only ever reads the source. It must never commit an image that was not all sent, or that
+//! changed meanwhile.
 
 pub(crate) mod source;
 pub(crate) mod stripes;
@@ -31,14 +33,16 @@ use crate::send::source::Source;
 use crate::wire::frame_writer::{Outlet, Shared};
 use crate::workers;
 
-/// How to send: by default over 2 channels, packed with LZ4, in the clear, without a limit, and with 30 s of patience.
+/// How to send: by default over 2 channels, packed with LZ4, in the clear, without a limit, and
+/// with 30 s of patience.
 #[derive(Clone)]
 pub struct SendOptions {
-    /// How many connections, from 1 to [`CHANNELS_MAX`](pagoda_core::migrate::geometry::CHANNELS_MAX).
+    /// How many connections, from 1 to
+    /// [`CHANNELS_MAX`](pagoda_core::migrate::geometry::CHANNELS_MAX).
     pub channels: u16,
     /// How content is packed.
     pub codec: Codec,
-    /// What the receiver demands, if it does.
+    /// The token that the receiver demands, if it does.
     pub token: Option<Token>,
     /// TLS; plain without.
     pub tls: Option<ClientTls>,
@@ -61,9 +65,10 @@ impl Default for SendOptions {
     }
 }
 
-/// Sends an image. Blocks until the receiver has confirmed it, or something has failed; no wait in it is longer than the
-/// stall, but for that of the system's resolver for a name. `watch` ends it by [`ControlFlow::Break`]: it is called before
-/// each channel is connected, and from then on about ten times a second.
+/// Sends an image. Blocks until the receiver has confirmed it, or something has failed; no wait in
+/// it is longer than the stall, except that of the system's resolver for a name. `watch` ends it by
+/// [`ControlFlow::Break`]: it is called before each channel is connected, and from then on about
+/// ten times a second.
 ///
 /// # Errors
 /// See [`Error`]. The source is as it was.
@@ -102,12 +107,13 @@ pub fn send(
     if !source.is_unchanged().map_err(Error::Source)? {
         return Err(Error::SourceChanged);
     }
-    // The others stay open until the receiver has what it wants of them.
+    // The others stay open until the receiver has read all of them.
     commit_all(ended, orders, &closers, options.stall, &mut look)?;
     Ok(progress.counts())
 }
 
-/// Commits what all channels, which have ended, have brought. Whoever cancels meanwhile can't know whether it is kept.
+/// Commits the frames of all channels, which have ended. A caller that cancels meanwhile can't know
+/// whether the image is kept.
 pub(crate) fn commit_all(
     ended: Vec<(Connection, Outbound)>,
     orders: &workers::Orders,
@@ -128,8 +134,8 @@ pub(crate) fn commit_all(
     Ok(())
 }
 
-/// Each channel books the line for a frame at a time, and may have to wait for one of every other: it must not look
-/// dead to the receiver meanwhile.
+/// Each channel books the line for a frame at a time, and may have to wait for one of every other:
+/// it must not look dead to the receiver meanwhile.
 pub(crate) fn check_bandwidth(options: &SendOptions) -> Result<(), Error> {
     let Some(per_s) = options.bandwidth else { return Ok(()) };
     let turn = u128::from(options.channels) * (STRIPE_BYTES + FRAME_BYTES) as u128;

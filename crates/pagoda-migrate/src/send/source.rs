@@ -15,8 +15,8 @@ pub trait Source: Sync {
     /// Its size.
     fn size(&self) -> Bytes;
 
-    /// The first range within `range` that may hold something else than zeroes; None if there is none. What lies before it
-    /// is never read.
+    /// The first range within `range` that may hold something else than zeroes; None if there is
+    /// none. Bytes before it are never read.
     ///
     /// # Errors
     /// If it can't be known.
@@ -28,14 +28,15 @@ pub trait Source: Sync {
     /// If they can't be read.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Whether it is still what it was at the start; asked when all has been read.
+    /// Whether it is still as it was at the start; called when all has been read.
     ///
     /// # Errors
     /// If it can't be known.
     fn is_unchanged(&self) -> io::Result<bool>;
 }
 
-/// A memory image or any other file, with holes or without. Its holes are never read, and it is only ever read.
+/// A memory image or any other file, with holes or without. Its holes are never read, and it is
+/// only ever read.
 #[derive(Debug)]
 pub struct ImageSource {
     file: File,
@@ -46,8 +47,8 @@ impl ImageSource {
     /// Opens the file.
     ///
     /// # Errors
-    /// What open(2) said; [`io::ErrorKind::InvalidInput`] for anything but a regular file that lies in storage. Never waits
-    /// for the other end of a FIFO.
+    /// Those of open(2); [`io::ErrorKind::InvalidInput`] for anything but a regular file in
+    /// storage. Never waits for the other end of a FIFO.
     pub fn open(path: &Path) -> io::Result<Self> {
         let not = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
@@ -75,8 +76,9 @@ impl Source for ImageSource {
         self.file.read_exact_at(into, offset)
     }
 
-    /// By its size and the time of its last write. Not seen are a write within the kernel's clock tick in which it was
-    /// opened, and some that are made through a mapping: on tmpfs all of them, elsewhere those to pages that were dirty.
+    /// By its size and the time of its last write. It misses a write within the kernel's clock tick
+    /// in which it was opened, and some that are made through a mapping: on tmpfs all of them,
+    /// elsewhere those to pages that were dirty.
     fn is_unchanged(&self) -> io::Result<bool> {
         let now = self.file.metadata()?;
         let state = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());

@@ -1,6 +1,7 @@
-//! What is in a channel's stripes: finds the data between holes, reads it, and tells zero and filled pages from content.
+//! The content of a channel's stripes: finds the data between holes, reads it, and tells zero and
+//! filled pages from content.
 //!
-//! Holes are never read and never sent: what a receiver is never told of is zero there.
+//! Holes are never read and never sent: a page that no frame names is zero at the receiver.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -66,7 +67,7 @@ fn piece(
     send_pages(outlet, bytes.start / PAGE, &room[..len])
 }
 
-/// Sends pages of one stripe, from `first` on, each as what it turns out to be.
+/// Sends pages of one stripe, from `first` on, each as zero, filled or content.
 pub(crate) fn send_pages(outlet: &mut Outlet<'_>, first: u64, content: &[u8]) -> Result<(), Error> {
     let pages: Vec<Option<[u8; 8]>> = content.chunks(OS_PAGE).map(repeated_word).collect();
     let mut from = 0;

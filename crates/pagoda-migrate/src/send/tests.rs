@@ -1,4 +1,4 @@
-//! A receiver that is not ours: whatever it says or keeps to itself, the sender ends with a reason.
+//! A receiver that is not ours: for any message or silence of it, the sender ends with a reason.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::*;
 use crate::testing::{listen, token};
 
 const SIZE: u64 = 3 << 20;
-/// What a receiver does that only wants to be waited for.
+/// The patience with a receiver that only keeps the sender waiting.
 const STALL: Duration = Duration::from_secs(1);
 
 /// An image that has one page with content between two holes, and must not be read elsewhere.
@@ -93,7 +93,7 @@ fn holes_are_neither_read_nor_sent() {
 }
 
 #[test]
-fn who_is_no_receiver_is_told_nothing() {
+fn a_peer_that_is_no_receiver_gets_no_frame() {
     let greeting = |version, wants_token| Greeting { version, wants_token, nonce: [1; PROOF_BYTES] }.encode();
     let sent = send_to(None, |mut connection| connection.send(&[b'x'; GREETING_BYTES]).expect("sent"));
     assert!(matches!(sent, Err(Error::NotPagoda)), "{sent:?}");

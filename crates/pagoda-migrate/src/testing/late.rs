@@ -122,7 +122,8 @@ impl Sender {
         self.say(&frame);
     }
 
-    /// Says all that is known before the switch: pages 0..8 and 32..40 are owed, and page 16 holds something.
+    /// Announces all that is known before the switch: pages 0..8 and 32..40 are owed, and page 16
+    /// holds something.
     pub(crate) fn owe(&mut self) {
         for first in [0, 32] {
             self.frame(Body::Owed { extent: extent(first, 8) });
@@ -153,7 +154,8 @@ impl Sender {
     }
 }
 
-/// Receives all of it from `sender`, who gets the address. `watch` sees who comes, up to the switch.
+/// Receives all of it from `sender`, a function of the address. `watch` sees the peers that come,
+/// up to the switch.
 pub(crate) fn receive_all<T: Send>(
     late: &mut Late,
     options: &ReceiveOptions,

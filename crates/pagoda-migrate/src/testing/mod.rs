@@ -1,4 +1,4 @@
-//! Parts of a sender that is not ours, for the tests of what it can do to a receiver.
+//! Parts of a sender that is not ours, for the tests of its effects on a receiver.
 
 pub(crate) mod late;
 pub(crate) mod tampering;
@@ -63,7 +63,7 @@ pub(crate) fn connect_with(to: &Endpoint, hello: Hello, token: Option<&Token>) -
     Ok(connection)
 }
 
-/// Receives from `sender`, who gets the address.
+/// Receives from `sender`, a function of the address.
 pub(crate) fn receive_from<T: Send>(
     destination: &mut dyn Destination,
     options: &ReceiveOptions,
@@ -86,7 +86,7 @@ pub(crate) fn eight_pages() -> Vec<u8> {
     (0..8 * PAGE).map(|i| (i / 5) as u8).collect()
 }
 
-/// What a sender says of `content`, packed if that makes it smaller.
+/// A sender's frame of `content`, packed if that makes it smaller.
 pub(crate) fn packed(outbound: &mut Outbound, codec: Codec, extent: Extent, content: &[u8]) -> Vec<u8> {
     let (digest, mut packed) = (XxHash3_64::oneshot(content), vec![0; content.len()]);
     let (body, payload) = match Packer::new(codec).expect("memory").pack(content, &mut packed) {

@@ -1,4 +1,4 @@
-//! What malice or a bad cable does to what a channel says.
+//! Changes that malice or a bad cable makes to a channel's bytes.
 
 use proptest::prelude::*;
 use proptest::sample::Index;

@@ -1,7 +1,8 @@
-//! The codecs, behind one pair of calls: a packer and an unpacker for each channel, with contexts that are reused.
+//! The codecs, behind one pair of calls: a packer and an unpacker for each channel, with contexts
+//! that are reused.
 //!
-//! Unpacking is of bytes that a stranger may have written. It fills exactly what it is given, or says no: no decoder
-//! here allocates by what its input says, or writes beyond.
+//! Unpacking is of bytes that a stranger may have written. It fills exactly its output buffer, or
+//! fails: no decoder here allocates by a length in its input, or writes beyond the buffer.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use pagoda_core::migrate::handshake::Codec;
@@ -28,7 +29,8 @@ impl Packer {
         })
     }
 
-    /// Packs `content` into the front of `into`, and returns how much that is. None if it does not fit.
+    /// Packs `content` into the front of `into`, and returns the packed length. None if it does not
+    /// fit.
     pub(crate) fn pack(&mut self, content: &[u8], into: &mut [u8]) -> Option<usize> {
         match self {
             Self::None => None,
@@ -63,8 +65,8 @@ impl Unpacker {
         })
     }
 
-    /// Unpacks `packed`. None if it is not what the packer makes of exactly `into.len()` bytes; `into` may hold anything
-    /// then.
+    /// Unpacks `packed`. None if it is not the packed form of exactly `into.len()` bytes; `into`
+    /// may hold anything then.
     pub(crate) fn unpack(&mut self, packed: &[u8], into: &mut [u8]) -> Option<()> {
         let unpacked = match self {
             Self::None => return None,
@@ -89,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_comes_back_and_anything_else_is_refused_or_fits(
+        fn packed_bytes_unpack_to_themselves_and_others_are_refused_or_fit(
             pages in 1usize..20, seed: u64, foreign: Vec<u8>, at: prop::sample::Index
         ) {
             let content: Vec<u8> =

@@ -1,7 +1,8 @@
 //! Content on its way from a channel to its place.
 //!
-//! It is read once, to where it is going: a destination may have it read straight into memory that nobody sees yet. What was read
-//! is worth nothing before it was checked. This module must never read beyond one frame's payload.
+//! It is read once, to its final place: a destination may have it read straight into memory that is
+//! not shown yet. Content is worth nothing before its check. This module must never read beyond one
+//! frame's payload.
 
 use std::hash::Hasher;
 use std::io::{self, BufReader, ErrorKind, Read};
@@ -18,17 +19,18 @@ pub trait Content {
     /// Whether it can be read in parts, one after the other. If not, one call reads all of it.
     fn is_in_parts(&self) -> bool;
 
-    /// Reads the next of it, all of `into`: memory that nobody else sees, which may hold anything if this fails. May block for the
-    /// stall.
+    /// Reads the next part, all of `into`: memory that no other thread sees, which may hold
+    /// anything if this fails. May block for the stall.
     ///
     /// # Errors
-    /// If the channel is lost, or what came can't be unpacked.
+    /// If the channel is lost, or the payload can't be unpacked.
     fn read(&mut self, into: &mut [u8]) -> io::Result<()>;
 
-    /// Once all was read: whether it is what was sent. Before that nobody may be shown anything of it.
+    /// Checks, once all was read, that it equals the sender's content. Before that none of it may
+    /// be shown.
     ///
     /// # Errors
-    /// If it is not, or not all was read.
+    /// If it differs, or not all was read.
     fn check(&mut self) -> io::Result<()>;
 }
 
@@ -38,7 +40,7 @@ pub(crate) fn read_checked(content: &mut dyn Content, room: &mut [u8]) -> io::Re
     content.check()
 }
 
-/// What content comes from.
+/// The origin of content.
 pub(crate) enum Origin<'a> {
     /// As it is.
     Wire(&'a mut BufReader<Connection>),
@@ -50,14 +52,15 @@ pub(crate) enum Origin<'a> {
 pub(crate) struct Arriving<'a> {
     origin: Origin<'a>,
     left: usize,
-    /// The digest of what was read in parts, and of what was read as one: that takes half as long.
+    /// The digest of content that was read in parts, and of content that was read as one: that
+    /// takes half as long.
     of_parts: Option<XxHash3_64>,
     of_all: u64,
     wanted: u64,
     is_checked: bool,
     channel: u16,
     stall: Duration,
-    /// What went wrong, which a destination only passes on as an error.
+    /// The failure, which a destination only passes on as an I/O error.
     failed: Option<Error>,
 }
 
@@ -76,8 +79,8 @@ impl<'a> Arriving<'a> {
         }
     }
 
-    /// The outcome of what was done with it: what went wrong with the content itself comes first. A destination that has not had it
-    /// checked has not received it.
+    /// The outcome of applying it: an error of the content itself comes first. A destination that
+    /// has not had it checked has not received it.
     pub(crate) fn explain(self, outcome: Result<(), Error>) -> Result<(), Error> {
         let unchecked =
             || Err(Error::Destination(io::Error::other("the destination has not had content checked")));
@@ -154,7 +157,7 @@ mod tests {
         (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
     }
 
-    /// Reads content of `len` bytes, of which so much is sent, in such parts; what came of it.
+    /// Reads content of `len` bytes, of which `sent` are sent, in such parts. Returns the outcome.
     fn read(len: usize, sent: usize, wanted: u64, parts: &[usize]) -> (Vec<u8>, Result<(), Error>) {
         let (own, mut other) = UnixStream::pair().expect("a pair");
         other.write_all(&content(len)[..sent]).expect("there is room");
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_checked_whatever_parts_it_is_read_in() {
+    fn content_is_checked_for_any_parts_it_is_read_in() {
         const LEN: usize = 40_000;
         let digest = XxHash3_64::oneshot(&content(LEN));
         for parts in [&[LEN][..], &[LEN, 0], &[0, LEN], &[4096, LEN - 4096], &[1, 0, 9, LEN - 10, 0]] {

@@ -1,7 +1,10 @@
-//! What arrives on one channel: frames, checked one by one, unpacked and applied to the destination.
+//! The frames that arrive on one channel, checked one by one, unpacked and applied to the
+//! destination.
 //!
-//! Its memory is two stripes and a small buffer, whatever a frame says; the stripes are huge frames, which fault once. Content that is read goes where
-//! its destination wants it ([`Arriving`]). What becomes of a page is [`Apply`]'s to say, above the codecs. This module must never hand on what its digest does not vouch for.
+//! Its memory is two stripes and a small buffer, for any lengths in frames; the stripes are huge
+//! frames, which fault once. Content is read to where its destination wants it ([`Arriving`]).
+//! [`Apply`] decides about pages, above the codecs. This module must never hand on content that its
+//! digest does not match.
 
 use std::io::{BufReader, ErrorKind, Read};
 use std::time::Duration;
@@ -24,10 +27,10 @@ use crate::wire::codec::Unpacker;
 use crate::wire::content::{Arriving, Origin};
 use crate::workers::Orders;
 
-/// Headers come together; what is longer than this is read past it.
+/// Headers are read together; a payload longer than this bypasses the buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What all channels of a receiver share.
+/// The state that all channels of a receiver share.
 pub(crate) struct Shared<'a> {
     pub(crate) apply: &'a dyn Apply,
     pub(crate) geometry: Geometry,
@@ -46,7 +49,7 @@ pub(crate) struct Inlet<'a> {
     unpacker: Unpacker,
     payload: HugeFrames,
     content: HugeFrames,
-    /// For what a store had packed.
+    /// For pages that a store had packed.
     stored: PageUnpacker,
 }
 
@@ -58,7 +61,7 @@ pub(crate) struct Ended {
     stall: Duration,
 }
 
-/// What a frame was.
+/// The kind of a frame.
 enum Passed {
     Pages,
     Round(u32),
@@ -84,7 +87,8 @@ impl<'a> Inlet<'a> {
         orders: &'a Orders,
     ) -> Result<Self, Error> {
         let input = BufReader::with_capacity(BUFFER_BYTES, connection);
-        // Somebody waits for the few pages that come at once: they must not wait for 2 MiB to be cleared.
+        // A thread waits for the few pages that come at once: it must not wait for 2 MiB to be
+        // cleared.
         Self::with(shared, channel, input, Inbound::asked(shared.geometry), false, orders)
     }
 
@@ -129,7 +133,7 @@ impl<'a> Inlet<'a> {
     pub(crate) fn tell<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         outcome.inspect_err(|error| {
             let failure = if self.orders.cancelled() { Failure::Cancelled } else { error.as_failure() };
-            // Who is gone can't be told.
+            // A peer that is gone can't be told.
             let _ = self.say(Reply::Failed(failure));
         })
     }
@@ -142,7 +146,7 @@ impl<'a> Inlet<'a> {
 
     /// Whether to stop, because another channel has.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        // What stopped it is known to whoever gave the order.
+        // The caller that gave the order knows the reason.
         if self.orders.stop() {
             Err(Error::Lost { channel: self.channel, error: ErrorKind::Interrupted.into() })
         } else {
@@ -164,7 +168,7 @@ impl<'a> Inlet<'a> {
         }
     }
 
-    /// Applies what comes until the end of a round.
+    /// Applies frames until the end of a round.
     pub(crate) fn round(&mut self) -> Result<(), Error> {
         while matches!(self.step()?, Passed::Pages) {}
         Ok(())
@@ -235,7 +239,7 @@ impl<'a> Inlet<'a> {
 }
 
 impl Ended {
-    /// Waits until the sender has seen all channels end. True if what is owed follows.
+    /// Waits until the sender has seen all channels end. True if owed pages follow.
     pub(crate) fn await_commit(mut self) -> Result<(Self, bool), Error> {
         let frame = next(&mut self.input, &mut self.inbound, self.channel, self.stall)?;
         if self.input.buffer().is_empty() {
@@ -250,7 +254,7 @@ impl Ended {
     }
 }
 
-/// Applies content, if it is what was sent. There is `room` for a stripe.
+/// Applies content, if it equals the sender's. There is `room` for a stripe.
 fn receive(
     shared: &Shared<'_>,
     channel: u16,

@@ -1,4 +1,5 @@
-//! What leaves on one channel: frames, numbered, held together in a small buffer, within the limit that all share.
+//! The outgoing frames of one channel, numbered, held together in a small buffer, within the limit
+//! that all share.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -21,19 +22,22 @@ use crate::progress::{Count, Progress};
 use crate::wire::codec::Packer;
 use crate::workers::Orders;
 
-/// Headers and small payloads go together. What is longer than half of this goes by itself, without a copy.
+/// Headers and small payloads are sent together. A payload longer than half of this is sent by
+/// itself, without a copy.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What is not made smaller than 15/16 goes as it is: unpacking costs the receiver more than that saves.
+/// Content that does not shrink to 15/16 is sent unpacked: unpacking costs the receiver more than
+/// that saves.
 const WORTH_SHIFT: u32 = 4;
 
 /// How long a wait for the line is at most before the channel's orders are looked at again.
 const STEP: Duration = Duration::from_millis(100);
 
-/// How long the receiver's reason is waited for when a write has failed: it was sent before the connection was closed.
+/// How long to wait for the receiver's reason when a write has failed: it was sent before the
+/// connection was closed.
 const REASON: Duration = Duration::from_secs(1);
 
-/// What all channels of a sender share.
+/// The state that all channels of a sender share.
 pub(crate) struct Shared<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) codec: Codec,
@@ -86,7 +90,7 @@ impl<'a> Outlet<'a> {
 
     /// Whether the channel should go on: an error if it should not.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        // What stopped it is known to whoever gave the order.
+        // The caller that gave the order knows the reason.
         if self.orders.stop() {
             Err(Error::Lost { channel: self.channel, error: io::ErrorKind::Interrupted.into() })
         } else {
@@ -152,7 +156,7 @@ impl<'a> Outlet<'a> {
         Ok(())
     }
 
-    /// Sends what is held back.
+    /// Sends the buffered bytes.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         let buffer = std::mem::take(&mut self.buffer);
         let outcome = self.write(&buffer);
@@ -165,7 +169,7 @@ impl<'a> Outlet<'a> {
         self.connection.send(bytes).map_err(|error| self.explain(error))
     }
 
-    /// What a failed write means: what the receiver says, if it has said something.
+    /// The meaning of a failed write: the receiver's message, if there is one.
     fn explain(&mut self, error: io::Error) -> Error {
         if self.connection.set_deadline(Some(Instant::now() + REASON)).is_ok() {
             // At most one round's end may be there before it.
@@ -184,7 +188,7 @@ impl<'a> Outlet<'a> {
         if wait_ns == 0 {
             return Ok(());
         }
-        // What was booked before this wait should be on its way meanwhile.
+        // Frames that were booked before this wait should be on their way meanwhile.
         self.flush()?;
         let until = Instant::now() + Duration::from_nanos(wait_ns);
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -235,14 +239,14 @@ impl<'a> Outlet<'a> {
         self.flush()
     }
 
-    /// Says that all channels have ended, and that what is owed follows.
+    /// Announces that all channels have ended, and that owed pages follow.
     pub(crate) fn switch(&mut self) -> Result<(), Error> {
         let switch = self.outbound.switch();
         self.put(switch, &[])?;
         self.flush()
     }
 
-    /// What others go on with.
+    /// The parts that the next stage needs.
     pub(crate) fn into_parts(self) -> (Connection, Outbound) {
         (self.connection, self.outbound)
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pagoda_migrate::{ClientTls, Credentials, ServerTls};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// An authority, and who it has signed.
+/// An authority, and the certificates that it has signed.
 pub struct Authority {
     directory: PathBuf,
     issuer: Issuer<'static, KeyPair>,
@@ -28,7 +28,7 @@ impl Authority {
         self.directory.join("ca.pem")
     }
 
-    /// The certificate and the key of one whose name is `host`.
+    /// The certificate and the key for the name `host`.
     pub fn sign(&self, host: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");

@@ -1,4 +1,4 @@
-//! What the tests share: random images with holes, and whole transfers between two threads.
+//! Shared by the tests: random images with holes, and whole transfers between two threads.
 
 #![allow(dead_code, reason = "each of the tests uses its own part")]
 
@@ -30,7 +30,7 @@ fn content(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|i| if i / 4096 % 3 == 0 { random.next() as u8 } else { (i / 11) as u8 }).collect()
 }
 
-/// A directory with an image in it, and what a test puts beside it.
+/// A directory with an image in it, and the files that a test puts beside it.
 pub struct Place {
     pub directory: TempDir,
     pub size: u64,
@@ -47,7 +47,7 @@ impl Place {
         for _ in 0..size / (256 << 10) {
             let at = random.below(size as usize) as u64;
             let len = (1 + random.below(96 << 10)).min((size - at) as usize);
-            // What is dense begins on a page; other data anywhere.
+            // Dense data begins on a page; other data anywhere.
             let at = if random.below(2) == 0 { at / 4096 * 4096 } else { at };
             let bytes = match random.below(4) {
                 0 => vec![0; len],
@@ -69,7 +69,7 @@ impl Place {
         self.directory.path().join("arrived")
     }
 
-    /// Whether what has arrived is the image.
+    /// Whether the arrived file equals the image.
     pub fn is_equal(&self) -> bool {
         fs::read(self.image()).expect("read") == fs::read(self.arrived()).expect("read")
     }
@@ -92,11 +92,11 @@ pub fn any_port() -> Endpoint {
     "127.0.0.1:0".parse().expect("an address")
 }
 
-/// What came of a transfer.
+/// The outcome of a transfer.
 pub type Outcome = (Result<Counts, Error>, Result<Counts, Error>);
 
-/// Sends an image to a destination, through whatever `route` makes of the listener's address; what the receiver turned away
-/// ends it, with that error.
+/// Sends an image to a destination; `route` maps the listener's address to the one that the sender
+/// uses. A refusal by the receiver ends it, with that error.
 pub fn transfer_to(
     image: &Path,
     destination: &mut dyn Destination,

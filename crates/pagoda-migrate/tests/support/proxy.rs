@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use pagoda_migrate::Endpoint;
 
-/// What goes wrong with the bytes from the sender to the receiver.
+/// The fault of the bytes from the sender to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The connection ends there.
     Cut,
-    /// Nothing more comes, and nobody says so.
+    /// Nothing more comes, without an end of file.
     Silence,
     /// One bit is flipped.
     Flip,
@@ -29,7 +29,7 @@ pub enum Fault {
 pub const FAULTS: [Fault; 6] =
     [Fault::Cut, Fault::Silence, Fault::Flip, Fault::Lose, Fault::Double, Fault::Swap];
 
-/// Where: the channel, by the order of connections, and the byte of what its sender says.
+/// Where: the channel, by the order of connections, and the byte of its sender's stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub fault: Fault,
@@ -116,7 +116,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, plan: Option<Plan>) {
     }
     let _ = to.write_all(&held);
     let _ = to.shutdown(Shutdown::Write);
-    // What the receiver still says has to pass.
+    // The receiver's last messages have to pass.
     let until = Instant::now() + Duration::from_secs(1);
     while Instant::now() < until && from.read(&mut buffer).is_ok_and(|len| len > 0) {}
     let _ = from.shutdown(Shutdown::Read);

@@ -1,8 +1,11 @@
-//! The C library's system calls, without the C library; what can't be had without it; and thread-local storage.
+//! The C library's system calls, without the C library; stubs for functions that can't be had
+//! without it; and thread-local storage.
 //!
-//! `errno` is a word of this library's own in static thread-local storage: at the same distance from the thread pointer in each thread, so
-//! that the threads of the engine have it, too (`pagoda_linux::process::thread::spawn_raw` reserves room for it). The rest of this library's
-//! thread-local storage is found from there, and not by the dynamic linker, which knows of no thread of the engine.
+//! `errno` is a word of this library's own in static thread-local storage: at the same distance
+//! from the thread pointer in each thread, so that the threads of the engine have it, too
+//! (`pagoda_linux::process::thread::spawn_raw` reserves room for it). The rest of this library's
+//! thread-local storage is found from there, and not by the dynamic linker, which knows of no
+//! thread of the engine.
 
 core::arch::global_asm!(
     ".pushsection .tbss.pagoda_errno, \"awT\", @nobits",
@@ -68,7 +71,8 @@ macro_rules! system_calls {
     )+};
 }
 
-// Of x86-64, where a file's offset has 64 bits in any case, and the kernel's `struct stat` is the C library's.
+// Of x86-64, where a file's offset always has 64 bits, and the kernel's `struct stat` is the C
+// library's.
 system_calls! {
     "read" = 0
     "open64" = 2
@@ -90,7 +94,8 @@ system_calls! {
     "statx" = 332
 }
 
-// The kernel returns how many bytes of the set it wrote, and leaves the rest as it was: the standard library passes zeroes.
+// The kernel returns how many bytes of the set it wrote, and leaves the rest as it was: the
+// standard library passes zeroes.
 hidden!("sched_getaffinity":
     "mov eax, 204",
     "syscall",
@@ -100,8 +105,8 @@ hidden!("sched_getaffinity":
     "ret"
 );
 
-// This library prints nothing: descriptor 2 of a thread of the engine is no terminal. The standard library takes this error (`EBADF`)
-// for a process without a terminal, and goes on.
+// This library prints nothing: descriptor 2 of a thread of the engine is no terminal. The standard
+// library takes this error (`EBADF`) for a process without a terminal, and goes on.
 hidden!("write" "writev":
     "mov rax, -9",
     "jmp pagoda_system_call_result"
@@ -113,19 +118,22 @@ hidden!("sysconf":
     "jmp pagoda_system_call_result"
 );
 
-// The environment is the constructor's argument, which `start` reads. What else asks would ask for directories and backtraces.
+// The environment is the constructor's argument, which `start` reads. Any other caller would ask
+// for directories and backtraces.
 hidden!("getenv":
     "xor eax, eax",
     "ret"
 );
 
-// There is no heap of the C library here. LZ4 and zstd get their memory from their caller (`pagoda_linux::codec::zstd`), and the standard
-// library wants it for a backtrace alone, which `panic` leaves out. If anything asks all the same, there is none.
+// There is no heap of the C library here. LZ4 and zstd get their memory from their caller
+// (`pagoda_linux::codec::zstd`), and the standard library wants it for a backtrace alone, which `panic`
+// leaves out. Any other request fails.
 hidden!("malloc" "calloc" "realloc" "realpath" "getcwd":
     "xor eax, eax",
     "ret"
 );
-// Nothing was ever allocated. Destructors of thread-local values don't run: threads of the engine don't end, and the program's have none.
+// Nothing was ever allocated. Destructors of thread-local values don't run: threads of the engine
+// don't end, and the program's have none.
 hidden!("free" "__cxa_thread_atexit_impl":
     "xor eax, eax",
     "ret"
@@ -149,7 +157,7 @@ hidden!("pthread_key_create" "pthread_key_delete" "pthread_setspecific":
     "ud2"
 );
 
-// What aborts has no way to go on.
+// An abort has no way to continue.
 hidden!("abort":
     "mov edi, 125",
     "mov eax, 231",

@@ -1,10 +1,12 @@
 //! Copies, fills and comparisons of memory, which the compiler calls by the names of the C library.
 //!
-//! In assembly, because the compiler makes a call of `memcpy` out of a loop that copies. They use SSE2, which every x86-64 has. What the
-//! engine moves it moves by the kernel; these are for what it packs and for its tables.
+//! In assembly, because the compiler makes a call of `memcpy` out of a loop that copies. They use
+//! SSE2, which every x86-64 has. The kernel moves the engine's pages; these are for packing and for
+//! its tables.
 
-// Up to 128 bytes everything is loaded before anything is stored, so that an overlap does no harm. Beyond it the ends are loaded first
-// and stored last, and the direction is that in which no store reaches a source that is yet to be loaded.
+// Up to 128 bytes everything is loaded before anything is stored, so that an overlap does no harm.
+// Beyond it the ends are loaded first and stored last, and the direction is the one in which no
+// store reaches a source that is yet to be loaded.
 hidden!("memcpy" "memmove":
     "mov rax, rdi",
     "cmp rdx, 16",

@@ -1,8 +1,9 @@
-//! Looking symbols up in the objects of the process, without the dynamic linker's functions.
+//! Symbol lookup in the objects of the process, without the dynamic linker's functions.
 //!
-//! The hooks need the functions that they stand in for, and a program may have a `dlsym` of its own. The dynamic linkers of glibc and
-//! musl keep a list of all objects for debuggers, in the order in which symbols are looked up. It is read on threads of the
-//! program, at the start, when no other thread changes it. This module must never write to what it reads.
+//! The hooks need the functions that they stand in for, and a program may have a `dlsym` of its
+//! own. The dynamic linkers of glibc and musl keep a list of all objects for debuggers, in the
+//! order of symbol lookup. It is read on threads of the program, at the start, when no other thread
+//! changes it. This module must never write to the linker's data.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -42,7 +43,7 @@ const HIDDEN_VERSION: u16 = 0x8000;
 const STT_TLS: u8 = 6;
 const STT_GNU_IFUNC: u8 = 10;
 
-/// The kernel gives every program at most so many objects as its mappings allow; a list that is longer is damaged.
+/// The most objects that the kernel's limit of mappings allows; a longer list is damaged.
 const OBJECTS_MAX: usize = 1 << 16;
 
 unsafe extern "C" {
@@ -78,14 +79,15 @@ pub fn is_glibc() -> bool {
     !unsafe { pagoda_glibc_objects() }.is_null() && !find(c"gnu_get_libc_version", false).is_null()
 }
 
-/// What `name` is behind this library, for a hook; null if nothing has that name.
+/// The definition of `name` behind this library, for a hook; null if there is none.
 pub fn next(name: &CStr) -> *mut c_void {
     find(name, true)
 }
 
 /// The objects, from the program on.
 fn objects() -> impl Iterator<Item = &'static LinkMap> {
-    // SAFETY: the dynamic linker's own data, which is there as long as the process, if it is there at all.
+    // SAFETY: the dynamic linker's own data, which is there as long as the process, if it is there
+    // at all.
     let first = unsafe {
         let debug = pagoda_glibc_objects().as_ref();
         let debug = debug.or_else(|| pagoda_musl_objects().as_ref().and_then(|debug| debug.as_ref()));
@@ -130,7 +132,8 @@ impl Tables {
         let mut at = object.dynamic;
         // SAFETY: a dynamic section ends with an entry whose tag is 0.
         while let Some(entry) = unsafe { at.as_ref() }.filter(|entry| entry.tag != 0) {
-            // glibc has added the base to the addresses there, but for the kernel's own object; musl has not.
+            // glibc has added the base to the addresses there, but for the kernel's own object;
+            // musl has not.
             let address = if entry.value < object.base { entry.value + object.base } else { entry.value };
             match entry.tag {
                 DT_SYMTAB => tables.symbols = std::ptr::with_exposed_provenance(address),
@@ -156,7 +159,8 @@ impl Tables {
             .to_bytes()
             .iter()
             .fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
-        // SAFETY: the linker laid the table out so: four words, a filter of 64-bit words, buckets, hashes.
+        // SAFETY: the linker laid the table out so: four words, a filter of 64-bit words, buckets,
+        // hashes.
         unsafe {
             let [buckets, first, filter] = [0, 1, 2].map(|at| self.gnu_hash.add(at).read());
             if buckets == 0 {
@@ -184,7 +188,8 @@ impl Tables {
         }
     }
 
-    /// By `DT_HASH`: its second word says how many symbols there are. A look at each will do, for a few names.
+    /// By `DT_HASH`: its second word says how many symbols there are. A linear search will do, for
+    /// a few names.
     fn by_hash(&self, name: &CStr) -> Option<*mut c_void> {
         if self.hash.is_null() {
             return None;
@@ -196,7 +201,8 @@ impl Tables {
 
     /// The address of symbol number `at`, if it defines `name` in its default version.
     fn symbol(&self, at: usize, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the hash table names only symbols that are there, and each has a name and, if there are any, a version.
+        // SAFETY: the hash table names only symbols that are there, and each has a name and, if
+        // there are any, a version.
         let (symbol, found) = unsafe {
             let symbol = &*self.symbols.add(at);
             (symbol, CStr::from_ptr(self.strings.add(symbol.st_name as usize)))
@@ -224,16 +230,18 @@ unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_v
     find(unsafe { CStr::from_ptr(name) }, handle == libc::RTLD_NEXT)
 }
 
-/// What dl_iterate_phdr(3) calls.
+/// The callback of dl_iterate_phdr(3).
 type Each = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
-/// As dl_iterate_phdr(3), for the objects that begin with their header: all but a program at a fixed address.
+/// As dl_iterate_phdr(3), for the objects that begin with their header: all but a program at a
+/// fixed address.
 unsafe extern "C" fn dl_iterate_phdr(each: Option<Each>, data: *mut c_void) -> c_int {
     let Some(each) = each else { return 0 };
     // The base of an object that was linked for another address than 0 is none of its own.
     for object in objects().filter(|object| object.base != 0 && is_mapped(object.base)) {
         let header = std::ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(object.base);
-        // SAFETY: a page is mapped there, and what begins with this mark is the object's header; the caller's function takes such a record.
+        // SAFETY: a page is mapped there, and an object that begins with this mark begins with its
+        // header; the caller's function takes such a record.
         let result = unsafe {
             if (&raw const (*header).e_ident).cast::<[u8; 4]>().read() != *b"\x7fELF" {
                 continue;
