@@ -1,7 +1,8 @@
 //! The system calls that `rustix` does not offer, made by hand.
 //!
-//! Not through the C library: its wrapper writes `errno`, which lies in thread-local storage, and a thread of the
-//! engine inside another program has none of its own. This file must never touch memory other than its arguments.
+//! Not through the C library: its wrapper writes `errno`, which lies in thread-local storage, and a
+//! thread of the engine inside another program has none of its own. This file must never touch
+//! memory other than its arguments.
 
 use rustix::io::Errno;
 
@@ -11,14 +12,15 @@ compile_error!("Pagoda runs on x86_64 and aarch64 Linux");
 /// Makes system call `number` with six arguments.
 ///
 /// # Safety
-/// The call must be sound with these arguments: every pointer among them is valid for what the kernel does with it,
-/// and the call changes nothing that safe code relies on.
+/// The call must be sound with these arguments: every pointer among them is valid for the kernel's
+/// use of it, and the call changes nothing that safe code relies on.
 #[inline]
 pub(crate) unsafe fn syscall6(number: u32, arguments: [usize; 6]) -> Result<usize, Errno> {
     let [a, b, c, d, e, f] = arguments;
     let result: isize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller vouches for the call; the clobbers are those of the x86_64 system call convention.
+    // SAFETY: the caller vouches for the call; the clobbers are those of the x86_64 system call
+    // convention.
     unsafe {
         std::arch::asm!(
             "syscall",

@@ -1,4 +1,5 @@
-//! A forked child at its doorbell. In a process of its own: a fork waits for every descriptor that is told of it.
+//! A forked child at its doorbell. In a process of its own: a fork waits for every descriptor that
+//! is told of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,13 +35,15 @@ fn reserve() -> Option<Space> {
     }
 }
 
-/// Forks: `None` in the child, whose parent answers it if `answer` says so, and the child's status in the parent.
+/// Forks: `None` in the child, whose parent answers it if `answer` says so, and the child's status
+/// in the parent.
 fn fork(space: Space, answer: bool) -> Option<i32> {
     let ready = Arc::new(AtomicBool::new(false));
     let here = Arc::clone(&ready);
     let reader = std::thread::spawn(move || {
         here.store(true, Ordering::Release);
-        // From here to the event nothing is allocated: whoever forks holds the allocator's lock until it is read.
+        // From here to the event nothing is allocated: the forking thread holds the allocator's
+        // lock until it is read.
         assert_eq!(space.wait(5000), pagoda_linux::io::wait::Wait::Ready, "the event of the fork");
         let read = space.read(|message| {
             if let Message::Fork(child) = message
@@ -70,7 +73,8 @@ fn status_of(child: libc::pid_t) -> i32 {
     libc::WEXITSTATUS(status)
 }
 
-/// A child that becomes a parent itself, again and again; what the last one ends with goes up to the first.
+/// A child that becomes a parent itself, again and again; the exit status of the last one goes up
+/// to the first.
 fn generations() -> u8 {
     let mut first = None;
     for _ in 0..4 {
@@ -91,7 +95,7 @@ fn generations() -> u8 {
 
 #[test]
 fn a_child_hears_its_parent_knows_when_there_is_none_and_leaves_no_page_to_its_own_children() {
-    // Before it is installed nobody has to read of a fork, nor answer the child.
+    // Before it is installed no thread has to read of a fork, nor answer the child.
     let Some(space) = reserve() else { return };
     // SAFETY: the child has one thread, and calls nothing of the C library.
     let child = unsafe { libc::fork() };

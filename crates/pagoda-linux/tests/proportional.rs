@@ -1,4 +1,5 @@
-//! What is shared by a fork and then written to is counted at once. In a process of its own, whose faults are its own.
+//! Memory that is shared by a fork and then written to is counted at once. In a process of its own,
+//! whose faults are its own.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use pagoda_linux::procfs::proportional::AnonReader;
 use pagoda_linux::testing::process::{end, fork, sleep_until_killed};
 
 const BYTES: usize = 64 << 20;
-/// What the test itself takes beside it.
+/// The test's own memory beside it.
 const SLACK: usize = 8 << 20;
 
 #[test]
@@ -23,7 +24,7 @@ fn memory_that_a_fork_shares_is_ours_as_soon_as_it_is_written() {
     });
     let after = [1, 2, 3].map(|quarters| {
         memory[BYTES / 4 * (quarters - 1)..BYTES / 4 * quarters].fill(2);
-        // At once: whoever keeps a budget can't wait for the next proportional count.
+        // At once: a budget can't wait for the next proportional count.
         reader.read(true).expect("read")
     });
     end(child).expect("killed");

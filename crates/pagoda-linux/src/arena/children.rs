@@ -1,7 +1,8 @@
-//! What concerns forked children: what they inherit, what they are given, and what the parent owns after they were made.
+//! Forked children: the memory that they inherit, the memory that they are given, and the pages
+//! that the parent owns after the fork.
 //!
-//! A child's descriptor serves its copies of the ranges that are registered here, and no memory beside. This module must never
-//! change a page that is there in a child.
+//! A child's descriptor serves its copies of the ranges that are registered here, and no memory
+//! beside. This module must never change a page that is there in a child.
 
 use std::io;
 use std::time::Duration;
@@ -16,8 +17,9 @@ use crate::process::offer::Made;
 use crate::uffd::{Progress, Stop, Uffd};
 
 impl Space {
-    /// Has forked children wait for what they lack, in a space that is told of forks: from now on the kernel tells of each, and whoever
-    /// forks waits until that is read. Before it, nothing may be registered.
+    /// Has forked children wait for their missing pages, in a space with fork events: from now on
+    /// the kernel sends an event for each fork, and the forking thread waits until it is read.
+    /// Before it, nothing may be registered.
     ///
     /// # Errors
     /// Those of registering.
@@ -25,12 +27,13 @@ impl Space {
         self.doorbell.map_or(Ok(()), |doorbell| doorbell.install(&self.uffd))
     }
 
-    /// Keeps `range` out of the children of a fork, or lets them have it again. A child without it dies of SIGSEGV instead
-    /// of reading zeroes where a page is out.
+    /// Keeps `range` out of the children of a fork, or lets them have it again. A child without it
+    /// dies of SIGSEGV instead of reading zeroes where a page is swapped out.
     pub fn set_forked(&self, range: PageRange, yes: bool) {
         let advice = if yes { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
         let at = std::ptr::with_exposed_provenance_mut(range.start());
-        // SAFETY: it changes what a child inherits, and no content. A range that was unmapped meanwhile has no children.
+        // SAFETY: it changes what a child inherits, and no content. A range that was unmapped
+        // meanwhile has no children.
         let _ = unsafe { madvise(at, range.len(), advice) };
     }
 
@@ -46,9 +49,10 @@ impl Space {
         child.zero(at)
     }
 
-    /// Offers a forked child, when it comes to its doorbell, to take over what it lacks. None where that is not to be had, or the
-    /// child is changing its mappings. `patience` is the longest that either side waits for the other within the stream; `lent` is a
-    /// file that it may read on.
+    /// Offers a forked child, when it comes to its doorbell, to take over its missing pages. None
+    /// where the system has no means for it, or the child is changing its mappings. `patience` is
+    /// the longest that either side waits for the other within the stream; `lent` is a file that it
+    /// may read on.
     pub fn offer(
         &self,
         child: &Uffd,
@@ -78,9 +82,9 @@ impl Space {
         }
     }
 
-    /// Makes the pages of `range`, managed memory, this process's own, where they are shared after a fork: a copy, or nothing
-    /// but the kernel's note that nobody else has them any more. It may wait for a fault to be served; memory that is gone
-    /// meanwhile is passed over.
+    /// Breaks the sharing of the pages of `range`, managed memory, after a fork: a copy on write,
+    /// or only the kernel's note that this process is the last to have them. It may wait for a
+    /// fault to be served; memory that is gone meanwhile is passed over.
     pub fn make_own(&self, range: PageRange) {
         let at = std::ptr::with_exposed_provenance_mut(range.start());
         // SAFETY: the advice changes no content.

@@ -1,15 +1,18 @@
-//! Giving frames of the arena back to the kernel: by the way out, which waits for nobody, or by a discard, which makes an event.
+//! Giving frames of the arena back to the kernel: by the way out, which waits for no thread, or by
+//! a discard, which makes an event.
 //!
-//! The way out is memory that is followed by a descriptor without events; what was moved there is discarded. This module must
-//! never give back what somebody may still want: the caller holds the slots, and gave their content up.
+//! The way out is memory registered with a descriptor without events; frames that were moved there
+//! are discarded. This module must never give back a frame whose content is needed: the caller
+//! holds the slots, and gave their content up.
 
 use super::{EXIT_BYTES, Slot, Space};
 use crate::mem::range::PageRange;
 use crate::uffd::Stop;
 
 impl Space {
-    /// Gives the frames of these slots, whose content nobody wants, back to the kernel, and returns how many of the slots, from
-    /// the first on, are empty now. Waits for nobody: if another thread is at it, it is none.
+    /// Gives the frames of these slots, whose content is not needed, back to the kernel, and
+    /// returns how many of the slots, from the first on, are empty now. Waits for no thread: if
+    /// another one is giving frames back, it is none.
     pub fn give_back(&self, slots: &[Slot]) -> usize {
         let Ok(_way_out) = self.exit_taken.try_lock() else { return 0 };
         let mut emptied = 0;
@@ -17,14 +20,14 @@ impl Space {
             let before = emptied;
             for (i, slot) in batch.iter().enumerate() {
                 let from = PageRange::at(self.address(slot.index()), self.slot_bytes);
-                // SAFETY: the source is a slot whose content the caller gave up; the destination is the way out,
-                // which is ours and empty.
+                // SAFETY: the source is a slot whose content the caller gave up; the destination is
+                // the way out, which is ours and empty.
                 if !unsafe { self.move_all(self.exit.range().start() + i * self.slot_bytes, from) } {
                     break;
                 }
                 emptied += 1;
             }
-            // SAFETY: what is on the way out is nobody's any more.
+            // SAFETY: frames on the way out have no owner any more.
             unsafe { self.exit.discard(self.exit.range()) };
             if emptied - before < batch.len() {
                 break;
@@ -33,8 +36,9 @@ impl Space {
         emptied
     }
 
-    /// Gives the frames of slots that follow each other, whose content nobody wants, back to the kernel by a discard. It makes an
-    /// event of the arena's range, and waits until somebody reads it.
+    /// Gives the frames of slots that follow each other, whose content is not needed, back to the
+    /// kernel by a discard. It makes an event of the arena's range, and waits until a thread reads
+    /// it.
     ///
     /// # Panics
     /// If the slots don't follow each other.
@@ -46,8 +50,8 @@ impl Space {
         unsafe { self.arena.discard(self.run(slots)) };
     }
 
-    /// Moves all of `from` out of the arena, in as many goes as it takes. False if a page has to stay (pinned for a moment): what
-    /// is behind it stays, too.
+    /// Moves all of `from` out of the arena, in as many moves as it takes. False if a page has to
+    /// stay (pinned for a moment): the pages behind it stay, too.
     ///
     /// # Safety
     /// As for [`Uffd::move_in`], through the second descriptor.
@@ -81,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_shares_stays_and_so_does_what_is_behind_it() {
+    fn a_shared_page_stays_and_so_do_the_pages_behind_it() {
         let Some(space) = open("frames that stay", SLOT_BYTES, 0) else { return };
         let mut slots: Vec<Slot> = (0..4).map(|index| space.claim_slot(index)).collect();
         slots.iter_mut().for_each(|slot| space.bytes_mut(slot).fill(7));

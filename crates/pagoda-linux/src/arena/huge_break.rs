@@ -1,9 +1,11 @@
-//! Base frames that lie side by side in physical memory: a huge page of the kernel's, broken into them.
+//! Base frames that are adjacent in physical memory: a huge page of the kernel's, split into them.
 //!
-//! The kernel splits a huge page when a part of it is moved, and then takes back every OS page that is all zero, for its page of zeroes
-//! (Linux 6.12 and newer). So each is marked before the split, and the mark is taken off where it arrived. Frames that travel whole stay
-//! side by side from then on. The page comes from a mapping of its own, which is gone afterwards: where a huge page was split the kernel
-//! keeps a table of OS pages, and gives none any more. This module must never leave a mark where it says that there are zeroes.
+//! The kernel splits a huge page when a part of it is moved, and then frees every OS page that is
+//! all zero, for its page of zeroes (Linux 6.12 and newer). So each is marked before the split, and
+//! the mark is taken off where it arrived. Frames that travel whole stay adjacent from then on. The
+//! page comes from a mapping of its own, which is gone afterwards: where a huge page was split the
+//! kernel keeps a table of OS pages, and gives none any more. This module must never leave a mark
+//! in a frame that it reports as zero.
 
 use std::io;
 use std::time::Duration;
@@ -15,21 +17,22 @@ use crate::mem::own_memory::OwnMapping;
 use crate::mem::range::PageRange;
 use crate::uffd::Stop;
 
-/// What an OS page holds in its first byte while its huge page is split.
+/// The first byte of an OS page while its huge page is split.
 const MARK: u8 = 1;
 
-/// Tries of a move that the kernel refuses for a moment: while an event is unread, or somebody looks at the page. With the sleep before
-/// each they last as long as many a read of events.
+/// Tries of a move that the kernel refuses for a moment: while an event is unread, or the page is
+/// in use. With the sleep before each they last as long as many reads of events.
 const TRIES: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(50);
 
 impl Space {
-    /// Puts frames of zeroes, fresh from the kernel, into empty slots that follow each other and are as long as a huge page together: side
-    /// by side, if the kernel has a huge page to give. All that is there of them ([`pages_of`](Self::pages_of)) is zero; less than all is
-    /// there only where the kernel refuses to move it, for which some milliseconds are waited at most.
+    /// Puts frames of zeroes, fresh from the kernel, into empty slots that follow each other and
+    /// are as long as a huge page together: adjacent, if the kernel has a huge page to give. All
+    /// pages that are there ([`pages_of`](Self::pages_of)) are zero; some are missing only where
+    /// the kernel refuses to move them, after a wait of at most some milliseconds.
     ///
     /// # Errors
-    /// What mmap(2) says.
+    /// Those of mmap(2).
     ///
     /// # Panics
     /// If the slots are not as long as a huge page.
@@ -39,7 +42,7 @@ impl Space {
         let page = OwnMapping::reserve(HUGE_FRAME, HUGE_FRAME, true)?;
         let from = page.range();
         for at in (from.start()..from.end()).step_by(OS_PAGE) {
-            // SAFETY: the mapping is ours, just made, and nobody else knows of it.
+            // SAFETY: the mapping is ours, just made, and no other code knows of it.
             unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(MARK) };
         }
         let (mut done, mut tries) = (0, 0);
@@ -81,7 +84,7 @@ mod tests {
 
     const BASE: usize = 64 << 10;
 
-    /// Whether the kernel gives huge pages to who asks for them.
+    /// Whether the kernel gives huge pages on request.
     fn are_there_huge_pages() -> bool {
         let mut memory =
             crate::mem::plain_memory::PlainMemory::map(4 << 20, crate::mem::plain_memory::Pages::Huge)

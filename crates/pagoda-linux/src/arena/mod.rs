@@ -1,13 +1,17 @@
-//! One descriptor with its arena: everything that moves pages between managed memory and Pagoda's frames.
+//! One descriptor with its arena: everything that moves pages between managed memory and Pagoda's
+//! frames.
 //!
-//! The arena is registered on the same descriptor as the memory it takes pages from. That is what makes an eviction
-//! safe against discards: while an event is unread, the kernel refuses every move on the descriptor, so none can
-//! overtake it (with a descriptor of its own for the arena, a trial read wrong data twice in a thousand times).
+//! The arena is registered on the same descriptor as the memory it takes pages from. That makes an
+//! eviction safe against discards: while an event is unread, the kernel refuses every move on the
+//! descriptor, so none can overtake it (with a descriptor of its own for the arena, a trial read
+//! wrong data twice in a thousand times).
 //!
-//! Frames that go back to the kernel leave through a second descriptor without events: giving memory of the first one
-//! back would raise an event, and whoever gives it back would wait for the thread that may be waiting for the memory.
+//! Frames that go back to the kernel leave through a second descriptor without events: giving back
+//! memory of the first one would raise an event, and the caller would wait for the thread that may
+//! be waiting for the memory.
 //!
-//! This module must never decide what moves, and never keeps content: a slot's content is its owner's business.
+//! This module must never decide what moves, and never keeps content: a slot's content is its
+//! owner's business.
 
 mod children;
 mod give_back;
@@ -39,27 +43,29 @@ pub use slot::Slot;
 
 /// The right to have the memory of this process managed.
 ///
-/// Whoever makes one vouches for all memory that is later registered under it: it is private anonymous memory whose
-/// owner agreed that its pages are moved out and back, and no thread that serves faults ever uses it.
+/// Its maker vouches for all memory that is later registered under it: it is private anonymous
+/// memory whose owner agreed that its pages are moved out and back, and no thread that serves
+/// faults ever uses it.
 #[derive(Debug)]
 pub struct Adoption(());
 
 impl Adoption {
     /// # Safety
-    /// See the type: the obligation reaches to every [`Space::register`] and [`Space::evict`] of the space it is for.
+    /// See the type: the obligation reaches to every [`Space::register`] and [`Space::evict`] of
+    /// the space it is for.
     #[must_use]
     pub unsafe fn assume() -> Self {
         Self(())
     }
 }
 
-/// Whose descriptor a space is opened over.
+/// The descriptor that a space is opened over.
 #[derive(Debug)]
 pub enum Descriptor {
     /// A fresh one, to which faults come as the mode says.
     Fresh(Mode),
-    /// The one that the kernel made for this process when it was forked. It has its parent's features, and faults of all kinds come
-    /// to it.
+    /// The one that the kernel made for this process when it was forked. It has its parent's
+    /// features, and faults of all kinds come to it.
     Inherited(Uffd),
 }
 
@@ -96,9 +102,9 @@ pub struct Space {
 }
 
 impl Drop for Space {
-    /// Ends what is told of the arenas before they are unmapped. Closing the descriptors does not,
-    /// as long as a forked child has them open, too: then the unmapping would wait for good for its
-    /// event to be read.
+    /// Ends the registration of the arenas before they are unmapped. Closing the descriptors does
+    /// not, as long as a forked child has them open, too: then the unmapping would wait for good
+    /// for its event to be read.
     fn drop(&mut self) {
         for (uffd, range) in [
             (&self.uffd, self.arena.range()),
@@ -112,10 +118,12 @@ impl Drop for Space {
 }
 
 impl Space {
-    /// Opens the descriptors that are missing, with these features, and reserves the arenas; `occupancy` is of this process.
+    /// Opens the descriptors that are missing, with these features, and reserves the arenas;
+    /// `occupancy` is of this process.
     ///
     /// # Errors
-    /// Those of userfaultfd(2) (`EPERM`, `ENOSYS`, `EINVAL` for a feature that is missing) and of mmap(2).
+    /// Those of userfaultfd(2) (`EPERM`, `ENOSYS`, `EINVAL` for a feature that is missing) and of
+    /// mmap(2).
     pub fn open(
         _: &Adoption,
         descriptor: Descriptor,
@@ -126,15 +134,15 @@ impl Space {
         let ArenaSizes { slots, slot_bytes, huge_slots } = arenas;
         let arena = OwnMapping::reserve(slots as usize * slot_bytes, 2 << 20, false)?;
         let exit = OwnMapping::reserve(EXIT_BYTES, 2 << 20, false)?;
-        // Declared before the descriptor, as what is above, and so undone after it is closed where something fails: an event of
-        // it would never be read.
+        // Declared before the descriptor, like the mappings above, and so dropped after it is
+        // closed where something fails: an event of it would never be read.
         let huge;
         let (mode, uffd) = match descriptor {
             Descriptor::Fresh(mode) => (mode, Uffd::open(mode, features).map_err(to_io_error)?),
             Descriptor::Inherited(uffd) => (Mode::Full, uffd),
         };
         let exit_uffd = Uffd::open(mode, feature::MOVE).map_err(to_io_error)?;
-        // SAFETY: both mappings are ours, just made, and used by nobody but through this value.
+        // SAFETY: both mappings are ours, just made, and used only through this value.
         unsafe {
             uffd.follow(arena.range()).map_err(to_io_error)?;
             exit_uffd.follow(exit.range()).map_err(to_io_error)?;
@@ -163,20 +171,22 @@ impl Space {
         })
     }
 
-    /// Takes `range` under management: its missing faults and its events arrive here from now on. A discard that began before has
-    /// ended when this returns.
+    /// Takes `range` under management: its missing faults and its events arrive here from now on. A
+    /// discard that began before has ended when this returns.
     ///
     /// # Errors
-    /// `EBUSY`: the program registered it with userfaultfd itself. `EINVAL`: memory of a kind that can't be managed.
-    /// `ENOMEM`: the limit on mappings is reached. `EFAULT`: a part of it is not mapped; the rest may be registered now. A part
-    /// that is mapped anew meanwhile is not told of: [`coverage`](Self::coverage) tells.
+    /// `EBUSY`: the program registered it with userfaultfd itself. `EINVAL`: memory of a kind that
+    /// can't be managed. `ENOMEM`: the limit on mappings is reached. `EFAULT`: a part of it is not
+    /// mapped; the rest may be registered now. A part that is mapped anew meanwhile makes no error:
+    /// [`coverage`](Self::coverage) tells.
     pub fn register(&self, range: PageRange) -> Result<(), Errno> {
-        // SAFETY: the space's `Adoption` vouches for what is registered.
+        // SAFETY: the space's `Adoption` vouches for registered memory.
         unsafe { self.uffd.register(range)? };
         self.keep_pages_small(range)
     }
 
-    /// Huge pages would have to be split before a part is moved. And it tells of holes, which a registration passes over.
+    /// Huge pages would have to be split before a part is moved. And it tells of holes, which a
+    /// registration passes over.
     pub(crate) fn keep_pages_small(&self, range: PageRange) -> Result<(), Errno> {
         let at = std::ptr::with_exposed_provenance_mut(range.start());
         // SAFETY: the advice changes no content.
@@ -184,16 +194,19 @@ impl Space {
             Err(Errno::NOMEM) => Err(Errno::FAULT),
             // A kernel without huge pages looks at no mapping.
             Err(Errno::INVAL) if has_hole(range) => Err(Errno::FAULT),
-            // Nor has it pages to keep small. Or there was no room to split a mapping: the pages may be huge.
+            // Nor has it pages to keep small. Or there was no room to split a mapping: the pages
+            // may be huge.
             _ => Ok(()),
         }
     }
 
-    /// Lets [`PagemapScanner::take_written`](crate::procfs::pagemap::PagemapScanner::take_written) see who writes to `range`, which is
-    /// managed. It stays so as long as it is managed, and costs nothing until it is scanned.
+    /// Lets [`PagemapScanner::take_written`](crate::procfs::pagemap::PagemapScanner::take_written) see
+    /// writes to `range`, which is managed. It stays so as long as it is managed, and costs nothing
+    /// until it is scanned.
     ///
     /// # Errors
-    /// `ENOSYS`: the space was opened without [`feature::WP_ASYNC`]. Else those of [`register`](Self::register).
+    /// `ENOSYS`: the space was opened without [`feature::WP_ASYNC`]. Else those of
+    /// [`register`](Self::register).
     pub fn track_writes(&self, range: PageRange) -> Result<(), Errno> {
         if !self.can_track {
             return Err(Errno::NOSYS);
@@ -202,7 +215,8 @@ impl Space {
         unsafe { self.uffd.register_tracked(range) }
     }
 
-    /// Ends what scans for writes have left in the page tables: no write to `range` is seen any more, nor costs anything.
+    /// Removes the marks of scans for writes from the page tables: no write to `range` is seen any
+    /// more, nor costs anything.
     ///
     /// # Errors
     /// See [`Uffd::unprotect`].
@@ -215,29 +229,32 @@ impl Space {
         self.uffd.unregister(range)
     }
 
-    /// Moves the pages of `from`, managed memory, into slots, which must follow each other in the arena; `offset` bytes into the
-    /// first. Holes are skipped. In the slots there must be nothing at the places of what is moved.
+    /// Moves the pages of `from`, managed memory, into slots, which must follow each other in the
+    /// arena; `offset` bytes into the first. Holes are skipped. The target places in the slots must
+    /// be empty.
     ///
     /// # Panics
     /// If the slots don't follow each other or `from` is longer than they are.
     pub fn evict(&self, from: PageRange, slots: &[Slot], offset: usize) -> Progress {
         let to = self.run(slots);
-        assert!(offset + from.len() <= to.len(), "what is evicted fits the slots");
-        // SAFETY: the source is adopted memory (`Adoption`); the destination is slots that the caller holds.
+        assert!(offset + from.len() <= to.len(), "the evicted pages fit the slots");
+        // SAFETY: the source is adopted memory (`Adoption`); the destination is slots that the
+        // caller holds.
         unsafe { self.uffd.move_out(to.start() + offset, from, &self.occupancy) }
     }
 
-    /// Moves pages from the slot at `offset`, where all of them must be, to `to`, managed memory, and wakes who waits there.
+    /// Moves pages from the slot at `offset`, where all of them must be, to `to`, managed memory,
+    /// and wakes threads that wait there.
     pub fn fill(&self, to: PageRange, slot: &Slot, offset: usize) -> Progress {
         assert!(offset + to.len() <= self.slot_bytes, "a fill stays within the slot");
         let from = PageRange::at(self.address(slot.index()) + offset, to.len());
-        // SAFETY: the source is a slot that the caller holds; the destination is adopted memory, where the kernel
-        // fills only what is missing.
+        // SAFETY: the source is a slot that the caller holds; the destination is adopted memory,
+        // where the kernel fills only missing pages.
         unsafe { self.uffd.move_in(to.start(), from, &self.occupancy) }
     }
 
-    /// Moves pages from slots that follow each other, from `offset` bytes into the first on, to `to`, managed memory, and wakes
-    /// who waits there. All of them must be there.
+    /// Moves pages from slots that follow each other, from `offset` bytes into the first on, to
+    /// `to`, managed memory, and wakes threads that wait there. All of them must be there.
     ///
     /// # Panics
     /// If the slots don't follow each other or `to` is longer than they are.
@@ -245,12 +262,13 @@ impl Space {
         let from = self.run(slots);
         assert!(offset + to.len() <= from.len(), "a fill stays within the slots");
         let from = PageRange::at(from.start() + offset, to.len());
-        // SAFETY: the source is slots that the caller holds; the destination is adopted memory, where the kernel fills
-        // only what is missing.
+        // SAFETY: the source is slots that the caller holds; the destination is adopted memory,
+        // where the kernel fills only missing pages.
         unsafe { self.uffd.move_in(to.start(), from, &self.occupancy) }
     }
 
-    /// Fills `to`, managed memory, with a copy of the slot's content at `offset`, where a move is not possible.
+    /// Fills `to`, managed memory, with a copy of the slot's content at `offset`, where a move is
+    /// not possible.
     pub fn fill_by_copy(&self, to: PageRange, slot: &Slot, offset: usize) -> Progress {
         self.copy_up_to_guards(to, &self.bytes(slot)[offset..offset + to.len()])
     }
@@ -258,7 +276,7 @@ impl Space {
     /// Fills `to`, managed memory, with a copy of `content`.
     pub fn fill_with(&self, to: PageRange, content: &[u8]) -> Progress {
         assert_eq!(to.len(), content.len(), "a page range is filled whole");
-        // SAFETY: the destination is adopted memory, where the kernel fills only what is missing.
+        // SAFETY: the destination is adopted memory, where the kernel fills only missing pages.
         unsafe { self.uffd.copy(to.start(), content) }
     }
 
@@ -267,8 +285,8 @@ impl Space {
         self.copy_up_to_guards(to, &self.zeroes[..to.len()])
     }
 
-    /// Copies `content`, of sixteen OS pages at most, to what is missing of `to`, up to the first page that is not: for the kernel's
-    /// copy a guard would be missing, too.
+    /// Copies `content`, of sixteen OS pages at most, to the missing pages of `to`, up to the first
+    /// page that is not missing: to the kernel's copy a guard would be missing, too.
     fn copy_up_to_guards(&self, to: PageRange, content: &[u8]) -> Progress {
         let mut len = to.len();
         if guards::may_be() {
@@ -278,7 +296,7 @@ impl Space {
                 return Progress { bytes: 0, stop: Some(Stop::Exists) };
             }
         }
-        // SAFETY: the destination is adopted memory, where the kernel fills only what is missing.
+        // SAFETY: the destination is adopted memory, where the kernel fills only missing pages.
         unsafe { self.uffd.copy(to.start(), &content[..len]) }
     }
 
@@ -287,19 +305,21 @@ impl Space {
         self.uffd.zero(to)
     }
 
-    /// Makes what is missing of `range`, managed memory, poisonous; see [`Uffd::poison`].
+    /// Poisons the missing pages of `range`, managed memory; see [`Uffd::poison`].
     pub fn poison(&self, range: PageRange) -> Progress {
         self.uffd.poison(range)
     }
 
-    /// Which OS pages of `range`, sixteen at most, hold something; all of them, where the kernel does not say.
+    /// Which OS pages of `range`, sixteen at most, hold something; all of them, where the kernel
+    /// does not say.
     #[must_use]
     pub fn held_pages(&self, range: PageRange) -> Granules {
         let all = Granules::range(0, (range.len() / OS_PAGE) as u32);
         self.occupancy.of(range).unwrap_or(all)
     }
 
-    /// Which OS pages of `range`, sixteen at most, hold nothing; all of them, where the kernel does not say.
+    /// Which OS pages of `range`, sixteen at most, hold nothing; all of them, where the kernel does
+    /// not say.
     #[must_use]
     pub fn missing_pages(&self, range: PageRange) -> Granules {
         let all = Granules::range(0, (range.len() / OS_PAGE) as u32);
@@ -312,7 +332,8 @@ impl Space {
         self.uffd.coverage(range)
     }
 
-    /// Whether the page at `address` is registered, whatever is being changed: here, or by the program itself.
+    /// Whether the page at `address` is registered, also during changes of mappings: here, or by
+    /// the program itself.
     #[must_use]
     pub fn is_registered(&self, address: usize) -> bool {
         self.exit_uffd.is_registered_elsewhere(address)
@@ -324,13 +345,14 @@ impl Space {
         self.uffd.is_quiet()
     }
 
-    /// Wakes who waits for a page of `range`.
+    /// Wakes threads that wait for a page of `range`.
     pub fn wake(&self, range: PageRange) {
         self.uffd.wake(range);
     }
 
-    /// Waits for a message, for `timeout_ms` at most. All threads that wait are woken: the thread on the
-    /// processor of the one that faulted is there first, and costs a third of one that wakes up on another.
+    /// Waits for a message, for `timeout_ms` at most. All threads that wait are woken: the thread
+    /// on the processor of the one that faulted is there first, and costs a third of one that wakes
+    /// up on another.
     #[must_use]
     pub fn wait(&self, timeout_ms: u32) -> Wait {
         self.uffd.wait(timeout_ms)
@@ -351,8 +373,8 @@ impl Space {
     }
 }
 
-/// Whether a part of `range` is not mapped, by a call that walks the mappings and changes nothing: what is to be written back at some
-/// time, the kernel writes back anyway.
+/// Whether a part of `range` is not mapped, by a call that walks the mappings and changes nothing:
+/// it asks for a write-back that the kernel makes anyway.
 fn has_hole(range: PageRange) -> bool {
     let at = std::ptr::with_exposed_provenance_mut(range.start());
     // SAFETY: the call touches no memory, and changes no content.

@@ -1,7 +1,7 @@
-//! The slots of an arena: who holds one, and what is in it.
+//! The slots of an arena: their owners, and their content.
 //!
-//! A slot that nobody holds is a number in somebody's table; [`Slot`] is the right to the memory behind it. This module must never
-//! make two rights of one number.
+//! A free slot is a number in a table; [`Slot`] is the right to the memory behind it. This module
+//! must never make two rights of one number.
 
 use std::sync::atomic::Ordering;
 
@@ -14,8 +14,8 @@ use crate::mem::range::PageRange;
 
 /// An arena's slot, held by one owner: the exclusive right to the memory at its address.
 ///
-/// Not `Copy`: as long as it is held nobody else reads or writes there. [`Space::release_slot`] gives it back as a
-/// number, [`Space::claim_slot`] makes it a right again.
+/// Not `Copy`: as long as it is held no other code reads or writes there. [`Space::release_slot`]
+/// gives it back as a number, [`Space::claim_slot`] makes it a right again.
 #[derive(Debug)]
 #[must_use = "a slot that is forgotten can never be claimed again"]
 pub struct Slot {
@@ -31,11 +31,12 @@ impl Slot {
 }
 
 impl Space {
-    /// Has the kernel take what is written to these slots for the first time from `node` and no other. Frames that are moved
-    /// there stay where they are.
+    /// Has the kernel take memory for first writes to these slots from `node` and no other. Frames
+    /// that are moved there stay where they are.
     ///
     /// # Errors
-    /// `EINVAL`: there is no such node, or it has no memory. `ENOSYS`: a kernel without nodes. `EPERM`: not allowed here.
+    /// `EINVAL`: there is no such node, or it has no memory. `ENOSYS`: a kernel without nodes.
+    /// `EPERM`: not allowed here.
     ///
     /// # Panics
     /// If there are no such slots.
@@ -45,7 +46,8 @@ impl Space {
         crate::mem::node::bind(range, node)
     }
 
-    /// Makes slot `index` a right. Panics if somebody holds it: the table would be wrong then, and data at risk.
+    /// Makes slot `index` a right. Panics if it is held: the table would be wrong then, and data at
+    /// risk.
     pub fn claim_slot(&self, index: u32) -> Slot {
         let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
         let before = self.claimed[word].fetch_or(bit, Ordering::Acquire);
@@ -81,9 +83,9 @@ impl Space {
     #[must_use]
     pub fn bytes<'a>(&'a self, slot: &'a Slot) -> &'a [u8] {
         let at = std::ptr::with_exposed_provenance(self.address(slot.index));
-        // SAFETY: the slot lies within the arena (it was claimed from its bitmap), which is mapped as long as `self`
-        // lives; holding the `Slot` excludes every writer, and moves out of it need it too. Missing pages of the
-        // arena are the kernel's business and read as zero.
+        // SAFETY: the slot lies within the arena (it was claimed from its bitmap), which is mapped
+        // as long as `self` lives; holding the `Slot` excludes every writer, and moves out of it
+        // need it too. Missing pages of the arena are the kernel's business and read as zero.
         unsafe { std::slice::from_raw_parts(at, self.slot_bytes) }
     }
 

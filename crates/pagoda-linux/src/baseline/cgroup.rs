@@ -1,8 +1,9 @@
 //! Memory control groups: the kernel's own memory limit, for the benchmark that compares with it.
 //!
-//! Both hierarchies are spoken: version 1 (`memory.limit_in_bytes`) and version 2 (`memory.max`). A group that is
-//! made here is removed when its handle is dropped, whatever still runs in it is killed first. This module must
-//! never touch a group that it did not make, except by the prefix of its name that the caller gives.
+//! Both hierarchies are supported: version 1 (`memory.limit_in_bytes`) and version 2
+//! (`memory.max`). A group that is made here is removed when its handle is dropped, and its
+//! processes are killed before. This module must never touch a group that it did not make, except
+//! by the prefix of its name that the caller gives.
 
 use std::fs;
 use std::io;
@@ -33,12 +34,12 @@ pub struct MemoryGroup {
     path: PathBuf,
 }
 
-/// The kernel lets a group go only once the last of its processes is reaped and uncharged; freeing swap of a
-/// gibibyte takes about half a second, so this is ample.
+/// The kernel removes a group only once the last of its processes is reaped and uncharged; freeing
+/// swap of a gibibyte takes about half a second, so this is ample.
 const REMOVE_MS_MAX: u64 = 5000;
 
 impl Controller {
-    /// Finds the memory controller of this machine. The error says what is missing.
+    /// Finds the memory controller of this machine. The error names the missing part.
     pub fn find() -> io::Result<Self> {
         Self::in_mounts(&fs::read_to_string("/proc/self/mounts")?, |root| {
             let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
@@ -71,11 +72,13 @@ impl Controller {
         self.version
     }
 
-    /// Makes a group with a limit in bytes. Swap is not limited. Fails if a group of that name exists.
+    /// Makes a group with a limit in bytes. Swap is not limited. Fails if a group of that name
+    /// exists.
     pub fn create(&self, name: &str, limit_bytes: u64) -> io::Result<MemoryGroup> {
         if self.version == Version::V2 {
-            // The children of the root only have the controllers that the root hands down. Already on is fine,
-            // and where it can't be switched on, setting the limit below fails and says so.
+            // The children of the root only have the controllers that the root hands down. Already
+            // on is fine, and where it can't be switched on, setting the limit below fails and says
+            // so.
             let _ = fs::write(self.root.join("cgroup.subtree_control"), "+memory");
         }
         let path = self.root.join(name);
@@ -89,8 +92,8 @@ impl Controller {
         Ok(group)
     }
 
-    /// Removes the groups directly below the root whose names the caller picks, and what runs in them. Returns the
-    /// names of those that are gone.
+    /// Removes the groups directly below the root whose names the caller picks, and kills their
+    /// processes. Returns the names of the removed groups.
     pub fn remove_where(&self, pick: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
         let mut removed = Vec::new();
         for entry in fs::read_dir(&self.root)? {
@@ -106,14 +109,15 @@ impl Controller {
 }
 
 impl MemoryGroup {
-    /// The file to write a process ID into: that process then joins, and what it allocates from then on is charged
-    /// here.
+    /// The file to write a process ID into: that process then joins, and its later allocations are
+    /// charged here.
     #[must_use]
     pub fn procs(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
-    /// What is charged to the group now, in bytes. The kernel charges in batches: some hundred KiB may be nobody's yet.
+    /// The memory charged to the group now, in bytes. The kernel charges in batches: some hundred
+    /// KiB may not be used by a process yet.
     pub fn usage_bytes(&self) -> io::Result<u64> {
         // One of them is there, by the version.
         let text = fs::read_to_string(self.path.join("memory.usage_in_bytes"))
@@ -132,7 +136,7 @@ impl MemoryGroup {
         text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect()
     }
 
-    /// Kills what runs in it and removes it; waits at most five seconds for the kernel to let go.
+    /// Kills its processes and removes it; waits at most five seconds for the kernel.
     fn remove(&self) -> io::Result<()> {
         let deadline = Instant::now() + Duration::from_millis(REMOVE_MS_MAX);
         loop {
@@ -183,7 +187,8 @@ mod tests {
         assert!(group.usage_bytes().expect("a number") <= 64 << 20);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         fs::write(group.procs(), child.id().to_string()).expect("join");
-        // Its parent is this process, so it must be reaped beside the removal, as a bench's child is.
+        // Its parent is this process, so it must be reaped beside the removal, as a bench's child
+        // is.
         let reaper = std::thread::spawn(move || child.wait());
         drop(group);
         assert!(!path.exists());

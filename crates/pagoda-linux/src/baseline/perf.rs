@@ -1,7 +1,7 @@
-//! The processor's own counters, for the thread that makes them: what a benchmark explains its times with.
+//! The processor's own counters, for the thread that makes them: they explain a benchmark's times.
 //!
-//! Many virtual machines have none, and a system may keep them from its users. That is a reason to be told, never a
-//! figure: this module must not answer with counts that were not counted.
+//! Many virtual machines have none, and a system may keep them from its users. That is a reason to
+//! report, never a figure: this module must not answer with counts that were not counted.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub struct HardwareCounters {
     cache_misses: Counter,
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Processor cycles.
@@ -34,8 +34,8 @@ impl HardwareCounters {
     /// Counters of the calling thread.
     ///
     /// # Errors
-    /// `ENOENT` or `EOPNOTSUPP` where there is no such counter (in most virtual machines), `EACCES` or `EPERM` where
-    /// `/proc/sys/kernel/perf_event_paranoid` or a filter does not allow it.
+    /// `ENOENT` or `EOPNOTSUPP` where there is no such counter (in most virtual machines), `EACCES`
+    /// or `EPERM` where `/proc/sys/kernel/perf_event_paranoid` or a filter does not allow it.
     pub fn of_this_thread() -> io::Result<Self> {
         let mut group = Group::new()?;
         let mut add = |event| group.add(&Builder::new(event));
@@ -48,10 +48,10 @@ impl HardwareCounters {
         })
     }
 
-    /// Counts `work`, on top of what was counted before. Costs two system calls.
+    /// Counts `work`, on top of earlier counts. Costs two system calls.
     ///
     /// # Errors
-    /// What the kernel says to switching them on or off.
+    /// The kernel's, for switching them on or off.
     pub fn count<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
         self.group.enable()?;
         let result = work();
@@ -59,10 +59,11 @@ impl HardwareCounters {
         Ok(result)
     }
 
-    /// What was counted so far. `None` if the counters were never on the processor, being in use by somebody else.
+    /// The counts so far. `None` if the counters were never on the processor, being in use
+    /// elsewhere.
     ///
     /// # Errors
-    /// What reading them said.
+    /// Those of reading them.
     pub fn read(&mut self) -> io::Result<Option<Counts>> {
         let counted = self.group.read()?;
         if counted.time_running().is_none_or(|running| running.is_zero()) {
@@ -93,7 +94,7 @@ impl TlbMisses {
     /// How many `work` had. Costs three system calls.
     ///
     /// # Errors
-    /// What the kernel says to switching it on or off, and to reading it.
+    /// The kernel's, for switching it on or off, and for reading it.
     pub fn count<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<(T, u64)> {
         self.0.reset()?;
         self.0.enable()?;
@@ -111,7 +112,8 @@ mod tests {
     fn work_is_counted_where_the_processor_lets_us() {
         let mut counters = match HardwareCounters::of_this_thread() {
             Ok(counters) => counters,
-            // As on most virtual machines: then it has to be one of the reasons that are documented.
+            // As on most virtual machines: then it has to be one of the reasons that are
+            // documented.
             Err(error) => {
                 let documented = [libc::ENOENT, libc::EOPNOTSUPP, libc::EACCES, libc::EPERM];
                 return assert!(

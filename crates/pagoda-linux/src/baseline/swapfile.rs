@@ -1,8 +1,10 @@
-//! Swap areas: writing their header, switching them on with a priority, and off again when the handle is dropped.
+//! Swap areas: writing their header, switching them on with a priority, and off again when the
+//! handle is dropped.
 //!
-//! For the benchmark that compares with the kernel's own swapping. Every area carries a label and the ID of the
-//! process that made it, so that a later run recognises what a killed one left behind. This module must never
-//! switch off, overwrite or remove an area that it did not make or that does not carry the label it is asked for.
+//! For the benchmark that compares with the kernel's own swapping. Every area carries a label and
+//! the ID of the process that made it, so that a later run recognises the leftovers of a killed
+//! one. This module must never switch off, overwrite or remove an area that it did not make or that
+//! does not carry the label it is asked for.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -44,7 +46,8 @@ impl Label {
     }
 }
 
-/// Makes a swap area of `bytes` out of a file or device: one page of header. The area then still has to be enabled.
+/// Makes a swap area of `bytes` out of a file or device: one page of header. The area then still
+/// has to be enabled.
 pub fn write_header(path: &Path, bytes: u64, label: Label) -> io::Result<()> {
     let last_page = (bytes / PAGE as u64).saturating_sub(1);
     let last_page =
@@ -52,7 +55,8 @@ pub fn write_header(path: &Path, bytes: u64, label: Label) -> io::Result<()> {
     let mut page = [0u8; PAGE];
     page[VERSION_AT..][..4].copy_from_slice(&1u32.to_ne_bytes());
     page[LAST_PAGE_AT..][..4].copy_from_slice(&last_page.to_ne_bytes());
-    // The area's identity is a UUID that the kernel ignores: its first word names the process that made it.
+    // The area's identity is a UUID that the kernel ignores: its first word names the process that
+    // made it.
     page[OWNER_AT..][..4].copy_from_slice(&std::process::id().to_ne_bytes());
     page[LABEL_AT..][..LABEL_BYTES].copy_from_slice(&label.0);
     page[PAGE - MAGIC.len()..].copy_from_slice(MAGIC);
@@ -93,12 +97,13 @@ impl Swap {
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        // A failure leaves the area on, labelled and so visible to whoever cleans up.
+        // A failure leaves the area on, labelled and so visible to a later clean-up.
         let _ = disable(&self.path);
     }
 }
 
-/// Switches off the area at `path`: blocks while its content comes back to memory. An area that is not on is fine.
+/// Switches off the area at `path`: blocks while its content comes back to memory. An area that is
+/// not on is fine.
 pub fn disable(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: `name` is a C string that lives through the call, which keeps no pointer to it.
@@ -109,7 +114,8 @@ pub fn disable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A swap file in use, of a size that was reserved on its disk. Dropping it switches it off and removes it.
+/// A swap file in use, of a size that was reserved on its disk. Dropping it switches it off and
+/// removes it.
 #[derive(Debug)]
 pub struct SwapFile {
     // Field order is drop order: off first, then gone.
@@ -146,8 +152,8 @@ impl Drop for Unlinked {
     }
 }
 
-/// Switches off and removes the swap files in `directory` that carry `label` and whose owner the caller picks.
-/// Returns the paths of those that are gone.
+/// Switches off and removes the swap files in `directory` that carry `label` and whose owner the
+/// caller picks. Returns the paths of those that are gone.
 pub fn remove_where(directory: &Path, label: Label, pick: impl Fn(u32) -> bool) -> io::Result<Vec<PathBuf>> {
     let mut removed = Vec::new();
     for entry in fs::read_dir(directory)? {

@@ -1,8 +1,10 @@
-//! Compressed block devices in memory (zram): one of our own as swap, for the benchmark that compares with it.
+//! Compressed block devices in memory (zram): one of our own as swap, for the benchmark that
+//! compares with it.
 //!
-//! A device is added for each run and removed when its handle is dropped; devices that were there before are never
-//! used. What the device takes of memory is charged to nobody, so its own limit is what bounds it. This module must
-//! never reset a device that it did not add or that does not carry the label it is asked for.
+//! A device is added for each run and removed when its handle is dropped; devices that were there
+//! before are never used. The device's memory is charged to no group, so its own limit bounds it.
+//! This module must never reset a device that it did not add or that does not carry the label it is
+//! asked for.
 
 use std::fs;
 use std::io;
@@ -20,8 +22,8 @@ const CONTROL: &str = "/sys/class/zram-control";
 pub struct Setup {
     /// How many bytes of content it offers.
     pub disk_bytes: u64,
-    /// How many bytes of memory it may take; `None` for no limit. A device at its limit fails its writes, so choose
-    /// `disk_bytes` to be used up before.
+    /// How many bytes of memory it may take; `None` for no limit. A device at its limit fails its
+    /// writes, so choose `disk_bytes` to be used up before.
     pub memory_bytes_max: Option<u64>,
     /// The label of its swap area.
     pub label: Label,
@@ -34,7 +36,7 @@ pub struct Setup {
 pub struct Usage {
     /// Bytes of content it holds.
     pub content_bytes: u64,
-    /// What that content compresses to.
+    /// The compressed size of that content.
     pub compressed_bytes: u64,
     /// Bytes of memory it takes, its allocator's loss included.
     pub memory_bytes: u64,
@@ -42,7 +44,8 @@ pub struct Usage {
     pub memory_bytes_max: u64,
 }
 
-/// A zram device in use as swap, compressing with LZ4. Dropping it switches it off and removes the device.
+/// A zram device in use as swap, compressing with LZ4. Dropping it switches it off and removes the
+/// device.
 #[derive(Debug)]
 pub struct ZramSwap {
     // Field order is drop order: off first, then gone.
@@ -61,7 +64,7 @@ struct Device {
     made_node: bool,
 }
 
-/// An error that keeps its kind and says what was tried.
+/// An error that keeps its kind and names the step that failed.
 fn tried<T>(what: &str, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| io::Error::new(error.kind(), format!("{what}: {error}")))
 }
@@ -70,7 +73,8 @@ impl ZramSwap {
     /// Adds a device and enables it as swap. Tries `modprobe zram` if the kernel has no zram yet.
     pub fn create(setup: Setup) -> io::Result<Self> {
         if !Path::new(CONTROL).exists() {
-            // Without the module the next step fails with a clear message; modprobe's own is worth less.
+            // Without the module the next step fails with a clear message; modprobe's own is worth
+            // less.
             let _ = Command::new("modprobe").arg("zram").output();
         }
         let id = tried("adding a zram device", fs::read_to_string(format!("{CONTROL}/hot_add")))?;
@@ -88,7 +92,7 @@ impl ZramSwap {
         Ok(Self { _swap: swap, device: added })
     }
 
-    /// What it holds and takes now.
+    /// Its content and memory now.
     pub fn usage(&self) -> io::Result<Usage> {
         Usage::parse(&fs::read_to_string(self.device.0.attribute("mm_stat"))?).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "mm_stat of zram is of an unknown form")
@@ -149,12 +153,14 @@ impl Device {
 
 impl Drop for Added {
     fn drop(&mut self) {
-        // A device that can't be removed now keeps its label, and so stays visible to `remove_where`.
+        // A device that can't be removed now keeps its label, and so stays visible to
+        // `remove_where`.
         let _ = self.0.remove();
     }
 }
 
-/// Switches off and removes the devices that carry `label` and whose owner the caller picks. Returns their names.
+/// Switches off and removes the devices that carry `label` and whose owner the caller picks.
+/// Returns their names.
 pub fn remove_where(label: Label, pick: impl Fn(u32) -> bool) -> io::Result<Vec<String>> {
     let mut removed = Vec::new();
     for entry in fs::read_dir("/sys/block")? {

@@ -1,7 +1,7 @@
 //! LZ4 blocks, by the C library.
 //!
-//! It decompresses and compresses faster than the checked Rust one. Nothing is allocated after [`Lz4::new`]. What is
-//! decompressed is not trusted: the bounds-checking decoder is the only one used.
+//! It decompresses and compresses faster than the checked Rust one. Nothing is allocated after
+//! [`Lz4::new`]. Its input is not trusted: the bounds-checking decoder is the only one used.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -47,15 +47,16 @@ impl Lz4 {
         Self { state: vec![0; bytes.div_ceil(size_of::<u64>())].into_boxed_slice() }
     }
 
-    /// Compresses `source`. `None` if the result does not fit in `into`, which ends the attempt early.
+    /// Compresses `source`. `None` if the result does not fit in `into`, which ends the attempt
+    /// early.
     ///
     /// # Panics
     /// If either is longer than 2 GiB.
     pub fn compress(&mut self, source: &[u8], into: &mut [u8]) -> Option<usize> {
         let (source_len, into_len) = (length(source), length(into));
-        // SAFETY: the state is as large as the library asked for and 8-aligned, as it wants it, and the library resets
-        // it; it reads source_len bytes of source and writes at most into_len bytes of into, which don't overlap
-        // because one is borrowed mutably.
+        // SAFETY: the state is as large as the library asked for and 8-aligned, as it wants it, and
+        // the library resets it; it reads source_len bytes of source and writes at most into_len
+        // bytes of into, which don't overlap because one is borrowed mutably.
         let written = unsafe {
             LZ4_compress_fast_extState(
                 self.state.as_mut_ptr().cast(),
@@ -70,16 +71,17 @@ impl Lz4 {
     }
 }
 
-/// Decompresses `source` into `into`. `None` if it is not a block that gives exactly `into.len()` bytes; `into` may
-/// hold anything then.
+/// Decompresses `source` into `into`. `None` if it is not a block that gives exactly `into.len()`
+/// bytes; `into` may hold anything then.
 ///
 /// # Panics
 /// If either is longer than 2 GiB.
 #[must_use]
 pub fn decompress(source: &[u8], into: &mut [u8]) -> Option<()> {
     let (source_len, into_len) = (length(source), length(into));
-    // SAFETY: this decoder reads at most source_len bytes of source and writes at most into_len bytes of into whatever
-    // the source holds; they don't overlap because one is borrowed mutably.
+    // SAFETY: this decoder reads at most source_len bytes of source and writes at most into_len
+    // bytes of into for any content of the source; they don't overlap because one is borrowed
+    // mutably.
     let written = unsafe {
         LZ4_decompress_safe(source.as_ptr().cast(), into.as_mut_ptr().cast(), source_len, into_len)
     };

@@ -1,22 +1,24 @@
-//! A base page as a store packs it: blocks of 4 KiB, each compressed on its own, behind their lengths.
+//! A base page as a store packs it: blocks of 4 KiB, each compressed on its own, behind their
+//! lengths.
 //!
-//! A part of a page can be had, compared or replaced without unpacking all of it: what a fault that wants one OS page of a
-//! 64 KiB base page pays for is that OS page. The ratio is that of zram, which packs OS pages, too. A page that is cold can be
-//! packed as a whole instead, with a mark in place of the lengths. Packed bytes may come from another host; unpacking never
-//! reads or writes out of bounds, and gives exactly what is asked for or nothing.
+//! A part of a page can be read, compared or replaced without unpacking all of it: a fault that
+//! wants one OS page of a 64 KiB base page pays for that OS page. The ratio is that of zram, which
+//! packs OS pages, too. A page that is cold can be packed as a whole instead, with a mark in place
+//! of the lengths. Packed bytes may come from another host; unpacking never reads or writes out of
+//! bounds, and fills its output exactly or fails.
 
 use std::ops::Range;
 
 use crate::codec::lz4::{self, Lz4};
 use crate::codec::zstd::{Compressor, Decompressor};
 
-/// What is compressed at once, in bytes.
+/// The bytes compressed at once.
 pub const BLOCK: usize = 4 << 10;
 
 /// A block's length in the header: 0 for one of zeroes, [`BLOCK`] for one that is kept as it is.
 const LENGTH_BYTES: usize = 2;
 
-/// The length of what a packed page begins with.
+/// The length of a packed page's header.
 #[must_use]
 pub fn header_bytes(page: usize) -> usize {
     page.div_ceil(BLOCK) * LENGTH_BYTES
@@ -32,10 +34,11 @@ pub fn pack(page: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize> {
     Some(packer.at)
 }
 
-/// What a dense page begins with: no length of a block.
+/// The header of a dense page: no length of a block.
 const DENSE: [u8; 2] = [0xff; 2];
 
-/// Packs `page` as a whole into the front of `into`: smaller, and only to be had as a whole. None if it takes more.
+/// Packs `page` as a whole into the front of `into`: smaller, and only to be had as a whole. None
+/// if it takes more.
 pub fn pack_dense(page: &[u8], into: &mut [u8], compressor: &mut Compressor) -> Option<usize> {
     let (mark, room) = into.split_at_mut_checked(DENSE.len())?;
     mark.copy_from_slice(&DENSE);
@@ -47,20 +50,22 @@ pub fn is_dense(packed: &[u8]) -> bool {
     packed.starts_with(&DENSE)
 }
 
-/// Unpacks all of a page that was packed as a whole. None if the bytes are not what [`pack_dense`] made.
+/// Unpacks all of a page that was packed as a whole. None if [`pack_dense`] did not make these
+/// bytes.
 pub fn unpack_dense(packed: &[u8], page: &mut [u8], decompressor: &mut Decompressor) -> Option<()> {
     decompressor.decompress(packed.strip_prefix(&DENSE)?, page)
 }
 
-/// Unpacks pages that come from elsewhere as some store had packed them, block by block or as a whole. About 100 KiB.
+/// Unpacks pages that come from elsewhere as some store had packed them, block by block or as a
+/// whole. About 100 KiB.
 #[derive(Default)]
 pub struct PageUnpacker {
     zstd: Decompressor,
 }
 
 impl PageUnpacker {
-    /// Unpacks all of a page. None if the bytes are not what [`pack`] or [`pack_dense`] made of one of this length; `page` may hold
-    /// anything then.
+    /// Unpacks all of a page. None if neither [`pack`] nor [`pack_dense`] made these bytes of a
+    /// page of this length; `page` may hold anything then.
     pub fn unpack(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()> {
         if is_dense(packed) {
             unpack_dense(packed, page, &mut self.zstd)
@@ -70,8 +75,9 @@ impl PageUnpacker {
     }
 }
 
-/// Packs a page anew, of which `changed` runs are those of `content`, and all else is as it was `packed`: only blocks with
-/// a change are unpacked and packed again. None if it takes more than all of `into`, or `packed` is not what [`pack`] made.
+/// Packs a page anew: its `changed` runs are those of `content`, and the rest is as `packed`. Only
+/// blocks with a change are unpacked and packed again. None if it takes more than all of `into`, or
+/// `packed` is not the work of [`pack`].
 #[must_use]
 pub fn repack(
     packed: &[u8],
@@ -102,7 +108,8 @@ pub fn repack(
     Some(packer.at)
 }
 
-/// Packs one block, as it is in a packed page. None if `into` is too short for it. The same content gives the same bytes.
+/// Packs one block, as it is in a packed page. None if `into` is too short for it. The same content
+/// gives the same bytes.
 #[must_use]
 pub fn pack_block(block: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize> {
     if block.iter().all(|byte| *byte == 0) {
@@ -115,13 +122,15 @@ pub fn pack_block(block: &[u8], into: &mut [u8], lz4: &mut Lz4) -> Option<usize>
     Some(block.len())
 }
 
-/// Unpacks one packed block, all of it. None if the bytes are not what [`pack_block`] made of a block of this length.
+/// Unpacks one packed block, all of it. None if [`pack_block`] did not make these bytes of a block
+/// of this length.
 #[must_use]
 pub fn unpack_block(packed: &[u8], into: &mut [u8]) -> Option<()> {
     Block { start: 0, size: into.len(), packed }.unpack(into)
 }
 
-/// The blocks of a packed page as they are packed, in order, of which each is None if the bytes are not what [`pack`] made.
+/// The blocks of a packed page as they are packed, in order. A block is None if [`pack`] did not
+/// make its bytes.
 pub fn packed_blocks(packed: &[u8], page: usize) -> impl Iterator<Item = Option<&[u8]>> {
     blocks(packed, page, 0, page).map(|block| block.map(|block| block.packed))
 }
@@ -173,7 +182,7 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Unpacks it, all of it. None if the bytes are not what [`pack`] made.
+    /// Unpacks it, all of it. None if [`pack`] did not make these bytes.
     fn unpack(&self, into: &mut [u8]) -> Option<()> {
         match self.packed.len() {
             0 => into.fill(0),
@@ -184,8 +193,8 @@ impl Block<'_> {
     }
 }
 
-/// Where the blocks that hold bytes `offset..offset + len` of a page lie in its packed bytes, of which the header is enough.
-/// None if that is no header.
+/// Where the blocks that hold bytes `offset..offset + len` of a page lie in its packed bytes, of
+/// which the header is enough. None if that is no header.
 #[must_use]
 pub fn extent(packed: &[u8], page: usize, offset: usize, len: usize) -> Option<Range<usize>> {
     let mut at = header_bytes(page);
@@ -207,7 +216,8 @@ fn length(packed: &[u8], block: usize) -> Option<usize> {
     Some(usize::from(u16::from_le_bytes(length.try_into().ok()?)))
 }
 
-/// The blocks of a page that hold any of bytes `offset..offset + len`, each None if the bytes are not what [`pack`] made.
+/// The blocks of a page that hold any of bytes `offset..offset + len`, each None if [`pack`] did
+/// not make its bytes.
 fn blocks(packed: &[u8], page: usize, offset: usize, len: usize) -> impl Iterator<Item = Option<Block<'_>>> {
     let mut at = header_bytes(page);
     (0..page).step_by(BLOCK).enumerate().filter_map(move |(i, start)| {
@@ -220,8 +230,8 @@ fn blocks(packed: &[u8], page: usize, offset: usize, len: usize) -> impl Iterato
     })
 }
 
-/// Unpacks bytes `offset..offset + into.len()` of a page of `page` bytes. `room` is for one block. None if the
-/// bytes are not what [`pack`] made.
+/// Unpacks bytes `offset..offset + into.len()` of a page of `page` bytes. `room` is for one block.
+/// None if [`pack`] did not make these bytes.
 #[must_use]
 pub fn unpack(packed: &[u8], page: usize, offset: usize, into: &mut [u8], room: &mut [u8]) -> Option<()> {
     for block in blocks(packed, page, offset, into.len()) {
@@ -239,8 +249,8 @@ pub fn unpack(packed: &[u8], page: usize, offset: usize, into: &mut [u8], room: 
     Some(())
 }
 
-/// Whether bytes `offset..offset + content.len()` of a page of `page` bytes are `content`. Looks no further than the first
-/// block that differs. None if the bytes are not what [`pack`] made.
+/// Whether bytes `offset..offset + content.len()` of a page of `page` bytes are `content`. Looks no
+/// further than the first block that differs. None if [`pack`] did not make these bytes.
 #[must_use]
 pub fn is_packed(packed: &[u8], page: usize, offset: usize, content: &[u8], room: &mut [u8]) -> Option<bool> {
     for block in blocks(packed, page, offset, content.len()) {
@@ -299,7 +309,7 @@ mod tests {
             let again = again.expect("room");
             prop_assert_eq!(unpack(&repacked[..again], page, 0, &mut whole, &mut block), Some(()));
             prop_assert_eq!(&whole, &changed_page);
-            // What lies outside the extent is not looked at.
+            // Bytes outside the extent are not looked at.
             let extent = extent(&packed, page, from, part.len()).expect("a header");
             packed[header_bytes(page)..extent.start].fill(0xee);
             packed[extent.end..].fill(0xee);

@@ -1,15 +1,15 @@
 //! Zstandard frames of pages, by the C library, in memory that is given to it once.
 //!
-//! The library's own contexts come from `malloc`, which in somebody else's program is that program's: managed memory. So
-//! they are made in boxes here, and it allocates nothing. What is decompressed is not trusted: the library checks it, and a
-//! frame of another length is refused.
+//! The library's own contexts come from `malloc`, which in an unmodified program is that program's:
+//! managed memory. So they are made in boxes here, and it allocates nothing. Its input is not
+//! trusted: the library checks it, and a frame of another length is refused.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 // Only linked for the library it carries.
 use zstd as _;
 
-/// What the library derives from a level and the length of what is compressed.
+/// The library's parameters for a level and a source length.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Parameters {
@@ -65,7 +65,8 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// Allocates what it takes to compress at most `source_len` bytes at once: about 600 KiB for a page of 64 KiB.
+    /// Allocates the memory to compress at most `source_len` bytes at once: about 600 KiB for a
+    /// page of 64 KiB.
     #[must_use]
     pub fn new(source_len: usize) -> Self {
         // SAFETY: both compute sizes.
@@ -77,9 +78,10 @@ impl Compressor {
 
     /// Compresses `source`. `None` if the result does not fit in `into`.
     pub fn compress(&mut self, source: &[u8], into: &mut [u8]) -> Option<usize> {
-        // SAFETY: the context lies in the room, which is 8-aligned as the library wants it, and is made anew; null, which
-        // the next call is not given, if it does not fit. The library reads source, writes at most into.len() bytes of
-        // into and otherwise its room only; none of them overlap, because the others are borrowed mutably.
+        // SAFETY: the context lies in the room, which is 8-aligned as the library wants it, and is
+        // made anew; null, which the next call is not given, if it does not fit. The library reads
+        // source, writes at most into.len() bytes of into and otherwise its room only; none of them
+        // overlap, because the others are borrowed mutably.
         unsafe {
             let context = ZSTD_initStaticCCtx(self.room.as_mut_ptr().cast(), size_of_val(&*self.room));
             if context.is_null() {
@@ -116,10 +118,11 @@ impl Decompressor {
         Self { room: room(unsafe { ZSTD_estimateDCtxSize() }) }
     }
 
-    /// Decompresses `source` into `into`. `None` if it is not a frame that gives exactly `into.len()` bytes; `into` may hold
-    /// anything then.
+    /// Decompresses `source` into `into`. `None` if it is not a frame that gives exactly
+    /// `into.len()` bytes; `into` may hold anything then.
     pub fn decompress(&mut self, source: &[u8], into: &mut [u8]) -> Option<()> {
-        // SAFETY: as for compressing; the library checks every read and write against the lengths, whatever source holds.
+        // SAFETY: as for compressing; the library checks every read and write against the lengths,
+        // for any source.
         let written = unsafe {
             let context = ZSTD_initStaticDCtx(self.room.as_mut_ptr().cast(), size_of_val(&*self.room));
             if context.is_null() {

@@ -1,7 +1,8 @@
-//! A nameless file for direct I/O: what is written there is on the disk, and in no page cache.
+//! A nameless file for direct I/O: its content is on the disk, and in no page cache.
 //!
-//! It vanishes with the process, however that ends. A directory whose files live in memory after all is refused:
-//! spilling there would only hide memory from the budget. Nothing here knows what lies where in the file.
+//! It vanishes with the process, however that ends. A directory whose files live in memory after
+//! all is refused: spilling there would only hide memory from the budget. Nothing here knows the
+//! layout of the file.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -23,12 +24,13 @@ pub const ALIGN: usize = 4096;
 /// Why a directory can't hold a direct file.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectFileError {
-    /// Not there, not a directory, not writable by this user, without room; or this process is at a limit of its own.
+    /// Not there, not a directory, not writable by this user, without room; or this process is at a
+    /// limit of its own.
     #[error("can't create a spill file in {}: {source}; {}", directory.display(), advice(source))]
     Create {
         /// The directory.
         directory: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// Its files live in memory.
@@ -44,12 +46,12 @@ pub enum DirectFileError {
     NoDirectIo {
         /// The directory.
         directory: PathBuf,
-        /// What was found.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What mends it that a file could not be created and written for this reason.
+/// The remedy if a file could not be created and written for this reason.
 fn advice(source: &std::io::Error) -> &'static str {
     match Errno::from_io_error(source) {
         Some(Errno::MFILE) => "raise `ulimit -n` by 16",
@@ -67,7 +69,7 @@ pub enum FileError {
     /// No room on the file system, for this user, or below this process's file size limit.
     #[error("the file system of the spill file is full")]
     Full,
-    /// The file ends before what was asked for.
+    /// The file ends before the requested bytes.
     #[error("the spill file is shorter than what was written to it")]
     Short,
     /// Anything else.
@@ -158,7 +160,8 @@ impl DirectFile {
         limit.current.unwrap_or(u64::MAX)
     }
 
-    /// Creates it in `directory`, and proves by one write that it bypasses the page cache. Blocks for that write.
+    /// Creates it in `directory`, and proves by one write that it bypasses the page cache. Blocks
+    /// for that write.
     ///
     /// # Errors
     /// See [`DirectFileError`].
@@ -203,9 +206,10 @@ impl DirectFile {
         Ok(Self { fd: fs::openat(CWD, path, mode, Mode::empty())? })
     }
 
-    /// Writes a page, then looks for it in the page cache. This finds what no list of file systems can: an overlay on
-    /// memory, a file system that takes the flag and ignores it. A single write may go through the cache all the same (ext4
-    /// falls back where its journal is in the way), so it is only the answer if all of them do.
+    /// Writes a page, then looks for it in the page cache. This finds cases that no list of file
+    /// systems can: an overlay on memory, a file system that takes the flag and ignores it. A
+    /// single write may go through the cache all the same (ext4 falls back where its journal is in
+    /// the way), so it is only the answer if all of them do.
     fn leaves_the_page_cache_alone(&self) -> Result<bool, FileError> {
         let os_error = |errno| FileError::Os(FileErrno(errno));
         for page in 0..PROBES {
@@ -228,7 +232,8 @@ impl DirectFile {
     /// Reads exactly `into.len()` bytes. Blocks for the disk.
     ///
     /// # Errors
-    /// [`FileError::Short`] past the end; the kernel refuses what is not aligned to [`ALIGN`].
+    /// [`FileError::Short`] past the end; the kernel refuses offsets that are not aligned to
+    /// [`ALIGN`].
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
         let mut done = 0;
         while done < into.len() {
@@ -245,7 +250,8 @@ impl DirectFile {
     /// Writes all of `from`. Blocks for the disk.
     ///
     /// # Errors
-    /// [`FileError::Full`] if there is no room; part of it may be written then. The kernel refuses what is not aligned.
+    /// [`FileError::Full`] if there is no room; part of it may be written then. The kernel refuses
+    /// unaligned writes.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
         let mut done = 0;
         while done < from.len() {
@@ -259,7 +265,8 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Gives the place of `len` bytes on the disk back; they read as zero. Blocks for the file system.
+    /// Gives the place of `len` bytes on the disk back; they read as zero. Blocks for the file
+    /// system.
     ///
     /// # Errors
     /// Where the file system can't do that.
@@ -278,13 +285,14 @@ impl DirectFile {
     }
 }
 
-/// Whether the page of the file at `offset` is in the page cache. Asked of a mapping that nobody touches: a read that must
-/// not wait, the other way to ask, starts reading the page in, and with a fast disk finds it there.
+/// Whether the page of the file at `offset` is in the page cache. By a mapping that is never
+/// touched: the other way, a read that must not wait, starts readahead of the page, and with a fast
+/// disk finds it there.
 fn is_page_cached(fd: &OwnedFd, offset: u64) -> Result<bool, Errno> {
-    // SAFETY: a new mapping at a place of the kernel's choice; nobody reads or writes it.
+    // SAFETY: a new mapping at a place of the kernel's choice, which is never read or written.
     let page = unsafe { mm::mmap(ptr::null_mut(), ALIGN, ProtFlags::READ, MapFlags::SHARED, fd, offset) }?;
     let outcome = is_in_core(page.addr());
-    // SAFETY: the mapping made above, which nobody else knows.
+    // SAFETY: the mapping made above, which no other code knows.
     unsafe { mm::munmap(page, ALIGN) }?;
     outcome
 }
@@ -316,7 +324,8 @@ fn create_and_unlink(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
         let name = format!(".pagoda-spill-{process}-{}\0", SERIAL.fetch_add(1, Ordering::Relaxed));
         let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("one zero, at the end");
         match fs::openat(directory, name, mode, Mode::RUSR | Mode::WUSR) {
-            // A process that was killed between the two calls left it, and its number came round again.
+            // A process that was killed between the two calls left it, and its number came round
+            // again.
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
             Ok(fd) => {
@@ -337,20 +346,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_leaves_no_name() {
+    fn written_bytes_are_read_and_leave_no_name() {
         let directory = disk();
         let file = DirectFile::create_in(directory.path()).expect("a disk");
         let mut buffer = AlignedBuffer::new(2 * ALIGN);
         buffer[5000] = 7;
         file.write_at(3 * ALIGN as u64, &buffer).expect("room");
         buffer.fill(1);
-        file.read_at(3 * ALIGN as u64, &mut buffer).expect("what was written");
+        file.read_at(3 * ALIGN as u64, &mut buffer).expect("the written bytes");
         assert_eq!((buffer[5000], buffer[4999]), (7, 0));
         assert_eq!(file.read_at(4 * ALIGN as u64, &mut buffer), Err(FileError::Short));
         assert!(matches!(file.write_at(1, &buffer), Err(FileError::Os(_))));
         let reader = file.for_reading().expect("the same file");
         drop(file);
-        reader.read_at(3 * ALIGN as u64, &mut buffer).expect("what was written");
+        reader.read_at(3 * ALIGN as u64, &mut buffer).expect("the written bytes");
         assert_eq!((buffer[5000], buffer[4999]), (7, 0));
         assert!(matches!(reader.write_at(3 * ALIGN as u64, &buffer), Err(FileError::Os(_))));
         assert_eq!(directory.path().read_dir().expect("readable").count(), 0);
@@ -418,7 +427,7 @@ pub(crate) mod tests {
                 "{error}"
             );
         }
-        // Nobody can create a file there, not even root.
+        // Not even root can create a file there.
         let error = DirectFile::create_in(Path::new("/proc/self")).expect_err("no files here");
         assert!(matches!(error, DirectFileError::Create { .. }), "{error}");
     }

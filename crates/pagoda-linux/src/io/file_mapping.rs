@@ -1,7 +1,8 @@
-//! A file as mmap(2) shows it, through the kernel's page cache: what file regions are compared with.
+//! A file as mmap(2) shows it, through the kernel's page cache: the baseline for file regions.
 //!
-//! It is read only, and by copies. What the kernel's cache had of the file is dropped when it is mapped, so that all of it is
-//! read from the disk, and is charged to the memory group of who reads it. This module must never write to a file.
+//! It is read only, and by copies. The file's cached pages are dropped when it is mapped, so that
+//! all of it is read from the disk, and is charged to the memory group of its reader. This module
+//! must never write to a file.
 
 use std::fs::File;
 use std::io;
@@ -19,34 +20,37 @@ pub struct FileMapping {
 }
 
 impl FileMapping {
-    /// Maps the first `len` bytes of `file`, a multiple of the OS page. Blocks until what others have written there is on the disk.
+    /// Maps the first `len` bytes of `file`, a multiple of the OS page. Blocks until others' writes
+    /// to it are on the disk.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     ///
     /// # Panics
     /// If `len` is 0 or no whole number of OS pages.
     pub fn cold(file: &File, len: usize) -> io::Result<Self> {
-        // What is dirty can't be dropped.
+        // Dirty pages can't be dropped.
         file.sync_all()?;
         fadvise(file, 0, None, Advice::DontNeed)?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing, and it can't be written to.
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing, and it
+        // can't be written to.
         let at = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
         Ok(Self { range: PageRange::at(at.expose_provenance(), len) })
     }
 
-    /// Tells the kernel that it is read upwards and that what lies behind the reader is not needed any more.
+    /// Tells the kernel that access is sequential and that pages behind the reader are not needed
+    /// any more.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn expect_sequential(&self) -> io::Result<()> {
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
         // SAFETY: the range is this mapping's, and the advice changes no content.
         unsafe { madvise(at, self.range.len(), mm::Advice::Sequential) }.map_err(io::Error::from)
     }
 
-    /// Copies whole words from the mapping; of words that others write meanwhile it is what was there before or after. Of a file
-    /// that has become shorter it raises SIGBUS, as any mapping does.
+    /// Copies whole words from the mapping; a word that others write meanwhile has its value before
+    /// or after. Of a file that has become shorter it raises SIGBUS, as any mapping does.
     ///
     /// # Panics
     /// If it reaches beyond the end, or `offset` or the length is no multiple of 8 bytes.
@@ -57,8 +61,9 @@ impl FileMapping {
         let (words, rest) = into.as_chunks_mut::<8>();
         assert!(offset.is_multiple_of(8) && rest.is_empty(), "{len} bytes at {offset} are not whole words");
         let from = std::ptr::with_exposed_provenance::<AtomicU64>(self.range.start() + offset);
-        // SAFETY: all lies in this mapping, which is readable as long as `self` lives, and aligned, for it begins at a page. Who
-        // writes to the file does so beside this process's memory model, and whole words are read in one step.
+        // SAFETY: all lies in this mapping, which is readable as long as `self` lives, and aligned,
+        // for it begins at a page. A writer of the file writes outside of this process's memory
+        // model, and whole words are read in one step.
         let from = unsafe { std::slice::from_raw_parts(from, words.len()) };
         for (into, from) in words.iter_mut().zip(from) {
             *into = from.load(Ordering::Relaxed).to_ne_bytes();

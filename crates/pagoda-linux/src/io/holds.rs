@@ -1,11 +1,15 @@
-//! Which places of a file its borrower still reads: one bit each, in memory that the file's owner and the one borrower share.
+//! Which places of a file its borrower still reads: one bit each, in memory that the file's owner
+//! and the one borrower share.
 //!
-//! The owner sets a bit while it has the place itself, before it tells the borrower of it; the borrower clears it, once, after its
-//! last read. That is all that either writes, each by one atomic operation, so that nobody can be killed in the middle of anything.
-//! Clearing releases and looking acquires: who finds a bit clear writes to the place after all the borrower's reads of it.
+//! The owner sets a bit while it has the place itself, before it tells the borrower of it; the
+//! borrower clears it, once, after its last read. Neither writes anything else, and each write is
+//! one atomic operation, so that a kill can't interrupt either halfway. Clearing releases and
+//! looking acquires: an owner that finds a bit clear writes to the place after all the borrower's
+//! reads of it.
 //!
-//! The memory has no name, and is gone with the last of the two. What is never set takes none. It must never be inherited by a
-//! fork: it is about two processes. Nor may either change its length, which would kill the other.
+//! The memory has no name, and is gone with the last of the two. Bits that are never set take no
+//! memory. It must never be inherited by a fork: it is about two processes. Nor may either change
+//! its length, which would kill the other.
 
 use std::fmt;
 use std::fs::File;
@@ -17,7 +21,7 @@ use crate::io::shared_file::{SharedWords, is_sealed, nameless};
 
 const BITS: u32 = u64::BITS;
 
-/// The descriptor by which the borrower comes by what its owner has made.
+/// The descriptor by which the borrower maps the owner's bits.
 #[derive(Debug)]
 pub struct HoldsFile(File);
 
@@ -43,10 +47,11 @@ impl Holds {
         Ok((Self::map(&file, words)?, HoldsFile(file)))
     }
 
-    /// Those that another has made, by its descriptor.
+    /// Those that another process has made, by its descriptor.
     ///
     /// # Errors
-    /// It is not of a length that [`create`](Self::create) gives, or could become shorter; or those of mmap(2).
+    /// It is not of a length that [`create`](Self::create) gives, or could become shorter; or those
+    /// of mmap(2).
     pub fn of(file: OwnedFd) -> io::Result<Self> {
         let file = File::from(file);
         let words = file.metadata()?.len() as usize / size_of::<AtomicU64>();
@@ -74,11 +79,13 @@ impl Holds {
         size_of_val(&*self.words) as u64
     }
 
-    /// For the owner: the borrower is about to hold this place. False if it does already, or there is no bit for it.
+    /// For the owner: the borrower is about to hold this place. False if it does already, or there
+    /// is no bit for it.
     #[must_use]
     pub fn hold(&self, place: u32) -> bool {
         let Some((word, bit)) = self.bit(place) else { return false };
-        // What the borrower is told of it comes by the kernel, in order. Acquire: if it held the place before, that is over.
+        // The kernel passes the message to the borrower, in order. Acquire: if it held the place
+        // before, that is over.
         word.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
@@ -126,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_side_can_cut_what_the_other_reads() {
+    fn neither_side_can_cut_the_memory_that_the_other_reads() {
         let (_owner, file) = Holds::create(64).expect("memory");
         let borrowed = File::from(file.as_fd().try_clone_to_owned().expect("a number"));
         assert!(borrowed.set_len(0).is_err() && borrowed.set_len(1 << 20).is_err());

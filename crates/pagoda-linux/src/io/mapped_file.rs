@@ -1,9 +1,10 @@
-//! A file that somebody else made, read and written past the kernel's page cache.
+//! A file of the user's, read and written past the kernel's page cache.
 //!
-//! It is open for direct I/O, so that what is read or written is held by whoever asked for it and by nobody else. The one
-//! exception is the part of an OS page at its end: direct I/O writes whole blocks, which would make the file longer, so that
-//! this part goes through the cache, to the disk, and out of the cache again. Nothing here may make the file longer, nor
-//! change what was not asked for; what lies where is the caller's business.
+//! It is open for direct I/O, so that its bytes are only in its callers' memory. The one exception
+//! is the part of an OS page at its end: direct I/O writes whole blocks, which would make the file
+//! longer, so that this part goes through the cache, to the disk, and out of the cache again.
+//! Nothing here may make the file longer, nor change bytes outside of the request; the layout is
+//! the caller's business.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -40,11 +41,12 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct MappedFile {
     fd: OwnedFd,
-    /// The same file through the cache: for the part of a page at its end, if it is written. One that has none now may be cut.
+    /// The same file through the cache: for the part of a page at its end, if it is written. One
+    /// that has none now may be cut.
     end: Option<OwnedFd>,
 }
 
-/// What a file is known by as long as nobody changes it.
+/// The values that tell whether a file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileState {
     /// How many bytes it has.
@@ -67,8 +69,8 @@ impl FileState {
 }
 
 impl MappedFile {
-    /// Opens the file at `path`, and says what it is known by. Blocks for one read, and for what others have written there that
-    /// is not on the disk yet.
+    /// Opens the file at `path`, and returns its state. Blocks for one read, and for others' writes
+    /// that are not on the disk yet.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -98,19 +100,19 @@ impl MappedFile {
             fs::fcntl_setfl(&fd, flags | OFlags::DIRECT).map_err(OpenError::NoDirectIo)?;
         }
         let file = Self { fd, end };
-        // What others have read or written through the cache would stay there beside us.
+        // Pages that others have read or written through the cache would stay there beside us.
         if !access.buffered {
             file.sync().map_err(OpenError::Open)?;
         }
         match file.read_at(0, &mut AlignedBuffer::new(ALIGN)) {
             Err(Errno::INVAL) if !access.buffered => Err(OpenError::NoDirectIo(Errno::INVAL)),
             Err(errno) => Err(OpenError::Open(errno)),
-            // Not before: what others had written there may have taken its blocks just now.
+            // Not before: others' writes may have allocated its blocks just now.
             Ok(_) => file.state().map(|state| (file, state)).map_err(OpenError::Open),
         }
     }
 
-    /// What it is known by now.
+    /// Its state now.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -118,10 +120,11 @@ impl MappedFile {
         FileState::of(&self.fd)
     }
 
-    /// Reads from `offset` on until `into` is full or the file ends, and says how many bytes that were. Blocks for the disk.
+    /// Reads from `offset` on until `into` is full or the file ends. Returns how many bytes that
+    /// were. Blocks for the disk.
     ///
     /// # Errors
-    /// What the kernel said; `into` may hold anything then. Without the cache it refuses what is not aligned.
+    /// The kernel's; `into` may hold anything then. Without the cache it refuses unaligned reads.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
         let mut done = 0;
         while done < into.len() {
@@ -137,8 +140,8 @@ impl MappedFile {
         Ok(done)
     }
 
-    /// The same at once for several buffers that follow each other in the file; what is missing at the end may also be there
-    /// and not read.
+    /// The same at once for several buffers that follow each other in the file; bytes missing at
+    /// the end may also be there and not read.
     ///
     /// # Errors
     /// As for [`read_at`](Self::read_at).
@@ -151,15 +154,15 @@ impl MappedFile {
         }
     }
 
-    /// Writes whole OS pages over what is there. Blocks for the disk.
+    /// Overwrites whole OS pages. Blocks for the disk.
     ///
     /// # Errors
-    /// What the kernel said; a part may be written then.
+    /// The kernel's; a part may be written then.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno> {
         write_all(&self.fd, offset, from)
     }
 
-    /// Writes less than an OS page over what is at the file's end, to the disk. Blocks for it.
+    /// Overwrites less than an OS page at the file's end, to the disk. Blocks for it.
     ///
     /// # Errors
     /// As for [`write_at`](Self::write_at).
@@ -173,10 +176,10 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Returns when all that was written is on stable storage, and in the cache no longer.
+    /// Returns when all writes are on stable storage, and in the cache no longer.
     ///
     /// # Errors
-    /// What fdatasync(2) said: something that was written may be lost.
+    /// Those of fdatasync(2): a write may be lost.
     pub fn sync(&self) -> Result<(), Errno> {
         fs::fdatasync(&self.fd)?;
         forget(&self.fd);
@@ -197,7 +200,7 @@ fn write_all(fd: &OwnedFd, offset: u64, from: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Drops what the cache has of the file. A file system that can't keeps it.
+/// Drops the file's cached pages. A file system that can't drop them keeps them.
 fn forget(fd: &OwnedFd) {
     let _ = fs::fadvise(fd, 0, None, Advice::DontNeed);
 }
@@ -248,7 +251,7 @@ mod tests {
         assert_eq!(file.state(), Ok(before), "a look changes nothing");
         let other = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
         other.set_len(ALIGN as u64 + 100).expect("a disk");
-        // What is left is the file's own, also where its end is in a page now.
+        // The rest is the file's own, also where its end is in a page now.
         file.write_end(ALIGN as u64, &[2; 100]).expect("there is room");
         other.set_len(8 * ALIGN as u64).expect("a disk");
         let after = file.state().expect("it is open");
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_told_and_keeps_nobody_waiting() {
+    fn a_path_of_no_file_is_an_error_at_once() {
         let directory = disk();
         let pipe = directory.path().join("pipe");
         fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");

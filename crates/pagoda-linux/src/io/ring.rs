@@ -1,11 +1,12 @@
-//! Several reads and writes of direct files at once, all in flight by one thread (io_uring(7)), and by pread(2) and
-//! pwrite(2) one after the other where that can't be.
+//! Several reads and writes of direct files at once, all in flight by one thread (io_uring(7)), and
+//! by pread(2) and pwrite(2) one after the other where that can't be.
 //!
-//! A call returns when all of its requests are over, so that nothing is in flight between calls. What the kernel did not do
-//! whole is done again by the plain call from there on, and what that says counts: every outcome is one of
-//! [`direct_file`](crate::io::direct_file). Neither a thread that has a system call filter nor the child of a fork ever enters
-//! a ring: a filter may end the process for it, and the ring is the parent's. Nothing here may touch a buffer while
-//! its request is in flight, nor return before it is over.
+//! A call returns when all of its requests are over, so that nothing is in flight between calls. If
+//! the kernel did not complete a request, the plain call does the rest, and its result counts:
+//! every outcome is one of [`direct_file`](crate::io::direct_file). Neither a thread that has a system
+//! call filter nor the child of a fork ever enters a ring: a filter may end the process for it, and
+//! the ring is the parent's. Nothing here may touch a buffer while its request is in flight, nor
+//! return before it is over.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,11 +26,12 @@ use crate::mem::own_memory;
 use crate::mem::range::PageRange;
 use crate::process::thread::sleep_us;
 
-/// Requests in flight at once: a page and sixteen others that come with it may each lie by themselves, and the kernel's
-/// queues are powers of two. More go in several rounds.
+/// Requests in flight at once: a page and sixteen others that come with it may each lie by
+/// themselves, and the kernel's queues are powers of two. A longer list takes several rounds.
 pub const DEPTH: usize = 32;
 
-/// Between two looks whether something is over, where the kernel refuses to wait for it: a disk's shortest answer.
+/// Between two looks whether something is over, where the kernel refuses to wait for it: a disk's
+/// shortest answer.
 const LOOK_US: u32 = 50;
 
 /// Why there is no ring.
@@ -44,7 +46,7 @@ pub enum Refusal {
     /// `kernel.io_uring_disabled`, or a security module.
     #[error("it is not allowed here; see the sysctl kernel.io_uring_disabled")]
     NotAllowed,
-    /// It lacks what is relied on.
+    /// It lacks a feature that is relied on.
     #[error("this kernel's io_uring is too old")]
     TooOld,
     /// No memory, no descriptor, a limit.
@@ -83,7 +85,7 @@ impl Transfer<'_> {
         self.go_on(0)
     }
 
-    /// The same of what lies behind its first `done` bytes.
+    /// The same for the bytes behind its first `done` ones.
     fn go_on(&mut self, done: usize) -> Result<(), FileError> {
         match self {
             Self::Read { file, offset, into } => file.read_at(*offset + done as u64, &mut into[done..]),
@@ -106,7 +108,7 @@ impl Transfer<'_> {
             fd: std::os::fd::AsFd::as_fd(*file).as_raw_fd(),
             off_or_addr2: off_or_addr2_union { off: offset },
             addr_or_splice_off_in: addr_or_splice_off_in_union { addr: io_uring_ptr::new(at.cast()) },
-            // What is longer than the kernel takes at once is gone on with.
+            // A request longer than the kernel takes at once is continued.
             len: len_union { len: u32::try_from(len).unwrap_or(1 << 30) },
             user_data: io_uring_user_data::from_u64(index as u64),
             ..io_uring_sqe::default()
@@ -114,7 +116,7 @@ impl Transfer<'_> {
     }
 }
 
-/// The two queues that are shared with the kernel. Whoever has it has nothing in flight.
+/// The two queues that are shared with the kernel. Its holder has nothing in flight.
 #[derive(Debug)]
 pub struct Ring {
     fd: OwnedFd,
@@ -140,7 +142,8 @@ struct Offsets {
 }
 
 impl Ring {
-    /// Makes one, and proves by a request that the kernel serves it. Blocks for nothing. It takes some 10 KiB of the kernel's memory.
+    /// Makes one, and proves by a request that the kernel serves it. Blocks for nothing. It takes
+    /// some 10 KiB of the kernel's memory.
     ///
     /// # Errors
     /// See [`Refusal`].
@@ -155,7 +158,7 @@ impl Ring {
             errno => Refusal::Other(errno),
         };
         let mut params = io_uring_params::default();
-        // Who waits is in the kernel, and need not be interrupted for what is over.
+        // A waiting thread is in the kernel, and need not be interrupted for completions.
         params.flags = IoringSetupFlags::SUBMIT_ALL | IoringSetupFlags::COOP_TASKRUN;
         // SAFETY: it shares no worker queue with another ring; the kernel writes to `params` only.
         let fd = unsafe { io_uring_setup(DEPTH as u32, &mut params) }.map_err(refusal)?;
@@ -187,21 +190,22 @@ impl Ring {
         if is_served { Ok(ring) } else { Err(Refusal::NotAllowed) }
     }
 
-    /// Whether it is this process's, and the kernel has taken what it was given up to now.
+    /// Whether it is this process's, and the kernel has taken all requests up to now.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.is_refused && self.owner == getpid()
     }
 
-    /// Does all of them, up to [`DEPTH`] at once, and returns how many were done in flight with others. Blocks until all
-    /// of them are over. A single one is done by its plain call.
+    /// Does all of them, up to [`DEPTH`] at once, and returns how many were done in flight with
+    /// others. Blocks until all of them are over. A single one is done by its plain call.
     ///
     /// # Errors
     /// The first of those of the plain calls; others may be done by then, or not.
     pub fn transfer(&mut self, transfers: &mut [Transfer<'_>]) -> Result<usize, FileError> {
         let mut together = 0;
         let several = transfers.len() > 1;
-        // Asked each time: whoever filters one thread may be about to filter others. It is not used again then.
+        // Checked each time: a program that filters one thread may be about to filter others. The
+        // ring is not used again then.
         self.is_refused |= several && self.is_open() && is_filtered();
         for round in transfers.chunks_mut(DEPTH) {
             let done = if several && self.is_open() { self.round(round) } else { [0; DEPTH] };
@@ -232,8 +236,8 @@ impl Ring {
 
     fn word(&self, offset: u32) -> &AtomicU32 {
         let at = self.queues.at(offset as usize, size_of::<u32>());
-        // SAFETY: it lies in a mapping that lives as long as `self`, at an offset that the kernel gave for an aligned word of 32 bits,
-        // which both sides change atomically alone.
+        // SAFETY: it lies in a mapping that lives as long as `self`, at an offset that the kernel
+        // gave for an aligned word of 32 bits, which both sides change atomically alone.
         unsafe { AtomicU32::from_ptr(at.cast()) }
     }
 }
@@ -256,8 +260,8 @@ impl Offsets {
     }
 }
 
-/// Requests that the kernel has. Dropping it waits until they are over: as long as it lives, their buffers do, and nobody else
-/// touches these, because the caller has borrowed them for longer.
+/// Requests that the kernel has. Dropping it waits until they are over: as long as it lives, their
+/// buffers do, and no other code touches these, because the caller has borrowed them for longer.
 struct InFlight<'r> {
     ring: &'r mut Ring,
     left: u32,
@@ -270,7 +274,8 @@ impl<'r> InFlight<'r> {
         Self { ring, left: 0, done: [0; DEPTH] }
     }
 
-    /// Gives the kernel up to [`DEPTH`] requests, and waits for them, if it can. What it does not take is withdrawn.
+    /// Gives the kernel up to [`DEPTH`] requests, and waits for them, if it can. Requests that it
+    /// does not take are withdrawn.
     fn submit(&mut self, requests: impl Iterator<Item = io_uring_sqe>) {
         let at = self.ring.at;
         let ring = &mut *self.ring;
@@ -281,15 +286,15 @@ impl<'r> InFlight<'r> {
             let place = first.wrapping_add(count) & mask;
             let entry =
                 ring.entries.at(place as usize * size_of::<io_uring_sqe>(), size_of::<io_uring_sqe>());
-            // SAFETY: the place is within the mapping, which the kernel reads only for what lies before `given`; nothing does now, so that
-            // it is this thread's alone.
+            // SAFETY: the place is within the mapping, of which the kernel reads only entries
+            // before `given`; it is not one of them yet, so that it is this thread's alone.
             unsafe { entry.cast::<io_uring_sqe>().write(request) };
             count += 1;
         }
         // Release: the kernel reads the entries after it.
         ring.word(at.given).store(first.wrapping_add(count), Ordering::Release);
         let outcome = ring.enter(count, count);
-        // What counts is how many it has taken, whatever it says.
+        // The number of taken requests counts, whatever the call returned.
         let taken = ring.word(at.taken).load(Ordering::Acquire).wrapping_sub(first);
         // It reads this in `enter` alone, and there is no thread of the kernel that would look.
         ring.word(at.given).store(first.wrapping_add(taken), Ordering::Release);
@@ -317,12 +322,13 @@ impl<'r> InFlight<'r> {
         let (ring, at) = (&*self.ring, self.ring.at);
         let mask = ring.word(at.over_mask).load(Ordering::Relaxed);
         let mut seen = ring.word(at.seen).load(Ordering::Relaxed);
-        // Acquire: what the kernel wrote of an outcome, and to a buffer, is seen.
+        // Acquire: the kernel's writes of an outcome, and to a buffer, are seen.
         let over = ring.word(at.over).load(Ordering::Acquire);
         while seen != over && self.left > 0 {
             let place = at.outcomes as usize + (seen & mask) as usize * OUTCOME_BYTES;
-            // SAFETY: it is an outcome within the mapping, before `over`: the kernel has written it, and writes there again only when
-            // `seen` has passed it. All bits are valid for the two integers.
+            // SAFETY: it is an outcome within the mapping, before `over`: the kernel has written
+            // it, and writes there again only when `seen` has passed it. All bits are valid for the
+            // two integers.
             let (index, result) = unsafe {
                 let outcome = ring.queues.at(place, OUTCOME_BYTES);
                 (outcome.cast::<u64>().read(), outcome.add(8).cast::<i32>().read())
@@ -346,9 +352,10 @@ impl Drop for InFlight<'_> {
 
 impl Ring {
     fn enter(&self, submit: u32, wait_for: u32) -> Result<u32, Errno> {
-        // SAFETY: the entries that are given are `Transfer`s, which the caller has borrowed until they are over (`InFlight` waits for
-        // that in its drop, and is never leaked), or name no memory. So the kernel reads from and writes to memory that is there, and that
-        // nobody else uses meanwhile.
+        // SAFETY: the given entries are `Transfer`s, which the caller has borrowed until they are
+        // over (`InFlight` waits for that in its drop, and is never leaked), or name no memory. So
+        // the kernel reads from and writes to memory that is there, and that no other code uses
+        // meanwhile.
         unsafe { io_uring_enter(&self.fd, submit, wait_for, IoringEnterFlags::GETEVENTS) }
     }
 }
@@ -370,7 +377,8 @@ impl Mapped {
         if !own_memory::declare(mapped.range) {
             return Err(Errno::NOMEM);
         }
-        // SAFETY: it changes what a child inherits, and no content, of a mapping that this value owns.
+        // SAFETY: it changes what a child inherits, and no content, of a mapping that this value
+        // owns.
         unsafe { madvise(at, len, Advice::LinuxDontFork)? };
         Ok(mapped)
     }
@@ -391,14 +399,15 @@ impl Drop for Mapped {
     }
 }
 
-/// Whether this thread has a system call filter, or may have one: asked of a file, because asking by prctl(2) may be what
-/// is filtered. Another thread can put one over this one right after it (`SECCOMP_FILTER_FLAG_TSYNC`).
+/// Whether this thread has a system call filter, or may have one: read from a file, because a
+/// filter may refuse prctl(2). Another thread can put one over this one right after it
+/// (`SECCOMP_FILTER_FLAG_TSYNC`).
 #[must_use]
 pub fn is_filtered() -> bool {
     filter_line().is_none_or(|has_filter| has_filter)
 }
 
-/// What `/proc` says of it; a kernel without filters says nothing. `None` if it can't be asked.
+/// The line of `/proc` about it; a kernel without filters has none. `None` if it can't be read.
 fn filter_line() -> Option<bool> {
     const LINE: &[u8] = b"\nSeccomp:\t";
     let status =

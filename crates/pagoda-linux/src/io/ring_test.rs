@@ -1,4 +1,5 @@
-//! The ring against plain calls, on real files: the same content, the same errors, and nothing in flight that nobody waits for.
+//! The ring against plain calls, on real files: the same content, the same errors, and nothing in
+//! flight after a call.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -50,7 +51,7 @@ fn parts<'a>(mut rest: &'a mut [u8], lens: &[usize]) -> Vec<&'a mut [u8]> {
 }
 
 #[test]
-fn what_one_writes_the_other_reads() {
+fn each_reads_the_others_writes() {
     let Some(mut ring) = ring() else { return };
     let (_directory, file) = file();
     // More than go at once, of different lengths, some of them long.
@@ -91,7 +92,8 @@ fn what_one_writes_the_other_reads() {
     assert!(together[..] == content[..]);
 }
 
-/// Each of these beside two that work: the error is that of the plain call, and the others are done.
+/// Each of these beside two that work: the error is that of the plain call, and the others are
+/// done.
 #[test]
 fn errors_are_those_of_plain_calls() {
     let Some(mut ring) = ring() else { return };
@@ -123,7 +125,8 @@ fn errors_are_those_of_plain_calls() {
         assert!(back[..ALIGN] == page[..] && back[3 * ALIGN..] == page[..]);
         file.write_at(0, &filled(8 * ALIGN, 5)).expect("room");
     }
-    // Beyond the end, across it, and behind a file that became shorter: what is there comes, and no more is promised.
+    // Beyond the end, across it, and behind a file that became shorter: present bytes come, and no
+    // more is promised.
     for offset in [cut, cut - ALIGN as u64] {
         let (mut one, mut two) = (AlignedBuffer::new(ALIGN), AlignedBuffer::new(4 * ALIGN));
         let mut reads = [
@@ -133,7 +136,7 @@ fn errors_are_those_of_plain_calls() {
         assert_eq!(ring.transfer(&mut reads), Err(FileError::Short));
         assert!(one[..] == filled(8 * ALIGN, 5)[..ALIGN]);
     }
-    assert!(ring.is_open(), "what fails is the file's matter");
+    assert!(ring.is_open(), "the failure is the file's matter");
 }
 
 /// A pipe, as a file that answers when it is told to.
@@ -146,12 +149,12 @@ fn pipe() -> (DirectFile, File) {
 fn later(mut pipe: File, text: &'static [u8]) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
-        pipe.write_all(text).expect("somebody reads");
+        pipe.write_all(text).expect("there is a reader");
     })
 }
 
 #[test]
-fn who_lets_go_of_what_is_in_flight_waits_for_it() {
+fn dropping_requests_in_flight_waits_for_them() {
     let Some(mut ring) = ring() else { return };
     let (pipe, end) = pipe();
     let mut buffer = [0; 4];
@@ -229,9 +232,9 @@ fn two_pages(ring: &mut Ring, file: &DirectFile, seed: u64) -> (usize, bool) {
     (together, back[..ALIGN] == pages[0][..] && back[ALIGN..] == pages[1][..])
 }
 
-/// The filter ends whoever so much as tries.
+/// The filter kills a thread that so much as tries.
 #[test]
-fn who_has_a_filter_enters_no_ring_and_makes_none() {
+fn a_filtered_thread_enters_no_ring_and_makes_none() {
     let Some(mut ring) = ring() else { return };
     let (_directory, file) = file();
     assert_eq!(two_pages(&mut ring, &file, 8), (2, true));

@@ -1,8 +1,10 @@
-//! A file of words that several processes share: what one writes there another reads, also after the writer was killed.
+//! A file of words that several processes share: one writes there and another reads, also after the
+//! writer was killed.
 //!
-//! The mapping is shared and holds nothing but atomic words, so that no lock is ever needed and a reader can attach
-//! at any time. It must never hold a pointer: the other side of the file is another process. Who only looks, and does not
-//! trust the writer, reads words by [`WordFile`] and maps nothing: a mapped file that is cut short kills its reader.
+//! The mapping is shared and holds nothing but atomic words, so that no lock is ever needed and a
+//! reader can attach at any time. It must never hold a pointer: the other side of the file is
+//! another process. A process that only looks, and does not trust the writer, reads words by
+//! [`WordFile`] and maps nothing: a mapped file that is cut short kills its reader.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -19,10 +21,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use crate::mem::own_memory;
 use crate::mem::range::PageRange;
 
-/// What nobody can do to a file without a name: change its length, which kills who touches what is gone, or take a seal off.
+/// Seals of a file without a name: no process can change its length, which would kill one that
+/// touches the missing part, or take a seal off.
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
-/// A file in memory for so many words, all zero, without a name. `name` is what `/proc/PID/maps` shows.
+/// A file in memory for so many words, all zero, without a name. `name` is shown in
+/// `/proc/PID/maps`.
 pub(crate) fn nameless(name: &CStr, words: usize) -> io::Result<File> {
     let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.set_len(SharedWords::bytes(words) as u64)?;
@@ -41,26 +45,29 @@ pub struct SharedWords {
     words: usize,
 }
 
-// SAFETY: the pointer is to a mapping that this value owns and that is not tied to a thread; atomics are Sync.
+// SAFETY: the pointer is to a mapping that this value owns and that is not tied to a thread;
+// atomics are Sync.
 unsafe impl Send for SharedWords {}
 // SAFETY: only `&[AtomicU64]` is ever handed out, and atomics are Sync.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Creates the file, readable and writable by its user alone, all zero. Fails if it exists. What is never written
-    /// takes no memory.
+    /// Creates the file, readable and writable by its user alone, all zero. Fails if it exists.
+    /// Words that are never written take no memory.
     pub fn create(path: &Path, words: usize) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         file.set_len(Self::bytes(words) as u64)?;
         Self::map(&file, words)
     }
 
-    /// Opens a file that [`create`](Self::create) or [`NamelessWords::create`] made for this user. Never blocks.
+    /// Opens a file that [`create`](Self::create) or [`NamelessWords::create`] made for this user.
+    /// Never blocks.
     ///
     /// # Errors
-    /// It can't be opened, or another could have put it there or could cut it short, which kills its reader: it is a link or
-    /// no plain file, belongs to another user, is open to others, has a second name, or has no name and could become shorter. Or
-    /// it has another length, and is not of this version. All but the first are [`InvalidData`](io::ErrorKind::InvalidData).
+    /// It can't be opened, or another user could have put it there or could cut it short, which
+    /// kills its reader: it is a link or no plain file, belongs to another user, is open to others,
+    /// has a second name, or has no name and could become shorter. Or it has another length, and is
+    /// not of this version. All but the first are [`InvalidData`](io::ErrorKind::InvalidData).
     pub fn open(path: &Path, words: usize) -> io::Result<Self> {
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
@@ -97,7 +104,8 @@ impl SharedWords {
         Self::declared(at.cast(), words)
     }
 
-    /// What is mapped at `at`, as our own: in a child it may come to lie within what its parent has managed.
+    /// The mapping at `at`, as our own: in a child it may be at an address that its parent has
+    /// managed.
     fn declared(at: *mut AtomicU64, words: usize) -> io::Result<Self> {
         let mapping = Self { at, words };
         if !own_memory::declare(mapping.range()) {
@@ -110,7 +118,8 @@ impl SharedWords {
         PageRange::at(self.at.addr(), Self::bytes(self.words))
     }
 
-    /// Keeps the mapping for the life of the process, so that the words can be held on to without counting who does.
+    /// Keeps the mapping for the life of the process, so that the words can be held without a count
+    /// of their holders.
     #[must_use]
     pub fn leak(self) -> &'static [AtomicU64] {
         let mapping = std::mem::ManuallyDrop::new(self);
@@ -124,13 +133,15 @@ impl SharedWords {
 
     /// Keeps the mapping out of children of a fork.
     pub(crate) fn keep_from_children(&self) {
-        // SAFETY: it changes what a child inherits, and no content, of a mapping that this value owns.
+        // SAFETY: it changes what a child inherits, and no content, of a mapping that this value
+        // owns.
         let _ = unsafe { madvise(self.at.cast(), Self::bytes(self.words), Advice::LinuxDontFork) };
     }
 
     pub(crate) fn map(file: &File, words: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the file is long enough.
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the file is
+        // long enough.
         let at =
             unsafe { mmap(std::ptr::null_mut(), Self::bytes(words), protection, MapFlags::SHARED, file, 0)? };
         Self::declared(at.cast(), words)
@@ -140,8 +151,9 @@ impl SharedWords {
 impl Deref for SharedWords {
     type Target = [AtomicU64];
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: `at` is a live, page-aligned mapping of at least `words` words until drop; any bits are a valid
-        // AtomicU64, and all access is atomic, so the other process can neither tear nor invalidate it.
+        // SAFETY: `at` is a live, page-aligned mapping of at least `words` words until drop; any
+        // bits are a valid AtomicU64, and all access is atomic, so the other process can neither
+        // tear nor invalidate it.
         unsafe { std::slice::from_raw_parts(self.at, self.words) }
     }
 }
@@ -154,15 +166,17 @@ impl Drop for SharedWords {
     }
 }
 
-/// A file of words in memory, without a name: nothing is left of it when its maker and all who opened it are gone, however they
-/// ended. As long as its maker lives, those who may look into that process open it by [`path`](Self::path).
+/// A file of words in memory, without a name: nothing is left of it when its maker and all its
+/// other users are gone, however they ended. As long as its maker lives, processes that may look
+/// into that one open it by [`path`](Self::path).
 pub struct NamelessWords {
     words: SharedWords,
     file: File,
 }
 
 impl NamelessWords {
-    /// Creates it, all zero. What is never written takes no memory. `name` is what `/proc/PID/maps` shows.
+    /// Creates it, all zero. Words that are never written take no memory. `name` is shown in
+    /// `/proc/PID/maps`.
     pub fn create(name: &CStr, words: usize) -> io::Result<Self> {
         let file = nameless(name, words)?;
         Ok(Self { words: SharedWords::map(&file, words)?, file })
@@ -188,11 +202,12 @@ pub struct WordFile {
 }
 
 impl WordFile {
-    /// Opens a file that [`SharedWords::create`] made for this user; root may look at those of all. Never blocks.
+    /// Opens a file that [`SharedWords::create`] made for this user; root may look at those of all.
+    /// Never blocks.
     ///
     /// # Errors
-    /// It can't be opened, is a link or no plain file, belongs to someone else, is open to others, or has another length:
-    /// the last four are [`InvalidData`](io::ErrorKind::InvalidData).
+    /// It can't be opened, is a link or no plain file, belongs to another user, is open to others,
+    /// or has another length: the last four are [`InvalidData`](io::ErrorKind::InvalidData).
     pub fn open(path: &Path, words: usize) -> io::Result<Self> {
         // A pipe of that name must not hold us up.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
@@ -232,7 +247,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn one_mapping_sees_what_the_other_wrote_and_a_foreign_file_is_refused() {
+    fn one_mapping_sees_the_others_writes_and_a_foreign_file_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("counters");
         let writer = SharedWords::create(&path, 2).expect("create");
@@ -254,11 +269,11 @@ mod tests {
         assert_eq!(maker[599].load(Ordering::Relaxed), 7);
         assert!(SharedWords::open(&path, 1200).is_err(), "of another version");
         for bytes in [0, 1 << 20] {
-            assert!(maker.file.set_len(bytes).is_err(), "who touches it would be killed");
+            assert!(maker.file.set_len(bytes).is_err(), "a reader would be killed");
         }
         drop(maker);
         assert!(SharedWords::open(&path, 600).is_err());
-        assert_eq!(other[599].load(Ordering::Relaxed), 7, "who has it keeps it");
+        assert_eq!(other[599].load(Ordering::Relaxed), 7, "a mapping keeps it");
     }
 
     #[test]
@@ -295,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_sees_what_was_written_and_takes_no_other_file() {
+    fn a_look_sees_the_written_words_and_takes_no_other_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("counters");
         let writer = SharedWords::create(&path, 600).expect("create");
@@ -303,7 +318,7 @@ mod tests {
         let look = WordFile::open(&path, 600).expect("open");
         assert_eq!(look.read(510, 3).expect("read"), [0, 9, 0]);
         let flags = rustix::fs::fcntl_getfl(&look.file).expect("flags");
-        assert_eq!(flags & OFlags::RWMODE, OFlags::RDONLY, "who looks can change nothing");
+        assert_eq!(flags & OFlags::RWMODE, OFlags::RDONLY, "a look can change nothing");
         let why = |path: &Path, words| WordFile::open(path, words).err().expect("refused").to_string();
         assert!(why(&path, 1200).contains("another length"));
         let (link, pipe, open) = (dir.path().join("link"), dir.path().join("pipe"), dir.path().join("open"));

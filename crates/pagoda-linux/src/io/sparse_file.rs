@@ -1,7 +1,7 @@
 //! Files with holes: where their data lies, and how a range becomes a hole again.
 //!
-//! Where a file system does not know holes, all of a file is data and a hole is zeroes that are written: slower, and never
-//! wrong.
+//! Where a file system does not know holes, all of a file is data and a hole is written as zeroes:
+//! slower, and never wrong.
 
 use std::fs::File;
 use std::io;
@@ -11,12 +11,14 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, seek};
 use rustix::io::Errno;
 
-/// The first range of data that lies in `range` of the file, clipped to it; None if there is none, as beyond the end.
+/// The first range of data that lies in `range` of the file, clipped to it; None if there is none,
+/// as beyond the end.
 ///
-/// Several threads may ask at once: it moves the file's position, which nobody may use beside it.
+/// Several threads may ask at once: it moves the file's position, which no other code may use
+/// meanwhile.
 ///
 /// # Errors
-/// What lseek(2) said.
+/// Those of lseek(2).
 pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
     if range.is_empty() {
         return Ok(None);
@@ -35,10 +37,11 @@ pub fn data_in(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>>
     }
 }
 
-/// Whether the kernel makes the file's content on each read, as in /proc and /sys. Its size says nothing about its content.
+/// Whether the kernel makes the file's content on each read, as in /proc and /sys. Its size says
+/// nothing about its content.
 ///
 /// # Errors
-/// What fstatfs(2), fstat(2) or pread(2) said.
+/// Those of fstatfs(2), fstat(2) or pread(2).
 pub fn is_made_on_reading(file: &File) -> io::Result<bool> {
     /// `SYSFS_MAGIC` of linux/magic.h: its files claim the size of a page.
     const SYSFS: u32 = 0x6265_6572;
@@ -49,10 +52,11 @@ pub fn is_made_on_reading(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.len() == 0 && file.read_at(&mut [0], 0)? > 0)
 }
 
-/// Makes `range` of the file a hole: it reads as zero and takes no space. The length of the file stays.
+/// Makes `range` of the file a hole: it reads as zero and takes no space. The length of the file
+/// stays.
 ///
 /// # Errors
-/// What fallocate(2) said, or, where the file system has no holes, write(2).
+/// Those of fallocate(2), or, where the file system has no holes, write(2).
 pub fn make_hole(file: &File, range: Range<u64>) -> io::Result<()> {
     if range.is_empty() {
         return Ok(());
@@ -70,7 +74,7 @@ pub fn make_hole(file: &File, range: Range<u64>) -> io::Result<()> {
 /// Writes zeroes over `range` of the file.
 ///
 /// # Errors
-/// What write(2) said.
+/// Those of write(2).
 pub fn write_zeroes(file: &File, range: Range<u64>) -> io::Result<()> {
     static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
     let mut at = range.start;

@@ -1,8 +1,10 @@
-//! A TCP connection that never waits past a deadline, for threads that have no thread-local storage.
+//! A TCP connection that never waits past a deadline, for threads that have no thread-local
+//! storage.
 //!
-//! The standard one goes through the C library, and its timeouts start anew with every byte that comes. Here system calls
-//! are made directly, and connecting, writing and reading all end by one moment that the caller sets. This module must
-//! never resolve names: that is the C library's business, on a thread of its own making.
+//! The standard one goes through the C library, and its timeouts start anew with every byte that
+//! comes. Here system calls are made directly, and connecting, writing and reading all end by one
+//! moment that the caller sets. This module must never resolve names: that is the C library's
+//! business, on a thread of its own making.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -16,7 +18,7 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 use crate::io::wait::{Wait, wait_for};
 use crate::process::thread::ran_ns;
 
-/// The longest that is waited at once: what the process is stopped for meanwhile does not count.
+/// The longest single wait: time in which the process is stopped does not count.
 const SLICE_NS: u64 = LONGEST_NS / 4;
 
 /// A connection. Dropping it closes it.
@@ -27,7 +29,8 @@ pub struct TcpConnection {
 }
 
 impl TcpConnection {
-    /// Connects to a literal address, by `deadline_ns` of [`ran_ns`]. That deadline holds until another one is set.
+    /// Connects to a literal address, by `deadline_ns` of [`ran_ns`]. That deadline holds until
+    /// another one is set.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] past the deadline, and those of connect(2).
@@ -35,7 +38,7 @@ impl TcpConnection {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
-        // What is asked is sent at once: the answer is waited for.
+        // A request is sent at once: the answer is waited for.
         sockopt::set_tcp_nodelay(&socket, true)?;
         let connection = Self { socket, deadline_ns };
         match net::connect(&connection.socket, &address) {
@@ -49,7 +52,7 @@ impl TcpConnection {
         Ok(connection)
     }
 
-    /// Until when what follows has to be done, in nanoseconds of [`ran_ns`].
+    /// The deadline of the calls that follow, in nanoseconds of [`ran_ns`].
     pub fn set_deadline_ns(&mut self, deadline_ns: u64) {
         self.deadline_ns = deadline_ns;
     }
@@ -69,7 +72,7 @@ impl TcpConnection {
         }
     }
 
-    /// Does what may not be possible yet, by the deadline.
+    /// Does an operation that may not be possible yet, by the deadline.
     fn when_ready(
         &self,
         flags: PollFlags,
@@ -114,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_arrives_and_the_end_is_seen() {
+    fn sent_bytes_arrive_and_the_end_is_seen() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
         let echo = std::thread::spawn(move || {
@@ -124,7 +127,7 @@ mod tests {
             peer.write_all(&seen).expect("open");
         });
         let mut connection =
-            TcpConnection::connect(address, ran_ns() + 5_000_000_000).expect("somebody listens");
+            TcpConnection::connect(address, ran_ns() + 5_000_000_000).expect("there is a listener");
         connection.write_all(b"hello").expect("open");
         let mut back = Vec::new();
         connection.read_to_end(&mut back).expect("closed in the end");
@@ -136,20 +139,21 @@ mod tests {
     fn a_peer_that_says_or_takes_nothing_is_given_up() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
-        let mut connection = TcpConnection::connect(address, soon()).expect("somebody listens");
+        let mut connection = TcpConnection::connect(address, soon()).expect("there is a listener");
         let _peer = listener.accept().expect("connected");
         connection.set_deadline_ns(soon());
         let error = connection.read(&mut [0; 8]).expect_err("nothing comes");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         connection.set_deadline_ns(soon());
-        let error = connection.write_all(&vec![1; 64 << 20]).expect_err("nobody reads so much");
+        let error = connection.write_all(&vec![1; 64 << 20]).expect_err("no peer reads so much");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]
-    fn nobody_listening_is_said_at_once() {
+    fn a_missing_listener_is_an_error_at_once() {
         let address = TcpListener::bind("127.0.0.1:0").and_then(|gone| gone.local_addr()).expect("a port");
-        let error = TcpConnection::connect(address, ran_ns() + 5_000_000_000).expect_err("nobody listens");
+        let error =
+            TcpConnection::connect(address, ran_ns() + 5_000_000_000).expect_err("there is no listener");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

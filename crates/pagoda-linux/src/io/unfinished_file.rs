@@ -1,8 +1,9 @@
-//! A file that nobody sees until it is finished.
+//! A file that is invisible until it is finished.
 //!
-//! It has no name while it is written, so that a process that is killed leaves nothing behind; where the file system has no
-//! such files, it has a hidden one that says `unfinished`. Only [`UnfinishedFile::publish`] gives it its name, once all
-//! of it is on disk, and never over a file that is there. It must never be published twice or by accident.
+//! It has no name while it is written, so that a process that is killed leaves nothing behind;
+//! where the file system has no such files, it has a hidden one that says `unfinished`. Only
+//! [`UnfinishedFile::publish`] gives it its name, once all of it is on disk, and never over a file
+//! that is there. It must never be published twice or by accident.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -35,7 +36,7 @@ impl UnfinishedFile {
     /// Makes the file, which is to be `path`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if there is something at `path`; else what open(2) said.
+    /// [`io::ErrorKind::AlreadyExists`] if there is something at `path`; else those of open(2).
     pub fn create(path: &Path) -> io::Result<Self> {
         if path.symlink_metadata().is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -63,14 +64,17 @@ impl UnfinishedFile {
         &self.file
     }
 
-    /// Waits until all of it is on disk, and gives it its name. When this has returned, the name outlives a power
-    /// failure. After an error that name is as it was, or the file has it and is whole.
+    /// Waits until all of it is on disk, and gives it its name. When this has returned, the name
+    /// outlives a power failure. After an error that name is as it was, or the file has it and is
+    /// whole.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if something has taken the name meanwhile; else what the kernel said.
+    /// [`io::ErrorKind::AlreadyExists`] if something has taken the name meanwhile; else the
+    /// kernel's.
     pub fn publish(mut self) -> io::Result<()> {
         self.file.sync_all()?;
-        // Before it has its name: without it nobody could say that the name is on disk, too.
+        // Before it has its name: without the directory's descriptor no sync could tell that the
+        // name is on disk, too.
         let directory = File::open(parent(&self.path))?;
         match &self.hidden {
             None => {
@@ -89,7 +93,7 @@ impl UnfinishedFile {
 impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         if let Some(hidden) = &self.hidden {
-            // What can't be removed still says in its name what it is.
+            // The name of a file that can't be removed still says that it is unfinished.
             let _ = fs::remove_file(hidden);
         }
     }
@@ -122,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_never_replaced() {
+    fn an_existing_file_is_never_replaced() {
         let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
         let path = directory.path().join("image");
         for create in [UnfinishedFile::create, UnfinishedFile::create_hidden] {
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_made_sure_of_is_not_shown() {
+    fn a_file_that_is_not_surely_on_disk_is_not_shown() {
         use rustix::process::{Resource, Rlimit, setrlimit};
 
         use crate::testing::process::{fork, wait};
@@ -147,7 +151,8 @@ mod tests {
         let path = directory.path().join("image");
         for create in [UnfinishedFile::create, UnfinishedFile::create_hidden] {
             let mut unfinished = create(&path).ok();
-            // In a child, because no descriptor can be had there any more: not the directory's, either.
+            // In a child, because no descriptor can be had there any more: not the directory's,
+            // either.
             let publish = || {
                 let none = Rlimit { current: Some(0), maximum: Some(0) };
                 let limited = setrlimit(Resource::Nofile, none).is_ok();

@@ -1,7 +1,8 @@
-//! Waiting for a descriptor, whatever the process's limit of descriptors is.
+//! Waiting for a descriptor, under any limit of descriptors.
 //!
-//! poll(2) refuses to look at one descriptor if the process may have none (`RLIMIT_NOFILE` of 0), open or not, and a program may set
-//! that limit at any time. select(2) does not ask for it. This module must never take a refusal for "nothing is ready".
+//! poll(2) refuses to look at one descriptor if the process may have none (`RLIMIT_NOFILE` of 0),
+//! open or not, and a program may set that limit at any time. select(2) does not check it. This
+//! module must never take a refusal for "nothing is ready".
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -11,15 +12,15 @@ use rustix::io::Errno;
 /// Descriptors that select(2) is asked about: those below this number.
 const SELECTED: usize = 1024;
 
-/// What a wait came to.
+/// The outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// The descriptor is ready, or has failed: the next call on it says which.
     Ready,
     /// The time is over, or a signal came.
     NotReady,
-    /// The kernel, or a filter of system calls, does not let this thread wait. The caller pauses for a moment and tries the call that it
-    /// waits for.
+    /// The kernel, or a filter of system calls, does not let this thread wait. The caller pauses
+    /// for a moment and tries the call that it waits for.
     Refused(Errno),
 }
 

@@ -1,6 +1,7 @@
 //! Fresh private anonymous memory at an aligned address: the kernel aligns to an OS page only.
 //!
-//! It maps and trims. It must never advise, declare or unmap what it gave: the mapping is its caller's.
+//! It maps and trims. It must never advise, declare or unmap a mapping that it returned: that is
+//! its caller's.
 
 use std::ffi::c_void;
 use std::io;
@@ -11,12 +12,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::mem::range::PageRange;
 
-/// Maps `len` bytes (a multiple of the OS page), readable and writable, aligned to `align` (a power of two, of at least
-/// an OS page). They read as zero and take no memory until they are touched. Nothing else is at the range, and its
-/// provenance is exposed; nobody unmaps it but the caller.
+/// Maps `len` bytes (a multiple of the OS page), readable and writable, aligned to `align` (a power
+/// of two, of at least an OS page). They read as zero and take no memory until they are touched.
+/// Nothing else is at the range, and its provenance is exposed; only the caller unmaps it.
 ///
 /// # Errors
-/// What `mmap` says; what `munmap` says of the padding, which then stays mapped.
+/// Those of `mmap`; those of `munmap` for the padding, which then stays mapped.
 ///
 /// # Panics
 /// If `len` is 0 or no whole number of OS pages, or `align` is less than one.
@@ -39,8 +40,9 @@ pub(crate) fn map_by(
     let start = raw.expose_provenance().next_multiple_of(align);
     let range = PageRange::at(start, len);
     let (head, tail) = (start - raw.addr(), raw.addr() + padded - range.end());
-    // SAFETY: both are parts of the mapping just made, before and behind the range, and nobody knows of them yet. With
-    // `start` at most `align` less an OS page past `raw` the range ends within the mapping, so that neither length wraps.
+    // SAFETY: both are parts of the mapping just made, before and behind the range, and no other
+    // code knows of them yet. With `start` at most `align` less an OS page past `raw` the range
+    // ends within the mapping, so that neither length wraps.
     unsafe {
         if head > 0 {
             munmap(raw, head)?;

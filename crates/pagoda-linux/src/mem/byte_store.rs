@@ -1,9 +1,9 @@
 //! A large range of memory to put bytes in and get them back, by offset.
 //!
-//! Reserved at once, backed page by page as it is used, given back in pieces. A fork's child doesn't get it, nor does
-//! a core dump. All access copies, by atomic words: two threads that touch the same bytes at once get some mixture of
-//! old and new, never undefined behaviour. It never hands out a reference into the mapping, and never decides what
-//! lies where.
+//! Reserved at once, backed page by page as it is used, given back in pieces. A fork's child
+//! doesn't get it, nor does a core dump. All access copies, by atomic words: two threads that touch
+//! the same bytes at once get some mixture of old and new, never undefined behaviour. It never
+//! hands out a reference into the mapping, and never decides what lies where.
 
 use std::io;
 use std::ops::Range;
@@ -21,12 +21,12 @@ const ALIGN: usize = 2 << 20;
 /// Offsets of reads and writes are multiples of this.
 pub const WORD: usize = size_of::<AtomicU64>();
 
-/// What pages shall stand behind a store.
+/// The page size behind a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Huge ones where the kernel has them: for those who populate and discard 2 MiB at a time.
+    /// Huge pages where the kernel has them: for callers that populate and discard 2 MiB at a time.
     Huge,
-    /// OS pages only: nothing beyond what is touched is ever backed.
+    /// OS pages only: nothing beyond the touched pages is ever backed.
     Small,
 }
 
@@ -42,7 +42,7 @@ impl ByteStore {
     /// Reserves `len` bytes (rounded up to 2 MiB) of address space, no memory. They read as zero.
     ///
     /// # Errors
-    /// What `mmap` says: mostly that a limit on address space (`ulimit -v`) is in the way.
+    /// Those of `mmap`: mostly a limit on address space (`ulimit -v`).
     pub fn reserve(len: usize, backing: Backing) -> io::Result<Self> {
         let too_long = || io::Error::from(Errno::NOMEM);
         let len = len.max(1).checked_next_multiple_of(ALIGN).ok_or_else(too_long)?;
@@ -79,7 +79,7 @@ impl ByteStore {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// All addresses of the mapping, its unused margins included: nobody may manage them.
+    /// All addresses of the mapping, its unused margins included: they must never be managed.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.mapped_at..self.mapped_at + self.mapped_len
@@ -93,9 +93,10 @@ impl ByteStore {
             "{len} bytes at {offset} are not whole words within {}",
             self.len
         );
-        // SAFETY: the range was checked to lie within the mapping, which is ours until drop and outlives the borrow of
-        // self; it is aligned, any bits are a valid AtomicU64, and this mapping is only ever accessed as such words
-        // (or discarded, which the kernel makes look like stores of zero).
+        // SAFETY: the range was checked to lie within the mapping, which is ours until drop and
+        // outlives the borrow of self; it is aligned, any bits are a valid AtomicU64, and this
+        // mapping is only ever accessed as such words (or discarded, which the kernel makes look
+        // like stores of zero).
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.at + offset), words) }
     }
 
@@ -143,8 +144,8 @@ impl ByteStore {
         }
     }
 
-    /// Puts memory behind a range now, so that writing there doesn't fault. Blocks while the kernel clears it. Content
-    /// stays. On a kernel before 5.14 it does nothing, and writing faults.
+    /// Puts memory behind a range now, so that writing there doesn't fault. Blocks while the kernel
+    /// clears it. Content stays. On a kernel before 5.14 it does nothing, and writing faults.
     ///
     /// # Errors
     /// `ENOMEM` where there is no memory to be had; some of the range may be backed then.
@@ -161,7 +162,7 @@ impl ByteStore {
     /// Gives the memory of a range back to the kernel: it reads as zero from then on.
     ///
     /// # Errors
-    /// What `madvise` says (`EINVAL` where the memory was locked).
+    /// Those of `madvise` (`EINVAL` where the memory was locked).
     ///
     /// # Panics
     /// As [`populate`](Self::populate).
@@ -174,8 +175,9 @@ impl ByteStore {
         assert!(whole && range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
         let at = std::ptr::with_exposed_provenance_mut(self.at + range.start);
         loop {
-            // SAFETY: the range was checked to lie within our mapping; populating changes no content, and discarding
-            // looks like a store of zero to all who read it, always as atomic words.
+            // SAFETY: the range was checked to lie within our mapping; populating changes no
+            // content, and discarding looks like a store of zero to all readers, which always read
+            // atomic words.
             match unsafe { madvise(at, range.len(), advice) } {
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 outcome => return outcome,
@@ -198,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_until_it_is_discarded() {
+    fn written_bytes_are_read_until_they_are_discarded() {
         let store = ByteStore::reserve(3 << 20, Backing::Small).expect("address space");
         assert_eq!((store.len(), store.range().len() >= 6 << 20), (4 << 20, true));
         store.populate(0..4096).expect("a page");

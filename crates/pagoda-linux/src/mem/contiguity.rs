@@ -1,7 +1,8 @@
-//! Whether the frames behind a range lie side by side in physical memory, as a TLB that joins translations needs them.
+//! Whether the frames behind a range are adjacent in physical memory, as a TLB that joins
+//! translations needs them.
 //!
-//! Read from the entries of `/proc/self/pagemap`, whose frame numbers only root sees. This module must never take a frame
-//! number that was hidden for one that was seen.
+//! Read from the entries of `/proc/self/pagemap`, whose frame numbers only root sees. This module
+//! must never take a hidden frame number for a real one.
 
 use std::fs::File;
 use std::io;
@@ -15,11 +16,12 @@ use crate::mem::range::PageRange;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
-/// How many bytes of `range` are present, and how many of those lie in aligned blocks of `block_bytes` whose frames are
-/// one aligned run. None if the kernel hides frame numbers, or if nothing is present.
+/// How many bytes of `range` are present, and how many of those lie in aligned blocks of
+/// `block_bytes` whose frames are one aligned run. None if the kernel hides frame numbers, or if
+/// nothing is present.
 ///
 /// # Errors
-/// What opening or reading `/proc/self/pagemap` said.
+/// Those of opening or reading `/proc/self/pagemap`.
 ///
 /// # Panics
 /// If `block_bytes` is no whole number of OS pages.
@@ -44,7 +46,8 @@ pub fn contiguous_bytes(range: PageRange, block_bytes: usize) -> io::Result<Opti
     Ok(seen.then_some((present, contiguous)))
 }
 
-/// Whether all are present, each the frame after the one before, and the first at a multiple of their number.
+/// Whether all are present, each the frame after the one before, and the first at a multiple of
+/// their number.
 fn is_aligned_run(mut entries: impl ExactSizeIterator<Item = u64>) -> bool {
     let count = entries.len() as u64;
     let Some(first) = entries.next() else { return false };
@@ -66,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_present_is_counted_and_huge_pages_are_contiguous() {
+    fn present_pages_are_counted_and_huge_pages_are_contiguous() {
         let mut memory = PlainMemory::map(4 << 20, Pages::Huge).expect("memory");
         memory.words_mut()[..(2 << 20) / 8].fill(1);
         match contiguous_bytes(memory.range(), 64 << 10).expect("pagemap") {

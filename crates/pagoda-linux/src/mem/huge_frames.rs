@@ -1,8 +1,9 @@
-//! Huge frames at a fixed place, for a benchmark to clear and write again and again, or as a buffer that takes one fault in place
-//! of 512.
+//! Huge frames at a fixed place, for a benchmark to clear and write again and again, or as a buffer
+//! that takes one fault in place of 512.
 //!
-//! They are transparent huge pages of a mapping of our own. Whether the kernel really gave them is asked of the page tables:
-//! this must never be taken for granted, because a range of OS pages is cleared just as well, and measures something else.
+//! They are transparent huge pages of a mapping of our own. The page tables tell whether the kernel
+//! really gave them: this must never be taken for granted, because a range of OS pages is cleared
+//! just as well, and measures something else.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -24,7 +25,7 @@ impl HugeFrames {
     /// Maps `count` frames and populates them. Blocks while the kernel clears them.
     ///
     /// # Errors
-    /// What `mmap` or `madvise` says; without enough memory, `ENOMEM`.
+    /// Those of `mmap` or `madvise`; without enough memory, `ENOMEM`.
     ///
     /// # Panics
     /// If `count` is 0.
@@ -37,7 +38,7 @@ impl HugeFrames {
     /// Maps `count` frames without memory: each touch faults, for a huge page or for an OS page.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// Those of `mmap`.
     ///
     /// # Panics
     /// If `count` is 0.
@@ -71,10 +72,10 @@ impl HugeFrames {
         &mut self.bytes()[number * HUGE_FRAME..][..HUGE_FRAME]
     }
 
-    /// Puts memory where there is none, after a discard. What is there stays.
+    /// Puts memory where there is none, after a discard. Present content stays.
     ///
     /// # Errors
-    /// What `madvise` says; without enough memory, `ENOMEM`.
+    /// Those of `madvise`; without enough memory, `ENOMEM`.
     pub fn populate(&mut self) -> io::Result<()> {
         loop {
             match self.advise(Advice::LinuxPopulateWrite) {
@@ -87,14 +88,15 @@ impl HugeFrames {
     /// Gives all memory back to the kernel. Touching a frame then faults, and it reads as zero.
     ///
     /// # Errors
-    /// What `madvise` says (`EINVAL` where the memory was locked).
+    /// Those of `madvise` (`EINVAL` where the memory was locked).
     pub fn discard(&mut self) -> io::Result<()> {
         Ok(self.advise(Advice::LinuxDontNeed)?)
     }
 
     fn advise(&mut self, advice: Advice) -> Result<(), Errno> {
         let range = self.mapping.range();
-        // SAFETY: the range is our own mapping, borrowed mutably: nobody relies on its content now.
+        // SAFETY: the range is our own mapping, borrowed mutably: no code relies on its content
+        // now.
         unsafe { madvise(std::ptr::with_exposed_provenance_mut(range.start()), range.len(), advice) }
     }
 
@@ -113,8 +115,9 @@ impl Deref for HugeFrames {
 
     fn deref(&self) -> &[u8] {
         let range = self.mapping.range();
-        // SAFETY: the mapping is readable, and written only through a mutable borrow of its one owner; anonymous memory holds
-        // valid bytes from the start. It lives longer than the borrow.
+        // SAFETY: the mapping is readable, and written only through a mutable borrow of its one
+        // owner; anonymous memory holds valid bytes from the start. It lives longer than the
+        // borrow.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(range.start()), range.len()) }
     }
 }
@@ -134,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_hold_what_is_written_until_they_are_discarded() {
+    fn frames_hold_their_content_until_they_are_discarded() {
         let mut frames = HugeFrames::new(2).expect("memory");
         assert_eq!((frames.count(), frames.start() % HUGE_FRAME), (2, 0));
         frames.frame(1)[0] = 7;

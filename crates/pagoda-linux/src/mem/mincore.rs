@@ -1,7 +1,8 @@
-//! mincore(2), for what it tells for sure: whether a page is mapped, and whether a page of a file is cached.
+//! mincore(2), for its two reliable answers: whether a page is mapped, and whether a page of a file
+//! is cached.
 //!
-//! This module must never be asked whether anonymous memory holds something: of a page in the kernel's swap it says that it
-//! does not ([`occupancy`](crate::mem::occupancy) tells).
+//! This module must never be asked whether anonymous memory holds something: for a page in the
+//! kernel's swap it says no ([`occupancy`](crate::mem::occupancy) tells).
 
 use linux_raw_sys::general::__NR_mincore;
 use pagoda_core::page::OS_PAGE;
@@ -9,7 +10,8 @@ use rustix::io::Errno;
 
 use crate::raw_syscall::syscall3;
 
-/// Whether there is a mapping at `address`, the start of an OS page. Where the kernel does not say there is.
+/// Whether there is a mapping at `address`, the start of an OS page. Where the kernel does not
+/// answer: yes.
 #[must_use]
 pub fn is_mapped(address: usize) -> bool {
     is_in_core(address) != Err(Errno::NOMEM)
@@ -39,7 +41,7 @@ mod tests {
     use crate::mem::region_memory::RegionMemory;
 
     #[test]
-    fn what_is_mapped_is_told_from_what_is_not() {
+    fn mapped_pages_are_told_from_unmapped_ones() {
         let memory = RegionMemory::map(2 * OS_PAGE).expect("map");
         let at = memory.range().start();
         assert_eq!((is_mapped(at), is_in_core(at)), (true, Ok(false)));

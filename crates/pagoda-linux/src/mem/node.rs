@@ -1,7 +1,7 @@
-//! NUMA nodes: which one a thread runs on, and whose memory an address range gets.
+//! NUMA nodes: the node that a thread runs on, and the node of an address range's memory.
 //!
-//! A node is bound to addresses: it says where the kernel takes memory that is touched there for the first time. A frame
-//! that a move brings there stays on the node that it is on. This module must never move memory between nodes.
+//! A node is bound to addresses: the kernel takes memory for the first touch there from it. A frame
+//! that a move brings there stays on its node. This module must never move memory between nodes.
 
 use linux_raw_sys::general as raw;
 use rustix::io::Errno;
@@ -17,10 +17,12 @@ const BIND: usize = 2;
 
 const MASK_WORDS: usize = (NODES_MAX / 64) as usize;
 
-/// Has the kernel take memory for `range`, of this process's mappings, from `node` and from no other.
+/// Has the kernel take memory for `range`, of this process's mappings, from `node` and from no
+/// other.
 ///
 /// # Errors
-/// `EINVAL`: there is no such node, or it has no memory. `ENOSYS`: a kernel without nodes. `EPERM`: not allowed here.
+/// `EINVAL`: there is no such node, or it has no memory. `ENOSYS`: a kernel without nodes. `EPERM`:
+/// not allowed here.
 pub(crate) fn bind(range: PageRange, node: u32) -> Result<(), Errno> {
     let mut mask = [0u64; MASK_WORDS];
     let word = mask.get_mut(node as usize / 64).ok_or(Errno::INVAL)?;
@@ -28,16 +30,19 @@ pub(crate) fn bind(range: PageRange, node: u32) -> Result<(), Errno> {
     // The kernel takes one bit less than it is told.
     let bits = NODES_MAX as usize + 1;
     let arguments = [range.start(), range.len(), BIND, mask.as_ptr().expose_provenance(), bits, 0];
-    // SAFETY: the mask is valid for the bits that are told, and the call changes where memory comes from, and no content.
+    // SAFETY: the mask is valid for the reported bits, and the call changes where memory comes
+    // from, and no content.
     unsafe { syscall6(raw::__NR_mbind, arguments).map(drop) }
 }
 
-/// The node of the processor that the calling thread runs on just now; 0 if the kernel does not say.
+/// The node of the processor that the calling thread runs on just now; 0 if the kernel does not
+/// say.
 #[must_use]
 pub fn current() -> u32 {
     let mut node = 0u32;
     let at = (&raw mut node).expose_provenance();
-    // SAFETY: the kernel writes one word to `node`, and nothing where the processor's number would go.
+    // SAFETY: the kernel writes one word to `node`, and nothing at the null pointer for the
+    // processor's number.
     let said = unsafe { syscall3(raw::__NR_getcpu, 0, at, 0) };
     said.map_or(0, |_| node)
 }

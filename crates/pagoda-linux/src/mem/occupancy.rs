@@ -1,9 +1,10 @@
-//! Which OS pages of private anonymous memory hold something, asked of the kernel page by page.
+//! Which OS pages of private anonymous memory hold something, by the kernel's answer for each page.
 //!
-//! A page holds something if it has a frame or the shared page of zeroes, if it is in the kernel's swap, and while the kernel moves
-//! it from one frame to another (a compaction, say). Of the last two the page table shows no page, and mincore(2) does not tell a
-//! page in swap from none: so the entries of `/proc/self/pagemap` are read, which tell all of them. This module must never take for
-//! a hole what would read as anything but zero.
+//! A page holds something if it has a frame or the shared page of zeroes, if it is in the kernel's
+//! swap, and while the kernel moves it from one frame to another (a compaction, say). Of the last
+//! two the page table shows no page, and mincore(2) does not tell a page in swap from none: so the
+//! entries of `/proc/self/pagemap` are read, which tell all of them. This module must never take a
+//! page for a hole that would read as anything but zero.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,15 +27,15 @@ impl Occupancy {
     /// Opens `/proc/thread-self/pagemap`.
     ///
     /// # Errors
-    /// No `/proc` (`NotFound`), not allowed (a process that may not be looked at, since it gave up its user), or no descriptor
-    /// left.
+    /// No `/proc` (`NotFound`), not allowed (a process that may not be looked at, since it gave up
+    /// its user), or no descriptor left.
     pub fn open() -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Ok(Self { pagemap: rustix::fs::open(c"/proc/thread-self/pagemap", flags, Mode::empty())? })
     }
 
-    /// Which of the OS pages of `range` hold something. Where nothing is mapped nothing does. Blocks for the kernel's lock on
-    /// the address space, as a page fault does.
+    /// Which of the OS pages of `range` hold something. Where nothing is mapped nothing does.
+    /// Blocks for the kernel's lock on the address space, as a page fault does.
     ///
     /// # Errors
     /// Those of pread(2), by a filter of system calls.

@@ -1,8 +1,9 @@
 //! Pagoda's own memory, and the list of it that keeps it from ever being managed.
 //!
-//! A pager that pages its own tables, stacks or heap out waits for itself for good. So every mapping that serves the
-//! engine is made or declared here, and whoever looks for memory to adopt asks [`not_own`] first. The list is a fixed array of
-//! atomics in this library's own data, readable without a lock from any thread, also in a signal handler.
+//! A pager that swaps its own tables, stacks or heap out waits for itself for good. So every
+//! mapping that serves the engine is made or declared here, and every search for memory to adopt
+//! asks [`not_own`] first. The list is a fixed array of atomics in this library's own data,
+//! readable without a lock from any thread, also in a signal handler.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +13,9 @@ use rustix::mm::{Advice, MprotectFlags, madvise, mprotect, munmap};
 use crate::mem::range::PageRange;
 use crate::mem::{aligned, lock_all};
 
-/// How many mappings of our own there can be: a few arenas and stores for each manager, a stack for each thread, and
-/// the regions of the preload library's heap (of 4 MiB and more each). At the bound a mapping fails like any other.
+/// How many mappings of our own there can be: a few arenas and stores for each manager, a stack for
+/// each thread, and the regions of the preload library's heap (of 4 MiB and more each). At the
+/// bound a mapping fails like any other.
 const BOUND: usize = 1024;
 
 /// In the end of a mapping: a child of a fork has it, too.
@@ -46,16 +48,17 @@ pub fn withdraw(range: PageRange) {
     }
 }
 
-/// Enters the writable data of this library, the C library and the dynamic linker into the list: what the engine's
-/// code reads while it serves a fault. The kernel keeps zeroed data in anonymous mappings that can't be told from the
-/// program's. Call it once, on a thread of the program.
+/// Enters the writable data of this library, the C library and the dynamic linker into the list:
+/// the engine's code reads it while it serves a fault. The kernel keeps zeroed data in anonymous
+/// mappings that can't be told from the program's. Call it once, on a thread of the program.
 pub fn declare_library_data() {
     unsafe extern "C" fn each(
         info: *mut libc::dl_phdr_info,
         _: usize,
         _: *mut std::ffi::c_void,
     ) -> std::ffi::c_int {
-        // SAFETY: the dynamic linker passes a valid record, whose name is a C string and whose headers are an array.
+        // SAFETY: the dynamic linker passes a valid record, whose name is a C string and whose
+        // headers are an array.
         let (name, base, headers) = unsafe {
             let info = &*info;
             let name = if info.dlpi_name.is_null() { c"" } else { std::ffi::CStr::from_ptr(info.dlpi_name) };
@@ -77,7 +80,7 @@ pub fn declare_library_data() {
         }
         0
     }
-    // SAFETY: the callback keeps nothing of what it is passed.
+    // SAFETY: the callback keeps none of its arguments.
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::null_mut()) };
 }
 
@@ -90,7 +93,8 @@ fn list_in_children(range: PageRange) {
     }
 }
 
-/// Has the mapping of `range` inherited by children, who find it on their list, too. Library data always is.
+/// Has the mapping of `range` inherited by children, which find it on their list, too. Library data
+/// always is.
 pub fn keep_in_children(range: PageRange) {
     list_in_children(range);
     let at = std::ptr::with_exposed_provenance_mut(range.start());
@@ -98,11 +102,11 @@ pub fn keep_in_children(range: PageRange) {
     let _ = unsafe { madvise(at, range.len(), Advice::LinuxDoFork) };
 }
 
-/// In a child, before it makes any mapping: takes what it did not inherit off its list, and what a thread of the parent was
-/// just entering.
+/// In a child, before it makes any mapping: takes mappings that it did not inherit off its list,
+/// and one that a thread of the parent was just entering.
 pub fn forget_what_parents_have() {
     for (start, end) in &OWN {
-        // What was never entered is not written, either: nothing of it takes memory.
+        // An unused entry is not written, either: it takes no memory.
         if start.load(Ordering::Acquire) != 0 && end.load(Ordering::Acquire) & INHERITED == 0 {
             start.store(0, Ordering::Release);
         }
@@ -122,7 +126,8 @@ pub fn is_own(range: PageRange) -> bool {
     next_own(range).is_some()
 }
 
-/// Each mapping that is Pagoda's alone: not the data of libraries, nor what children inherit.
+/// Each mapping that is Pagoda's alone: not the data of libraries, nor mappings that children
+/// inherit.
 pub(crate) fn each_of_ours_alone(mut each: impl FnMut(PageRange)) {
     OWN.iter()
         .filter_map(entered)
@@ -207,8 +212,9 @@ pub struct OwnMapping {
 }
 
 impl OwnMapping {
-    /// Reserves `len` bytes (a multiple of the OS page), aligned to `align` (a power of two, of at least an OS page).
-    /// No memory is taken until it is touched. `huge` allows or forbids huge pages in it.
+    /// Reserves `len` bytes (a multiple of the OS page), aligned to `align` (a power of two, of at
+    /// least an OS page). No memory is taken until it is touched. `huge` allows or forbids huge
+    /// pages in it.
     pub fn reserve(len: usize, align: usize, huge: bool) -> io::Result<Self> {
         let range = aligned::map_by(lock_all::map_closed, len, align)?;
         let mapping = Self { range };
@@ -221,7 +227,8 @@ impl OwnMapping {
         Ok(mapping)
     }
 
-    /// Makes the first OS page of the mapping inaccessible: a stack that overflows then faults, and hits nobody.
+    /// Makes the first OS page of the mapping inaccessible: a stack that overflows then faults, and
+    /// overwrites nothing.
     pub fn guard_first_page(&self) -> io::Result<()> {
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
         // SAFETY: the page is ours, and its user gave it up by asking for a guard.
@@ -231,16 +238,17 @@ impl OwnMapping {
 
     fn advise(&self, range: PageRange, advice: Advice) {
         debug_assert_eq!(self.range.intersection(range), Some(range));
-        // SAFETY: the range is of this mapping, and none of the advice given here changes its content.
-        // Advice that this kernel does not know (huge pages compiled out) changes only speed.
+        // SAFETY: the range is of this mapping, and none of the advice given here changes its
+        // content. Advice that this kernel does not know (huge pages compiled out) changes only
+        // speed.
         let _ = unsafe { madvise(self.at(range), range.len(), advice) };
     }
 
-    /// Gives the frames of `range` back to the kernel; it reads zero afterwards. An event of a descriptor that it is
-    /// registered on must be read by another thread meanwhile.
+    /// Gives the frames of `range` back to the kernel; it reads zero afterwards. An event of a
+    /// descriptor that it is registered on must be read by another thread meanwhile.
     ///
     /// # Safety
-    /// Nobody relies on the content of `range`, which must lie within the mapping.
+    /// No code relies on the content of `range`, which must lie within the mapping.
     pub unsafe fn discard(&self, range: PageRange) {
         assert_eq!(self.range.intersection(range), Some(range), "a discard stays within the mapping");
         // A program that locks all its memory (mlockall) locks ours, too.
@@ -278,7 +286,7 @@ impl OwnMapping {
 impl Drop for OwnMapping {
     fn drop(&mut self) {
         withdraw(self.range);
-        // SAFETY: the mapping is owned by this value; whoever lent parts of it out is bound to its lifetime.
+        // SAFETY: the mapping is owned by this value; loans of its parts are bound to its lifetime.
         let _ = unsafe { munmap(self.at(self.range), self.range.len()) };
     }
 }
@@ -288,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ours_is_known_as_long_as_it_lives() {
+    fn a_mapping_of_ours_is_known_as_long_as_it_lives() {
         let mapping = OwnMapping::reserve(1 << 20, 2 << 20, false).expect("reserve");
         let range = mapping.range();
         assert_eq!((range.start() % (2 << 20), range.len()), (0, 1 << 20));

@@ -1,7 +1,9 @@
-//! Memory as any program has it: for a benchmark or an example to touch, discard, protect and unmap, managed by nobody or by Pagoda.
+//! Ordinary memory of a program: for a benchmark or an example to touch, discard, protect and
+//! unmap, unmanaged or managed by Pagoda.
 //!
-//! One private anonymous mapping, of which OS pages can be taken away or be made read-only. It knows which, so that no safe
-//! call faults: it must never let anybody read or write what is not there.
+//! One private anonymous mapping, of which OS pages can be taken away or be made read-only. It
+//! knows which, so that no safe call faults: it must never allow an access to a page that is not
+//! there.
 
 use std::io;
 use std::ops::Range;
@@ -15,18 +17,18 @@ use crate::mem::region_memory::ForeignMemory;
 
 const PAGE_WORDS: usize = OS_PAGE / size_of::<u64>();
 
-/// What pages the kernel is asked for.
+/// The pages that the kernel is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// OS pages.
     Small,
-    /// Huge pages, where the system gives them to who asks.
+    /// Huge pages, where the system gives them on request.
     Huge,
-    /// What the system gives to who does not ask.
+    /// The system's default without a request.
     Unasked,
 }
 
-/// What may be done to an OS page.
+/// The access to an OS page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
@@ -34,7 +36,7 @@ enum State {
     Unmapped,
 }
 
-/// The mapping; what is left of it is unmapped on drop.
+/// The mapping; the rest of it is unmapped on drop.
 #[derive(Debug)]
 pub struct PlainMemory {
     range: PageRange,
@@ -43,11 +45,11 @@ pub struct PlainMemory {
 }
 
 impl PlainMemory {
-    /// Maps `len` bytes (a multiple of the OS page), aligned to a huge frame. They read as zero and take no memory yet.
-    /// Children of a fork don't get them.
+    /// Maps `len` bytes (a multiple of the OS page), aligned to a huge frame. They read as zero and
+    /// take no memory yet. Children of a fork don't get them.
     ///
     /// # Errors
-    /// What `mmap` says. A system without huge pages is none.
+    /// Those of `mmap`. A system without huge pages is none.
     ///
     /// # Panics
     /// If `len` is 0 or no whole number of OS pages.
@@ -72,14 +74,17 @@ impl PlainMemory {
         self.range
     }
 
-    /// The memory, to be managed. What is protected, discarded and unmapped meanwhile the manager learns from the kernel.
+    /// The memory, to be managed. The manager learns from the kernel of pages that are protected,
+    /// discarded and unmapped meanwhile.
     #[must_use]
     pub fn foreign(&self) -> ForeignMemory {
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
-        // SAFETY: it is private anonymous memory that was mapped readable and writable, and that nothing but this value uses: no
-        // stack, no heap, no control block lies in it, and no child gets it. Pages that are made read-only or are unmapped
-        // later go by calls that hold no lock of the manager, and need nothing of it: the kernel refuses to move the ones
-        // and tells of the others. If this value is dropped first all of it is unmapped, which the kernel tells, too.
+        // SAFETY: it is private anonymous memory that was mapped readable and writable, and that
+        // nothing but this value uses: no stack, no heap, no control block lies in it, and no child
+        // gets it. Pages that are made read-only or are unmapped later go by calls that hold no
+        // lock of the manager, and need nothing of it: the kernel refuses to move the former and
+        // sends events for the latter. If this value is dropped first all of it is unmapped, for
+        // which the kernel sends an event, too.
         unsafe { ForeignMemory::new(at, self.range.len()) }.expect("whole pages")
     }
 
@@ -100,7 +105,8 @@ impl PlainMemory {
     #[must_use]
     pub fn word(&self, index: usize) -> u64 {
         assert_ne!(self.state(index / PAGE_WORDS), State::Unmapped, "the page of word {index}");
-        // SAFETY: it lies in the mapping and its page is there to be read; every write goes through `&mut self`.
+        // SAFETY: it lies in the mapping and its page is there to be read; every write goes through
+        // `&mut self`.
         unsafe { self.at(index).read() }
     }
 
@@ -110,7 +116,8 @@ impl PlainMemory {
     /// If there is none, or its page is unmapped or read-only.
     pub fn set_word(&mut self, index: usize, word: u64) {
         assert_eq!(self.state(index / PAGE_WORDS), State::Open, "the page of word {index}");
-        // SAFETY: it lies in the mapping and its page is there to be written; `&mut self` excludes everybody else.
+        // SAFETY: it lies in the mapping and its page is there to be written; `&mut self` excludes
+        // all other access.
         unsafe { self.at(index).write(word) }
     }
 
@@ -120,15 +127,16 @@ impl PlainMemory {
     /// If a page of it is unmapped or read-only.
     pub fn words_mut(&mut self) -> &mut [u64] {
         assert!(self.states.is_empty(), "parts of it are not there");
-        // SAFETY: all of the mapping is readable and writable, and borrowed exclusively; every bit pattern is a u64. A page that
-        // is moved out and in again has the same content for whoever looks.
+        // SAFETY: all of the mapping is readable and writable, and borrowed exclusively; every bit
+        // pattern is a u64. A page that is moved out and in again has the same content for every
+        // reader.
         unsafe { std::slice::from_raw_parts_mut(self.at(0), self.range.len() / size_of::<u64>()) }
     }
 
     /// Discards these OS pages: they read zero afterwards and hold nothing.
     ///
     /// # Errors
-    /// What `madvise` says.
+    /// Those of `madvise`.
     ///
     /// # Panics
     /// If one of them is not there.
@@ -141,13 +149,14 @@ impl PlainMemory {
     /// Makes these OS pages read-only.
     ///
     /// # Errors
-    /// What `mprotect` says: `ENOMEM` at the limit on mappings.
+    /// Those of `mprotect`: `ENOMEM` at the limit on mappings.
     ///
     /// # Panics
     /// If one of them is not there.
     pub fn make_read_only(&mut self, pages: Range<usize>) -> io::Result<()> {
         let (at, len) = self.pages(&pages);
-        // SAFETY: the pages are of this mapping, borrowed exclusively; from now on nobody writes them through it.
+        // SAFETY: the pages are of this mapping, borrowed exclusively; from now on they are
+        // not written through it.
         unsafe { mprotect(at.cast(), len, MprotectFlags::READ) }?;
         self.set(pages, State::ReadOnly);
         Ok(())
@@ -156,15 +165,16 @@ impl PlainMemory {
     /// Unmaps these OS pages.
     ///
     /// # Errors
-    /// What `munmap` says: `ENOMEM` at the limit on mappings.
+    /// Those of `munmap`: `ENOMEM` at the limit on mappings.
     ///
     /// # Panics
     /// If one of them is not there.
     pub fn unmap(&mut self, pages: Range<usize>) -> io::Result<()> {
         let (at, len) = self.pages(&pages);
-        // Whoever maps something there from now on is none of ours.
+        // A mapping that another caller makes there from now on is not ours.
         self.set(pages.clone(), State::Unmapped);
-        // SAFETY: the pages are of this mapping, borrowed exclusively; from now on nobody reads or writes them through it.
+        // SAFETY: the pages are of this mapping, borrowed exclusively; from now on they are not
+        // accessed through it.
         if let Err(error) = unsafe { munmap(at.cast(), len) } {
             self.set(pages, State::Open);
             return Err(error.into());
@@ -190,7 +200,7 @@ impl Drop for PlainMemory {
         let mut page = 0;
         for run in self.states.chunk_by(|a, b| (*a == State::Unmapped) == (*b == State::Unmapped)) {
             if run[0] != State::Unmapped {
-                // SAFETY: these pages are still this mapping's, and nobody borrows it.
+                // SAFETY: these pages are still this mapping's, and nothing borrows it.
                 let _ = unsafe { munmap(self.at(page * PAGE_WORDS).cast(), run.len() * OS_PAGE) };
             }
             page += run.len();
@@ -215,7 +225,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the page of word 512")]
-    fn what_is_unmapped_is_not_read() {
+    fn an_unmapped_page_is_not_read() {
         let mut memory = PlainMemory::map(2 * OS_PAGE, Pages::Unasked).expect("memory");
         memory.unmap(1..2).expect("unmap");
         let _ = memory.word(PAGE_WORDS);

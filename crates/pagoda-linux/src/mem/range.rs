@@ -1,4 +1,5 @@
-//! A range of whole OS pages of this address space: plain numbers, which give no right to touch what is there.
+//! A range of whole OS pages of this address space: plain numbers, which give no right to touch the
+//! memory there.
 
 use pagoda_core::page::OS_PAGE;
 
@@ -25,7 +26,8 @@ impl PageRange {
         let Some(end) = end.checked_next_multiple_of(OS_PAGE) else { return None };
         Self::new(start & !(OS_PAGE - 1), end)
     }
-    /// `len` bytes from `start`. Panics if that is no whole number of pages, empty, or past the address space.
+    /// `len` bytes from `start`. Panics if that is no whole number of pages, empty, or past the
+    /// address space.
     #[must_use]
     pub const fn at(start: usize, len: usize) -> Self {
         match Self::new(start, start.checked_add(len).expect("a range ends within the address space")) {

@@ -1,7 +1,8 @@
-//! The memory of a library's region: a mapping that is managed, read and written through bounds-checked copies or, by
-//! whoever vouches for it, through its address.
+//! The memory of a library's region: a mapping that is managed, read and written through
+//! bounds-checked copies or, by unsafe callers that vouch for it, through its address.
 //!
-//! Children of a fork don't get it (they would read zeroes where a page is out; so they fault instead).
+//! Children of a fork don't get it (they would read zeroes where a page is swapped out; so they
+//! fault instead).
 
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -13,15 +14,17 @@ use crate::arena::Adoption;
 use crate::mem::aligned;
 use crate::mem::range::PageRange;
 
-/// The right to manage the regions that this crate makes, and foreign memory whose owner vouched for it.
+/// The right to manage the regions that this crate makes, and foreign memory whose owner vouched
+/// for it.
 #[must_use]
 pub fn own_regions() -> Adoption {
-    // SAFETY: the only ranges that a safe caller can have are those of `RegionMemory`, which is private anonymous memory
-    // that its maker gives to be managed, and of `ForeignMemory`, whose unsafe constructor asks for the same.
+    // SAFETY: the only ranges that a safe caller can have are those of `RegionMemory`, which is
+    // private anonymous memory that its maker gives to be managed, and of `ForeignMemory`, whose
+    // unsafe constructor asks for the same.
     unsafe { Adoption::assume() }
 }
 
-/// Memory that somebody else mapped.
+/// Memory that the caller mapped.
 #[derive(Debug)]
 pub struct ForeignMemory {
     range: PageRange,
@@ -31,16 +34,17 @@ impl ForeignMemory {
     /// The whole OS pages from `start`, `len` bytes. None if they are not whole pages.
     ///
     /// # Safety
-    /// As long as the memory is managed, all of the following hold. The manager may put huge frames into it all the same, which stay in
-    /// it afterwards.
-    /// - It is one private anonymous mapping, readable and writable, not locked, not executable, without huge pages.
-    /// - Nothing of the manager's own lies in it: not its threads' stacks, not the heap that its threads allocate from,
-    ///   not the control block of any thread.
-    /// - No thread whose stack lies in it calls the manager or a region, or drops one: it would wait for a page of its own stack
-    ///   with the manager's locks held.
+    /// As long as the memory is managed, all of the following hold. The manager may put huge frames
+    /// into it all the same, which stay in it afterwards.
+    /// - It is one private anonymous mapping, readable and writable, not locked, not executable,
+    ///   without huge pages.
+    /// - Nothing of the manager's own lies in it: not its threads' stacks, not the heap that its
+    ///   threads allocate from, not the control block of any thread.
+    /// - No thread whose stack lies in it calls the manager or a region, or drops one: it would
+    ///   wait for a page of its own stack with the manager's locks held.
     /// - It is for the children of a fork again (`MADV_DOFORK`) once it is managed no more; while
     ///   it is, they don't get it.
-    /// - Whoever unmaps it or moves it does so from a thread that holds no lock of the manager.
+    /// - A thread that unmaps it or moves it holds no lock of the manager.
     ///
     /// ```
     /// use memmap2::{Advice, MmapMut};
@@ -48,10 +52,11 @@ impl ForeignMemory {
     ///
     /// let mut mapping = MmapMut::map_anon(1 << 20)?;
     /// mapping.advise(Advice::NoHugePage)?;
-    /// // SAFETY: it is one private anonymous mapping, readable and writable, without huge pages, which outlives its management.
-    /// // Nothing but its bytes lies in it: no stack, no heap, no control block. This program never forks.
-    /// let memory = unsafe { ForeignMemory::new(mapping.as_mut_ptr(), mapping.len()) }.expect("whole OS pages");
-    /// assert_eq!(memory.range().len(), 1 << 20);
+    /// // SAFETY: it is one private anonymous mapping, readable and writable, without huge pages,
+    /// // which outlives its management. Nothing but its bytes lies in it: no stack, no heap, no
+    /// // control block. This program never forks.
+    /// let memory = unsafe { ForeignMemory::new(mapping.as_mut_ptr(), mapping.len()) };
+    /// assert_eq!(memory.expect("whole OS pages").range().len(), 1 << 20);
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[must_use]
@@ -102,24 +107,25 @@ impl RegionMemory {
         std::ptr::with_exposed_provenance_mut(self.range.start() + offset)
     }
 
-    /// Copies from the region. Waits for pages that are out. Others may write meanwhile: of each word of 8 bytes it is what was
-    /// there at one moment. Panics if it reaches beyond the end.
+    /// Copies from the region. Waits for pages that are swapped out. Others may write meanwhile:
+    /// each word of 8 bytes has its value of one moment. Panics if it reaches beyond the end.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) {
         let from = self.check(offset, into.len());
         let head = offset.next_multiple_of(8).min(offset + into.len()) - offset;
         let (head, rest) = into.split_at_mut(head);
         let (words, tail) = rest.as_chunks_mut::<8>();
         let bytes = |at: usize, into: &mut [u8]| {
-            // SAFETY: `check` saw that all lies in this mapping, readable and writable as long as `self` lives. Those who
-            // write through `&self` do so atomically, `write_at` excludes this call, and for access through the region's
-            // address its unsafe user vouches.
+            // SAFETY: `check` saw that all lies in this mapping, readable and writable as long as
+            // `self` lives. Writers through `&self` write atomically, `write_at` excludes this
+            // call, and for access through the region's address its unsafe user vouches.
             let from = unsafe { std::slice::from_raw_parts(from.add(at).cast::<AtomicU8>(), into.len()) };
             into.iter_mut().zip(from).for_each(|(into, from)| *into = from.load(Ordering::Relaxed));
         };
         bytes(0, head);
         // Without a whole word there need not be an aligned address.
         if !words.is_empty() {
-            // SAFETY: as above; the mapping begins at a page, so that the first whole word is aligned.
+            // SAFETY: as above; the mapping begins at a page, so that the first whole word is
+            // aligned.
             let from =
                 unsafe { std::slice::from_raw_parts(from.add(head.len()).cast::<AtomicU64>(), words.len()) };
             for (into, from) in words.iter_mut().zip(from) {
@@ -129,16 +135,19 @@ impl RegionMemory {
         bytes(head.len() + words.len() * 8, tail);
     }
 
-    /// Copies from the region by the processor's own copying, where that is fast: faster than word by word. Waits for pages that
-    /// are out. Others may write meanwhile: then any of its bytes is old or new. For who learns of every write and reads again.
-    /// Panics if it reaches beyond the end.
+    /// Copies from the region by the processor's own copying, where that is fast: faster than word
+    /// by word. Waits for pages that are swapped out. Others may write meanwhile: then any of its
+    /// bytes is old or new. For callers that learn of every write and read again. Panics if it
+    /// reaches beyond the end.
     pub fn copy_at(&self, offset: usize, into: &mut [u8]) {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("ermsb") {
             let from = self.check(offset, into.len());
-            // SAFETY: `check` saw that all lies in this mapping, readable as long as `self` lives; `into` is borrowed exclusively,
-            // and the direction is upwards, as it is between instructions of Rust. What others write meanwhile is read by this
-            // one instruction and by no access of the language; a fault in it is served, and it goes on where it was.
+            // SAFETY: `check` saw that all lies in this mapping, readable as long as `self` lives;
+            // `into` is borrowed exclusively, and the direction is upwards, as it is between
+            // instructions of Rust. This one instruction reads bytes that others may write
+            // meanwhile, and no access of the language does; a fault in it is served, and the
+            // instruction continues where it was.
             unsafe {
                 std::arch::asm!(
                     "rep movsb",
@@ -156,22 +165,24 @@ impl RegionMemory {
     /// Copies into the region. Waits for pages that are out. Panics if it reaches beyond the end.
     pub fn write_at(&mut self, offset: usize, from: &[u8]) {
         let to = self.check(offset, from.len());
-        // SAFETY: the target lies in this mapping, writable as long as `self` lives; `from` is borrowed from somebody else and
-        // so not part of it, and `&mut self` excludes other safe access.
+        // SAFETY: the target lies in this mapping, writable as long as `self` lives; `from` is
+        // borrowed elsewhere and so not part of it, and `&mut self` excludes other safe access.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
     /// All of it as words.
     pub fn words_mut(&mut self) -> &mut [u64] {
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
-        // SAFETY: the mapping is readable and writable, begins at a page, and lives as long as `self`, which is borrowed
-        // exclusively: no other safe access is possible meanwhile, and whoever uses the address vouches for that. Every bit
-        // pattern is a u64. A page that is moved out and in again has the same content for whoever looks.
+        // SAFETY: the mapping is readable and writable, begins at a page, and lives as long as
+        // `self`, which is borrowed exclusively: no other safe access is possible meanwhile, and
+        // unsafe users of the address vouch for that. Every bit pattern is a u64. A page that is
+        // moved out and in again has the same content for every reader.
         unsafe { std::slice::from_raw_parts_mut(at, self.range.len() / size_of::<u64>()) }
     }
 
-    /// Copies whole words into the region, each in one step, so that threads may do it at the same time. Waits for pages that
-    /// are out. Panics if it reaches beyond the end, or `offset` or the length is no multiple of 8 bytes.
+    /// Copies whole words into the region, each in one step, so that threads may do it at the same
+    /// time. Waits for pages that are swapped out. Panics if it reaches beyond the end, or `offset`
+    /// or the length is no multiple of 8 bytes.
     pub fn write_words(&self, offset: usize, from: &[u8]) {
         let (words, rest) = from.as_chunks::<8>();
         assert!(
@@ -180,20 +191,23 @@ impl RegionMemory {
             from.len()
         );
         let to = self.check(offset, from.len()).cast::<AtomicU64>();
-        // SAFETY: the target lies in this mapping, readable and writable as long as `self` lives, and the mapping begins at
-        // a page, so that the words are aligned. Others that write here at the same time by this call do so by atomic
-        // words; for access through the region's address its unsafe user vouches.
+        // SAFETY: the target lies in this mapping, readable and writable as long as `self` lives,
+        // and the mapping begins at a page, so that the words are aligned. Others that write here
+        // at the same time by this call do so by atomic words; for access through the region's
+        // address its unsafe user vouches.
         let to = unsafe { std::slice::from_raw_parts(to, words.len()) };
         for (to, from) in to.iter().zip(words) {
             to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
         }
     }
 
-    /// Discards `offset..offset + len`, whole OS pages: it reads zero afterwards. Others may be at work in the region: what they
-    /// write to the range meanwhile may be gone or not. Panics if it reaches beyond the end.
+    /// Discards `offset..offset + len`, whole OS pages: it reads zero afterwards. Others may use
+    /// the region: their writes to the range meanwhile may be lost or not. Panics if it reaches
+    /// beyond the end.
     pub fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
         let at = self.check(offset, len);
-        // SAFETY: the range lies in this mapping. A discard is to others like zeroes that are written, page by page.
+        // SAFETY: the range lies in this mapping. A discard is to others like zeroes that are
+        // written, page by page.
         unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed)? };
         Ok(())
     }
@@ -202,7 +216,7 @@ impl RegionMemory {
 impl Drop for RegionMemory {
     fn drop(&mut self) {
         let at = std::ptr::with_exposed_provenance_mut(self.range.start());
-        // SAFETY: this value owns the mapping; whoever uses its address vouched to stop before.
+        // SAFETY: this value owns the mapping; unsafe users of its address vouched to stop before.
         let _ = unsafe { munmap(at, self.range.len()) };
     }
 }

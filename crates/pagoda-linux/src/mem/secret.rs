@@ -1,8 +1,8 @@
-//! A few bytes for those who may look into this process, in memory that is a file without a name.
+//! A few bytes for processes that may look into this one, in memory that is a file without a name.
 //!
-//! They stand in no argument, no environment and on no disk, and are gone with their maker, however it ends. Who opens them needs
-//! the right to read this process's descriptors: the same user without more rights than it, or root. This module must never show
-//! what it is given.
+//! They are in no argument, no environment and on no disk, and are gone with their maker, however
+//! it ends. A reader needs the right to read this process's descriptors: the same user without more
+//! rights than it, or root. This module must never show its bytes.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create, open};
 
-/// What nobody can do to a secret: write to it, change its length, or take a seal off.
+/// Seals of a secret: no process can write to it, change its length, or take a seal off.
 const SEALS: SealFlags =
     SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
@@ -22,7 +22,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Keeps these bytes, which nobody changes from now on. `name` is what `/proc/PID/fd` shows.
+    /// Keeps these bytes, which never change from now on. `name` is shown in `/proc/PID/fd`.
     ///
     /// # Errors
     /// There is no memory or no descriptor for it.
@@ -40,15 +40,16 @@ impl Secret {
     }
 }
 
-/// Reads what a [`Secret`] of this or another process keeps, as text. Never waits, and reads nothing that is no secret: when
-/// its maker has ended, another process may have its number.
+/// Reads a [`Secret`] of this or another process, as text. Never waits, and reads nothing that is
+/// no secret: when its maker has ended, another process may have its number.
 ///
 /// # Errors
-/// Its maker is gone, or of another user; what is there is no secret, longer than `bytes_max`, or not UTF-8.
+/// Its maker is gone, or of another user; the file there is no secret, longer than `bytes_max`, or
+/// not UTF-8.
 pub fn read(path: &Path, bytes_max: usize) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
-    // Of what is no memory the kernel knows no seals.
+    // The kernel has seals only for files in memory.
     if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
         return Err(io::ErrorKind::InvalidData.into());
     }
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_by_its_path_changed_by_nobody_and_gone_with_its_maker() {
+    fn it_is_read_by_its_path_never_changed_and_gone_with_its_maker() {
         let secret = Secret::create(c"a-test's", b"open sesame").expect("memory");
         let path = secret.path();
         for _ in 0..2 {
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_has_at_that_number_by_now_is_not_read() {
+    fn another_processs_file_at_that_number_is_not_read() {
         let is_refused = |file: &dyn AsRawFd| {
             let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
             let error = read(Path::new(&path), 11).expect_err("no secret");
@@ -88,7 +89,7 @@ mod tests {
         is_refused(&unsealed);
         fcntl_add_seals(&unsealed, SEALS.difference(SealFlags::WRITE)).expect("sealed, but for writing");
         is_refused(&unsealed);
-        // Who reads an empty pipe waits for good.
+        // A read of an empty pipe waits for good.
         let (mut out, mut into) = io::pipe().expect("a pipe");
         is_refused(&out);
         into.write_all(b"another's").expect("written");

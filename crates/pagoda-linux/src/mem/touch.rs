@@ -1,4 +1,4 @@
-//! Making pages present that may be out, from a thread that does not serve faults.
+//! Swapping pages in by touching them, from a thread that does not serve faults.
 
 use linux_raw_sys::general::__NR_process_vm_readv;
 use pagoda_core::page::OS_PAGE;
@@ -6,8 +6,9 @@ use pagoda_core::page::OS_PAGE;
 use crate::mem::range::PageRange;
 use crate::raw_syscall::syscall6;
 
-/// Reads one byte of each OS page of `range`. It waits for pages that are out, and passes over what is not mapped.
-/// Never from a thread that serves faults, nor with a lock held that such a thread takes.
+/// Reads one byte of each OS page of `range`. It waits for pages that are swapped out, and passes
+/// over unmapped ones. Never from a thread that serves faults, nor with a lock held that such a
+/// thread takes.
 pub fn touch(range: PageRange) {
     let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
     let mut byte = 0u8;
@@ -16,9 +17,9 @@ pub fn touch(range: PageRange) {
         let remote = [page, 1];
         let arguments =
             [process, local.as_ptr().expose_provenance(), 1, remote.as_ptr().expose_provenance(), 1, 0];
-        // A page that is not mapped any more needs nobody's touch.
-        // SAFETY: the kernel writes one byte to `byte` and reads one from `page`, which it checks itself; both
-        // vectors live on this stack until the call returns.
+        // A page that is not mapped any more needs no touch. SAFETY: the kernel writes one byte to
+        // `byte` and reads one from `page`, which it checks itself; both vectors live on this stack
+        // until the call returns.
         let _ = unsafe { syscall6(__NR_process_vm_readv, arguments) };
     }
 }

@@ -1,15 +1,16 @@
 //! The kernel's transparent huge pages in a process that is managed.
 //!
-//! They are the kernel's to give as long as memory is plenty. A part that is moved out of one has the kernel split it first, so that no
-//! more may come once parts leave. This module must never allow what somebody has forbidden: it only forbids, and for good.
+//! The kernel may give them as long as memory is plenty. A part that is moved out of one has the
+//! kernel split it first, so that no more may come once parts are evicted. This module must never
+//! allow what the user has forbidden: it only forbids, and for good.
 
 use linux_raw_sys::general as raw;
 
 use crate::probe::version_in;
 use crate::raw_syscall::syscall6;
 
-/// The first kernel on which parts of huge pages were moved in our tests, beside threads that write, and every byte compared.
-/// No older one was tried.
+/// The first kernel on which parts of huge pages were moved in our tests, beside threads that
+/// write, and every byte compared. No older one was tried.
 const SPLIT_RIGHT_SINCE: (u32, u32) = (6, 18);
 
 /// `PR_SET_THP_DISABLE` of linux/prctl.h.
@@ -21,7 +22,8 @@ pub fn are_split_right() -> bool {
     rustix::system::uname().release().to_str().is_ok_and(|release| version_in(release) >= SPLIT_RIGHT_SINCE)
 }
 
-/// Keeps further huge pages out of this process, and of what it forks and executes. Those that are there stay.
+/// Keeps further huge pages out of this process, and of the processes that it forks and executes.
+/// Present ones stay.
 pub fn forbid() {
     // SAFETY: it changes how later faults are served, and no content.
     let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_THP_DISABLE, 1, 0, 0, 0, 0]) };

@@ -1,10 +1,12 @@
-//! Which memory is kept out of the children of a fork (madvise DONTFORK), and by whom.
+//! Which memory is kept out of the children of a fork (madvise DONTFORK), and whether the engine or
+//! the program keeps it out.
 //!
-//! Where the kernel does not tell of forks, an engine keeps the memory that it registers out of children. That flag goes along when the
-//! program splits, moves or grows a mapping, and no event tells of it. So the engine asks the kernel which flags to undo, and no table.
-//! Memory that is registered and kept is an engine's doing: an engine never registers memory that its program keeps. Only
-//! `/proc/self/smaps` tells, for which the kernel walks all that is present. This module must never take the program's own advice
-//! for an engine's.
+//! Where the kernel sends no event for forks, an engine keeps the memory that it registers out of
+//! children. That flag goes along when the program splits, moves or grows a mapping, and no event
+//! tells of it. So the engine asks the kernel which flags to undo, and no table. Memory that is
+//! registered and kept is an engine's doing: an engine never registers memory that its program
+//! keeps. Only `/proc/self/smaps` tells, for which the kernel walks all present pages. This module
+//! must never take the program's own advice for an engine's.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::procfs::maps::Mapping;
 use crate::procfs::smaps::{Flag, SmapsReader};
 
-/// Calls by which the program asks for it, begun and ended. In this library's own data, which a child has, too.
+/// Calls by which the program asks for it, begun and ended. In this library's own data, which a
+/// child has, too.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Notes that the program asks the kernel to keep memory out of its children. To be called before it does.
+/// Notes that the program asks the kernel to keep memory out of its children. To be called before
+/// it does.
 pub fn asks() {
     BEGUN.fetch_add(1, Ordering::SeqCst);
 }
@@ -31,8 +35,8 @@ pub fn forget_calls() {
     ENDED.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
 }
 
-/// The calls so far, none of which was under way. The kernel's answer after that is right as long as
-/// [`is_current`](Self::is_current).
+/// The calls so far, none of which was under way. The kernel's answer after that is right as long
+/// as [`is_current`](Self::is_current).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls(u64);
 
@@ -55,18 +59,20 @@ impl Calls {
 pub struct UnforkedReader(SmapsReader);
 
 impl UnforkedReader {
-    /// Opens the file and allocates the only memory that this reader will ever use. Call it on the thread that will read.
+    /// Opens the file and allocates the only memory that this reader will ever use. Call it on the
+    /// thread that will read.
     ///
     /// # Errors
-    /// What opening said: no `/proc` (`NotFound`), or no descriptor left.
+    /// Those of opening it: no `/proc` (`NotFound`), or no descriptor left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(SmapsReader::new()?))
     }
 
-    /// Calls `f` with each private anonymous mapping that is registered and kept out of children, lowest address first.
+    /// Calls `f` with each private anonymous mapping that is registered and kept out of children,
+    /// lowest address first.
     ///
     /// # Errors
-    /// What `pread` said. Mappings before it were passed to `f`.
+    /// Those of `pread`. Mappings before it were passed to `f`.
     pub fn of_engine(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
         self.0.for_each(&[Flag::Unforked, Flag::Registered], |mapping, _| {
             if mapping.is_private_anonymous() {
@@ -75,8 +81,8 @@ impl UnforkedReader {
         })
     }
 
-    /// Calls `f` with each mapping that the program keeps out of its children and no descriptor has registered. It costs nothing where the
-    /// program has never asked for that.
+    /// Calls `f` with each mapping that the program keeps out of its children and no descriptor has
+    /// registered. It costs nothing where the program has never asked for that.
     ///
     /// # Errors
     /// As for [`of_engine`](Self::of_engine).
@@ -103,12 +109,12 @@ mod tests {
     use crate::uffd::{Mode, Uffd, feature};
 
     #[test]
-    fn what_is_kept_from_children_is_its_engines_if_it_is_registered_and_else_the_programs() {
+    fn memory_kept_from_children_is_its_engines_if_it_is_registered_and_else_the_programs() {
         // It is kept from children when it is mapped.
         let memory = RegionMemory::map(8 * OS_PAGE).expect("map");
         let (start, middle) = (memory.range().start(), memory.range().start() + 4 * OS_PAGE);
         let Ok(uffd) = Uffd::open(Mode::UserOnly, feature::MOVE) else {
-            return skip("what is kept from children", "no userfaultfd with UFFDIO_MOVE");
+            return skip("memory kept from children", "no userfaultfd with UFFDIO_MOVE");
         };
         // SAFETY: the test's own mapping, which nothing else uses.
         unsafe { uffd.register(PageRange::at(middle, 4 * OS_PAGE)).expect("register") };

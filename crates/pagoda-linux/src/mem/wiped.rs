@@ -1,8 +1,9 @@
-//! Which memory is empty in the child of a fork (madvise WIPEONFORK), so that nobody may give it there what its parent has out.
+//! Which memory is empty in the child of a fork (madvise WIPEONFORK): its parent's swapped-out
+//! pages must not be given to the child there.
 //!
-//! Only `/proc/self/smaps` says it, for which the kernel walks all that is present. So it is read in a process that has asked for
-//! such memory, or whose parent has, and in no other; whoever stands in for madvise(2) notes that. This module must never take
-//! memory for wiped that is not.
+//! Only `/proc/self/smaps` tells, for which the kernel walks all present pages. So it is read in a
+//! process that has asked for such memory, or whose parent has, and in no other; the hook of
+//! madvise(2) notes that. This module must never take memory for wiped that is not.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,19 +23,21 @@ pub fn expect() {
 pub struct WipedReader(SmapsReader);
 
 impl WipedReader {
-    /// Opens the file and allocates the only memory that this reader will ever use. Call it on the thread that will read, or on one
-    /// that it shares descriptors with. After a fork the child needs a reader of its own.
+    /// Opens the file and allocates the only memory that this reader will ever use. Call it on the
+    /// thread that will read, or on one that it shares descriptors with. After a fork the child
+    /// needs a reader of its own.
     ///
     /// # Errors
-    /// What opening said: no `/proc` (`NotFound`), or no descriptor left.
+    /// Those of opening it: no `/proc` (`NotFound`), or no descriptor left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(SmapsReader::new()?))
     }
 
-    /// Calls `f` with each mapping that is empty in a child, lowest address first. It costs nothing where none was asked for.
+    /// Calls `f` with each mapping that is empty in a child, lowest address first. It costs nothing
+    /// where none was asked for.
     ///
     /// # Errors
-    /// What `pread` said. Mappings before it were passed to `f`.
+    /// Those of `pread`. Mappings before it were passed to `f`.
     pub fn for_each(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
         if !ASKED_FOR.load(Ordering::SeqCst) {
             return Ok(());
@@ -52,7 +55,7 @@ mod tests {
     use crate::mem::region_memory::RegionMemory;
 
     #[test]
-    fn what_is_wiped_in_children_is_seen_once_it_was_asked_for() {
+    fn wiped_memory_is_seen_once_it_was_asked_for() {
         let memory = RegionMemory::map(8 * OS_PAGE).expect("map");
         let start = memory.range().start();
         let wiped = start + 2 * OS_PAGE;

@@ -1,6 +1,7 @@
-//! What a userfaultfd can do: the kernel's feature bits that Pagoda knows, by name and by the kernel that brought them.
+//! The features of a userfaultfd: the kernel's feature bits that Pagoda knows, by name and by the
+//! kernel that brought them.
 //!
-//! Pure. The bits are what the kernel promises; what was tried is told elsewhere.
+//! Pure. The bits are the kernel's promise; the trials are elsewhere.
 
 use std::fmt;
 
@@ -41,7 +42,7 @@ impl Feature {
         Self::WpAsync,
         Self::Move,
     ];
-    /// What `pagoda run` can't do without.
+    /// The features that `pagoda run` needs.
     pub const REQUIRED: [Self; 4] = [Self::Move, Self::EventRemap, Self::EventRemove, Self::EventUnmap];
 
     /// The kernel's name, without `UFFD_FEATURE_`.

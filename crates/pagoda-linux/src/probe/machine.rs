@@ -1,7 +1,7 @@
 //! The machine around userfaultfd: kernel, huge pages, counters, swap, cgroups, limits.
 //!
-//! None of it decides whether Pagoda works, all of it how well, and what a bench can compare with. What can't be
-//! found out is `None` or empty, never a guess.
+//! None of it decides whether Pagoda works, all of it how well, and which baselines a bench has. An
+//! unknown value is `None` or empty, never a guess.
 
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -91,7 +91,7 @@ pub struct Limits {
     pub mappings: Option<u64>,
 }
 
-/// What was found out.
+/// The findings.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The kernel.
@@ -116,7 +116,8 @@ pub struct Machine {
     pub limits: Limits,
     /// Swap in use.
     pub swap: Vec<Swap>,
-    /// Whether `/var/tmp`, where a file store lies by default, takes writes that go round the page cache.
+    /// Whether `/var/tmp`, where a file store lies by default, takes writes that go round the page
+    /// cache.
     pub direct_io: Result<(), Errno>,
     /// Whether several requests to a file can be in flight at once.
     pub io_uring: Result<(), Refusal>,
@@ -236,7 +237,7 @@ fn perf_counter() -> Result<(), Errno> {
     let fd = unsafe {
         syscall6(raw::__NR_perf_event_open, [at, this_process, any_cpu, no_group, FLAG_CLOSE_ON_EXEC, 0])?
     };
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
     Ok(())
 }

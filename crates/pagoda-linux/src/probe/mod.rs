@@ -1,7 +1,8 @@
-//! What this machine allows, tried out rather than guessed, each answer with its reason.
+//! The features of this machine, tried out rather than guessed, each answer with its reason.
 //!
-//! It asks once, before a program is started or when a person asks; it allocates and is no part of the engine. It
-//! must never change the machine: what it opens it closes, what it maps it unmaps, what it writes has no name.
+//! It asks once, before a program is started or on a user's request; it allocates and is no part of
+//! the engine. It must never change the machine: it closes its descriptors, unmaps its mappings,
+//! and writes only to nameless files.
 
 mod feature;
 mod machine;
@@ -17,9 +18,9 @@ use crate::procfs::pagemap::{PagemapScanner, ScanMethod};
 /// Everything that the probe finds out.
 #[derive(Debug)]
 pub struct Report {
-    /// Whether a whole program can be managed here: what `pagoda run` needs.
+    /// Whether a whole program can be managed here, as `pagoda run` needs it.
     pub run: Result<Access, Missing>,
-    /// The ways to a userfaultfd, and what it can do.
+    /// The ways to a userfaultfd, and its features.
     pub userfault: Userfault,
     /// How page tables are scanned; an error if not at all.
     pub scan: std::io::Result<ScanMethod>,

@@ -1,7 +1,9 @@
-//! The ways to a userfaultfd: which are open, why the others are not, and what a descriptor can really do.
+//! The ways to a userfaultfd: which are open, why the others are not, and the working features of a
+//! descriptor.
 //!
-//! Its calls are its own, apart from the engine's wrapper: the probe must work, and say why, where the engine's
-//! assumptions do not hold. It must never read memory that a failed move left missing: nobody would serve the fault.
+//! Its calls are its own, apart from the engine's wrapper: the probe must work, and say why, where
+//! the engine's assumptions do not hold. It must never read memory that a failed move left missing:
+//! no thread would serve the fault.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -22,7 +24,7 @@ const UFFDIO_REGISTER: Opcode =
     opcode::read_write::<raw::uffdio_register>(GROUP, raw::_UFFDIO_REGISTER as u8);
 const UFFDIO_MOVE: Opcode = opcode::read_write::<raw::uffdio_move>(GROUP, raw::_UFFDIO_MOVE as u8);
 
-/// What is moved for a try: the default base page.
+/// The size of a trial move: the default base page.
 const TRIAL_BYTES: usize = 64 << 10;
 
 /// A way to a userfaultfd.
@@ -30,10 +32,11 @@ const TRIAL_BYTES: usize = 64 << 10;
 pub enum Way {
     /// Opening `/dev/userfaultfd`, which the permissions of the file govern.
     Device,
-    /// The system call, for faults of user and kernel mode: needs privilege, unless a sysctl gives it to everyone.
+    /// The system call, for faults of user and kernel mode: needs privilege, unless a sysctl gives
+    /// it to all users.
     SystemCall,
-    /// The system call for faults of user mode only: open to everyone, but a system call that touches missing memory
-    /// gets `EFAULT`, so that no unmodified program can run on it.
+    /// The system call for faults of user mode only: open to all users, but a system call that
+    /// touches missing memory gets `EFAULT`, so that no unmodified program can run on it.
     UserModeOnly,
 }
 
@@ -56,7 +59,8 @@ pub enum Refusal {
     /// The file is there, its permissions say no.
     #[error("/dev/userfaultfd may not be opened by this user")]
     DevicePermissions,
-    /// The file may not be opened even by its permissions, or is no userfaultfd: a container's device rules.
+    /// The file may not be opened even by its permissions, or is no userfaultfd: a container's
+    /// device rules.
     #[error("/dev/userfaultfd is blocked or replaced by the container ({0})")]
     DeviceBlocked(Errno),
     /// Neither `CAP_SYS_PTRACE` nor `vm.unprivileged_userfaultfd=1`.
@@ -73,10 +77,11 @@ pub enum Refusal {
     Other(Errno),
 }
 
-/// What this process may do, as far as it explains a refusal.
+/// The privileges of this process, as far as they explain a refusal.
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
-    /// `vm.unprivileged_userfaultfd`; `None` if the kernel has no such switch, because it has no userfaultfd.
+    /// `vm.unprivileged_userfaultfd`; `None` if the kernel has no such switch, because it has no
+    /// userfaultfd.
     unprivileged: Option<bool>,
     /// `CAP_SYS_PTRACE` in force, and that in the first user namespace, which alone counts.
     may_ptrace: bool,
@@ -115,15 +120,15 @@ impl Standing {
     }
 }
 
-/// What `pagoda run` works with.
+/// The access that `pagoda run` works with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The first way that is open and serves faults of the kernel too.
     pub way: Way,
-    /// What a descriptor got that way can do.
+    /// The features of a descriptor got that way.
     pub features: Features,
-    /// Whether fork events may be had: they need `CAP_SYS_PTRACE`. Without, a process that forks is managed only as
-    /// far as everything fits at the fork.
+    /// Whether fork events may be had: they need `CAP_SYS_PTRACE`. Without, a process that forks is
+    /// managed only as far as everything fits at the fork.
     pub fork_events: bool,
 }
 
@@ -149,7 +154,7 @@ pub enum Missing {
     Move(Errno),
 }
 
-/// Every way to a userfaultfd, and what it can do.
+/// Every way to a userfaultfd, and its features.
 #[derive(Debug)]
 pub struct Userfault {
     /// [`Way::Device`].
@@ -158,11 +163,12 @@ pub struct Userfault {
     pub system_call: Result<(), Refusal>,
     /// [`Way::UserModeOnly`].
     pub user_mode_only: Result<(), Refusal>,
-    /// What the first way that is open can do; `None` if none is.
+    /// The features by the first way that is open; `None` if none is.
     pub features: Option<Features>,
     /// Whether write protection of anonymous memory is granted, tried out.
     pub write_protect: bool,
-    /// A move of real memory, tried out by the first way that is open; `None` if none is or if it can't move.
+    /// A move of real memory, tried out by the first way that is open; `None` if none is or if it
+    /// can't move.
     pub moved: Option<Result<(), Errno>>,
     /// Whether fork events are granted, tried out.
     pub fork_events: bool,
@@ -182,16 +188,17 @@ fn open(way: Way) -> Result<OwnedFd, Errno> {
         Way::Device => {
             let device =
                 rustix::fs::open(c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-            // By hand: `rustix`'s typed ioctls know no call that takes a number and returns a descriptor.
-            // SAFETY: this ioctl takes flags, not a pointer, and changes no memory.
+            // By hand: `rustix`'s typed ioctls know no call that takes a number and returns a
+            // descriptor. SAFETY: this ioctl takes flags, not a pointer, and changes no memory.
             let fd = unsafe {
                 let flags = flags.bits() as usize;
                 syscall3(raw::__NR_ioctl, device.as_raw_fd() as usize, USERFAULTFD_IOC_NEW as usize, flags)?
             };
-            // SAFETY: a fresh descriptor that nobody else owns.
+            // SAFETY: a fresh descriptor without another owner.
             Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
         }
-        // SAFETY: nothing is registered on the descriptor yet, so that no memory changes its meaning.
+        // SAFETY: nothing is registered on the descriptor yet, so that no memory changes its
+        // meaning.
         Way::SystemCall => unsafe { rustix::mm::userfaultfd(flags) },
         Way::UserModeOnly => {
             let flags = flags | UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
@@ -204,7 +211,7 @@ fn open(way: Way) -> Result<OwnedFd, Errno> {
 /// Whether `pagoda run` works here, by really moving a page.
 ///
 /// # Errors
-/// What is missing.
+/// The missing feature.
 pub fn can_run() -> Result<Access, Missing> {
     let way = match (open_userfaultfd(Way::Device), open_userfaultfd(Way::SystemCall)) {
         (Ok(_), _) => Way::Device,
@@ -241,7 +248,8 @@ pub fn userfault() -> Userfault {
     }
 }
 
-/// Opens a descriptor and agrees on what it shall do: the descriptor and what it could do.
+/// Opens a descriptor and agrees on its features. Returns the descriptor and all features that it
+/// offered.
 fn handshake(way: Way, wanted: Features) -> Result<(OwnedFd, Features), Errno> {
     let fd = open(way)?;
     let mut api = raw::uffdio_api { api: u64::from(raw::UFFD_API), features: wanted.0, ioctls: 0 };
@@ -259,7 +267,8 @@ impl Scratch {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), TRIAL_BYTES, protection, MapFlags::PRIVATE)? };
         let scratch = Self(at.cast());
-        // SAFETY: the mapping is ours. Not all kernels have huge pages to advise against: no matter.
+        // SAFETY: the mapping is ours. Not all kernels have huge pages to advise against: no
+        // matter.
         let _ = unsafe { madvise(at, TRIAL_BYTES, Advice::LinuxNoHugepage) };
         // A page that a fork of another thread has shared can't be moved any more.
         // SAFETY: the mapping is ours, and no child looks for it.
@@ -270,7 +279,8 @@ impl Scratch {
     fn register(&self, fd: &OwnedFd, mode: u32) -> Result<u64, Errno> {
         let range = raw::uffdio_range { start: self.0.addr() as u64, len: TRIAL_BYTES as u64 };
         let mut register = raw::uffdio_register { range, mode: u64::from(mode), ioctls: 0 };
-        // SAFETY: the opcode is that of `uffdio_register`; the range is a mapping of ours that nobody else uses.
+        // SAFETY: the opcode is that of `uffdio_register`; the range is a mapping of ours without
+        // another user.
         unsafe { rustix::ioctl::ioctl(fd, Updater::<UFFDIO_REGISTER, _>::new(&mut register))? };
         Ok(register.ioctls)
     }
@@ -278,7 +288,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: this value owns the mapping. Its descriptor is closed by now, so that no event has to be read.
+        // SAFETY: this value owns the mapping. Its descriptor is closed by now, so that no event
+        // has to be read.
         let _ = unsafe { munmap(self.0.cast(), TRIAL_BYTES) };
     }
 }
@@ -301,7 +312,8 @@ fn try_move(way: Way) -> Result<(), Errno> {
     let (fd, _) = handshake(way, Feature::REQUIRED.into_iter().collect())?;
     to.register(&fd, raw::UFFDIO_REGISTER_MODE_MISSING)?;
     let mut moved: usize = 0;
-    // A move may stop short (a page that is locked for a moment), but not without end on memory that is ours alone.
+    // A move may stop short (a page that is locked for a moment), but not without end on memory
+    // that is ours alone.
     for _ in 0..1000 {
         let at = |scratch: &Scratch| (scratch.0.addr() + moved) as u64;
         let len = (TRIAL_BYTES - moved) as u64;
@@ -332,7 +344,7 @@ mod tests {
     const OPENED: Standing = Standing { unprivileged: Some(true), may_ptrace: false };
 
     #[test]
-    fn each_refusal_is_explained_by_what_the_process_may_do() {
+    fn each_refusal_is_explained_by_the_privileges_of_the_process() {
         for (standing, way, error, expected) in [
             (STOCK, Way::Device, Errno::NOENT, Refusal::NoDevice),
             (STOCK, Way::Device, Errno::ACCESS, Refusal::DevicePermissions),
@@ -358,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_names_the_thing_and_the_kernel_that_has_it() {
+    fn a_missing_feature_is_named_with_the_kernel_that_has_it() {
         let text = Missing::Feature { feature: Feature::Move }.to_string();
         assert!(text.contains("MOVE") && text.contains("6.8"), "{text}");
         let missing = Missing::Userfaultfd { device: Refusal::NoDevice, system_call: Refusal::NotPrivileged };
@@ -366,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_agrees_with_what_the_ways_say() {
+    fn an_answer_agrees_with_the_ways() {
         let userfault = userfault();
         match can_run() {
             Ok(access) => {

@@ -1,9 +1,10 @@
-//! What a supervisor needs to stand in for the program that it starts: signals taken one by one, a child that
-//! starts as if nobody stood in between, and every change of that child.
+//! A supervisor's means to stand in for the program that it starts: signals taken one by one, a
+//! child that starts as if there were no supervisor, and every change of that child.
 //!
-//! A supervisor has one thread and blocks every signal, so that each waits in its queue until [`next_signal`] takes
-//! it: no handler runs, none is lost before the child is there, and one that the supervisor's parent told it to
-//! ignore is still seen. This module must never decide what a signal means.
+//! A supervisor has one thread and blocks every signal, so that each waits in its queue until
+//! [`next_signal`] takes it: no handler runs, none is lost before the child is there, and one that
+//! the supervisor's parent told it to ignore is still seen. This module must never decide what a
+//! signal means.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -15,8 +16,8 @@ use linux_raw_sys::general::__NR_rt_sigaction;
 use crate::process::image_mark;
 use crate::raw_syscall::syscall6;
 
-/// Whether SIGPIPE was ignored when this process began. Rust's runtime ignores it before `main`, so nothing later
-/// can tell what the parent wished for its program.
+/// Whether SIGPIPE was ignored when this process began. Rust's runtime ignores it before `main`, so
+/// nothing later can tell the parent's wish for its program.
 static PIPE_IGNORED_AT_START: AtomicBool = AtomicBool::new(false);
 
 /// Runs before `main` and so before Rust's runtime. It reads one disposition and changes nothing.
@@ -24,13 +25,14 @@ extern "C" fn remember_pipe_disposition() {
     PIPE_IGNORED_AT_START.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
 }
 
-// SAFETY: the section is an array of `extern "C"` functions that the loader calls; this one takes no arguments (it
-// may ignore those it gets), allocates nothing, and makes one system call.
+// SAFETY: the section is an array of `extern "C"` functions that the loader calls; this one takes
+// no arguments (it may ignore those it gets), allocates nothing, and makes one system call.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REMEMBER: extern "C" fn() = remember_pipe_disposition;
 
-/// What this process's parent wished for the program: the signals blocked and ignored before any were blocked here.
+/// The wishes of this process's parent for the program: the signals blocked and ignored before any
+/// were blocked here.
 pub struct Inherited {
     mask: libc::sigset_t,
     ignores_pipe: bool,
@@ -61,23 +63,26 @@ pub enum Change {
     Continued,
 }
 
-/// A child's change, and what it has used so far (complete once it ended).
+/// A child's change, and its use of resources so far (complete once it ended).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What happened.
+    /// The change.
     pub change: Change,
-    /// The largest resident set that it or a descendant it waited for ever had, file-backed pages included, in bytes.
+    /// The largest resident set that it or a descendant it waited for ever had, file-backed pages
+    /// included, in bytes.
     pub resident_peak_bytes: u64,
-    /// Of one that has ended: whether the program that it executed last was marked (`image_mark`), if that could be seen.
+    /// Of one that has ended: whether the program that it executed last was marked (`image_mark`),
+    /// if that could be seen.
     pub was_marked: Option<bool>,
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // The kernel's `struct sigaction`: the handler, flags, a restorer where there is one, and a mask of 8 bytes.
+    // The kernel's `struct sigaction`: the handler, flags, a restorer where there is one, and a
+    // mask of 8 bytes.
     let mut old = [0usize; 4];
     let old_at = (&raw mut old).expose_provenance();
-    // SAFETY: no new disposition is given, and `old` is ours to write. Not by the C library: the preloaded library carries this code
-    // into programs that may have a `sigaction` of their own.
+    // SAFETY: no new disposition is given, and `old` is ours to write. Not by the C library: the
+    // preloaded library carries this code into programs that may have a `sigaction` of their own.
     let got = unsafe { syscall6(__NR_rt_sigaction, [signal as usize, 0, old_at, 8, 0, 0]) };
     got.is_ok() && old[0] == libc::SIG_IGN
 }
@@ -101,7 +106,8 @@ fn set_mask(mask: &libc::sigset_t) -> io::Result<()> {
 }
 
 fn full_set() -> libc::sigset_t {
-    // SAFETY: sigset_t is plain data, for which all zeroes are a value, and sigfillset writes only to it.
+    // SAFETY: sigset_t is plain data, for which all zeroes are a value, and sigfillset writes only
+    // to it.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut set);
@@ -109,9 +115,11 @@ fn full_set() -> libc::sigset_t {
     }
 }
 
-/// Blocks every signal of the calling thread, which has to be the only one, and returns what was so before.
+/// Blocks every signal of the calling thread, which has to be the only one, and returns the signals
+/// blocked before.
 ///
-/// A SIGCHLD that the parent had ignored is set to its default here: the kernel would reap the child unseen.
+/// A SIGCHLD that the parent had ignored is set to its default here: the kernel would reap the
+/// child unseen.
 pub fn block_signals() -> io::Result<Inherited> {
     let all = full_set();
     // SAFETY: as in `full_set`.
@@ -129,7 +137,8 @@ pub fn block_signals() -> io::Result<Inherited> {
 /// Starts `command` with the signal mask and dispositions that this process inherited.
 ///
 /// # Errors
-/// That of fork or exec; the number of the latter tells a program that is not there from one that can't be run.
+/// That of fork or exec; the number of the latter tells a program that is not there from one that
+/// can't be run.
 pub fn spawn(command: &mut Command, inherited: &Inherited) -> io::Result<Child> {
     let mask = inherited.mask;
     let pipe = if inherited.ignores_pipe { libc::SIG_IGN } else { libc::SIG_DFL };
@@ -139,13 +148,15 @@ pub fn spawn(command: &mut Command, inherited: &Inherited) -> io::Result<Child> 
         set_disposition(libc::SIGCHLD, child)?;
         set_mask(&mask)
     };
-    // SAFETY: between fork and exec `prepare` makes three async-signal-safe calls on values that it owns: it
-    // allocates nothing (an error of the system's number does not either) and takes no lock. The mask comes last, so
-    // that a signal that waits acts as the program's parent has wished.
+    // SAFETY: between fork and exec `prepare` makes three async-signal-safe calls on values that it
+    // owns: it allocates nothing (an error of the system's number does not either) and takes no
+    // lock. The mask comes last, so that a signal that waits acts as the program's parent has
+    // wished.
     unsafe { command.pre_exec(prepare) }.spawn()
 }
 
-/// Waits for a signal and takes it. All signals have to be blocked ([`block_signals`]). Blocks without a limit.
+/// Waits for a signal and takes it. All signals have to be blocked ([`block_signals`]). Blocks
+/// without a limit.
 pub fn next_signal() -> io::Result<Received> {
     let all = full_set();
     loop {
@@ -171,7 +182,7 @@ pub fn next_signal() -> io::Result<Received> {
 /// Waits until a child has ended, and leaves it to be waited for.
 ///
 /// # Errors
-/// What waitid(2) says.
+/// Those of waitid(2).
 #[cfg(test)]
 pub(crate) fn await_end(pid: u32) -> io::Result<()> {
     ended(pid, 0).map(drop)
@@ -220,7 +231,8 @@ pub fn poll_child(pid: u32) -> io::Result<Option<Report>> {
     Ok(Some(Report { change, resident_peak_bytes, was_marked }))
 }
 
-/// Sends a signal. A process that is gone is an error ([`io::ErrorKind::NotFound`] does not cover it: ESRCH).
+/// Sends a signal. A process that is gone is an error ([`io::ErrorKind::NotFound`] does not cover
+/// it: ESRCH).
 pub fn send(pid: u32, signal: i32) -> io::Result<()> {
     let pid = pid_of(pid)?;
     // SAFETY: kill takes numbers only.
@@ -230,7 +242,7 @@ pub fn send(pid: u32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Stops this process until somebody continues it.
+/// Stops this process until it gets SIGCONT.
 pub fn stop_self() -> io::Result<()> {
     send(std::process::id(), libc::SIGSTOP)
 }
@@ -241,7 +253,7 @@ fn pid_of(pid: u32) -> io::Result<libc::pid_t> {
     pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the number of a process"))
 }
 
-/// A number that nobody can guess; where the kernel has none to give yet, the time.
+/// An unguessable number; early after boot, where the kernel has none to give yet, the time.
 #[must_use]
 pub fn random_u64() -> u64 {
     let mut bytes = [0u8; 8];
@@ -251,10 +263,10 @@ pub fn random_u64() -> u64 {
     }
 }
 
-/// Bytes that nobody can guess, for secrets. Blocks until the kernel has some, early after its boot.
+/// Unguessable bytes, for secrets. Blocks until the kernel has some, early after its boot.
 ///
 /// # Errors
-/// What getrandom(2) said; on no kernel that has the call, as far as is known.
+/// Those of getrandom(2); on no kernel that has the call, as far as is known.
 pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

@@ -1,11 +1,13 @@
-//! The pages on which a forked child waits until its parent has given it all that it lacks, or offers it to take that over.
+//! The pages on which a forked child waits until its parent has copied all missing pages to it, or
+//! offers to hand them over.
 //!
-//! They are registered like managed memory and empty in every child, whatever the parent has there: who touches one in the child
-//! waits, until the parent answers by filling it, or is gone and the kernel fills it with zeroes. This module must never take a zero
-//! for an answer.
+//! They are registered like managed memory and empty in every child, for any content in the parent:
+//! a thread that touches one in the child waits. The parent answers by filling it, or is gone and
+//! the kernel fills it with zeroes. This module must never take a zero for an answer.
 //!
-//! The first page is answered with *everything is there*, or with an offer ([`crate::process::offer`]). If the offer comes to nothing,
-//! the child waits at the second page, which has the first answer alone.
+//! The first page is answered with *everything is there*, or with an offer ([`crate::process::offer`]). If
+//! the offer comes to nothing, the child waits at the second page, which has the first answer
+//! alone.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +20,8 @@ use crate::mem::range::PageRange;
 use crate::process::offer::{Offer, WORDS};
 use crate::uffd::{Progress, Stop, Uffd, to_io_error};
 
-/// Where the pages of this process's children are; 0 if there are none. In this library's own data, which they have, too.
+/// Where the pages of this process's children are; 0 if there are none. In this library's own data,
+/// which they have, too.
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 
 /// Where those of this process's parent are, after it has made an offer and until they are left.
@@ -30,14 +33,14 @@ const ANSWER: u64 = u64::from_le_bytes(*b"answered");
 /// The first word of a page with an offer, whose words follow.
 const OFFER: u64 = u64::from_le_bytes(*b"offered.");
 
-/// What a child hears from its parent.
+/// A parent's answer to its child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// All that it lacked is there.
     Everything,
     /// It may take all of it over.
     Offer(Offer),
-    /// The parent is gone, and what is missing reads zero.
+    /// The parent is gone, and missing pages read as zero.
     Lost,
 }
 
@@ -48,15 +51,15 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Makes them, for the children of this process. They are there for good: when children wait for them, there may be no room for
-    /// another mapping.
+    /// Makes them, for the children of this process. They are there for good: when children wait
+    /// for them, there may be no room for another mapping.
     ///
     /// # Errors
     /// Those of mmap(2).
     pub(crate) fn reserve() -> io::Result<Self> {
         let pages = OwnMapping::reserve(2 * OS_PAGE, OS_PAGE, false)?;
         keep_in_children(pages.range());
-        // Whoever locks all memory, or reads all that is mapped, touches these pages, too.
+        // A program that locks all its memory, or reads all mapped pages, touches these pages, too.
         let at = std::ptr::with_exposed_provenance_mut(pages.range().start());
         // SAFETY: it changes what a child inherits, and nothing here.
         unsafe { madvise(at, 2 * OS_PAGE, Advice::LinuxWipeOnFork) }?;
@@ -69,11 +72,12 @@ impl Doorbell {
     /// # Errors
     /// Those of registering.
     pub(crate) fn install(self, uffd: &Uffd) -> io::Result<()> {
-        // SAFETY: the pages are ours, and nobody needs what is there in this process; who looks there all the same reads zeroes.
+        // SAFETY: the pages are ours, and their content in this process does not matter; a reader
+        // there gets zeroes.
         unsafe { uffd.register(self.pages) }.map_err(to_io_error)
     }
 
-    /// In a child that its parent's fork was not announced to: it lacks nothing, and gives the pages back.
+    /// In a child whose fork was not announced: it lacks nothing, and gives the pages back.
     pub fn pass_by() {
         PARENTS.store(CURRENT.swap(0, Ordering::AcqRel), Ordering::Release);
         leave();
@@ -84,7 +88,7 @@ impl Doorbell {
         for page in [0, 1] {
             let done = || self.fill(child, page, &[ANSWER]);
             while done().stop == Some(Stop::Again) {
-                // The child changes a mapping just now: what it does is its own business from here on.
+                // The child is changing a mapping: from here on its memory is its own business.
                 let _ = child.read(|_| {});
             }
         }
@@ -102,7 +106,8 @@ impl Doorbell {
         for (bytes, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
             bytes.copy_from_slice(&word.to_ne_bytes());
         }
-        // SAFETY: the child's descriptor serves its copies of these pages, which are for nothing else.
+        // SAFETY: the child's descriptor serves its copies of these pages, which are for nothing
+        // else.
         unsafe { child.copy(self.pages.start() + page * OS_PAGE, &bytes) }
     }
 
@@ -126,7 +131,8 @@ impl Doorbell {
         if first == ANSWER { Answer::Everything } else { Answer::Lost }
     }
 
-    /// In a child whose parent made it an offer that came to nothing: waits until everything is there. False if the parent is gone.
+    /// In a child whose parent made it an offer that came to nothing: waits until everything is
+    /// there. False if the parent is gone.
     #[must_use]
     pub fn wait_for_everything() -> bool {
         let address = PARENTS.load(Ordering::Acquire);
@@ -139,16 +145,19 @@ impl Doorbell {
 /// Reads a word of the pages, waiting for the parent if it is missing.
 fn load(address: usize) -> u64 {
     let at = std::ptr::with_exposed_provenance::<AtomicU64>(address);
-    // SAFETY: the pages were leaked and are inherited, and only `leave` unmaps them, after which nobody knows the address: so
-    // it is mapped; it is aligned, and any bits are a valid number. Only the kernel writes there, before this load returns.
+    // SAFETY: the pages were leaked and are inherited, and only `leave` unmaps them, after which no
+    // code knows the address: so it is mapped; it is aligned, and any bits are a valid number. Only
+    // the kernel writes there, before this load returns.
     unsafe { &*at }.load(Ordering::Acquire)
 }
 
-/// In a child: gives its parent's pages back, which it needs no more. Somebody has to read the event of it meanwhile.
+/// In a child: gives its parent's pages back, which it needs no more. Another thread has to read
+/// the event of it meanwhile.
 pub fn leave() {
     let address = PARENTS.swap(0, Ordering::AcqRel);
     if address != 0 {
-        // SAFETY: they were leaked by the parent; this process has them now, and `swap` gave their address to one caller alone.
+        // SAFETY: they were leaked by the parent; this process has them now, and `swap` gave their
+        // address to one caller alone.
         drop(unsafe { OwnMapping::retake(PageRange::at(address, 2 * OS_PAGE)) });
     }
 }

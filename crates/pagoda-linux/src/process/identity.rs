@@ -1,8 +1,9 @@
-//! Who a process is: its number and when it started, for a number alone is given to another process one day.
+//! The identity of a process: its number and when it started, because the kernel reuses numbers.
 //!
-//! Both fit one word, so that a place in shared memory can be taken and given up by compare-and-swap. Other processes are
-//! only looked at through `/proc`, whose answers are those of one PID namespace and one time namespace: identities are
-//! compared within them ([`namespaces`]). Nothing here allocates, blocks, or uses thread-local storage.
+//! Both fit one word, so that a place in shared memory can be taken and given up by
+//! compare-and-swap. Other processes are only looked at through `/proc`, whose answers are those of
+//! one PID namespace and one time namespace: identities are compared within them ([`namespaces`]).
+//! Nothing here allocates, blocks, or uses thread-local storage.
 
 use std::io;
 
@@ -14,7 +15,8 @@ use pagoda_core::page::OS_PAGE;
 /// Process numbers are below 4,194,304 on 64-bit Linux (`PID_MAX_LIMIT`).
 const PID_BITS: u32 = 22;
 
-/// A process. Never 0 as a word, and never with the highest bit set: 42 bits of clock ticks are 1,394 years.
+/// A process. Never 0 as a word, and never with the highest bit set: 42 bits of clock ticks are
+/// 1,394 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(u64);
 
@@ -31,7 +33,8 @@ impl Identity {
         Self::new(pid, start).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Of a process number and a start in clock ticks since boot; `None` if they can't be those of a process.
+    /// Of a process number and a start in clock ticks since boot; `None` if they can't be those of
+    /// a process.
     #[must_use]
     pub fn new(pid: u32, start: u64) -> Option<Self> {
         let fits = pid > 0 && pid < 1 << PID_BITS && start < 1 << (63 - PID_BITS);
@@ -57,8 +60,9 @@ impl Identity {
         (self.0 & ((1 << PID_BITS) - 1)) as u32
     }
 
-    /// Whether this process still holds memory: it is there, it is not another one with its number, and a thread of it runs,
-    /// though perhaps not the main thread. One that can't be looked at counts as alive.
+    /// Whether this process still holds memory: it is there, it is not another one with its number,
+    /// and a thread of it runs, though perhaps not the main thread. A process whose `/proc` files
+    /// can't be read counts as alive.
     #[must_use]
     pub fn is_alive(self) -> bool {
         if !self.may_be_alive() {
@@ -81,7 +85,8 @@ impl Identity {
         rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
     }
 
-    /// The resident anonymous memory of the process with this number, in bytes; `None` if it can't be seen.
+    /// The resident anonymous memory of the process with this number, in bytes; `None` if it can't
+    /// be seen.
     #[must_use]
     pub fn anon_bytes(self) -> Option<u64> {
         let mut path = [0; 32];
@@ -106,7 +111,8 @@ impl Identity {
     }
 }
 
-/// The resident anonymous memory by a `statm` file, in bytes. The inner `None` is of a thread that has no memory any more.
+/// The resident anonymous memory by a `statm` file, in bytes. The inner `None` is of a thread that
+/// has no memory any more.
 fn anon_of(statm: &std::ffi::CStr) -> Option<Option<u64>> {
     let mut text = [0; 256];
     let text = read(statm, &mut text).ok()?;
@@ -116,7 +122,8 @@ fn anon_of(statm: &std::ffi::CStr) -> Option<Option<u64>> {
     Some((size > 0).then(|| resident.saturating_sub(file).saturating_mul(OS_PAGE as u64)))
 }
 
-/// A number for the namespaces that this process sees others in: equal numbers mean that identities can be compared.
+/// A number for the namespaces that this process sees others in: equal numbers mean that identities
+/// can be compared.
 ///
 /// # Errors
 /// There is no `/proc`.
@@ -153,14 +160,15 @@ fn read<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> io::Result<&'a [u8]>
     Ok(&buffer[..got])
 }
 
-/// What `/proc/PID/stat` says of a process by its main thread.
+/// The content of `/proc/PID/stat` for a process's main thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) state: u8,
     /// Threads that have not ended, and the main one in any case.
     pub(crate) threads: u64,
     pub(crate) start: u64,
-    /// As wait(2) would give it of the main thread; 0 while that runs, or to a process that may not know it.
+    /// As wait(2) would give it of the main thread; 0 while that runs, or to a process that may not
+    /// know it.
     pub(crate) exit_code: Option<u64>,
 }
 
@@ -180,7 +188,8 @@ impl Stat {
 pub(crate) fn parse_stat(text: &[u8]) -> Option<Stat> {
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
     let mut fields = text.get(name_end + 2..)?.trim_ascii().split(|byte| *byte == b' ');
-    // The state is the third of all fields, the threads are the 20th, the start the 22nd, the exit code the 52nd.
+    // The state is the third of all fields, the threads are the 20th, the start the 22nd, the exit
+    // code the 52nd.
     let state = *fields.next()?.first()?;
     let threads = decimal(fields.nth(16)?)?;
     let start = decimal(fields.nth(1)?)?;
@@ -233,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_process_is_none() {
+    fn an_impossible_process_is_none() {
         assert!(
             [Identity::from_word(0), Identity::new(0, 1), Identity::new(1 << 22, 1)]
                 .iter()

@@ -1,11 +1,13 @@
-//! A mark on the program that a process executes, which the kernel itself takes off when the process executes another.
+//! A mark on the program that a process executes, which the kernel itself takes off when the
+//! process executes another.
 //!
-//! A program may replace itself by one that can't be managed, and end within a millisecond: nothing inside the process is
-//! left to tell of it then. Exec(3) resets every signal handler, and the kernel shows which signals are caught until a
-//! process that has ended is waited for. So the mark is a handler of the one signal that a program can't set by itself:
-//! the C library keeps it for cancellation, and installs its own, which is as good a mark, when a thread is first cancelled.
+//! A program may replace itself by one that can't be managed, and end within a millisecond: no code
+//! inside the process is left to tell of it then. Exec(3) resets every signal handler, and the
+//! kernel shows which signals are caught until an ended process is waited for. So the mark is a
+//! handler of the one signal that a program can't set by itself: the C library keeps it for
+//! cancellation, and installs its own, which is as good a mark, when a thread is first cancelled.
 //!
-//! The mark must never change what the signal does: it ends the process.
+//! The mark must never change the signal's effect: it ends the process.
 
 use linux_raw_sys::general as raw;
 
@@ -29,14 +31,16 @@ const DEFAULT: usize = 0;
 
 fn set_action(action: &Action) {
     let at = std::ptr::from_ref(action).expose_provenance();
-    // SAFETY: the kernel reads the action, of the layout and mask size that it expects, and writes nothing.
+    // SAFETY: the kernel reads the action, of the layout and mask size that it expects, and writes
+    // nothing.
     let _ = unsafe { syscall6(raw::__NR_rt_sigaction, [SIGNAL as usize, at, 0, size_of::<u64>(), 0, 0]) };
 }
 
 /// Ends the process by the signal, as if there were no handler.
 extern "C" fn end_by_signal(_: i32) {
     set_action(&Action { handler: DEFAULT, flags: 0, restorer: 0, mask: 0 });
-    // SAFETY: neither call takes a pointer. The signal is not blocked in its own handler, and ends the process here.
+    // SAFETY: neither call takes a pointer. The signal is not blocked in its own handler, and ends
+    // the process here.
     unsafe {
         let process = syscall3(raw::__NR_getpid, 0, 0, 0).unwrap_or(0);
         let thread = syscall3(raw::__NR_gettid, 0, 0, 0).unwrap_or(0);
@@ -52,8 +56,8 @@ pub fn set() {
     set_action(&Action { handler, flags: SA_NODEFER | SA_RESTORER, restorer: handler, mask: 0 });
 }
 
-/// Whether the program that process `pid` executes is marked; of one that has ended and was not waited for, the last one that
-/// it did execute. None if that can't be seen.
+/// Whether the program that process `pid` executes is marked; of one that has ended and was not
+/// waited for, the last one that it did execute. None if that can't be seen.
 #[must_use]
 pub fn is_set(pid: u32) -> Option<bool> {
     caught(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)

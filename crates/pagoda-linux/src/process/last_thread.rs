@@ -1,8 +1,8 @@
 //! The end of a program whose last thread ends by exit(2), which ends that thread alone.
 //!
-//! Without the engine the process would end with it. With the engine its raw threads would keep the process for good, so one
-//! of them looks for this now and then, and ends the process as the kernel would have. This module must never end a process
-//! in which a thread of the program runs.
+//! Without the engine the process would end with it. With the engine its raw threads would keep the
+//! process for good, so one of them looks for this now and then, and ends the process as the kernel
+//! would have. This module must never end a process in which a thread of the program runs.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,8 +17,8 @@ use crate::process::offer::thread_descriptor;
 use crate::process::thread::exit_process;
 use crate::procfs::statm::read_start;
 
-/// Raw threads of this process. Each counts itself at its first instruction and stops counting itself before its last, so
-/// that the count is never above the number of those that run.
+/// Raw threads of this process. Each counts itself at its first instruction and stops counting
+/// itself before its last, so that the count is never above the number of those that run.
 static RAW_THREADS: AtomicU64 = AtomicU64::new(0);
 
 /// Raw threads that have ended, or are about to: raised before the other count is lowered.
@@ -49,9 +49,10 @@ pub struct LastThread {
     main_statm: OwnedFd,
     main_stat: OwnedFd,
     tasks: OwnedFd,
-    /// Threads of a process whose main thread has ended. Allocated at the start, never beyond [`FOLLOWED_MOST`].
+    /// Threads of a process whose main thread has ended. Allocated at the start, never beyond
+    /// [`FOLLOWED_MOST`].
     followed: Vec<(u32, OwnedFd)>,
-    /// What the last followed thread that ended gave to exit(2), as wait(2) gives it.
+    /// The exit code of the last followed thread that ended, as wait(2) gives it.
     exit_code: Option<u32>,
 }
 
@@ -72,8 +73,8 @@ impl LastThread {
         })
     }
 
-    /// Ends the process as the kernel would have if no thread of the program is left. As long as the main thread runs this
-    /// costs one short read, about a microsecond.
+    /// Ends the process as the kernel would have if no thread of the program is left. As long as
+    /// the main thread runs this costs one short read, about a microsecond.
     pub fn end_with_program(&mut self) {
         let mut text = [0; 1024];
         // Of a thread that has given up its memory all counts are 0.
@@ -87,11 +88,13 @@ impl LastThread {
             return;
         }
         self.take_exit_codes();
-        // The main thread stays until the process ends. The kernel counts all threads at one moment, and only a thread of the
-        // program makes another of the program. So if all but one are ours, there is none and there will be none.
-        // A raw thread that ended between the two counts would make up for one of the program.
+        // The main thread stays until the process ends. The kernel counts all threads at one
+        // moment, and only a thread of the program makes another of the program. So if all but one
+        // are ours, there is none and there will be none. A raw thread that ended between the two
+        // counts would make up for one of the program.
         if stat.threads == raw_threads + 1 && ENDED.load(Ordering::SeqCst) == ended {
-            // The status is the last thread's. A kernel before 6.15 does not tell it; one before 6.0 takes the main thread's.
+            // The status is the last thread's. A kernel before 6.15 does not tell it; one before
+            // 6.0 takes the main thread's.
             let code = self.exit_code.map(u64::from).or(stat.exit_code).unwrap_or(0);
             // As wait(2) gives it: the number that the thread gave to exit(2) in the second byte.
             exit_process((code >> 8) as u8);
@@ -136,20 +139,20 @@ impl LastThread {
     }
 }
 
-/// What the thread behind the descriptor gave to exit(2), as wait(2) gives it; `None` while it runs.
+/// The exit code of the thread behind the descriptor, as wait(2) gives it; `None` while it runs.
 ///
 /// # Errors
 /// The kernel does not tell: before Linux 6.15.
 fn exit_code(thread: &OwnedFd) -> rustix::io::Result<Option<u32>> {
     let mut info = PidfdInfo { mask: INFO_EXIT, words: [0; 14] };
-    // SAFETY: PIDFD_GET_INFO of linux/pidfd.h reads and writes a `struct pidfd_info` of 64 bytes, its first version, as the
-    // number of the request says.
+    // SAFETY: PIDFD_GET_INFO of linux/pidfd.h reads and writes a `struct pidfd_info` of 64 bytes,
+    // its first version, as the number of the request says.
     unsafe { ioctl(thread, Updater::<GET_INFO, PidfdInfo>::new(&mut info)) }?;
     Ok((info.mask & INFO_EXIT != 0).then_some(info.words[13]))
 }
 
-/// `struct pidfd_info` of linux/pidfd.h, its first version: after the mask a cgroup's number, eleven words about the process,
-/// and the exit code.
+/// `struct pidfd_info` of linux/pidfd.h, its first version: after the mask a cgroup's number,
+/// eleven words about the process, and the exit code.
 #[repr(C)]
 struct PidfdInfo {
     mask: u64,

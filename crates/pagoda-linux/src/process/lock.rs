@@ -1,8 +1,8 @@
 //! A mutual-exclusion lock for threads that have no thread-local storage.
 //!
-//! The standard one looks at thread-local state when a thread panics and sets `errno` when it has to wait; a handler
-//! thread in someone else's process has neither. No poisoning: an engine whose thread panicked stops the process.
-//! It must never be held while managed memory is touched.
+//! The standard one looks at thread-local state when a thread panics and sets `errno` when it has
+//! to wait; a handler thread in an unmodified program has neither. No poisoning: an engine whose
+//! thread panicked stops the process. It must never be held while managed memory is touched.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -14,7 +14,8 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const AWAITED: u32 = 2;
 
-/// How often a waiter looks again before it sleeps: sections are a microsecond or less, a sleep costs several.
+/// How often a waiter looks again before it sleeps: sections are a microsecond or less, a sleep
+/// costs several.
 const SPINS: u32 = 100;
 
 /// A value that one thread at a time can reach.
@@ -25,7 +26,8 @@ pub struct Lock<T> {
 
 // SAFETY: the value moves with the lock, so it needs to be Send and nothing more.
 unsafe impl<T: Send> Send for Lock<T> {}
-// SAFETY: only the one thread that holds the lock reaches the value; that thread changes, so T must be Send.
+// SAFETY: only the one thread that holds the lock reaches the value; that thread changes, so T must
+// be Send.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -56,7 +58,8 @@ impl<T> Lock<T> {
             }
             std::hint::spin_loop();
         }
-        // From here on the state says that someone sleeps, also when we have it: perhaps another sleeps too.
+        // From here on the state says that a thread sleeps, also when we have it: perhaps another
+        // sleeps too.
         while self.state.swap(AWAITED, Ordering::Acquire) != FREE {
             // Any outcome means: look again.
             let _ = futex::wait(&self.state, futex::Flags::PRIVATE, AWAITED, None);
@@ -72,7 +75,8 @@ pub struct Held<'a, T> {
 impl<T> Deref for Held<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: this value exists only while its thread holds the lock, so nobody else reaches the value.
+        // SAFETY: this value exists only while its thread holds the lock, so no other thread
+        // reaches the value.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -84,9 +88,9 @@ impl<T> DerefMut for Held<'_, T> {
     }
 }
 
-// A proof in another thread than the one that took it would be harmless, but sharing one needs T: Sync, which the
-// fields alone (a reference to a Lock) would not ask for.
-// SAFETY: `&Held` gives `&T` and nothing else.
+// A proof in another thread than the one that took it would be harmless, but sharing one needs T:
+// Sync, which the fields alone (a reference to a Lock) would not ask for. SAFETY: `&Held` gives
+// `&T` and nothing else.
 unsafe impl<T: Sync> Sync for Held<'_, T> {}
 
 impl<T> Drop for Held<'_, T> {

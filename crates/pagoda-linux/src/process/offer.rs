@@ -1,9 +1,11 @@
-//! A parent's offer to its forked child to take over what the child lacks: its descriptor of userfaultfd, and a stream on which the
-//! content comes. With them come, if it has one, the parent's file and what says which places of it the child holds.
+//! A parent's offer to its forked child to take over its missing pages: the child's userfaultfd
+//! descriptor, and a stream on which the content comes. With them come, if the parent has a spill
+//! file, that file and the places of it that the child holds.
 //!
-//! The child takes all of them out of the descriptor table of the parent's thread that serves the fork, so that nothing of it ever
-//! is in the program's table. Who of the two comes first decides: the child accepts or refuses, or the parent revokes. This
-//! module must never let both serve the child's faults.
+//! The child takes all of them out of the descriptor table of the parent's thread that serves the
+//! fork, so that no such descriptor is ever in the program's table. The first of the two decides:
+//! the child accepts or refuses, or the parent revokes. This module must never let both serve the
+//! child's faults.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -34,17 +36,17 @@ const NONE: u32 = u32::MAX;
 /// `PIDFD_THREAD` (Linux 6.9): a descriptor of a thread, with its own table.
 const PIDFD_THREAD: u32 = 0o200;
 
-/// What an offer came to, in the lowest bits of its word; above is its number.
+/// The outcome of an offer, in the lowest bits of its word; above is its number.
 const OPEN: u64 = 0;
 const ACCEPTED: u64 = 1;
 const REFUSED: u64 = 2;
 const REVOKED: u64 = 3;
 const STATES: u64 = 4;
 
-/// What an offer came to so far.
+/// The outcome of an offer so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nobody has said anything.
+    /// Neither side has decided.
     Open,
     /// The child serves itself from now on, and wants the content.
     Accepted,
@@ -59,7 +61,7 @@ pub struct Offer {
     thread: u32,
     uffd: u32,
     stream: u32,
-    /// The parent's file, and what the child holds of it; none if there is none.
+    /// The parent's file, and the child's holds on it; none if there is none.
     lent: [u32; 2],
     /// Where the word is.
     word: u64,
@@ -84,20 +86,23 @@ impl Offer {
 
     fn settle(self, how: u64) -> bool {
         let word = std::ptr::with_exposed_provenance::<AtomicU64>(self.word as usize);
-        // SAFETY: the address comes from the parent, by a page that only it and the kernel write: it is that of its `Offers`, which
-        // is never unmapped and inherited, aligned to a page, and used by nobody but as an atomic.
+        // SAFETY: the address comes from the parent, by a page that only it and the kernel write:
+        // it is that of its `Offers`, which is never unmapped and inherited, aligned to a page, and
+        // only ever used as an atomic.
         let word = unsafe { &*word };
         let open = self.number * STATES + OPEN;
         let settled = self.number * STATES + how;
         word.compare_exchange(open, settled, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// In the child: takes the descriptors, into the calling thread's table. The parent serves faults on. All of them or none:
-    /// what is lent comes as places, and without the file they say nothing.
+    /// In the child: takes the descriptors, into the calling thread's table. The parent serves
+    /// faults on. All of them or none: loans are named by places, which are worth nothing without
+    /// the file.
     ///
     /// # Errors
-    /// What the kernel said: before Linux 6.9, without the right to trace the parent, without a free descriptor; `ESRCH` if the
-    /// child can't see its parent; and those of [`Holds::of`]. The child has to refuse the offer then.
+    /// The kernel's: before Linux 6.9, without the right to trace the parent, without a free
+    /// descriptor; `ESRCH` if the child can't see its parent; and those of [`Holds::of`]. The child
+    /// has to refuse the offer then.
     pub fn descriptors(self) -> io::Result<Taken> {
         // In a namespace of its own a number may be another process's.
         if getppid().map(Pid::as_raw_nonzero).map(|pid| pid.get().cast_unsigned()) != Some(self.process) {
@@ -113,7 +118,8 @@ impl Offer {
         Ok(Taken { uffd, stream, lent })
     }
 
-    /// In the child: from now on it serves its faults itself. False if the parent came first and has revoked the offer.
+    /// In the child: from now on it serves its faults itself. False if the parent came first and
+    /// has revoked the offer.
     #[must_use]
     pub fn accept(self) -> bool {
         self.settle(ACCEPTED)
@@ -126,21 +132,21 @@ impl Offer {
     }
 }
 
-/// What a child has taken of an offer.
+/// The parts of an offer that a child has taken.
 #[derive(Debug)]
 pub struct Taken {
     /// Its own descriptor.
     pub uffd: Uffd,
-    /// What it lacks comes here.
+    /// Its missing pages come here.
     pub stream: Stream,
-    /// What its parent lends to it.
+    /// The parent's loan to it.
     pub lent: Option<Lent>,
 }
 
 /// A parent's file, which its child reads.
 #[derive(Debug)]
 pub struct Lent {
-    /// The file. It is there as long as anybody has it open.
+    /// The file. It is there as long as a process has it open.
     pub file: DirectFile,
     /// Which places of it the child holds.
     pub holds: Holds,
@@ -170,7 +176,7 @@ pub struct Made<'a> {
 }
 
 impl Offers {
-    /// None where children could not take what is offered.
+    /// None where children could not take an offer.
     #[must_use]
     pub fn new() -> Option<Self> {
         thread_descriptor(current_id()).ok()?;
@@ -179,21 +185,24 @@ impl Offers {
             mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
         };
         let word = at.ok()?.expose_provenance();
-        // In a child it may come to lie within what its parent has managed. Without it children get copies.
+        // In a child it may come to lie within what its parent has managed. Without it children get
+        // copies.
         declare(PageRange::at(word, 4096)).then_some(Self { word })
     }
 
     fn word(&self) -> &AtomicU64 {
         let word = std::ptr::with_exposed_provenance::<AtomicU64>(self.word);
-        // SAFETY: the page was made by `new`, is never unmapped, and is used by nobody but as an atomic.
+        // SAFETY: the page was made by `new`, is never unmapped, and is only ever used as an
+        // atomic.
         unsafe { &*word }
     }
 
-    /// Offers the descriptor of a child, as long as what is returned lives. One at a time. `patience` is the longest that either
-    /// side waits for the other within the stream; it is not 0. What is `lent` is open as long, too.
+    /// Offers the descriptor of a child, as long as the result lives. One at a time. `patience` is
+    /// the longest that either side waits for the other within the stream; it is not 0. The `lent`
+    /// file is open as long, too.
     ///
     /// # Errors
-    /// What socketpair(2) said.
+    /// Those of socketpair(2).
     pub fn make(
         &self,
         child: &Uffd,
@@ -218,7 +227,7 @@ impl Offers {
 }
 
 impl Made<'_> {
-    /// What it came to.
+    /// Its outcome.
     #[must_use]
     pub fn state(&self) -> State {
         match self.offers.word().load(Ordering::Acquire) % STATES {
@@ -249,7 +258,7 @@ impl Stream {
     /// Both ends of one. `patience` is the longest that either waits for the other; it is not 0.
     ///
     /// # Errors
-    /// What socketpair(2) said.
+    /// Those of socketpair(2).
     pub fn pair(patience: Duration) -> io::Result<(Self, Self)> {
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         for end in [&one, &other] {
@@ -259,13 +268,15 @@ impl Stream {
         Ok((Self(one), Self(other)))
     }
 
-    /// Whether the other side has closed it, which the kernel does for a process that ends or executes another program, once
-    /// none of the threads that had it runs any more. Never waits. For a side to which nothing is sent.
+    /// Whether the other side has closed it, which the kernel does for a process that ends or
+    /// executes another program, once none of the threads that had it runs any more. Never waits.
+    /// For a side to which nothing is sent.
     #[must_use]
     pub fn is_over(&self) -> bool {
         match recv(&self.0, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((received, _)) => received == 0,
-            // Whatever else there is to say is no end: who takes a living side for gone writes over what it reads.
+            // Any other answer is no end: a caller that takes a living side for gone overwrites the
+            // pages that it reads.
             Err(error) => error == Errno::CONNRESET,
         }
     }
@@ -279,7 +290,8 @@ impl Stream {
     /// Sends all of it.
     ///
     /// # Errors
-    /// `EPIPE`: the other side is gone. `EAGAIN`: it took nothing for as long as the stream's patience.
+    /// `EPIPE`: the other side is gone. `EAGAIN`: it took nothing for as long as the stream's
+    /// patience.
     pub fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match send(&self.0, bytes, SendFlags::NOSIGNAL) {
@@ -294,7 +306,8 @@ impl Stream {
     /// Fills all of `into`.
     ///
     /// # Errors
-    /// `UnexpectedEof`: the other side is gone. `EAGAIN`: nothing came for as long as the stream's patience.
+    /// `UnexpectedEof`: the other side is gone. `EAGAIN`: nothing came for as long as the stream's
+    /// patience.
     pub fn receive(&self, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
             match recv(&self.0, &mut *into, RecvFlags::empty()) {

@@ -1,9 +1,10 @@
 //! The rights of raw threads: they give up most of them, and follow a change of the program's ids.
 //!
-//! User and group ids and capabilities belong to a thread. The C library changes those of all threads that it knows when a
-//! program drops its rights; raw threads it does not know. They would keep the rights of root in an address space in
-//! which a dropped program can write. So a raw thread keeps only the capabilities to change its ids, and changes them at its next look
-//! once the program has. This module must never give a thread a right that the program does not have.
+//! User and group ids and capabilities belong to a thread. When a program drops its rights, the C
+//! library changes those of all threads that it knows; raw threads it does not know. They would
+//! keep the rights of root in an address space in which a dropped program can write. So a raw
+//! thread keeps only the capabilities to change its ids, and changes them at its next look once the
+//! program has. This module must never give a thread a right that the program does not have.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,21 +36,24 @@ static THREADS: [(AtomicU32, AtomicU32); THREADS_MOST] =
 /// Changes of the program's rights so far. Raw threads of a process without one pay for one load.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
-/// The rights of the program since the last change: written before [`CHANGES`] is raised, by one thread at a time.
+/// The rights of the program since the last change: written before [`CHANGES`] is raised, by one
+/// thread at a time.
 static RIGHTS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 
 /// Held by the thread that writes [`RIGHTS`].
 static WRITING: AtomicU32 = AtomicU32::new(0);
 
-/// How long a change waits for the raw threads. Each looks at least ten times a second, unless a disk holds it up.
+/// How long a change waits for the raw threads. Each looks at least ten times a second, unless a
+/// disk holds it up.
 const FOLLOW_NS: u64 = 2_000_000_000;
 
 const CAP_SETGID: u64 = 1 << 6;
 const CAP_SETUID: u64 = 1 << 7;
-/// In a program that locks all its memory to come, a mapping of the engine's counts towards the limit of locked memory.
+/// In a program that locks all its memory to come, a mapping of the engine's counts towards the
+/// limit of locked memory.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-/// What a raw thread keeps, as long as the program has it.
+/// The capabilities that a raw thread keeps, as long as the program has them.
 const KEPT: u64 = CAP_SETUID | CAP_SETGID | CAP_IPC_LOCK;
 
 /// `PR_SET_NO_NEW_PRIVS`, `PR_GET_DUMPABLE` and `PR_SET_DUMPABLE` of linux/prctl.h.
@@ -119,8 +123,9 @@ pub fn of_this_thread() -> io::Result<Rights> {
     })
 }
 
-/// Gives up all capabilities of the calling raw thread but those to change its ids, which are no more in effect, and to lock
-/// memory; and the right to gain any by exec. Of a thread without rights it changes nothing.
+/// Gives up all capabilities of the calling raw thread but those to change its ids, which are no
+/// more in effect, and to lock memory; and the right to gain any by exec. Of a thread without
+/// rights it changes nothing.
 pub fn give_up() {
     if let Ok(all) = capabilities() {
         set_capabilities(all.permitted() & KEPT, all.in_effect() & CAP_IPC_LOCK);
@@ -129,7 +134,8 @@ pub fn give_up() {
     let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]) };
 }
 
-/// The program has these rights now: has all raw threads follow, and waits for them, for two seconds at most.
+/// The program has these rights now: has all raw threads follow, and waits for them, for two
+/// seconds at most.
 pub fn follow_program(rights: Rights) {
     while WRITING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // The other change waits for this thread, too, if it is a raw one.
@@ -178,18 +184,20 @@ pub fn follow() {
     }
 }
 
-/// Gives the calling thread these ids, no supplementary group, and of [`KEPT`] what the program has, too.
+/// Gives the calling thread these ids, no supplementary group, and those of [`KEPT`] that the
+/// program has, too.
 fn take_on(rights: Rights) {
     let own = capabilities().map_or(0, |all| all.permitted());
     let to_change = own & (CAP_SETUID | CAP_SETGID);
     if to_change != 0 {
         set_capabilities(own, to_change);
     }
-    // The program may keep its capabilities over a change of users (`PR_SET_KEEPCAPS`), and change them again.
-    // SAFETY: it takes numbers, and concerns this thread alone.
+    // The program may keep its capabilities over a change of users (`PR_SET_KEEPCAPS`), and change
+    // them again. SAFETY: it takes numbers, and concerns this thread alone.
     let _ = unsafe { syscall6(raw::__NR_prctl, [PR_SET_KEEPCAPS, 1, 0, 0, 0, 0]) };
-    // A change of ids makes the address space undumpable. Where it is dumpable the program wants it so.
-    // SAFETY: these calls take numbers. Ids are the calling thread's alone, and none is more than the program has.
+    // A change of ids makes the address space undumpable. Where it is dumpable the program wants it
+    // so. SAFETY: these calls take numbers. Ids are the calling thread's alone, and none is more
+    // than the program has.
     unsafe {
         let dumpable = syscall6(raw::__NR_prctl, [PR_GET_DUMPABLE, 0, 0, 0, 0, 0]);
         let ids = |[real, effective, saved]: [u32; 3]| [real, effective, saved].map(|id| id as usize);
@@ -239,17 +247,20 @@ fn capabilities() -> io::Result<Capabilities> {
     Ok(all)
 }
 
-/// Sets those of the calling thread; none is inheritable. One that it does not have is refused, and changes nothing.
+/// Sets those of the calling thread; none is inheritable. One that it does not have is refused, and
+/// changes nothing.
 fn set_capabilities(permitted: u64, effective: u64) {
     let header = Header { version: VERSION, thread: 0 };
     let half = |shift: u32| [(effective >> shift) as u32, (permitted >> shift) as u32, 0];
     let all = Capabilities([half(0), half(32)]);
     let (of, from) = (std::ptr::from_ref(&header), std::ptr::from_ref(&all));
-    // SAFETY: capset reads the header and, for this version, six words; it concerns the calling thread alone.
+    // SAFETY: capset reads the header and, for this version, six words; it concerns the calling
+    // thread alone.
     let _ = unsafe { syscall3(raw::__NR_capset, of.expose_provenance(), from.expose_provenance(), 0) };
 }
 
-/// Sees changes of the program's rights which no hook sees, as by system calls of its own: those of its main thread.
+/// Sees changes of the program's rights which no hook sees, as by system calls of its own: those of
+/// its main thread.
 #[derive(Debug)]
 pub struct RightsReader {
     status: OwnedFd,
@@ -270,8 +281,8 @@ impl RightsReader {
         Ok(Self { status, seen: None, looked_ns: 0 })
     }
 
-    /// The rights of the program if the calling raw thread has others or more. The same are told once. Looks every 50 ms at
-    /// most.
+    /// The rights of the program if the calling raw thread has others or more. The same are told
+    /// once. Looks every 50 ms at most.
     pub fn look(&mut self) -> Option<Rights> {
         let now = now_ns();
         if now - self.looked_ns < LOOK_NS {
@@ -291,7 +302,8 @@ impl RightsReader {
     }
 }
 
-/// Of the lines `Uid:`, `Gid:` (real, effective, saved, and that of file systems), `CapPrm:` and `CapEff:` of status.
+/// Of the lines `Uid:`, `Gid:` (real, effective, saved, and that of file systems), `CapPrm:` and
+/// `CapEff:` of status.
 fn parse(status: &[u8]) -> Option<Rights> {
     let status = std::str::from_utf8(status).ok()?;
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));

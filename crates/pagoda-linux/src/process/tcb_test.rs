@@ -82,7 +82,8 @@ fn the_rseq_area_holds_the_cpu_number_that_the_kernel_keeps_there() {
     // A C library before glibc 2.35, or one told not to, registers none.
     let Some(rseq) = &mine.rseq else { return assert_eq!(layout.rseq, None) };
     assert!(rseq.start.is_multiple_of(32) && rseq.len() >= 32, "{rseq:x?}");
-    // struct rseq { u32 cpu_id_start; u32 cpu_id; … }: the kernel keeps both equal while it is registered.
+    // struct rseq { u32 cpu_id_start; u32 cpu_id; … }: the kernel keeps both equal while it is
+    // registered.
     let [cpus] = read_words::<1>(rseq.start).expect("read").expect("readable");
     assert_eq!(cpus as u32, (cpus >> 32) as u32);
     let online = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).max(1024);
@@ -90,7 +91,7 @@ fn the_rseq_area_holds_the_cpu_number_that_the_kernel_keeps_there() {
 }
 
 #[test]
-fn what_the_kernel_clears_when_a_thread_exits_is_among_what_must_stay() {
+fn the_word_that_the_kernel_clears_at_a_threads_exit_is_pinned() {
     const PR_GET_TID_ADDRESS: usize = 40;
     let layout = ThreadLayout::of_current_thread().expect("a robust list");
     let (tid, _) = own_view();
@@ -114,7 +115,7 @@ fn what_the_kernel_clears_when_a_thread_exits_is_among_what_must_stay() {
     }
 }
 
-/// As the kernel defines it: what a thread registers, and an entry of its list.
+/// As the kernel defines it: the list head that a thread registers, and an entry of its list.
 #[repr(C)]
 struct Head {
     next: usize,

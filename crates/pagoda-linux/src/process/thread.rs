@@ -1,12 +1,13 @@
-//! Threads that live inside somebody else's program without being seen by it.
+//! Threads that live inside an unmodified program without being seen by it.
 //!
-//! `pthread_create` is no choice there: it allocates from the program's heap, which is managed memory, and the
-//! thread's control block would be adopted with its stack. So these threads are raw clones on a mapping of our own,
-//! with every signal blocked and, before they open anything, a descriptor table of their own ([`leave_files`]): the program can neither
-//! see nor close Pagoda's descriptors, and its own stay free of ours.
+//! `pthread_create` is no choice there: it allocates from the program's heap, which is managed
+//! memory, and the thread's control block would be adopted with its stack. So these threads are raw
+//! clones on a mapping of our own, with every signal blocked and, before they open anything, a
+//! descriptor table of their own ([`leave_files`]): the program can neither see nor close Pagoda's
+//! descriptors, and its own stay free of ours.
 //!
-//! Such a thread has no thread-local storage worth the name. It must never use any: no `thread_local!`, no C library
-//! function that sets `errno`, no `std::thread`, no printing.
+//! Such a thread has no thread-local storage worth the name. It must never use any: no
+//! `thread_local!`, no C library function that sets `errno`, no `std::thread`, no printing.
 
 use std::arch::asm;
 use std::ffi::c_void;
@@ -21,13 +22,15 @@ use crate::mem::own_memory::OwnMapping;
 use crate::process::{last_thread, rights};
 use crate::raw_syscall::{syscall3, syscall6};
 
-/// A stack: LZ4's table (16 KiB), a batch of messages (2 KiB) and the deepest call are well below an eighth of it; parsing the
-/// deepest reply that a remote store can make up takes less than half.
+/// A stack: LZ4's table (16 KiB), a batch of messages (2 KiB) and the deepest call are well below
+/// an eighth of it; parsing the deepest reply that a remote store can make up takes less than half.
 const STACK_BYTES: usize = 512 << 10;
-/// Room for static thread-local storage below the control block beyond `errno`, all zero. The standard library's locks call
-/// `syscall`, which writes `errno` there: the C library's, or in the preloaded library its own.
+/// Room for static thread-local storage below the control block beyond `errno`, all zero. The
+/// standard library's locks call `syscall`, which writes `errno` there: the C library's, or in the
+/// preloaded library its own.
 const TLS_SLACK_BYTES: usize = 16 << 10;
-/// The control block: we set the fields that compiled code reads (self pointer, stack and pointer guards).
+/// The control block: we set the fields that compiled code reads (self pointer, stack and pointer
+/// guards).
 const CONTROL_BLOCK_BYTES: usize = 4 << 10;
 
 /// `PR_SET_NAME` of linux/prctl.h.
@@ -36,11 +39,12 @@ const PR_SET_NAME: usize = 15;
 /// Of linux/close_range.h.
 const CLOSE_RANGE_UNSHARE: usize = 2;
 
-/// What a thread runs. It must not return or unwind: there is nobody to return to.
+/// The body of a thread. It must not return or unwind: there is no caller to return to.
 type Body = Box<dyn FnOnce() + Send>;
 
-/// Starts a raw thread with all signals blocked and the descriptors of its maker. It ends when `body` returns; its stack (512 KiB of address space,
-/// the touched part of it memory) is kept for good, because nobody can tell when its last instruction has run.
+/// Starts a raw thread with all signals blocked and the descriptors of its maker. It ends when
+/// `body` returns; its stack (512 KiB of address space, the touched part of it memory) is kept for
+/// good, because no other thread can tell when its last instruction has run.
 ///
 /// # Errors
 /// Those of mmap(2) and clone(2): limits on memory, mappings or threads.
@@ -51,7 +55,8 @@ pub fn spawn_raw(name: &'static std::ffi::CStr, body: Body) -> io::Result<()> {
     let control_block = mapping.range().end() - CONTROL_BLOCK_BYTES;
     let stack_top = mapping.range().start() + 4096 + STACK_BYTES;
     let start = Box::into_raw(Box::new(Start { name, body }));
-    // SAFETY: all addresses lie in the fresh mapping, aligned; `fs` has a valid control block on this thread.
+    // SAFETY: all addresses lie in the fresh mapping, aligned; `fs` has a valid control block on
+    // this thread.
     unsafe {
         let block = std::ptr::with_exposed_provenance_mut::<usize>(control_block);
         let (mut canary, mut pointer_guard): (usize, usize);
@@ -74,9 +79,9 @@ pub fn spawn_raw(name: &'static std::ffi::CStr, body: Body) -> io::Result<()> {
         | raw::CLONE_FILES;
     let before = block_all_signals();
     let result: isize;
-    // SAFETY: the child runs on its own fresh stack, whose top two words are the function and its argument; it never
-    // returns into this frame (`run` ends in an exit of the thread). The parent goes on behind the block with only
-    // rax, rcx and r11 changed.
+    // SAFETY: the child runs on its own fresh stack, whose top two words are the function and its
+    // argument; it never returns into this frame (`run` ends in an exit of the thread). The parent
+    // goes on behind the block with only rax, rcx and r11 changed.
     unsafe {
         asm!(
             "syscall",
@@ -108,11 +113,12 @@ pub fn spawn_raw(name: &'static std::ffi::CStr, body: Body) -> io::Result<()> {
     Ok(())
 }
 
-/// How far below the thread pointer `errno` lies: the same in every thread, because it is in static storage, but
-/// further the more the program itself has there.
+/// How far below the thread pointer `errno` lies: the same in every thread, because it is in static
+/// storage, but further the more the program itself has there.
 fn errno_distance_bytes() -> usize {
     let thread_pointer: usize;
-    // SAFETY: the first word of a control block is its own address; `__errno_location` only computes an address.
+    // SAFETY: the first word of a control block is its own address; `__errno_location` only
+    // computes an address.
     let errno = unsafe {
         asm!("mov {}, fs:0", out(reg) thread_pointer, options(nostack, readonly, preserves_flags));
         libc::__errno_location().addr()
@@ -143,11 +149,13 @@ extern "C" fn run(start: *mut c_void) -> ! {
     }
 }
 
-/// Gives the calling raw thread, and those that it starts from now on, an empty table of descriptors of their own: the program can neither
-/// see nor close what they open, and nothing of the program's stays open by them.
+/// Gives the calling raw thread, and those that it starts from now on, an empty table of
+/// descriptors of their own: the program can neither see nor close their descriptors, and nothing
+/// of the program's stays open by them.
 ///
 /// # Errors
-/// The kernel has no memory for it, or is older than 5.9: the thread still has the program's, and must open nothing.
+/// The kernel has no memory for it, or is older than 5.9: the thread still has the program's, and
+/// must open nothing.
 pub fn leave_files() -> io::Result<()> {
     // SAFETY: of a table of its own, which the call makes, the thread uses nothing yet.
     let left = unsafe { syscall3(raw::__NR_close_range, 0, u32::MAX as usize, CLOSE_RANGE_UNSHARE) };
@@ -183,7 +191,8 @@ fn restore_signals(mask: u64) {
     set_signal_mask(raw::SIG_SETMASK, &mask);
 }
 
-/// Blocks every signal in the calling thread for good: a thread that serves faults never runs the program's handlers.
+/// Blocks every signal in the calling thread for good: a thread that serves faults never runs the
+/// program's handlers.
 pub fn block_signals_for_good() {
     block_all_signals();
 }
@@ -212,7 +221,8 @@ pub fn is_alive(id: u32) -> bool {
     unsafe { syscall3(raw::__NR_tgkill, process, id as usize, 0).is_ok() }
 }
 
-/// Sleeps for `us` microseconds, or less if interrupted. Where a filter of system calls forbids that, only gives the processor away.
+/// Sleeps for `us` microseconds, or less if interrupted. Where a filter of system calls forbids
+/// that, only gives the processor away.
 pub fn sleep_us(us: u32) {
     let time = rustix::thread::Timespec {
         tv_sec: i64::from(us / 1_000_000),
@@ -250,7 +260,8 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The time that this process ran, in nanoseconds: as [`now_ns`], but without what it was stopped for. Patience is measured by it.
+/// The time that this process ran, in nanoseconds: as [`now_ns`], but without the time in which it
+/// was stopped. Patience is measured by it.
 #[must_use]
 pub fn ran_ns() -> u64 {
     static RAN: RanClock = RanClock::new();
@@ -267,10 +278,11 @@ pub fn cpu_ns() -> u64 {
 /// `SCHED_IDLE` of linux/sched.h.
 const SCHED_IDLE: usize = 5;
 
-/// Lets the calling thread run only when nobody else wants its processor, from now on.
+/// Lets the calling thread run only when no other thread wants its processor, from now on.
 pub fn run_when_idle() {
     let priority = 0u32;
-    // SAFETY: the kernel reads a `struct sched_param`, one int, and changes how this thread is scheduled alone.
+    // SAFETY: the kernel reads a `struct sched_param`, one int, and changes how this thread is
+    // scheduled alone.
     let _ = unsafe {
         syscall3(
             raw::__NR_sched_setscheduler,
@@ -284,7 +296,8 @@ pub fn run_when_idle() {
 /// The nice value of a thread that others wait for: between the usual one and the most urgent.
 const URGENT_NICE: i32 = -10;
 
-/// Lets the calling thread go before others, where this process may do that; elsewhere it stays as it is.
+/// Lets the calling thread go before others, where this process may do that; elsewhere it stays as
+/// it is.
 pub fn raise_priority() {
     // The system call takes a thread's number, and 0 for the calling one.
     let _ = rustix::process::setpriority_process(None, URGENT_NICE);

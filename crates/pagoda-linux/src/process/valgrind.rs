@@ -1,7 +1,8 @@
 //! Whether valgrind runs this process.
 //!
-//! Valgrind translates the program's code and serves its system calls itself. It can't follow raw threads, and its own memory
-//! lies in the same address space. This module must never change anything but the answer.
+//! Valgrind translates the program's code and serves its system calls itself. It can't follow raw
+//! threads, and its own memory lies in the same address space. This module must never change
+//! anything but the answer.
 
 /// `VG_USERREQ__RUNNING_ON_VALGRIND` of valgrind.h.
 const RUNNING_ON_VALGRIND: usize = 0x1001;
@@ -13,8 +14,8 @@ pub fn is_in_valgrind() -> bool {
     {
         let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
         let depth: usize;
-        // SAFETY: the four rotations are by 128 bits in all, and the exchange is with itself. Only valgrind, which knows this
-        // sequence as a request, puts an answer into `rdx`.
+        // SAFETY: the four rotations are by 128 bits in all, and the exchange is with itself. Only
+        // valgrind, which knows this sequence as a request, puts an answer into `rdx`.
         unsafe {
             std::arch::asm!(
                 "rol rdi, 3",

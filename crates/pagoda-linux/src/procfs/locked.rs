@@ -1,8 +1,9 @@
-//! What a process has locked into memory (mlock(2) and its relatives): the kernel moves nothing out of it.
+//! The locked memory of a process (mlock(2) and its relatives): the kernel moves nothing out of it.
 //!
-//! `/proc/self/maps` does not say it, so `/proc/self/smaps` has to, which walks the page tables of the whole process. That is
-//! only done if `/proc/self/status` says that anything is locked at all. Like the other readers it must never allocate, take
-//! a lock or use thread-local storage: it runs in an engine thread inside another program.
+//! `/proc/self/maps` does not tell, so this reads `/proc/self/smaps`, for which the kernel walks
+//! the page tables of the whole process. That is only done if `/proc/self/status` says that
+//! anything is locked at all. Like the other readers it must never allocate, take a lock or use
+//! thread-local storage: it runs in an engine thread inside another program.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,29 +13,30 @@ use rustix::fs::{Mode, OFlags};
 use crate::procfs::maps::Mapping;
 use crate::procfs::smaps::{Flag, SmapsReader};
 
-/// Reads what this process has locked, any number of times.
+/// Reads this process's locked mappings, any number of times.
 pub struct LockedReader {
     status: OwnedFd,
     smaps: SmapsReader,
 }
 
 impl LockedReader {
-    /// Opens the files and allocates the only memory that this reader will ever use. Call it on the thread that will
-    /// read, if that thread has a file table of its own. After a fork the child needs a reader of its own.
+    /// Opens the files and allocates the only memory that this reader will ever use. Call it on the
+    /// thread that will read, if that thread has a file table of its own. After a fork the child
+    /// needs a reader of its own.
     ///
     /// # Errors
-    /// What opening said: no `/proc` (`NotFound`), or no descriptor left.
+    /// Those of opening: no `/proc` (`NotFound`), or no descriptor left.
     pub fn new() -> io::Result<Self> {
         let status =
             rustix::fs::open(c"/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { status, smaps: SmapsReader::new()? })
     }
 
-    /// Calls `f` with each mapping that is locked, lowest address first. If none is, which is the rule, it costs one short
-    /// read; else the kernel walks all that is present.
+    /// Calls `f` with each mapping that is locked, lowest address first. If none is, which is the
+    /// rule, it costs one short read; else the kernel walks all present pages.
     ///
     /// # Errors
-    /// What `pread` said. Mappings before it were passed to `f`.
+    /// Those of `pread`. Mappings before it were passed to `f`.
     pub fn for_each(&mut self, mut f: impl FnMut(&Mapping)) -> io::Result<()> {
         let mut any = false;
         let status = |line: &[u8]| any |= locked_kib(line).is_some_and(|kib| kib > 0);
@@ -64,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_locked_is_seen_and_its_neighbours_are_not() {
+    fn locked_memory_is_seen_and_its_neighbours_are_not() {
         const PAGE: usize = 4096;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe {
@@ -86,7 +88,7 @@ mod tests {
         // SAFETY: a part of the mapping made above; locking changes no content.
         unsafe { mlock(start.byte_add(2 * PAGE), 3 * PAGE).expect("64 KiB may be locked anywhere") };
         assert_eq!((seen(0, 2), seen(2, 3), seen(5, 3)), (0, 3, 0));
-        // SAFETY: the mapping made above, which nobody else knows.
+        // SAFETY: the mapping made above, which no other code knows.
         unsafe { munmap(start, 8 * PAGE).expect("unmapped") };
         assert_eq!(seen(0, 8), 0);
     }

@@ -99,7 +99,7 @@ fn a_name_longer_than_the_buffer_is_skipped_and_the_next_line_is_read() {
 }
 
 #[test]
-fn what_is_not_a_mapping_is_an_error_and_never_a_guess() {
+fn a_line_of_no_mapping_is_an_error_and_never_a_guess() {
     for line in [
         "",
         "x",

@@ -1,8 +1,10 @@
-//! The memory cgroup that this process is in: where it is, what its limit leaves, and which processes it has lost.
+//! The memory cgroup of this process: where it is, the room below its limit, and its processes that
+//! the kernel has killed.
 //!
-//! The kernel ends a process of a group that needs more than the limit, and says so only in its log. So a budget has to
-//! fit into what the limit leaves. The limits of all groups above count, too, as far as they are mounted here: a container
-//! sees its own group as the root. What can't be read is `None`. This module must never write to a group.
+//! The kernel kills a process of a group that needs more than the limit, and says so only in its
+//! log. So a budget has to fit below the limit. The limits of all groups above count, too, as far
+//! as they are mounted here: a container sees its own group as the root. A value that can't be read
+//! is `None`. This module must never write to a group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +41,8 @@ pub struct MemoryLimit {
     pub group: PathBuf,
     /// The limit.
     pub limit: Bytes,
-    /// What the group's processes hold of it now, without what the kernel can drop at any time (files, caches).
+    /// The memory of the group's processes now, without pages that the kernel can drop at any time
+    /// (files, caches).
     pub used: Bytes,
 }
 
@@ -64,7 +67,8 @@ impl Memcg {
         limits.min_by_key(|limit| limit.limit.saturating_sub(limit.used))
     }
 
-    /// How many processes of this group, in version 2 of those below it too, the kernel has ended for want of memory.
+    /// How many processes of this group, in version 2 of those below it too, the kernel has killed
+    /// for want of memory.
     #[must_use]
     pub fn oom_kills(&self) -> Option<u64> {
         let file = match self.version {
@@ -99,7 +103,8 @@ impl Memcg {
     }
 }
 
-/// What version 1 shows where there is no limit is the largest number of whole pages; no machine has half of it.
+/// Version 1 shows the largest number of whole pages where there is no limit; no machine has half
+/// of it.
 const UNLIMITED: u64 = 1 << 62;
 
 /// All memory of the machine.
@@ -118,9 +123,9 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Where the hierarchy with the memory controller is mounted, and this process's group in it, by the text of
-/// `/proc/self/mountinfo` and `/proc/self/cgroup`. A hierarchy of version 1 goes first: where one has the memory
-/// controller, the unified one does not.
+/// Where the hierarchy with the memory controller is mounted, and this process's group in it, by
+/// the text of `/proc/self/mountinfo` and `/proc/self/cgroup`. A hierarchy of version 1 goes first:
+/// where one has the memory controller, the unified one does not.
 fn found_in(mounts: &str, groups: &str) -> Option<(MemcgVersion, PathBuf, PathBuf)> {
     let mount = |wanted: &dyn Fn(&str, &str) -> bool| {
         mounts.lines().find_map(|line| {

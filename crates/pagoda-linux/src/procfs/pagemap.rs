@@ -1,14 +1,15 @@
 //! Which OS pages of a range hold something, as runs.
 //!
-//! Not only what is present does: while the kernel moves a page from one frame to another (a compaction, say) the page table has
-//! no page for it, nor for what is in its swap. Both look like a hole to whoever asks for present pages only.
+//! Present pages are not the only ones: while the kernel moves a page from one frame to another (a
+//! compaction, say) the page table has no page for it, nor for a page in its swap. Both look like a
+//! hole to a query for present pages only.
 //!
-//! One `PAGEMAP_SCAN` (Linux 6.7) answers for gigabytes; where it is not to be had, the entries of
-//! `/proc/self/pagemap` are read one by one. Scanning must never allocate, use thread-local storage, or fault a page
-//! in: it runs in an engine thread and only looks.
+//! One `PAGEMAP_SCAN` (Linux 6.7) answers for gigabytes; where there is none, the entries of
+//! `/proc/self/pagemap` are read one by one. Scanning must never allocate, use thread-local
+//! storage, or fault a page in: it runs in an engine thread and only looks.
 //!
-//! An answer is already history when it arrives: another thread may touch or discard pages meanwhile. Whoever acts
-//! on it acts through an operation that finds out itself (a move, a copy).
+//! An answer is stale when it arrives: another thread may touch or discard pages meanwhile. A
+//! caller must act on it by an operation that checks for itself (a move, a copy).
 
 use std::io;
 use std::ops::Range;
@@ -25,25 +26,28 @@ use rustix::ioctl::{Opcode, opcode};
 
 const PAGEMAP_SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
 
-/// Runs that one `PAGEMAP_SCAN` can return (24 bytes each: 12 KiB). The worst case, every other OS page present, is
-/// 4 MiB a call; there is no bound on a range, since a full vector is scanned on from where it ended.
+/// Runs that one `PAGEMAP_SCAN` can return (24 bytes each: 12 KiB). The worst case, every other OS
+/// page present, is 4 MiB a call; there is no bound on a range, since a scan with a full vector
+/// continues from where it ended.
 const REGIONS: usize = 512;
 
-/// Pagemap entries that one read of the fallback fetches: 8 bytes each, 16 KiB, for 8 MiB of address space.
+/// Pagemap entries that one read of the fallback fetches: 8 bytes each, 16 KiB, for 8 MiB of
+/// address space.
 const ENTRIES: usize = 2048;
 pub(crate) const ENTRY_BYTES: usize = size_of::<u64>();
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SWAPPED: u64 = 1 << 62;
 
-/// What stands behind an OS page.
+/// The kind of memory behind an OS page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// Memory: of this process alone, shared by a fork, or page cache.
     Memory,
-    /// The kernel's shared page of zeros, small or huge: read but never written, and not counted as resident. The
-    /// fallback can't tell it and says [`Memory`](Self::Memory).
+    /// The kernel's shared page of zeros, small or huge: read but never written, and not counted as
+    /// resident. The fallback can't tell it and says [`Memory`](Self::Memory).
     ZeroPage,
-    /// Something, but no frame that the page table shows: it is in the kernel's swap, or just being moved to another frame.
+    /// Something, but no frame that the page table shows: it is in the kernel's swap, or just being
+    /// moved to another frame.
     Away,
 }
 
@@ -68,12 +72,13 @@ enum Buffer {
 }
 
 impl PagemapScanner {
-    /// Opens `/proc/self/pagemap`, finds out which way of asking works, and allocates the only memory that this
-    /// scanner will ever use. Call it on the thread that will scan, if that thread has a file table of its own.
-    /// After a fork the child needs a scanner of its own: this one goes on showing the parent.
+    /// Opens `/proc/self/pagemap`, finds out which method works, and allocates the only memory that
+    /// this scanner will ever use. Call it on the thread that will scan, if that thread has a file
+    /// table of its own. After a fork the child needs a scanner of its own: this one goes on
+    /// showing the parent.
     ///
     /// # Errors
-    /// What opening the file said: no `/proc` (`NotFound`), not allowed, or no descriptor left.
+    /// Those of opening the file: no `/proc` (`NotFound`), not allowed, or no descriptor left.
     pub fn new() -> io::Result<Self> {
         let mut scanner = Self::with_method(ScanMethod::Scan)?;
         let on_stack = 0u8;
@@ -109,13 +114,15 @@ impl PagemapScanner {
         }
     }
 
-    /// Calls `f` with each maximal run of OS pages in `start..end` that hold something and have one presence, lowest address
-    /// first. What isn't mapped holds nothing. A huge page that reaches out of the range is cut to it.
+    /// Calls `f` with each maximal run of OS pages in `start..end` that hold something and have one
+    /// presence, lowest address first. Unmapped pages hold nothing. A huge page that reaches out of
+    /// the range is cut to it.
     ///
-    /// Blocks for the kernel's lock on the address space, as a page fault does; `f` is called without it.
+    /// Blocks for the kernel's lock on the address space, as a page fault does; `f` is called
+    /// without it.
     ///
     /// # Errors
-    /// What the kernel said; runs before it were passed to `f`.
+    /// The kernel's; runs before it were passed to `f`.
     ///
     /// # Panics
     /// If an end is not a multiple of [`OS_PAGE`].
@@ -139,17 +146,19 @@ impl PagemapScanner {
         Ok(())
     }
 
-    /// Calls `f` with each maximal run of OS pages in `start..end` that hold something, lowest address first, and whether they were
-    /// written since this was asked last. Those it protects in the same step: the next write to one shows again. A page that was
-    /// never protected counts as written: all that is there the first time, and what came by a fill or a move since. What holds
-    /// nothing is passed over, and not protected either: protection is a mark in a page table, and where it lies nothing can
-    /// be filled. A page that the kernel moves to another frame meanwhile may lose its mark by that, and shows again.
+    /// Calls `f` with each maximal run of OS pages in `start..end` that hold something, lowest
+    /// address first, and whether they were written since the last call. It write-protects those in
+    /// the same step: the next write to one shows again. A page that was never protected counts as
+    /// written: all present pages the first time, and pages that came by a fill or a move since.
+    /// Empty pages are passed over, and not protected either: protection is a mark in a page table,
+    /// and nothing can be filled over it. A page that the kernel moves to another frame meanwhile
+    /// may lose its mark by that, and shows again.
     ///
     /// Blocks as [`populated_runs`](Self::populated_runs) does.
     ///
     /// # Errors
-    /// `EPERM` if a part of the range is not registered to be tracked; `Unsupported` for the fallback, which can't; else
-    /// what the kernel said. Runs before it were passed to `f`.
+    /// `EPERM` if a part of the range is not registered to be tracked; `Unsupported` for the
+    /// fallback, which can't; else the kernel's. Runs before it were passed to `f`.
     ///
     /// # Panics
     /// If an end is not a multiple of [`OS_PAGE`].
@@ -162,7 +171,7 @@ impl PagemapScanner {
         assert_whole_pages(start, end);
         let Buffer::Scan(regions) = &mut self.buffer else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut runs = Runs { open: None, f: |run, (presence, is_written)| f(run, presence, is_written) };
-        // Of what matches the kernel protects what was written.
+        // Among matching pages the kernel protects the written ones.
         let flags = PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC;
         let what = What { flags, shown: SHOWN | PAGE_IS_WRITTEN, ..What::is(POPULATED) };
         scan(&self.file, regions, start..end, what, &mut runs, |presence, is_written| {
@@ -175,7 +184,7 @@ impl PagemapScanner {
     /// How many bytes of `start..end` are mapped by huge pages.
     ///
     /// # Errors
-    /// `Unsupported` for the fallback, which can't tell; else what the kernel said.
+    /// `Unsupported` for the fallback, which can't tell; else the kernel's.
     ///
     /// # Panics
     /// If an end is not a multiple of [`OS_PAGE`].
@@ -228,24 +237,25 @@ const POPULATED: u32 = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
 /// The categories by which presences differ.
 const SHOWN: u32 = PAGE_IS_PRESENT | PAGE_IS_PFNZERO;
 
-/// What a scan looks for, and what it does with what it finds.
+/// The pages that a scan looks for, and its action on them.
 #[derive(Clone, Copy)]
 struct What {
     flags: u32,
-    /// What is found has one of these.
+    /// A matching page has one of these.
     any: u32,
     /// By which of these runs are told apart.
     shown: u32,
 }
 
 impl What {
-    /// Only looks, for what is one of these.
+    /// Only looks, for pages with one of these.
     const fn is(any: u32) -> Self {
         Self { flags: 0, any, shown: SHOWN }
     }
 }
 
-/// Pushes what is found, as the kind that `kind` makes of its presence and of whether it was written, where that is shown.
+/// Pushes matching pages, as the kind that `kind` makes of their presence and of whether they were
+/// written, where that is shown.
 fn scan<K: PartialEq, F: FnMut(Range<usize>, K)>(
     file: &OwnedFd,
     regions: &mut [page_region],
@@ -270,8 +280,9 @@ fn scan<K: PartialEq, F: FnMut(Range<usize>, K)>(
             category_anyof_mask: u64::from(what.any),
             return_mask: u64::from(what.shown),
         };
-        // SAFETY: the opcode is that of `pm_scan_arg`; the kernel writes the argument and at most `vec_len` regions
-        // at `vec`, which is borrowed for the call; its write-protect flags change who is told of writes, and no content.
+        // SAFETY: the opcode is that of `pm_scan_arg`; the kernel writes the argument and at most
+        // `vec_len` regions at `vec`, which is borrowed for the call; its write-protect flags
+        // change where writes are reported, and no content.
         let found = match unsafe { pagemap_scan(file, &mut argument) } {
             Err(Errno::INTR) => continue,
             found => found?,
@@ -301,7 +312,8 @@ unsafe fn pagemap_scan(file: &OwnedFd, argument: &mut pm_scan_arg) -> Result<usi
     use std::os::fd::AsRawFd;
     // By hand: `rustix`'s typed ioctls drop the return value, which is the number of regions.
     let at = std::ptr::from_mut(argument).expose_provenance();
-    // SAFETY: the descriptor is open, the argument borrowed for the call, the rest is the caller's promise.
+    // SAFETY: the descriptor is open, the argument borrowed for the call, the rest is the caller's
+    // promise.
     unsafe {
         crate::raw_syscall::syscall3(
             linux_raw_sys::general::__NR_ioctl,

@@ -7,7 +7,8 @@ use super::*;
 use pagoda_core::page::HUGE_FRAME;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// A private anonymous mapping that starts at a multiple of 2 MiB and has no huge pages unless asked.
+/// A private anonymous mapping that starts at a multiple of 2 MiB and has no huge pages unless
+/// asked.
 struct Pages {
     whole: *mut u8,
     whole_bytes: usize,
@@ -18,7 +19,8 @@ impl Pages {
     fn new(bytes: usize, advice: Advice) -> Self {
         let whole_bytes = bytes + HUGE_FRAME;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the aligned part is inside.
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing; the aligned
+        // part is inside.
         unsafe {
             let whole = mmap_anonymous(std::ptr::null_mut(), whole_bytes, protection, MapFlags::PRIVATE)
                 .expect("map");
@@ -43,8 +45,8 @@ impl Pages {
         unsafe { self.at.add(page * OS_PAGE).read_volatile() }
     }
 
-    /// The runs in `pages`, numbered from the start of the mapping. While the kernel gives one of them another frame (another
-    /// test may make it compact memory) they are asked for again.
+    /// The runs in `pages`, numbered from the start of the mapping. While the kernel gives one of
+    /// them another frame (another test may make it compact memory) they are asked for again.
     fn runs(&self, method: ScanMethod, pages: Range<usize>) -> Vec<(Range<usize>, Presence)> {
         let mut scanner = PagemapScanner::with_method(method).expect("open");
         let address = |page| self.start() + page * OS_PAGE;
@@ -137,7 +139,8 @@ fn a_huge_page_is_present_and_cut_to_the_range() {
     pages.write(0);
     let all = HUGE_FRAME / OS_PAGE;
     let runs = pages.runs(methods()[0], 0..all);
-    // Where huge pages are off or none is free the kernel maps less; the rest of the test then has no subject.
+    // Where huge pages are off or none is free the kernel maps less; the rest of the test then has
+    // no subject.
     if runs == [(0..all, Presence::Memory)] {
         for method in methods() {
             assert_eq!(pages.runs(method, 7..100), [(7..100, Presence::Memory)], "{method:?}");
@@ -166,7 +169,8 @@ fn a_hole_in_the_address_space_is_not_present() {
     unsafe { munmap(pages.at.add(4 * OS_PAGE).cast(), 4 * OS_PAGE).expect("unmap") };
     for method in methods() {
         let runs = pages.runs(method, 0..16);
-        // Another test's thread may have mapped something in the hole meanwhile: only its edges are ours.
+        // Another test's thread may have mapped something in the hole meanwhile: only its edges are
+        // ours.
         assert_eq!(runs.first().map(|run| run.0.start), Some(0), "{method:?}");
         assert_eq!(runs.last().map(|run| run.0.end), Some(16), "{method:?}");
     }

@@ -1,10 +1,11 @@
-//! How much memory this process answers for, where it shares some by a fork: the kernel's proportional count, and an estimate
-//! between two of these.
+//! How much memory this process accounts for, where it shares some by a fork: the kernel's
+//! proportional count, and an estimate between two of these.
 //!
-//! The proportional count walks the page tables, so it can't be had every millisecond; and while what is shared is written to,
-//! memory appears that the quick count has had all along. Between two counts each fault may be one page that was copied.
-//! Copies of one page add up to what all of them take, whoever counts them, so that only the sharing of a process that has
-//! ended is known late. It must never allocate or use thread-local storage: it runs in an engine thread.
+//! The proportional count walks the page tables, so it can't be taken every millisecond; and while
+//! shared pages are written to, memory appears that the quick count has had all along. Between two
+//! counts each fault may be one copied page. The copies of one page add up to the memory of all of
+//! them, in any process's count, so that only the sharing of a process that has ended is known
+//! late. It must never allocate or use thread-local storage: it runs in an engine thread.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +17,8 @@ use crate::process::thread::now_ns;
 use crate::procfs::statm::{STATUS_BYTES, StatmReader, decimal, read_start};
 use crate::procfs::usage::Usage;
 
-/// Reads how much anonymous memory this process has, what it shares with others counted in parts.
+/// Reads how much anonymous memory this process has, with pages shared with others counted in
+/// parts.
 pub struct PssReader {
     rollup: OwnedFd,
 }
@@ -35,11 +37,11 @@ impl PssReader {
         Ok(Self { rollup })
     }
 
-    /// Proportional anonymous memory in bytes (`Pss_Anon`). Takes some milliseconds a GiB, and keeps mappings from being
-    /// changed meanwhile.
+    /// Proportional anonymous memory in bytes (`Pss_Anon`). Takes some milliseconds a GiB, and
+    /// keeps mappings from being changed meanwhile.
     ///
     /// # Errors
-    /// What `pread` said, or `InvalidData` if there is no such line.
+    /// Those of `pread`, or `InvalidData` if there is no such line.
     pub fn anon_bytes(&self) -> io::Result<usize> {
         let mut buffer = [0; STATUS_BYTES];
         let text = read_start(&self.rollup, &mut buffer)?;
@@ -56,12 +58,13 @@ const PROPORTIONAL_NS: u64 = 250_000_000;
 /// The least part of the time that is left for all else.
 const PROPORTIONAL_COST: u64 = 50;
 
-/// Reads how much anonymous memory this process answers for: the kernel's quick count, less what others answer for of
-/// what a fork shares.
+/// Reads how much anonymous memory this process accounts for: the kernel's quick count, less the
+/// part of shared pages that other processes account for.
 pub struct AnonReader {
     quick: StatmReader,
     proportional: PssReader,
-    /// What others answered for at the last proportional count, and the faults of this process until then.
+    /// The part of others at the last proportional count, and the faults of this process until
+    /// then.
     others_bytes: usize,
     faults: u64,
     /// When that was, and how long it took.
@@ -79,8 +82,9 @@ impl AnonReader {
         Ok(Self { quick, proportional, others_bytes: 0, faults: 0, counted_ns: 0, cost_ns: 0 })
     }
 
-    /// Resident anonymous memory in bytes, and how much of it others answer for at least: nothing as long as nothing is
-    /// `shared`. Now and then the proportional count is asked, some milliseconds a GiB.
+    /// Resident anonymous memory in bytes, and the least of it that others account for: nothing as
+    /// long as nothing is `shared`. Now and then it takes the proportional count, some milliseconds
+    /// a GiB.
     ///
     /// # Errors
     /// As [`StatmReader::read`].
@@ -112,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_shared_counts_in_full() {
+    fn unshared_memory_counts_in_full() {
         let memory = std::hint::black_box(vec![1u8; 8 << 20]);
         let proportional = PssReader::new().expect("a file").anon_bytes().expect("a count");
         assert!(proportional >= std::hint::black_box(&memory).len(), "{proportional}");

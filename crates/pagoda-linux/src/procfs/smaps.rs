@@ -1,7 +1,8 @@
 //! Which mappings of this process have a flag that `/proc/self/maps` does not tell of.
 //!
-//! The kernel walks all that is present for it. Like the other readers it must never allocate but at its start, take a lock or use
-//! thread-local storage: it runs in an engine thread inside another program.
+//! The kernel walks all present pages for it. Like the other readers it must never allocate but at
+//! its start, take a lock or use thread-local storage: it runs in an engine thread inside another
+//! program.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -57,15 +58,17 @@ pub(crate) struct SmapsReader {
 }
 
 impl SmapsReader {
-    /// Opens the file and allocates the only memory that this reader will ever use. Call it on the thread that will read, or on one
-    /// that it shares descriptors with. After a fork the child needs a reader of its own.
+    /// Opens the file and allocates the only memory that this reader will ever use. Call it on the
+    /// thread that will read, or on one that it shares descriptors with. After a fork the child
+    /// needs a reader of its own.
     pub(crate) fn new() -> io::Result<Self> {
         let file =
             rustix::fs::open(c"/proc/thread-self/smaps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { file, buffer: vec![0; BUFFER_BYTES].into_boxed_slice() })
     }
 
-    /// Calls `f` with each mapping that has all of `wanted`, and what else it has, lowest address first.
+    /// Calls `f` with each mapping that has all of `wanted`, and its other flags, lowest address
+    /// first.
     pub(crate) fn for_each(
         &mut self,
         wanted: &[Flag],

@@ -1,10 +1,11 @@
 //! How much memory this process holds, as the kernel counts it.
 //!
-//! Cheap enough to ask every millisecond. It must never allocate or use thread-local storage: it runs in an engine
-//! thread inside another program.
+//! Cheap enough to ask every millisecond. It must never allocate or use thread-local storage: it
+//! runs in an engine thread inside another program.
 //!
-//! The kernel keeps these counts for each CPU and adds them up when asked. Before 6.17 it leaves out what a CPU
-//! has not handed in yet: up to 2 × CPUs OS pages (at least 32) for each CPU, in either direction.
+//! The kernel keeps these counts for each CPU and adds them up when asked. Before 6.17 it leaves
+//! out what a CPU has not handed in yet: up to 2 × CPUs OS pages (at least 32) for each CPU, in
+//! either direction.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,17 +25,17 @@ pub struct Statm {
 }
 
 impl Statm {
-    /// The part of what is resident that is anonymous. Zero if the counts, taken one after the other, contradict
-    /// each other.
+    /// The anonymous part of resident memory. Zero if the counts, taken one after the other,
+    /// contradict each other.
     #[must_use]
     pub const fn anon_bytes(&self) -> usize {
         self.resident_bytes.saturating_sub(self.file_and_shared_bytes)
     }
 }
 
-/// `/proc/self/status` is about 1.5 KiB, and `RssAnon` is in the first: before it come 25 short lines, a process
-/// name of at most 64 bytes and the list of groups. Only that list has no small bound (65,536 groups); a process
-/// with more than fit here gets an error, not a wrong count.
+/// `/proc/self/status` is about 1.5 KiB, and `RssAnon` is in the first: before it come 25 short
+/// lines, a process name of at most 64 bytes and the list of groups. Only that list has no small
+/// bound (65,536 groups); a process with more than fit here gets an error, not a wrong count.
 pub(crate) const STATUS_BYTES: usize = 4096;
 
 /// Reads the memory counts of this process, any number of times.
@@ -44,12 +45,13 @@ pub struct StatmReader {
 }
 
 impl StatmReader {
-    /// Opens the files, those of the calling thread: of a process whose main thread has ended, `/proc/self` counts nothing.
-    /// Call it on a thread that lives as long as the reader, and has the file table of the thread that reads. After a fork
-    /// the child needs a reader of its own: this one goes on showing the parent.
+    /// Opens the files, those of the calling thread: of a process whose main thread has ended,
+    /// `/proc/self` counts nothing. Call it on a thread that lives as long as the reader, and has
+    /// the file table of the thread that reads. After a fork the child needs a reader of its own:
+    /// this one goes on showing the parent.
     ///
     /// # Errors
-    /// What opening said: no `/proc` (`NotFound`), or no descriptor left.
+    /// Those of opening it: no `/proc` (`NotFound`), or no descriptor left.
     pub fn new() -> io::Result<Self> {
         let open = |path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         Ok(Self { statm: open(c"/proc/thread-self/statm")?, status: open(c"/proc/thread-self/status")? })
@@ -58,7 +60,7 @@ impl StatmReader {
     /// The counts now. About a microsecond; takes no lock of the address space.
     ///
     /// # Errors
-    /// What `pread` said, or `InvalidData` for text that is not in the kernel's format.
+    /// Those of `pread`, or `InvalidData` for text that is not in the kernel's format.
     pub fn read(&self) -> io::Result<Statm> {
         let mut buffer = [0; 256];
         let text = read_start(&self.statm, &mut buffer)?;
@@ -73,11 +75,12 @@ impl StatmReader {
         Ok(self.read()?.anon_bytes())
     }
 
-    /// Resident anonymous memory in bytes as the kernel itself reports it (`RssAnon` of `/proc/self/status`), not
-    /// computed as a difference. Several times the cost of [`read`](Self::read): for reconciliation.
+    /// Resident anonymous memory in bytes as the kernel itself reports it (`RssAnon` of
+    /// `/proc/self/status`), not computed as a difference. Several times the cost of
+    /// [`read`](Self::read): for reconciliation.
     ///
     /// # Errors
-    /// What `pread` said, or `InvalidData` if the line isn't in the first 4,096 bytes.
+    /// Those of `pread`, or `InvalidData` if the line isn't in the first 4,096 bytes.
     pub fn rss_anon_exact(&self) -> io::Result<usize> {
         let mut buffer = [0; STATUS_BYTES];
         let text = read_start(&self.status, &mut buffer)?;

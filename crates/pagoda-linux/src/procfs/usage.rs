@@ -1,4 +1,5 @@
-//! What a thread or this process has used so far, by the kernel's own count: processor time and faults.
+//! The use of processor time and faults by a thread or this process so far, by the kernel's own
+//! count.
 //!
 //! It must never use thread-local storage: engine threads ask, too.
 
@@ -13,7 +14,7 @@ use crate::raw_syscall::syscall3;
 pub struct Usage {
     /// Processor time, in the program and in the kernel for it.
     pub cpu_us: u64,
-    /// Faults that needed no disk. What the kernel fills on request (`UFFDIO_COPY`, `UFFDIO_MOVE`) is none.
+    /// Faults that needed no disk. Fills on request (`UFFDIO_COPY`, `UFFDIO_MOVE`) are none.
     pub minor_faults: u64,
 }
 
@@ -21,7 +22,7 @@ impl Usage {
     /// Of the calling thread.
     ///
     /// # Errors
-    /// What getrusage(2) said.
+    /// Those of getrusage(2).
     pub fn of_this_thread() -> io::Result<Self> {
         Self::of(libc::RUSAGE_THREAD)
     }
@@ -29,7 +30,7 @@ impl Usage {
     /// Of this process, with all its threads.
     ///
     /// # Errors
-    /// What getrusage(2) said.
+    /// Those of getrusage(2).
     pub fn of_this_process() -> io::Result<Self> {
         Self::of(libc::RUSAGE_SELF)
     }
@@ -44,7 +45,7 @@ impl Usage {
         Ok(Self { cpu_us: us(usage.ru_utime) + us(usage.ru_stime), minor_faults: usage.ru_minflt as u64 })
     }
 
-    /// What was used since `before`.
+    /// The use since `before`.
     #[must_use]
     pub const fn since(self, before: Self) -> Self {
         Self {

@@ -1,6 +1,7 @@
-//! An access that may be a fault of the program's own: what it read, or the signal that it got.
+//! An access that may be a fault of the program's own: the word it read, or the signal that it got.
 //!
-//! The handler goes on behind the instruction. It must never hide a fault of anything else: those end the process as ever.
+//! The handler continues behind the instruction. It must never hide a fault of anything else: those
+//! end the process as ever.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +23,8 @@ extern "C" fn skip(signal: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
     }
-    // SAFETY: the kernel hands the interrupted thread's registers to a handler with SA_SIGINFO, for it to change.
+    // SAFETY: the kernel hands the interrupted thread's registers to a handler with SA_SIGINFO, for
+    // it to change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     context.uc_mcontext.gregs[libc::REG_RIP as usize] = resume as i64;
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = i64::from(signal);
@@ -30,8 +32,8 @@ extern "C" fn skip(signal: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
 
 /// Runs one instruction that may fault, with the operands it names: the signal that came, or 0.
 ///
-/// A fault sets rax and goes on at the label, with all other registers as they were. So whoever writes this vouches that the
-/// instruction is one that can be left out, and that leaves rax and the stack alone.
+/// A fault sets rax and continues at the label, with all other registers as they were. So the
+/// caller vouches that the instruction can be left out, and that it leaves rax and the stack alone.
 macro_rules! tried {
     ($instruction:literal, $($operands:tt)+) => {{
         let signal: u64;
@@ -56,11 +58,12 @@ impl Access {
     /// Takes the right and both signals.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn begin() -> io::Result<Self> {
-        // Whoever panicked with it was a test that failed.
+        // A holder that panicked was a test that failed.
         let taken = TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // SAFETY: all zeroes is a sigaction without flags; the handler only uses atomics and the context.
+        // SAFETY: all zeroes is a sigaction without flags; the handler only uses atomics and the
+        // context.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = skip as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
@@ -79,7 +82,7 @@ impl Access {
     /// The signal that came.
     ///
     /// # Safety
-    /// If something is there, it is nobody's who writes it meanwhile.
+    /// If something is there, no other thread writes it meanwhile.
     pub unsafe fn read(&self, address: usize) -> Result<u64, i32> {
         let mut word = 0;
         // SAFETY: it loads one word, from an address for which the caller vouches.
@@ -88,12 +91,13 @@ impl Access {
         if signal == 0 { Ok(word) } else { Err(signal) }
     }
 
-    /// Reads the word at `address` and forgets it: so anybody may write it meanwhile.
+    /// Reads the word at `address` and forgets it: so other threads may write it meanwhile.
     ///
     /// # Errors
     /// The signal that came.
     pub fn touch(&self, address: usize) -> Result<(), i32> {
-        // SAFETY: what was read is used by nobody, and to the compiler it is the instruction's, not a load of its own.
+        // SAFETY: the word is not used, and to the compiler it is the instruction's, not a load of
+        // its own.
         unsafe { self.read(address) }.map(|_| ())
     }
 
@@ -103,7 +107,7 @@ impl Access {
     /// The signal that came.
     ///
     /// # Safety
-    /// If something is there, it is the caller's to write, and nobody borrows it.
+    /// If something is there, it is the caller's to write, and not borrowed.
     pub unsafe fn write(&self, address: usize, word: u64) -> Result<(), i32> {
         // SAFETY: it stores one word, to an address for which the caller vouches.
         let signal =

@@ -1,8 +1,8 @@
-//! A range of addresses in which a program maps, unmaps, moves and protects OS pages as it likes, and touches them whatever is
-//! there.
+//! A range of addresses in which a program maps, unmaps, moves and protects OS pages as it likes,
+//! and touches them in any state.
 //!
-//! What is not mapped is held by a mapping that allows nothing, so that nobody else's memory ever comes to lie in the range. No
-//! call here may hand out a reference.
+//! Unmapped pages are held by a mapping that allows nothing, so that no other mapping ever comes to
+//! lie in the range. No call here may hand out a reference.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::access::Access;
 use super::mapping::PAGE;
 use crate::mem::region_memory::ForeignMemory;
 
-/// What may be done to a page.
+/// The allowed access to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// Nothing.
@@ -22,7 +22,7 @@ pub enum Rights {
     Write,
 }
 
-/// What the kernel may do with pages.
+/// The kernel's freedom with pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Drop them, as long as they are not written.
@@ -35,7 +35,7 @@ pub enum Advice {
     WillNeed,
 }
 
-/// The range. Unmapped on drop, unless it is somebody else's.
+/// The range. Unmapped on drop, unless another value owns it.
 #[derive(Debug)]
 pub struct Area {
     start: usize,
@@ -44,10 +44,11 @@ pub struct Area {
 }
 
 impl Area {
-    /// Private anonymous memory, readable and writable, without huge pages, `skip` OS pages above a multiple of 2 MiB.
+    /// Private anonymous memory, readable and writable, without huge pages, `skip` OS pages above a
+    /// multiple of 2 MiB.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn new(pages: usize, skip: usize) -> io::Result<Self> {
         const ALIGN: usize = 2 << 20;
         let len = (pages + skip) * PAGE + ALIGN;
@@ -55,7 +56,7 @@ impl Area {
         let raw = unsafe { map(0, len, libc::PROT_NONE, 0)? };
         let start = raw.next_multiple_of(ALIGN) + skip * PAGE;
         let area = Self { start, pages, is_ours: true };
-        // SAFETY: both rests are parts of the mapping just made, which nobody uses.
+        // SAFETY: both rests are parts of the mapping just made, which are not in use.
         unsafe {
             let end = start + pages * PAGE;
             for (rest, rest_end) in [(raw, start), (end, raw + len)] {
@@ -70,11 +71,12 @@ impl Area {
         Ok(area)
     }
 
-    /// The memory of a region, which is used through this value alone, and unmapped by its owner: it has to live longer.
+    /// The memory of a region, which is used through this value alone, and unmapped by its owner:
+    /// it has to live longer.
     ///
     /// # Panics
-    /// If these are not OS pages of one private anonymous mapping without a name that can be read and written: no stack, heap, file
-    /// or program is.
+    /// If these are not OS pages of one private anonymous mapping without a name that can be read
+    /// and written: no stack, heap, file or program is.
     #[must_use]
     pub fn of_region(start: *mut u8, pages: usize) -> Self {
         let start = start.expose_provenance();
@@ -91,8 +93,9 @@ impl Area {
     /// All of it, to be managed.
     #[must_use]
     pub fn foreign(&self) -> ForeignMemory {
-        // SAFETY: it is private anonymous memory, used through this value alone, and none of the manager's own lies in it. What is
-        // changed later is changed by calls that hold no lock of the manager, as any program changes it.
+        // SAFETY: it is private anonymous memory, used through this value alone, and none of the
+        // manager's own lies in it. Later changes are made by calls that hold no lock of the
+        // manager, as any program makes them.
         unsafe { ForeignMemory::new(pointer(self.start).cast(), self.pages * PAGE) }.expect("whole pages")
     }
 
@@ -104,7 +107,7 @@ impl Area {
     /// mprotect(2).
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn protect(&self, pages: Range<usize>, rights: Rights) -> io::Result<()> {
         let (at, len) = self.at(&pages);
         let protection = match rights {
@@ -112,24 +115,25 @@ impl Area {
             Rights::Read => libc::PROT_READ,
             Rights::Write => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: the pages are the area's own, and nobody has a reference to them.
+        // SAFETY: the pages are the area's own, and there is no reference to them.
         done(unsafe { libc::mprotect(pointer(at), len, protection) })
     }
 
     /// madvise(2) with `MADV_DONTNEED`.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn discard(&self, pages: Range<usize>) -> io::Result<()> {
         let (at, len) = self.at(&pages);
         // SAFETY: as for `protect`.
         done(unsafe { libc::madvise(pointer(at), len, libc::MADV_DONTNEED) })
     }
 
-    /// madvise(2) with one of those pieces of advice that change no content, or say that none is needed.
+    /// madvise(2) with one of those pieces of advice that change no content, or say that none is
+    /// needed.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn advise(&self, pages: Range<usize>, advice: Advice) -> io::Result<()> {
         let (at, len) = self.at(&pages);
         let advice = match advice {
@@ -145,7 +149,7 @@ impl Area {
     /// mlock(2), or munlock(2).
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn lock(&self, pages: Range<usize>, locked: bool) -> io::Result<()> {
         let (at, len) = self.at(&pages);
         let call = if locked { libc::mlock } else { libc::munlock };
@@ -156,7 +160,7 @@ impl Area {
     /// munmap(2); afterwards nothing is allowed there.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn unmap(&self, pages: Range<usize>) -> io::Result<()> {
         let (at, len) = self.at(&pages);
         // SAFETY: as for `protect`.
@@ -164,10 +168,10 @@ impl Area {
         self.hold(at, len)
     }
 
-    /// Fresh memory on top of whatever is there.
+    /// Fresh memory in place of all earlier mappings.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn map(&self, pages: Range<usize>) -> io::Result<()> {
         let (at, len) = self.at(&pages);
         // SAFETY: what lies there is the area's own to replace.
@@ -177,7 +181,7 @@ impl Area {
     /// mremap(2) of each of these OS pages by itself onto one from `to` on, which is replaced.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     ///
     /// # Panics
     /// If source and target overlap, or the target lies outside.
@@ -188,7 +192,7 @@ impl Area {
             let (from, _) = self.at(&(page..page + 1));
             let (target, _) = self.at(&(to + i..to + i + 1));
             let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            // SAFETY: both pages are the area's own, and nobody has a reference to them.
+            // SAFETY: both pages are the area's own, and there is no reference to them.
             let moved = unsafe { libc::mremap(pointer(from), PAGE, PAGE, flags, pointer(target)) };
             if moved == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
@@ -198,11 +202,11 @@ impl Area {
         Ok(())
     }
 
-    /// mremap(2) of these OS pages, all at once, to `len` OS pages from `to` on, which are replaced: more than there were are fresh
-    /// ones.
+    /// mremap(2) of these OS pages, all at once, to `len` OS pages from `to` on, which are
+    /// replaced: pages beyond the old ones are fresh.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     ///
     /// # Panics
     /// If source and target overlap, or the target lies outside.
@@ -211,7 +215,7 @@ impl Area {
         let (target, new_len) = self.at(&(to..to + len));
         assert!(to + len <= pages.start || pages.end <= to, "source and target overlap");
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: both ranges are the area's own, and nobody has a reference to them.
+        // SAFETY: both ranges are the area's own, and there is no reference to them.
         let moved = unsafe { libc::mremap(pointer(from), old_len, new_len, flags, pointer(target)) };
         if moved == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -219,10 +223,11 @@ impl Area {
         self.hold(from, old_len)
     }
 
-    /// mremap(2) of these OS pages to the first `len` of them, where they are; the rest is unmapped.
+    /// mremap(2) of these OS pages to the first `len` of them, where they are; the rest is
+    /// unmapped.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     ///
     /// # Panics
     /// If they are not more than `len`.
@@ -237,11 +242,11 @@ impl Area {
         self.hold(at + len * PAGE, old_len - len * PAGE)
     }
 
-    /// mremap(2) of these OS pages to `len`, where they are: what lies behind them is unmapped before, and they grow into it with
-    /// fresh pages.
+    /// mremap(2) of these OS pages to `len`, where they are: the pages behind them are unmapped
+    /// before, and they grow into the gap with fresh pages.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     ///
     /// # Panics
     /// If they are not less than `len`.
@@ -249,7 +254,8 @@ impl Area {
         let (at, old_len) = self.at(&pages);
         assert!(pages.len() < len, "it grows");
         let (rest, rest_len) = self.at(&(pages.end..pages.start + len));
-        // SAFETY: as for `unmap`; without a flag nothing moves, and what it grows into is the area's own and was just unmapped.
+        // SAFETY: as for `unmap`; without a flag nothing moves, and the pages that it grows into
+        // are the area's own and were just unmapped.
         let grown = unsafe {
             done(libc::munmap(pointer(rest), rest_len))?;
             libc::mremap(pointer(at), old_len, len * PAGE, 0)
@@ -262,7 +268,8 @@ impl Area {
         Ok(())
     }
 
-    /// Whether these OS pages are of one mapping to the kernel: several it moves by rules of their own.
+    /// Whether these OS pages are of one mapping to the kernel: several it moves by rules of their
+    /// own.
     ///
     /// # Panics
     /// If the kernel does not say.
@@ -273,9 +280,9 @@ impl Area {
         maps.lines().filter_map(range_of).any(|range| range.start <= at && at + len <= range.end)
     }
 
-    /// Lets nobody else map what is not mapped.
+    /// Keeps other mappings out of unmapped pages.
     fn hold(&self, at: usize, len: usize) -> io::Result<()> {
-        // SAFETY: it fails where somebody else was quicker.
+        // SAFETY: it fails where another mapping was quicker.
         unsafe { map(at, len, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE) }.map(drop)
     }
 
@@ -305,7 +312,7 @@ impl Drop for Area {
         if !self.is_ours {
             return;
         }
-        // SAFETY: all of the range is this value's, and nobody has a reference to it.
+        // SAFETY: all of the range is this value's, and there is no reference to it.
         done(unsafe { libc::munmap(pointer(self.start), self.pages * PAGE) }).expect("munmap");
     }
 }

@@ -1,4 +1,5 @@
-//! Memory of words that are only used atomically: by several threads, and if it is shared by several processes.
+//! Memory of words that are only used atomically: by several threads, and if it is shared by
+//! several processes.
 //!
 //! This module must never show its memory as anything else.
 
@@ -18,14 +19,14 @@ impl AtomicWords {
     /// Fresh memory of this process alone; a child gets a copy.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn private(len: usize) -> io::Result<Self> {
         Self::map(len, libc::MAP_PRIVATE)
     }
     /// Fresh memory that is shared with all children.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn shared(len: usize) -> io::Result<Self> {
         Self::map(len, libc::MAP_SHARED)
     }
@@ -39,8 +40,8 @@ impl AtomicWords {
     }
     /// All of them.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has this many words, is aligned to a page, and stays mapped while `self` is borrowed; every
-        // bit pattern is a u64, and nobody uses them but atomically.
+        // SAFETY: the mapping has this many words, is aligned to a page, and stays mapped while
+        // `self` is borrowed; every bit pattern is a u64, and all access is atomic.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.start), self.len) }
     }
 }
@@ -48,7 +49,7 @@ impl AtomicWords {
 impl Drop for AtomicWords {
     fn drop(&mut self) {
         let bytes = self.len * size_of::<AtomicU64>();
-        // SAFETY: this value owns the range, and nobody borrows it.
+        // SAFETY: this value owns the range, and nothing borrows it.
         unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(self.start), bytes) };
     }
 }

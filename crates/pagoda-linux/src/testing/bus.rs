@@ -1,4 +1,5 @@
-//! Bus errors of a program's own: memory of a file that is shorter than its mapping, and a handler for them.
+//! Bus errors of a program's own: memory of a file that is shorter than its mapping, and a handler
+//! for them.
 //!
 //! Both end the process: neither may be used in one that goes on.
 
@@ -18,7 +19,7 @@ extern "C" fn end(_: c_int) {
 /// From now on SIGBUS ends the process with status [`BUS_ERROR`].
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn end_on_bus_error() -> io::Result<()> {
     let handler: extern "C" fn(c_int) = end;
     // SAFETY: the handler makes one system call, which does not return.
@@ -31,7 +32,7 @@ pub fn end_on_bus_error() -> io::Result<()> {
 /// Reads a byte of a mapping that lies beyond the end of its file: SIGBUS.
 ///
 /// # Errors
-/// What the kernel said of making it.
+/// The kernel's, of making it.
 pub fn touch_beyond_a_file() -> io::Result<u8> {
     // SAFETY: it takes a name that ends in NUL and makes a descriptor.
     let file = unsafe { libc::memfd_create(c"pagoda-test".as_ptr(), libc::MFD_CLOEXEC) };
@@ -40,6 +41,7 @@ pub fn touch_beyond_a_file() -> io::Result<u8> {
     }
     // SAFETY: nothing is replaced: no flag here says where it has to be.
     let at = unsafe { map_raw(0, PAGE, libc::PROT_READ, libc::MAP_SHARED, file) }?;
-    // SAFETY: the page is mapped and nobody writes it; that the kernel has nothing to put there is the point.
+    // SAFETY: the page is mapped and never written; that the kernel has nothing to put there is the
+    // point.
     Ok(unsafe { std::ptr::with_exposed_provenance::<u8>(at).read_volatile() })
 }

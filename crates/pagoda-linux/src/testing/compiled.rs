@@ -25,7 +25,7 @@ impl Compiled {
     /// Memory for that, without functions yet.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn new(pages: usize) -> io::Result<Self> {
         Ok(Self { mapping: Mapping::new(pages)?, written: false, executable: false })
     }
@@ -52,7 +52,7 @@ impl Compiled {
     /// Makes all of it executable and read-only.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn allow_execution(&mut self) -> io::Result<()> {
         self.mapping.protect(0..self.mapping.pages(), libc::PROT_READ | libc::PROT_EXEC)?;
         self.executable = true;
@@ -61,7 +61,7 @@ impl Compiled {
     /// Makes all of it writable and not executable.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn allow_writing(&mut self) -> io::Result<()> {
         self.executable = false;
         self.mapping.protect(0..self.mapping.pages(), libc::PROT_READ | libc::PROT_WRITE)
@@ -74,9 +74,10 @@ impl Compiled {
         assert!(self.written && self.executable, "code that was written, and is executable");
         assert!(page < self.mapping.pages() && i < FUNCTIONS, "function {i} of page {page}");
         let at = std::ptr::with_exposed_provenance::<()>(self.mapping.start() + page * PAGE + i * STEP);
-        // SAFETY: `write` put a function of this type at every STEP of every page: it takes nothing, returns a number and
-        // touches no memory. The memory is executable, stays mapped and is not written while `self` is borrowed, and the
-        // processor's view of it was flushed since.
+        // SAFETY: `write` put a function of this type at every STEP of every page: it takes
+        // nothing, returns a number and touches no memory. The memory is executable, stays mapped
+        // and is not written while `self` is borrowed, and the processor's view of it was flushed
+        // since.
         let function = unsafe { std::mem::transmute::<*const (), extern "C" fn() -> u32>(at) };
         function()
     }
@@ -103,8 +104,8 @@ fn flush(mapping: &Mapping) {
         fn __clear_cache(start: *mut libc::c_void, end: *mut libc::c_void);
     }
     let at = |address| std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: it is the compiler's own function of this name and type. It reads no more than the caches of the range, which
-    // is all of a mapping that is borrowed.
+    // SAFETY: it is the compiler's own function of this name and type. It reads no more than the
+    // caches of the range, which is all of a mapping that is borrowed.
     unsafe { __clear_cache(at(mapping.start()), at(mapping.start() + mapping.pages() * PAGE)) };
 }
 
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_return_what_was_written_last() {
+    fn functions_return_the_number_written_last() {
         let mut code = Compiled::new(2).expect("memory");
         for tag in [0x1234_5678, u32::MAX - 100] {
             code.write(|page, i| tag + (page * FUNCTIONS + i) as u32);

@@ -1,4 +1,4 @@
-//! Directories on a disk for tests, and what lies in one, for tests of what is left behind.
+//! Directories on a disk for tests, and the entries of one, for tests of leftovers.
 //!
 //! This module must never pass over an entry, hidden ones included.
 
@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// A directory on a disk in which this process may make files: where the tests are built, or that for what is temporary and large.
+/// A directory on a disk in which this process may make files: the build directory of the tests, or
+/// the one for large temporary files.
 ///
 /// # Panics
-/// If it is not known where the test is.
+/// If the path of the test is not known.
 #[must_use]
 pub fn on_disk() -> PathBuf {
     let own = std::env::current_exe().expect("a path");

@@ -1,6 +1,7 @@
-//! Memory of a test's own that is given to a manager to adopt, whole or with what a manager has to refuse.
+//! Memory of a test's own for a manager to adopt, whole or with parts that a manager has to refuse.
 //!
-//! This module must never unmap anything that it has given away, nor show it as a reference: a manager moves its pages out.
+//! This module must never unmap memory that it has given away, nor show it as a reference: a
+//! manager moves its pages out.
 
 use std::cell::Cell;
 use std::io;
@@ -10,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::mapping::{PAGE, map_raw};
 use crate::mem::region_memory::ForeignMemory;
 
-/// Where the next one lies. Below where the kernel puts what may lie anywhere, on every architecture: nothing else comes to
-/// lie in a hole that a test makes.
+/// The address of the next one. Below the kernel's choice of addresses, on every architecture: no
+/// other mapping comes to lie in a hole that a test makes.
 static NEXT: AtomicUsize = AtomicUsize::new(64 << 30);
 
 /// A mapping of whole OS pages, readable and writable, that stays as long as the process lives.
@@ -27,7 +28,7 @@ impl Foreign {
     /// Fresh private memory without huge pages.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn private(pages: usize) -> io::Result<Self> {
         Self::map(pages, libc::MAP_PRIVATE)
     }
@@ -35,7 +36,7 @@ impl Foreign {
     /// Fresh shared memory, which no manager takes.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn shared(pages: usize) -> io::Result<Self> {
         Self::map(pages, libc::MAP_SHARED)
     }
@@ -69,8 +70,8 @@ impl Foreign {
     /// # Panics
     /// If there is no such page.
     pub fn write(&self, page: usize, value: u8) {
-        // SAFETY: `at` checked that the page is mapped, and nobody has a reference to it. No other thread has `self`; what a
-        // manager moves out is back before an access is done.
+        // SAFETY: `at` checked that the page is mapped, and there is no reference to it. No other
+        // thread has `self`; a page that a manager moved out is back before an access is done.
         unsafe { self.at(&(page..page + 1)).write_volatile(value) };
     }
 
@@ -87,57 +88,59 @@ impl Foreign {
     /// mprotect(2).
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     ///
     /// # Panics
     /// If there are no such pages, or some of it was given away.
     pub fn protect(&mut self, pages: Range<usize>, protection: i32) -> io::Result<()> {
         assert!(!self.is_given.get(), "it is as it was when it was given away");
-        // SAFETY: `at` checked that the pages are mapped, and nobody has a reference to them; a forbidden access ends the
-        // process.
+        // SAFETY: `at` checked that the pages are mapped, and there is no reference to them; a
+        // forbidden access ends the process.
         done(unsafe { libc::mprotect(self.at(&pages).cast(), pages.len() * PAGE, protection) })
     }
 
     /// madvise(2).
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     ///
     /// # Panics
     /// As [`protect`](Self::protect).
     pub fn advise(&self, pages: Range<usize>, advice: i32) -> io::Result<()> {
         assert!(!self.is_given.get(), "it is as it was when it was given away");
-        // SAFETY: `at` checked that the pages are mapped, and nobody has a reference to them: a `u8` may be any byte after that.
+        // SAFETY: `at` checked that the pages are mapped, and there is no reference to them: a `u8`
+        // may be any byte after that.
         done(unsafe { libc::madvise(self.at(&pages).cast(), pages.len() * PAGE, advice) })
     }
 
     /// Makes a hole that stays one.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     ///
     /// # Panics
     /// As [`protect`](Self::protect).
     pub fn unmap(&mut self, pages: Range<usize>) -> io::Result<()> {
         assert!(!self.is_given.get(), "it is as it was when it was given away");
-        // SAFETY: `at` checked that the pages are mapped, and nobody has a reference to them; there will be no further access.
+        // SAFETY: `at` checked that the pages are mapped, and there is no reference to them; there
+        // will be no further access.
         done(unsafe { libc::munmap(self.at(&pages).cast(), pages.len() * PAGE) })?;
         self.holes.push(pages);
         Ok(())
     }
 
-    /// Unmaps these pages, calls `meanwhile`, and maps fresh ones in their place. An engine that takes them by itself hears of it by
-    /// an event, if they are registered.
+    /// Unmaps these pages, calls `meanwhile`, and maps fresh ones in their place. An engine that
+    /// adopts them by itself gets an event, if they are registered.
     ///
     /// # Errors
-    /// What the kernel said; then they may be a hole.
+    /// The kernel's; then they may be a hole.
     ///
     /// # Panics
     /// As [`protect`](Self::protect).
     pub fn replace(&self, pages: Range<usize>, meanwhile: impl FnOnce()) -> io::Result<()> {
         assert!(!self.is_given.get(), "it is as it was when it was given away");
         let (at, bytes) = (self.at(&pages), pages.len() * PAGE);
-        // SAFETY: `at` checked that the pages are mapped, and nobody has a reference to them.
+        // SAFETY: `at` checked that the pages are mapped, and there is no reference to them.
         done(unsafe { libc::munmap(at.cast(), bytes) })?;
         meanwhile();
         map_at(self.address(pages.start), bytes, libc::MAP_PRIVATE)
@@ -152,11 +155,12 @@ impl Foreign {
         assert!(pages.start < pages.end && pages.end <= self.pages, "{pages:?} of {}", self.pages);
         self.is_given.set(true);
         let start = std::ptr::with_exposed_provenance_mut(self.address(pages.start));
-        // SAFETY: a manager refuses what has a hole, is shared, or can't be read and written, so that none of it is ever
-        // managed; nothing else comes to lie in a hole (see `NEXT`). The rest is private anonymous memory without huge
-        // pages, neither locked nor executable, and stays so and where it is: what was given is not protected, unmapped or
-        // moved any more. Nothing but single bytes is ever written to it, so that no stack, heap or control block lies in
-        // it. Whoever forks has to vouch for what the child does.
+        // SAFETY: a manager refuses memory that has a hole, is shared, or can't be read and
+        // written, so that none of it is ever managed; no other mapping comes to lie in a hole (see
+        // `NEXT`). The rest is private anonymous memory without huge pages, neither locked nor
+        // executable, and stays so and where it is: memory that was given is not protected,
+        // unmapped or moved any more. Only single bytes are ever written to it, so that no stack,
+        // heap or control block lies in it. A caller that forks has to vouch for the child.
         let memory = unsafe { ForeignMemory::new(start, pages.len() * PAGE) };
         memory.expect("whole pages")
     }
@@ -170,7 +174,8 @@ fn map_at(start: usize, bytes: usize, flags: i32) -> io::Result<()> {
     let mapped = unsafe { map_raw(start, bytes, protection, flags, -1) }?;
     assert_eq!(mapped, start, "where it was asked for");
     let at = std::ptr::with_exposed_provenance_mut(mapped);
-    // SAFETY: the mapping just made; the advice changes no content. A kernel without huge pages has none to forbid.
+    // SAFETY: the mapping just made; the advice changes no content. A kernel without huge pages has
+    // none to forbid.
     let _ = unsafe { libc::madvise(at, bytes, libc::MADV_NOHUGEPAGE) };
     Ok(())
 }
@@ -189,7 +194,7 @@ mod tests {
         (0..64).for_each(|page| memory.write(page, page as u8));
         memory.unmap(10..20).expect("unmapped");
         memory.protect(30..31, libc::PROT_READ).expect("protected");
-        // Whoever maps as much as the hole is long gets it elsewhere.
+        // Mappings as long as the hole go elsewhere.
         let others: Vec<_> =
             (0..64).map(|_| super::super::mapping::Mapping::new(10).expect("memory")).collect();
         let hole = memory.address(10)..memory.address(20);
@@ -201,7 +206,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "it is as it was when it was given away")]
-    fn what_was_given_away_is_not_unmapped() {
+    fn memory_that_was_given_away_is_not_unmapped() {
         let mut memory = Foreign::private(2).expect("memory");
         let _ = memory.give(0..1);
         let _ = memory.unmap(1..2);

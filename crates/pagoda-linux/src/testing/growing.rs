@@ -1,12 +1,14 @@
-//! A mapping that grows downwards when the page below it is touched, as the stacks of old threading libraries did.
+//! A mapping that grows downwards when the page below it is touched, as the stacks of old threading
+//! libraries did.
 //!
-//! This module must never place it near something else: it takes what lies below for its own.
+//! This module must never place it near another mapping: it takes the pages below for its own.
 
 use std::io;
 
 use super::mapping::{PAGE, WORDS};
 
-/// How far apart the owner of such a mapping has to keep everything else: the kernel's guard gap and all that it grows by.
+/// How far apart the owner of such a mapping has to keep everything else: the kernel's guard gap
+/// and all that it grows by.
 pub const APART: usize = 64 << 20;
 
 /// Memory from `top` downwards. It is unmapped on drop.
@@ -17,10 +19,11 @@ pub struct GrowsDown {
 }
 
 impl GrowsDown {
-    /// A fresh mapping of this many pages that ends at `top`. Nothing else may ever lie within [`APART`] below `top`.
+    /// A fresh mapping of this many pages that ends at `top`. Nothing else may ever lie within
+    /// [`APART`] below `top`.
     ///
     /// # Errors
-    /// What the kernel said; also if something is mapped there.
+    /// The kernel's; also if something is mapped there.
     pub fn new(top: usize, pages: usize) -> io::Result<Self> {
         let (start, len) = (top - pages * PAGE, pages * PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN | libc::MAP_FIXED_NOREPLACE;
@@ -54,8 +57,8 @@ impl GrowsDown {
     pub fn page_mut(&mut self, page: usize) -> &mut [u64] {
         assert!(page < self.pages, "page {page} of {}", self.pages);
         let at = std::ptr::with_exposed_provenance_mut(self.top - (page + 1) * PAGE);
-        // SAFETY: the page is this mapping's, or becomes so by the first touch, since nothing else lies there; the only
-        // owner is borrowed exclusively, and every bit pattern is a u64.
+        // SAFETY: the page is this mapping's, or becomes so by the first touch, since nothing else
+        // lies there; the only owner is borrowed exclusively, and every bit pattern is a u64.
         unsafe { std::slice::from_raw_parts_mut(at, WORDS) }
     }
     /// Whether a page, all of them written, is not present: only the engine can have taken it.
@@ -71,7 +74,7 @@ impl GrowsDown {
 impl Drop for GrowsDown {
     fn drop(&mut self) {
         let len = self.pages * PAGE;
-        // SAFETY: this value owns the range, and nobody borrows it.
+        // SAFETY: this value owns the range, and nothing borrows it.
         unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(self.top - len), len) };
     }
 }

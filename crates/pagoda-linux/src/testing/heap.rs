@@ -1,6 +1,6 @@
 //! Blocks of malloc, for programs that use the C library's heap as C does.
 //!
-//! This module must never show bytes that nobody wrote.
+//! This module must never show bytes that were not written.
 
 use std::ptr::NonNull;
 
@@ -13,7 +13,8 @@ pub struct Block {
     written: usize,
 }
 
-// SAFETY: malloc's blocks are of no thread: any may use one, change its length and free it, and the value is the only way to it.
+// SAFETY: malloc's blocks are of no thread: any may use one, change its length and free it, and the
+// value is the only way to it.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -38,28 +39,29 @@ impl Block {
     pub fn address(&self) -> usize {
         self.at.addr().get()
     }
-    /// realloc(3): what was written stays, as far as it fits.
+    /// realloc(3): written bytes stay, as far as they fit.
     ///
     /// # Panics
     /// If there is no memory.
     pub fn resize(&mut self, len: usize) {
-        // SAFETY: malloc or realloc gave the address, and it was not freed; the old one is forgotten at once, and nobody
-        // borrows the block.
+        // SAFETY: malloc or realloc gave the address, and it was not freed; the old one is
+        // forgotten at once, and nothing borrows the block.
         let at = unsafe { libc::realloc(self.at.as_ptr().cast(), len.max(1)) };
         self.at = NonNull::new(at.cast()).expect("realloc");
         self.len = len;
         self.written = self.written.min(len);
     }
-    /// What was written.
+    /// The written bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `written` is at most what malloc gave, and as many bytes were initialised; they are changed by exclusive
-        // borrowers only.
+        // SAFETY: `written` is at most the length of malloc's block, and as many bytes were
+        // initialised; they are changed by exclusive borrowers only.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.written) }
     }
-    /// Writes what is not written yet: byte `i` is to be `byte(i)`.
+    /// Writes the bytes that are not written yet: byte `i` is to be `byte(i)`.
     pub fn write_rest(&mut self, byte: impl Fn(usize) -> u8) {
         while self.written < self.len {
-            // SAFETY: `written` is less than what malloc gave; the block is borrowed exclusively.
+            // SAFETY: `written` is less than the length of malloc's block; the block is borrowed
+            // exclusively.
             unsafe { self.at.add(self.written).write(byte(self.written)) };
             self.written += 1;
         }
@@ -68,12 +70,13 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: malloc or realloc gave it, it was not freed, and nobody borrows it.
+        // SAFETY: malloc or realloc gave it, it was not freed, and nothing borrows it.
         unsafe { libc::free(self.at.as_ptr().cast()) };
     }
 }
 
-/// From now on all threads share one heap, on brk, that shrinks when its top is free. For a program's beginning.
+/// From now on all threads share one heap, on brk, that shrinks when its top is free. For a
+/// program's beginning.
 pub fn share_one_on_brk() {
     let parameters =
         [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, 128 << 10)];

@@ -1,7 +1,8 @@
-//! Mappings of a program that is managed without knowing it: mmap and its relatives, each range with one owner.
+//! Mappings of a program that is managed without knowing it: mmap and its relatives, each range
+//! with one owner.
 //!
-//! Nothing here may know of the engine, but for asking the kernel what is present; and all of it has to go through the C
-//! library, as an ordinary program does.
+//! Nothing here may know of the engine, except that it asks the kernel for present pages; and all
+//! of it has to go through the C library, as an ordinary program does.
 
 use std::io;
 use std::ops::Range;
@@ -20,17 +21,17 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Fresh memory wherever the kernel puts it.
+    /// Fresh memory at an address of the kernel's choice.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn new(pages: usize) -> io::Result<Self> {
         Self::with_flags(pages, 0)
     }
     /// Fresh memory that is populated at once.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn populated(pages: usize) -> io::Result<Self> {
         Self::with_flags(pages, libc::MAP_POPULATE)
     }
@@ -56,8 +57,9 @@ impl Mapping {
     /// # Panics
     /// If it has no such pages.
     pub fn words(&self, pages: Range<usize>) -> &[u64] {
-        // SAFETY: `at` checked that the range lies in this mapping, whose only owner is borrowed; every bit pattern is
-        // a u64. What the engine moves out comes back before a load sees it.
+        // SAFETY: `at` checked that the range lies in this mapping, whose only owner is borrowed;
+        // every bit pattern is a u64. A page that the engine moved out is back before a load sees
+        // it.
         unsafe { std::slice::from_raw_parts(self.at(&pages).cast(), pages.len() * WORDS) }
     }
     /// The words of these pages, to be written.
@@ -98,7 +100,7 @@ impl Mapping {
     pub fn bytes_mut(&mut self, pages: Range<usize>) -> &mut [u8] {
         bytes_of(self.words_mut(pages))
     }
-    /// Takes what is above `page` away as a mapping of its own.
+    /// Takes the pages from `page` on away as a mapping of its own.
     ///
     /// # Panics
     /// If it has no such pages.
@@ -111,21 +113,22 @@ impl Mapping {
     /// Grows, shrinks or moves it wherever the kernel wants. On failure it is given back as it was.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn remap(self, pages: usize) -> Result<Self, (Self, io::Error)> {
         // SAFETY: these flags use no target: the kernel finds a place where nothing is.
         unsafe { self.remap_raw(pages, libc::MREMAP_MAYMOVE, 0) }
     }
-    /// Moves it onto `target`, which is replaced. On failure nobody knows what is where: parts of both may be
-    /// somebody else's already, so both stay mapped as they are, and are nobody's any more.
+    /// Moves it onto `target`, which is replaced. After a failure the layout is unknown: parts of
+    /// both may have other owners already, so both stay mapped as they are, without an owner.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn remap_onto(self, target: Self) -> io::Result<Self> {
         let (at, pages) = (target.start, target.pages);
         std::mem::forget(target);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: the target was owned, nobody borrows it, and it was forgotten: what lies there is ours to replace.
+        // SAFETY: the target was owned, nothing borrows it, and it was forgotten: its pages are
+        // ours to replace.
         unsafe { self.remap_raw(pages, flags, at) }.map_err(|(left, error)| {
             std::mem::forget(left);
             error
@@ -151,8 +154,8 @@ impl Mapping {
     unsafe fn remap_raw(self, pages: usize, flags: i32, to: usize) -> Result<Self, (Self, io::Error)> {
         let from = self.at(&(0..self.pages));
         let to: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(to);
-        // SAFETY: the source is owned by `self`, which nobody borrows, and which is forgotten if it was moved; the caller
-        // vouches for the target.
+        // SAFETY: the source is owned by `self`, which is not borrowed, and which is forgotten if
+        // it was moved; the caller vouches for the target.
         let moved = unsafe { libc::mremap(from, self.pages * PAGE, pages * PAGE, flags, to) };
         if moved == libc::MAP_FAILED {
             let error = io::Error::last_os_error();
@@ -164,42 +167,44 @@ impl Mapping {
     /// Replaces these pages with fresh ones, by a mapping on top.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn replace(&mut self, pages: Range<usize>) -> io::Result<()> {
         let at = self.at(&pages).addr();
         // SAFETY: the range lies in this mapping, borrowed exclusively; every bit pattern is a u64.
         unsafe { map(at, pages.len(), libc::MAP_FIXED) }.map(drop)
     }
-    /// madvise(2). What it does to content the caller must know.
+    /// madvise(2). The caller must know its effect on content.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn advise(&mut self, pages: Range<usize>, advice: i32) -> io::Result<()> {
         // SAFETY: the range lies in this mapping, borrowed exclusively; advice leaves it mapped.
         done(unsafe { libc::madvise(self.at(&pages), pages.len() * PAGE, advice) })
     }
-    /// mprotect(2). The caller must not read or write what it forbade.
+    /// mprotect(2). The caller must not make an access that it forbade.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn protect(&mut self, pages: Range<usize>, protection: i32) -> io::Result<()> {
-        // SAFETY: the range lies in this mapping, borrowed exclusively; a forbidden access ends the program.
+        // SAFETY: the range lies in this mapping, borrowed exclusively; a forbidden access ends the
+        // program.
         done(unsafe { libc::mprotect(self.at(&pages), pages.len() * PAGE, protection) })
     }
     /// Which of these pages are present, one byte each.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn present(&self, pages: Range<usize>) -> io::Result<Vec<u8>> {
         let mut present = vec![0u8; pages.len()];
-        // SAFETY: the kernel writes one byte for each page of the range to `present`, which is as long.
+        // SAFETY: the kernel writes one byte for each page of the range to `present`, which is as
+        // long.
         done(unsafe { libc::mincore(self.at(&pages), pages.len() * PAGE, present.as_mut_ptr()) })?;
         Ok(present)
     }
     /// Locks all of it into memory.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn lock(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping's; locking changes no content.
         done(unsafe { libc::mlock(self.at(&(0..self.pages)), self.pages * PAGE) })
@@ -216,7 +221,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.pages > 0 {
-            // SAFETY: this value owns the range, and nobody borrows it.
+            // SAFETY: this value owns the range, and nothing borrows it.
             done(unsafe { libc::munmap(self.at(&(0..self.pages)), self.pages * PAGE) }).expect("munmap");
         }
     }
@@ -224,7 +229,8 @@ impl Drop for Mapping {
 
 /// Words as bytes, to be written.
 pub fn bytes_of(words: &mut [u64]) -> &mut [u8] {
-    // SAFETY: the same memory at a lesser alignment, borrowed exclusively; every byte is a u8, and any eight are a u64.
+    // SAFETY: the same memory at a lesser alignment, borrowed exclusively; every byte is a u8, and
+    // any eight are a u64.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 

@@ -1,7 +1,8 @@
-//! Test support: what tests need of the kernel and of the C library, as safe functions.
+//! Test support: the kernel's and the C library's functions for tests, as safe functions.
 //!
-//! Only with the feature `testing`; no product code may use it. Nothing here may use the engine or know of it: the
-//! programs that are managed in tests are made of this, and have to be ordinary ones.
+//! Only with the feature `testing`; no product code may use it. Nothing here may use the engine or
+//! know of it: the programs that are managed in tests are made of this, and have to be ordinary
+//! ones.
 
 #[cfg(target_arch = "x86_64")]
 pub mod access;

@@ -1,4 +1,4 @@
-//! What the kernel's page cache has of a file.
+//! The pages of a file in the kernel's page cache.
 //!
 //! This module must never bring anything of the file into the cache: it only asks.
 
@@ -12,7 +12,7 @@ use super::mapping::{PAGE, map_raw};
 /// The pages of a file, which is not empty, that are in the cache.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn cached_pages(path: &Path) -> io::Result<usize> {
     let file = File::open(path)?;
     let len = file.metadata()?.len() as usize;
@@ -20,9 +20,10 @@ pub fn cached_pages(path: &Path) -> io::Result<usize> {
     let start = unsafe { map_raw(0, len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd()) }?;
     let at = std::ptr::with_exposed_provenance_mut(start);
     let mut cached = vec![0u8; len.div_ceil(PAGE)];
-    // SAFETY: the range is the mapping just made, and the kernel writes one byte for each page of it to `cached`, which is as long.
+    // SAFETY: the range is the mapping just made, and the kernel writes one byte for each page of
+    // it to `cached`, which is as long.
     let told = done(unsafe { libc::mincore(at, len, cached.as_mut_ptr()) });
-    // SAFETY: nobody else knows of the mapping.
+    // SAFETY: no other code knows of the mapping.
     done(unsafe { libc::munmap(at, len) })?;
     told?;
     // The other bits are reserved.
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_just_written_is_in_the_cache() {
+    fn fresh_writes_are_in_the_cache() {
         let file = tempfile::NamedTempFile::new().expect("room");
         std::fs::write(file.path(), vec![1; 3 * PAGE + 1]).expect("room");
         assert_eq!(cached_pages(file.path()).expect("a mapping"), 4);

@@ -53,7 +53,8 @@ impl Random {
     }
 }
 
-/// The seeds of a test's runs: as many as `PAGODA_RUNS` says, or `default`; or the one that `PAGODA_SEED` says.
+/// The seeds of a test's runs: as many as `PAGODA_RUNS` says, or `default`; or the one that
+/// `PAGODA_SEED` says.
 #[must_use]
 pub fn runs(default: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

@@ -24,14 +24,15 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts it with its files in `directory` and these options; `None` and a line that says so if there is none on this
-    /// machine.
+    /// Starts it with its files in `directory` and these options; `None` and a line that says so if
+    /// there is none on this machine.
     ///
     /// # Panics
     /// If it does not listen; if there is none and `PAGODA_NO_SKIPS` is set.
     #[must_use]
     pub fn start(directory: &Path, options: &[&str]) -> Option<Self> {
-        // Another process may take the port before the server does; it ends then, and the next one is tried.
+        // Another process may take the port before the server does; it ends then, and the next one
+        // is tried.
         for _ in 0..100 {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
             let address = listener.local_addr().expect("bound");
@@ -66,8 +67,9 @@ impl RedisServer {
         false
     }
 
-    /// Whether this process has said that it has all its ports. A connection says less: another server may have taken the port, and a
-    /// node of a cluster that can't have its second one ends after it could be connected to.
+    /// Whether this process has logged that it has all its ports. A connection says less: another
+    /// server may have taken the port, and a node of a cluster that can't have its second one ends
+    /// after it could be connected to.
     fn is_ready(&self) -> bool {
         let log = fs::read_to_string(log_in(&self.directory)).unwrap_or_default();
         let own = format!("{}:", self.child.id());
@@ -86,13 +88,15 @@ impl RedisServer {
         self.child.wait().expect("a child");
     }
 
-    /// Starts it anew after [`kill`](Self::kill), at the same address and with the files that are there.
+    /// Starts it anew after [`kill`](Self::kill), at the same address and with the files that are
+    /// there.
     pub fn restart(&mut self, options: &[&str]) {
         self.child = launch(&self.directory, self.address, options).expect("it was there before");
         assert!(self.listens(), "redis-server did not start anew");
     }
 
-    /// What it answers to a request of words: a text, a number or an error as it is, an array a line each.
+    /// Its answer to a request of words: a text, a number or an error as it is, an array a line
+    /// each.
     ///
     /// # Panics
     /// If it does not answer.
@@ -140,7 +144,8 @@ fn log_in(directory: &Path) -> PathBuf {
 
 fn launch(directory: &Path, address: SocketAddr, options: &[&str]) -> std::io::Result<Child> {
     let mut command = Command::new("redis-server");
-    // SAFETY: one system call, which is all that may be done there. A test that is killed leaves no server.
+    // SAFETY: one system call, which is all that may be done there. A test that is killed leaves no
+    // server.
     unsafe {
         command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
     }

@@ -1,4 +1,5 @@
-//! A real cluster of Redis servers for tests, on the loopback address: masters alone, without replicas.
+//! A real cluster of Redis servers for tests, on the loopback address: masters alone, without
+//! replicas.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +11,12 @@ use super::wait::until;
 /// Slots of a cluster.
 const SLOTS: usize = 16384;
 
-/// What a killed node is missed after, and one that was introduced is forgotten after unless it answers: long enough for a busy machine,
-/// as a rule.
+/// The time after which a killed node is missed, and after which an introduced one is forgotten
+/// unless it answers: long enough for a busy machine, as a rule.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who has which slots by what this node knows, and how firmly: of each node its name, its epoch and its slots.
+/// The slots of each node by this node's view, and how firmly: of each node its name, its epoch and
+/// its slots.
 fn claims(server: &RedisServer) -> Vec<String> {
     let claim = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -33,8 +35,8 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts `masters` servers with their files below `directory` and these options, the slots split among them; `None` and a
-    /// line that says so if there is no server on this machine.
+    /// Starts `masters` servers with their files below `directory` and these options, the slots
+    /// split among them; `None` and a line that says so if there is no server on this machine.
     ///
     /// # Panics
     /// If they do not come together; if there is none and `PAGODA_NO_SKIPS` is set.
@@ -73,7 +75,7 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// Asks a node for what it does without saying more.
+    /// Sends a node a command that it answers with OK.
     ///
     /// # Panics
     /// If it won't.
@@ -81,8 +83,9 @@ impl RedisCluster {
         assert_eq!(self.nodes[node].ask(request), "OK", "{request}");
     }
 
-    /// Returns when all nodes know each other and the whole cluster can be used from each. Who was introduced while a node had to wait for
-    /// its disk may be forgotten, and is introduced again.
+    /// Returns when all nodes know each other and the whole cluster can be used from each. A node
+    /// that was introduced while the other had to wait for its disk may be forgotten, and is
+    /// introduced again.
     pub fn wait_until_whole(&self) {
         let is_whole = |server: &RedisServer| {
             let info = server.ask("CLUSTER INFO");
@@ -112,7 +115,7 @@ impl RedisCluster {
         self.nodes[0].ask(&format!("CLUSTER KEYSLOT {key}")).parse().expect("a number")
     }
 
-    /// Which node has a slot, as long as nobody but this has moved any.
+    /// The node that has a slot, as long as only this value moves slots.
     ///
     /// # Panics
     /// If none has it.
@@ -129,7 +132,8 @@ impl RedisCluster {
         self.nodes.iter().position(has).expect("one has it")
     }
 
-    /// The first step of a slot's way to another node: what is not at `from` is asked for at `to`.
+    /// The first step of a slot's way to another node: keys that are not at `from` are asked for at
+    /// `to`.
     pub fn begin_move(&self, slot: usize, from: usize, to: usize) {
         self.tell(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.id(from)));
         self.tell(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.id(to)));
@@ -144,8 +148,9 @@ impl RedisCluster {
         }
     }
 
-    /// The third one: from now on it is that node's. Returns when all nodes know: who gets a slot while it has not heard of the last
-    /// one's move claims it no more firmly than who lost it, and the nodes settle that by throwing keys away.
+    /// The third one: from now on it is that node's. Returns when all nodes know. A node that gets
+    /// a slot before it has heard of the slot's last move claims it no more firmly than the node
+    /// that lost it, and the nodes settle that by throwing keys away.
     pub fn end_move(&self, slot: usize, from: usize, to: usize) {
         let id = self.id(to);
         for node in [to, from] {

@@ -1,6 +1,6 @@
 //! Robust mutexes at addresses of our choice, held by threads when they end.
 //!
-//! This module must never let anybody see the memory of a mutex while a thread may use it.
+//! This module must never show the memory of a mutex while a thread may use it.
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ impl RobustMutexes {
     pub fn is_empty(&self) -> bool {
         self.mutexes.is_empty()
     }
-    /// A thread takes these, which must be free and different, rests, and ends with them. Returns when it has ended: how
-    /// many it took.
+    /// A thread takes these, which must be free and different, rests, and ends with them. Returns
+    /// when it has ended: how many it took.
     pub fn end_holding(&mut self, which: &[usize], rest: Duration) -> usize {
         let held: Vec<Mutex> = which.iter().map(|&i| self.mutexes[i]).collect();
         let thread = std::thread::spawn(move || {
@@ -60,18 +60,18 @@ impl RobustMutexes {
         });
         thread.join().expect("it does not panic")
     }
-    /// What the C library says to who locks one whose owner has ended, marks it as consistent, and unlocks it: right is
-    /// `EOWNERDEAD`, 0 and 0.
+    /// The C library's answers when a mutex whose owner has ended is locked, marked as consistent,
+    /// and unlocked: right is `EOWNERDEAD`, 0 and 0.
     pub fn recover(&mut self, i: usize) -> (i32, i32, i32) {
         let mutex = self.mutexes[i];
         let locked = mutex.lock();
-        // SAFETY: it is initialised, and nobody else uses it: the one that held it has been joined. It is marked as consistent by
-        // whoever holds it, and unlocked by the same.
+        // SAFETY: it is initialised, and no other thread uses it: the one that held it has been
+        // joined. Its holder marks it as consistent, and unlocks it.
         let (consistent, unlocked) =
             unsafe { (libc::pthread_mutex_consistent(mutex.0), libc::pthread_mutex_unlock(mutex.0)) };
         (locked, consistent, unlocked)
     }
-    /// Unmaps all of them, and destroys none. Nobody may hold one.
+    /// Unmaps all of them, and destroys none. None may be held.
     pub fn unmap(mut self) {
         self.mutexes.clear();
     }
@@ -94,8 +94,9 @@ impl Drop for RobustMutexes {
 impl Mutex {
     fn init(self) {
         let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
-        // SAFETY: the attributes are initialised before they are used, and need no end in any C library here. The mutex lies
-        // within a page of a mapping that is owned, aligned, and holds none that is in use.
+        // SAFETY: the attributes are initialised before they are used, and need no end in any C
+        // library here. The mutex lies within a page of a mapping that is owned, aligned, and holds
+        // none that is in use.
         let made = unsafe {
             libc::pthread_mutexattr_init(attributes.as_mut_ptr());
             libc::pthread_mutexattr_setrobust(attributes.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST);
@@ -104,12 +105,13 @@ impl Mutex {
         assert_eq!(made, 0, "a mutex");
     }
     fn lock(self) -> i32 {
-        // SAFETY: it is initialised, in a mapping that stays until all threads that use it have been joined, and its words
-        // are used by the C library only.
+        // SAFETY: it is initialised, in a mapping that stays until all threads that use it have
+        // been joined, and its words are used by the C library only.
         unsafe { libc::pthread_mutex_lock(self.0) }
     }
     fn destroy(self) {
-        // SAFETY: it is initialised, and nobody uses it or waits for it: all threads that did have been joined.
+        // SAFETY: it is initialised, and no thread uses it or waits for it: all threads that did
+        // have been joined.
         assert_eq!(unsafe { libc::pthread_mutex_destroy(self.0) }, 0, "destroyed");
     }
 }

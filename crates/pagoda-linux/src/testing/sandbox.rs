@@ -1,7 +1,7 @@
 //! Takes userfaultfd, or system calls of any kind, away from the calling thread, as sandboxes do.
 //!
-//! All of it is for good, and what the thread starts inherits it: call it on a thread made for it, or in a child between
-//! fork and exec. So nothing here may allocate.
+//! All of it is for good, and children and threads of the thread inherit it: call it on a thread
+//! made for it, or in a child between fork and exec. So nothing here may allocate.
 
 use std::ffi::c_long;
 use std::io;
@@ -63,11 +63,11 @@ const PR_SET_NO_NEW_PRIVS: usize = 38;
 /// System calls that one filter names: more than any test does.
 const CALLS_MAX: usize = 16;
 
-/// Makes the userfaultfd system call fail in this thread, by seccomp. The device is untouched: a filter does not
-/// see paths.
+/// Makes the userfaultfd system call fail in this thread, by seccomp. The device is untouched: a
+/// filter does not see paths.
 ///
 /// # Errors
-/// What the kernel said; with a filter that forbids filters, for example.
+/// The kernel's; with a filter that forbids filters, for example.
 pub fn deny_userfaultfd(denial: Denial) -> io::Result<()> {
     filter(&[raw::__NR_userfaultfd.into()], denial.answer(), ALLOW)
 }
@@ -95,18 +95,18 @@ fn filter(calls: &[c_long], listed: u32, other: u32) -> io::Result<()> {
     // On the stack: between fork and exec nothing may be allocated.
     let mut filter =
         [const { Instruction { code: RETURN, jump_true: 0, jump_false: 0, value: 0 } }; CALLS_MAX + 3];
-    // The number is the first word of what the filter sees.
+    // The number is the first word of the filter's input.
     filter[0] = instruction(LOAD_WORD, 0, 0);
     for (i, &call) in calls.iter().enumerate() {
-        // Past the other comparisons and the answer to what is not listed.
+        // Past the other comparisons and the answer to other calls.
         filter[1 + i] = instruction(JUMP_IF_EQUAL, (calls.len() - i) as u8, call as u32);
     }
     filter[1 + calls.len()] = instruction(RETURN, 0, other);
     filter[2 + calls.len()] = instruction(RETURN, 0, listed);
     let program = Program { length: 3 + calls.len() as u16, first: filter.as_ptr() };
     let at = (&raw const program).expose_provenance();
-    // SAFETY: the first call takes numbers only; for the second the kernel reads the program and its instructions,
-    // which live until it returns. Neither changes memory.
+    // SAFETY: the first call takes numbers only; for the second the kernel reads the program and
+    // its instructions, which live until it returns. Neither changes memory.
     unsafe {
         syscall6(raw::__NR_prctl, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0])?;
         syscall3(raw::__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, at)?;
@@ -116,7 +116,8 @@ fn filter(calls: &[c_long], listed: u32, other: u32) -> io::Result<()> {
 
 /// Has `command` start where neither the device of userfaultfd nor its system call is to be had.
 pub fn without_userfaultfd(command: &mut Command, denial: Denial) {
-    // SAFETY: between fork and exec the closure makes system calls, allocates nothing and takes no lock.
+    // SAFETY: between fork and exec the closure makes system calls, allocates nothing and takes no
+    // lock.
     unsafe {
         command.pre_exec(move || {
             hide_userfaultfd_device()?;
@@ -125,17 +126,19 @@ pub fn without_userfaultfd(command: &mut Command, denial: Denial) {
     };
 }
 
-/// Puts `/dev/null` in the place of `/dev/userfaultfd`, in a mount namespace of this thread's own. Where the device
-/// can't be opened anyway, nothing is done.
+/// Puts `/dev/null` in the place of `/dev/userfaultfd`, in a mount namespace of this thread's own.
+/// Where the device can't be opened anyway, nothing is done.
 ///
 /// # Errors
-/// What the kernel said; without privilege, in a process of several threads, it is `EINVAL` (call it after a fork).
+/// The kernel's; without privilege, in a process of several threads, it is `EINVAL` (call it after
+/// a fork).
 pub fn hide_userfaultfd_device() -> io::Result<()> {
     let readable_and_writable = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
     if rustix::fs::access(c"/dev/userfaultfd", readable_and_writable).is_err() {
         return Ok(());
     }
-    // SAFETY: only mounts and, without privilege, users get a namespace; no memory or descriptor is unshared.
+    // SAFETY: only mounts and, without privilege, users get a namespace; no memory or descriptor is
+    // unshared.
     unsafe {
         unshare_unsafe(UnshareFlags::NEWNS)
             .or_else(|_| unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS))?;
@@ -158,7 +161,7 @@ mod tests {
     use super::*;
     use crate::probe::{Missing, Refusal, Way, can_run, open_userfaultfd};
 
-    /// What `f` sees in a thread of its own.
+    /// The result of `f` in a thread of its own.
     fn elsewhere<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(f).join().expect("the thread")
     }
@@ -182,7 +185,8 @@ mod tests {
             (hidden, can_run())
         });
         if hidden.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput) {
-            // A user who may open the device, in a process of several threads: the filter alone closes nothing.
+            // A user with access to the device, in a process of several threads: the filter alone
+            // closes nothing.
             return assert_eq!(answer.map(|access| access.way), Ok(Way::Device));
         }
         hidden.expect("hidden");

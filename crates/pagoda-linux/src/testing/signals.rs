@@ -1,7 +1,8 @@
-//! Signal handlers of a program's own: on a stack of its choice, as a collector's barrier, or such that only count.
+//! Signal handlers of a program's own: on a stack of its choice, as a collector's barrier, or such
+//! that only count.
 //!
-//! A handler runs in the middle of anything. So one here must never do more than use atomics and its own stack, or make system
-//! calls; and none can be brought from elsewhere.
+//! A handler runs in the middle of anything. So one here must never do more than use atomics and
+//! its own stack, or make system calls; and a caller can't pass its own handler.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -20,32 +21,33 @@ fn handle(signal: i32, handler: Handler, flags: i32) -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | flags;
-    // SAFETY: the kernel reads `action`, which is there, and is given no place for the old one. What runs at any moment from now
-    // on is one of the handlers of this module, which use atomics, their own stack and system calls only.
+    // SAFETY: the kernel reads `action`, which is there, and is given no place for the old one.
+    // Only handlers of this module run from now on, which use atomics, their own stack and system
+    // calls only.
     match unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// What the handlers of SIGSEGV and SIGUSR1 use is of one thread at a time.
+/// The state of the handlers of SIGSEGV and SIGUSR1 belongs to one thread at a time.
 static USED: Mutex<()> = Mutex::new(());
 
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     USED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The end of a program by a fault that nobody expects.
+/// The exit status of a program after an unexpected fault.
 const UNEXPECTED_FAULT: i32 = 8;
 
 static GUARD_START: AtomicUsize = AtomicUsize::new(0);
 static GUARD_END: AtomicUsize = AtomicUsize::new(0);
 static GUARD_HITS: AtomicU64 = AtomicU64::new(0);
 
-/// As a collector's barrier: it allows what was touched.
+/// As a collector's barrier: it allows the touched page.
 extern "C" fn allow(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel calls this handler with its info, valid until it returns; it is installed for SIGSEGV only, whose
-    // info has an address.
+    // SAFETY: the kernel calls this handler with its info, valid until it returns; it is installed
+    // for SIGSEGV only, whose info has an address.
     let address = unsafe { (*info).si_addr() }.addr();
     let (start, end) = (GUARD_START.load(Ordering::Acquire), GUARD_END.load(Ordering::Acquire));
     if !(start..end).contains(&address) {
@@ -53,18 +55,19 @@ extern "C" fn allow(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     }
     GUARD_HITS.fetch_add(1, Ordering::Relaxed);
     let page: *mut c_void = std::ptr::with_exposed_provenance_mut(address & !(PAGE - 1));
-    // SAFETY: the page lies in the guard, as was checked above, which is a part of a mapping that `guarded` borrows; to allow
-    // more than before changes no content.
+    // SAFETY: the page lies in the guard, as was checked above, which is a part of a mapping that
+    // `guarded` borrows; to allow more than before changes no content.
     unsafe { libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
 }
 
-/// Runs `body` while these pages of `mapping` are forbidden, until they are touched: each first touch reaches the
-/// program's handler of SIGSEGV, which allows that page. With what `body` returned comes how many did. What was not touched
-/// stays forbidden. Any other fault ends the program with status 8, from now on. One thread at a time gets this, and the others
-/// wait: `body` must not call it again.
+/// Runs `body` while these pages of `mapping` are forbidden, until they are touched: each first
+/// touch reaches the program's handler of SIGSEGV, which allows that page. Returns the result of
+/// `body`, and how many touches there were. Untouched pages stay forbidden. Any other fault ends
+/// the program with status 8, from now on. One thread at a time gets this, and the others wait:
+/// `body` must not call it again.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn guarded<T>(
     mapping: &mut Mapping,
     pages: Range<usize>,
@@ -90,7 +93,8 @@ pub fn guarded<T>(
 
 /// Pages of its stack that the handler of [`run_on`] uses.
 const USED_PAGES: usize = 8;
-/// The least for [`run_on`]: what the handler uses, once more if it is not optimised, and the kernel's frame.
+/// The least for [`run_on`]: the handler's use, once more if it is not optimised, and the kernel's
+/// frame.
 const STACK_PAGES_MIN: usize = 3 * USED_PAGES;
 
 static RAN_AT: AtomicUsize = AtomicUsize::new(0);
@@ -104,20 +108,20 @@ extern "C" fn on_the_stack(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     SUM.store(words.iter().sum(), Ordering::Relaxed);
 }
 
-/// What a handler found on its stack.
+/// A handler's findings on its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ran {
     /// An address in it.
     pub at: usize,
-    /// Whether it read what it had written.
+    /// Whether it read its own writes.
     pub right: bool,
 }
 
-/// Runs a handler (of SIGUSR1) on this stack, of which it uses eight pages and what the kernel needs, from the top
-/// downwards. One thread at a time gets this, and the others wait.
+/// Runs a handler (of SIGUSR1) on this stack, of which it uses eight pages and the kernel's frame,
+/// from the top downwards. One thread at a time gets this, and the others wait.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 ///
 /// # Panics
 /// If the stack has less than 24 pages.
@@ -133,14 +137,17 @@ pub fn run_on(stack: &mut Mapping) -> io::Result<Ran> {
     SUM.store(0, Ordering::Relaxed);
     // SAFETY: stack_t is plain data, for which all zeroes are a value.
     let mut old: libc::stack_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel reads `given` and writes `old`, which are there. The stack is all of a mapping that is borrowed
-    // exclusively until the old one is put back, below: that is the runtime's, and the runtime's to free.
+    // SAFETY: the kernel reads `given` and writes `old`, which are there. The stack is all of a
+    // mapping that is borrowed exclusively until the old one is put back, below: that is the
+    // runtime's, and the runtime's to free.
     if unsafe { libc::sigaltstack(&raw const given, &raw mut old) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it takes a number; the handler, which runs before this returns, uses nothing but its stack and atomics.
+    // SAFETY: it takes a number; the handler, which runs before this returns, uses nothing but its
+    // stack and atomics.
     unsafe { libc::raise(libc::SIGUSR1) };
-    // SAFETY: the kernel reads `old`, which is there: the runtime's own stack, which it frees only when this thread ends.
+    // SAFETY: the kernel reads `old`, which is there: the runtime's own stack, which it frees only
+    // when this thread ends.
     unsafe { libc::sigaltstack(&raw const old, std::ptr::null_mut()) };
     let words = (USED_PAGES * WORDS) as u64;
     Ok(Ran {
@@ -158,7 +165,7 @@ extern "C" fn increment(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
 /// From now on this signal is counted, and no more.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn count(signal: i32) -> io::Result<()> {
     handle(signal, increment, 0)
 }
@@ -171,7 +178,7 @@ pub fn counted() -> u64 {
 /// From now on this signal is ignored.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 pub fn ignore(signal: i32) -> io::Result<()> {
     // SAFETY: it takes a number, and instead of a handler the word that there is none.
     match unsafe { libc::signal(signal, libc::SIG_IGN) } {
@@ -191,8 +198,8 @@ pub struct AllBlocked {
 /// Blocks every signal that can be blocked.
 #[must_use]
 pub fn block_all() -> AllBlocked {
-    // SAFETY: sigset_t is plain data, for which all zeroes are a value; both sets are there, ours, and nobody else's to write.
-    // Blocked signals wait, which breaks no promise of memory.
+    // SAFETY: sigset_t is plain data, for which all zeroes are a value; both sets are there, ours,
+    // and written by no other code. Blocked signals wait, which breaks no promise of memory.
     let old = unsafe {
         let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -204,7 +211,8 @@ pub fn block_all() -> AllBlocked {
 
 impl Drop for AllBlocked {
     fn drop(&mut self) {
-        // SAFETY: the kernel reads the set, which is there and was this thread's before, and writes none.
+        // SAFETY: the kernel reads the set, which is there and was this thread's before, and writes
+        // none.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.old, std::ptr::null_mut()) };
     }
 }

@@ -1,7 +1,7 @@
-//! Saying that a test can't run on this machine.
+//! The report that a test can't run on this machine.
 //!
-//! Nothing here may ever let a test pass in silence: it prints a line that says what was not tested, and why. Where
-//! `PAGODA_NO_SKIPS` is set every test has to run, and it panics.
+//! Nothing here may ever let a test pass in silence: it prints a line that names the skipped test,
+//! and why. Where `PAGODA_NO_SKIPS` is set every test has to run, and it panics.
 
 use std::fmt::Display;
 
@@ -16,14 +16,15 @@ pub fn skip(what: &str, why: impl Display) {
     tell(what, why);
 }
 
-/// The same where nothing forbids it: of what is too large to be asked for everywhere.
+/// The same where nothing forbids it: for tests that are too large to be demanded everywhere.
 pub fn tell(what: &str, why: impl Display) {
-    // Past what captures the output of tests that pass: nobody would see it.
+    // Past the capture of the output of passing tests, which would hide it.
     let line = format!("SKIPPED {what}: {why}\n");
     let _ = rustix::io::write(std::io::stderr(), line.as_bytes());
 }
 
-/// Whether `what` can't be tested here because this process may not manage memory in user mode, which it says.
+/// Whether `what` can't be tested here because this process may not manage memory in user mode,
+/// which it says.
 ///
 /// # Panics
 /// If so, and `PAGODA_NO_SKIPS` is set.

@@ -1,7 +1,8 @@
-//! What a kernel does with pages on its own account, done all the time: it moves them to other frames, and swaps them out.
+//! The kernel's own treatment of pages, all the time: it moves them to other frames, and swaps them
+//! out.
 //!
-//! Neither changes a byte, but while it lasts the page tables show no page where there is one. This module must leave the
-//! machine as it was: the swap that it adds goes with it.
+//! Neither changes a byte, but while it lasts the page tables show no page where there is one. This
+//! module must leave the machine as it was: the swap that it adds goes with it.
 
 use std::io;
 use std::path::Path;
@@ -50,7 +51,7 @@ impl Stir {
     /// Moves pages to other frames: all of the machine's memory is compacted.
     ///
     /// # Errors
-    /// What the kernel said, to who is not root, say.
+    /// The kernel's, for a caller that is not root, say.
     pub fn by_compaction() -> io::Result<Self> {
         std::fs::write(COMPACT, "1")?;
         Self::start(None, || std::fs::write(COMPACT, "1").is_ok())
@@ -59,10 +60,10 @@ impl Stir {
     /// Swaps out all anonymous memory of this process, to a swap device of its own.
     ///
     /// # Errors
-    /// What the kernel said, to who is not root, say.
+    /// The kernel's, for a caller that is not root, say.
     pub fn by_swapping() -> io::Result<Self> {
         let label = Label::new(LABEL);
-        // What a run before this one has left, which was killed.
+        // The leftovers of an earlier run that was killed.
         zram::remove_where(label, |owner| !Path::new(&format!("/proc/{owner}")).exists())?;
         let swap =
             ZramSwap::create(Setup { disk_bytes: SWAP_BYTES, memory_bytes_max: None, label, priority: 1 })?;
@@ -77,7 +78,7 @@ impl Stir {
             });
             for range in &ranges {
                 let at = std::ptr::with_exposed_provenance_mut(range.start());
-                // SAFETY: the advice changes no content, whoever's memory it is. What is unmapped meanwhile is refused.
+                // SAFETY: the advice changes no content of any memory. Unmapped memory is refused.
                 let _ = unsafe { libc::madvise(at, range.len(), libc::MADV_PAGEOUT) };
             }
             swapped_bytes().is_some_and(|bytes| bytes > 0)
@@ -105,7 +106,7 @@ impl Stir {
     }
 }
 
-/// What of this process lies in swap, on whatever device: ours may not be the first.
+/// The bytes of this process in swap, on any device: ours may not be the first.
 fn swapped_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmSwap:"))?.strip_suffix("kB")?;
@@ -116,7 +117,7 @@ impl Drop for Stir {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // It can't have failed: what the kernel refuses is passed over.
+            // It can't have failed: refusals of the kernel are passed over.
             let _ = thread.join();
         }
     }
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the kernel has done nothing: a test")]
-    fn what_the_kernel_refuses_does_not_count() {
+    fn a_refusal_of_the_kernel_does_not_count() {
         let tries = Arc::<AtomicU64>::default();
         let counted = Arc::clone(&tries);
         let stir = Stir::start(None, move || {

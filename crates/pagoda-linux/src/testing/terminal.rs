@@ -13,10 +13,10 @@ use rustix::process::{ioctl_tiocsctty, setsid};
 
 use crate::raw_syscall::syscall3;
 
-/// Unlocks a terminal and opens the end that a program has, given the one where the user sits. It needs no path.
+/// Unlocks a terminal and opens the program's end, given the user's. It needs no path.
 ///
 /// # Errors
-/// What the kernel said; `ENOTTY` if `user` is no such end.
+/// The kernel's; `ENOTTY` if `user` is no such end.
 pub fn program_end(user: impl AsFd) -> io::Result<OwnedFd> {
     let descriptor = user.as_fd().as_raw_fd() as usize;
     let unlocked = 0i32;
@@ -26,19 +26,22 @@ pub fn program_end(user: impl AsFd) -> io::Result<OwnedFd> {
     let flags = (O_RDWR | O_NOCTTY | O_CLOEXEC) as usize;
     // SAFETY: the argument is a number; the call touches no memory of ours.
     let program = unsafe { syscall3(__NR_ioctl, descriptor, TIOCGPTPEER as usize, flags) }?;
-    // SAFETY: the kernel made this descriptor just now for us, so that nobody else owns it.
+    // SAFETY: the kernel made this descriptor just now for us, so that it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(program as i32) })
 }
 
-/// Has `command` lead a session of its own, whose controlling terminal is what its standard input is by then.
+/// Has `command` lead a session of its own, whose controlling terminal is its standard input at
+/// that moment.
 pub fn control_by_standard_input(command: &mut Command) {
     let take = || {
         setsid()?;
-        // SAFETY: descriptor 0 is open between fork and exec, where the standard library has put the terminal already,
-        // and this thread, which is the only one, does not close it meanwhile.
+        // SAFETY: descriptor 0 is open between fork and exec, where the standard library has put
+        // the terminal already, and this thread, which is the only one, does not close it
+        // meanwhile.
         ioctl_tiocsctty(unsafe { BorrowedFd::borrow_raw(0) })?;
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes two system calls, allocates nothing and takes no lock.
+    // SAFETY: between fork and exec the closure makes two system calls, allocates nothing and takes
+    // no lock.
     unsafe { command.pre_exec(take) };
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::mapping::{Mapping, PAGE, WORDS};
 
-/// What a thread does: uses some pages of its stack, rests for so long, uses them again, and ends.
+/// A thread's work: it uses some pages of its stack, rests for so long, uses them again, and ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Dive {
     /// Pages of stack: at most 80.
@@ -33,7 +33,7 @@ impl Diver {
     /// Starts it, on a stack of its own or one that the C library makes.
     ///
     /// # Errors
-    /// What the C library said.
+    /// The C library's.
     ///
     /// # Panics
     /// If the dive is deeper than 80 pages, or the stack has less than 128.
@@ -43,9 +43,10 @@ impl Diver {
         let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
         let mut id = 0;
         let argument = Box::into_raw(Box::new(dive));
-        // SAFETY: the attributes are initialised first and destroyed last. The stack is whole pages of a mapping that is ours, and
-        // large enough for the deepest dive; it stays until the thread is joined, and if its owner is forgotten for good. The
-        // argument is a Dive, as `thread` expects, which is the thread's from here on.
+        // SAFETY: the attributes are initialised first and destroyed last. The stack is whole pages
+        // of a mapping that is ours, and large enough for the deepest dive; it stays until the
+        // thread is joined, and if its owner is forgotten for good. The argument is a Dive, as
+        // `thread` expects, which is the thread's from here on.
         let started = unsafe {
             libc::pthread_attr_init(attributes.as_mut_ptr());
             if let Some(stack) = &stack {
@@ -63,14 +64,16 @@ impl Diver {
         }
         Ok(Self { id, stack, joined: false })
     }
-    /// Waits for its end. Returns its stack, if it was given one, and how many pages of the dive were right.
+    /// Waits for its end. Returns its stack, if it was given one, and how many pages of the dive
+    /// were right.
     pub fn join(mut self) -> (Option<Mapping>, usize) {
         let right = self.wait();
         (self.stack.take(), right)
     }
     fn wait(&mut self) -> usize {
         let mut right = std::ptr::null_mut();
-        // SAFETY: the thread was started and is not detached, and nobody joins it twice; `right` is there to be written.
+        // SAFETY: the thread was started and is not detached, and it is joined only once; `right`
+        // is there to be written.
         let joined = unsafe { libc::pthread_join(self.id, &raw mut right) };
         self.joined = true;
         assert_eq!(joined, 0, "a thread of ours, which is not this one, can be joined");
@@ -87,7 +90,8 @@ impl Drop for Diver {
 }
 
 extern "C" fn thread(dive: *mut c_void) -> *mut c_void {
-    // SAFETY: the argument is a Dive in a box of its own, which whoever started this thread has left to it.
+    // SAFETY: the argument is a Dive in a box of its own, which the starter of this thread has left
+    // to it.
     let dive = *unsafe { Box::from_raw(dive.cast::<Dive>()) };
     std::ptr::without_provenance_mut(down(dive.pages, dive.rest))
 }

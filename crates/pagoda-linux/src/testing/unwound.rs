@@ -1,8 +1,9 @@
-//! Threads that end by being unwound, as pthread_exit(3) and pthread_cancel(3) do it: all frames of their stacks, from the last to the first.
+//! Threads that end by being unwound, as pthread_exit(3) and pthread_cancel(3) do it: all frames of
+//! their stacks, from the last to the first.
 
 use std::ffi::c_void;
 
-/// What a thread that was cancelled ends with.
+/// The result of a thread that was cancelled.
 const PTHREAD_CANCELED: usize = usize::MAX;
 
 type Body = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
@@ -21,8 +22,8 @@ extern "C-unwind" fn waits(_: *mut c_void) -> *mut c_void {
 
 fn end_of(body: Body, cancel: bool) -> usize {
     let (mut thread, mut end) = (0, std::ptr::null_mut());
-    // SAFETY: the C library calls `body` as the C function it is, and unwinds it where that is its end, which it may be. All else is a
-    // thread of our own that is joined once.
+    // SAFETY: the C library calls `body` as the C function it is, and unwinds it where that is its
+    // end, which it may be. All else is a thread of our own that is joined once.
     unsafe {
         let body = std::mem::transmute::<Body, extern "C" fn(*mut c_void) -> *mut c_void>(body);
         assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), body, std::ptr::null_mut()), 0);
@@ -32,7 +33,8 @@ fn end_of(body: Body, cancel: bool) -> usize {
     end.addr()
 }
 
-/// Whether a thread that leaves with a number, and one that is cancelled, ended with what they should.
+/// Whether a thread that leaves with a number, and one that is cancelled, ended with the right
+/// results.
 ///
 /// # Panics
 /// If there is no thread to be had.

@@ -1,7 +1,7 @@
 //! A program's own userfaultfd, for programs that serve faults themselves.
 //!
-//! It speaks to the kernel by itself, as such programs do, and must never use Pagoda's own wrappers for it: they are to know
-//! of each other no more than there.
+//! It speaks to the kernel by itself, as such programs do, and must never use Pagoda's own wrappers
+//! for it: they are to know of each other no more than there.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -26,31 +26,32 @@ pub struct SelfServed {
 }
 
 impl SelfServed {
-    /// Registers it. From now on whoever touches a missing page of it waits for [`serve`](Self::serve).
+    /// Registers it. From now on a thread that touches a missing page of it waits for
+    /// [`serve`](Self::serve).
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn new(mapping: Mapping) -> io::Result<Self> {
         let descriptor = open()?;
         let range = [mapping.start() as u64, (mapping.pages() * PAGE) as u64];
         request(&descriptor, REGISTER, &mut [range[0], range[1], REGISTER_MISSING, 0])?;
         Ok(Self { mapping, descriptor })
     }
-    /// The memory. Who reads it while a page is missing needs another thread to serve.
+    /// The memory. A reader of a missing page needs another thread to serve.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
     /// Makes all pages missing.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn discard(&mut self) -> io::Result<()> {
         self.mapping.advise(0..self.mapping.pages(), libc::MADV_DONTNEED)
     }
     /// Waits for a fault, and serves it: every word of the page is `word(page)`.
     ///
     /// # Errors
-    /// What the kernel said, also when the page was there already; or that it told of something else than a fault.
+    /// The kernel's, also when the page was there already; or that the message was no fault.
     pub fn serve(&self, word: impl FnOnce(usize) -> u64) -> io::Result<()> {
         let mut message = [0u8; MESSAGE_BYTES];
         (&self.descriptor).read_exact(&mut message)?;
@@ -76,16 +77,17 @@ fn open() -> io::Result<File> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel made the descriptor just now for us: nobody else owns it or closes it.
+    // SAFETY: the kernel made the descriptor just now for us: no other code owns it or closes it.
     let descriptor = unsafe { File::from_raw_fd(descriptor) };
     request(&descriptor, API, &mut [0xaa, 0, 0])?;
     Ok(descriptor)
 }
 
 fn request(descriptor: &File, number: libc::c_ulong, words: &mut [u64]) -> io::Result<()> {
-    // SAFETY: the kernel reads and writes the structure of the request, and each caller gives as many words as it has: 3 for
-    // API, 4 for REGISTER, 5 for COPY. What a COPY reads is a page of its caller's; what it writes to is a missing page of a
-    // mapping that its caller owns: it never replaces one that somebody has read.
+    // SAFETY: the kernel reads and writes the structure of the request, and each caller gives as
+    // many words as it has: 3 for API, 4 for REGISTER, 5 for COPY. A COPY reads a page of its
+    // caller's, and writes to a missing page of a mapping that its caller owns: it never replaces a
+    // page that was read.
     match unsafe { libc::ioctl(descriptor.as_raw_fd(), number, words.as_mut_ptr()) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -1,6 +1,8 @@
-//! Waits that end: also where what is waited for never comes, and where what others wait for fails.
+//! Waits with an end: also where the awaited event never comes, and where the thread that should
+//! cause it fails.
 //!
-//! No test may rely on how long anything here takes: [`HANG`] is far beyond what a loaded machine needs, and who reaches it fails.
+//! No test may rely on how long anything here takes: [`HANG`] is far beyond the needs of a loaded
+//! machine, and a wait that reaches it fails.
 
 use std::io;
 use std::process::{Child, ExitStatus};
@@ -8,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What takes as long as this is taken to hang.
+/// A wait of this length counts as a hang.
 pub const HANG: Duration = Duration::from_secs(60);
 
 /// Between two looks at another process: it needs the processor.
@@ -17,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Waits until `is_so`, which is asked again and again.
 ///
 /// # Panics
-/// If that hangs; `what` says what it is.
+/// If that hangs; `what` names the condition.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -30,10 +32,10 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Waits for the end of a child, and kills it if it hangs.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's.
 ///
 /// # Panics
-/// If it hangs; `what` says what it is.
+/// If it hangs; `what` names the child.
 #[track_caller]
 pub fn until_ended(what: &str, child: &mut Child) -> io::Result<ExitStatus> {
     let begin = Instant::now();
@@ -50,7 +52,8 @@ pub fn until_ended(what: &str, child: &mut Child) -> io::Result<ExitStatus> {
     }
 }
 
-/// Sets a flag when it goes, also by a panic: threads that go on until then do not hide a failure by going on for good.
+/// Sets a flag when it goes, also by a panic: threads that run until then do not hide a failure by
+/// running for good.
 #[derive(Debug)]
 pub struct EndsWith<'a>(pub &'a AtomicBool);
 
@@ -68,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_goes_on_until_a_flag_is_set_ends_with_who_fails_beside_it() {
+    fn a_thread_that_runs_until_a_flag_is_set_ends_with_a_failure_beside_it() {
         let failed = catch_unwind(|| {
             let over = AtomicBool::new(false);
             thread::scope(|scope| {
@@ -81,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_is_waited_for() {
+    fn an_event_that_comes_is_waited_for() {
         let mut looks = 0;
         until("the third look", || {
             looks += 1;

@@ -1,10 +1,11 @@
-//! Whether a range is registered whole: what a registration does not tell, for it passes over holes. And whether a page is registered
-//! at all, which can be asked at any time.
+//! Whether a range is registered whole, which a registration does not tell, for it passes over
+//! holes; and whether a page is registered at all, at any time.
 //!
-//! What comes to lie in such a hole afterwards is not registered. Pages can be moved out of it all the same, and then the kernel
-//! fills what is missing with zeroes and tells nobody. So whoever enters a range in a table asks here first, after it was registered.
-//! Asked is by a fill that anonymous memory never gets, after the kernel has looked where it would go. This module must never call
-//! whole what it was not told is.
+//! A mapping that is made in such a hole afterwards is not registered. Pages can be moved out of it
+//! all the same, and then the kernel fills the missing pages with zeroes and sends no event. So a
+//! range is checked here before it is entered in a table, after its registration. The check is a
+//! fill that anonymous memory never gets, after the kernel has looked where it would go. This
+//! module must never report a range as whole without the kernel's answer.
 
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Updater};
@@ -18,12 +19,13 @@ const UFFDIO_CONTINUE: Opcode = ioctl::opcode::read_write::<ZeroCall>(GROUP, 7);
 /// How much of a range is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
-    /// All of it lies in one registered mapping, and no event was unread at that moment: a mapping that goes from now on goes by an
-    /// event.
+    /// All of it lies in one registered mapping, and no event was unread at that moment: a mapping
+    /// that goes from now on sends an event.
     Whole,
     /// A mapping is being changed or an event is unread: ask again when it was read.
     Changing,
-    /// It is several mappings, or some of it is not registered or not mapped; or the kernel had no memory to tell.
+    /// It is several mappings, or some of it is not registered or not mapped; or the kernel had no
+    /// memory to tell.
     Parts,
 }
 
@@ -32,28 +34,30 @@ impl Uffd {
     #[must_use]
     pub fn coverage(&self, range: PageRange) -> Coverage {
         let mut call = ZeroCall { range: raw(range), mode: 0, zeroed: 0 };
-        // SAFETY: the opcode is UFFDIO_CONTINUE, whose argument is a `struct uffdio_continue`, laid out as ZeroCall. It maps what is
-        // in the page cache of a shared mapping; private anonymous memory has none, so that it is refused and changes nothing.
+        // SAFETY: the opcode is UFFDIO_CONTINUE, whose argument is a `struct uffdio_continue`, laid
+        // out as ZeroCall. It maps pages of the page cache of a shared mapping; private anonymous
+        // memory has none, so that it is refused and changes nothing.
         let done = unsafe { ioctl::ioctl(self, Updater::<UFFDIO_CONTINUE, ZeroCall>::new(&mut call)) };
         match done {
-            // The kernel looks at changes first, then for one registered mapping (`ENOENT`), and then at the kind of memory.
+            // The kernel looks at changes first, then for one registered mapping (`ENOENT`), and
+            // then at the kind of memory.
             Err(Errno::INVAL) => Coverage::Whole,
             Err(Errno::AGAIN) => Coverage::Changing,
             _ => Coverage::Parts,
         }
     }
 
-    /// Whether the page at `address` is registered with another descriptor, also while mappings are being changed: the kernel refuses
-    /// what is for this descriptor too (`EBUSY`). If it is not, its mapping is told of writes for a moment, which nothing there is
-    /// protected for.
+    /// Whether the page at `address` is registered with another descriptor, also while mappings are
+    /// being changed: the kernel then refuses to register it with this one (`EBUSY`). If it is not,
+    /// its mapping is registered for writes for a moment, but nothing there is write-protected.
     #[must_use]
     pub fn is_registered_elsewhere(&self, address: usize) -> bool {
         let page = PageRange::page(address);
-        // SAFETY: it asks for events that this descriptor has no feature for, and for writes to what nobody protects: whoever uses the
-        // page is not held up. The registration ends here.
+        // SAFETY: it asks for events that this descriptor has no feature for, and for writes to
+        // pages that are not protected: no user of the page is held up. The registration ends here.
         match unsafe { self.follow(page) } {
             Ok(()) => {
-                // What is gone by now is not registered either.
+                // Memory that is gone by now is not registered either.
                 let _ = self.unregister(page);
                 false
             }
@@ -91,12 +95,12 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_lie_in_a_hole_of_a_registration_is_not_covered() {
+    fn a_new_mapping_in_a_hole_of_a_registration_is_not_covered() {
         let Some(uffd) = open(feature::MOVE) else { return };
         let memory = Foreign::private(PAGES).expect("memory");
         let whole = range(&memory, 0..PAGES);
-        assert_eq!(uffd.coverage(whole), Coverage::Parts, "nobody has registered it");
-        // As whoever adopts it while a part of it is mapped anew.
+        assert_eq!(uffd.coverage(whole), Coverage::Parts, "it is not registered");
+        // As an adoption does while a part of it is mapped anew.
         memory.replace(4..8, || register(&uffd, whole)).expect("replaced");
         assert_eq!(uffd.coverage(whole), Coverage::Parts);
         for (pages, is) in [(0..4, Coverage::Whole), (4..8, Coverage::Parts), (8..PAGES, Coverage::Whole)] {
@@ -108,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_covered_and_stays_as_it_is() {
+    fn present_memory_is_covered_and_stays_as_it_is() {
         let Some(uffd) = open(feature::MOVE) else { return };
         let memory = Foreign::private(PAGES).expect("memory");
         memory.write(1, 7);
@@ -133,7 +137,7 @@ mod tests {
             let asks = open(feature::MOVE).expect("opened before");
             assert!(asks.is_registered_elsewhere(whole.start()), "that can be asked all the same");
             let other = Foreign::private(1).expect("memory");
-            assert!(!asks.is_registered_elsewhere(other.address(0)), "nobody's");
+            assert!(!asks.is_registered_elsewhere(other.address(0)), "registered with none");
             register(&uffd, range(&other, 0..1));
             assert!(asks.is_registered_elsewhere(other.address(0)), "it was left free");
             uffd.unregister(range(&other, 0..1)).expect("unregistered");

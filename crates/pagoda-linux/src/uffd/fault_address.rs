@@ -1,8 +1,9 @@
-//! Where a thread faulted: the byte that it touched, as exactly as the kernel tells, and the OS page of that.
+//! Where a thread faulted: the exact byte, as far as the kernel tells it, and the OS page of that.
 //!
-//! Pages come and go as pages: entries, fills, wake-ups and traces take [`page`](FaultAddress::page). Only who prepares a frame for
-//! the byte that is waited for takes [`byte`](FaultAddress::byte). A type of its own, so that neither is ever taken for the other: a
-//! byte in a page's place is refused by the kernel at best.
+//! Pages come and go as pages: entries, fills, wake-ups and traces take
+//! [`page`](FaultAddress::page). Only code that clears a frame for the awaited byte takes
+//! [`byte`](FaultAddress::byte). A type of its own, so that neither is ever taken for the other:
+//! the kernel at best refuses a byte in a page's place.
 
 use pagoda_core::page::OS_PAGE;
 
@@ -13,14 +14,15 @@ use crate::mem::range::PageRange;
 pub struct FaultAddress(usize);
 
 impl FaultAddress {
-    /// The fault of who touches this byte. Of who is known by his page alone it is the first one.
+    /// The fault of an access to this byte. If only the page is known it is the first byte.
     #[must_use]
     pub const fn of_byte(address: usize) -> Self {
         Self(address)
     }
 
-    /// The byte that was touched. Without [`EXACT_ADDRESS`](crate::uffd::feature::EXACT_ADDRESS) the kernel names the first one of its OS
-    /// page in its place. Of an access across the boundary of two pages it is the first one that lies in the missing page.
+    /// The byte that was touched. Without [`EXACT_ADDRESS`](crate::uffd::feature::EXACT_ADDRESS)
+    /// the kernel names the first one of its OS page in its place. Of an access across the boundary
+    /// of two pages it is the first one that lies in the missing page.
     #[must_use]
     pub const fn byte(self) -> usize {
         self.0

@@ -1,10 +1,12 @@
-//! Faults as signals: a thread that touches a missing page of memory registered with `UFFD_FEATURE_SIGBUS` gets SIGBUS, and serves
-//! the page itself, within the signal's handler. It waits for no other thread and wakes none.
+//! Faults as signals, or SIGBUS mode: a thread that touches a missing page of memory registered
+//! with `UFFD_FEATURE_SIGBUS` gets SIGBUS, and serves the page itself, within the signal's handler.
+//! It waits for no other thread and wakes none.
 //!
-//! One handler for the process asks each *server* in turn whether the page is its own. What is nobody's goes to the handler
-//! that was there before. All signals are blocked within it, so that nothing runs in the middle of a server's work in the
-//! same thread. This module must never allocate, lock or wait in the handler; what a server does there is the server's
-//! matter, see [`FaultServer`].
+//! One handler for the process asks each *server* in turn whether the page is its own. A signal for
+//! no server goes to the handler that was there before. All signals are blocked within it, so that
+//! nothing runs in the middle of a server's work in the same thread. This module must never
+//! allocate, lock or wait in the handler; a server's own work is the server's matter, see
+//! [`FaultServer`].
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -17,24 +19,25 @@ use crate::uffd::fault_address::FaultAddress;
 
 /// Serves faults in the thread that has them.
 pub trait FaultServer: Send + Sync {
-    /// Brings the page of the fault in, or returns false if that is not its memory. It runs in a signal handler that interrupted
-    /// an access to the page, on the stack of the thread: it may take any lock that nobody holds while it touches the
-    /// memory served.
+    /// Brings the page of the fault in, or returns false if that is not its memory. It runs in a
+    /// signal handler that interrupted an access to the page, on the stack of the thread: it may
+    /// take any lock whose holders never touch the memory served.
     fn serve(&self, at: FaultAddress, write: bool) -> bool;
 
-    /// The same, once no server has said that it is its memory: what a mapping grew by is registered, and announced to nobody.
+    /// The same, once every server has answered that it is not its memory: the grown part of a
+    /// mapping is registered, and sends no event.
     fn serve_unknown(&self, at: FaultAddress, write: bool) -> bool;
 }
 
-/// What a server is asked.
+/// The question to a server.
 #[derive(Clone, Copy)]
 enum Ask {
     Known,
     Unknown,
 }
 
-/// A place for a server. Places are never freed, so that a handler may walk the list at any moment; one that is left is taken
-/// again, so that there are as many as there were servers at a time.
+/// A place for a server. Places are never freed, so that a handler may walk the list at any moment;
+/// one that is left is taken again, so that there are as many as there were servers at a time.
 struct Place {
     /// Handlers that may use the server.
     users: AtomicUsize,
@@ -81,20 +84,20 @@ impl Drop for Adding {
 
 impl Place {
     fn first() -> Option<&'static Self> {
-        // SAFETY: what is stored there is a leaked `Place`, or null.
+        // SAFETY: the pointer is to a leaked `Place`, or null.
         unsafe { FIRST.load(Ordering::Acquire).as_ref() }
     }
 
     /// Lets this place's server look at a fault of this process.
     fn serve(&self, ask: Ask, process: u64, at: FaultAddress, write: bool) -> bool {
-        // Who passes by leaves no mark: the next owner need not wait for it.
+        // A handler that passes by leaves no mark: the next owner need not wait for it.
         if self.server.load(Ordering::Relaxed).is_null() || self.process.load(Ordering::Relaxed) != process {
             return false;
         }
         self.users.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: a server that is there after this thread was counted is only dropped when it is counted no longer:
-        // `Registration::drop` takes the pointer away first and then waits for the users, both in the one order of
-        // sequentially consistent operations.
+        // SAFETY: a server that is there after this thread was counted is only dropped when it is
+        // counted no longer: `Registration::drop` takes the pointer away first and then waits for
+        // the users, both in the one order of sequentially consistent operations.
         let server = unsafe { self.server.load(Ordering::SeqCst).as_ref() };
         let served = server.is_some_and(|server| match ask {
             Ask::Known => server.serve(at, write),
@@ -109,11 +112,12 @@ impl Place {
 pub struct Registration(&'static Place);
 
 impl Registration {
-    /// From now on `server` is asked about each SIGBUS of this process. The first call installs the handler, for good: a program
-    /// that installs its own afterwards has to pass on what it does not know.
+    /// From now on `server` is asked about each SIGBUS of this process. The first call installs the
+    /// handler, for good: a program that installs its own afterwards has to pass on the signals
+    /// that it does not know.
     ///
     /// # Errors
-    /// What sigaction(2) said, or those of [`ProcessMark::of_this_process`].
+    /// Those of sigaction(2), or those of [`ProcessMark::of_this_process`].
     pub fn new(server: Arc<dyn FaultServer>) -> io::Result<Self> {
         let process = ProcessMark::of_this_process()?;
         let _adding = Adding::begin(process);
@@ -124,7 +128,8 @@ impl Registration {
         let mut known = Place::first();
         while let Some(place) = known {
             let null = std::ptr::null_mut();
-            // Places are given out under `ADDING` only. Who reads the number of one that is free finds no server.
+            // Places are given out under `ADDING` only. A reader of the number of a free place
+            // finds no server.
             if place.server.load(Ordering::Relaxed).is_null() {
                 place.process.store(process.number(), Ordering::Relaxed);
             }
@@ -155,8 +160,8 @@ impl Drop for Registration {
         while self.0.users.load(Ordering::SeqCst) > 0 {
             yield_now();
         }
-        // SAFETY: it came from `Box::into_raw` in `new`, it was taken out of the only place that it was in, and nobody who
-        // saw it there is counted any more.
+        // SAFETY: it came from `Box::into_raw` in `new`, it was taken out of the only place that it
+        // was in, and every thread that saw it there has stopped being counted.
         drop(unsafe { Box::from_raw(server) });
     }
 }
@@ -181,7 +186,8 @@ fn install() -> io::Result<()> {
     action.sa_flags = libc::SA_SIGINFO;
     // SAFETY: the mask is there to be written.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-    // SAFETY: the kernel reads `action`, which is there. The handler uses atomics, and what servers promise.
+    // SAFETY: the kernel reads `action`, which is there. The handler uses atomics, and the servers'
+    // code, which keeps their promise.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -194,8 +200,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
-    // SAFETY: the kernel calls this handler with its info, valid until it returns; SIGBUS's info has an address if it is
-    // for an access, which the code says.
+    // SAFETY: the kernel calls this handler with its info, valid until it returns; SIGBUS's info
+    // has an address if it is for an access, which the code says.
     let (code, at) = unsafe { ((*info).si_code, FaultAddress::of_byte((*info).si_addr().addr())) };
     let write = was_writing(context);
     let process = marked();
@@ -213,13 +219,14 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     pass_on(signal, info, context);
 }
 
-/// Whether the access that was interrupted would have written. Where that is not known: yes, for a page that can be
-/// written is right for a reader, too.
+/// Whether the interrupted access was a write. Where that is not known: yes, for a writable page
+/// serves a reader, too.
 fn was_writing(context: *mut c_void) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         const WRITE: i64 = 1 << 1;
-        // SAFETY: the kernel calls a handler with SA_SIGINFO with a ucontext of the interrupted thread.
+        // SAFETY: the kernel calls a handler with SA_SIGINFO with a ucontext of the interrupted
+        // thread.
         let context = unsafe { &*context.cast::<libc::ucontext_t>() };
         context.uc_mcontext.gregs[libc::REG_ERR as usize] & WRITE != 0
     }
@@ -230,15 +237,16 @@ fn was_writing(context: *mut c_void) -> bool {
     }
 }
 
-/// Does what would have been done without us.
+/// Does what would have happened without us.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: what is stored there is a leaked record, or null.
+    // SAFETY: the pointer is to a leaked record, or null.
     let Some(before) = (unsafe { BEFORE.load(Ordering::Acquire).as_ref() }) else { return };
     let handler = before.sa_sigaction;
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // A fault is not ignored: with the default action in place the access faults again, and ends the process as it
-        // would have. A signal that somebody sent is raised again by hand.
-        // SAFETY: `before` is there, and it is what the kernel said the action was. raise(3) may be called in a handler.
+        // A fault is not ignored: with the default action in place the access faults again, and
+        // ends the process as it would have. A signal that was sent is raised again by hand.
+        // SAFETY: `before` is there, and it is the action that the kernel reported. raise(3) may be
+        // called in a handler.
         unsafe {
             libc::sigaction(signal, before, std::ptr::null_mut());
             if (*info).si_code <= 0 {

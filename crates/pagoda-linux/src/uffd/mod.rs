@@ -1,9 +1,11 @@
 //! userfaultfd: the descriptor through which faults and events arrive and pages are moved.
 //!
-//! Every outcome of the kernel is a variant with a stated consequence; no errno leaves this file unnamed. Needs Linux
-//! 6.8 for moves, which are in `crate::uffd::moves`. See ioctl_userfaultfd(2) for what each call does.
+//! Every outcome of the kernel is a variant with a stated consequence; no errno leaves this file
+//! unnamed. Needs Linux 6.8 for moves, which are in `crate::uffd::moves`. See ioctl_userfaultfd(2) for
+//! each call.
 //!
-//! This module must never wait while it holds anything, and never decides what to do about an outcome.
+//! This module must never wait while it holds anything, and never decides what to do about an
+//! outcome.
 
 pub mod coverage;
 pub mod fault_address;
@@ -40,15 +42,16 @@ pub mod feature {
     pub const EVENT_FORK: u64 = 1 << 1;
     /// `UFFDIO_MOVE` (Linux 6.8).
     pub const MOVE: u64 = 1 << 16;
-    /// A write to a protected page is let through at once and shows in the page table (Linux 6.7, where write protection
-    /// exists at all): what tracking writes takes.
+    /// A write to a protected page is let through at once and shows in the page table (Linux 6.7,
+    /// where write protection exists at all): tracking writes needs it.
     pub const WP_ASYNC: u64 = 1 << 15;
-    /// A fault is a SIGBUS to its thread in place of a message; see [`crate::uffd::fault_signal`]. A system call that touches a
-    /// missing page fails with `EFAULT`.
+    /// A fault is a SIGBUS to its thread in place of a message; see [`crate::uffd::fault_signal`]. A
+    /// system call that touches a missing page fails with `EFAULT`.
     pub const SIGBUS: u64 = 1 << 7;
-    /// The address of a fault is the byte that was touched, and not the first one of its OS page (Linux 5.18).
+    /// The address of a fault is the byte that was touched, and not the first one of its OS page
+    /// (Linux 5.18).
     pub const EXACT_ADDRESS: u64 = 1 << 11;
-    /// What managing a whole process takes.
+    /// The features for managing a whole process.
     pub const PROCESS: u64 = MOVE | EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP;
 }
 
@@ -107,7 +110,7 @@ const UFFDIO_POISON: Opcode = ioctl::opcode::read_write::<PoisonCall>(GROUP, 8);
 pub(crate) const UFFDIO_MOVE: Opcode = ioctl::opcode::read_write::<CopyCall>(GROUP, 5);
 const USERFAULTFD_IOC_NEW: Opcode = ioctl::opcode::none(GROUP, 0);
 
-/// Whose faults are delivered.
+/// The kinds of faults that are delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Faults of the program and of system calls. Needs `/dev/userfaultfd`, CAP_SYS_PTRACE or
@@ -124,15 +127,17 @@ pub enum Stop {
     Again,
     /// The page at the stop is pinned or shared by a fork: it stays where it is.
     Busy,
-    /// Something is at the destination already: wake whoever waits there.
+    /// Something is at the destination already: wake the threads that wait there.
     Exists,
-    /// Nothing is at the source, or no registered mapping is at the destination: it was unmapped meanwhile.
+    /// Nothing is at the source, or no registered mapping is at the destination: it was unmapped
+    /// meanwhile.
     Missing,
-    /// The mappings at the two ends don't allow a move (protection, lock, boundary): fill by copy, or leave it.
+    /// The mappings at the two ends don't allow a move (protection, lock, boundary): fill by copy,
+    /// or leave it.
     Refused,
     /// The kernel has no memory for it: wait for memory, then try again.
     NoMemory,
-    /// The process is gone: there is nobody left to serve.
+    /// The process is gone: there is no thread left to serve.
     Gone,
 }
 
@@ -145,7 +150,7 @@ impl Stop {
             Errno::NOENT => Self::Missing,
             Errno::NOMEM => Self::NoMemory,
             Errno::SRCH => Self::Gone,
-            // EINVAL, EFAULT, EPERM: what was asked for is not possible between these two places.
+            // EINVAL, EFAULT, EPERM: the call is not possible between these two places.
             _ => Self::Refused,
         }
     }
@@ -156,11 +161,11 @@ impl Stop {
 pub struct Progress {
     /// Bytes done, from the start of the range.
     pub bytes: usize,
-    /// What stopped it, if it did not reach the end.
+    /// The reason that it stopped, if it did not reach the end.
     pub stop: Option<Stop>,
 }
 
-/// What a read of the descriptor brings.
+/// The messages of the descriptor.
 #[derive(Debug)]
 pub enum Message {
     /// A thread waits for a page.
@@ -205,9 +210,9 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// Opens a descriptor with exactly `features`: by `/dev/userfaultfd` first, then by the system call. Only
-    /// [`EXACT_ADDRESS`](feature::EXACT_ADDRESS) is done without where the kernel lacks it: nothing is wrong with a fault of which the page
-    /// alone is known.
+    /// Opens a descriptor with exactly `features`: by `/dev/userfaultfd` first, then by the system
+    /// call. Only [`EXACT_ADDRESS`](feature::EXACT_ADDRESS) is left out where the kernel lacks it:
+    /// a fault with only its page known is served as well.
     pub fn open(mode: Mode, features: u64) -> Result<Self, Errno> {
         let fd = match mode {
             Mode::Full => Self::from_device().or_else(|_| Self::from_call(0))?,
@@ -222,8 +227,8 @@ impl Uffd {
         Ok(Self { fd })
     }
 
-    /// The descriptor that the kernel made for this process when it was forked, taken from the parent that it was given to. It has
-    /// the features of the parent's.
+    /// The descriptor that the kernel made for this process when it was forked, taken from the
+    /// parent that it was given to. It has the features of the parent's.
     pub(crate) fn of_parent(fd: OwnedFd) -> Self {
         Self { fd }
     }
@@ -232,31 +237,34 @@ impl Uffd {
         use rustix::fs::{Mode, OFlags, open};
         let device = open(c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits() as usize;
-        // SAFETY: USERFAULTFD_IOC_NEW takes the new descriptor's flags by value and returns the descriptor.
+        // SAFETY: USERFAULTFD_IOC_NEW takes the new descriptor's flags by value and returns the
+        // descriptor.
         unsafe { ioctl::ioctl(&device, NewDescriptor(flags)) }
     }
 
     fn from_call(extra: u32) -> Result<OwnedFd, Errno> {
         use rustix::mm::{UserfaultfdFlags, userfaultfd};
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-        // SAFETY: it makes a descriptor and touches no memory; what it may do to memory is each later call's matter.
+        // SAFETY: it makes a descriptor and touches no memory; its effects on memory are each later
+        // call's matter.
         unsafe { userfaultfd(flags | UserfaultfdFlags::from_bits_retain(extra)) }
     }
 
     /// Asks for the missing faults and the events of `range`. Present pages stay.
     ///
     /// # Errors
-    /// `EBUSY`: the program registered it itself. `EINVAL`: not a kind of memory that can be registered.
+    /// `EBUSY`: the program registered it itself. `EINVAL`: not a kind of memory that can be
+    /// registered.
     ///
     /// # Safety
-    /// The memory must be private anonymous memory whose owner agreed to have its pages moved and filled through this
-    /// descriptor, and must not be used by any thread that serves it.
+    /// The memory must be private anonymous memory whose owner agreed to have its pages moved and
+    /// filled through this descriptor, and must not be used by any thread that serves it.
     pub unsafe fn register(&self, range: PageRange) -> Result<(), Errno> {
         self.register_mode(range, REGISTER_MODE_MISSING)
     }
 
-    /// Asks for the events of `range` alone: its missing pages are the kernel's business. So an arena, into which pages can be
-    /// moved, never faults to whoever fills its slots.
+    /// Asks for the events of `range` alone: its missing pages are the kernel's business. So an
+    /// arena, into which pages can be moved, never faults to a thread that fills its slots.
     ///
     /// # Errors
     /// As for [`register`](Self::register).
@@ -267,8 +275,8 @@ impl Uffd {
         self.register_mode(range, REGISTER_MODE_WP)
     }
 
-    /// As [`register`](Self::register), and lets the page tables of `range` be protected to see who writes. It may have been
-    /// registered before.
+    /// As [`register`](Self::register), and lets the page tables of `range` be protected to track
+    /// writes. It may have been registered before.
     ///
     /// # Errors
     /// As [`register`](Self::register); `EINVAL` also without [`feature::WP_ASYNC`].
@@ -279,14 +287,17 @@ impl Uffd {
         self.register_mode(range, REGISTER_MODE_MISSING | REGISTER_MODE_WP)
     }
 
-    /// Takes the protection off all pages of `range`, which was registered to be tracked: writes cost nothing more.
+    /// Takes the protection off all pages of `range`, which was registered to be tracked: writes
+    /// cost nothing more.
     ///
     /// # Errors
-    /// `EAGAIN`: a mapping is being changed or an event is unread. `ENOENT`: it is not registered any more.
+    /// `EAGAIN`: a mapping is being changed or an event is unread. `ENOENT`: it is not registered
+    /// any more.
     pub fn unprotect(&self, range: PageRange) -> Result<(), Errno> {
         let mut call = ProtectCall { range: raw(range), mode: 0 };
-        // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is a `struct uffdio_writeprotect`, laid out as
-        // ProtectCall. Without its protecting mode it changes who is told of writes, and no content.
+        // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is a
+        // `struct uffdio_writeprotect`, laid out as ProtectCall. Without its protecting mode it
+        // changes where writes are reported, and no content.
         unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_WRITEPROTECT, ProtectCall>::new(&mut call)) }
     }
 
@@ -296,20 +307,22 @@ impl Uffd {
         unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_REGISTER, RegisterCall>::new(&mut call)) }
     }
 
-    /// Ends the registration of `range`. Missing pages read as zero from then on, so everything must be back before.
+    /// Ends the registration of `range`. Missing pages read as zero from then on, so everything
+    /// must be back before.
     pub fn unregister(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: the opcode is UFFDIO_UNREGISTER, whose argument is a `struct uffdio_range`.
         unsafe { ioctl::ioctl(&self.fd, Setter::<UFFDIO_UNREGISTER, RangeCall>::new(raw(range))) }
     }
 
-    /// Wakes every thread that waits for a page of `range`; they fault again if it is still missing.
+    /// Wakes every thread that waits for a page of `range`; they fault again if it is still
+    /// missing.
     pub fn wake(&self, range: PageRange) {
         // SAFETY: the opcode is UFFDIO_WAKE, whose argument is a `struct uffdio_range`.
         let done = unsafe { ioctl::ioctl(&self.fd, Setter::<UFFDIO_WAKE, RangeCall>::new(raw(range))) };
         debug_assert!(done.is_ok(), "a wake of a page range has no way to fail: {done:?}");
     }
 
-    /// Fills `to` with a copy of `from`, atomically page by page. Wakes who waits there.
+    /// Fills `to` with a copy of `from`, atomically page by page. Wakes threads that wait there.
     ///
     /// # Safety
     /// `to` must be registered memory; it is written.
@@ -325,37 +338,40 @@ impl Uffd {
         mode: u64,
     ) -> Progress {
         let mut call = CopyCall { dst: to as u64, src: from as u64, len: len as u64, mode, copied: 0 };
-        // SAFETY: the opcodes are UFFDIO_MOVE and UFFDIO_COPY, whose arguments have the layout of CopyCall.
+        // SAFETY: the opcodes are UFFDIO_MOVE and UFFDIO_COPY, whose arguments have the layout of
+        // CopyCall.
         let done = unsafe { ioctl::ioctl(&self.fd, Updater::<OPCODE, CopyCall>::new(&mut call)) };
         progress(len, call.copied, done)
     }
 
-    /// Maps the shared zero page all over `range`: it costs no memory, and a write gets a page of its own.
+    /// Maps the shared zero page all over `range`: it costs no memory, and a write gets a page of
+    /// its own.
     pub fn zero(&self, range: PageRange) -> Progress {
         let mut call = ZeroCall { range: raw(range), mode: 0, zeroed: 0 };
-        // SAFETY: the opcode is UFFDIO_ZEROPAGE, whose argument is a `struct uffdio_zeropage`. The kernel fills only
-        // missing pages of registered memory, which read as zero already.
+        // SAFETY: the opcode is UFFDIO_ZEROPAGE, whose argument is a `struct uffdio_zeropage`. The
+        // kernel fills only missing pages of registered memory, which read as zero already.
         let done = unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_ZEROPAGE, ZeroCall>::new(&mut call)) };
         progress(range.len(), call.zeroed, done)
     }
 
-    /// Makes the missing pages of `range` poisonous: whoever touches one gets SIGBUS, or `EFAULT` from a system call, until it is
-    /// discarded. Wakes who waits there. Linux 6.6.
+    /// Poisons the missing pages of `range`: a thread that touches one gets SIGBUS, or `EFAULT`
+    /// from a system call, until it is discarded. Wakes threads that wait there. Linux 6.6.
     pub fn poison(&self, range: PageRange) -> Progress {
         let mut call = PoisonCall { range: raw(range), mode: 0, updated: 0 };
-        // SAFETY: the opcode is UFFDIO_POISON, whose argument is a `struct uffdio_poison`, laid out as PoisonCall. The kernel
-        // marks only missing pages of registered memory, and what is marked can't be read.
+        // SAFETY: the opcode is UFFDIO_POISON, whose argument is a `struct uffdio_poison`, laid out
+        // as PoisonCall. The kernel marks only missing pages of registered memory, and a marked
+        // page can't be read.
         let done = unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_POISON, PoisonCall>::new(&mut call)) };
         progress(range.len(), call.updated, done)
     }
 
-    /// Whether no event is unread and no mapping of this descriptor is being changed. A fill of nothing tells: the kernel
-    /// asks this before it looks at the arguments.
+    /// Whether no event is unread and no mapping of this descriptor is being changed. A fill of
+    /// nothing tells: the kernel asks this before it looks at the arguments.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let mut call = ZeroCall { range: RangeCall { start: 0, len: 0 }, mode: 0, zeroed: 0 };
-        // SAFETY: the opcode is UFFDIO_ZEROPAGE, whose argument is a `struct uffdio_zeropage`; of no length it fills
-        // nothing.
+        // SAFETY: the opcode is UFFDIO_ZEROPAGE, whose argument is a `struct uffdio_zeropage`; of
+        // no length it fills nothing.
         let done = unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_ZEROPAGE, ZeroCall>::new(&mut call)) };
         done != Err(Errno::AGAIN)
     }
@@ -366,15 +382,17 @@ impl Uffd {
         wait_for(self.fd.as_fd(), PollFlags::IN, u64::from(timeout_ms) * 1_000_000)
     }
 
-    /// Reads up to [`BATCH`] messages without waiting and hands each to `sink`, faults and events in the kernel's
-    /// order of delivery. Returns how many there were.
+    /// Reads up to [`BATCH`] messages without waiting and hands each to `sink`, faults and events
+    /// in the kernel's order of delivery. Returns how many there were.
     ///
     /// # Errors
-    /// That none can be had, however often it is tried: a fork brings a descriptor, for which the limit of them leaves no room (`EMFILE`,
-    /// also if the soft limit were the hard one; `ENFILE`), this descriptor is closed (`EBADF`), or a filter of system calls forbids it.
+    /// Those after which no try succeeds: a fork brings a descriptor, for which the limit of them
+    /// leaves no room (`EMFILE`, also if the soft limit were the hard one; `ENFILE`), this
+    /// descriptor is closed (`EBADF`), or a filter of system calls forbids it.
     pub fn read(&self, mut sink: impl FnMut(Message)) -> Result<usize, Errno> {
         let mut batch = [RawMessage { event: 0, reserved: [0; 7], arg: [0; 3] }; BATCH];
-        // SAFETY: RawMessage is plain old data without padding; any bytes are valid, and the slice covers the array.
+        // SAFETY: RawMessage is plain old data without padding; any bytes are valid, and the slice
+        // covers the array.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(batch.as_mut_ptr().cast::<u8>(), size_of::<[RawMessage; BATCH]>())
         };
@@ -402,8 +420,8 @@ impl Uffd {
         let range = || PageRange::covering(first as usize, second as usize);
         Some(match raw.event {
             0x12 => Message::Fault { at: FaultAddress::of_byte(second as usize), write: first & 1 != 0 },
-            // SAFETY: with this event the kernel has just installed a new descriptor, whose number is the first word's
-            // low half, in our table; nobody else knows of it.
+            // SAFETY: with this event the kernel has just installed a new descriptor, whose number
+            // is the first word's low half, in our table; no other code knows of it.
             0x13 => Message::Fork(Self { fd: unsafe { OwnedFd::from_raw_fd(first as u32 as i32) } }),
             0x14 => Message::Remap { from: first as usize, to: second as usize, len: third as usize },
             0x15 => Message::Remove(range()?),
@@ -416,7 +434,8 @@ impl Uffd {
 /// Agrees with the kernel on `features`. A descriptor that it refused is as it was.
 fn handshake(fd: &OwnedFd, features: u64) -> Result<(), Errno> {
     let mut call = ApiCall { api: API, features, ioctls: 0 };
-    // SAFETY: the opcode is UFFDIO_API, whose argument is a `struct uffdio_api`, laid out as ApiCall.
+    // SAFETY: the opcode is UFFDIO_API, whose argument is a `struct uffdio_api`, laid out as
+    // ApiCall.
     unsafe { ioctl::ioctl(fd, Updater::<UFFDIO_API, ApiCall>::new(&mut call)) }
 }
 
@@ -431,7 +450,8 @@ pub(crate) fn raw(range: PageRange) -> RangeCall {
 }
 
 fn progress(asked: usize, counted: i64, done: Result<(), Errno>) -> Progress {
-    // The kernel writes the bytes done, or a negated error if there were none; a short count comes with EAGAIN.
+    // The kernel writes the bytes done, or a negated error if there were none; a short count comes
+    // with EAGAIN.
     let bytes = usize::try_from(counted).unwrap_or(0);
     match done {
         Ok(()) if bytes == asked => Progress { bytes, stop: None },
@@ -446,7 +466,8 @@ fn progress(asked: usize, counted: i64, done: Result<(), Errno>) -> Progress {
 /// `ioctl(device, USERFAULTFD_IOC_NEW, flags)`, which returns a descriptor.
 struct NewDescriptor(usize);
 
-// SAFETY: the argument is passed by value and the output is the descriptor that the kernel made for us alone.
+// SAFETY: the argument is passed by value and the output is the descriptor that the kernel made for
+// us alone.
 unsafe impl ioctl::Ioctl for NewDescriptor {
     type Output = OwnedFd;
     const IS_MUTATING: bool = false;
@@ -457,7 +478,7 @@ unsafe impl ioctl::Ioctl for NewDescriptor {
         std::ptr::without_provenance_mut(self.0)
     }
     unsafe fn output_from_ptr(out: ioctl::IoctlOutput, _: *mut core::ffi::c_void) -> Result<OwnedFd, Errno> {
-        // SAFETY: a successful call returns a new descriptor that nobody else owns.
+        // SAFETY: a successful call returns a new descriptor without another owner.
         Ok(unsafe { OwnedFd::from_raw_fd(out) })
     }
 }
@@ -468,9 +489,10 @@ pub fn to_io_error(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.raw_os_error())
 }
 
-/// Calls `body` while the process may have as many descriptors as its hard limit allows: a program that has set itself a low one forks
-/// all the same. The program may see that limit for a moment, and one that it sets in that moment is undone; who reads holds the
-/// gate, so that no two do this at once.
+/// Calls `body` while the process may have as many descriptors as its hard limit allows: a program
+/// that has set itself a low one forks all the same. The program may see that limit for a moment,
+/// and one that it sets in that moment is undone; the reader of events holds the gate, so that no
+/// two do this at once.
 fn with_most_descriptors<T>(body: impl FnOnce() -> T) -> T {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

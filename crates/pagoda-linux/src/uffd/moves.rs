@@ -1,14 +1,17 @@
 //! Moving frames, and how many moved.
 //!
-//! What `UFFDIO_MOVE` reports can't be trusted. Since it moves several pages at once (Linux 6.18), a page whose entry in the
-//! page table changed while it was looked at is tried again, but the error of the first try stays: the call forgets the pages
-//! that the second try moved, comes to them once more, finds its own destination full, and says that it was so from the
-//! beginning. Anything that changes an entry is enough: a copy on write, the kernel's look at accessed bits, a compaction. Whoever
-//! believes it takes the source for full and the destination for empty, and loses up to 2 MiB.
+//! The count of `UFFDIO_MOVE` can't be trusted. It moves several pages at once since Linux 6.18. A
+//! page whose entry in the page table changed during the move is tried again, but the error of the
+//! first try stays: the call forgets the pages that the second try moved, comes to them once more,
+//! finds its own destination full, and says that it was so from the beginning. Anything that
+//! changes an entry is enough: a copy on write, the kernel's look at accessed bits, a compaction. A
+//! caller that believes the count takes the source for full and the destination for empty, and
+//! loses up to 2 MiB.
 //!
-//! So where the destination is said to be full, or a move ends early, the end that is ours alone is asked what became of the next
-//! page: the other end's mappings may be changed by the program meanwhile. It is asked at once, for the next try may be
-//! refused, and then nobody would ask. This module must never report a page as left behind that has moved.
+//! So where the destination is said to be full, or a move ends early, this checks the next page at
+//! the end that is ours alone: the program may change the other end's mappings meanwhile. The check
+//! is made at once, because the next try may be refused, and then there would be no check. This
+//! module must never report a page as left behind that has moved.
 
 use pagoda_core::page::OS_PAGE;
 use rustix::io::Errno;
@@ -21,27 +24,30 @@ use crate::uffd::{Progress, Stop, UFFDIO_MOVE, Uffd};
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 
 impl Uffd {
-    /// Moves the frames at `from`, memory of our own, to `to`, at zero copies. Wakes who waits there. Holes are passed over and
-    /// count as moved: who wants content has to know that it is there.
+    /// Moves the frames at `from`, memory of our own, to `to`, at zero copies. Wakes threads that
+    /// wait there. Holes are passed over and count as moved: a caller that wants content has to
+    /// know that it is there.
     ///
     /// # Panics
-    /// If the kernel does not tell whether a page is there (pread(2) refused by a filter of system calls): without that a page
-    /// could be lost.
+    /// If the kernel does not tell whether a page is there (pread(2) refused by a filter of system
+    /// calls): without that a page could be lost.
     ///
     /// # Safety
-    /// Both ends must be memory that was given to Pagoda (a registered region or an arena of ours): frames vanish
-    /// from the source, and appear at the destination, for whatever reads and writes there. The source is the caller's alone.
+    /// Both ends must be memory that was given to Pagoda (a registered region or an arena of ours):
+    /// for all readers and writers, frames vanish from the source and appear at the destination.
+    /// The source is the caller's alone.
     pub(crate) unsafe fn move_in(&self, to: usize, from: PageRange, occupancy: &Occupancy) -> Progress {
-        // What a slot lacks nobody wants either: it is given back, holes and all.
+        // The slot's missing pages are not wanted either: it is given back, holes and all.
         self.move_pages(to, from, MOVE_MODE_ALLOW_SRC_HOLES, |page| {
             Ok(!occupancy.is_held(from.start() + page)?)
         })
     }
 
-    /// Moves the frames at `from` to `to`, memory of our own where nothing is, at zero copies; holes are skipped.
+    /// Moves the frames at `from` to `to`, empty memory of our own, at zero copies; holes are
+    /// skipped.
     ///
-    /// The kernel is not asked to skip them: where a page that it tries again was discarded meanwhile, it would try that hole
-    /// again for good.
+    /// The kernel is not asked to skip them: where a page that it tries again was discarded
+    /// meanwhile, it would try that hole again for good.
     ///
     /// # Panics
     /// As [`move_in`](Self::move_in).
@@ -53,8 +59,9 @@ impl Uffd {
         while let Some(rest) = PageRange::new(from.start() + done, from.end()) {
             let to = to + done;
             let progress = self.move_pages(to, rest, 0, |page| {
-                // A page that is at both ends stayed where it is, unless the program has put another mapping there since: that
-                // is an event, and none is read while a page moves.
+                // A page that is at both ends stayed where it is, unless the program has put
+                // another mapping there since: that is an event, and none is read while a page
+                // moves.
                 let is_there = occupancy.is_held(to + page)?;
                 Ok(is_there && (!occupancy.is_held(rest.start() + page)? || !self.is_quiet()))
             });
@@ -68,7 +75,8 @@ impl Uffd {
         Progress { bytes: done, stop: None }
     }
 
-    /// Moves pages; `has_moved` tells of the page at an offset, whose destination may be full now, whether it came from the source.
+    /// Moves pages; `has_moved` tells whether the page at an offset, whose destination may be full
+    /// now, came from the source.
     fn move_pages(
         &self,
         to: usize,
@@ -134,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_tells_what_moved_while_accessed_bits_change_under_it() {
+    fn a_move_counts_right_while_accessed_bits_change_under_it() {
         let Some((uffd, occupancy)) = open() else { return };
         let memories = memories(&uffd);
         let done = AtomicBool::new(false);
@@ -156,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_tells_what_moved_while_the_kernel_gives_pages_other_frames() {
+    fn a_move_counts_right_while_the_kernel_gives_pages_other_frames() {
         let Some((uffd, occupancy)) = open() else { return };
         while_stirred("moves under compaction", Stir::by_compaction(), || {
             assert_eq!(move_to_and_fro(&uffd, &occupancy, &memories(&uffd)), None);
@@ -177,7 +185,8 @@ mod tests {
         memories
     }
 
-    /// Moves all pages there and back again and again, and says what was told wrong, if anything was.
+    /// Moves all pages there and back again and again, and returns the first wrong report, if there
+    /// was one.
     fn move_to_and_fro(uffd: &Uffd, occupancy: &Occupancy, memories: &[RegionMemory; 2]) -> Option<String> {
         (0..MOVES).find_map(|turn| {
             let [from, to] = [turn, turn + 1].map(|turn| &memories[turn % 2]);
@@ -185,7 +194,7 @@ mod tests {
         })
     }
 
-    /// Moves all of `from`, whose pages say their numbers, to `to`, which is empty.
+    /// Moves all of `from`, whose pages hold their numbers, to `to`, which is empty.
     fn move_all(
         uffd: &Uffd,
         occupancy: &Occupancy,
@@ -226,10 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_skipped_on_the_way_out_and_what_is_not_mapped_is_not() {
+    fn holes_are_skipped_on_the_way_out_and_unmapped_pages_are_not() {
         let Some((uffd, occupancy)) = open() else { return };
         let [from, to] = memories(&uffd);
-        // Pages 3, 4, and the last; no event: nobody reads any.
+        // Pages 3, 4, and the last; no event, because no thread reads any.
         for (page, pages) in [(3, 2), (PAGES - 1, 1)] {
             from.discard(page * OS_PAGE, pages * OS_PAGE).expect("discarded");
         }
@@ -251,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_at_the_destination_before_stays_there_and_is_told() {
+    fn earlier_content_of_the_destination_stays_and_is_reported() {
         let Some((uffd, occupancy)) = open() else { return };
         let [from, to] = [0, 1].map(|_| RegionMemory::map(BYTES).expect("map"));
         let put = |memory: &RegionMemory, page: usize, byte: u8| {

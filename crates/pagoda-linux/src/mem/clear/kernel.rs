@@ -1,10 +1,10 @@
-//! The instructions that clear memory: one kernel for each way that a processor of ours has.
+//! The instructions that clear memory: one kernel for each way that our processors have.
 //!
-//! A kernel clears exactly the bytes it is given, at any alignment. It must never be had on a processor that does not know
-//! its instructions: whoever makes one asks the processor first.
+//! A kernel clears exactly its bytes, at any alignment. There must never be one on a processor that
+//! does not have its instructions: the constructor asks the processor first.
 //!
-//! The loops are assembly, because a compiler that sees a loop of stores of zero makes a call of `memset` of it, whichever
-//! stores it was written with.
+//! The loops are assembly, because a compiler turns a loop of stores of zero into a call of
+//! `memset`, for any kind of store in it.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ enum Way {
 }
 
 impl Kernel {
-    /// What the compiler and the C library make of it: right everywhere.
+    /// The compiler's or the C library's way: right everywhere.
     pub(super) const PORTABLE: Self = Self(Way::Portable);
 
     /// Every kernel that this processor can run.
@@ -57,8 +57,8 @@ impl Kernel {
         None
     }
 
-    /// Makes every byte of `memory` zero. Other threads that are told of it by the usual means see that, also after stores
-    /// past the cache.
+    /// Makes every byte of `memory` zero. Other threads that are told of it by the usual means see
+    /// that, also after stores past the cache.
     pub(super) fn clear(self, memory: &mut [u8]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -101,8 +101,8 @@ fn has_fast_rep_stosb() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 fn rep_stosb(memory: &mut [u8]) {
-    // SAFETY: it writes `len` bytes from the start of an exclusive borrow upwards: the direction flag is clear between
-    // statements, by the calling convention.
+    // SAFETY: it writes `len` bytes from the start of an exclusive borrow upwards: the direction
+    // flag is clear between statements, by the calling convention.
     unsafe {
         std::arch::asm!(
             "rep stosb",
@@ -114,7 +114,7 @@ fn rep_stosb(memory: &mut [u8]) {
     }
 }
 
-/// What one turn of a loop clears: two lines, four stores.
+/// One turn of a loop clears this: two lines, four stores.
 #[cfg(target_arch = "x86_64")]
 const TURN: usize = 128;
 
@@ -123,7 +123,7 @@ const TURN: usize = 128;
 #[repr(C, align(128))]
 struct Turn([u8; TURN]);
 
-/// Splits memory into turns and what lies before and behind them, and clears the latter.
+/// Splits memory into turns and the bytes before and behind them, and clears those bytes.
 #[cfg(target_arch = "x86_64")]
 fn turns(memory: &mut [u8]) -> &mut [Turn] {
     // SAFETY: a turn is bytes, of which all values are valid.
@@ -133,8 +133,8 @@ fn turns(memory: &mut [u8]) -> &mut [Turn] {
     turns
 }
 
-/// Some processors run everything that follows slower while upper halves of the wide registers may be in use. The compiler does
-/// not see into assembly, and so does not do this by itself.
+/// Some processors run everything that follows slower while upper halves of the wide registers may
+/// be in use. The compiler does not see into assembly, and so does not do this by itself.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn forget_upper_halves() {
@@ -173,8 +173,9 @@ macro_rules! clear_turns {
 #[target_feature(enable = "avx2")]
 unsafe fn avx2(memory: &mut [u8]) {
     let turns = turns(memory).as_mut_ptr_range();
-    // SAFETY: each turn of the loop writes the 128 bytes of one `Turn` of an exclusive borrow, which are aligned to more
-    // than the 32 that the stores need; with none it does not run. The caller vouches for the instructions.
+    // SAFETY: each turn of the loop writes the 128 bytes of one `Turn` of an exclusive borrow,
+    // which are aligned to more than the 32 that the stores need; with none it does not run. The
+    // caller vouches for the instructions.
     unsafe { clear_turns!(turns, "vmovdqa") };
     forget_upper_halves();
 }
@@ -185,8 +186,9 @@ unsafe fn avx2(memory: &mut [u8]) {
 #[target_feature(enable = "avx2")]
 unsafe fn avx2_streaming(memory: &mut [u8]) {
     let turns = turns(memory).as_mut_ptr_range();
-    // SAFETY: as for `avx2`. The fence at the end orders these stores, which are not ordered by themselves, before
-    // everything that follows, as the compiler and other threads expect of any store.
+    // SAFETY: as for `avx2`. The fence at the end orders these stores, which are not ordered by
+    // themselves, before everything that follows, as the compiler and other threads expect of any
+    // store.
     unsafe { clear_turns!(turns, "vmovntdq", "sfence") };
     forget_upper_halves();
 }

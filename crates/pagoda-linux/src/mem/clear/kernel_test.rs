@@ -1,4 +1,5 @@
-//! Every kernel against the portable one: what it clears, and what beside it stays as it was.
+//! Every kernel against the portable one: the bytes it clears, and the bytes beside them, which
+//! must stay.
 
 use super::*;
 
@@ -6,7 +7,8 @@ const MARK: u8 = 0xa5;
 /// The alignment of the memory that is tested: more than any kernel distinguishes.
 const ALIGN: usize = 256;
 
-/// Runs both over `len` marked bytes at `offset` from an aligned address, and compares also what lies around.
+/// Runs both over `len` marked bytes at `offset` from an aligned address, and compares also the
+/// bytes around.
 fn compare(name: &str, clear: impl Fn(&mut [u8]), offset: usize, len: usize) {
     let run = |clear: &dyn Fn(&mut [u8])| {
         let mut memory = vec![MARK; offset + len + 3 * ALIGN];

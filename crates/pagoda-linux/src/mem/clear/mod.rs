@@ -1,7 +1,7 @@
 //! Clearing a frame in a given order, with the instructions that suit this processor.
 //!
-//! In which order is [`pagoda_core::clear`]'s business; here is how. It must never return with a byte that is not zero: what
-//! is left over of the last owner of a frame would be read by the next.
+//! [`pagoda_core::clear`] decides the order. It must never return with a byte that is not zero: the
+//! next owner of a frame would read the content of the last one.
 
 mod kernel;
 
@@ -10,7 +10,8 @@ use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 
 pub use kernel::Kernel;
 
-/// Who has no one to give way to gives the processor away after so many steps, of 2 MiB in all.
+/// A caller that never yields by itself gives the processor away after so many steps, of 2 MiB in
+/// all.
 const PAUSE_STEPS: usize = HUGE_FRAME / OS_PAGE / STEP_PAGES as usize;
 
 /// Clears frames with the kernels that were chosen for this processor.
@@ -21,8 +22,8 @@ pub struct Clearer {
 }
 
 impl Clearer {
-    /// Looks at what the processor has. `rep stosb` comes before AVX2: as fast on long extents, and 5 to 20% faster on
-    /// single pages where both were measured (Zen 4).
+    /// Looks at the processor's features. `rep stosb` comes before AVX2: as fast on long extents,
+    /// and 5 to 20% faster on single pages where both were measured (Zen 4).
     #[must_use]
     pub fn for_this_processor() -> Self {
         let cached = Kernel::rep_stosb().or_else(Kernel::avx2).unwrap_or(Kernel::PORTABLE);
@@ -30,13 +31,13 @@ impl Clearer {
         Self { cached, streaming: Kernel::avx2_streaming().unwrap_or(cached) }
     }
 
-    /// What clears into the cache.
+    /// The kernel that clears into the cache.
     #[must_use]
     pub fn cached(&self) -> Kernel {
         self.cached
     }
 
-    /// What clears past the cache, or [`cached`](Self::cached) where nothing does.
+    /// The kernel that clears past the cache, or [`cached`](Self::cached) where there is none.
     #[must_use]
     pub fn streaming(&self) -> Kernel {
         self.streaming
@@ -55,12 +56,13 @@ impl Clearer {
             }
             false
         });
-        debug_assert_eq!(done, None, "nobody else is given way to");
+        debug_assert_eq!(done, None, "this caller never yields");
     }
 
-    /// The same from step `from` on, which is 0 or what an earlier call for this frame, order and target returned. Asks after every
-    /// [`STEP_PAGES`] pages whether to give way; if so, returns where to go on, and what is not cleared yet holds what it held. None when
-    /// all is zero. Each call clears something.
+    /// The same from step `from` on, which is 0 or the result of an earlier call for this frame,
+    /// order and target. Asks after every [`STEP_PAGES`] pages whether to yield; if so, returns the
+    /// next step, and pages that are not cleared yet keep their content. None when all is zero.
+    /// Each call clears something.
     ///
     /// # Panics
     /// If the frame has not as many pages as the target says.
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_way_goes_on_where_he_was() {
+    fn a_clear_that_yields_continues_where_it_was() {
         let clearer = Clearer::for_this_processor();
         for (order, page) in Order::ALL.into_iter().flat_map(|order| [0, 300, 511].map(|page| (order, page)))
         {
