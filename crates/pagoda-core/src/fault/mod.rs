@@ -1,4 +1,4 @@
-//! How much one fault brings, and what is read ahead of the next.
+//! How many pages one fault brings in, and which pages are read ahead of the next.
 
 pub mod density;
 pub mod fault_around;

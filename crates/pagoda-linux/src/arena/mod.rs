@@ -200,9 +200,9 @@ impl Space {
         }
     }
 
-    /// Lets [`PagemapScanner::take_written`](crate::procfs::pagemap::PagemapScanner::take_written) see
-    /// writes to `range`, which is managed. It stays so as long as it is managed, and costs nothing
-    /// until it is scanned.
+    /// Lets [`PagemapScanner::take_written`](crate::procfs::pagemap::PagemapScanner::take_written)
+    /// see writes to `range`, which is managed. It stays so as long as it is managed, and costs
+    /// nothing until it is scanned.
     ///
     /// # Errors
     /// `ENOSYS`: the space was opened without [`feature::WP_ASYNC`]. Else those of

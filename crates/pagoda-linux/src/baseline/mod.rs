@@ -1,4 +1,5 @@
-//! The kernel's own means that benches compare with: swap areas, zram, memory cgroups, performance counters.
+//! The kernel's own means that benches compare with: swap areas, zram, memory cgroups, performance
+//! counters.
 
 pub mod cgroup;
 pub mod perf;

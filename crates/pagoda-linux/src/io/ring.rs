@@ -3,10 +3,10 @@
 //!
 //! A call returns when all of its requests are over, so that nothing is in flight between calls. If
 //! the kernel did not complete a request, the plain call does the rest, and its result counts:
-//! every outcome is one of [`direct_file`](crate::io::direct_file). Neither a thread that has a system
-//! call filter nor the child of a fork ever enters a ring: a filter may end the process for it, and
-//! the ring is the parent's. Nothing here may touch a buffer while its request is in flight, nor
-//! return before it is over.
+//! every outcome is one of [`direct_file`](crate::io::direct_file). Neither a thread that has a
+//! system call filter nor the child of a fork ever enters a ring: a filter may end the process for
+//! it, and the ring is the parent's. Nothing here may touch a buffer while its request is in
+//! flight, nor return before it is over.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};

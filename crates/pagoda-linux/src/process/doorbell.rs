@@ -5,9 +5,9 @@
 //! a thread that touches one in the child waits. The parent answers by filling it, or is gone and
 //! the kernel fills it with zeroes. This module must never take a zero for an answer.
 //!
-//! The first page is answered with *everything is there*, or with an offer ([`crate::process::offer`]). If
-//! the offer comes to nothing, the child waits at the second page, which has the first answer
-//! alone.
+//! The first page is answered with *everything is there*, or with an offer
+//! ([`crate::process::offer`]). If the offer comes to nothing, the child waits at the second page,
+//! which has the first answer alone.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
 //! userfaultfd: the descriptor through which faults and events arrive and pages are moved.
 //!
 //! Every outcome of the kernel is a variant with a stated consequence; no errno leaves this file
-//! unnamed. Needs Linux 6.8 for moves, which are in `crate::uffd::moves`. See ioctl_userfaultfd(2) for
-//! each call.
+//! unnamed. Needs Linux 6.8 for moves, which are in `crate::uffd::moves`. See ioctl_userfaultfd(2)
+//! for each call.
 //!
 //! This module must never wait while it holds anything, and never decides what to do about an
 //! outcome.
@@ -45,8 +45,8 @@ pub mod feature {
     /// A write to a protected page is let through at once and shows in the page table (Linux 6.7,
     /// where write protection exists at all): tracking writes needs it.
     pub const WP_ASYNC: u64 = 1 << 15;
-    /// A fault is a SIGBUS to its thread in place of a message; see [`crate::uffd::fault_signal`]. A
-    /// system call that touches a missing page fails with `EFAULT`.
+    /// A fault is a SIGBUS to its thread in place of a message; see [`crate::uffd::fault_signal`].
+    /// A system call that touches a missing page fails with `EFAULT`.
     pub const SIGBUS: u64 = 1 << 7;
     /// The address of a fault is the byte that was touched, and not the first one of its OS page
     /// (Linux 5.18).

@@ -34,8 +34,8 @@ pub trait LiveSource: Sync {
     fn reader<'a>(&'a self, packs: bool) -> io::Result<Box<dyn LiveReader + 'a>>;
 }
 
-/// Takes a base page as a store has packed it ([`pagoda_linux::codec::pack`]), with its pages' numbers in
-/// the stripe. False if it could not be sent: then nothing more is to be read.
+/// Takes a base page as a store has packed it ([`pagoda_linux::codec::pack`]), with its pages'
+/// numbers in the stripe. False if it could not be sent: then nothing more is to be read.
 pub type TakePacked<'a> = dyn FnMut(Range<u32>, &[u8]) -> bool + 'a;
 
 /// Reads stripes for one channel.

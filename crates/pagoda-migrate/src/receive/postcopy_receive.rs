@@ -35,8 +35,8 @@ pub trait Arrivals: Sync {
     /// If they can't be put in place.
     fn arrive(&self, offset: u64, content: &[u8]) -> io::Result<()>;
 
-    /// The same of one base page, which a store elsewhere had packed ([`pagoda_linux::codec::pack`]): it
-    /// unpacks to `content`. True if it is kept as packed.
+    /// The same of one base page, which a store elsewhere had packed
+    /// ([`pagoda_linux::codec::pack`]): it unpacks to `content`. True if it is kept as packed.
     ///
     /// # Errors
     /// As [`arrive`](Self::arrive).

@@ -126,8 +126,8 @@ hidden!("getenv":
 );
 
 // There is no heap of the C library here. LZ4 and zstd get their memory from their caller
-// (`pagoda_linux::codec::zstd`), and the standard library wants it for a backtrace alone, which `panic`
-// leaves out. Any other request fails.
+// (`pagoda_linux::codec::zstd`), and the standard library wants it for a backtrace alone, which
+// `panic` leaves out. Any other request fails.
 hidden!("malloc" "calloc" "realloc" "realpath" "getcwd":
     "xor eax, eax",
     "ret"
