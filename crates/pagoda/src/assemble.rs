@@ -16,20 +16,21 @@ use pagoda_linux::mem::occupancy::Occupancy;
 use pagoda_linux::procfs::pagemap::{PagemapScanner, ScanMethod};
 use pagoda_linux::uffd::{Mode, Uffd, feature};
 
-use crate::clear::huge_state::Clearing;
 use crate::config::Config;
 use crate::engine::{Engine, StopHook};
 use crate::error::{Errno, StartError};
-use crate::fault::around::Around;
 use crate::frames::huge_pool::HugePool;
+use crate::frames::zone_config::ZONE_LEAST;
 use crate::frames::zones::{self, Place, Zones};
+use crate::state::clears::Clearing;
+use crate::state::touch_streams::Around;
 use crate::stats::counters::Counters;
 use crate::store::{FileConfig, OpenError, RemoteConfig, RemoteOpenError, StoreConfig, TieredStore};
 use crate::table::entry_bytes;
 
 /// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors help.
 pub(crate) fn handler_count() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::engine::HANDLERS_MAX)
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::state::pending::HANDLERS_MAX)
 }
 
 /// What closed owners had in the store and is not freed yet, before compression, in budgets at most: what the store's share of
@@ -38,9 +39,6 @@ const QUEUED_BUDGETS: u64 = 4;
 
 /// How long a remote store keeps what nobody renews: a host that is cut off for so long has lost what it had there.
 const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
-
-/// The least zone: what a program fills between two looks, twice over.
-pub(crate) const ZONE_LEAST: Bytes = Bytes::mib(4);
 
 /// What a library's user may choose, and a process has as it is.
 #[derive(Clone, Copy, Debug, Default)]

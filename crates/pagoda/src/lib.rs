@@ -70,7 +70,7 @@
 //! managed by the same engine: [`process::ProcessEngine`] is what the preload library of `pagoda run` starts.
 #![forbid(unsafe_code)]
 
-pub use engine::shared::OtherProcess;
+pub use crate::error::other_process::OtherProcess;
 pub use file::{FileError, FileRegion, FileRegionBuilder, FileStats, MapFileError};
 pub use manager::{Manager, ManagerBuilder, userfaultfd_allows_managers};
 pub use pagoda_core::fault::density::Use as Purpose;

@@ -17,10 +17,6 @@ use pagoda_linux::uffd::{Mode, feature};
 
 use crate::assemble::{Owner, Policies, assemble, handler_count};
 use crate::config::Config;
-#[cfg(any(test, feature = "migrate"))]
-use crate::engine::Engine;
-#[cfg(feature = "migrate")]
-use crate::engine::shared::OtherProcess;
 use crate::engine::shared::{RECLAIMER, Shared};
 use crate::error::{Errno, StartError, StopReason};
 use crate::frames::zones::{Place, ResizeError, ZoneConfig, ZoneStats};
@@ -29,6 +25,11 @@ use crate::stats::counters::{Counters, Snapshot};
 use crate::store::RemoteAddress;
 use crate::threads::sigbus::InThread;
 use crate::tree::LibraryFile;
+
+#[cfg(any(test, feature = "migrate"))]
+use crate::engine::Engine;
+#[cfg(feature = "migrate")]
+use crate::error::other_process::OtherProcess;
 
 /// What a library's manager is made with; see [`Manager::builder`].
 #[derive(Clone, Debug)]

@@ -142,7 +142,7 @@ fn counters_balance_at_every_exit_and_the_auditor_finds_nothing() {
 /// that was moved out and is counted twice until it is stored.
 const IN_FLIGHT_BYTES: u64 = (2 << 20) + (8 * BASE as u64);
 /// Handlers, the reclaimer, and whoever calls.
-const STORING_THREADS: u64 = crate::engine::HANDLERS_MAX as u64 + 2;
+const STORING_THREADS: u64 = crate::state::pending::HANDLERS_MAX as u64 + 2;
 
 #[test]
 fn an_equal_owner_opens_at_once_and_holds_no_more_than_the_one_before() {

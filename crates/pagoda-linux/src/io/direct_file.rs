@@ -224,7 +224,7 @@ impl DirectFile {
             {
                 return Ok(true);
             }
-            crate::process::thread::sleep_us(2000);
+            crate::process::caller::sleep_us(2000);
         }
         Ok(false)
     }

@@ -24,7 +24,7 @@ use rustix::process::{Pid, getpid};
 use crate::io::direct_file::{DirectFile, FileError};
 use crate::mem::own_memory;
 use crate::mem::range::PageRange;
-use crate::process::thread::sleep_us;
+use crate::process::caller::sleep_us;
 
 /// Requests in flight at once: a page and sixteen others that come with it may each lie by
 /// themselves, and the kernel's queues are powers of two. A longer list takes several rounds.

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use crate::io::wait::{Wait, wait_for};
-use crate::process::thread::ran_ns;
+use crate::process::caller::ran_ns;
 
 /// The longest single wait: time in which the process is stopped does not count.
 const SLICE_NS: u64 = LONGEST_NS / 4;

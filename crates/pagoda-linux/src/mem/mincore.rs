@@ -29,7 +29,7 @@ pub(crate) fn is_in_core(address: usize) -> Result<bool, Errno> {
         match unsafe { syscall3(__NR_mincore, address, OS_PAGE, at) } {
             Ok(_) => return Ok(told & 1 == 1),
             // The kernel had no page to write its answer to.
-            Err(Errno::AGAIN) => crate::process::thread::yield_now(),
+            Err(Errno::AGAIN) => crate::process::caller::yield_now(),
             Err(errno) => return Err(errno),
         }
     }

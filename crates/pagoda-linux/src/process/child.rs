@@ -259,7 +259,7 @@ pub fn random_u64() -> u64 {
     let mut bytes = [0u8; 8];
     match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::NONBLOCK) {
         Ok(8) => u64::from_ne_bytes(bytes),
-        _ => crate::process::thread::now_ns(),
+        _ => crate::process::caller::now_ns(),
     }
 }
 

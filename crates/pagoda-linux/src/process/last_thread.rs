@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
+use crate::process::caller::exit_process;
 use crate::process::identity::parse_stat;
 use crate::process::offer::thread_descriptor;
-use crate::process::thread::exit_process;
 use crate::procfs::statm::read_start;
 
 /// Raw threads of this process. Each counts itself at its first instruction and stops counting

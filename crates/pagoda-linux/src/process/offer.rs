@@ -24,7 +24,7 @@ use crate::io::direct_file::DirectFile;
 use crate::io::holds::{Holds, HoldsFile};
 use crate::mem::own_memory::declare;
 use crate::mem::range::PageRange;
-use crate::process::thread::current_id;
+use crate::process::caller::current_id;
 use crate::uffd::Uffd;
 
 /// Words of an offer in a page.

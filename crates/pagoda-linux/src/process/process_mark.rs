@@ -16,7 +16,7 @@ use rustix::mm::{Advice, madvise};
 
 use crate::mem::own_memory::{OwnMapping, forget_what_parents_have, keep_in_children};
 use crate::mem::range::PageRange;
-use crate::process::thread::yield_now;
+use crate::process::caller::yield_now;
 
 /// The address of the page; 0 before the first mark. A child has the page, empty.
 static PAGE: AtomicUsize = AtomicUsize::new(0);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use rustix::fs::{Mode, OFlags};
 
-use crate::process::thread::{current_id, exit_process, now_ns, sleep_us};
+use crate::process::caller::{current_id, exit_process, now_ns, sleep_us};
 use crate::procfs::statm::{STATUS_BYTES, read_start};
 use crate::raw_syscall::{syscall3, syscall6};
 

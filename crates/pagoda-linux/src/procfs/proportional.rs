@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use pagoda_core::page::OS_PAGE;
 use rustix::fs::{Mode, OFlags};
 
-use crate::process::thread::now_ns;
+use crate::process::caller::now_ns;
 use crate::procfs::statm::{STATUS_BYTES, StatmReader, decimal, read_start};
 use crate::procfs::usage::Usage;
 

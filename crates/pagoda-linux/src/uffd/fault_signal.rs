@@ -13,8 +13,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use crate::process::caller::yield_now;
 use crate::process::process_mark::{ProcessMark, marked};
-use crate::process::thread::yield_now;
 use crate::uffd::fault_address::FaultAddress;
 
 /// Serves faults in the thread that has them.

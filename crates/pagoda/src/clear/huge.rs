@@ -4,10 +4,9 @@
 //! handlers are busy and somebody else has a fault, who clears gives way to it within 256 KiB. (What the kernel clears it clears as one.) This module
 //! must never take a frame that was used for one of zeroes.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
-use pagoda_core::clear::{Choice, FrameSize, Order, Target};
+use pagoda_core::clear::{FrameSize, Order, Target};
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::size::Bytes;
 use pagoda_linux::arena::huge_arena::{GivenBack, HugeSlot};
@@ -27,32 +26,6 @@ pub(crate) enum Cleared {
     Later,
     /// There is none.
     Nothing,
-}
-
-/// Who clears within a fault just now, and what it took lately.
-#[derive(Default)]
-pub(crate) struct Clears {
-    now: AtomicU32,
-    /// Whether one of them gives way to what waits, which nobody has read yet: one is enough.
-    gives_way: AtomicBool,
-    /// An innermost lock: nothing is called with it held.
-    choice: Mutex<Choice>,
-    /// The page that was the target of the last one, in its frame.
-    #[cfg(test)]
-    pub(crate) last_target: AtomicU32,
-    /// The byte that it was cleared for.
-    #[cfg(test)]
-    pub(crate) last_byte: std::sync::atomic::AtomicUsize,
-}
-
-impl Clears {
-    /// What waited was read.
-    pub(crate) fn have_given_way(&self) {
-        // Mostly nobody has, and the line stays with all who read it.
-        if self.gives_way.load(Ordering::Relaxed) {
-            self.gives_way.store(false, Ordering::Relaxed);
-        }
-    }
 }
 
 impl Engine {

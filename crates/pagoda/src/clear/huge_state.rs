@@ -7,7 +7,6 @@
 //! whole or not at all: the kernel would take it apart, and what was moved out of huge pages in parts came back wrong in
 //! our tests. This module must never hand out a frame that holds anything.
 
-use pagoda_core::clear::Order;
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_core::size::Bytes;
@@ -18,7 +17,7 @@ use crate::error::StopReason;
 use crate::stats::counters::Counter;
 use crate::table::{Span, Table, give, try_take};
 
-pub(crate) use crate::clear::huge::Clears;
+pub(crate) use crate::state::clears::Clears;
 
 /// Entries of a huge frame.
 pub(crate) const ENTRIES: usize = HUGE_FRAME / (64 << 10);
@@ -28,22 +27,6 @@ pub(crate) const ENTRY: usize = HUGE_FRAME / ENTRIES;
 
 /// All of an entry.
 pub(crate) const ALL: Granules = Granules::range(0, 16);
-
-/// How huge frames are cleared.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clearing {
-    /// The order within a fault; None for the one that suits.
-    pub(crate) order: Option<Order>,
-    /// How much of a processor clearing ahead of faults may take, in percent; 0 for none.
-    pub(crate) ahead_percent: u32,
-}
-
-impl Default for Clearing {
-    /// A tenth of a processor clears 2 GB/s of frames ahead.
-    fn default() -> Self {
-        Self { order: None, ahead_percent: 10 }
-    }
-}
 
 /// The slots of the huge arena for a zone: frames never hold more than its part of the budget. Where entries are of 64 KiB any region may
 /// have huge frames: its base page may be 2 MiB. They are addresses alone, and 12 bytes for each slot.

@@ -30,31 +30,30 @@ use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::wiped::WipedReader;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 
-use crate::clear::huge_state::{Clearing, Clears};
+use crate::clear::huge_state::Clears;
 use crate::error::StopReason;
-use crate::fault::around::Around;
-#[cfg(feature = "migrate")]
-use crate::fault::owed::Owed;
-use crate::fork::inflight::Announcements;
 use crate::frames::huge_pool::HugePool;
 use crate::frames::zones::Zones;
-use crate::reclaim::Hand;
-use crate::region::limit::Limits;
+use crate::state::announcements::Announcements;
+use crate::state::clears::Clearing;
+use crate::state::hand::Hand;
 use crate::state::ledger::Ledger;
+use crate::state::limits::Limits;
+use crate::state::pending::{HANDLERS_MAX, Recent};
 use crate::state::pins::Pins;
+use crate::state::touch_streams::Around;
 use crate::state::wakeup::Bell;
 use crate::stats::account::Owners;
 use crate::stats::counters::{Counter, Counters};
 use crate::stats::trace::Tracer;
 use crate::store::TieredStore;
 use crate::table::Table;
-use crate::threads::handler::Recent;
+
+#[cfg(feature = "migrate")]
+use crate::state::owed::Owed;
 
 /// What ends the process (or, in a test, the engine) when it can't go on.
 pub(crate) type StopHook = fn(StopReason) -> !;
-
-/// How many threads serve faults at most.
-pub(crate) const HANDLERS_MAX: usize = 4;
 
 /// The engine of one manager.
 pub(crate) struct Engine {
@@ -310,5 +309,16 @@ impl Engine {
     /// Whether nobody is left who waits for a handler: the reclaimer, which may wait for an event to be read, has ended.
     pub(crate) fn handlers_may_end(&self) -> bool {
         self.quit_handlers.load(Ordering::Acquire)
+    }
+}
+
+impl Engine {
+    /// Memory has left a region: `bytes` from `address` on, nothing if none.
+    pub(crate) fn trace_evicted(&self, address: usize, bytes: usize) {
+        if let Some(trace) = &self.trace
+            && bytes > 0
+        {
+            trace.evicted(address, bytes);
+        }
     }
 }

@@ -14,18 +14,12 @@ use pagoda_linux::process::process_mark::ProcessMark;
 use pagoda_linux::uffd::fault_signal::Registration;
 
 use crate::engine::Engine;
+use crate::error::other_process::OtherProcess;
 use crate::error::{Errno, StartError};
 use crate::store::Scratch;
 
 /// The name of the thread that reclaims.
 pub(crate) const RECLAIMER: &str = "pagoda-reclaim";
-
-/// The handle is of the process that this one was forked from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a forked child can't use its parent's manager or regions; build a manager in the child, or use them in the parent"
-)]
-pub struct OtherProcess;
 
 impl From<OtherProcess> for std::io::Error {
     fn from(error: OtherProcess) -> Self {

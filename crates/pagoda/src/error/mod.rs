@@ -5,6 +5,7 @@
 //! ask the C library for a message: the threads that show it have no C library state.
 
 mod immovable;
+pub(crate) mod other_process;
 mod start;
 mod stop;
 

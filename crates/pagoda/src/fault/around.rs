@@ -10,81 +10,24 @@
 //! refuse, as it does any fill; one that was read has emptied the entries before, and drops what is filled now like
 //! anything else that is there.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::MutexGuard;
 
-use pagoda_core::fault::fault_around::{FaultAround, WINDOW_MOST};
+use pagoda_core::fault::fault_around::WINDOW_MOST;
 use pagoda_core::fault::huge_window::{Places, WHOLE_MOST};
-use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::error::StopReason;
-use crate::fault::Served;
+use crate::state::pending::{Fault, Served};
+use crate::state::touch_streams::{Streams, Window};
 use crate::stats::counters::Counter;
 use crate::table::{Filler, Page, Span, Table, give, try_take};
-use crate::threads::handler::Fault;
-
-/// Streams that are followed at the same time: a few threads of which each fills something. One more begins anew at each fault.
-const STREAMS: usize = 8;
 
 /// Filled with the gate held, at most: who maps or unmaps waits for the end of that, 0.1 ms.
 const GATE_BYTES: usize = 256 << 10;
-
-/// Who touches memory upwards, and how far the last window went.
-pub(crate) struct Around {
-    on: bool,
-    streams: Mutex<Streams>,
-}
-
-struct Streams {
-    /// The steps by which the stream is followed, how far it has come, and what of that comes whole.
-    of: [(BasePage, FaultAround, Places); STREAMS],
-    /// The one that a new stream takes.
-    next: usize,
-}
-
-/// What is filled above a fault, up to the end; that may be nothing. Behind it come so many places of 2 MiB whole.
-struct Window {
-    start: usize,
-    end: usize,
-    places: usize,
-    /// The steps in which the stream is followed, and the one at which it goes on behind all of it.
-    size: BasePage,
-    goes_on_at: u64,
-}
-
-impl Around {
-    pub(crate) fn new(base: BasePage, on: bool) -> Self {
-        let none = (base, FaultAround::new(base), Places::new(1, None));
-        Self { on, streams: Mutex::new(Streams { of: [none; STREAMS], next: 0 }) }
-    }
-}
-
-impl Streams {
-    /// The stream that goes on at `page` of this size, or one that begins there, with these places.
-    fn at(&mut self, size: BasePage, page: u64, places: Places) -> (&mut FaultAround, &mut Places) {
-        let known = self.of.iter().position(|(of, stream, _)| *of == size && stream.may_go_on_at(page));
-        let at = known.unwrap_or_else(|| {
-            self.next = (self.next + 1) % STREAMS;
-            self.of[self.next] = (size, FaultAround::new(size), places);
-            self.next
-        });
-        let (_, stream, places) = &mut self.of[at];
-        (stream, places)
-    }
-
-    /// No more of `window` was filled than up to this address: who goes on touches there next.
-    fn end_at(&mut self, window: &Window, address: usize) {
-        let is_its = |(size, stream, _): &&mut (BasePage, FaultAround, Places)| {
-            *size == window.size && stream.goes_on_at() == Some(window.goes_on_at)
-        };
-        if let Some((_, stream, _)) = self.of.iter_mut().find(is_its) {
-            stream.ends_at((address / window.size.bytes()) as u64);
-        }
-    }
-}
 
 impl Engine {
     fn streams(&self) -> MutexGuard<'_, Streams> {

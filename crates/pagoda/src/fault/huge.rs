@@ -15,7 +15,7 @@ use pagoda_linux::uffd::fault_address::FaultAddress;
 use crate::clear::huge::Cleared;
 use crate::clear::huge_state::{Block, ENTRIES};
 use crate::engine::Engine;
-use crate::fault::Served;
+use crate::state::pending::Served;
 use crate::table::{Filler, Table};
 
 impl Engine {

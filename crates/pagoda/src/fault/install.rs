@@ -9,8 +9,8 @@ use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Stop;
 
-use super::Served;
 use crate::engine::Engine;
+use crate::state::pending::Served;
 use crate::table::Page;
 
 /// What came of moving granules into a region.

@@ -31,6 +31,7 @@ use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
 use crate::file::is_unasked;
 use crate::frames::zones::Taker;
+use crate::state::pending::{Extent, Served};
 use crate::stats::counters::Counter;
 use crate::stats::fault_kind::FaultKind;
 use crate::store::{Handle, Scratch, Store};
@@ -38,35 +39,6 @@ use crate::table::granularity::Part;
 use crate::table::{Page, Span, Table, give, try_take};
 
 pub(crate) use swap_in::unreadable;
-
-/// How much of a page that is staged or stored a fault brings in. In a region whose base page is less than an entry that is its block,
-/// and a few more for who goes on (`Engine::comes_back`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// All of the base page: for who reads on.
-    Page,
-    /// The same for who came from the page below: from the file, what lies there behind it is brought into memory, too.
-    Onwards,
-    /// The granule alone: for who jumps about, and would pay for fifteen others to come and go.
-    Granule,
-    /// All of the entry, also in a region whose base page is less: for who ends its management.
-    Whole,
-}
-
-/// What became of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Served {
-    /// Its thread runs again (or faults again, if something else is wrong there).
-    Done,
-    /// An event is unread: read events, then serve it again.
-    Again,
-    /// Someone else moves this page: serve it again in a moment.
-    Busy,
-    /// There is no frame: reclaim, then serve it again.
-    NoMemory,
-    /// Its frame is being cleared, and other faults come first: serve them, then it again.
-    GaveWay,
-}
 
 impl Engine {
     /// Serves the fault `at` this place; of a page that is staged or stored, brings in as much as `extent` says. Where the page was

@@ -4,7 +4,7 @@ use pagoda_core::page_entry::Granules;
 use pagoda_linux::mem::range::PageRange;
 
 use crate::engine::Engine;
-use crate::fault::Served;
+use crate::state::pending::Served;
 use crate::table::Page;
 
 #[expect(clippy::unused_self, reason = "as with migration")]

@@ -13,11 +13,8 @@ use crate::engine::Engine;
 use crate::fault::unreadable;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, NEIGHBOURS_MOST, Scratch, Store};
+use crate::table::filling::AHEAD_PAGES;
 use crate::table::{Entries, Span, Table, give, try_take};
-
-/// Pages that are fetched together: so many that the wake-up is paid once for a few, so few that little is lost if the
-/// reader stops.
-pub(crate) const AHEAD_PAGES: usize = 4;
 
 /// As long as pages are small more of them are read with another: as many as 64 KiB are.
 const NEIGHBOURS_BYTES: usize = 64 << 10;

@@ -16,7 +16,7 @@ use pagoda_linux::testing::wait::{until, until_ended};
 use super::super::FileError;
 use super::super::tests::mapped;
 use crate::Manager;
-use crate::file::readahead::{Part, Reader};
+use crate::file::orders::{Part, Reader};
 
 #[test]
 fn what_is_written_by_address_is_written_back_before_too_much_is_dirty() {

@@ -8,24 +8,16 @@
 //! must never let a page of the user's memory be touched while it has an entry's busy bit.
 
 use pagoda_core::page::OS_PAGE;
-use pagoda_core::page_entry::{Backing, Word};
+use pagoda_core::page_entry::Backing;
 
 use crate::engine::Engine;
-use crate::file::readahead::Reader;
+use crate::file::orders::{Reader, is_unasked};
 use crate::file::region::{Inner, Wait};
 use crate::file::writeback::Work;
 use crate::table::{give, try_take};
 
-/// The warmth of a page that was read ahead, never was in the region, and was not asked for.
-pub(super) const UNASKED: u8 = 2;
-
 /// Of one that was asked for, to its end.
 const ASKED: u8 = 1;
-
-/// Whether an entry of a file was read ahead, and nobody has asked for it.
-pub(crate) fn is_unasked(word: Word) -> bool {
-    matches!(word.backing(), Backing::Slot(_)) && word.resident().is_empty() && word.warmth() == UNASKED
-}
 
 /// What came of reading in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

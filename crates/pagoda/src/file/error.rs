@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use pagoda_core::size::Bytes;
 
-use crate::engine::shared::OtherProcess;
 use crate::error::Errno;
+use crate::error::other_process::OtherProcess;
 use crate::region::RegionError;
 
 /// Why a file could not be mapped.

@@ -10,81 +10,17 @@
 //! Until the round is over who writes back compares first, too. What stays unseen is a file that is cut and written again as long as
 //! before while a write of ours is on its way. This module must never take for seen what memory does not know of.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::Ordering;
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::io::direct_file::AlignedBuffer;
 use pagoda_linux::io::mapped_file::FileState;
 use pagoda_linux::process::thread::yield_now;
 
-use super::page_file::{PageFile, Trouble, locked, runs};
-use crate::file::readahead::Reader;
+use super::page_file::{PageFile, Trouble, runs};
+use crate::file::orders::Reader;
 use crate::file::region::Inner;
-
-/// What is known of a file's states.
-pub(super) struct Seen {
-    /// Held around a write of ours, so that what it changed can be told from what others did; and for a moment by who looks. An
-    /// innermost lock.
-    writing: Mutex<()>,
-    /// Who holds it writes: who looks does not wait for that.
-    is_written: AtomicBool,
-    /// Held for a few loads and stores.
-    states: Mutex<States>,
-}
-
-struct States {
-    /// What is in memory is of this one.
-    seen: FileState,
-    /// As it was when the round began that is under way.
-    next: Option<FileState>,
-}
-
-/// What a write back found before it writes, with nobody else writing.
-pub(super) struct Before<'a> {
-    _writing: Writing<'a>,
-    state: FileState,
-    /// Nobody else has changed the file.
-    pub(super) is_as_seen: bool,
-}
-
-/// A write of ours is under way.
-struct Writing<'a> {
-    is_written: &'a AtomicBool,
-    _lock: MutexGuard<'a, ()>,
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        self.is_written.store(false, Ordering::Release);
-    }
-}
-
-impl Seen {
-    pub(super) fn new(state: FileState) -> Self {
-        let states = Mutex::new(States { seen: state, next: None });
-        Self { writing: Mutex::new(()), is_written: AtomicBool::new(false), states }
-    }
-
-    fn write(&self) -> Writing<'_> {
-        let lock = locked(&self.writing);
-        self.is_written.store(true, Ordering::Release);
-        Writing { is_written: &self.is_written, _lock: lock }
-    }
-
-    /// Nobody writes, while it lives. None if somebody does.
-    fn unless_written(&self) -> Option<MutexGuard<'_, ()>> {
-        loop {
-            match self.writing.try_lock() {
-                Ok(lock) => return Some(lock),
-                Err(TryLockError::Poisoned(lock)) => return Some(lock.into_inner()),
-                Err(TryLockError::WouldBlock) if self.is_written.load(Ordering::Acquire) => return None,
-                // Somebody else who looks; what he finds is not known yet.
-                Err(TryLockError::WouldBlock) => yield_now(),
-            }
-        }
-    }
-}
+use crate::file::seen::{Before, locked};
 
 /// Whether only time went by, or blocks came for what had none.
 fn is_still(now: &FileState, seen: &FileState) -> bool {
@@ -268,6 +204,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use pagoda_core::page::BasePage;
     use pagoda_linux::testing::skip::skip_without_moves;
     use pagoda_linux::testing::wait::until;

@@ -23,12 +23,15 @@
 mod builder;
 mod cached_reads;
 mod dirty;
+pub(crate) mod dirty_map;
 mod error;
 mod external_changes;
+pub(crate) mod orders;
 mod page_file;
 mod readahead;
 mod refaults;
 mod region;
+pub(crate) mod seen;
 mod write_tracking;
 mod writeback;
 
@@ -37,16 +40,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use pagoda_core::size::Bytes;
-
-pub use builder::FileRegionBuilder;
-pub(crate) use cached_reads::is_unasked;
-pub use error::{FileError, MapFileError};
-pub(crate) use page_file::PageFile;
-
-use readahead::Reader;
 use region::Inner;
 
-use crate::engine::shared::OtherProcess;
+use crate::error::other_process::OtherProcess;
+use crate::file::orders::Reader;
+
+pub(crate) use crate::file::orders::is_unasked;
+pub use builder::FileRegionBuilder;
+pub use error::{FileError, MapFileError};
+pub(crate) use page_file::PageFile;
 
 /// What a file region has done so far, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -226,5 +228,7 @@ impl Drop for FileRegion {
     }
 }
 
+#[cfg(test)]
+mod failing_test;
 #[cfg(test)]
 mod tests;

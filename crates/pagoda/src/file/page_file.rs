@@ -10,8 +10,8 @@
 
 use std::io::IoSliceMut;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use pagoda_core::migrate::pages::PageSet;
 use pagoda_core::page::OS_PAGE;
@@ -22,11 +22,11 @@ use pagoda_linux::mem::words::zeroed_words;
 use pagoda_linux::uffd::Errno as KernelErrno;
 use twox_hash::XxHash3_64;
 
-use super::dirty::Dirty;
 use crate::error::Errno;
-use crate::file::external_changes::Seen;
-use crate::file::readahead::Orders;
+use crate::file::dirty_map::Dirty;
+use crate::file::orders::Orders;
 use crate::file::refaults::Reads;
+use crate::file::seen::Seen;
 
 /// How I/O on the file failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub(crate) struct PageFile {
     pub(super) written_bytes: AtomicU64,
     pub(super) ahead_bytes: AtomicU64,
     #[cfg(test)]
-    pub(super) failing: super::tests::Failing,
+    pub(super) failing: super::failing_test::Failing,
 }
 
 impl PageFile {
@@ -121,7 +121,7 @@ impl PageFile {
             written_bytes: AtomicU64::new(0),
             ahead_bytes: AtomicU64::new(0),
             #[cfg(test)]
-            failing: super::tests::Failing::default(),
+            failing: super::failing_test::Failing::default(),
         }
     }
 
@@ -425,11 +425,6 @@ pub(super) fn runs(mut bits: u64) -> impl Iterator<Item = (u32, u32)> {
         bits &= u64::MAX.checked_shl(to).unwrap_or(0);
         Some((from, to))
     })
-}
-
-/// A lock that nothing panics with.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for PageFile {

@@ -8,22 +8,17 @@
 //! if need be, and what can't be read is left to who asks for it. This module must never fill anything but what is in the file
 //! and nowhere else.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
 
-use pagoda_core::fault::readahead::{ReadAhead, STREAMS};
 use pagoda_core::page_entry::{Backing, Word};
-use pagoda_core::size::Bytes;
 use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 
-use super::page_file::{PageFile, locked};
+use super::page_file::PageFile;
 use crate::engine::Engine;
-use crate::file::cached_reads::UNASKED;
-use crate::reclaim::Step;
+use crate::file::orders::{Part, READ_BYTES, Reader, UNASKED};
+use crate::state::hand::Step;
 use crate::store::Scratch;
 use crate::table::{Entries, give, try_take};
 
@@ -31,110 +26,11 @@ use crate::table::{Entries, give, try_take};
 /// answer is on its way. As many as the largest window has parts; more, or longer windows, gained nothing.
 pub(super) const READERS: usize = 4;
 
-/// Read at once, a part of a window: what a reader who comes too early waits for.
-const READ_BYTES: usize = 512 << 10;
-
 /// Moved in with the gate held, at most: who maps or unmaps waits for the end of that.
 const GATE_BYTES: usize = 256 << 10;
 
 /// Steps of reclaim for one frame before the part is given up.
 const STEPS: u32 = 16;
-
-/// Windows that wait: one of each reader who goes on. One more is forgotten, and its reader faults.
-const ORDERS_MOST: usize = STREAMS;
-
-/// Windows to be read, and who ordered them.
-pub(super) struct Orders {
-    state: Mutex<State>,
-    bell: Condvar,
-}
-
-struct State {
-    policy: ReadAhead,
-    /// The first one is what nobody has begun with yet.
-    windows: VecDeque<Part>,
-    /// What is read at once, in entries.
-    most: u64,
-    quit: bool,
-}
-
-/// A part of a window, or all of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    pub entries: Range<u64>,
-    /// The window's first entry, by which it is seen how far its reader is.
-    pub marker: u64,
-    pub reader: Reader,
-}
-
-/// Where somebody wants what he goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reader {
-    /// Wherever it is: by [`read_at`](super::FileRegion::read_at).
-    Calls,
-    /// In the region: by address, or by [`write_at`](super::FileRegion::write_at).
-    InRegion,
-}
-
-/// What the thread does next.
-pub(super) enum Next {
-    Read(Part),
-    /// Nothing was ordered for so long as was waited.
-    Idle,
-    Quit,
-}
-
-impl Orders {
-    pub(super) fn new(entry_bytes: usize, entries: u64) -> Self {
-        let policy = ReadAhead::new(Bytes::new(entry_bytes as u64), entries);
-        let most = (READ_BYTES / entry_bytes).max(1) as u64;
-        let windows = VecDeque::with_capacity(ORDERS_MOST);
-        Self { state: Mutex::new(State { policy, windows, most, quit: false }), bell: Condvar::new() }
-    }
-
-    /// Takes note that somebody asked for entry `index`, and had not got it before.
-    pub(super) fn note(&self, index: u64, reader: Reader) {
-        let mut state = locked(&self.state);
-        let window = state.policy.fault(index);
-        if !window.is_empty() && state.windows.len() < ORDERS_MOST {
-            let parts = (window.end - window.start).div_ceil(state.most);
-            state.windows.push_back(Part { marker: window.start, entries: window, reader });
-            (0..parts).for_each(|_| self.bell.notify_one());
-        }
-    }
-
-    pub(super) fn quit(&self) {
-        locked(&self.state).quit = true;
-        self.bell.notify_all();
-    }
-
-    /// Waits for an order, `most` at the longest.
-    pub(super) fn next(&self, most: Duration) -> Next {
-        let state = locked(&self.state);
-        let idle = |state: &mut State| state.windows.is_empty() && !state.quit;
-        let (mut state, _) =
-            self.bell.wait_timeout_while(state, most, idle).unwrap_or_else(PoisonError::into_inner);
-        if state.quit {
-            return Next::Quit;
-        }
-        state.take_part().map_or(Next::Idle, Next::Read)
-    }
-}
-
-impl State {
-    /// The next part of the window that was ordered first.
-    fn take_part(&mut self) -> Option<Part> {
-        let window = self.windows.front_mut()?;
-        let start = window.entries.start;
-        let end = window.entries.end.min(start + self.most);
-        let part = Part { entries: start..end, ..window.clone() };
-        window.entries.start = end;
-        if window.entries.is_empty() {
-            self.windows.pop_front();
-        }
-        Some(part)
-    }
-}
 
 impl Engine {
     /// After a fault was served: if it was in a file, orders what is to be read next.
@@ -282,32 +178,4 @@ pub(super) fn is_only_in_file(entries: &Entries, index: usize) -> bool {
 
 fn holds_nothing(word: Word) -> bool {
     word.resident().is_empty() && word.backing() == Backing::None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_window_is_read_in_parts_and_the_next_one_behind_it() {
-        let orders = Orders::new(64 << 10, 1000);
-        // The first windows of somebody who reads upwards: as far as each one's first page tells, and ordered at once.
-        let mut asked = 0;
-        let mut windows = Vec::new();
-        for _ in 0..7 {
-            let window = locked(&orders.state).policy.clone().fault(asked);
-            orders.note(asked, Reader::Calls);
-            asked = window.start;
-            windows.push(window);
-        }
-        assert_eq!(windows.iter().map(|window| window.end - window.start).max(), Some(32));
-        let mut read = Vec::new();
-        while let Next::Read(part) = orders.next(Duration::ZERO) {
-            assert!(part.entries.end - part.entries.start <= 8, "{part:?}");
-            let window = windows.iter().find(|window| window.contains(&part.entries.start)).expect("ordered");
-            assert!(part.marker == window.start && part.entries.end <= window.end, "{part:?}");
-            read.extend(part.entries);
-        }
-        assert_eq!(read, (1..asked + 32).collect::<Vec<_>>(), "each once, in the order of the windows");
-    }
 }

@@ -20,17 +20,17 @@ use pagoda_linux::process::thread::{ran_ns, sleep_us, yield_now};
 use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use super::FileError;
-use super::page_file::{PageFile, Trouble, locked};
+use super::page_file::{PageFile, Trouble};
 use crate::engine::Engine;
 use crate::engine::shared::Shared;
 use crate::error::Errno;
-use crate::file::readahead::{Next, Reader};
+use crate::file::orders::{Next, Reader};
+use crate::file::seen::locked;
 use crate::file::write_tracking::Tracker;
 use crate::file::writeback::{RUN_BYTES, Work};
+use crate::state::pending::{Fault, GIVE_UP_NS, Tried};
 use crate::stats::account::Account;
 use crate::store::Scratch;
-use crate::threads::handler::{Fault, Tried};
-use crate::threads::reclaimer::GIVE_UP_NS;
 
 /// How often the file is looked at for who uses addresses. Each look is one system call.
 const LOOK: Duration = Duration::from_millis(100);

@@ -1,7 +1,7 @@
 //! A file that fails, which no real one can be made to do at a given moment.
 
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::testing::directory::on_disk;
@@ -14,30 +14,6 @@ use super::*;
 use crate::error::Errno;
 use crate::frames::zones::Place;
 use crate::{BasePage, Manager};
-
-/// Which calls fail.
-#[derive(Default)]
-pub(super) struct Failing {
-    pub(super) reads: AtomicBool,
-    writes: AtomicBool,
-    flushes: AtomicBool,
-}
-
-fn fail(which: &AtomicBool) -> Result<(), KernelErrno> {
-    if which.load(Ordering::Acquire) { Err(KernelErrno::IO) } else { Ok(()) }
-}
-
-impl Failing {
-    pub fn read(&self) -> Result<(), KernelErrno> {
-        fail(&self.reads)
-    }
-    pub fn write(&self) -> Result<(), KernelErrno> {
-        fail(&self.writes)
-    }
-    pub fn flush(&self) -> Result<(), KernelErrno> {
-        fail(&self.flushes)
-    }
-}
 
 const LEN: usize = (48 << 20) + 1234;
 

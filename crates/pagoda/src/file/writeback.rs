@@ -18,9 +18,10 @@ use pagoda_linux::process::thread::yield_now;
 
 use super::page_file::PageFile;
 use crate::engine::Engine;
-use crate::fault::{Served, unreadable};
+use crate::fault::unreadable;
 use crate::file::readahead::is_only_in_file;
 use crate::frames::zones::Taker;
+use crate::state::pending::Served;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
 

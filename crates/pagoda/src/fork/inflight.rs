@@ -4,22 +4,13 @@
 //! first waits until they are over (`pagoda_core::fork::in_progress`). This module must never let anything be registered beside a fork
 //! that passes, nor have one announced that the kernel won't tell of, nor let a parent go on that may end before its child was served.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use pagoda_core::fork::in_progress::{Begin, Forking};
 use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us};
 
 use crate::engine::Engine;
 use crate::stats::counters::Counter;
-
-/// How many forks were announced, and of how many of them nobody has to wait for anything more: those that were served, or failed.
-#[derive(Debug, Default)]
-pub(crate) struct Announcements {
-    made: AtomicU64,
-    over: AtomicU64,
-    /// When one that is served got on last.
-    went_on_ns: AtomicU64,
-}
 
 /// How a fork that is about to happen is known to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

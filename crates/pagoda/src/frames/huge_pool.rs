@@ -15,7 +15,7 @@ use pagoda_core::page::HUGE_FRAME;
 use pagoda_linux::arena::Space;
 use pagoda_linux::arena::huge_arena::HugeSlot;
 
-use crate::engine::HANDLERS_MAX;
+use crate::state::pending::HANDLERS_MAX;
 
 /// How far a frame is cleared, by who gave way to other faults meanwhile.
 #[derive(Clone, Copy, Debug)]

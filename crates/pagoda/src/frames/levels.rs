@@ -12,6 +12,7 @@ use pagoda_core::zone::levels::{Holding, Level, Order, levels};
 
 use crate::engine::Engine;
 use crate::error::StopReason;
+use crate::frames::stats::COUNTERS;
 use crate::frames::zones::{Part, Taker, ZONES_MAX};
 use crate::stats::counters::Counter;
 
@@ -120,3 +121,27 @@ impl Engine {
 #[cfg(test)]
 #[path = "levels_test.rs"]
 mod tests;
+
+impl Engine {
+    /// Sets the gauges of all zones, if there are several.
+    pub(crate) fn publish_zone_gauges(&self) {
+        if !self.zones.are_several() {
+            return;
+        }
+        let levels = self.zone_levels();
+        let frame_bytes = self.entry_bytes() as u64;
+        for (zone, (level, part)) in levels.iter().zip(&self.zones.parts).enumerate() {
+            let now = self.zone_now(zone, level);
+            let counters = &COUNTERS[part.number];
+            for (counter, value) in [
+                (counters.bytes, part.bytes().get()),
+                (counters.held, level.held_bytes.max(0) as u64),
+                (counters.free, level.free_bytes.max(0) as u64),
+                (counters.low, now.low_frames * frame_bytes),
+                (counters.high, now.high_frames * frame_bytes),
+            ] {
+                self.counters.set(counter, value);
+            }
+        }
+    }
+}

@@ -12,8 +12,8 @@ use pagoda_linux::testing::wait::until;
 use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::frames::zones::Place;
+use crate::state::pending::{Fault, Tried};
 use crate::store::{Scratch, page_of};
-use crate::threads::handler::{Fault, Tried};
 use crate::{Manager, Region};
 
 /// A manager of these zones, which gets nothing ready before it is asked.

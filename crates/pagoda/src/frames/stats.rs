@@ -4,7 +4,6 @@
 
 use pagoda_core::size::Bytes;
 
-use crate::engine::Engine;
 use crate::frames::zones::ZONES_MAX;
 use crate::stats::counters::{Counter, Snapshot};
 
@@ -41,11 +40,11 @@ pub fn age_ratio(zones: &[ZoneStats]) -> Option<f64> {
 
 /// A zone's counters.
 pub(crate) struct ZoneCounters {
-    bytes: Counter,
-    held: Counter,
-    free: Counter,
-    low: Counter,
-    high: Counter,
+    pub(super) bytes: Counter,
+    pub(super) held: Counter,
+    pub(super) free: Counter,
+    pub(super) low: Counter,
+    pub(super) high: Counter,
     pub(crate) allocated: Counter,
     pub(crate) evicted: Counter,
 }
@@ -106,30 +105,6 @@ impl ZoneStats {
             evicted: get(counters.evicted),
         };
         COUNTERS.iter().map(of).filter(|zone| zone.bytes > Bytes::ZERO).collect()
-    }
-}
-
-impl Engine {
-    /// Sets the gauges of all zones, if there are several.
-    pub(crate) fn publish_zone_gauges(&self) {
-        if !self.zones.are_several() {
-            return;
-        }
-        let levels = self.zone_levels();
-        let frame_bytes = self.entry_bytes() as u64;
-        for (zone, (level, part)) in levels.iter().zip(&self.zones.parts).enumerate() {
-            let now = self.zone_now(zone, level);
-            let counters = &COUNTERS[part.number];
-            for (counter, value) in [
-                (counters.bytes, part.bytes().get()),
-                (counters.held, level.held_bytes.max(0) as u64),
-                (counters.free, level.free_bytes.max(0) as u64),
-                (counters.low, now.low_frames * frame_bytes),
-                (counters.high, now.high_frames * frame_bytes),
-            ] {
-                self.counters.set(counter, value);
-            }
-        }
     }
 }
 

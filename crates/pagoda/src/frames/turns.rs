@@ -11,7 +11,6 @@
 //! sleeps or has ended. This module must never take a frame, nor wait.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_core::zone as turns;
 use pagoda_core::zone::cache::{FrameCache, cache_frames};
@@ -19,47 +18,8 @@ use pagoda_core::zone::levels::Level;
 use pagoda_core::zone::{Grant, Shortage};
 
 use crate::engine::Engine;
+use crate::frames::turn_caches::Taker;
 use crate::frames::zones::ZONES_MAX;
-
-/// Caches for each handler: its own, and one for others who serve faults (in their own threads, by calls, ahead of who reads a file),
-/// and who share them where there are more. Each further one makes all smaller.
-const CACHES_PER_HANDLER: usize = 2;
-
-/// Who takes frames: which cache of turns is his.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Taker(Option<usize>);
-
-impl Taker {
-    /// Who takes a frame now and then, and asks the zones each time.
-    pub(crate) const ONCE: Self = Self(None);
-
-    /// The handler of this number.
-    pub(crate) fn handler(id: usize) -> Self {
-        Self(Some(id))
-    }
-}
-
-/// The caches of one engine.
-pub(crate) struct Caches {
-    caches: Box<[FrameCache]>,
-    next: AtomicUsize,
-}
-
-impl Caches {
-    pub(crate) fn new(handlers: usize) -> Self {
-        let caches = (0..CACHES_PER_HANDLER * handlers).map(|_| FrameCache::default()).collect();
-        Self { caches, next: AtomicUsize::new(handlers) }
-    }
-
-    /// One more thread that serves faults, and is no handler.
-    pub(crate) fn new_taker(&self) -> Taker {
-        Taker(Some(self.next.fetch_add(1, Ordering::Relaxed)))
-    }
-
-    fn of(&self, Taker(number): Taker) -> Option<&FrameCache> {
-        number.map(|number| &self.caches[number % self.caches.len()])
-    }
-}
 
 impl Engine {
     /// The zone whose turn it is: by what was granted to `taker` before, else by what all zones have now.

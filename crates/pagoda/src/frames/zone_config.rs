@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use pagoda_core::size::Bytes;
 
+use crate::error::other_process::OtherProcess;
+
 /// The most zones of one engine: as many have counters in the tree file.
 pub const ZONES_MAX: usize = 4;
 
@@ -224,3 +226,52 @@ mod tests {
         assert_eq!(in_order(&[], Bytes::mib(3), Bytes::mib(4), 0).map(|zones| zones.len()), Ok(1));
     }
 }
+
+/// Why a zone keeps its size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeError {
+    /// No zone has this name.
+    #[error("there is no zone {name:?} to be resized; there are: {zones}")]
+    Unknown {
+        /// What was named.
+        name: String,
+        /// What there is.
+        zones: String,
+    },
+    /// It would be too small to serve faults.
+    #[error("the zone {name:?} can't have {bytes}; give it {least} at least")]
+    TooSmall {
+        /// The zone.
+        name: String,
+        /// What was asked for.
+        bytes: Bytes,
+        /// What would do.
+        least: Bytes,
+    },
+    /// It would be larger than there are addresses for its frames.
+    #[error(
+        "the zone {name:?} can't have {bytes}: it has addresses for {most}; make the manager with a larger one"
+    )]
+    TooLarge {
+        /// The zone.
+        name: String,
+        /// What was asked for.
+        bytes: Bytes,
+        /// What it can have.
+        most: Bytes,
+    },
+    /// The manager is of another process.
+    #[error(transparent)]
+    OtherProcess(#[from] OtherProcess),
+    /// All zones together would be too small.
+    #[error("{budget} in all zones together are below what serving faults needs; leave {least} at least")]
+    BudgetTooSmall {
+        /// What would be left.
+        budget: Bytes,
+        /// What would do.
+        least: Bytes,
+    },
+}
+
+/// The least zone: what a program fills between two looks, twice over.
+pub(crate) const ZONE_LEAST: Bytes = Bytes::mib(4);

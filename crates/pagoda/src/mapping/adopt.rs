@@ -24,13 +24,14 @@ use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::error::Errno;
-use crate::fault::{Extent, Served};
 use crate::file::PageFile;
 use crate::region::RegionError;
+use crate::state::pending::{Extent, Served};
 use crate::stats::counters::{Counter, Status};
 use crate::stats::fault_kind::FaultKind;
 use crate::store::Scratch;
-use crate::table::granularity::{Filling, RegionBase};
+use crate::table::filling::Filling;
+use crate::table::granularity::RegionBase;
 use crate::table::{Filler, Page, Span, Table, give};
 
 /// How much of a mapping is scanned and marked at once, with the gate closed for faults meanwhile: about 200 µs for the scan of

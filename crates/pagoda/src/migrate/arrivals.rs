@@ -17,8 +17,8 @@ use pagoda_linux::process::process_mark::ProcessMark;
 use pagoda_migrate::{Arrivals, Counts, Error, Progress, Remaining, Wants};
 
 use crate::engine::Engine;
-use crate::engine::shared::OtherProcess;
-use crate::fault::owed::OwedPages;
+use crate::error::other_process::OtherProcess;
+use crate::state::owed::OwedPages;
 use crate::stats::migration::Moving;
 use crate::store::Scratch;
 

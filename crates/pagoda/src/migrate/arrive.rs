@@ -14,8 +14,8 @@ use pagoda_linux::process::thread::yield_now;
 use pagoda_linux::uffd::{Progress, Stop};
 
 use crate::engine::Engine;
-use crate::fault::owed::OwedPages;
 use crate::frames::zones::Taker;
+use crate::state::owed::OwedPages;
 use crate::stats::counters::Counter;
 use crate::store::Scratch;
 use crate::table::{give, try_take};

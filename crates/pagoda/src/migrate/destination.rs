@@ -12,9 +12,9 @@ use pagoda_linux::process::thread::yield_now;
 use pagoda_migrate::{Content, Destination, Error, LateDestination};
 
 use crate::engine::Engine;
-use crate::fault::owed::{Marking, OwedPages};
 use crate::manager::Manager;
 use crate::region::{Region, RegionBuilder};
+use crate::state::owed::{Marking, OwedPages};
 use crate::stats::migration::Moving;
 use crate::store::Scratch;
 use crate::tree::MigrationState;

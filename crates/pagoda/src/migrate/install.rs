@@ -18,11 +18,11 @@ use pagoda_linux::uffd::{Progress, Stop};
 
 use crate::engine::Engine;
 use crate::frames::zones::Taker;
-use crate::reclaim::Step;
+use crate::state::hand::Step;
+use crate::state::pending::GIVE_UP_NS;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give, try_take};
-use crate::threads::reclaimer::GIVE_UP_NS;
 
 /// Steps of reclaim before it is tried again.
 const STEPS: u32 = 9;

@@ -8,7 +8,7 @@ use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
 
 use crate::engine::Engine;
-use crate::reclaim::Step;
+use crate::state::hand::Step;
 use crate::stats::counters::Counter;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Entries, give};

@@ -16,7 +16,6 @@ pub(crate) mod resize;
 mod stage;
 pub(crate) mod trim;
 
-use std::collections::VecDeque;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
@@ -27,9 +26,10 @@ use pagoda_linux::mem::range::PageRange;
 use crate::engine::Engine;
 use crate::error::StopReason;
 use crate::frames::pool::BATCH_ORDER;
+use crate::state::hand::{Hand, Staged, Step};
 use crate::stats::counters::Counter;
-use crate::store::{Handle, Put, PutError, Scratch, Store};
-use crate::table::{Entries, Span, Table, give, try_take};
+use crate::store::{Handle, Put, Scratch, Store};
+use crate::table::{Span, Table, give, try_take};
 
 /// Entries that one step looks at, at most, while it holds the gate: about 100 µs of loads from cold memory.
 const LOOK_BOUND: usize = 4096;
@@ -49,43 +49,6 @@ const QUEUE_LOOK: usize = 64;
 
 /// Steps without a find after which pages of any zone go, and staged pages go although there are few.
 const FRUITLESS_MOST: u32 = 8;
-
-/// A page that was staged, if it still is.
-pub(crate) struct Staged {
-    pub(crate) entries: Entries,
-    pub(crate) index: usize,
-    pub(crate) slot: u32,
-}
-
-/// Where reclaim is: the clock's hand, and the staged pages, oldest first. The queue has at most one element for each
-/// staging since its oldest element was staged; elements that are staged no longer are dropped when they come up, and
-/// all of them when there are twice as many as pages are staged (and [`QUEUE_SLACK`] more).
-#[derive(Default)]
-pub(crate) struct Hand {
-    address: usize,
-    pub(crate) queue: VecDeque<Staged>,
-    /// Steps since the last that found something to evict.
-    fruitless: u32,
-    /// Steps while far more was staged than is to be.
-    steps: u32,
-}
-
-/// What one step of reclaim came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// A frame became ready.
-    FrameReady,
-    /// Pages were staged.
-    Staged,
-    /// Nothing yet; go on.
-    Looking,
-    /// An event is unread: it must be read before pages can move.
-    Again,
-    /// A whole round found nothing to evict, and nothing is staged.
-    Exhausted,
-    /// The store takes no more.
-    Full(PutError),
-}
 
 impl Engine {
     pub(crate) fn hand(&self) -> MutexGuard<'_, Hand> {

@@ -3,15 +3,15 @@
 //! It goes the way that reclaim takes: staged, then stored. What can't go stays, and nothing is waited for but the store, and for a
 //! while who is just at it: a thread goes on before who served its fault has let go.
 
+use std::sync::Arc;
+
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::Backing;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::{now_ns, yield_now};
 
-use std::sync::Arc;
-
 use crate::engine::Engine;
-use crate::reclaim::Step;
+use crate::state::hand::Step;
 use crate::store::{PutError, Scratch};
 use crate::table::{Filler, Span};
 

@@ -13,66 +13,18 @@ use pagoda_core::budget::watermark::Watermarks;
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::size::Bytes;
 
-use crate::assemble::ZONE_LEAST;
 use crate::engine::Engine;
-use crate::engine::shared::OtherProcess;
-use crate::reclaim::Step;
+use crate::frames::zone_config::{ResizeError, ZONE_LEAST};
+use crate::frames::zones::Zones;
+use crate::state::hand::Step;
 use crate::stats::counters::Counter;
 use crate::store::Scratch;
-
-use crate::frames::zones::Zones;
 
 /// Steps of reclaim for a zone that holds too much before the reclaimer looks at everything else: as between two looks at the count.
 const STEPS: u32 = 16;
 
 /// Frames of one zone that are given back at once, at most: as of all zones when the budget is exceeded.
 const GIVEN_BACK_MOST: u64 = 512;
-
-/// Why a zone keeps its size.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ResizeError {
-    /// No zone has this name.
-    #[error("there is no zone {name:?} to be resized; there are: {zones}")]
-    Unknown {
-        /// What was named.
-        name: String,
-        /// What there is.
-        zones: String,
-    },
-    /// It would be too small to serve faults.
-    #[error("the zone {name:?} can't have {bytes}; give it {least} at least")]
-    TooSmall {
-        /// The zone.
-        name: String,
-        /// What was asked for.
-        bytes: Bytes,
-        /// What would do.
-        least: Bytes,
-    },
-    /// It would be larger than there are addresses for its frames.
-    #[error(
-        "the zone {name:?} can't have {bytes}: it has addresses for {most}; make the manager with a larger one"
-    )]
-    TooLarge {
-        /// The zone.
-        name: String,
-        /// What was asked for.
-        bytes: Bytes,
-        /// What it can have.
-        most: Bytes,
-    },
-    /// The manager is of another process.
-    #[error(transparent)]
-    OtherProcess(#[from] OtherProcess),
-    /// All zones together would be too small.
-    #[error("{budget} in all zones together are below what serving faults needs; leave {least} at least")]
-    BudgetTooSmall {
-        /// What would be left.
-        budget: Bytes,
-        /// What would do.
-        least: Bytes,
-    },
-}
 
 impl Zones {
     /// Whether a zone has become smaller, and may still hold too much.

@@ -10,10 +10,10 @@ use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Stop;
 
-use super::Step;
 use crate::engine::Engine;
 use crate::frames::pool::BATCH_ORDER;
 use crate::reclaim::clean_copy::Copied;
+use crate::state::hand::Step;
 use crate::state::pins::Moving;
 use crate::stats::counters::Counter;
 use crate::table::{Entries, Page, Span, Table, give, try_take};

@@ -2,7 +2,7 @@
 //!
 //! Each names what was tried and what to do. None of them ever stands for content.
 
-use crate::engine::shared::OtherProcess;
+use crate::error::other_process::OtherProcess;
 use crate::store::PutError;
 
 /// Why a part of a region could not be read or written.

@@ -7,8 +7,8 @@ use pagoda_core::size::Bytes;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::procfs::maps::MapsReader;
 
-use crate::engine::shared::OtherProcess;
 use crate::error::Errno;
+use crate::error::other_process::OtherProcess;
 
 /// Why a region could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

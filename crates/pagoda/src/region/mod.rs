@@ -8,9 +8,8 @@ mod adoptable;
 pub(crate) mod limit;
 
 use std::sync::Arc;
-#[cfg(feature = "migrate")]
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use adoptable::check_mapped;
 use pagoda_core::fault::density::Use;
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
@@ -18,22 +17,26 @@ use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::region_memory::RegionMemory;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 
+use crate::engine::shared::Shared;
+use crate::error::Errno;
+use crate::error::other_process::OtherProcess;
+use crate::state::limits::Limit;
+use crate::stats::account::Account;
+use crate::store::Scratch;
+use crate::table::filling::{Fill, Filling};
+use crate::table::granularity::RegionBase;
+
+#[cfg(feature = "migrate")]
+use std::sync::atomic::{AtomicBool, Ordering};
+
 pub use access::{AccessError, PageOutError};
 pub use adoptable::RegionError;
 pub use pagoda_linux::mem::region_memory::ForeignMemory;
 
-use adoptable::check_mapped;
-
 #[cfg(feature = "migrate")]
 use crate::engine::Engine;
-use crate::engine::shared::{OtherProcess, Shared};
-use crate::error::Errno;
 #[cfg(feature = "migrate")]
 use crate::migrate::Receiving;
-use crate::region::limit::Limit;
-use crate::stats::account::Account;
-use crate::store::Scratch;
-use crate::table::granularity::{Fill, Filling, RegionBase};
 
 /// A region to be; see [`Manager::region`](crate::Manager::region).
 pub struct RegionBuilder {

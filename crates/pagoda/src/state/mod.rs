@@ -1,5 +1,13 @@
 //! State of the engine that knows no engine: plain types, each with its own lock or none.
 
+pub(crate) mod announcements;
+pub(crate) mod clears;
+pub(crate) mod hand;
 pub(crate) mod ledger;
+pub(crate) mod limits;
+#[cfg(feature = "migrate")]
+pub(crate) mod owed;
+pub(crate) mod pending;
 pub mod pins;
+pub(crate) mod touch_streams;
 pub(crate) mod wakeup;

@@ -21,7 +21,6 @@ use pagoda_linux::io::shared_file::{NamelessWords, SharedWords};
 use pagoda_linux::process::identity::Identity;
 use pagoda_linux::process::thread::now_ns;
 
-use crate::engine::Engine;
 use crate::stats::fault_kind::{FaultKind, KINDS};
 
 /// Events that are kept: 100 seconds of a program that does little else than fault, at 40,000 a second.
@@ -199,7 +198,7 @@ impl Tracer {
         self.write((kind as u64 + 1) | (took << KIND_BITS), now_ns, address, 4096);
     }
 
-    fn evicted(&self, address: usize, bytes: usize) {
+    pub(crate) fn evicted(&self, address: usize, bytes: usize) {
         self.write(EVICTION, now_ns(), address, bytes);
     }
 
@@ -215,17 +214,6 @@ impl Tracer {
         // The first word makes it an event.
         let process = self.process << (KIND_BITS + TOOK_BITS);
         place[0].store(what | process | time_us << (64 - TIME_BITS), Ordering::Release);
-    }
-}
-
-impl Engine {
-    /// Memory has left a region: `bytes` from `address` on, nothing if none.
-    pub(crate) fn trace_evicted(&self, address: usize, bytes: usize) {
-        if let Some(trace) = &self.trace
-            && bytes > 0
-        {
-            trace.evicted(address, bytes);
-        }
     }
 }
 

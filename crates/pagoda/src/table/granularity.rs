@@ -9,19 +9,17 @@
 //! part of a region.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use pagoda_core::fault::density::{Chooser, Counters, Reason, Touched, Use, borne_out};
+use pagoda_core::fault::density::{Touched, Use};
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::Granules;
 use pagoda_core::size::Bytes;
-use pagoda_linux::process::lock::Lock;
 
 use crate::engine::Engine;
-use crate::fault::Extent;
-use crate::fault::readahead::AHEAD_PAGES;
 use crate::region::RegionError;
-use crate::stats::counters::Counter;
+use crate::state::pending::Extent;
+use crate::table::filling::{AHEAD_PAGES, Density, Filling, granules, of_entry};
 use crate::table::{Entries, Page, Span};
 
 /// First touches between two looks at what was touched: 256 KiB of them at 4 KiB. Three looks in a row have to agree.
@@ -35,26 +33,6 @@ const STORED_BETWEEN_LOOKS: u64 = 64;
 
 /// What a place is: so much that what a window of first touches brings too much is of the next one at most.
 const PLACE_BYTES: usize = HUGE_FRAME;
-
-/// What a first touch brings in a region just now, and how it came to that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fill {
-    /// So much at most, aligned, as far as nothing is there: less where little was touched yet within 2 MiB, or sparsely.
-    pub size: BasePage,
-    /// How all looks so far ended.
-    pub looks: Counters,
-}
-
-/// What of an entry comes in together.
-#[derive(Clone, Debug)]
-pub(crate) enum Filling {
-    /// All of it.
-    Whole,
-    /// As much of it as is touched densely; from the store it comes whole.
-    ByDensity(Arc<Density>),
-    /// Aligned blocks of this size, which is less.
-    Blocks(BasePage),
-}
 
 /// The base page of a region to be: what a touch brings, which shows in how its entries are filled and by whom.
 #[derive(Clone, Debug)]
@@ -78,73 +56,6 @@ pub(crate) struct Unit {
     pub(crate) bytes: usize,
     /// If that is less than an entry: so many more come back with the one that is touched. None else, where whole entries follow.
     pub(crate) more: Option<usize>,
-}
-
-/// How a region is filled by density.
-pub(crate) struct Density {
-    /// What a place begins with, as long as the region has not shrunk below it.
-    start: BasePage,
-    granules: AtomicU32,
-    faults: AtomicU32,
-    /// Of the pages that were stored since the last look at them: how many, and how many of their OS pages were not zero.
-    stored: AtomicU64,
-    used: AtomicU64,
-    chooser: Lock<Chooser>,
-}
-
-impl Density {
-    pub(crate) fn new(purpose: Use, len: Bytes, base: BasePage) -> Self {
-        let chooser = Chooser::new(purpose, len).up_to(base.min(BasePage::K64));
-        Self {
-            start: chooser.size(),
-            granules: AtomicU32::new(granules(chooser.size())),
-            faults: AtomicU32::new(0),
-            stored: AtomicU64::new(0),
-            used: AtomicU64::new(0),
-            chooser: Lock::new(chooser),
-        }
-    }
-
-    pub(crate) fn fill(&self) -> Fill {
-        let chooser = self.chooser.lock();
-        Fill { size: chooser.size(), looks: chooser.counters() }
-    }
-
-    fn size(&self) -> BasePage {
-        of_entry(self.granules.load(Ordering::Relaxed) as usize * OS_PAGE)
-    }
-
-    /// What a first touch brings at a place where so much is touched.
-    fn size_at(&self, here: impl FnOnce() -> Touched) -> BasePage {
-        let most = self.size();
-        if most <= self.start { most } else { borne_out(self.start, most, &here()) }
-    }
-
-    fn look(&self, touched: &Touched) -> Option<Counter> {
-        let mut chooser = self.chooser.lock();
-        let reason = chooser.look(touched);
-        self.granules.store(granules(chooser.size()), Ordering::Relaxed);
-        match reason {
-            Reason::Dense => Some(Counter::FillsGrown),
-            Reason::Sparse => Some(Counter::FillsShrunk),
-            Reason::Unconfirmed | Reason::Settled | Reason::TooLittle => None,
-        }
-    }
-}
-
-impl std::fmt::Debug for Density {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Density").field(&self.fill()).finish()
-    }
-}
-
-/// The base page of this size, or its entries.
-fn of_entry(bytes: usize) -> BasePage {
-    BasePage::ALL.into_iter().rev().find(|size| size.bytes() <= bytes).unwrap_or(BasePage::K4)
-}
-
-fn granules(size: BasePage) -> u32 {
-    (size.bytes() / OS_PAGE) as u32
 }
 
 impl Engine {

@@ -10,6 +10,7 @@
 //! that it describes.
 
 pub(crate) mod event_order;
+pub(crate) mod filling;
 pub mod granularity;
 mod span;
 
@@ -23,7 +24,7 @@ use pagoda_linux::mem::range::PageRange;
 
 use crate::file::PageFile;
 use crate::table::event_order::EventOrder;
-use crate::table::granularity::Filling;
+use crate::table::filling::Filling;
 
 pub(crate) use span::{Entries, EntryArray, Filler, Page, Span, give, try_take};
 

@@ -13,7 +13,7 @@ use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::words::try_zeroed_words;
 
 use crate::file::PageFile;
-use crate::table::granularity::{Density, Filling};
+use crate::table::filling::{Density, Filling};
 
 /// The entries of a span, shared by the parts that it was cut into.
 pub(crate) type Entries = Arc<EntryArray>;

@@ -4,7 +4,7 @@
 //! can't be served now stays in its list, and the loop goes on reading events meanwhile. That is what lets the
 //! reclaimer, which may itself wait for an event to be read, make progress.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use pagoda_core::budget;
 use pagoda_linux::io::wait::Wait;
@@ -13,9 +13,9 @@ use pagoda_linux::process::thread::{now_ns, ran_ns, sleep_us, yield_now};
 use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
-use crate::fault::{Extent, Served};
 use crate::frames::zones::Taker;
-use crate::reclaim::Step;
+use crate::state::hand::Step;
+use crate::state::pending::{Extent, Fault, Served, Tried};
 use crate::stats::counters::Counter;
 use crate::stats::fault_kind::FaultKind;
 use crate::store::Scratch;
@@ -41,65 +41,8 @@ const PAY_STEPS: u32 = 4;
 /// the other outweighs by which the store grew.
 const EARNED_BY: u32 = 2;
 
-/// What became of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tried {
-    Served,
-    /// It can't be served yet.
-    Kept,
-    /// A frame for it is being cleared: other faults come first.
-    GaveWay,
-}
-
-/// A fault that waits. A thread waits for one page at a time, so that there are never more than threads.
-#[derive(Clone, Copy)]
-pub(crate) struct Fault {
-    pub(crate) at: FaultAddress,
-    pub(crate) write: bool,
-    pub(crate) since_ns: u64,
-    /// It found no frame, and has rung for reclaim.
-    has_rung: bool,
-    /// Others, that came later, came first: not again.
-    was_passed: bool,
-}
-
-impl Fault {
-    pub(crate) fn new(at: FaultAddress, write: bool, since_ns: u64) -> Self {
-        Self { at, write, since_ns, has_rung: false, was_passed: false }
-    }
-}
-
-/// The pages that were served last, by any handler: what tells a reader who goes on from one who jumps about. A guess by
-/// its nature, so that a lost update does no harm.
-#[derive(Default)]
-pub(crate) struct Recent {
-    /// A few for each of several readers that go on at once, as a merge of sorted runs has them.
-    pages: [AtomicUsize; 32],
-    next: AtomicUsize,
-}
-
-impl Recent {
-    fn any(&self, is: impl Fn(usize) -> bool) -> bool {
-        self.pages.iter().any(|known| is(known.load(Ordering::Relaxed)))
-    }
-    /// A whole page for who was on it or beside it just now, and what follows it if that was below; else the granule alone.
-    fn extent(&self, page: usize) -> Extent {
-        if self.any(|known| known.wrapping_add(1) == page) {
-            Extent::Onwards
-        } else if self.any(|known| known.abs_diff(page) <= 1) {
-            Extent::Page
-        } else {
-            Extent::Granule
-        }
-    }
-    fn note(&self, page: usize) {
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        self.pages[next % self.pages.len()].store(page, Ordering::Relaxed);
-    }
-}
-
 impl Engine {
-    /// Serves faults until the engine ends. `id` is below [`HANDLERS_MAX`](crate::engine::HANDLERS_MAX).
+    /// Serves faults until the engine ends. `id` is below [`HANDLERS_MAX`](crate::state::pending::HANDLERS_MAX).
     pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
         scratch.taker = Taker::handler(id);
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);

@@ -12,7 +12,7 @@ use pagoda_linux::mem::range::PageRange;
 use crate::engine::Engine;
 use crate::stats::counters::Counter;
 use crate::table::Filler;
-use crate::table::granularity::{Fill, Filling};
+use crate::table::filling::{Fill, Filling};
 use crate::tree::{BaseView, LibraryFile, REGIONS_SHOWN_MOST, RegionView};
 
 /// The shortest interval of `pagoda top`.

@@ -12,7 +12,8 @@ use pagoda_linux::procfs::statm::StatmReader;
 
 use crate::engine::Engine;
 use crate::error::{Errno, Immovable, StopReason};
-use crate::reclaim::Step;
+use crate::state::hand::Step;
+use crate::state::pending::GIVE_UP_NS;
 use crate::stats::counters::Counter;
 use crate::store::{PutError, Scratch};
 
@@ -21,10 +22,6 @@ const SLEEP_US: u32 = 100_000;
 
 /// Steps between two looks at the kernel's count: about a millisecond of compression.
 const STEPS_BETWEEN_LOOKS: u32 = 16;
-
-/// How long a program may want memory that can't be had before it is ended: long enough for a slow disk to take what is
-/// being written, short enough that nobody takes it for a hang.
-pub(crate) const GIVE_UP_NS: u64 = 10_000_000_000;
 
 /// How long memory may be wanted that can't be had before it is looked at what of a library's
 /// regions is immovable.

@@ -14,9 +14,8 @@ use pagoda_linux::uffd::fault_signal::FaultServer;
 
 use crate::engine::Engine;
 use crate::error::StopReason;
-use crate::fault::Served;
+use crate::state::pending::{Fault, Served, Tried};
 use crate::store::Scratch;
-use crate::threads::handler::{Fault, Tried};
 
 /// Tries that only yield in between; afterwards each is followed by a short sleep. What is waited for takes as long as a
 /// move or a compression.

@@ -26,8 +26,9 @@ use pagoda_linux::procfs::maps::MapsReader;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 use pagoda_linux::procfs::proportional::AnonReader;
 
-use crate::engine::{Engine, HANDLERS_MAX};
+use crate::engine::Engine;
 use crate::error::StopReason;
+use crate::state::pending::HANDLERS_MAX;
 use crate::state::pins::Pinner;
 use crate::stats::counters::Counter;
 use crate::tree::ShareKeeper;

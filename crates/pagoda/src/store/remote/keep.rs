@@ -10,7 +10,8 @@ use pagoda_linux::process::thread::{now_ns, ran_ns};
 use super::super::TieredStore;
 use super::link::RemoteError;
 use super::links::{Links, Outcome, Part};
-use super::{PAUSE_LEAST_NS, REQUEST_NS, RemoteTier, SHARDS, shard_of};
+use super::{PAUSE_LEAST_NS, REQUEST_NS, RemoteTier, shard_of};
+use crate::store::remote::routes::SHARDS;
 
 /// Objects that are deleted by one pipeline of requests.
 const DELETED_AT_ONCE: usize = 512;

@@ -24,21 +24,23 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use keep::{Keeper, all_done};
+use link::{SMALL_ANSWER, pack_into};
+use links::{Links, Outcome, Part};
 use pagoda_core::size::Bytes;
 use pagoda_linux::process::lock::{Held, Lock};
 use pagoda_linux::process::thread::{ran_ns, sleep_us};
 use redis::Value;
+use routes::Routes;
 
 use super::file::{BATCH, Batch, checksum};
 use super::objects::NOBODY;
 use super::scratch::PIECE_MAX;
 use super::{GetError, RemoteConfig};
+use crate::store::remote::routes::SHARDS;
+
 pub use address::{AddressError, RemoteAddress};
-use keep::{Keeper, all_done};
 pub use link::RemoteError;
-use link::{SMALL_ANSWER, pack_into};
-use links::{Links, Outcome, Part};
-use routes::Routes;
 
 /// How long one request may take, connecting included: a MiB over a slow line, and a server that forks or rewrites a file.
 const REQUEST_NS: u64 = 3_000_000_000;
@@ -58,10 +60,7 @@ const PAUSE_MOST_NS: u64 = 8_000_000_000;
 const REQUEST_BYTES: usize = BATCH + (64 << 10);
 
 /// Connections for fetching, as many as there are threads that serve faults.
-const READERS: usize = crate::engine::HANDLERS_MAX;
-
-/// Hashes that one owner's content is spread over: each is deleted at one go when its owner is gone. In a cluster each is at one node.
-const SHARDS: u32 = 16;
+const READERS: usize = crate::state::pending::HANDLERS_MAX;
 
 /// Why a remote store can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,8 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 use pagoda_linux::process::lock::Lock;
 use redis::Value;
 
-use super::SHARDS;
 use super::link::RemoteError;
+
+/// Hashes that one owner's content is spread over: each is deleted at one go when its owner is gone. In a cluster each is at one node.
+pub(crate) const SHARDS: u32 = 16;
 
 /// Nodes that are known at once: one for each shard, and the one that was named.
 pub(super) const NODES_MOST: usize = SHARDS as usize + 1;

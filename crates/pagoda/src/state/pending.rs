@@ -1,0 +1,102 @@
+//! Faults between their arrival and their end: a fault that waits, how much it brings in, what
+//! became of it, and the pages that were served last.
+//!
+//! Handlers, callers of a mapped file, and threads that serve their own faults all pass these on.
+//! This module must never serve anything.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pagoda_linux::uffd::fault_address::FaultAddress;
+
+/// What became of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    Served,
+    /// It can't be served yet.
+    Kept,
+    /// A frame for it is being cleared: other faults come first.
+    GaveWay,
+}
+
+/// A fault that waits. A thread waits for one page at a time, so that there are never more than threads.
+#[derive(Clone, Copy)]
+pub(crate) struct Fault {
+    pub(crate) at: FaultAddress,
+    pub(crate) write: bool,
+    pub(crate) since_ns: u64,
+    /// It found no frame, and has rung for reclaim.
+    pub(crate) has_rung: bool,
+    /// Others, that came later, came first: not again.
+    pub(crate) was_passed: bool,
+}
+
+impl Fault {
+    pub(crate) fn new(at: FaultAddress, write: bool, since_ns: u64) -> Self {
+        Self { at, write, since_ns, has_rung: false, was_passed: false }
+    }
+}
+
+/// The pages that were served last, by any handler: what tells a reader who goes on from one who jumps about. A guess by
+/// its nature, so that a lost update does no harm.
+#[derive(Default)]
+pub(crate) struct Recent {
+    /// A few for each of several readers that go on at once, as a merge of sorted runs has them.
+    pages: [AtomicUsize; 32],
+    next: AtomicUsize,
+}
+
+impl Recent {
+    fn any(&self, is: impl Fn(usize) -> bool) -> bool {
+        self.pages.iter().any(|known| is(known.load(Ordering::Relaxed)))
+    }
+    /// A whole page for who was on it or beside it just now, and what follows it if that was below; else the granule alone.
+    pub(crate) fn extent(&self, page: usize) -> Extent {
+        if self.any(|known| known.wrapping_add(1) == page) {
+            Extent::Onwards
+        } else if self.any(|known| known.abs_diff(page) <= 1) {
+            Extent::Page
+        } else {
+            Extent::Granule
+        }
+    }
+    pub(crate) fn note(&self, page: usize) {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        self.pages[next % self.pages.len()].store(page, Ordering::Relaxed);
+    }
+}
+
+/// How much of a page that is staged or stored a fault brings in. In a region whose base page is less than an entry that is its block,
+/// and a few more for who goes on (`Engine::comes_back`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of the base page: for who reads on.
+    Page,
+    /// The same for who came from the page below: from the file, what lies there behind it is brought into memory, too.
+    Onwards,
+    /// The granule alone: for who jumps about, and would pay for fifteen others to come and go.
+    Granule,
+    /// All of the entry, also in a region whose base page is less: for who ends its management.
+    Whole,
+}
+
+/// What became of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// Its thread runs again (or faults again, if something else is wrong there).
+    Done,
+    /// An event is unread: read events, then serve it again.
+    Again,
+    /// Someone else moves this page: serve it again in a moment.
+    Busy,
+    /// There is no frame: reclaim, then serve it again.
+    NoMemory,
+    /// Its frame is being cleared, and other faults come first: serve them, then it again.
+    GaveWay,
+}
+
+/// How many threads serve faults at most.
+pub(crate) const HANDLERS_MAX: usize = 4;
+
+/// How long a program may want memory that can't be had before it is ended: long enough for a slow disk to take what is
+/// being written, short enough that nobody takes it for a hang.
+pub(crate) const GIVE_UP_NS: u64 = 10_000_000_000;

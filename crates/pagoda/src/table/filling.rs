@@ -1,0 +1,104 @@
+//! How much of an entry comes in together: all of it, a block, or as much as is touched densely.
+//!
+//! The choice is `pagoda_core::fault::density`'s; here is what an array of entries keeps of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pagoda_core::fault::density::{Chooser, Counters, Reason, Touched, Use, borne_out};
+use pagoda_core::page::{BasePage, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::process::lock::Lock;
+
+use crate::stats::counters::Counter;
+
+/// What a first touch brings in a region just now, and how it came to that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// So much at most, aligned, as far as nothing is there: less where little was touched yet within 2 MiB, or sparsely.
+    pub size: BasePage,
+    /// How all looks so far ended.
+    pub looks: Counters,
+}
+
+/// What of an entry comes in together.
+#[derive(Clone, Debug)]
+pub(crate) enum Filling {
+    /// All of it.
+    Whole,
+    /// As much of it as is touched densely; from the store it comes whole.
+    ByDensity(Arc<Density>),
+    /// Aligned blocks of this size, which is less.
+    Blocks(BasePage),
+}
+
+/// How a region is filled by density.
+pub(crate) struct Density {
+    /// What a place begins with, as long as the region has not shrunk below it.
+    start: BasePage,
+    pub(super) granules: AtomicU32,
+    pub(super) faults: AtomicU32,
+    /// Of the pages that were stored since the last look at them: how many, and how many of their OS pages were not zero.
+    pub(super) stored: AtomicU64,
+    pub(super) used: AtomicU64,
+    chooser: Lock<Chooser>,
+}
+
+impl Density {
+    pub(crate) fn new(purpose: Use, len: Bytes, base: BasePage) -> Self {
+        let chooser = Chooser::new(purpose, len).up_to(base.min(BasePage::K64));
+        Self {
+            start: chooser.size(),
+            granules: AtomicU32::new(granules(chooser.size())),
+            faults: AtomicU32::new(0),
+            stored: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            chooser: Lock::new(chooser),
+        }
+    }
+
+    pub(crate) fn fill(&self) -> Fill {
+        let chooser = self.chooser.lock();
+        Fill { size: chooser.size(), looks: chooser.counters() }
+    }
+
+    fn size(&self) -> BasePage {
+        of_entry(self.granules.load(Ordering::Relaxed) as usize * OS_PAGE)
+    }
+
+    /// What a first touch brings at a place where so much is touched.
+    pub(super) fn size_at(&self, here: impl FnOnce() -> Touched) -> BasePage {
+        let most = self.size();
+        if most <= self.start { most } else { borne_out(self.start, most, &here()) }
+    }
+
+    pub(super) fn look(&self, touched: &Touched) -> Option<Counter> {
+        let mut chooser = self.chooser.lock();
+        let reason = chooser.look(touched);
+        self.granules.store(granules(chooser.size()), Ordering::Relaxed);
+        match reason {
+            Reason::Dense => Some(Counter::FillsGrown),
+            Reason::Sparse => Some(Counter::FillsShrunk),
+            Reason::Unconfirmed | Reason::Settled | Reason::TooLittle => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Density {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Density").field(&self.fill()).finish()
+    }
+}
+
+/// The base page of this size, or its entries.
+pub(crate) fn of_entry(bytes: usize) -> BasePage {
+    BasePage::ALL.into_iter().rev().find(|size| size.bytes() <= bytes).unwrap_or(BasePage::K4)
+}
+
+pub(crate) fn granules(size: BasePage) -> u32 {
+    (size.bytes() / OS_PAGE) as u32
+}
+
+/// Pages that are fetched together: so many that the wake-up is paid once for a few, so few that little is lost if the
+/// reader stops.
+pub(crate) const AHEAD_PAGES: usize = 4;
