@@ -1,7 +1,7 @@
-//! `pagoda doctor`: what this machine allows, what follows from it, and how to mend what is missing.
+//! `pagoda doctor`: the features of this machine, their consequences, and how to mend missing ones.
 //!
-//! The probe finds out, `rows` says what follows, `mend` says what to do; this file only prints. It must never change
-//! the machine, and never say that something works which was not tried.
+//! The probe finds out, `rows` has the consequences, `mend` the remedies; this file only prints. It
+//! must never change the machine, and never say that something works which was not tried.
 
 mod mend;
 mod rows;
@@ -17,7 +17,7 @@ use mend::Mend;
 pub use mend::in_one_line;
 use rows::Row;
 
-/// Says what this machine allows and how to mend what is missing.
+/// Says what this machine allows and how to mend missing features.
 ///
 /// Exits with 0 if `pagoda run` works here, with 1 if not.
 #[derive(clap::Args, Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Findings {
     /// Whether `pagoda run` works here.
@@ -61,7 +61,8 @@ impl Findings {
     }
 }
 
-/// Probes and prints to standard output. The exit code is 0 if `pagoda run` works here, 1 otherwise.
+/// Probes and prints to standard output. The exit code is 0 if `pagoda run` works here, 1
+/// otherwise.
 ///
 /// # Errors
 /// If standard output can't be written; a reader that went away is not an error.

@@ -159,7 +159,7 @@ fn zram_that_is_absent_has_a_mend_and_no_reserved_huge_pages_are_no_lack() {
 }
 
 #[test]
-fn a_directory_that_is_refused_for_what_is_spilled_is_called_so_and_another_is_told() {
+fn a_directory_that_is_refused_for_spilling_is_called_so_and_another_is_named() {
     let mut report = healthy();
     report.machine.direct_io = Err(Errno::INVAL);
     let findings = Findings::new(&report);
@@ -171,7 +171,7 @@ fn a_directory_that_is_refused_for_what_is_spilled_is_called_so_and_another_is_t
 }
 
 #[test]
-fn what_a_refused_run_is_told_is_the_first_of_the_mends() {
+fn a_refused_run_names_the_first_of_the_mends() {
     for (device, system_call, mend) in [
         (Refusal::DevicePermissions, Refusal::NotPrivileged, "chown YOUR_USER /dev/userfaultfd"),
         (Refusal::DevicePermissions, Refusal::Filtered(Errno::PERM), "chown YOUR_USER /dev/userfaultfd"),

@@ -1,7 +1,7 @@
-//! What kind of file a program is, read from its first bytes as the kernel reads them on exec.
+//! The kind of a program's file, read from its first bytes as the kernel reads them on exec.
 //!
-//! The file is untrusted: every offset and count is bounded before it is used. This module must never decide what to
-//! do about a kind.
+//! The file is untrusted: every offset and count is bounded before it is used. This module must
+//! never decide what to do about a kind.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -41,7 +41,7 @@ const PROGRAM_HEADERS_MAX: u16 = (65536 / PROGRAM_HEADER_BYTES) as u16;
 const LOADER_BYTES_MAX: u64 = 4096;
 const PT_INTERP: u32 = 3;
 
-/// What decides whether two ELF files can share a process.
+/// The fields that decide whether two ELF files can share a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Machine {
     class: u8,
@@ -62,7 +62,7 @@ impl Machine {
     }
 }
 
-/// Reads what kind of program this is.
+/// Reads the kind of this program.
 pub fn kind(file: &File) -> io::Result<Kind> {
     let mut start = [0; SCRIPT_LINE_BYTES_MAX];
     let length = read_up_to(file, &mut start)?;
@@ -95,7 +95,7 @@ fn program(file: &File, header: &[u8; HEADER_BYTES]) -> io::Result<Kind> {
     for index in 0..count {
         let mut entry = [0; PROGRAM_HEADER_BYTES];
         let at = table.checked_add(u64::from(index) * u64::from(size));
-        // A table that is cut off has no loader in it; what is wrong with it is the kernel's to say.
+        // A table that is cut off has no loader in it; the kernel reports the error at exec.
         if at.is_none_or(|at| file.read_exact_at(&mut entry, at).is_err()) {
             break;
         }
@@ -123,7 +123,8 @@ fn read_up_to(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-// The byte order is this machine's: a file of the other order has been told apart before these numbers are used.
+// The byte order is this machine's: a file of the other order has been told apart before these
+// numbers are used.
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]))
 }

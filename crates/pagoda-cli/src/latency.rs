@@ -1,4 +1,5 @@
-//! Percentiles of how long faults took, by kind, as `pagoda top`, `--stats` and traces tell them. Pure.
+//! Percentiles of how long faults took, by kind, as `pagoda top`, `--stats` and traces tell them.
+//! Pure.
 
 use pagoda::stats::fault_kind::FaultKind;
 use pagoda::stats::latencies::Latencies;

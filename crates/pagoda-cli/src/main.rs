@@ -1,4 +1,4 @@
-//! The `pagoda` command: run programs within a memory budget, and say what the machine allows.
+//! The `pagoda` command: run programs within a memory budget, and show the features of the machine.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -89,8 +89,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// Help and version as they come; of an error one line, since a status of 2 or a page of usage could as well be the
-/// program's.
+/// Help and version as they come; of an error one line, since a status of 2 or a page of usage
+/// could as well be the program's.
 fn usage(error: clap::Error) -> ExitCode {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     match error.kind() {

@@ -1,4 +1,5 @@
-//! Manual pages and shell completions, made from the command line itself, so that they can't say anything else.
+//! Manual pages and shell completions, made from the command line itself, so that they can't say
+//! anything else.
 //!
 //! This module must never have a word of its own about a command.
 

@@ -1,7 +1,8 @@
-//! A file that a run writes when its program has ended, opened before the program starts: one that can't be written is an
-//! error at once.
+//! A file that a run writes when its program has ended, opened before the program starts: one that
+//! can't be written is an error at once.
 //!
-//! This module must never change the status of a run whose program has ended: what can't be written then is said on standard error.
+//! This module must never change the status of a run whose program has ended: a failed write is
+//! reported on standard error.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -16,7 +17,7 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Opens what `option` names; what it holds stays until there is something to write.
+    /// Opens the file that `option` names; its content stays until there is something to write.
     pub fn open(path: &Path, option: &str) -> Result<Self, Refusal> {
         // A pipe or a terminal can't be cut, and a regular file is cut when it is written.
         let file =
@@ -29,7 +30,7 @@ impl OutputFile {
         Ok(Self { file, path: path.to_owned() })
     }
 
-    /// Replaces what it holds by what `write` writes.
+    /// Replaces its content by the output of `write`.
     pub fn write(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
         if let Err(error) = self.try_write(write) {
             crate::say(format_args!(

@@ -1,8 +1,10 @@
 //! Where the store's file and the tree file go, checked before the program starts.
 //!
-//! This module must never leave a file behind: the tree file goes when its value is dropped, also on errors. Only a
-//! pagoda that is killed itself leaves it, some OS pages large, to the program that goes on, which removes it when it exits; what
-//! ends by a signal does not, and the next pagoda removes it when nobody is left. Nor may it remove a file that somebody may still look for.
+//! This module must never leave a file behind: the tree file goes when its value is dropped, also
+//! on errors. Only a pagoda that is killed itself leaves it, some OS pages large, to its program,
+//! which removes it when it exits. A program that ends by a signal does not, and the next pagoda
+//! removes it when no member is left. Nor may this module remove a file that a process may still
+//! look for.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,14 +24,15 @@ use crate::refusal::Refusal;
 pub const STORE_ENV: &str = "PAGODA_STORE";
 const STORE_DEFAULT: &str = "/var/tmp";
 
-/// A tree file that was last written to so lately is left alone: a program may have been started that has not joined it yet.
+/// A tree file that was last written to so lately is left alone: a program may have been started
+/// that has not joined it yet.
 const LEFT_FOR: Duration = Duration::from_secs(60);
 
 /// Files that are looked at for one start: more than are ever there, and some milliseconds.
 const LEFT_LOOKS: usize = 256;
 
-/// The store directory: what the command line says, or the environment, or `/var/tmp`. Unless nothing is ever to be
-/// spilled, a direct file is made there for a trial.
+/// The store directory: by the command line, or the environment, or `/var/tmp`. Unless nothing is
+/// ever to be spilled, a direct file is made there for a trial.
 pub fn store_directory(
     named: Option<&Path>,
     environment: Option<OsString>,
@@ -45,7 +48,8 @@ pub fn store_directory(
         .map_err(|error| Refusal::own(format!("{}: {error}; give its full path", directory.display())))
 }
 
-/// How large the store's file may grow where nobody says: nine tenths of what is free now, so that others can work on.
+/// The default limit of the store's file: nine tenths of the free space, so that others can work
+/// on.
 pub fn default_file_limit(directory: &Path) -> Result<Bytes, Refusal> {
     let space = statvfs(directory).map_err(|error| {
         Refusal::own(format!(
@@ -64,7 +68,8 @@ pub struct TreeFile {
 }
 
 impl TreeFile {
-    /// Creates it in `$XDG_RUNTIME_DIR`, `/dev/shm` or the directory for temporary files, whichever takes it first.
+    /// Creates it in `$XDG_RUNTIME_DIR`, `/dev/shm` or the directory for temporary files, whichever
+    /// takes it first.
     pub fn create(
         runtime_directory: Option<OsString>,
         budget: Bytes,
@@ -92,7 +97,7 @@ impl TreeFile {
 
 impl Drop for TreeFile {
     fn drop(&mut self) {
-        // Whoever removed it before us has done our work.
+        // It is fine if another process removed it before.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -111,8 +116,8 @@ fn remove_left(directory: &Path, for_at_least: Duration) {
     }
 }
 
-/// Whether a tree file of this user's has no members, and has had none for so long. One of another version, or of processes whose
-/// lives nobody can tell here, is not known to be.
+/// Whether a tree file of this user's has no members, and has had none for so long. A file of
+/// another version, or of processes in other namespaces, is not known to be left.
 fn is_left(path: &Path, for_at_least: Duration) -> bool {
     let Ok(metadata) = fs::symlink_metadata(path) else { return false };
     let is_own = metadata.is_file() && metadata.uid() == rustix::process::geteuid().as_raw();
@@ -139,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_maker_left_is_removed_once_its_tree_has_ended() {
+    fn the_file_of_a_killed_maker_is_removed_once_its_tree_has_ended() {
         let directory = tempfile::tempdir().expect("a directory");
         // Above the largest number that Linux gives.
         let path = directory.path().join("pagoda-4194305-ff-0");
@@ -152,7 +157,7 @@ mod tests {
         assert!(path.exists(), "it has a member");
         member.leave();
         remove_left(directory.path(), Duration::from_secs(3600));
-        assert!(path.exists(), "somebody may be about to join it");
+        assert!(path.exists(), "a process may be about to join it");
         remove_left(directory.path(), Duration::ZERO);
         assert!(!path.exists() && of_living.exists());
         assert!(directory.path().join("pagoda-4194305-ff-1").exists(), "it is no tree file");

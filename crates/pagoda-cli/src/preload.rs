@@ -1,6 +1,7 @@
 //! Finding the preload library, and the value of `LD_PRELOAD` that loads it first.
 //!
-//! This module must never set the environment of this process: only the program is to load the library.
+//! This module must never set the environment of this process: only the program is to load the
+//! library.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -10,12 +11,13 @@ use rustix::fs::StatVfsMountFlags;
 
 use crate::refusal::Refusal;
 
-/// Names the library, for those who keep it elsewhere.
+/// The path of the library, for users that keep it elsewhere.
 pub const ENV: &str = "PAGODA_PRELOAD";
 
 const FILE_NAME: &str = "libpagoda_preload.so";
 
-/// Looks where `PAGODA_PRELOAD` says, or beside this executable, in `../lib` and in `../lib/pagoda`.
+/// Looks where `PAGODA_PRELOAD` says, or beside this executable, in `../lib` and in
+/// `../lib/pagoda`.
 pub fn find(named: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     let candidates = match named {
         Some(path) => vec![PathBuf::from(path)],
@@ -58,7 +60,7 @@ fn beside_executable() -> Result<Vec<PathBuf>, Refusal> {
     Ok([directory, &up.join("lib"), &up.join("lib/pagoda")].map(|place| place.join(FILE_NAME)).into())
 }
 
-/// `LD_PRELOAD` with the library in front of what was there.
+/// `LD_PRELOAD` with the library in front of its present value.
 pub fn value(library: &Path, present: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let separators = |byte: &u8| matches!(byte, b' ' | b':');

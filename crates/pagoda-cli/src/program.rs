@@ -1,7 +1,8 @@
 //! Finding the program as execvp does, and whether the engine can get into it.
 //!
-//! What can't be managed is refused before it runs: the loader would drop the preload library without a word, and the
-//! program would run without a budget. This module must never run anything.
+//! A program that can't be managed is refused before it runs: the loader would drop the preload
+//! library without a word, and the program would run without a budget. This module must never run
+//! anything.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,9 +17,9 @@ use rustix::fs::{Access, AtFlags, CWD, accessat, getxattr};
 use crate::elf::{self, Kind};
 use crate::refusal::Refusal;
 
-/// What execvp searches when there is no `PATH`.
+/// The search path of execvp when there is no `PATH`.
 const DEFAULT_SEARCH: &str = "/bin:/usr/bin";
-/// What execvp runs a file with that is no program and names no interpreter.
+/// The interpreter of execvp for a file that is no program and names no interpreter.
 const SHELL: &str = "/bin/sh";
 /// The kernel follows no more interpreters of interpreters than these.
 const INTERPRETERS_MAX: usize = 5;
@@ -30,7 +31,7 @@ const SET_GROUP_ID: u32 = 0o2000;
 pub enum Unmanageable {
     /// It loads no library.
     Static(PathBuf),
-    /// It runs with other rights than its user's, so the loader ignores what it should preload.
+    /// It runs with other rights than its user's, so the loader ignores the preload library.
     Privileged(PathBuf, &'static str),
     /// It is for another machine.
     OtherMachine(PathBuf),
@@ -87,12 +88,13 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     let search = search.unwrap_or(OsStr::new(DEFAULT_SEARCH));
     let mut denied = None;
     for directory in std::env::split_paths(search) {
-        // An empty element is the current directory; `./` keeps the name from being searched for again.
+        // An empty element is the current directory; `./` keeps the name from being searched for
+        // again.
         let path =
             if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { directory.join(name) };
         match executable(&path) {
             Ok(()) => return Ok(path),
-            // A directory that may not be searched hides what it has, as it does from a shell.
+            // A directory that may not be searched hides its entries, as it does from a shell.
             Err(_) if fs::metadata(&path).is_err() => {}
             Err(_) => denied = denied.or(Some(path)),
         }
@@ -122,7 +124,8 @@ fn executable(path: &Path) -> io::Result<()> {
 pub fn check(path: &Path) -> Result<(), Unmanageable> {
     let mut path = path.to_owned();
     for _ in 0..=INTERPRETERS_MAX {
-        // A file that may be run and not read is not judged: the engine says so if it does not get in.
+        // A file that may be run and not read is not judged: the engine says so if it does not get
+        // in.
         let Ok(kind) = File::open(&path).and_then(|file| elf::kind(&file)) else { return Ok(()) };
         let next = match kind {
             Kind::Static => return Err(Unmanageable::Static(path)),

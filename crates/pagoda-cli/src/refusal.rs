@@ -1,7 +1,8 @@
-//! Pagoda's own errors: one line that says what was tried, what happened and what to do, and the exit status.
+//! Pagoda's own errors: one line with the attempt, the cause and the remedy, and the exit
+//! status.
 //!
-//! The statuses are those that `env`, `nohup` and `docker run` use. Nothing here may use a status a program could
-//! as well return by habit (1, 2).
+//! The statuses are those that `env`, `nohup` and `docker run` use. Nothing here may use a status a
+//! program could as well return by habit (1, 2).
 
 use std::fmt;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! `pagoda run`: a program within a memory budget.
 //!
-//! What the user gave wrong is refused first; then whatever would keep the budget from being enforced, which with
-//! `--best-effort` is said at the end instead. Then the program runs, and when it has ended its counters are told.
-//! This module must never let a run look managed that was not.
+//! Wrong arguments are refused first; then any obstacle to enforcing the budget, which with
+//! `--best-effort` is reported at the end instead. Then the program runs, and when it has ended its
+//! counters are printed. This module must never let a run look managed that was not.
 
 pub mod budget;
 mod password;
@@ -38,22 +38,25 @@ use verdict::{failed_below, not_enforced, verdict, was_silent};
 
 /// Run a program within a memory budget.
 ///
-/// Everything anonymous that the program holds stays within the budget; what does not fit is compressed, and then
-/// goes to an unlinked file. Standard input, the terminal and signals reach the program; the exit status is the
-/// program's, or 128 and the signal's number. Pagoda's own errors are 125, a program that can't be executed 126, one
-/// that was not found 127. If pagoda itself is killed the program goes on within its budget.
+/// Everything anonymous that the program holds stays within the budget; what does not fit is
+/// compressed, and then goes to an unlinked file. Standard input, the terminal and signals reach
+/// the program; the exit status is the program's, or 128 and the signal's number. Pagoda's own
+/// errors are 125, a program that can't be executed 126, one that was not found 127. If pagoda
+/// itself is killed the program goes on within its budget.
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// The memory budget, like 512M or 2G (binary), or like 75% of what this process may have: the limit of its control
-    /// group, or the machine's memory. With zones it is all of them together, and need not be said. Where the group's
-    /// limit leaves less, that is the budget.
+    /// The memory budget, like 512M or 2G (binary), or like 75% of what this process may have: the
+    /// limit of its control group, or the machine's memory. With zones it is all of them together,
+    /// and need not be said. Where the group's limit leaves less, that is the budget.
     #[arg(long, short, value_name = "SIZE", allow_negative_numbers = true, required_unless_present = "zone")]
     memory: Option<Size>,
-    /// Divides the budget among several kinds of memory: NAME=SIZE, NAME=SIZE@nodeN for memory of a NUMA node, or
-    /// NAME=SIZE@remote for memory that is used when the others have none to spare. May be given up to 4 times.
+    /// Divides the budget among several kinds of memory: NAME=SIZE, NAME=SIZE@nodeN for memory of a
+    /// NUMA node, or NAME=SIZE@remote for memory that is used when the others have none to spare.
+    /// May be given up to 4 times.
     #[arg(long, value_name = "ZONE")]
     zone: Vec<ZoneConfig>,
-    /// How zones share allocations: fair, first-fit, reset-on-failure, first-version or global-list [default: fair].
+    /// How zones share allocations: fair, first-fit, reset-on-failure, first-version or global-list
+    /// [default: fair].
     #[arg(long, value_name = "NAME", default_value_t, hide_default_value = true)]
     zone_policy: ZonePolicy,
     /// The unit of management: 4K, 16K, 64K or 2M.
@@ -62,16 +65,18 @@ pub struct RunArgs {
     /// Where the store's file is made; on a disk, not tmpfs [default: $PAGODA_STORE or /var/tmp].
     #[arg(long, value_name = "DIR")]
     store_dir: Option<PathBuf>,
-    /// How large that file may grow [default: nine tenths of what is free there]; 0 for none.
+    /// How large that file may grow [default: nine tenths of the free space there]; 0 for none.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     file_limit: Option<Bytes>,
-    /// Have several requests to that file in flight at once, by io_uring, where the kernel allows it. Not for a program that
-    /// puts a system call filter over all of its threads, which may end it for such a call.
+    /// Have several requests to that file in flight at once, by io_uring, where the kernel allows
+    /// it. Not for a program that puts a system call filter over all of its threads, which may end
+    /// it for such a call.
     #[arg(long)]
     io_uring: bool,
     /// A Redis or Valkey server, or any node of a cluster, for what the file does not take:
-    /// redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE], the address a literal one. It must not evict; what is there expires two minutes after its program has ended. A password
-    /// that is given here every user of this machine can see: give it by --remote-password-file.
+    /// redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE], the address a literal one. It must not
+    /// evict; content there expires two minutes after its program has ended. A password that is
+    /// given here every user of this machine can see: give it by --remote-password-file.
     #[arg(long, value_name = "URL")]
     remote_store: Option<RemoteAddress>,
     /// The server's password is this file's first line.
@@ -80,8 +85,8 @@ pub struct RunArgs {
     /// How much each process may hold there [default: no limit but the server's].
     #[arg(long, value_name = "SIZE", requires = "remote_store", allow_negative_numbers = true)]
     remote_limit: Option<Bytes>,
-    /// Bring in only what is faulted for, also for who reads upwards: without this, up to four base pages more of the
-    /// compressed memory come with a fault.
+    /// Bring in only the faulted base page, also for sequential access: without this, up to four
+    /// base pages more of the compressed memory come with a fault.
     #[arg(long)]
     no_fetch_ahead: bool,
     /// Print no table at the end. Errors, and a budget that was not enforced, are still said.
@@ -90,8 +95,9 @@ pub struct RunArgs {
     /// Write all counters to this file at the end, as JSON.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Write all faults and evictions to this file at the end, by address and time; `pagoda trace FILE` shows them. The first
-    /// 4 million are kept, in memory beyond the budget, 16 bytes each.
+    /// Write all faults and evictions to this file at the end, by address and time;
+    /// `pagoda trace FILE` shows them. The first 4 million are kept, in memory beyond the budget,
+    /// 16 bytes each.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Where the budget can't be enforced, run the program without one, and say so at the end.
@@ -102,20 +108,21 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// What a managed run takes beyond the program itself.
+/// The parts of a managed run beyond the program itself.
 struct Managed {
     preload: PathBuf,
     tree: TreeFile,
     config: Config,
-    /// The remote store's password, for who is managed; the configuration says where.
+    /// The remote store's password, for managed processes; the configuration says where it is.
     _password: Option<Secret>,
     /// Goes with this value, and its memory with the last process that writes to it.
     trace: Option<Trace>,
 }
 
-/// Runs it, and returns what this process is to exit with.
+/// Runs it, and returns the exit status for this process.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
-    // As long as a signal still ends this process: the password's file may be a pipe that nobody writes.
+    // As long as a signal still ends this process: the password's file may be a pipe without a
+    // writer.
     let remote = remote(args)?;
     // Before there is a file to remove: from here on no signal ends this process.
     let inherited = child::block_signals()
@@ -192,12 +199,12 @@ fn prepare(args: &RunArgs, run: &Run, remote: Option<RemoteAddress>) -> Result<M
         trace: trace.as_ref().map(Trace::path),
     };
     fits(&config)?;
-    // Said even with --quiet: it is not what was asked for.
+    // Said even with --quiet: it differs from the request.
     smaller.iter().for_each(crate::say);
     Ok(Managed { preload, tree, config, _password: password, trace })
 }
 
-/// Whether who is managed can keep the configuration, with the password in it.
+/// Whether a managed process can keep the configuration, with the password in it.
 fn fits(config: &Config) -> Result<(), Refusal> {
     let mut config = config.clone();
     config.keep_password();
@@ -244,7 +251,8 @@ impl Run<'_> {
         let peaks = sampler.map_or_else(Peaks::default, Sampler::finish);
         let (counters, gauges_at_peak) = peaks.complete(tree.totals());
         let first = tree.first().unwrap_or_default();
-        // A program that catches the signal of the mark itself is known by its silence. One that never looked has no mark.
+        // A program that catches the signal of the mark itself is known by its silence. One that
+        // never looked has no mark.
         let is_replaced =
             ended.is_replaced && first.last_look_ns != 0 || peaks.replaced && was_silent(&first);
         let mut verdict = verdict(ended, &first, is_replaced, self.args.best_effort);
@@ -297,7 +305,7 @@ impl Run<'_> {
             stats.reason(refusal.to_string()).group(self.asked, self.group.stats()).write_to(file);
         }
         if let Some(file) = self.trace {
-            // Nobody traced anything.
+            // Nothing was traced.
             let base_page = self.args.base_page.bytes() as u64;
             let header = Header::new(shown(&self.args.command), self.asked.get(), base_page, micros(wall));
             file.write(|out| trace_file::write(out, &header, std::iter::empty()));

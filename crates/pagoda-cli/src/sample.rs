@@ -1,10 +1,12 @@
-//! The peaks of a whole tree: how much its processes held together, looked at from outside many times a second.
+//! The peaks of a whole tree: how much its processes held together, sampled from outside many times
+//! a second.
 //!
-//! Each process keeps its own peaks, but those of several come at different times and have no sum. So a thread of
-//! `pagoda run` adds up what they hold at the moment. What rises and falls between two looks is missed, but for the peak
-//! of a single process, which that one saw itself; a process holds what it has got for longer than that as a rule. The
-//! same thread frees the places of processes that have ended, and sees whether the program was replaced by one that can't be
-//! managed. It must never hold up the end of a run.
+//! Each process keeps its own peaks, but those of several come at different times and have no sum.
+//! So a thread of `pagoda run` adds up their memory at the moment. A peak between two looks is
+//! missed, except that of a single process, which that one saw itself; a process holds its memory
+//! for longer than that as a rule. The same thread frees the places of processes that have ended,
+//! and sees whether the program was replaced by one that can't be managed. It must never hold up
+//! the end of a run.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -14,14 +16,16 @@ use std::time::Duration;
 use pagoda::stats::counters::{Counter, Kind, Snapshot};
 use pagoda::tree::Tree;
 
-/// Forty looks a second, some microseconds each: as often as the processes themselves look when nothing happens.
+/// Forty looks a second, some microseconds each: as often as the processes themselves look when
+/// nothing happens.
 const INTERVAL: Duration = Duration::from_millis(25);
 
-/// Every so many looks it is asked of each process whether it is still there, and what those hold that don't say.
+/// Every so many looks it checks of each process whether it is still there, and samples the memory
+/// of processes that don't publish theirs.
 const LOOKS_BETWEEN_SWEEPS: u32 = 8;
 
-/// What the first process executes, as of when it last became a member of the tree: a program that can't be managed never
-/// does.
+/// The executable of the first process, as of when it last became a member of the tree: a program
+/// that can't be managed never does.
 #[derive(Default)]
 struct Executable {
     execs: u64,
@@ -30,7 +34,8 @@ struct Executable {
 }
 
 impl Executable {
-    /// Looks at process `pid`, which has joined `execs` times more. One that has ended has none, and the last known holds.
+    /// Looks at process `pid`, which has joined `execs` times more. One that has ended has none,
+    /// and the last known holds.
     fn look(&mut self, pid: u64, execs: u64) {
         let Ok(now) = std::fs::read_link(format!("/proc/{pid}/exe")) else { return };
         if self.execs != execs || self.joined_as.is_none() {
@@ -47,7 +52,8 @@ impl Executable {
 /// The peaks of the tree so far.
 #[derive(Default)]
 pub struct Peaks {
-    /// Whether the first process executed another program, which never said that it is managed, when it was last seen.
+    /// Whether the first process executed another program, which never said that it is managed,
+    /// when it was last seen.
     pub replaced: bool,
     anon_bytes: u64,
     stored_bytes: u64,
@@ -72,8 +78,8 @@ impl Peaks {
         }
     }
 
-    /// The tree's totals with the tree's peaks, and whether its gauges are those of the peak: at the end of a single
-    /// process its own last ones say more.
+    /// The tree's totals with the tree's peaks, and whether its gauges are those of the peak: at
+    /// the end of a single process its own last ones say more.
     pub fn complete(&self, mut totals: Snapshot) -> (Snapshot, bool) {
         totals.anon_peak_bytes = totals.anon_peak_bytes.max(self.anon_bytes);
         totals.stored_peak_bytes = totals.stored_peak_bytes.max(self.stored_bytes);
@@ -104,8 +110,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts it; `None` if there can be no thread, and then the peaks are those of single processes. It takes no signal:
-    /// its maker has blocked them all.
+    /// Starts it; `None` if there can be no thread, and then the peaks are those of single
+    /// processes. It takes no signal: its maker has blocked them all.
     pub fn start(tree: Tree) -> Option<Self> {
         let (end, ended) = mpsc::channel();
         let body = move || {
@@ -133,7 +139,7 @@ impl Sampler {
         Some(Self { end, thread })
     }
 
-    /// Ends it, and returns what it saw.
+    /// Ends it, and returns its peaks.
     pub fn finish(self) -> Peaks {
         drop(self.end);
         self.thread.join().unwrap_or_default()

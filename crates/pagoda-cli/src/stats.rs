@@ -16,7 +16,7 @@ use crate::output_file::OutputFile;
 use crate::run::budget::GroupStats;
 use crate::supervise::{End, Ended};
 
-/// What `--stats` tells of a run. Sizes are bytes.
+/// The content of `--stats` for a run. Sizes are bytes.
 #[derive(Serialize)]
 pub struct Stats {
     version: &'static str,
@@ -25,7 +25,7 @@ pub struct Stats {
     exit_code: Option<u8>,
     /// The signal that ended it, if one did.
     signal: Option<i32>,
-    /// What `pagoda run` itself exits with.
+    /// The exit status of `pagoda run` itself.
     exit_status: u8,
     wall_seconds: f64,
     resident_peak_bytes: u64,
@@ -41,7 +41,7 @@ pub struct Stats {
     counters: Option<Fields>,
     /// How long the faults of all processes took, by kind.
     latency_us: Option<LatencyUs>,
-    /// Those that have a place in the tree at the end: the program itself, and what it left behind.
+    /// Processes with a place in the tree at the end: the program itself, and its leftovers.
     processes: Vec<Process>,
     /// The zones of the budget, as they were named; none if it is not divided.
     zones: Vec<Zone>,
@@ -56,9 +56,9 @@ struct Zone {
     free_bytes: u64,
     low_bytes: u64,
     high_bytes: u64,
-    /// What it gave; of a remote zone that is what was spilled there.
+    /// The bytes that it gave; of a remote zone those spilled there.
     allocated_bytes: u64,
-    /// What reclaim moved out of its frames.
+    /// The bytes that reclaim moved out of its frames.
     evicted_bytes: u64,
 }
 
@@ -66,7 +66,8 @@ struct Zone {
 #[derive(Serialize)]
 pub struct Process {
     pid: u64,
-    /// `managed`, `small` (watched, too small to need an engine), `released`, `failed` or `unmanaged`.
+    /// `managed`, `small` (watched, too small to need an engine), `released`, `failed` or
+    /// `unmanaged`.
     status: &'static str,
     anon_bytes: u64,
     held_bytes: u64,
@@ -157,7 +158,7 @@ impl Stats {
         (self.budget_asked_bytes, self.memory_group) = (asked.get(), group);
         self
     }
-    /// With what `pagoda run` itself exits with.
+    /// With the exit status of `pagoda run` itself.
     pub fn exit_status(mut self, status: u8) -> Self {
         self.exit_status = status;
         self
@@ -165,7 +166,7 @@ impl Stats {
 }
 
 impl Stats {
-    /// Replaces what the file holds.
+    /// Replaces the file's content.
     pub fn write_to(&self, file: OutputFile) {
         file.write(|out| {
             serde_json::to_writer_pretty(&mut *out, self)?;

@@ -1,10 +1,12 @@
-//! Standing in for the program: it starts as if nobody stood in between, its signals reach it, and its end is told.
+//! Standing in for the program: it starts as if there were no supervisor, its signals reach it, and
+//! its end is reported.
 //!
-//! The program stays in our process group and keeps the terminal. So what the terminal sends (interrupt, quit,
-//! suspend, hang-up, window size) reaches it without us and is not sent on; what another process sends to us is. When
-//! a terminal stop has stopped the program we stop too, so that the shell sees a stopped job. If we are killed the
-//! program goes on, managed as before: its engine is inside it, only its table is lost. This module must never
-//! delay a signal, and never end before the program has.
+//! The program stays in our process group and keeps the terminal. So the terminal's signals
+//! (interrupt, quit, suspend, hang-up, window size) reach it without us and are not sent on; those
+//! of other processes to us are. When a terminal stop has stopped the program we stop too, so that
+//! the shell sees a stopped job. If we are killed the program goes on, managed as before: its
+//! engine is inside it, only its table is lost. This module must never delay a signal, and never
+//! end before the program has.
 
 use std::fs;
 use std::io;
@@ -74,7 +76,8 @@ impl Supervisor {
                     }
                 }
                 libc::SIGCONT => {
-                    // Whoever continued only us (a batch system, `kill -CONT`) means the program.
+                    // A process that continued only us (a batch system, `kill -CONT`) means the
+                    // program.
                     if let Some(ended) = self.look(false)? {
                         return Ok(ended);
                     }
@@ -109,11 +112,11 @@ impl Supervisor {
                     continue;
                 }
             };
-            // What can't be seen is not held against it.
+            // An unknown mark is not held against it.
             let is_replaced = report.was_marked == Some(false);
             return Ok(Some(Ended { end, resident_peak_bytes: report.resident_peak_bytes, is_replaced }));
         }
-        // SIGSTOP was meant for the program alone: whoever sent it will continue the program and not us.
+        // SIGSTOP was meant for the program alone: its sender will continue the program and not us.
         if may_stop && matches!(stopped_by, Some(libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) {
             child::stop_self()?;
         }
@@ -121,11 +124,13 @@ impl Supervisor {
     }
 
     fn pass_on(&self, signal: i32) {
-        // The program may have ended just now, or may have become somebody whom we may not signal: its affair.
+        // The program may have ended just now, or may run as a user whom we may not signal: its
+        // affair.
         let _ = child::send(self.child, signal);
     }
 
-    /// True for what went to the whole process group: a terminal's doing, or the program's own (`kill(0, …)`).
+    /// True for signals to the whole process group: a terminal's doing, or the program's own
+    /// (`kill(0, …)`).
     fn has_it_already(&self, received: Received) -> bool {
         let of_a_terminal = matches!(
             received.signal,
@@ -168,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_terminal_sends_is_not_sent_twice() {
+    fn a_terminals_signal_is_not_sent_twice() {
         let supervisor = Supervisor { child: std::process::id(), stopped: false };
         let by = |signal, by_kernel, sender| Received { signal, by_kernel, sender };
         assert!(supervisor.has_it_already(by(libc::SIGINT, true, None)));

@@ -1,7 +1,9 @@
-//! The table that `pagoda run` prints when the program has ended: what it held, what it got, what that took.
+//! The table that `pagoda run` prints when the program has ended: its memory, its faults, and their
+//! cost.
 //!
-//! A row that has nothing to say is left out; a row that says the budget was passed or left is never left out. This
-//! module must never compute a figure that the counters don't carry, except shares and ratios of those they do.
+//! A row that has nothing to say is left out; a row that says the budget was passed or left is
+//! never left out. This module must never compute a figure that the counters don't carry, except
+//! shares and ratios of those they do.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use pagoda_core::size::Bytes;
 use crate::supervise::{End, Ended};
 use crate::trace::file::Header;
 
-/// What the table tells of.
+/// The subject of the table.
 pub struct Summary<'a> {
     /// The program as it was named.
     pub program: &'a str,
@@ -27,7 +29,7 @@ pub struct Summary<'a> {
     pub counters: Snapshot,
     /// The zones of the budget, if it is divided.
     pub zones: &'a [ZoneConfig],
-    /// What was traced, if anything was to be.
+    /// The trace, if there is one.
     pub trace: Option<&'a Header>,
     /// The gauges are those of the moment when most was held, not of the end.
     pub gauges_at_peak: bool,

@@ -123,7 +123,7 @@ fn a_passed_budget_a_fork_and_children_are_said() {
 }
 
 #[test]
-fn a_fork_that_was_served_is_told_with_what_it_copied() {
+fn a_fork_that_was_served_is_shown_with_its_copied_bytes() {
     let copied = Snapshot {
         forks: 2,
         fork_taken_over_bytes: 9 << 20,

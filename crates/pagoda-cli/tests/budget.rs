@@ -1,7 +1,8 @@
-//! The budget as it is seen from outside: a program fills memory at up to 1 GiB/s, and `RssAnon` is sampled.
+//! The budget as it is seen from outside: a program fills memory at up to 1 GiB/s, and `RssAnon` is
+//! sampled.
 //!
-//! The program is this executable itself, started again. What it writes is zero, compressible or not; the latter must
-//! leave by the file, and no page cache may hide it there.
+//! The program is this executable itself, started again. Its content is zero, compressible or not;
+//! incompressible pages must leave by the file, and no page cache may hide them there.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -19,7 +20,7 @@ use rustix::process::{
 
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 128 * MIB;
-/// What each burst fills: four times the budget.
+/// The size of each burst: four times the budget.
 const BURST: u64 = 512 * MIB;
 /// After each piece the filler waits until it is no faster than 1 GiB/s.
 const PIECE: usize = 4 << 20;
@@ -61,7 +62,7 @@ fn filler() {
             assert_eq!(word, content(&kind, number as u64, i as u64), "word {i} of piece {number}");
         }
     }
-    // Not by exit(3): what that removes after a killed `pagoda run` is not this file's to test.
+    // Not by exit(3): its removal of a file after a killed `pagoda run` is not this test's subject.
     exit_process(0);
 }
 
@@ -81,7 +82,7 @@ fn zeroes_stay_within_the_budget() {
     within_budget("zero");
 }
 
-/// Whoever has to notice comes late then: memory is found to be over the budget before it was found to be short.
+/// The reclaimer comes late then: it finds memory over the budget before it found it short.
 #[test]
 fn zeroes_stay_within_the_budget_while_another_program_keeps_a_processor_busy() {
     beside("zero", &["sh", "-c", "while :; do :; done"]);
@@ -157,7 +158,7 @@ fn a_program_whose_pagoda_is_killed_stays_within_the_budget_and_the_next_run_rem
     assert_eq!(status.exit_status(), Some(0), "{status:?}");
     assert!(peak > BUDGET / 2 && peak <= BUDGET + OVER_ALWAYS, "{} MiB at a sample", peak / MIB);
     let left = || fs::read_dir(&runtime).expect("read").map(|entry| entry.expect("an entry").path());
-    let [file] = left().collect::<Vec<_>>().try_into().expect("one file, for whoever goes on");
+    let [file] = left().collect::<Vec<_>>().try_into().expect("one file, for the program that goes on");
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
     fs::File::open(file).and_then(|file| file.set_modified(long_ago)).expect("set back");
     let next = Command::new(env!("CARGO_BIN_EXE_pagoda"))
@@ -166,10 +167,11 @@ fn a_program_whose_pagoda_is_killed_stays_within_the_budget_and_the_next_run_rem
         .env_remove("PAGODA_PRELOAD")
         .status();
     assert!(next.expect("pagoda starts").success());
-    assert_eq!(left().count(), 0, "a tree file of nobody's");
+    assert_eq!(left().count(), 0, "a tree file without a member");
 }
 
-/// Samples a program until its end, and lets it go on from its rest. The most that it held, and how it ended.
+/// Samples a program until its end, and lets it go on from its rest. The most that it held, and how
+/// it ended.
 fn sample_orphan(program: u32, marks: &Path) -> (u64, WaitStatus) {
     let pid = Pid::from_raw(program.cast_signed()).expect("a number");
     let start = Instant::now();
@@ -244,7 +246,8 @@ fn beside(kind: &str, other: &[&str]) {
     }
 }
 
-/// Samples the program until its end, which has to come. How long after the burst it was first seen within the budget, too.
+/// Samples the program until its end, which has to come. Also how long after the burst it was first
+/// seen within the budget.
 fn sample_until_end(
     child: &mut Child,
     marks: &Path,
@@ -292,8 +295,8 @@ fn resident(pid: u32) -> Option<(u64, u64)> {
     Some((field("RssAnon:")?, field("RssFile:")?))
 }
 
-/// The store's file is open for direct I/O in whoever has it open: nothing of it is cached. Returns how often it was
-/// seen.
+/// The store's file is open for direct I/O in every process that has it open: nothing of it is
+/// cached. Returns how often it was seen.
 fn check_page_cache(supervisor: u32) -> u64 {
     const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
     let mut seen = 0;

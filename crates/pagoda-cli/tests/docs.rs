@@ -1,10 +1,13 @@
-//! The documentation: its pages are a book whose links lead somewhere in it, and every command in it and in the READMEs runs.
+//! The documentation: its pages are a book whose links lead somewhere in it, and every command in
+//! it and in the READMEs runs.
 //!
-//! A block marked `console` holds commands, each line that begins with `$ `; any other block is no command. A command that
-//! ends with `&` goes on beside the next ones. All commands of a page run in one shell, in a directory of their own, where
-//! `target/release` is that of this build; what Cargo does is left out: its examples are run by tests of `pagoda`, all else by
-//! `.ci/run`. A block marked `sh` is one command with placeholders: its options are asked for their help. A block marked `rust`
-//! is a part of an example of the crate `pagoda`, or of a README that is a crate's documentation: documentation tests run both.
+//! A block marked `console` holds commands, each line that begins with `$ `; any other block is no
+//! command. A command that ends with `&` runs beside the next ones. All commands of a page run in
+//! one shell, in a directory of their own, where `target/release` is that of this build; Cargo's
+//! commands are left out: its examples are run by tests of `pagoda`, all else by `.ci/run`. A block
+//! marked `sh` is one command with placeholders: its options are asked for their help. A block
+//! marked `rust` is a part of an example of the crate `pagoda`, or of a README that is a crate's
+//! documentation: documentation tests run both.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +18,7 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
-/// What is read outside of the book, by its path from there.
+/// The files outside of the book, by their paths from there.
 const READMES: [&str; 8] = [
     "../README.md",
     "../CONTRIBUTING.md",
@@ -44,7 +47,7 @@ fn pages() -> BTreeSet<String> {
     names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md").collect()
 }
 
-/// What only a measurement gives: bounds are told in milliseconds and seconds.
+/// Units that only a measurement gives: bounds are told in milliseconds and seconds.
 const MEASURED: [&str; 3] = ["µs", "GiB/s", "MiB/s"];
 
 /// Whether a text tells a number of such a unit.
@@ -57,7 +60,7 @@ fn tells_a_measured_number(text: &str) -> bool {
 }
 
 #[test]
-fn numbers_stand_beside_what_prints_them_and_with_the_machine() {
+fn numbers_stand_beside_their_command_and_with_the_machine() {
     let mut told = 0;
     for name in pages().into_iter().chain(readmes()) {
         let text = prose(&page(&name));
@@ -101,7 +104,8 @@ fn prose(text: &str) -> String {
     lines.map(|line| line.to_owned() + "\n").collect()
 }
 
-/// Where each link of a page leads within the repository: a path, and the name of a heading there or nothing.
+/// Where each link of a page leads within the repository: a path, and the name of a heading there
+/// or nothing.
 fn links(text: &str) -> Vec<(String, String)> {
     let text = prose(text);
     let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -111,7 +115,8 @@ fn links(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The names by which links find the headings of a page, as mdBook and GitHub make them of what the headings say.
+/// The names by which links find the headings of a page, as mdBook and GitHub make them of the
+/// headings' text.
 fn headings(text: &str) -> BTreeSet<String> {
     let of = |line: &str| {
         let says = line.trim_start_matches('#').trim().to_lowercase();
@@ -121,7 +126,8 @@ fn headings(text: &str) -> BTreeSet<String> {
     prose(text).lines().filter(|line| line.starts_with('#')).map(of).collect()
 }
 
-/// Checks that each link of a page leads to a file, and to a heading of it if it names one; within the book to another page of it.
+/// Checks that each link of a page leads to a file, and to a heading of it if it names one; within
+/// the book to another page of it.
 fn expect_links_to_lead_somewhere(name: &str, is_of_the_book: bool) {
     let own = docs().join(name);
     let directory = own.parent().expect("a directory");
@@ -170,7 +176,7 @@ fn source_files_that_pages_name_are_there() {
     assert!(named > 40, "{named} files");
 }
 
-/// The commands of a page, without what Cargo does: a first one may build before it runs.
+/// The commands of a page, without Cargo's: a first one may build before it runs.
 fn commands(name: &str) -> Vec<String> {
     let blocks = blocks(&page(name)).into_iter().filter(|(language, _)| language == "console");
     let mut commands = Vec::new();
@@ -185,7 +191,7 @@ fn commands(name: &str) -> Vec<String> {
                 assert!(tests.contains(&runs), "{name}: no test runs {example}");
             }
             _ if command.starts_with("cargo ") => {
-                assert!(is_run_before_a_change_is_taken(command), "{name}: who runs `{command}`?");
+                assert!(is_run_before_a_change_is_taken(command), "{name}: which test runs `{command}`?");
             }
             _ => commands.push(command.to_owned()),
         }
@@ -205,7 +211,7 @@ fn is_run_before_a_change_is_taken(command: &str) -> bool {
 }
 
 #[test]
-fn what_looks_like_a_command_is_marked_as_one() {
+fn a_line_that_looks_like_a_command_is_marked_as_one() {
     for name in pages().into_iter().chain(readmes()) {
         for (language, lines) in blocks(&page(&name)) {
             let commands = lines.iter().filter(|line| line.starts_with("$ ")).count();
@@ -231,7 +237,7 @@ fn every_command_runs() {
             return pagoda_linux::testing::skip::skip("the commands of the documentation", why);
         }
         let (printed, errors) = run(&name, &commands);
-        // The READMEs say what their commands print.
+        // The READMEs show the output of their commands.
         let says = name.ends_with("README.md");
         for sum in printed.lines().filter(|line| says && line.ends_with("  -")) {
             assert!(page(&name).contains(sum), "{name}: {printed}");
@@ -254,7 +260,7 @@ fn rows_of<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 #[test]
-fn rows_of_a_table_are_what_stands_before_their_numbers() {
+fn rows_of_a_table_are_the_words_before_their_numbers() {
     let lines = [
         "sum",
         "pagoda: ran",
@@ -281,7 +287,8 @@ fn the_options_of_commands_with_placeholders_are_right() {
     assert!(asked > 0, "no command");
 }
 
-/// What a reader takes along of lines of code: not what makes a program of them, nor what is hidden in documentation.
+/// The lines of code that a reader takes along: not the frame of a program, nor lines hidden in
+/// documentation.
 fn statements(lines: impl Iterator<Item = String>) -> Vec<String> {
     let around = ["use ", "fn main", "# ", "Ok(())"];
     let own = lines.map(|line| line.trim().to_owned());
@@ -314,7 +321,8 @@ fn rust_of_the_documentation_is_a_part_of_examples_that_are_tested() {
     assert!(found > 2, "{found} blocks");
 }
 
-/// Whether a README stands in its crate's documentation, all of it, so that its Rust is run by itself.
+/// Whether a README stands in its crate's documentation, all of it, so that its Rust is run by
+/// itself.
 fn is_documentation_of_a_crate(name: &str) -> bool {
     let source = docs().join(name).with_file_name("src").join("lib.rs");
     let is_included = fs::read_to_string(source)
@@ -333,7 +341,7 @@ fn pagoda() -> Command {
     Command::new(env!("CARGO_BIN_EXE_pagoda"))
 }
 
-/// What they print on standard output and on standard error.
+/// Their standard output and standard error.
 fn run(name: &str, commands: &[String]) -> (String, String) {
     let scratch = tempfile::tempdir().expect("a directory");
     let own = Path::new(env!("CARGO_BIN_EXE_pagoda")).parent().expect("a directory");

@@ -1,7 +1,9 @@
-//! The page of the library: what its types can do and every key of `--stats`, as their own documentation says.
+//! The page of the library: the methods of its types and every key of `--stats`, as in their own
+//! documentation.
 //!
-//! The page's tables are made from the comments in the sources, so that what is added or changed there is missing or old
-//! here. With `PAGODA_WRITE_REFERENCE=1` the test writes them. What stands outside of the tables is written by hand.
+//! The page's tables are made from the comments in the sources, so that a comment that is added or
+//! changed there is missing or old here. With `PAGODA_WRITE_REFERENCE=1` the test writes them. Text
+//! outside of the tables is written by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +11,7 @@ use std::path::{Path, PathBuf};
 use pagoda::stats::counters::{COUNT, Snapshot};
 use pagoda_linux::testing::skip::skip;
 
-/// A type, the files that have its methods, and what has to be among them.
+/// A type, the files that have its methods, and a method that has to be among them.
 const TYPES: [(&str, &[&str], &str); 6] = [
     ("ManagerBuilder", &["manager.rs"], "budget"),
     ("Manager", &["manager.rs"], "region"),
@@ -31,7 +33,7 @@ fn page_file() -> PathBuf {
 fn first_paragraph(comment: &[String]) -> String {
     let lines: Vec<&str> = comment.iter().map(String::as_str).take_while(|line| !line.is_empty()).collect();
     let mut text = lines.join(" ").replace('|', "\\|");
-    // A link of the documentation: what it says, and not where it leads.
+    // A link of the documentation: its text, and not its target.
     while let Some(at) = text.find("](") {
         let end = text[at..].find(')').map_or(text.len(), |end| at + end + 1);
         text.replace_range(at..end, "]");
@@ -39,7 +41,8 @@ fn first_paragraph(comment: &[String]) -> String {
     text.replace(['[', ']'], "")
 }
 
-/// Lines of a source with the comment that stands above each; attributes in between are passed over.
+/// Lines of a source with the comment that stands above each; attributes in between are passed
+/// over.
 fn commented(source: &str) -> Vec<(&str, Vec<String>)> {
     let (mut lines, mut comment) = (Vec::new(), Vec::new());
     for line in source.lines() {
@@ -119,7 +122,7 @@ fn with_tables(page: &str) -> String {
 }
 
 #[test]
-fn the_page_says_what_the_library_and_its_counters_say() {
+fn the_page_agrees_with_the_library_and_its_counters() {
     let file = page_file();
     let page = fs::read_to_string(&file).expect("the page");
     let right = with_tables(&page);

@@ -27,7 +27,7 @@ fn json(output: &Output) -> serde_json::Value {
 }
 
 #[test]
-fn it_says_what_the_probe_says_and_exits_so() {
+fn it_agrees_with_the_probe_and_exits_so() {
     let works = probe::can_run().is_ok();
     let output = doctor(&[]).output().expect("run");
     let first = text(&output).lines().next().expect("a line").to_owned();

@@ -1,11 +1,12 @@
-//! What comes with a fault beyond the page it is for, and the switch that keeps it from coming.
+//! The pages that come with a fault beyond its own, and the switch that keeps them from coming.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
 const ROLE: &str = "PAGODA_TEST_SEQUENTIAL_READER";
 const BUDGET: &str = "48M";
-/// Four times the budget of what shrinks to a fraction, so that all of it stays in the compressed memory.
+/// Four times the budget of content that shrinks to a fraction, so that all of it stays in the
+/// compressed memory.
 const FILL: usize = 192 << 20;
 const STEP: usize = 4096;
 
@@ -13,7 +14,8 @@ fn word(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The program that is managed, which is this test's own binary: it fills its memory, and reads it upwards twice.
+/// The program that is managed, which is this test's own binary: it fills its memory, and reads it
+/// upwards twice.
 #[test]
 fn reader() {
     if std::env::var_os(ROLE).is_none() {
@@ -49,7 +51,7 @@ fn a_sequential_reader_gets_more_than_it_faulted_for_unless_that_is_switched_off
     for (options, fetches) in [(&[][..], true), (&["--no-fetch-ahead"], false)] {
         let counters = counters(options);
         let count = |name: &str| counters[name].as_u64().expect("a counter");
-        assert!(count("faults_stored") > 0, "it reads what is stored: {counters}");
+        assert!(count("faults_stored") > 0, "it reads stored pages: {counters}");
         assert_eq!(count("fetched_ahead") > 0, fetches, "{options:?}: {counters}");
         assert_eq!(count("filled_around"), 0, "a program's first touches are served one by one: {counters}");
     }

@@ -1,5 +1,5 @@
-//! What the preload library is to a program that it is loaded into: nothing more to load than the C library, and no frame on the stacks that
-//! its threads unwind.
+//! The effect of the preload library on its program: nothing more to load than the C library, and
+//! no frame on the stacks that its threads unwind.
 #![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn library() -> PathBuf {
 
 #[test]
 fn it_needs_nothing_but_the_c_library() {
-    // As ldd(1) does it: the dynamic linker tells what it would load.
+    // As ldd(1) does it: the dynamic linker lists the libraries that it would load.
     let told = Command::new("/bin/true")
         .env("LD_TRACE_LOADED_OBJECTS", "1")
         .env("LD_PRELOAD", library())

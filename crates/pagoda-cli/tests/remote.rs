@@ -1,5 +1,5 @@
-//! A managed program most of whose memory is at a Redis server: a real one, which is killed and started anew in the middle; or at a
-//! cluster, whose slots move meanwhile.
+//! A managed program most of whose memory is at a Redis server: a real one, which is killed and
+//! started anew in the middle; or at a cluster, whose slots move meanwhile.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use pagoda_linux::testing::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
 const BUDGET: &str = "64M";
-/// More than three times the budget, of what does not shrink.
+/// More than three times the budget, of incompressible content.
 const FILL: usize = 200 << 20;
 const STEP: usize = 4096;
 const ROLE: &str = "PAGODA_TEST_REMOTE_FILLER";
@@ -22,7 +22,8 @@ fn word(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The program that is managed, which is this test's own binary: it fills its memory, waits for a line, and reads it.
+/// The program that is managed, which is this test's own binary: it fills its memory, waits for a
+/// line, and reads it.
 #[test]
 fn filler() {
     if std::env::var_os(ROLE).is_none() {
@@ -43,7 +44,7 @@ fn filler() {
     println!("\nwrong {wrong}");
 }
 
-/// A run whose program has nowhere else to spill to.
+/// A run whose program can spill only there.
 fn run(url: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
     command.args(["run", "-q", "-m", BUDGET, "--file-limit", "0", "--remote-store", url]);
@@ -58,7 +59,7 @@ fn begin(url: &str, stats: &Path, password: Option<&Path>) -> Child {
     }
     command.arg("--stats").arg(stats).arg("--");
     if password.is_some() {
-        // One that it starts has what it has.
+        // Its child has the same.
         command.args(["sh", "-c", "\"$@\"; exit $?", "sh"]);
     }
     command.arg(std::env::current_exe().expect("a path")).args(["--exact", "filler", "--nocapture"]);
@@ -66,7 +67,7 @@ fn begin(url: &str, stats: &Path, password: Option<&Path>) -> Child {
     command.stderr(Stdio::piped()).spawn().expect("pagoda starts")
 }
 
-/// Reads what it says up to this line.
+/// Reads its output up to this line.
 fn wait_for(child: &mut Child, line: &str) -> BufReader<std::process::ChildStdout> {
     let mut said = BufReader::new(child.stdout.take().expect("piped"));
     let mut text = String::new();
@@ -79,10 +80,11 @@ fn wait_for(child: &mut Child, line: &str) -> BufReader<std::process::ChildStdou
     panic!("it did not say {line}: {text}{output:?}");
 }
 
-/// Looks at the run as its user would: what lies at the server is shown, and is part of what the store takes.
+/// Looks at the run as its user would: the bytes at the server are shown, and are part of the
+/// store's.
 fn expect_top_to_show(run: u32) {
     let top = ["top", "--json", "--interval", "0.1", &run.to_string()].map(str::to_owned);
-    until("top shows what lies at the server", || {
+    until("top shows the bytes at the server", || {
         let output = Command::new(env!("CARGO_BIN_EXE_pagoda")).args(&top).output().expect("pagoda starts");
         let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let tree = &told["trees"][0];
@@ -146,7 +148,8 @@ fn a_program_whose_memory_is_at_a_server_reads_it_right_or_is_ended() {
     }
 }
 
-/// All that is checked of the program is that it reads what it wrote: while its hashes move, and a node is killed and comes back.
+/// The only check of the program is that it reads its own writes: while its hashes move, and a node
+/// is killed and comes back.
 #[test]
 fn a_program_whose_memory_is_at_a_cluster_reads_it_right_while_the_cluster_changes() {
     if !can_run() {
@@ -192,7 +195,7 @@ fn a_program_whose_memory_is_at_a_cluster_reads_it_right_while_the_cluster_chang
     }
 }
 
-/// What the server says to a request without content, until `end`.
+/// The server's answer to a request without content, until `end`.
 fn ask(server: &RedisServer, request: &str, end: impl Fn(&[u8]) -> bool) -> String {
     let mut stream = TcpStream::connect(server.address()).expect("it runs");
     stream.write_all(format!("{request}\r\n").as_bytes()).expect("sent");
@@ -211,9 +214,10 @@ fn number(server: &RedisServer, request: &str) -> i64 {
     said.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{request}: {said}"))
 }
 
-/// Killed, it renews nothing, and what it had at the server expires by itself: nobody has to find out and delete it.
+/// Killed, it renews nothing, and its keys at the server expire by themselves: no user has to find
+/// and delete them.
 #[test]
-fn a_program_that_is_killed_leaves_only_what_expires() {
+fn a_program_that_is_killed_leaves_only_keys_that_expire() {
     if !can_run() {
         return;
     }
@@ -241,7 +245,8 @@ fn a_program_that_is_killed_leaves_only_what_expires() {
     let keys = number(&server, "DBSIZE");
     assert!(keys > 0, "its content is there");
     until("its connections are gone", || clients() == 1);
-    // By one line for all: how many keys there are that would stay, or stay for longer than documented.
+    // By one line for all: how many keys there are that would stay, or stay for longer than
+    // documented.
     let script = "EVAL \"local n = 0 for _, key in ipairs(redis.call('KEYS', 'pagoda:*')) do local left = \
                   redis.call('PTTL', key) if left > 0 and left <= 120000 then n = n + 1 end end return n\" 0";
     assert_eq!(number(&server, script), keys, "each expires within two minutes");

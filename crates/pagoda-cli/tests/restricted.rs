@@ -1,8 +1,8 @@
-//! What an ordinary user has, and what is left where userfaultfd is denied: the other tests pass there as well, and
-//! say what they skipped.
+//! The tests as an ordinary user, and where userfaultfd is denied: the other tests pass there as
+//! well, and report their skips.
 //!
-//! All test targets of the workspace are run, but for those of `pagoda-core`, which makes no system call, and this one. Cargo names
-//! their executables: it has just built them for the same command.
+//! All test targets of the workspace are run, except those of `pagoda-core`, which makes no system
+//! call, and this one. Cargo names their executables: it has just built them for the same command.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use pagoda_linux::testing::sandbox::{Denial, without_userfaultfd};
 use pagoda_linux::testing::skip::{skip, tell};
 
-/// `nobody`: neither a user with rights nor one who owns anything here.
+/// The user `nobody`: it has no rights and owns nothing here.
 const NOBODY: u32 = 65534;
 
 /// A target that takes longer hangs. As timeout(1) takes it.
@@ -96,9 +96,9 @@ fn run(target: &Target, restrict: impl Fn(&mut Command)) -> Result<usize, String
     let file = |name| fs::File::create(output.path().join(name)).expect("a file");
     let mut command = Command::new("timeout");
     command.args(["--kill-after=10", TIME_MAX]).arg(&target.executable).arg("--nocapture");
-    // What it has to skip here is the point, and has to be told. What its seeds find is not.
+    // Its skips are the point, and have to be reported. Its seeds' findings are not.
     command.env_remove("PAGODA_NO_SKIPS").env("PAGODA_RUNS", "1").current_dir(package);
-    // To files: what is left over would hold a pipe open.
+    // To files: a leftover process would hold a pipe open.
     command.stdin(Stdio::null()).stdout(file("out")).stderr(file("error"));
     restrict(&mut command);
     let status = command.status().map_err(|error| format!("does not start: {error}"))?;
@@ -121,7 +121,7 @@ fn as_ordinary_user(command: &mut Command) {
     command.uid(NOBODY).gid(NOBODY).env_remove("XDG_RUNTIME_DIR").env("HOME", "/nonexistent");
 }
 
-/// An ordinary user must be able to reach what was built.
+/// An ordinary user must be able to reach the build.
 fn reachable(path: &Path) -> bool {
     let mut command = Command::new("test");
     command.arg("-x").arg(path);
@@ -130,9 +130,9 @@ fn reachable(path: &Path) -> bool {
 }
 
 #[test]
-fn the_tests_pass_where_userfaultfd_is_denied_and_say_what_they_skipped() {
+fn the_tests_pass_where_userfaultfd_is_denied_and_report_their_skips() {
     let skipped = run_all(|command| without_userfaultfd(command, Denial::NotPermitted));
-    assert!(skipped > 0, "they said nothing of what they skipped");
+    assert!(skipped > 0, "they did not report their skips");
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn a_program_over_its_budget_leaves_faults_and_evictions_by_address_and_time() {
     assert!(out.len() * 4096 > 64 << 20, "{} pages", out.len());
     let stored = faulted.iter().filter(|(kind, _)| kind == "stored" || kind == "spilled" || kind == "staged");
     let (known, all): (Vec<_>, Vec<_>) = stored.partition(|(_, address)| out.contains(address));
-    assert!(all.is_empty() && !known.is_empty(), "what comes back went out before: {all:x?}");
+    assert!(all.is_empty() && !known.is_empty(), "a page that is swapped in was evicted before: {all:x?}");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_run_without_a_budget_has_a_trace_without_events() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused() {
+fn a_file_of_no_trace_is_refused() {
     let scratch = Scratch::new();
     std::fs::write(&scratch.file, "of yesterday").expect("written");
     let output = pagoda(&["trace", scratch.file.to_str().expect("a name")]);

@@ -1,4 +1,4 @@
-//! What to do about what is missing: commands and lines to copy, each said to whom it applies.
+//! The remedies for missing features: commands and lines to copy, each with its case.
 //!
 //! Pure. It must only name steps that remove the cause which the probe saw.
 
@@ -15,9 +15,9 @@ use super::rows::{Row, State};
 pub struct Mend {
     /// The row it mends.
     pub id: &'static str,
-    /// For whom, in what case.
+    /// The case in which it applies.
     pub what: &'static str,
-    /// What to do, line by line.
+    /// The steps, line by line.
     pub steps: &'static str,
 }
 
@@ -174,7 +174,7 @@ const MEMCG: Mend = Mend {
     steps: "systemd-run --user --scope -p Delegate=yes pagoda bench …   # with cgroup v2; otherwise as root",
 };
 
-/// What to do, most important first. What is limited without consequence has no mend.
+/// The remedies, most important first. A limit without a consequence has none.
 pub fn mends(report: &Report, rows: &[Row]) -> Vec<Mend> {
     let mut mends = match report.run {
         Ok(_) => Vec::new(),
@@ -186,12 +186,13 @@ pub fn mends(report: &Report, rows: &[Row]) -> Vec<Mend> {
     if lacking("kernel") {
         mends.push(KERNEL);
     }
-    // Only where there is a userfaultfd at all is the privilege for fork events the next thing to want.
+    // Only where there is a userfaultfd at all is the privilege for fork events the next thing to
+    // want.
     if report.run.is_ok_and(|access| !access.fork_events) {
         mends.push(FORK);
     }
     let machine = &report.machine;
-    // What a newer kernel brings is told with the kernel.
+    // The kernel's row tells of features that a newer kernel brings.
     let page_tables = match report.scan.as_ref().map_err(std::io::Error::kind) {
         Err(ErrorKind::NotFound) => Some(PAGE_TABLES_ABSENT),
         Err(ErrorKind::PermissionDenied) => Some(PAGE_TABLES_DENIED),
@@ -206,7 +207,7 @@ pub fn mends(report: &Report, rows: &[Row]) -> Vec<Mend> {
         Err(Errno::ACCESS | Errno::PERM) => Some(PERF_PERMISSION),
         Err(_) => Some(PERF_HARDWARE),
     };
-    // Only what is there but switched off can be switched on.
+    // Only a feature that is there but switched off can be switched on.
     let others = [
         page_tables,
         machine.thp_enabled.as_ref().map(|_| THP),
@@ -223,8 +224,8 @@ pub fn mends(report: &Report, rows: &[Row]) -> Vec<Mend> {
     mends
 }
 
-/// The first thing to do for a run that was refused, short enough for its one line. What has none here is told by
-/// [`mends`] alone, or there is nothing to do but to report it.
+/// The first remedy for a run that was refused, short enough for its one line. Other cases are in
+/// [`mends`] alone, or have no remedy but a report.
 pub const fn in_one_line(missing: &Missing) -> Option<&'static str> {
     let (device, system_call) = match missing {
         Missing::Userfaultfd { device, system_call } => (device, system_call),

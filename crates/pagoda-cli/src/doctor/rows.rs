@@ -1,4 +1,5 @@
-//! One row for each thing of the machine that matters to Pagoda: whether it is there, and what follows.
+//! One row for each thing of the machine that matters to Pagoda: whether it is there, and the
+//! consequence.
 //!
 //! Pure: a report goes in, rows come out. A row must never promise more than the probe tried.
 
@@ -43,9 +44,9 @@ pub struct Row {
     /// A name for people.
     pub what: &'static str,
     pub state: State,
-    /// What the probe saw.
+    /// The probe's finding.
     pub found: String,
-    /// What follows for Pagoda.
+    /// The consequence for Pagoda.
     pub consequence: &'static str,
 }
 
@@ -71,7 +72,8 @@ fn row(
 }
 
 fn kernel(report: &Report) -> Row {
-    /// The first with `UFFDIO_MOVE`. A distributor may have brought that to an older one: what was tried counts.
+    /// The first with `UFFDIO_MOVE`. A distributor may have brought that to an older one: the trial
+    /// counts.
     const REQUIRED: (u32, u32) = (6, 8);
     let machine = &report.machine;
     let state = State::of(machine.kernel.number >= REQUIRED || report.userfault.moved == Some(Ok(())));
@@ -137,7 +139,7 @@ fn huge_pages(machine: &Machine) -> [Row; 3] {
         ),
         row(
             ("hugetlb", "hugetlb pools"),
-            // Nobody here wants any: to have none is no lack.
+            // No user here wants any: to have none is no lack.
             State::Ok,
             pools_text,
             ["none: Pagoda leaves them alone", ""],
@@ -146,7 +148,8 @@ fn huge_pages(machine: &Machine) -> [Row; 3] {
 }
 
 fn limits(machine: &Machine) -> [Row; 4] {
-    /// The kernel's default. A program that is managed has more mappings than before: moves split them.
+    /// The kernel's default. A program that is managed has more mappings than before: moves split
+    /// them.
     const MAPPINGS_DEFAULT: u64 = 65_530;
     /// Descriptors of the engine, with room for the program's own.
     const OPEN_FILES_MIN: u64 = 256;

@@ -1,7 +1,7 @@
 //! `pagoda send` and `pagoda recv`: a memory image to another process or host.
 //!
-//! What both share: who they are and whom they trust, how they end on a signal, and what they show meanwhile. This
-//! module must never say that an image was moved unless both sides know it.
+//! Shared by both: their identity and trust, their end on a signal, and their progress. This module
+//! must never say that an image was moved unless both sides know it.
 
 pub mod recv;
 pub mod send;
@@ -27,7 +27,7 @@ use crate::refusal::Refusal;
 /// A token file is a line of text; whatever is longer is another file.
 const TOKEN_FILE_MOST: u64 = 64 << 10;
 
-/// What both sides are asked for.
+/// The options of both sides.
 #[derive(clap::Args)]
 struct Common {
     /// How long a channel may stand still, in seconds.
@@ -40,10 +40,11 @@ struct Common {
     quiet: bool,
 }
 
-/// Who this side is, and whom it trusts.
+/// This side's identity, and the authority that it trusts.
 #[derive(clap::Args)]
 struct Trust {
-    /// A file with the token that both sides have: at least 16 bytes, for example of `head -c 32 /dev/urandom | base64`.
+    /// A file with the token that both sides have: at least 16 bytes, for example of
+    /// `head -c 32 /dev/urandom | base64`.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// This side's certificate, in PEM; with --key and --ca it turns TLS on.
@@ -106,7 +107,7 @@ impl Cancel {
         if self.0.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// What to end with: as the shell says it of a program that a signal has ended.
+    /// The exit status: as the shell reports a program that a signal has ended.
     fn outcome(&self, tried: &dyn fmt::Display, result: Result<String, Error>) -> Result<ExitCode, Refusal> {
         match result {
             Ok(done) => {
@@ -157,7 +158,7 @@ impl Bar {
     }
 }
 
-/// What was on the way, in words.
+/// The pages on the way, in words.
 fn told(counts: &Counts, took: Duration) -> String {
     let pages = |pages: u64| Bytes::new(pages * pagoda_core::page::OS_PAGE as u64);
     format!(

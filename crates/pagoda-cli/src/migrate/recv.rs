@@ -16,12 +16,14 @@ use crate::refusal::Refusal;
 
 /// Receive one memory image from a `pagoda send`.
 ///
-/// The image has its name only when all of it has arrived, is what its digests say, and is on disk; until then there is
-/// nothing to see, whatever happens. What is listened on is of this machine alone, unless another address is given, and
-/// then a token or certificates have to be given as well. A running process is not taken over: that is CRIU's trade.
+/// The image has its name only when all of it has arrived, is what its digests say, and is on disk;
+/// until then there is nothing to see, after any failure. The listening address is of this machine
+/// alone, unless another address is given, and then a token or certificates have to be given as
+/// well. A running process is not taken over: that is CRIU's trade.
 #[derive(clap::Args)]
 pub struct RecvArgs {
-    /// Where to listen: HOST:PORT, tcp://HOST:PORT or unix:///PATH. Port 0 takes any, which is then shown.
+    /// Where to listen: HOST:PORT, tcp://HOST:PORT or unix:///PATH. Port 0 takes any, which is then
+    /// shown.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000")]
     listen: Endpoint,
     /// The file to make. Nothing may be there.
@@ -77,7 +79,8 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode, Refusal> {
             Event::Turned(error) => {
                 turned_away += 1;
                 last_turned = error.to_string();
-                // The first at once, because it may be the sender with a wrong token; strangers may be many.
+                // The first at once, because it may be the sender with a wrong token; strangers may
+                // be many.
                 if turned_away == 1 {
                     crate::say(format_args!("{last_turned}; still waiting"));
                 }

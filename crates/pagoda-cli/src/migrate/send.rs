@@ -14,10 +14,11 @@ use crate::refusal::Refusal;
 
 /// Send a memory image, or any file, to a `pagoda recv`.
 ///
-/// Holes are never read and stay holes; pages of zeroes, or of one word again and again, cost some bytes. The image is only
-/// read, and must not be written meanwhile; a write that is noticed makes the transfer fail. Without --cert, --key and --ca nothing is
-/// encrypted. A running process, named by its PID, is not moved: that takes its registers, files and sockets along, which
-/// is CRIU's trade; this moves its memory once it is in a file.
+/// Holes are never read and stay holes; pages of zeroes, or of one word again and again, cost some
+/// bytes. The image is only read, and must not be written meanwhile; a write that is noticed makes
+/// the transfer fail. Without --cert, --key and --ca nothing is encrypted. A running process, named
+/// by its PID, is not moved: that takes its registers, files and sockets along, which is CRIU's
+/// trade; this moves its memory once it is in a file.
 #[derive(clap::Args)]
 pub struct SendArgs {
     /// The image: a regular file.

@@ -1,8 +1,9 @@
-//! The budget of a run: what was asked for, and what the memory limit of this process's group leaves of that.
+//! The budget of a run: the requested one, or the smaller one below the memory limit of this
+//! process's group.
 //!
-//! A budget above the limit would have the kernel end the program without a word, where Pagoda was to keep it going. So a
-//! smaller one is taken, and the user is told before anything runs. This module must never take a larger budget than
-//! was asked for.
+//! A budget above the limit would have the kernel kill the program without a word, where Pagoda was
+//! to keep it going. So a smaller one is taken, and the user is told before anything runs. This
+//! module must never take a larger budget than the user asked for.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +46,7 @@ pub struct Group {
     oom_kills_before: u64,
 }
 
-/// What `--stats` tells of the group with the nearest limit.
+/// The part of `--stats` about the group with the nearest limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupStats {
     path: String,
@@ -113,7 +114,7 @@ impl Group {
         Ok((most, Some(format!("budget: {most} in place of {asked}: {told}"))))
     }
 
-    /// What `--stats` tells; none where no group is limited.
+    /// The part of `--stats`; none where no group is limited.
     pub fn stats(&self) -> Option<GroupStats> {
         let limit = self.limit.as_ref();
         let path = limit.map(|limit| &limit.group).or(self.memcg.as_ref().map(|group| &group.path))?;

@@ -1,6 +1,7 @@
-//! The remote store's password, from a file: what is an argument of a process every user of the machine can read.
+//! The remote store's password, from a file: every user of the machine can read a process's
+//! arguments.
 //!
-//! This module must never show what it has read, in an error least of all.
+//! This module must never show the password, in an error least of all.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,7 +14,8 @@ use crate::refusal::Refusal;
 /// The longest password that is taken: one of Redis as `ACL GENPASS` makes it has 64 bytes.
 const BYTES_MAX: usize = PASSWORD_BYTES_MAX;
 
-/// The file's first line, without its end. A pipe will do: it is read once, and no further than that line may reach.
+/// The file's first line, without its end. A pipe will do: it is read once, and no further than
+/// that line may reach.
 ///
 /// # Errors
 /// The file can't be read, or its first line is empty, too long or not UTF-8.
@@ -66,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_password_is_refused_and_not_shown() {
+    fn a_file_without_a_password_is_refused_and_not_shown() {
         for (content, why) in [
             (&b""[..], "is empty"),
             (b"\nsecret\n", "is empty"),

@@ -1,6 +1,7 @@
-//! What a program that has ended comes to: the status to exit with, and what is said.
+//! The outcome of a program that has ended: the exit status, and the message.
 //!
-//! Pure, but for the clock of [`was_silent`]. A run that was not managed must never come to success unless that was allowed.
+//! Pure, but for the clock of [`was_silent`]. A run that was not managed must never come to success
+//! unless that was allowed.
 
 use pagoda::error::{Errno, Failure, StartError, StopReason};
 use pagoda::stats::counters::{Snapshot, Status};
@@ -8,7 +9,7 @@ use pagoda::stats::counters::{Snapshot, Status};
 use crate::refusal::OWN_ERROR;
 use crate::supervise::Ended;
 
-/// What the counters of an ended program come to.
+/// The meaning of an ended program's counters.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub exit_status: u8,
@@ -17,16 +18,17 @@ pub struct Verdict {
     pub status: &'static str,
 }
 
-/// Whether the engine stopped looking long before the program ended; it looks fifty times a second, but not as long as others
-/// have all processors. A program that joins right after it replaced another is not silent either.
+/// Whether the engine stopped looking long before the program ended; it looks fifty times a second,
+/// but not as long as others have all processors. A program that joins right after it replaced
+/// another is not silent either.
 pub fn was_silent(counters: &Snapshot) -> bool {
     const SILENCE_NS: u64 = 1_000_000_000;
     counters.last_look_ns != 0
         && pagoda_linux::process::thread::now_ns().saturating_sub(counters.last_look_ns) > SILENCE_NS
 }
 
-/// A program whose engine ended it, or that ran without a budget nobody allowed it to pass, has not succeeded:
-/// whatever it returned, its status is not what the caller asked for.
+/// A program whose engine ended it, or that ran without its budget and without permission to do so,
+/// has not succeeded: for any status of its own, the caller's request was not met.
 pub fn verdict(ended: Ended, counters: &Snapshot, replaced: bool, best_effort: bool) -> Verdict {
     let own = ended.end.status();
     let table = |line, exit_status, status| Verdict { exit_status, table: true, line, status };
@@ -45,7 +47,8 @@ pub fn verdict(ended: Ended, counters: &Snapshot, replaced: bool, best_effort: b
             );
             table(Some(line), own, "replaced")
         }
-        // A program that is watched and never grew past what an engine is worth was within any budget.
+        // A program that is watched and never grew large enough for an engine was within any
+        // budget.
         (None, Status::Managed | Status::Small) => table(None, own, "managed"),
         (None, Status::Released) => table(None, own, "released"),
         (None, Status::Failed) => {
@@ -66,7 +69,8 @@ pub fn not_enforced(reason: impl std::fmt::Display) -> String {
     format!("budget: NOT ENFORCED: {reason}")
 }
 
-/// What became of a process below the program; the program itself has seen that one's status and went on.
+/// The failure of a process below the program; the program itself has seen that one's status and
+/// went on.
 pub fn failed_below((error_code, error_errno): (u64, u64)) -> String {
     let counters = Snapshot { error_code, error_errno, ..Snapshot::default() };
     Failure::from_snapshot(&counters)
@@ -76,7 +80,8 @@ pub fn failed_below((error_code, error_errno): (u64, u64)) -> String {
 /// `ENFILE` and `EMFILE`.
 const DESCRIPTOR_LIMITS: [Errno; 2] = [Errno(23), Errno(24)];
 
-/// What the engine says, and the options that set what it speaks of: it does not know them, for a library has none.
+/// The engine's message, and the options that set its subject: the engine does not know them, for a
+/// library has none.
 fn told(failure: &Failure) -> String {
     let options = match failure {
         // Whatever it was that was to be opened: it speaks of descriptors then.
@@ -146,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_directory_lacks_is_said_with_its_option_and_a_limit_without() {
+    fn a_store_directorys_lack_is_said_with_its_option_and_a_limit_without() {
         for (error, ends) in [
             (StartError::StoreDirectory(Errno(28)), "has room (--store-dir, --file-limit)"),
             (StartError::StoreDirectoryInMemory, "on a disk (--store-dir)"),

@@ -1,4 +1,5 @@
-//! The columns of the table: what each shows of a row, how it sorts, and which are left out where there is no room.
+//! The columns of the table: each one's value for a row, its order, and which are left out where
+//! there is no room.
 //!
 //! This module must never know where the table is drawn.
 
@@ -10,7 +11,7 @@ use pagoda_core::size::Bytes;
 use super::rows::{Rates, Row};
 use crate::latency::{LatencyUs, Percentiles};
 
-/// What a cell holds.
+/// The value of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Text(String),
@@ -26,7 +27,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Texts before numbers, what is not known before what is.
+    /// Texts before numbers, unknown values before known ones.
     pub fn order(&self, other: &Self) -> Ordering {
         let number = |value: &Self| match value {
             Self::Text(_) => None,
@@ -46,7 +47,7 @@ impl fmt::Display for Value {
         match self {
             Self::Text(text) => f.pad(text),
             Self::Number(n) => f.pad(&n.to_string()),
-            // One word, for who cuts the table at its blanks.
+            // One word, for scripts that cut the table at its blanks.
             Self::Bytes(n) => f.pad(&Bytes::new(*n).to_string().replace(' ', "")),
             Self::Rate(None) | Self::Ratio(None) | Self::Us(None) | Self::UsPair(None) => f.pad("-"),
             Self::Rate(Some(rate)) => f.pad(&format!("{rate:.0}")),
@@ -76,7 +77,7 @@ pub struct Column {
 const OF_REGIONS: [&str; 7] = ["PID", "NAME", "STATUS", "HELD", "RESIDENT", "STAGED", "STORED"];
 
 impl Column {
-    /// What it shows of a row.
+    /// Its value for a row.
     pub fn of(&self, row: &Row) -> Value {
         if row.region.is_some() && !OF_REGIONS.contains(&self.title) {
             return Value::Ratio(None);
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_least_asked_for_goes_first_and_something_always_stays() {
+    fn the_least_important_column_goes_first_and_something_always_stays() {
         let titles = |width| fitting(width).iter().map(|column| column.title).collect::<Vec<_>>();
         assert_eq!(titles(500).len(), COLUMNS.len());
         assert_eq!(titles(80), ["PID", "NAME", "SHARE", "ANON", "HELD", "STORED", "FAULTS/s"]);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn values_sort_by_size_and_what_is_not_known_is_less_than_nothing() {
+    fn values_sort_by_size_and_an_unknown_one_is_less_than_nothing() {
         let sorted =
             [Value::Rate(None), Value::Rate(Some(0.0)), Value::Rate(Some(9.5)), Value::Rate(Some(10.0))];
         assert!(sorted.windows(2).all(|pair| pair[0].order(&pair[1]) == Ordering::Less));

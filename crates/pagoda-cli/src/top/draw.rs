@@ -1,6 +1,7 @@
-//! One picture: a line on top, the table, what is selected in words, the keys. It fits any terminal, however small.
+//! One picture: a line on top, the table, the selected line in words, the keys. It fits any
+//! terminal, however small.
 //!
-//! This module must never look at anything but what it is given.
+//! This module must never look at anything but its arguments.
 
 use std::time::Duration;
 
@@ -18,12 +19,12 @@ use super::words;
 
 /// Lines below the table, without those of zones.
 const DETAIL_LINES: u16 = 9;
-/// A table of so few lines is worth more than what is below it.
+/// A table of so few lines is worth more than the lines below it.
 const TABLE_LINES_LEAST: u16 = 6;
 
 const KEYS: &str = "q quit  s/S order  r reverse  / filter  f freeze  arrows select";
 
-/// What is drawn.
+/// The content of a picture.
 pub struct Picture<'a> {
     pub groups: &'a [Group],
     pub rejected: &'a [String],
@@ -48,8 +49,8 @@ pub fn draw(frame: &mut Frame, picture: &Picture, state: &State) {
     frame.render_widget(Paragraph::new(keys(picture, state)), bottom);
 }
 
-/// Lines below the table where there are so many in all: as many for every line, so that the table stands still while another is
-/// selected.
+/// Lines below the table where there are so many in all: as many for every line, so that the table
+/// stands still while another is selected.
 fn detail_lines(lines: &[Line], height: u16) -> u16 {
     let zones = lines.iter().map(|line| line.row.zones.len()).max().unwrap_or(0) as u16;
     let fits = |below: &u16| !lines.is_empty() && height > below + TABLE_LINES_LEAST;
@@ -92,7 +93,7 @@ fn keys(picture: &Picture, state: &State) -> TextLine<'static> {
             "type a part of a name, or how a number begins; Enter keeps it, Escape clears it",
         );
     }
-    // A file that was refused is told first: nobody else says so.
+    // A refused file is shown first: no other place shows it.
     let refused = picture.rejected.first().map(|why| Span::styled(format!("{why}  "), bold()));
     TextLine::from_iter(refused.into_iter().chain([Span::from(KEYS)]))
 }
@@ -125,7 +126,8 @@ fn draw_table(frame: &mut Frame, area: Rect, lines: &[Line], selected: usize, st
     frame.render_stateful_widget(table, area, &mut table_state);
 }
 
-/// The selected line: what has no column, or none that there was room for. Eighty characters hold a line as a rule.
+/// The selected line: fields without a column, or without room for theirs. Eighty characters hold a
+/// line as a rule.
 fn in_words(line: &Line) -> Vec<TextLine<'static>> {
     let row = line.row;
     if let Some(region) = &row.region {

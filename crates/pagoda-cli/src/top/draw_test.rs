@@ -145,7 +145,7 @@ fn zoned() -> Vec<Group> {
 }
 
 #[test]
-fn zones_are_told_below_what_they_are_of_where_there_is_room() {
+fn zones_are_shown_below_their_process_where_there_is_room() {
     let shown = text(&screen(80, 19, &zoned(), &[], &State::default()));
     assert!(shown == ZONED, "it shows\n{shown}");
     // On another line the table stands where it stood.
@@ -202,7 +202,7 @@ fn a_region_that_is_selected_is_told_with_its_migration() {
 }
 
 #[test]
-fn what_lies_at_a_remote_store_is_told_of_the_selected_line() {
+fn bytes_at_a_remote_store_are_shown_for_the_selected_line() {
     let mut groups = groups();
     groups[1].tree.remote_bytes = 3 << 30;
     let shown = text(&screen(80, 17, &groups, &[], &State::default()));
@@ -222,7 +222,7 @@ fn any_size_is_drawn() {
 }
 
 #[test]
-fn nobody_to_show_and_a_refused_file_are_said() {
+fn an_empty_table_and_a_refused_file_are_said() {
     let rejected = ["/dev/shm/pagoda-1-2-0: it is not a tree file".to_owned()];
     let empty = text(&screen(80, 5, &[], &rejected, &State::default()));
     assert!(empty.contains("no program runs under `pagoda run` of this user"), "{empty}");

@@ -1,7 +1,7 @@
 //! The trees of this machine that this user may look at: one look at all of their files.
 //!
-//! This module must never trust a file or a process's name: what is no tree file is told with its reason, and what a
-//! terminal could take for a command is replaced.
+//! This module must never trust a file or a process's name: a file that is no tree file is reported
+//! with its reason, and characters that a terminal could take for a command are replaced.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use pagoda::tree::place::{directories, maker_of};
 /// Trees that are shown at most: more than anyone reads.
 const TREES_MAX: usize = 64;
 
-/// Of a process's name: what the kernel keeps of it.
+/// The part of a process's name that the kernel keeps.
 const NAME_CHARS_MAX: usize = 15;
 
 /// All trees at one moment.
@@ -24,7 +24,7 @@ pub struct Look {
     pub at: Instant,
     /// Those with living members.
     pub trees: Vec<Tree>,
-    /// Files with the name of a tree file that are none, and what could not be read.
+    /// Files with the name of a tree file that are none, and files that could not be read.
     pub rejected: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct Tree {
     pub path: PathBuf,
     /// The process number of the `pagoda run` that made it, or of the process whose manager did.
     pub maker: u32,
-    /// What its file says.
+    /// The content of its file.
     pub view: View,
     /// The members' names, in their order.
     pub names: Vec<String>,
@@ -47,14 +47,15 @@ impl Tree {
     }
 }
 
-/// Where to look, and for whom.
+/// The directories to search, and the tree to show.
 pub struct Finder {
     directories: Vec<PathBuf>,
     only: Option<u32>,
 }
 
 impl Finder {
-    /// Everywhere that a `pagoda run` or a manager with this environment would make a tree file; `only` the tree that has this process.
+    /// Everywhere that a `pagoda run` or a manager with this environment would make a tree file;
+    /// `only` the tree that has this process.
     pub fn new(runtime_directory: Option<OsString>, only: Option<u32>) -> Self {
         let mut known: Vec<PathBuf> = Vec::new();
         for directory in directories(runtime_directory) {
@@ -102,7 +103,7 @@ impl Finder {
     }
 }
 
-/// What the kernel calls a process; `?` if it has ended.
+/// The kernel's name of a process; `?` if it has ended.
 fn name_of(pid: u32) -> String {
     let bytes = fs::read(format!("/proc/{pid}/comm")).unwrap_or_else(|_| b"?".to_vec());
     printable(String::from_utf8_lossy(&bytes).trim_end_matches('\n'), NAME_CHARS_MAX)

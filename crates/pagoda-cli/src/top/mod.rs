@@ -1,7 +1,8 @@
-//! `pagoda top`: where the memory of managed programs is, and what that costs, while they run.
+//! `pagoda top`: where the memory of managed programs is, and its cost, while they run.
 //!
-//! It reads the files that the processes below each `pagoda run` share (`pagoda::tree::View`), twice or once a second, and
-//! writes nothing: no process notices. This module must never ask a process for anything.
+//! It reads the files that the processes below each `pagoda run` share (`pagoda::tree::View`),
+//! twice or once a second, and writes nothing: no process notices. This module must never ask a
+//! process for anything.
 
 mod columns;
 mod draw;
@@ -25,17 +26,20 @@ use screen::Ended;
 
 /// Show managed programs while they run.
 ///
-/// One line for each `pagoda run` of this user, and one for each process below it; and of each manager of a library that
-/// publishes (`ManagerBuilder::publish`) its process and its largest regions, with how they are migrated: share of the budget, anonymous memory
-/// by the kernel's count, what is held in all, resident, staged and stored (before compression), the store's memory and
-/// file, faults a second by kind, and how long it takes to serve them, by kind, too (the median and p99).
-/// The programs don't notice.
+/// One line for each `pagoda run` of this user, and one for each process below it; and of each
+/// manager of a library that publishes (`ManagerBuilder::publish`) its process and its largest
+/// regions, with how they are migrated: share of the budget, anonymous memory by the kernel's
+/// count, all memory held, resident, staged and stored (before compression), the store's memory and
+/// file, faults a second by kind, and how long it takes to serve them, by kind, too (the median and
+/// p99). The programs don't notice.
 ///
-/// Keys: q quits, s and S choose the column that orders, r reverses, / filters by name or number, f freezes, the arrows
-/// select the line that is told in words below the table, with its zones or its migration.
+/// Keys: q quits, s and S choose the column that orders, r reverses, / filters by name or number, f
+/// freezes, the arrows select the line that is told in words below the table, with its zones or its
+/// migration.
 #[derive(clap::Args, Debug)]
 pub struct TopArgs {
-    /// Only the tree that has this process, or that this `pagoda run` made; or this process's manager.
+    /// Only the tree that has this process, or that this `pagoda run` made; or this process's
+    /// manager.
     pid: Option<u32>,
     /// Print a table once, after one interval, and end.
     #[arg(long)]
@@ -48,7 +52,7 @@ pub struct TopArgs {
     interval: Duration,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     version: &'static str,
@@ -67,7 +71,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs it. Exit status 125 if a process was named that nobody manages, 128 + n after a signal.
+/// Runs it. Exit status 125 if the named process is not managed, 128 + n after a signal.
 pub fn run(args: &TopArgs) -> Result<ExitCode, Refusal> {
     let finder = Finder::new(std::env::var_os("XDG_RUNTIME_DIR"), args.pid);
     if let Some(pid) = args.pid {

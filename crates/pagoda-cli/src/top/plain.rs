@@ -1,5 +1,6 @@
-//! `--once`: the table as plain text, for scripts and logs. Every column is there, whatever the terminal, and below an empty
-//! line what has none. This module must never leave out what `--json` has of the present.
+//! `--once`: the table as plain text, for scripts and logs. Every column is there, for any
+//! terminal, and below an empty line the fields without a column. This module must never leave out
+//! a present value that `--json` has.
 
 use std::fmt::Write;
 
@@ -9,7 +10,8 @@ use super::columns::COLUMNS;
 use super::rows::{Group, Row};
 use super::words;
 
-/// A heading, each tree and what is below it, indented; one line each. Then the words of each that has some.
+/// A heading, each tree and its members, indented; one line each. Then the words of each that has
+/// some.
 pub fn table(groups: &[Group]) -> String {
     let mut text = String::new();
     line(&mut text, |at| COLUMNS[at].title.to_owned());
@@ -27,7 +29,7 @@ pub fn table(groups: &[Group]) -> String {
     text
 }
 
-/// What has no column, each line with whose it is.
+/// The fields without a column, each line with its owner.
 fn in_words(group: &Group) -> Vec<String> {
     let mut lines = Vec::new();
     for row in std::iter::once(&group.tree).chain(&group.members) {

@@ -42,7 +42,7 @@ fn region(start: u64, migration: Option<Migration>) -> Row {
 }
 
 #[test]
-fn what_has_no_column_is_told_below_the_table() {
+fn fields_without_a_column_are_shown_below_the_table() {
     let zone = Zone {
         bytes: 40 * MIB,
         held_bytes: 9 * MIB,

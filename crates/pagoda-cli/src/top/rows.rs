@@ -1,7 +1,7 @@
-//! What is shown of each tree and member: two looks, and what happened between them. Pure.
+//! The rows of each tree and member: two looks, and the events between them. Pure.
 //!
-//! This module must never show a count of a member as it stands: its place counted for others before it. Only what was added
-//! since the last look is the member's own.
+//! This module must never show a count of a member as it stands: its place counted for others
+//! before it. Only the increase since the last look is the member's own.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,16 +21,16 @@ pub struct Group {
     /// The tree as a whole; its number is that of `pagoda run`, its share the budget.
     #[serde(flatten)]
     pub tree: Row,
-    /// What all members claim of the budget.
+    /// The claims of all members on the budget.
     pub claimed_bytes: u64,
     /// The living ones.
     pub members: Vec<Row>,
     /// How many regions a library's manager has.
     pub regions_count: u64,
-    /// The largest of them, each with what is known of it.
+    /// The largest of them, each with its known values.
     #[serde(serialize_with = "regions_alone")]
     pub regions: Vec<Row>,
-    /// Whose name is never used twice.
+    /// A name that is never used twice.
     #[serde(skip)]
     pub file: PathBuf,
 }
@@ -43,16 +43,17 @@ fn regions_alone<S: Serializer>(rows: &[Row], serializer: S) -> Result<S::Ok, S:
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     pub pid: u32,
-    /// What the kernel calls the process; of a tree, its first program.
+    /// The kernel's name of the process; of a tree, its first program.
     pub name: String,
-    /// `managed`, `small` (watched, too small to need an engine), `released`, `failed` or `unmanaged`; of a tree `tree`, of a
-    /// library's manager `library`, of a region `region` or what its migration does.
+    /// `managed`, `small` (watched, too small to need an engine), `released`, `failed` or
+    /// `unmanaged`; of a tree `tree`, of a library's manager `library`, of a region `region` or the
+    /// step of its migration.
     pub status: &'static str,
     pub base_page_bytes: u64,
     pub share_bytes: u64,
     /// By the kernel's count.
     pub anon_bytes: u64,
-    /// What it would hold without Pagoda.
+    /// The memory that it would hold without Pagoda.
     pub held_bytes: u64,
     pub unmanaged_bytes: u64,
     pub own_bytes: u64,
@@ -66,7 +67,7 @@ pub struct Row {
     pub spilled_bytes: u64,
     /// At the remote store, as it is stored.
     pub remote_bytes: u64,
-    /// What is stored over what it takes of all three; null if nothing is stored.
+    /// Stored bytes over the memory for them in all three; null if nothing is stored.
     pub compression: Option<f64>,
     pub ready_bytes: u64,
     pub free_bytes: u64,
@@ -79,7 +80,8 @@ pub struct Row {
     pub zones: Vec<Zone>,
     /// Null of a member that was not there at the look before.
     pub rates: Option<Rates>,
-    /// If it is a region: then nothing else is known of it but the name and what is resident, staged, stored and held.
+    /// If it is a region: then only the name and the resident, staged, stored and held bytes are
+    /// known.
     #[serde(skip)]
     pub region: Option<Region>,
 }
@@ -99,10 +101,10 @@ pub struct Region {
     pub migration: Option<Migration>,
 }
 
-/// What a touch brings in a region.
+/// The base page of a region: the memory that a touch brings in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct BasePage {
-    /// Of one that goes by density what a first touch brings at most just now.
+    /// For one that goes by density, the most that a first touch brings in just now.
     pub bytes: u64,
     pub by_density: bool,
     /// By density: how often it has become larger, and smaller.
@@ -117,11 +119,11 @@ pub struct Migration {
     pub state: &'static str,
     /// Over the wire so far.
     pub wire_bytes: u64,
-    /// What only a sender knows; null of a receiver.
+    /// Values that only a sender knows; null of a receiver.
     pub sender: Option<Sender>,
 }
 
-/// What a sender knows.
+/// Values that only a sender knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Sender {
     /// Rounds that are done.
@@ -131,12 +133,12 @@ pub struct Sender {
     pub pace: Option<Pace>,
 }
 
-/// What a round tells of the next.
+/// The prediction from a round for the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Pace {
     pub sent_bytes_s: u64,
     pub written_bytes_s: u64,
-    /// How long the writer would stand still for what is left.
+    /// How long the writer would stand still for the remaining pages.
     pub downtime_ms: f64,
 }
 
@@ -156,7 +158,7 @@ impl Migration {
     }
 }
 
-/// What one zone has now.
+/// The present state of one zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Zone {
     /// Its part of the budget.
@@ -181,7 +183,7 @@ impl Zone {
     }
 }
 
-/// What happened between two looks, by second.
+/// Events between two looks, by second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Rates {
     pub faults_s: f64,

@@ -8,7 +8,7 @@ use pagoda_linux::process::identity::Identity;
 use super::*;
 use crate::latency::Percentiles;
 
-/// Of faults on zeroes, and a last one on what is in the file.
+/// Of faults on zeroes, and a last one on a page in the file.
 fn latencies(ns: &[u64]) -> Latencies {
     let kind = |at| if at == 3 { FaultKind::Spilled } else { FaultKind::Zero };
     let faults: Vec<_> = ns.iter().enumerate().map(|(at, ns)| (kind(at), *ns)).collect();
@@ -45,7 +45,7 @@ fn busy() -> Snapshot {
 }
 
 #[test]
-fn rates_are_what_was_added_between_two_looks() {
+fn rates_are_the_increase_between_two_looks() {
     let begun = Instant::now();
     let before = look(begun, 1000, &[7], &[100]);
     let now = look(begun + Duration::from_secs(2), 1400, &[7, 40_000, 40_000, 1_000_000], &[100, 101]);
@@ -69,7 +69,7 @@ fn rates_are_what_was_added_between_two_looks() {
 }
 
 #[test]
-fn what_lies_at_a_remote_store_is_shown_and_counts_in_the_ratio() {
+fn bytes_at_a_remote_store_are_shown_and_count_in_the_ratio() {
     let row = Row::of(1, "", "", &Snapshot { remote_bytes: 100 << 20, ..busy() });
     assert_eq!((row.remote_bytes, row.compression), (100 << 20, Some(2.0)));
 }
@@ -126,7 +126,7 @@ fn zones_are_those_that_have_a_size_and_a_trees_are_as_large_as_each_members() {
 }
 
 #[test]
-fn regions_of_a_library_are_told_with_what_each_side_of_a_migration_knows() {
+fn regions_of_a_library_are_shown_with_each_sides_view_of_a_migration() {
     let moving = |state, rounds| MigrationView {
         state,
         wire: Bytes::mib(9),

@@ -1,7 +1,7 @@
-//! The terminal: raw while it is ours, and as it was afterwards, whatever ends us.
+//! The terminal: raw while it is ours, and as it was afterwards, for any end of this process.
 //!
-//! A panic, an error, a key and a signal that asks to end all leave by the same way, on which the terminal is given back.
-//! This module must never wait longer than it takes to notice a signal.
+//! A panic, an error, a key and a signal that asks to end all leave by the same way, on which the
+//! terminal is given back. This module must never wait longer than it takes to notice a signal.
 
 use std::io;
 use std::sync::Arc;
@@ -39,7 +39,8 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // The hook of a panic has done it before the message; a second time the cursor would go back and into it.
+        // The hook of a panic has done it before the message; a second time the cursor would go
+        // back and into it.
         if !std::thread::panicking() {
             // A terminal that is gone needs nothing back.
             let _ = ratatui::try_restore();
@@ -83,7 +84,7 @@ pub fn show(finder: &Finder, interval: Duration) -> io::Result<Ended> {
     }
 }
 
-/// Two looks, `interval` apart: what they show.
+/// The rows of two looks, `interval` apart.
 pub fn look_twice(finder: &Finder, interval: Duration) -> (Look, Look) {
     let before = finder.look();
     let begun = Instant::now();

@@ -1,6 +1,6 @@
-//! What the user has chosen: order, filter, selection, whether the picture stands still. Pure.
+//! The user's choices: order, filter, selection, whether the picture stands still. Pure.
 //!
-//! This module must never look at a tree: it arranges what it is given.
+//! This module must never look at a tree: it arranges its arguments.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key(PathBuf, Option<u32>, Option<u64>);
 
-/// What a key asks of the screen.
+/// A key's request to the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     Nothing,
@@ -68,7 +68,8 @@ impl Default for State {
 }
 
 impl State {
-    /// Trees in order, the members and then the regions of each in order below it; a tree without a member that passes the filter is left out.
+    /// Trees in order, the members and then the regions of each in order below it; a tree without a
+    /// member that passes the filter is left out.
     pub fn arrange<'a>(&self, groups: &'a [Group]) -> Vec<Line<'a>> {
         let passes =
             |row: &Row| row.name.contains(&self.filter) || row.pid.to_string().starts_with(&self.filter);
@@ -84,7 +85,7 @@ impl State {
         groups.sort_by(|one, other| in_order(&one.tree, &other.tree));
         let mut lines = Vec::new();
         for group in groups {
-            // Whoever names a tree means all of it.
+            // A filter that names a tree means all of it.
             let whole = passes(&group.tree);
             let passing = |rows: &'a [Row]| {
                 let mut rows: Vec<&Row> = rows.iter().filter(|row| whole || passes(row)).collect();
@@ -101,7 +102,7 @@ impl State {
         lines
     }
 
-    /// Which of the lines is selected: the first, if what was is gone.
+    /// The selected line: the first, if the one that was selected is gone.
     pub fn selected(&self, lines: &[Line]) -> usize {
         lines.iter().position(|line| Some(line.key()) == self.selected).unwrap_or(0)
     }

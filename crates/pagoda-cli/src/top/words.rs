@@ -1,6 +1,7 @@
-//! What is said in words: of the line that is selected on a terminal, and of all lines below the table of `--once`. Pure.
+//! The text of the line that is selected on a terminal, and of all lines below the table of
+//! `--once`. Pure.
 //!
-//! This module must never know where it is said.
+//! This module must never know where the text is shown.
 
 use pagoda_core::size::Bytes;
 
@@ -10,7 +11,7 @@ fn bytes(count: u64) -> String {
     Bytes::new(count).to_string()
 }
 
-/// What is free, and the watermarks.
+/// The free memory, and the watermarks.
 pub fn free(row: &Row) -> String {
     format!(
         "free {}, ready frames {}; min {}, low {}, high {}{}",
@@ -23,7 +24,7 @@ pub fn free(row: &Row) -> String {
     )
 }
 
-/// Where what is free stands among the watermarks: reclaim starts below low and runs until high.
+/// The place of the free memory among the watermarks: reclaim starts below low and runs until high.
 fn mark(free: u64, low: u64, high: u64) -> &'static str {
     if high == 0 {
         ""
@@ -76,7 +77,7 @@ pub fn region_held(region: &Region) -> String {
     )
 }
 
-/// What a touch brings in it.
+/// The memory that a touch brings in there.
 pub fn region_base(region: &Region) -> String {
     let BasePage { bytes: size, by_density, grown, shrunk } = region.base_page;
     let size = bytes(size);

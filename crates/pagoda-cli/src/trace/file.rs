@@ -1,8 +1,8 @@
 //! The file that `pagoda run --trace` writes: JSON, a header's line and then one for each event.
 //!
-//! An event is an array, as the header's `columns` say, because there may be millions. Fields of the header are only ever added; other
-//! columns are another version of the format. The file may come from anywhere: this module must never take a line for an event that is
-//! none.
+//! An event is an array, as the header's `columns` say, because there may be millions. Fields of
+//! the header are only ever added; other columns are another version of the format. The file may
+//! come from anywhere: this module must never take a line for an event that is none.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 /// The version of the format.
 const FORMAT: u32 = 1;
 
-/// What an event's line has, in this order.
+/// The columns of an event's line, in this order.
 pub const COLUMNS: [&str; 6] = ["time_us", "pid", "kind", "address", "bytes", "service_us"];
 
 /// The longest line: a header with a command of 2 MiB, the most that the kernel takes as a rule.
@@ -47,7 +47,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Of a run; what is counted is added later.
+    /// Of a run; the counts are added later.
     pub fn new(command: Vec<String>, budget_bytes: u64, base_page_bytes: u64, wall_us: u64) -> Self {
         Self {
             pagoda_trace: FORMAT,
@@ -66,7 +66,7 @@ impl Header {
 }
 
 impl Header {
-    /// With what is in a trace by now.
+    /// With the present content of a trace.
     pub fn counted(mut self, trace: &pagoda::stats::trace::Trace, untraced: u64) -> Self {
         let seen = trace.seen();
         self.processes = trace.processes();
@@ -77,7 +77,7 @@ impl Header {
     }
 }
 
-/// What an event is.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {

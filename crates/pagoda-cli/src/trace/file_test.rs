@@ -44,7 +44,7 @@ fn a_trace_comes_back_as_it_was_written_each_event_in_a_line() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_its_line() {
+fn a_file_of_no_trace_is_refused_with_its_line() {
     let first = |header: &Header| serde_json::to_string(header).expect("JSON") + "\n";
     let other = Header { pagoda_trace: FORMAT + 1, ..header(0) };
     let swapped = Header { columns: vec!["pid".to_owned()], ..header(0) };

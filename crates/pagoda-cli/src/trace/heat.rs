@@ -1,7 +1,9 @@
-//! A trace as a heat map: time from left to right, addresses from top to bottom, faults and evictions in two colours. Pure.
+//! A trace as a heat map: time from left to right, addresses from top to bottom, faults and
+//! evictions in two colours. Pure.
 //!
-//! A row is a block of memory in which anything happened; those in which nothing did are left out, so that an address space of
-//! 128 TiB fits. The blocks are as small as the number of rows allows. This module must never draw more than that.
+//! A row is a block of memory in which anything happened; those in which nothing did are left out,
+//! so that an address space of 128 TiB fits. The blocks are as small as the number of rows allows.
+//! This module must never draw more than that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -79,7 +81,7 @@ impl Heat {
         Self { rows, block_bits, column_us, counts, left_out }
     }
 
-    /// What is drawn, in a sentence or two.
+    /// The caption, in a sentence or two.
     pub fn caption(&self) -> String {
         let block = Bytes::new(1 << self.block_bits);
         let [faults, evictions] =
@@ -173,7 +175,8 @@ impl Heat {
         }
     }
 
-    /// The rows that are named: where memory begins after a gap, that of the most rows first, as far as there is room.
+    /// The rows that are named: where memory begins after a gap, that of the most rows first, as
+    /// far as there is room.
     fn labelled(&self, tops: &[usize]) -> Vec<usize> {
         let mut begins: Vec<usize> = (0..tops.len()).filter(|&at| at == 0 || !self.is_joined(at)).collect();
         let ends = begins.iter().skip(1).copied().chain([tops.len()]);
@@ -195,7 +198,7 @@ impl Heat {
         above_pid == pid && above + 1 == block
     }
 
-    /// Where each row begins; what was cut out leaves a gap.
+    /// The top of each row; memory that was cut out leaves a gap.
     fn tops(&self, tall: usize) -> Vec<usize> {
         let mut top = TOP;
         let place = |at: usize| {

@@ -54,7 +54,7 @@ fn where_there_is_no_room_for_two_names_the_larger_memory_has_its_own() {
 }
 
 #[test]
-fn whatever_is_spread_is_drawn_in_few_rows() {
+fn any_spread_of_events_is_drawn_in_few_rows() {
     let wide = Heat::of(&trace((0..100_000).map(|at| fault(at, 7, at << 24)).collect()));
     assert!(wide.rows.len() <= ROWS_MAX && wide.rows.len() > ROWS_MAX / 3, "{}", wide.rows.len());
     let ends = [fault(0, 7, 0), Line(1, 7, Kind::Eviction, 0, u64::MAX, None), fault(2, 7, u64::MAX)];

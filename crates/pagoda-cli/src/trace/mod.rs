@@ -1,6 +1,7 @@
-//! `pagoda trace`: what `pagoda run --trace` wrote, in numbers or as a page with a heat map.
+//! `pagoda trace`: the file of `pagoda run --trace`, in numbers or as a page with a heat map.
 //!
-//! The file is read and nothing else: this module must never need the run, or the machine that it was on.
+//! The file is read and nothing else: this module must never need the run, or the machine that it
+//! was on.
 
 pub mod file;
 pub mod heat;
@@ -19,7 +20,8 @@ use summary::Summary;
 
 /// Show a file that `pagoda run --trace` wrote.
 ///
-/// The faults of all processes by kind, with how long they took, what was moved out, and where that was.
+/// The faults of all processes by kind, with how long they took, the evictions, and where they
+/// were.
 #[derive(clap::Args, Debug)]
 pub struct TraceArgs {
     /// The file.

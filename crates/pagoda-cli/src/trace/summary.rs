@@ -11,13 +11,13 @@ use serde::Serialize;
 use super::file::{Header, Kind, Line, Trace};
 use crate::latency::LatencyUs;
 
-/// Memory that nothing happened in is told apart from what lies around it if it is as large as that.
+/// A gap without events separates two areas if it is as large as this.
 const GAP_BYTES: u64 = 2 << 20;
 
 /// Lines of the table of places; JSON has all.
 const PLACES_SHOWN: usize = 20;
 
-/// What `pagoda trace --json` prints.
+/// The output of `pagoda trace --json`.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Summary {
     #[serde(flatten)]

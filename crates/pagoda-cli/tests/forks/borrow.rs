@@ -1,4 +1,5 @@
-//! Memory that nobody writes any more, and what its words add up to: for readers that can only return a number.
+//! Memory that is not written any more, and the sum of its words: for readers that can only return
+//! a number.
 
 use crate::support::content::Stamp;
 use crate::support::memory::Mapping;

@@ -1,7 +1,7 @@
 //! Children of every kind: forked, vforked, spawned; and every way in which they end.
 //!
-//! What a child found wrong is its exit status and a line on standard error. Nothing here may use a lock that another
-//! thread of the parent can hold at the moment of the fork.
+//! A child reports wrong data by its exit status and a line on standard error. Nothing here may use
+//! a lock that another thread of the parent can hold at the moment of the fork.
 
 use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,13 +16,13 @@ use crate::support::managed::ROLE;
 use crate::support::memory::Mapping;
 use crate::support::random::Random;
 
-/// The exit status of whoever found wrong data.
+/// The exit status of a process that found wrong data.
 pub const WRONG: i32 = 9;
 
 /// How a child ends that found everything right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// exit(3), which runs what was registered for it.
+    /// exit(3), which runs its registered handlers.
     Exit,
     /// _exit(2).
     AtOnce,
@@ -74,7 +74,7 @@ pub fn fork(end: End, body: impl FnOnce() -> Result<(), String>) -> Child {
 }
 
 impl End {
-    /// What a child does in the end; the status for _exit(2) if it gets that far.
+    /// The end of a child; the status for _exit(2) if it gets that far.
     fn end(self) -> i32 {
         match self {
             Self::Exit => std::process::exit(0),
@@ -93,7 +93,8 @@ impl End {
 }
 
 impl Child {
-    /// Waits for its end, which has to be the one that was agreed on. One that is to be murdered is, after a while.
+    /// Waits for its end, which has to be the one that was agreed on. One that is to be murdered
+    /// is, after a while.
     pub fn join(self, random: &mut Random) -> Result<(), String> {
         if self.end == End::Murdered {
             std::thread::sleep(Duration::from_micros(random.below(20_000) as u64));
@@ -119,7 +120,7 @@ impl Child {
 /// Memory that a program holds which was executed anew: worth an engine of its own.
 const EXECUTED_PAGES: usize = (20 << 20) / 4096;
 
-/// What this executable does when a child of the test executes it.
+/// The work of this executable when a child of the test executes it.
 pub fn executed(seed: u64) -> Result<String, String> {
     let plots = Plots::new(seed, 1, EXECUTED_PAGES);
     let mut all = plots.lock_all();
@@ -138,7 +139,7 @@ fn executed_words(seed: u64) -> Result<Command, String> {
     Ok(command)
 }
 
-/// posix_spawn(3) of this executable, which is what the standard library uses where it can.
+/// posix_spawn(3) of this executable, which the standard library uses where it can.
 pub fn spawn(seed: u64) -> Result<(), String> {
     let output = executed_words(seed)?
         .stdout(Stdio::piped())
@@ -151,8 +152,8 @@ pub fn spawn(seed: u64) -> Result<(), String> {
     Err(format!("spawned: {}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr)))
 }
 
-/// A vfork child: it runs in this process's own memory, while the calling thread waits. It reads all of `still`, whose
-/// words add up to `sum`, and ends with _exit(2).
+/// A vfork child: it runs in this process's own memory, while the calling thread waits. It reads
+/// all of `still`, whose words add up to `sum`, and ends with _exit(2).
 pub fn vfork(still: &Mapping, sum: u64) -> Result<(), String> {
     let mut stack = Mapping::new(64).map_err(|error| error.to_string())?;
     // Used before, so that it can be out of memory when the child starts on it.
@@ -175,7 +176,8 @@ pub fn vfork_and_execute(seed: u64) -> Result<(), String> {
     Child { pid, end: End::Executes }.join(&mut Random::new(0, 0))
 }
 
-/// Waits until a part of `mapping`, all of it written, is out of memory. False if that does not happen for long.
+/// Waits until a part of `mapping`, all of it written, is out of memory. False if that does not
+/// happen for long.
 pub fn wait_until_out(
     mapping: &Mapping,
     mut press: impl FnMut() -> Result<(), String>,

@@ -1,5 +1,5 @@
-//! Forks in the middle of other threads' faults: memory that nobody writes, read at random by several threads in the
-//! parent and in each child.
+//! Forks in the middle of other threads' faults: memory that is not written any more, read at
+//! random by several threads in the parent and in each child.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

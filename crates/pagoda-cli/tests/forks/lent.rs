@@ -1,5 +1,5 @@
-//! Memory that does not get smaller, so that most of it lies in the file: what children read of it in place stays what it was,
-//! while their parents write all of it anew, whichever of them ends first and however.
+//! Incompressible memory, so that most of it lies in the file: children read it in place and it
+//! stays as it was, while their parents write all of it anew, for every order of their ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,12 +13,13 @@ use crate::support::random::{Random, mix};
 const PAGES: usize = (40 << 20) / 4096;
 /// Generations below the first process.
 const DEPTH_MAX: u64 = 2;
-/// How long one process waits for what another says.
+/// How long one process waits for another's word.
 const SAY_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Of the spill files of a whole tree of these: the parent's, what a child holds of it while that is written anew, and what the
-/// child and its own child write themselves: an eighth, a quarter. Right runs take three times the memory, and forks that leave theirs
-/// behind take more with each.
+/// The most that the spill files of a whole tree of these hold: the parent's; a child's hold on it
+/// while that is written anew; and the writes of the child and its own child, an eighth and a
+/// quarter. Right runs take three times the memory, and forks that leave their part behind take
+/// more with each.
 pub const SPILLED_MAX: u64 = 4 * (PAGES as u64 * 4096);
 
 /// Pages of noise, each by a number.
@@ -97,13 +98,13 @@ const VERDICT: usize = 1;
 const RIGHT: u64 = 1;
 const FALSE: u64 = 2;
 
-/// A child whose parent is killed reads what lies in that one's file all the same.
+/// A child whose parent is killed still reads the pages in that one's file.
 fn outlive(noise: &mut Noise, seed: u64) -> Result<(), String> {
     let said = AtomicWords::shared(2).map_err(|error| error.to_string())?;
     let said = said.words();
     let mut random = Random::new(seed, 3);
     let middle = family::fork(End::Killed, || {
-        // So that what is handed on lies in its own file, and not in its parent's.
+        // So that its pages lie in its own file, and not in its parent's.
         (0..PAGES).for_each(|page| noise.write(page, &mut random));
         let parent = rustix::process::getpid();
         family::fork(End::AtOnce, || {

@@ -1,8 +1,10 @@
-//! Seeded trees of processes in too little memory, with every byte against a shadow: whoever is forked holds what its
-//! parent held at that moment, whatever the parent does next and however either ends.
+//! Seeded trees of processes in too little memory, with every byte against a shadow: a forked
+//! process holds its parent's memory of that moment, for every later step of the parent and every
+//! order of their ends.
 //!
-//! `PAGODA_FORK_ROUNDS` says how many forks instead of the short form, at every base page; `PAGODA_FORK_SEED` repeats a
-//! run as far as the processes' own choices go. The seed is printed when something is wrong.
+//! `PAGODA_FORK_ROUNDS` says how many forks instead of the short form, at every base page;
+//! `PAGODA_FORK_SEED` repeats a run as far as the processes' own choices go. The seed is printed
+//! when something is wrong.
 
 #[path = "../torture/area.rs"]
 mod area;
@@ -33,15 +35,16 @@ use support::suite::{self, Test};
 /// The least that is taken.
 const BUDGET: &str = "32M";
 
-/// What a fork and all that its children check is expected to take at most, on a busy machine: longer is a hang.
+/// The longest time for a fork and all checks of its children, on a busy machine: longer is a hang.
 const ROUND_MS_MAX: u64 = 1500;
 
-/// A test: its name, what the program does for a seed and a number of forks, and how many forks the short form has.
+/// A test: its name, the program's work for a seed and a number of forks, and how many forks the
+/// short form has.
 struct Kind {
     name: &'static str,
     body: fn(u64, u64) -> Result<String, String>,
     short: u64,
-    /// What must have counted something.
+    /// The counters that must not be 0.
     counters: &'static [&'static str],
     /// The most that all its spill files together may take.
     spilled_max: u64,
@@ -92,7 +95,8 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
         base_page,
         memory: BUDGET,
         arguments: vec![kind.name.to_owned(), seed.to_string(), forks.to_string()],
-        // Only a hang takes this long: those whose pages lie in the file wait for the disk, 54 s on one of 400 MB/s.
+        // Only a hang takes this long: those whose pages lie in the file wait for the disk, 54 s on
+        // one of 400 MB/s.
         limit: Duration::from_millis(180_000 + forks * ROUND_MS_MAX),
         kills_who_forks: kind.name == "torture",
     };
@@ -106,10 +110,11 @@ fn run(kind: &Kind, base_page: &str, forks: u64) -> Result<String, String> {
     Ok(format!("seed {seed}: {}; {counted}, spilled_peak_bytes {spilled}", outcome.said.trim()))
 }
 
-/// The program, or what it executes anew.
+/// The program, or the executable that it runs anew.
 fn program(arguments: &[String]) -> ExitCode {
     let number = |at: usize| arguments[at].parse::<u64>().expect("a number");
-    // Half of all seeds have one heap, on brk, that all threads share and that shrinks when its top is free.
+    // Half of all seeds have one heap, on brk, that all threads share and that shrinks when its top
+    // is free.
     if number(1).is_multiple_of(2) {
         share_one_on_brk();
     }

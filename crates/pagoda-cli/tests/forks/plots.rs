@@ -1,5 +1,5 @@
-//! Memory of several threads, mappings and blocks of malloc's, each part with its shadow and a lock: whoever holds all locks
-//! sees all of it as it should be, and forks with that view.
+//! Memory of several threads, mappings and blocks of malloc's, each part with its shadow and a
+//! lock: a thread with all locks sees all of it in a consistent state, and forks with that view.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,7 +12,8 @@ use crate::heap::Heap;
 use crate::support::memory::PAGE;
 use crate::support::random::Random;
 
-/// An area of which a part can't be written or not be touched at all, for a while: forks happen meanwhile.
+/// An area of which a part can't be written or not be touched at all, for a while: forks happen
+/// meanwhile.
 struct Forbidden {
     area: Area,
     pages: Range<usize>,
@@ -39,13 +40,13 @@ pub struct Plots {
     wanted: AtomicU64,
 }
 
-/// What is wrong, and where.
+/// The fault, and its place.
 pub fn text(wrong: Wrong) -> String {
     let at = wrong.address.map(|address| format!("at {address:#x}: ")).unwrap_or_default();
     at + &wrong.what
 }
 
-/// Files of nobody else: those of a parent are its own.
+/// Files of this process alone: those of a parent are its own.
 fn own_files() -> Files {
     /// How many this process has made, with those of its parents.
     static MADE: AtomicUsize = AtomicUsize::new(0);
@@ -59,7 +60,7 @@ impl Forbidden {
         area.mapping.protect(pages.clone(), protection).expect("mprotect");
         Self { area, pages, may_read }
     }
-    /// Checks what may be read.
+    /// Checks the readable memory.
     fn check(&self) -> Result<(), Wrong> {
         if self.may_read {
             return self.area.check(0..self.area.pages());
@@ -122,7 +123,8 @@ impl Plot {
             19 => {
                 let area = areas.swap_remove(at);
                 let target = Area::new(random.between(1, area.pages() + 64), false);
-                // The kernel moves what is one mapping to it; what it refuses half way is nobody's any more.
+                // The kernel moves only one mapping to it; memory of a move that it refuses half
+                // way has no owner any more.
                 if area.mapping.is_one() {
                     areas.extend(area.remap_onto(target));
                 } else {
@@ -159,7 +161,7 @@ impl Plot {
         self.heap.check()
     }
 
-    /// Checks what is in the files: only whoever made them.
+    /// Checks the content of the files: only in the process that made them.
     pub fn check_files(&self) -> Result<(), String> {
         self.files.check()
     }
@@ -170,7 +172,8 @@ impl Plot {
         areas.iter().try_for_each(|area| area.check(random.range(area.pages()))).map_err(text)
     }
 
-    /// From now on other choices are made: by a child, which would do exactly what its parent does, and to the same files.
+    /// From now on other choices are made: by a child, which would do exactly the same as its
+    /// parent, and to the same files.
     pub fn reseed(&mut self, seed: u64) {
         self.random = Random::new(seed, 1);
         self.files = own_files();
@@ -208,7 +211,7 @@ impl Plots {
         while self.wanted.load(Ordering::Relaxed) > 0 {
             std::thread::sleep(Duration::from_micros(100));
         }
-        let mut plot = self.plots[plot].lock().expect("nobody panics with it held");
+        let mut plot = self.plots[plot].lock().expect("no thread panics with it held");
         let times = plot.random.between(1, 20);
         plot.operate(times)
     }
@@ -216,7 +219,7 @@ impl Plots {
     /// Takes all of them: now all is as its shadow says, and stays so.
     pub fn lock_all(&self) -> Vec<MutexGuard<'_, Plot>> {
         self.wanted.fetch_add(1, Ordering::Relaxed);
-        let all = self.plots.iter().map(|plot| plot.lock().expect("nobody panics with it held")).collect();
+        let all = self.plots.iter().map(|plot| plot.lock().expect("no thread panics with it held")).collect();
         self.wanted.fetch_sub(1, Ordering::Relaxed);
         all
     }

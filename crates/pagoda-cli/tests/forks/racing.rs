@@ -1,7 +1,9 @@
-//! Pages that are written while the process forks: each tells its version, and a copy of one that was being written has
-//! to be the new version up to some word and the old one from there on, as the copy of one moment is.
+//! Pages that are written while the process forks: each has its version, and a copy of one that was
+//! being written has to be the new version up to some word and the old one from there on, as a copy
+//! of one moment is.
 //!
-//! A version is odd while its page is being written: word 0 first, then all others in order, then word 0 again.
+//! A version is odd while its page is being written: word 0 first, then all others in order, then
+//! word 0 again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +18,7 @@ pub const PAGES: usize = 1024;
 /// How long a child waits for its parent to say which versions it saw after the fork.
 const TOLD_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// The pages, and what is shared with children about them.
+/// The pages, and the versions shared with children.
 pub struct Racing {
     memory: AtomicWords,
     /// Shared memory: which versions the parent saw after the fork, and the number of that fork.
@@ -58,7 +60,7 @@ impl Racing {
         (0..PAGES).map(|page| self.page(page)[0].load(Ordering::Acquire)).collect()
     }
 
-    /// What the parent does after a fork: it tells which versions it has seen since.
+    /// The parent's part after a fork: it publishes the versions that it has seen since.
     pub fn tell(&self, fork: u64) {
         let words = self.after.words();
         for (place, version) in words[1..].iter().zip(self.versions()) {
@@ -67,8 +69,8 @@ impl Racing {
         words[0].store(fork, Ordering::Release);
     }
 
-    /// What the child does: its copies are of one moment, no older than what the parent had seen `before` the fork,
-    /// no younger than what it saw after it, and they stay as they are. Then they are its own.
+    /// The child's part: its copies are of one moment, no older than the parent's view `before` the
+    /// fork, no younger than its view after it, and they stay as they are. Then they are its own.
     pub fn check(&self, fork: u64, before: &[u64], random: &mut Random) -> Result<(), String> {
         for (page, before) in before.iter().enumerate() {
             let version = self.check_page(page)?;

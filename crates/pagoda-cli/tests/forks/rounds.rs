@@ -1,5 +1,6 @@
-//! Forks, one after another, of a process whose memory is mostly out: each child checks copies of all kinds. When the
-//! last is gone, the memory that was shared with them goes out again.
+//! Forks, one after another, of a process whose memory is mostly swapped out: each child checks
+//! copies of all kinds. When the last is gone, the memory that was shared with them is evicted
+//! again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,7 +42,7 @@ pub fn body(seed: u64, forks: u64) -> Result<String, String> {
                     plot.check_some()?;
                 }
                 let right = !thorough || borrow::sum(&still) == sum;
-                if right { Ok(()) } else { Err("what nobody writes is not what it was".to_owned()) }
+                if right { Ok(()) } else { Err("read-only memory has changed".to_owned()) }
             });
             drop(all);
             plots.work(1)?;
@@ -52,10 +53,10 @@ pub fn body(seed: u64, forks: u64) -> Result<String, String> {
     })?;
     plots.lock_all().iter().try_for_each(|plot| plot.check_all())?;
     if borrow::sum(&still) != sum {
-        return Err("what nobody writes is not what it was, in the parent".to_owned());
+        return Err("read-only memory has changed, in the parent".to_owned());
     }
     if !family::wait_until_out(&still, || plots.work(0).and_then(|()| plots.work(1)))? {
-        return Err("what was shared with children that are gone never went out again".to_owned());
+        return Err("memory shared with children that are gone was never evicted again".to_owned());
     }
     Ok(format!("{forks} forks"))
 }

@@ -1,6 +1,6 @@
-//! Threads that change their memory while others fork: with everybody at rest, so that a child knows every byte, and
-//! with everybody at work. Children live on, fork in turn, and end in every way, by an exec of all they hold among others; some are
-//! spawned, vforked, and vforked to exec.
+//! Threads that change their memory while others fork: with all threads at rest, so that a child
+//! knows every byte, and with all threads at work. Children live on, fork in turn, and end in every
+//! way, by an exec of all they hold among others; some are spawned, vforked, and vforked to exec.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::racing::Racing;
 use crate::support::random::Random;
 
 const WORKERS: usize = 3;
-/// With all of them, and what children write, more than the budget in every process.
+/// With all of them, and the children's writes, more than the budget in every process.
 const PLOT_PAGES: usize = (14 << 20) / 4096;
 /// Children of one parent that live at once.
 const CHILDREN_MAX: usize = 2;
@@ -66,7 +66,7 @@ pub fn body(seed: u64, forks: u64) -> Result<String, String> {
     })
 }
 
-/// Ends everything at once: what another thread does now could only hide what was wrong.
+/// Ends everything at once: later work of another thread could only hide the fault.
 fn fail(wrong: &str) -> ! {
     family::complain(wrong);
     end_at_once(family::WRONG)

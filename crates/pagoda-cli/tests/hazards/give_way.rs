@@ -1,4 +1,4 @@
-//! Programs that do with their memory what an engine stands in the way of.
+//! Programs that use their memory in ways that are incompatible with an engine.
 
 use pagoda_linux::testing::skip::skip;
 

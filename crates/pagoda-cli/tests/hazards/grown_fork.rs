@@ -1,4 +1,5 @@
-//! Memory that grows and is split after it was managed, in a program that forks, where the kernel does not tell of forks.
+//! Memory that grows and is split after it was managed, in a program that forks, where the kernel
+//! sends no event for forks.
 
 use pagoda_linux::testing::skip::skip;
 

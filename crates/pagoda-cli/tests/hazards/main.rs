@@ -1,7 +1,9 @@
-//! Programs that did harm, or came to harm, under `pagoda run`: small ones in C, each run natively and managed.
+//! Programs that did harm, or came to harm, under `pagoda run`: small ones in C, each run natively
+//! and managed.
 //!
-//! A test is named after what went wrong. It compares the managed run with the native one, so that a program
-//! that the machine itself does not support fails neither. Every program checks its own memory.
+//! A test is named after its fault. It compares the managed run with the native one, so that a
+//! program that the machine itself does not support fails neither. Every program checks its own
+//! memory.
 
 mod descriptors;
 mod give_way;

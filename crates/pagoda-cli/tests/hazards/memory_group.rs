@@ -1,4 +1,5 @@
-//! Programs in a memory cgroup whose limit is below the budget: the kernel ended them without a word.
+//! Programs in a memory cgroup whose limit is below the budget: the kernel ended them without a
+//! word.
 
 use std::process::{Command, Output};
 

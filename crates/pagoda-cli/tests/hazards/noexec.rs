@@ -7,7 +7,8 @@ use pagoda_linux::testing::skip::skip;
 
 use crate::program::{output, said};
 
-/// In a mount namespace of its own: `$1` becomes such a file system with the library `$2` in it, and `pagoda` `$3` is to use that.
+/// In a mount namespace of its own: `$1` becomes such a file system with the library `$2` in it,
+/// and `pagoda` `$3` is to use that.
 const SCRIPT: &str = "mount -t tmpfs -o noexec tmpfs \"$1\" && cp \"$2\" \"$1/library.so\" || exit 99
 PAGODA_PRELOAD=\"$1/library.so\" exec \"$3\" run --memory 64M -- echo it ran";
 

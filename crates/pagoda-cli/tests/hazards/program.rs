@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 
 use pagoda_linux::testing::skip::skip;
 
-/// A program that hangs is ended after this time, in seconds, and its test fails by the status of timeout(1), 124.
+/// A program that hangs is ended after this time, in seconds, and its test fails by the status of
+/// timeout(1), 124.
 const LIMIT_S: &str = "120";
 
 /// A compiled program, removed when this value goes.
@@ -14,7 +15,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Builds `tests/hazards/c/NAME.c`. None, with a line that says why, where nothing can be managed.
+    /// Builds `tests/hazards/c/NAME.c`. None, with a line that says why, where nothing can be
+    /// managed.
     pub fn build(name: &str, flags: &[&str]) -> Option<Self> {
         pagoda_linux::probe::can_run().map_err(|why| skip(name, why)).ok()?;
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
@@ -62,8 +64,8 @@ impl Program {
         command
     }
 
-    /// Runs it natively and under `pagoda run --quiet --memory MEMORY`. The two have to end alike, the managed run without a
-    /// complaint of Pagoda's.
+    /// Runs it natively and under `pagoda run --quiet --memory MEMORY`. The two have to end alike,
+    /// the managed run without a complaint of Pagoda's.
     pub fn ends_alike(&self, memory: &str, arguments: &[&str]) {
         let native = output(&mut self.native(arguments));
         let managed = output(&mut self.managed(&["--quiet", "--memory", memory], arguments));
@@ -91,7 +93,7 @@ pub fn output(command: &mut Command) -> Output {
     command.output().expect("it starts")
 }
 
-/// What a run wrote, on both streams.
+/// The output of a run, of both streams.
 pub fn said(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }

@@ -1,5 +1,5 @@
-//! A program that was ended for lack of memory, with a reason that was not its reason: "locked, pinned or shared" for all that
-//! can't be moved out.
+//! A program that was ended for lack of memory, with a reason that was not its reason: "locked,
+//! pinned or shared" for all that can't be moved out.
 
 use super::program::{Program, output, said};
 

@@ -1,4 +1,5 @@
-//! Programs that replace themselves by one that is not managed: the run told of a budget that was kept.
+//! Programs that replace themselves by one that is not managed: the run told of a budget that was
+//! kept.
 
 use crate::program::{Program, output, said};
 

@@ -1,4 +1,5 @@
-//! Symbols of the C library that a program or another preloaded library defines anew, and loaders of other C libraries.
+//! Symbols of the C library that a program or another preloaded library defines anew, and loaders
+//! of other C libraries.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Code that is written, evicted, made executable and run, and written anew: never writable and executable at once.
+//! Code that is written, evicted, made executable and run, and written anew: never writable and
+//! executable at once.
 
 use pagoda_linux::testing::compiled::{Compiled, FUNCTIONS};
 

@@ -1,4 +1,5 @@
-//! System call filters: a thread, and a child, that may call almost nothing any more touch memory that is out.
+//! System call filters: a thread, and a child, that may make almost no call any more touch memory
+//! that is swapped out.
 
 use pagoda_linux::testing::process::{fork, wait};
 use pagoda_linux::testing::sandbox::{Denial, allow_only, deny_calls};
@@ -14,7 +15,7 @@ fn told(error: std::io::Error) -> String {
     format!("seccomp: {error}")
 }
 
-/// A thread that may not use what an engine in it would need.
+/// A thread without the system calls that an engine in it would need.
 pub fn thread(arena: &Arena, _: u64) -> Result<(), String> {
     each_round(arena, PAGES, |mapping, tag| {
         let mapping = &*mapping;
@@ -57,7 +58,8 @@ fn in_child(mapping: &mut Mapping, tag: u64) -> i32 {
     status(&right)
 }
 
-/// What a child ends with that may have found something wrong. It writes one line then, and takes no lock.
+/// The exit status of a child that may have found a fault. It writes one line then, and takes no
+/// lock.
 pub fn status(right: &Result<(), String>) -> i32 {
     let Err(wrong) = right else { return 0 };
     let _ = rustix::io::write(std::io::stderr(), wrong.as_bytes());

@@ -1,5 +1,5 @@
-//! A mapping that grows downwards when the page below it is touched, as the stacks of old threading libraries did: what
-//! it grew by is as managed, and as right, as what it was.
+//! A mapping that grows downwards when the page below it is touched, as the stacks of old threading
+//! libraries did: its new pages are as managed, and as right, as its old ones.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use crate::pressure::Arena;
 use crate::support::content::Stamp;
 use crate::support::random::Random;
 
-/// Where nothing is mapped unless asked for: far below what the kernel chooses.
+/// An area that only explicit addresses use: far below the kernel's choice.
 static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
 /// Its size at first.
 const START_PAGES: usize = 8;
@@ -66,7 +66,7 @@ pub fn body(arena: &Arena, seed: u64) -> Result<(), String> {
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        // It grows while what is above is out.
+        // It grows while the pages above are swapped out.
         down.grow(Stamp { head: random.next(), body: random.stamp() });
         down.check()?;
         for _ in 0..8 {

@@ -1,9 +1,11 @@
-//! What compilers and collectors at run time do to their memory, and what else comes between a program and its faults:
-//! protections that change while content is out, guard pages, stacks that grow, signal handlers on stacks that are out,
-//! other users of userfaultfd, system call filters, programs with rights of their own.
+//! Memory operations of run-time compilers and collectors, and other things that come between a
+//! program and its faults: protections that change while content is swapped out, guard pages,
+//! stacks that grow, signal handlers on stacks that are swapped out, other users of userfaultfd,
+//! system call filters, programs with rights of their own.
 //!
-//! Each runs for two seconds beside a thread that keeps memory short; what it does counts only if it saw memory of its
-//! own out before. `PAGODA_JIT_SEED` repeats a run as far as the threads' own choices go. The seed is printed.
+//! Each runs for two seconds beside a thread that keeps memory short; a round counts only if it saw
+//! memory of its own swapped out before. `PAGODA_JIT_SEED` repeats a run as far as the threads' own
+//! choices go. The seed is printed.
 
 #[path = "../races/pressure.rs"]
 #[allow(dead_code, reason = "the races use the rest")]
@@ -34,7 +36,8 @@ const BUDGET: &str = "32M";
 
 const SHORT: Duration = Duration::from_secs(2);
 
-/// A case: its name, what it does in a thread until its rounds are over, and the counters that show that it was run.
+/// A case: its name, its work in a thread until its rounds are over, and the counters that show
+/// that it was run.
 struct Case {
     name: &'static str,
     body: fn(&Arena, u64) -> Result<(), String>,
@@ -111,7 +114,7 @@ fn program(arguments: &[String]) -> ExitCode {
     println!("{}", arena.told());
     match result {
         Ok(()) if arena.seen_out() == 0 => {
-            eprintln!("nothing of what the case is about was ever seen out");
+            eprintln!("no memory of the case was ever seen swapped out");
             ExitCode::from(10)
         }
         Ok(()) => ExitCode::SUCCESS,

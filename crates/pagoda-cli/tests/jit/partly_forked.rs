@@ -1,4 +1,5 @@
-//! Memory of which a child gets only a part: the rest is not mapped there at all (madvise DONTFORK).
+//! Memory of which a child gets only a part: the rest is not mapped there at all (madvise
+//! DONTFORK).
 
 use pagoda_linux::testing::process::fork;
 
@@ -8,10 +9,11 @@ use crate::rounds::each_round;
 use crate::support::memory::Mapping;
 
 const PAGES: usize = 96;
-/// What a child does not get: it begins and ends within base pages of 64 KiB.
+/// The pages that a child does not get: they begin and end within base pages of 64 KiB.
 const KEPT: std::ops::Range<usize> = 37..59;
 
-/// Forks while a part of the memory is out; child and parent check what they have, and each writes its own.
+/// Forks while a part of the memory is swapped out; child and parent check their pages, and each
+/// writes its own.
 pub fn body(arena: &Arena, _: u64) -> Result<(), String> {
     each_round(arena, PAGES, |mapping, tag| {
         // Only now: before, the parts would have been mappings of their own when they were adopted.

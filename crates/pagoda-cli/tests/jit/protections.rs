@@ -1,5 +1,5 @@
-//! Protections that change while content is out: it comes back into memory that may not be written, and what was
-//! forbidden altogether is as it was when it is allowed again.
+//! Protections that change while content is swapped out: it is swapped in to memory that may not be
+//! written, and forbidden pages are as they were when they are allowed again.
 
 use pagoda_linux::testing::signals::guarded;
 
@@ -22,7 +22,7 @@ pub fn read_only(arena: &Arena, seed: u64) -> Result<(), String> {
         let part = if random.one_in(3) { 0..PAGES } else { random.range(PAGES) };
         mapping.protect(part.clone(), READ).map_err(|error| error.to_string())?;
         if random.one_in(2) {
-            // What is read-only stays so for a while, under pressure.
+            // Read-only pages stay so for a while, under pressure.
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         check(&mapping, 0..PAGES, tag).map_err(|wrong| format!("read-only {part:?}: {wrong}"))?;
@@ -34,8 +34,8 @@ pub fn read_only(arena: &Arena, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Forbidden pages inside: each touch of one reaches the program's own handler, which allows it, and its content is as
-/// it was; its neighbours come and go meanwhile.
+/// Forbidden pages inside: each touch of one reaches the program's own handler, which allows it,
+/// and its content is as it was; its neighbours are evicted and swapped in meanwhile.
 pub fn guard_pages(arena: &Arena, seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed, 1);
     let mut mapping = Mapping::new(PAGES).map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! A program that serves faults itself: its memory is left alone, and its descriptor and ours don't disturb each other.
+//! A program that serves faults itself: its memory is left alone, and its descriptor and ours don't
+//! disturb each other.
 
 use pagoda_linux::testing::userfault::SelfServed;
 

@@ -1,4 +1,5 @@
-//! A member of the tree that gets rights of its own by exec is left alone, and does what it does natively.
+//! A member of the tree that gets rights of its own by exec is left alone, and runs as it does
+//! natively.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -7,7 +8,7 @@ use std::process::Command;
 use crate::support::suite;
 use crate::support::tree::{self, Before};
 
-/// Somebody else's number.
+/// The number of another user.
 const USER: u32 = 65534;
 
 pub fn run() -> Result<String, String> {

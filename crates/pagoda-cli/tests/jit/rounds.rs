@@ -3,7 +3,8 @@
 use crate::pressure::{Arena, fill};
 use crate::support::memory::Mapping;
 
-/// In each round gives `work` the mapping and the tag that it is full of, which no round before had. Part of it is out, mostly.
+/// In each round gives `work` the mapping and the tag that it is full of, which no round before
+/// had. Part of it is swapped out, mostly.
 pub fn each_round(
     arena: &Arena,
     pages: usize,

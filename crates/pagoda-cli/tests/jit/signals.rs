@@ -1,5 +1,5 @@
-//! Signal handlers on stacks that are out, and programs that block or replace the handlers of the signals that faults
-//! could have been served by.
+//! Signal handlers on stacks that are swapped out, and programs that block or replace the handlers
+//! of the signals that faults could have been served by.
 
 use pagoda_linux::testing::signals;
 
@@ -25,7 +25,7 @@ pub fn alternate_stack(arena: &Arena, _: u64) -> Result<(), String> {
         if !ran.right {
             return Err("the handler read something else than it had written".to_owned());
         }
-        // What it did not use is as it was.
+        // Its unused part is as it was.
         check(&stack, 0..8, tag)?;
     }
     Ok(())
@@ -33,7 +33,8 @@ pub fn alternate_stack(arena: &Arena, _: u64) -> Result<(), String> {
 
 const PAGES: usize = 96;
 
-/// With handlers of the program's own, ignored, and with every signal blocked: no fault of ours is ever seen.
+/// With handlers of the program's own, ignored, and with every signal blocked: no fault of ours is
+/// ever seen.
 pub fn own_handlers(arena: &Arena, seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed, 1);
     let mut mapping = Mapping::new(PAGES).map_err(|error| error.to_string())?;

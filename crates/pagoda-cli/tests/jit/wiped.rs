@@ -1,4 +1,5 @@
-//! Memory of which a part is to read zero in a child (madvise WIPEONFORK), as what guards against using one random state twice does.
+//! Memory of which a part is to read zero in a child (madvise WIPEONFORK), as a guard against the
+//! reuse of a random state does.
 
 use pagoda_linux::testing::process::{fork, raw_fork};
 
@@ -8,11 +9,11 @@ use crate::rounds::each_round;
 use crate::support::memory::Mapping;
 
 const PAGES: usize = 96;
-/// What a child finds empty: it begins and ends within base pages of 64 KiB.
+/// The pages that a child finds empty: they begin and end within base pages of 64 KiB.
 const WIPED: std::ops::Range<usize> = 37..59;
 
-/// Forks while all of the memory may be out, by the C library and past it in turn; child and parent check what they have, and each
-/// writes its own.
+/// Forks while all of the memory may be swapped out, by the C library and past it in turn; child
+/// and parent check their pages, and each writes its own.
 pub fn body(arena: &Arena, _: u64) -> Result<(), String> {
     each_round(arena, PAGES, |mapping, tag| {
         mapping.advise(WIPED, libc::MADV_WIPEONFORK).map_err(|error| format!("madvise: {error}"))?;

@@ -1,5 +1,6 @@
-//! A child made by a raw fork, which no hook sees, that discards memory while the parent still copies into it what is
-//! out: what it discarded reads zero for good, all else is as it was at the fork, and the parent's memory is its own.
+//! A child made by a raw fork, which no hook sees, that discards memory while the parent still
+//! copies swapped-out pages into it: its discarded pages read zero for good, all others are as they
+//! were at the fork, and the parent's memory is its own.
 
 use std::ops::Range;
 
@@ -35,7 +36,8 @@ pub fn stays_discarded() -> Result<String, String> {
 pub fn program() -> Result<(), String> {
     let mut mapping = Mapping::new(PAGES).map_err(|error| error.to_string())?;
     write(&mut mapping, 0..PAGES);
-    // On the stack, which is too small to be managed, and touched: the child must not wait for a page before it discards.
+    // On the stack, which is too small to be managed, and touched: the child must not wait for a
+    // page before it discards.
     let mut discarded = std::hint::black_box([false; PAGES]);
     let child = raw_fork(|| {
         let result = in_child(&mut mapping, &mut discarded);
@@ -62,7 +64,8 @@ fn in_child(mapping: &mut Mapping, discarded: &mut [bool; PAGES]) -> Result<(), 
         mapping.advise(pages.clone(), libc::MADV_DONTNEED).map_err(|error| error.to_string())?;
         discarded[pages].fill(true);
     }
-    // The first look waits for what is still being copied; the second sees what came after the first.
+    // The first look waits for pages that are still being copied; the second sees pages that came
+    // after the first.
     for look in ["at first", "later"] {
         for (page, &discarded) in discarded.iter().enumerate() {
             let expected = if discarded { Stamp::ZERO } else { stamp(page) };

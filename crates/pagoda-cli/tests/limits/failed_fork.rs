@@ -1,4 +1,5 @@
-//! A fork that fails is no more announced: the next child that nobody announces is not taken for its own, and not waited for.
+//! The announcement of a fork that fails ends: the next unannounced child is not taken for its own,
+//! and not waited for.
 
 use pagoda_linux::testing::process::{fork, raw_fork, wait};
 use pagoda_linux::testing::sandbox::{Denial, deny_calls};
@@ -39,7 +40,7 @@ pub fn program() -> Result<(), String> {
     std::thread::scope(|scope| scope.spawn(refused).join()).expect("it does not panic")?;
     let child = |status| format!("a child ended with status {status:#x}");
     let right = || i32::from(check(&mapping, 0..PAGES).is_err());
-    // One after the other: of two at once nobody can tell which one was announced.
+    // One after the other: of two at once it is unknown which one was announced.
     let forks: [fn(_) -> _; 2] = [raw_fork, fork];
     for made in forks {
         let status = made(right).and_then(wait).map_err(told)?.as_raw();

@@ -1,4 +1,5 @@
-//! Memory that the kernel may free, and that is written again before it did: it leaves like any other.
+//! Memory that the kernel may free, and that is written again before it did: it leaves like any
+//! other.
 
 use crate::program::{PAGES_PER_MIB, check, fill, write};
 use crate::run::begin;
@@ -23,7 +24,7 @@ pub fn program() -> Result<(), String> {
     write(&mut mapping, 0..PAGES);
     mapping.advise(0..PAGES, libc::MADV_FREE).map_err(told)?;
     write(&mut mapping, 0..PAGES);
-    // It is colder than what is filled meanwhile, several times the budget.
+    // It is colder than the memory that is filled meanwhile, several times the budget.
     fill(256, |_| Ok(()))?;
     let there = mapping.present(0..PAGES).map_err(told)?.iter().filter(|state| **state & 1 != 0).count();
     if there > PAGES / 2 {

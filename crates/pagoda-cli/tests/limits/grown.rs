@@ -1,5 +1,6 @@
-//! A mapping that is managed grows when memory is only followed again: the kernel registers what it grew by along with the rest, so
-//! that it has to be managed, while what is new beside it is left to the kernel.
+//! A mapping that is managed grows when memory is only followed again: the kernel registers the new
+//! part along with the rest, so that it has to be managed, while new mappings beside it are left to
+//! the kernel.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ const BUDGET: &str = "128M";
 /// More than the budget, so that all there is becomes managed; and then it goes.
 const FILL_MIB: usize = 192;
 const KEPT_MIB: usize = 8;
-/// What the kept one grows by.
+/// The growth of the kept one.
 const TAIL_MIB: usize = 24;
-/// What is mapped at that time: more than what a program has beside what it is told to have.
+/// New memory at that time: more than a program's own beside its work.
 const NEW_MIB: usize = 12;
 
 /// From outside.
@@ -26,7 +27,7 @@ pub fn is_managed() -> Result<String, String> {
     let adopted = ended.counter("adopted_bytes")?;
     let least = ((FILL_MIB + KEPT_MIB + TAIL_MIB) as u64) << 20;
     if adopted < least {
-        return Err(format!("what it grew by is not managed: {adopted} bytes were adopted, not {least}"));
+        return Err(format!("its new part is not managed: {adopted} bytes were adopted, not {least}"));
     }
     if adopted >= least + ((NEW_MIB as u64) << 20) {
         return Err(format!("it did not grow while memory was only followed: {adopted} bytes were adopted"));

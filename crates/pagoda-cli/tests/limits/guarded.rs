@@ -1,5 +1,5 @@
-//! Guards (`MADV_GUARD_INSTALL`) in managed memory: what they took the place of is gone, also if it was out, and nothing that is
-//! brought in beside them takes theirs.
+//! Guards (`MADV_GUARD_INSTALL`) in managed memory: the content in their place is gone, also if it
+//! was swapped out, and no page that is brought in beside them takes their place.
 
 use pagoda_linux::mem::guards;
 use pagoda_linux::testing::process::{fork, wait};
@@ -47,7 +47,7 @@ pub fn program(kind: &str) -> Result<(), String> {
     let first = BASE - mapping.start() / PAGE % BASE;
     let guarded = (first..first + GUARDED).step_by(BASE).map(|page| page + 5);
     if kind == "content" {
-        // What was written first is out by now.
+        // The first pages are swapped out by now.
         write(&mut mapping, 0..PAGES);
         for page in guarded.clone() {
             mapping.advise(page..page + 1, guards::INSTALL).map_err(told)?;
@@ -68,7 +68,7 @@ pub fn program(kind: &str) -> Result<(), String> {
             write(&mut mapping, page - 4..page - 3);
         }
         for page in guarded.step_by(7) {
-            // SIGSEGV is what it should end by.
+            // It has to end by SIGSEGV.
             let child = fork(|| std::hint::black_box(mapping.page(page)[0]) as i32);
             let status = child.and_then(wait).map_err(told)?.as_raw();
             if status & 0x7f != libc::SIGSEGV {

@@ -1,4 +1,5 @@
-//! Memory that the program puts into a pipe without copying it, and that is read there after its frames were needed for other pages.
+//! Memory that the program puts into a pipe without copying it, and that is read there after its
+//! frames were needed for other pages.
 
 use std::io::Read;
 use std::net::UdpSocket;
@@ -9,7 +10,7 @@ use crate::program::{PAGES_PER_MIB, fill, stamp, write};
 use crate::run::begin;
 use crate::support::memory::{Mapping, PAGE};
 
-/// Three times what a pipe holds that an ordinary user may make.
+/// Three times the largest pipe of an ordinary user.
 const PAGES: usize = 3 * PAGES_PER_MIB;
 
 /// From outside.
@@ -20,7 +21,8 @@ pub fn is_right() -> Result<String, String> {
     if evictions == 0 { Err("nothing was evicted".to_owned()) } else { Ok(format!("evictions {evictions}")) }
 }
 
-/// In the program: twice the budget is filled while the pipe is full, and the rest is put there as it is read.
+/// In the program: twice the budget is filled while the pipe is full, and the rest is put there as
+/// it is read.
 pub fn program() -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let mut mapping = Mapping::new(PAGES).map_err(told)?;
@@ -28,7 +30,7 @@ pub fn program() -> Result<(), String> {
     let (reads, writes) = std::io::pipe().map_err(told)?;
     rustix::pipe::fcntl_setpipe_size(&writes, PAGES_PER_MIB * PAGE).map_err(|error| error.to_string())?;
     let memory = mapping.bytes(0..PAGES);
-    // As much as there is room for, as the kernel does: nobody reads yet.
+    // As much as there is room for, as the kernel does: there is no reader yet.
     let mut put = handed_on::to_pipe(&writes, memory).map_err(told)?;
     fill(60, |_| Ok(()))?;
     std::thread::scope(|scope| {
@@ -36,7 +38,7 @@ pub fn program() -> Result<(), String> {
         while put < memory.len() {
             put += handed_on::to_pipe(&writes, &memory[put..]).map_err(told)?;
         }
-        reader.join().expect("it returns what is wrong")
+        reader.join().expect("it returns its fault")
     })?;
     check_sockets()
 }

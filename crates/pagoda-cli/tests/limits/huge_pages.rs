@@ -1,4 +1,5 @@
-//! A program that asks the kernel for huge pages: it has them while there is room, and gets no more once parts of them have to leave.
+//! A program that asks the kernel for huge pages: it has them while there is room, and gets no more
+//! once parts of them have to leave.
 
 use std::fs;
 
@@ -43,7 +44,7 @@ pub fn program(may: &str) -> Result<(), String> {
     for round in 0..3 {
         check(&asked, 0..ASKED_MIB * PAGES_PER_MIB).map_err(|wrong| format!("{round}: {wrong}"))?;
         check(&more, 0..TOO_MUCH_MIB * PAGES_PER_MIB).map_err(|wrong| format!("{round}, more: {wrong}"))?;
-        // What comes back after a discard is the engine's, and as good.
+        // Memory that is touched after a discard is the engine's, and as good.
         for mapping in [&mut asked, &mut more] {
             let part = round * PAGES_PER_MIB + 3..round * PAGES_PER_MIB + 300;
             mapping.advise(part.clone(), libc::MADV_DONTNEED).map_err(|error| error.to_string())?;

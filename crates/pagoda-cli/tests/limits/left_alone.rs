@@ -1,4 +1,4 @@
-//! What can't be moved is left alone, and counted: so much as is populated, no less and no more.
+//! Memory that can't be moved is left alone, and counted: exactly its populated bytes.
 
 use std::time::Duration;
 
@@ -8,11 +8,13 @@ use crate::program::{PAGES_PER_MIB, check, fill, stamp, write};
 use crate::run::{Ended, begin};
 use crate::support::memory::{self, Mapping};
 
-/// Locked, executable and shared memory of the program, in MiB: of different sizes, so that none is taken for another.
+/// Locked, executable and shared memory of the program, in MiB: of different sizes, so that none is
+/// taken for another.
 const SIZES_MIB: [(&str, u64); 3] =
     [("left_locked_bytes", 3), ("left_executable_bytes", 5), ("left_shared_bytes", 7)];
 
-/// What else a program has of each kind, at most: its libraries have no such memory, its stack is not locked.
+/// A program's other memory of each kind, at most: its libraries have no such memory, its stack is
+/// not locked.
 const SLACK: u64 = 64 << 10;
 
 /// Longer than it takes the watcher to look at everything once more.
@@ -47,11 +49,11 @@ pub fn later_is_counted() -> Result<String, String> {
     Ok(said?.join(", "))
 }
 
-/// Twice as large as what is populated of it: only the lower half is.
+/// Twice as large as its populated part: only the lower half is.
 fn half_populated(mib: u64) -> Result<Mapping, String> {
     let pages = mib as usize * PAGES_PER_MIB;
     let mut mapping = Mapping::new(2 * pages).map_err(|error| error.to_string())?;
-    // Just so much, whoever gets huge pages. A kernel without them does not know it.
+    // Exactly that much, for any setting of huge pages. A kernel without them does not know it.
     let _ = mapping.advise(0..2 * pages, libc::MADV_NOHUGEPAGE);
     write(&mut mapping, 0..pages);
     Ok(mapping)
@@ -90,8 +92,9 @@ pub fn fill_beside_locked() -> Result<(), String> {
 /// Pages that are written, each between two read-only ones: more than the least budget.
 const PIECES: usize = 12_000;
 
-/// In the program: memory that is managed, then cut into more mappings than anybody looks at one by one, and locked.
-/// Reclaim goes on finding it, and finds out each time that it has to stay.
+/// In the program: memory that is managed, then cut into more mappings than the engine checks one
+/// by one, and locked. Reclaim finds it again and again, and finds out each time that it has to
+/// stay.
 pub fn fill_beside_pieces() -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let mut cut = Mapping::new(2 * PIECES).map_err(told)?;

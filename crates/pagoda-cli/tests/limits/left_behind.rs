@@ -1,5 +1,6 @@
-//! Children whose parent ends right after the fork, and those of a parent that has read all its mappings, or of one that nobody
-//! sees: each has everything that was out. One whose parent is killed before that is ended, and never reads anything wrong.
+//! Children whose parent ends right after the fork, those of a parent that has read all its
+//! mappings, and those of an unseen parent: each has everything that was swapped out. One whose
+//! parent is killed before that is ended, and never reads anything wrong.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,13 +20,14 @@ const PAGES: usize = 96 * PAGES_PER_MIB;
 /// Raw forks, of which each forks by the C library.
 const UNSEEN: usize = 20;
 
-/// Parents that are killed while they fork, each later than the one before by more: from its beginning to long after it.
+/// Parents that are killed while they fork, each later than the one before by more: from its
+/// beginning to long after it.
 const KILLED: u32 = 24;
 /// And more until some were late enough: a loaded machine takes longer.
 const KILLED_MOST: u32 = 64;
 const KILL_STEP: Duration = Duration::from_millis(1);
 
-/// What `pagoda run` says of a child that was ended because its parent was killed.
+/// The message of `pagoda run` for a child that was ended because its parent was killed.
 const PARENT_LOST: &str = "was killed before its child had all";
 
 /// From outside.
@@ -72,7 +74,7 @@ pub fn program(kind: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A child that forks and ends at once, as who wants to be nobody's child does; its child says whether all is right.
+/// A child that forks and ends at once, as a daemon does; its child says whether all is right.
 fn ends(mapping: &Mapping) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     for _ in 0..3 {
@@ -81,7 +83,7 @@ fn ends(mapping: &Mapping) -> Result<(), String> {
             let last = || match check(mapping, 0..PAGES) {
                 Ok(()) => i32::from(says.write_all(b"r").is_err()),
                 Err(wrong) => {
-                    eprintln!("in the child of who ended: {wrong}");
+                    eprintln!("in the child of one that ended: {wrong}");
                     1
                 }
             };
@@ -92,14 +94,14 @@ fn ends(mapping: &Mapping) -> Result<(), String> {
         let mut answer = Vec::new();
         hears.read_to_end(&mut answer).map_err(told)?;
         if answer != b"r" {
-            return Err(format!("the child of who ended said {answer:?}"));
+            return Err(format!("the child of one that ended said {answer:?}"));
         }
     }
     Ok(())
 }
 
-/// Children that fork and are killed meanwhile. A child of one of those, which is ours then, has everything or is ended by its engine.
-/// Says how many were of which kind.
+/// Children that fork and are killed meanwhile. A child of one of those, which is ours then, has
+/// everything or is ended by its engine. Returns how many were of which kind.
 fn killed(mapping: &Mapping) -> Result<String, String> {
     let told = |error: rustix::io::Errno| error.to_string();
     set_child_subreaper(Some(getpid())).map_err(told)?;
@@ -116,7 +118,7 @@ fn killed(mapping: &Mapping) -> Result<String, String> {
             let last = || match check(mapping, 0..PAGES) {
                 Ok(()) => 0,
                 Err(wrong) => {
-                    eprintln!("in the child of who was killed: {wrong}");
+                    eprintln!("in the child of one that was killed: {wrong}");
                     1
                 }
             };
@@ -127,13 +129,13 @@ fn killed(mapping: &Mapping) -> Result<String, String> {
             match waitpid(None, WaitOptions::empty()) {
                 Ok(Some((pid, status))) if pid == middle => {
                     if status.terminating_signal() != Some(Signal::KILL.as_raw()) {
-                        return Err(format!("who was to be killed ended with {:#x}", status.as_raw()));
+                        return Err(format!("one that was to be killed ended with {:#x}", status.as_raw()));
                     }
                 }
                 Ok(Some((_, status))) => match status.exit_status() {
                     Some(0) => whole += 1,
                     Some(125) => lost += 1,
-                    _ => return Err(format!("the child of who was killed: {:#x}", status.as_raw())),
+                    _ => return Err(format!("the child of one that was killed: {:#x}", status.as_raw())),
                 },
                 Ok(None) => unreachable!("it waits"),
                 Err(rustix::io::Errno::CHILD) => break,
@@ -147,7 +149,8 @@ fn killed(mapping: &Mapping) -> Result<String, String> {
     Ok(format!("{whole} had everything, {lost} lost their parent,"))
 }
 
-/// Whoever reads all that is mapped, or locks it, touches also what children wait at: the only memory here that they are to find empty.
+/// A program that reads all its mappings, or locks them, also touches the pages at which children
+/// wait: the only memory here that children are to find empty.
 fn reads(mapping: &Mapping) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let access = Access::begin().map_err(told)?;
@@ -166,7 +169,7 @@ fn reads(mapping: &Mapping) -> Result<(), String> {
         }
     }
     if read == 0 {
-        return Err("what children wait at was not found".to_owned());
+        return Err("the pages at which children wait were not found".to_owned());
     }
     expect_success(fork(|| i32::from(check(mapping, 0..PAGES).is_err())).map_err(told)?)
 }

@@ -1,4 +1,5 @@
-//! Programs that lock all their memory (`mlockall`): theirs is there and stays, and Pagoda's own does not fill their budget.
+//! Programs that lock all their memory (`mlockall`): theirs is there and stays, and Pagoda's own
+//! does not fill their budget.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const PAGES: usize = 24 * PAGES_PER_MIB;
 /// Pagoda's own is a few hundred KiB; all that it only reserves is several times the budget.
 const OWN_MOST: u64 = 8 << 20;
 
-/// Until what is left alone was looked at again, on a machine that has much else to do.
+/// Until unmanaged memory was scanned again, on a machine that has much else to do.
 const LOOKS: Duration = Duration::from_millis(5000);
 
 /// From outside.

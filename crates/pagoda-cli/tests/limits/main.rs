@@ -1,5 +1,6 @@
-//! Programs that run into a limit under `pagoda run`, or into none: a store that is full or fails, too few descriptors, mappings
-//! or addresses, memory that can't be managed, plenty of room. Each run ends by itself, with right data or with one line that says why.
+//! Programs that run into a limit under `pagoda run`, or into none: a store that is full or fails,
+//! too few descriptors, mappings or addresses, memory that can't be managed, plenty of room. Each
+//! run ends by itself, with right data or with one line that says why.
 //!
 //! Like the races this executable runs itself as the program.
 

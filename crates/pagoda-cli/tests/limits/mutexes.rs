@@ -1,5 +1,5 @@
-//! Many robust mutexes: those that are unmapped without being destroyed make room, and a child keeps in memory all that it has of
-//! its parent's.
+//! Many robust mutexes: those that are unmapped without being destroyed make room, and a child
+//! keeps in memory all that it has of its parent's.
 
 use pagoda_linux::testing::process::{fork, wait};
 use pagoda_linux::testing::robust::RobustMutexes;

@@ -1,5 +1,6 @@
-//! Forks while there is plenty of room, so that nothing is registered, whose children live on as memory gets short: what they share
-//! is made the parent's own and leaves, also if nobody saw the fork.
+//! Forks while there is plenty of room, so that nothing is registered, whose children live on as
+//! memory gets short: the parent breaks the sharing of their pages and evicts them, also after an
+//! unseen fork.
 
 use std::io::{Read, Write};
 
@@ -28,7 +29,8 @@ pub fn shared_memory_leaves() -> Result<String, String> {
     Ok(told.trim_end_matches(", ").to_owned())
 }
 
-/// In the program: a child that looks at what it shares before the parent fills twice the budget, and after that.
+/// In the program: a child that reads its shared memory before the parent fills twice the budget,
+/// and after that.
 pub fn program(kind: &str) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let mut mapping = Mapping::new(SHARED_PAGES).map_err(told)?;

@@ -1,4 +1,5 @@
-//! Memory that the kernel has pinned for long stays where it is, and how often reclaim met it is counted.
+//! Memory that the kernel has pinned for long stays where it is, and how often reclaim met it is
+//! counted.
 
 use pagoda_linux::testing::pinned::Pinned;
 
@@ -37,7 +38,7 @@ pub fn program() -> Result<(), String> {
     };
     fill(60, |_| Ok(()))?;
     if mapping.is_any_out() {
-        return Err("a part of what is pinned was moved out".to_owned());
+        return Err("a part of the pinned memory was moved out".to_owned());
     }
     drop(pinned);
     check(&mapping, 0..PAGES)

@@ -9,7 +9,8 @@ use crate::program::{PAGES_PER_MIB, check, write};
 use crate::run::begin;
 use crate::support::memory::Mapping;
 
-/// A shell that sets a limit (its letter and value are the next two words) and becomes what follows.
+/// A shell that sets a limit (its letter and value are the next two words) and becomes the command
+/// that follows.
 const LIMITED: &str = "ulimit -$0 $1 && shift && exec \"$@\"";
 
 fn limited(
@@ -21,7 +22,8 @@ fn limited(
     begin(&["sh", "-c", LIMITED, letter, limit], options, program)?.end()
 }
 
-/// With too few the run is refused for just that; with enough of them for the program's own it is not.
+/// With too few the run is refused for just that; with enough of them for the program's own it is
+/// not.
 pub fn descriptors() -> Result<String, String> {
     let run = |limit: &str| limited("n", limit, &["-m", "64M"], &["fill", "1"]);
     let mut refused = Vec::new();
@@ -38,8 +40,8 @@ pub fn descriptors() -> Result<String, String> {
     Ok(refused[0].clone())
 }
 
-/// A program that has set itself a low limit forks all the same, if it is one that could be raised; if not, and it may not raise it
-/// either, it ends with a reason and does not hang.
+/// A program that has set itself a low limit forks all the same, if it is one that could be raised;
+/// if not, and it may not raise it either, it ends with a reason and does not hang.
 pub fn descriptors_of_a_fork() -> Result<String, String> {
     let ended = begin(&[], &["-m", "32M"], &["fork-few-descriptors", "4", "64"])?.end()?;
     ended.expect_success()?;
@@ -85,8 +87,8 @@ pub fn addresses() -> Result<String, String> {
     Ok(said)
 }
 
-/// The kernel refuses mappings to the program as it would without Pagoda, and what the program has stays right, within
-/// the budget.
+/// The kernel refuses mappings to the program as it would without Pagoda, and the program's memory
+/// stays right, within the budget.
 pub fn mappings() -> Result<String, String> {
     let ended = begin(&[], &["-m", "64M"], &["many-mappings"])?.end()?;
     ended.expect_success()?;
@@ -99,21 +101,23 @@ pub fn mappings() -> Result<String, String> {
 /// More than `vm.max_map_count` is by default.
 const MAPPINGS: usize = 80_000;
 
-/// Pages of them that are written, each a mapping of its own and too small to be managed: a quarter of the budget.
+/// Pages of them that are written, each a mapping of its own and too small to be managed: a quarter
+/// of the budget.
 const WRITTEN: usize = 4096;
 
-/// How long it may take until something of what was filled is out.
+/// How long it may take until some of the filled memory is swapped out.
 const EVICTED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Filled after the limit was reached: more than the budget.
 const FILLED_MIB: usize = 128;
 
-/// In the program: splits mappings until the kernel refuses, then writes what it has.
+/// In the program: splits mappings until the kernel refuses, then writes its pages.
 pub fn many_mappings() -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let mut filled = Mapping::new(FILLED_MIB * PAGES_PER_MIB).map_err(told)?;
-    // The kernel makes one mapping of neighbours that are alike: every other page gets another protection. Where far more
-    // mappings are allowed than is usual there is no limit to be reached here.
+    // The kernel makes one mapping of neighbours that are alike: every other page gets another
+    // protection. Where far more mappings are allowed than is usual there is no limit to be reached
+    // here.
     let mut split = Mapping::new(MAPPINGS).map_err(told)?;
     let refused =
         (0..MAPPINGS / 2).find(|piece| split.protect(2 * piece..2 * piece + 1, libc::PROT_READ).is_err());

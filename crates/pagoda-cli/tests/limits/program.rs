@@ -1,5 +1,5 @@
-//! The programs that are run: each does one thing, checks all that it wrote, and says on its standard output what a test
-//! wants to know. A wrong byte is status 9.
+//! The programs that are run: each does one thing, checks all its writes, and prints the result for
+//! its test on its standard output. A wrong byte is status 9.
 
 use std::process::ExitCode;
 
@@ -56,7 +56,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// What page `page` holds: nothing that compresses.
+/// The content of page `page`: nothing that compresses.
 pub fn stamp(page: usize) -> Stamp {
     let stamp = mix(page as u64) & !3 | 4;
     Stamp { head: stamp, body: stamp }
@@ -69,7 +69,7 @@ pub fn write(mapping: &mut Mapping, pages: std::ops::Range<usize>) {
     }
 }
 
-/// Checks what [`write`] wrote.
+/// Checks the content of [`write`].
 pub fn check(mapping: &Mapping, pages: std::ops::Range<usize>) -> Result<(), String> {
     pages.into_iter().try_for_each(|page| check_page(mapping, page, stamp(page)))
 }
@@ -79,7 +79,8 @@ pub fn check_page(mapping: &Mapping, page: usize, stamp: Stamp) -> Result<(), St
     stamp.wrong(mapping.page(page)).map_or(Ok(()), |wrong| Err(format!("page {page}: {wrong}")))
 }
 
-/// Fills memory MiB by MiB, looks back at a page of each earlier one now and then, and at all of it in the end.
+/// Fills memory MiB by MiB, looks back at a page of each earlier one now and then, and at all of it
+/// in the end.
 pub fn fill(mib: usize, between: impl Fn(usize) -> Result<(), String>) -> Result<(), String> {
     let mut mapping = Mapping::new(mib * PAGES_PER_MIB).map_err(|error| error.to_string())?;
     for filled in 0..mib {

@@ -1,5 +1,5 @@
-//! A fork where the kernel does not tell of forks: everything is brought back before, and the child has all of it, also what a
-//! mapping has grown by just before.
+//! A fork where the kernel sends no event for forks: everything is swapped in before, and the child
+//! has all of it, also the new part of a mapping that has just grown.
 
 use pagoda_linux::testing::process::{fork, wait};
 
@@ -13,14 +13,15 @@ const WITHOUT: [&str; 3] = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps
 
 /// Three times the budget.
 const PAGES: usize = 96 * PAGES_PER_MIB;
-/// What the mapping may grow by, and the pages of that which are written.
+/// The most that the mapping may grow by, and the pages of that which are written.
 const ROOM: usize = 8 * PAGES_PER_MIB;
 const WRITTEN: usize = 16;
 
-/// From outside. What a mapping has grown by may be found by a look before the fork: hence three times.
+/// From outside. The new part of a mapping may be found by a look before the fork: hence three
+/// times.
 pub fn is_all_there() -> Result<String, String> {
     if !rustix::process::geteuid().is_root() {
-        return suite::skipped("forks that nobody tells of", "only root has a privilege to give up");
+        return suite::skipped("forks without an event", "only root has a privilege to give up");
     }
     for kind in ["kept", "grown", "grown", "grown"] {
         let ended = begin(&WITHOUT, &["-m", "32M"], &["fork-untold", kind])?.end()?;
@@ -45,7 +46,7 @@ pub fn program(kind: &str) -> Result<(), String> {
     let mut pages = PAGES;
     if kind == "grown" {
         let start = mapping.start();
-        // It grows where it is, unless somebody is quicker to take that.
+        // It grows where it is, unless another mapping is quicker to take that.
         drop(above);
         mapping = mapping.remap(PAGES + ROOM).map_err(|(_, error)| told(error))?;
         if mapping.start() != start {

@@ -1,4 +1,5 @@
-//! A program that executes another one in its place: one that can't be managed is told, and one that can be is not.
+//! A program that executes another one in its place: one that can't be managed is told, and one
+//! that can be is not.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use crate::static_program;
 
-/// poll(0, 0, 1500), then exit(42): longer than what is taken for silence.
+/// poll(0, 0, 1500), then exit(42): longer than the limit for silence.
 const CODE: &[u8] = &[
     0x31, 0xff, 0x31, 0xf6, 0xba, 0xdc, 5, 0, 0, 0xb8, 7, 0, 0, 0, 0x0f, 0x05, 0xbf, 42, 0, 0, 0, 0xb8, 60,
     0, 0, 0, 0x0f, 0x05,

@@ -1,5 +1,5 @@
-//! A program that has much more room than it takes: nothing of it is registered, so that no fault, no discard and no unmapping of
-//! its own waits for anybody.
+//! A program that has much more room than it takes: nothing of it is registered, so that no fault,
+//! no discard and no unmapping of its own waits for a handler.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A managed run of this executable that may end in any way, and what is expected of its end.
+//! A managed run of this executable that may end in any way, and its expected end.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -22,14 +22,15 @@ pub struct Begun {
 /// How it ended.
 pub struct Ended {
     status: ExitStatus,
-    /// What the program wrote on its standard output.
+    /// The program's standard output.
     pub said: String,
-    /// What `pagoda` and the program wrote on standard error.
+    /// The standard error of `pagoda` and the program.
     pub errors: String,
     stats: String,
 }
 
-/// Begins `pagoda run OPTIONS -- this executable as PROGRAM`, behind the words of `before`, as those of `sh -c`.
+/// Begins `pagoda run OPTIONS -- this executable as PROGRAM`, behind the words of `before`, as
+/// those of `sh -c`.
 pub fn begin(before: &[&str], options: &[&str], program: &[&str]) -> Result<Begun, String> {
     let told = |error: std::io::Error| error.to_string();
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(told)?;
@@ -86,7 +87,8 @@ impl Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // Passed on by pagoda, so that the program ends too; the signal that can't be blocked would end pagoda only.
+            // Passed on by pagoda, so that the program ends too; the signal that can't be blocked
+            // would end pagoda only.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             let _ = self.child.wait();
         }
@@ -122,7 +124,7 @@ impl Ended {
         self.stats()?["counters"][name].as_u64().ok_or_else(|| format!("no counter {name}: {}", self.stats))
     }
 
-    /// What `pagoda run` says the program was in the end.
+    /// The program's final status as `pagoda run` reports it.
     pub fn status_told(&self) -> Result<String, String> {
         Ok(self.stats()?["status"].as_str().unwrap_or_default().to_owned())
     }

@@ -1,5 +1,5 @@
-//! The store fills up, its disk does, its disk fails, or nothing may be evicted, while the program runs: a bounded wait, then
-//! a clean stop.
+//! The store fills up, its disk does, its disk fails, or nothing may be evicted, while the program
+//! runs: a bounded wait, then a clean stop.
 //!
 //! All of these runs wait for the same ten seconds, so they do it together.
 
@@ -12,7 +12,7 @@ use pagoda_linux::testing::skip::skip;
 
 use crate::run::{Begun, begin};
 
-/// The least that is taken; three quarters of it may hold what is stored.
+/// The least budget; three quarters of it may hold stored pages.
 const BUDGET: &str = "32M";
 
 /// Far more than memory and file can hold.
@@ -24,7 +24,8 @@ const DISK: &str = "48M";
 /// After so much the disk fails: the store has spilled by then.
 const BREAK_AT_MIB: usize = 60;
 
-/// Mounts an image for what is run, and for that alone: the mount goes with its last process, whatever happens.
+/// Mounts an image for the run, and for that alone: the mount goes with its last process, after any
+/// end.
 const MOUNT: &str = "truncate -s \"$0\" image && mkfs.ext4 -q -F image && mkdir disk && mount -o loop image disk && exec \"$@\"";
 
 struct Case {
@@ -97,7 +98,7 @@ fn may_mount() -> Result<(), String> {
     output.status.success().then_some(()).ok_or_else(why)
 }
 
-/// In the program: from the moment that so much is filled, all that is read from the disk or written there fails.
+/// In the program: from the moment that so much is filled, all reads and writes of the disk fail.
 pub fn break_disk(directory: &str, filled_mib: usize) -> Result<(), String> {
     if filled_mib != BREAK_AT_MIB {
         return Ok(());

@@ -1,5 +1,5 @@
-//! A process and its forked children within one budget: what they hold together is sampled from outside all the while, what several
-//! share counted once.
+//! A process and its forked children within one budget: the sum of their memory is sampled from
+//! outside all the while, with shared memory counted once.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use crate::support::memory::Mapping;
 use crate::support::tree::{Watch, with_descendants};
 
 const BUDGET_MIB: u64 = 64;
-/// What may be over at a sample, beside what was copied on write.
+/// The most over the budget at a sample, beside pages copied on write.
 const OVER_MIB: u64 = 64;
 const CHILDREN: usize = 3;
-/// What each of the four fills, and then writes and checks so often.
+/// The memory that each of the four fills, and then writes and checks so often.
 const PAGES: usize = 64 * PAGES_PER_MIB;
 const TIMES: usize = 4;
-/// How fast each fills, which is half a gigabyte a second for all of them: what is taken between two looks is no more than what may
-/// be over.
+/// How fast each fills, which is half a gigabyte a second for all of them: the memory taken between
+/// two looks is no more than the allowed excess.
 const MIB_PER_S: f64 = 128.0;
 /// Seen from outside, all of them have to have been there at once.
 const SAMPLES_LEAST: usize = 20;
@@ -71,7 +71,7 @@ fn write_in_time(mapping: &mut Mapping) {
     }
 }
 
-/// Fills as much again, and checks that and what was there at the fork.
+/// Fills as much again, and checks that and the content at the fork.
 fn fill(before: &Mapping) -> Result<(), String> {
     let mut own = Mapping::new(PAGES).map_err(|error| error.to_string())?;
     for _ in 0..TIMES {

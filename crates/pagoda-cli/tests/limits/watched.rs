@@ -1,4 +1,5 @@
-//! What tests take for an engine, seen from outside: its handlers. A process that is only watched has none.
+//! The sign of an engine for tests, seen from outside: its handlers. A process that is only watched
+//! has none.
 
 use std::process::Command;
 use std::time::Duration;
@@ -29,7 +30,8 @@ pub fn has_no_engine() -> Result<String, String> {
     Ok(format!("{watched} looks saw a watcher alone, {managed} an engine"))
 }
 
-/// In the program, which has an engine from its start: a child that has none as long as it is small.
+/// In the program, which has an engine from its start: a child that has none as long as it is
+/// small.
 pub fn program() -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let own = std::env::current_exe().map_err(told)?;

@@ -1,5 +1,6 @@
-//! A program over a budget of zones that were named on the command line: its data is right under each policy, all zones serve it, and what is no
-//! set of zones is refused in one line before anything runs.
+//! A program over a budget of zones that were named on the command line: its data is right under
+//! each policy, all zones serve it, and an invalid set of zones is refused in one line before
+//! anything runs.
 
 use crate::run::{Ended, begin};
 

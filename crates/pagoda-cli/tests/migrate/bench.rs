@@ -8,14 +8,15 @@ use std::process::Command;
 use pagoda_linux::testing::skip::{skip, tell};
 use serde_json::Value;
 
-/// What else the threads that receive fault for where they put pages: a few pages of their own.
+/// The other faults of the receiving threads, beside those for placing pages: a few pages of their
+/// own.
 const FEW: f64 = 64.0;
 
-/// The faults of a process that does nothing but start and listen, at most. The buffers of two channels would be 2,048 more if they
-/// took one for each page.
+/// The faults of a process that does nothing but start and listen, at most. The buffers of two
+/// channels would be 2,048 more if they took one for each page.
 const PROCESS_MOST: f64 = 1000.0;
 
-/// What a short run moves, and a huge frame, of which `sparse` uses one page.
+/// The memory of a short run, and a huge frame, of which `sparse` uses one page.
 const MEMORY: f64 = (64 << 20) as f64;
 const HUGE: f64 = (2 << 20) as f64;
 
@@ -25,7 +26,7 @@ fn has_huge_pages() -> bool {
     setting.is_ok_and(|setting| !setting.contains("[never]"))
 }
 
-/// What a short run says with `path` as the PATH; none where there are no managers.
+/// The report of a short run with `path` as the PATH; none where there are no managers.
 fn report_with(path: &OsStr, memory: &[&str]) -> Option<Value> {
     if !pagoda::userfaultfd_allows_managers() {
         skip("the bench of migration", "this machine offers no userfaultfd with UFFDIO_MOVE");
@@ -51,7 +52,7 @@ fn is_running_with(word: &str) -> bool {
 }
 
 #[test]
-fn the_bench_moves_every_case_and_counts_what_others_fault_for() {
+fn the_bench_moves_every_case_and_counts_the_faults_of_others() {
     // Nothing on the PATH, so no QEMU either.
     let Some(report) = report_with(OsStr::new("/nonexistent"), &[]) else { return };
     let number = |path: &str| {
@@ -86,10 +87,10 @@ fn the_bench_moves_every_case_and_counts_what_others_fault_for() {
         assert!(of("full", &format!("{way}/faults_by_cause/data_write")) < data / 10.0, "{report}");
     }
     assert!(of("untouched", "placed/wire_bytes") < 10_000.0);
-    // One page of each 2 MiB, and nothing that somebody else has filled beside it.
+    // One page of each 2 MiB, and nothing beside it that another case has filled.
     assert_eq!((of("sparse", "data_pages"), of("sparse", "zero_pages")), (MEMORY / HUGE, 0.0));
     assert_eq!((of("untouched", "data_pages"), of("untouched", "zero_pages")), (0.0, 0.0));
-    // How what has arrived came to its place, all of it.
+    // The ways by which arrived pages came to their places, all of them.
     for way in ["placed", "huge-frames"] {
         let (moved, copied) = (format!("{way}/moved_bytes"), format!("{way}/copied_bytes"));
         let arrived = of("full", &moved) + of("full", &copied);
@@ -117,10 +118,11 @@ fn qemu_moves_the_same_memory_and_is_gone_afterwards() {
     const QEMU: &str = "qemu-system-x86_64";
     let path = env::var_os("PATH").unwrap_or_default();
     if !env::split_paths(&path).any(|folder| folder.join(QEMU).is_file()) {
-        // Also where no other test may be skipped: it is far larger than all else that tests need together.
+        // Also where no other test may be skipped: it is far larger than all else that tests need
+        // together.
         return tell("QEMU beside the bench of migration", format!("{QEMU} is not on the PATH"));
     }
-    // A size that nobody else's has.
+    // A size that no other test has.
     let Some(report) = report_with(&path, &["--memory", "70M"]) else { return };
     let number = |path: &str| {
         report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {report}"))
@@ -131,7 +133,7 @@ fn qemu_moves_the_same_memory_and_is_gone_afterwards() {
         assert!(number(&format!("/qemu/{case}/total_ms")) > 0.0);
         assert!(number(&format!("/qemu/{case}/dest_faults")) > 0.0);
     }
-    // All of what it was filled with went over.
+    // All of its content went over.
     let content = number("/cases/full/data_pages") * 4096.0;
     assert!(number("/qemu/full/wire_bytes") > content && number("/qemu/full/dest_rss") > content, "{report}");
     assert!(number("/ratios/untouched_to_qemu_time") > 0.0 && number("/ratios/full_to_qemu_rate") > 0.0);
@@ -141,7 +143,7 @@ fn qemu_moves_the_same_memory_and_is_gone_afterwards() {
 #[test]
 fn a_qemu_that_fails_is_told_and_ends_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
-    // A program of that name that greets nobody.
+    // A program of that name that sends no greeting.
     std::os::unix::fs::symlink("/bin/false", folder.path().join("qemu-system-x86_64")).expect("a link");
     let report = report_with(folder.path().as_os_str(), &[]);
     let Some(report) = report else { return };

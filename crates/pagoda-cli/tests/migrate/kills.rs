@@ -1,6 +1,8 @@
-//! Either side is killed at any byte of the transfer, by a line between them that holds still there.
+//! Either side is killed at any byte of the transfer, by a line between them that holds still
+//! there.
 //!
-//! `PAGODA_RUNS` says how many times (50, and 1,000 for a thorough run), `PAGODA_SEED` repeats one of them.
+//! `PAGODA_RUNS` says how many times (50, and 1,000 for a thorough run), `PAGODA_SEED` repeats one
+//! of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +31,8 @@ fn a_side_that_is_killed_leaves_the_image_intact_and_no_half_of_it() {
     let mut arrived = 0;
     for seed in runs(50) {
         let place = Place::new(0);
-        // Anywhere, or where the channels end and the image gets its name; a line that never holds still is killed at once.
+        // Anywhere, or where the channels end and the image gets its name; a line that never holds
+        // still is killed at once.
         let at = if seed % 4 < 2 { mix(seed) % total } else { total + 20 - mix(seed) % 400 };
         let (mut sender, mut receiver, line) = start(&place, at);
         let until = Instant::now() + Duration::from_secs(60);
@@ -55,7 +58,8 @@ fn a_side_that_is_killed_leaves_the_image_intact_and_no_half_of_it() {
         } else {
             assert_eq!(place.names(), ["image"], "{context}");
         }
-        // Whoever says that all went well is right, and whoever failed says so in one line that helps.
+        // A side that reports success is right, and a side that failed says so in one line that
+        // helps.
         for (status, said) in [sent, received] {
             match status {
                 Some(0) => assert!(is_there, "{context}"),

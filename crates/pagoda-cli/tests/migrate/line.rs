@@ -1,4 +1,5 @@
-//! A line between both sides of a migration that holds still at a byte, so that one of them can be killed just there.
+//! A line between both sides of a migration that holds still at a byte, so that one of them can be
+//! killed just there.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What passes from the sender to the receiver: all of it up to a byte, and the rest when it is released.
+/// The line from the sender to the receiver: it passes all bytes up to one, and the rest when it is
+/// released.
 pub struct Line {
     /// Bytes that still pass.
     pub left: Mutex<u64>,

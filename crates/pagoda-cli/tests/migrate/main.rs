@@ -1,4 +1,5 @@
-//! `pagoda send` and `pagoda recv` as a person runs them: what they say, how they end, and what is there afterwards.
+//! `pagoda send` and `pagoda recv` as a person runs them: their messages, their ends, and the files
+//! afterwards.
 
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 #[path = "../../../pagoda-migrate/tests/support/authority.rs"]
@@ -15,14 +16,14 @@ use std::time::Duration;
 use pair::{Place, Side, ended, pagoda};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Runs it to its end: its status and what it said.
+/// Runs it to its end: its status and its output.
 fn say(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_pagoda")).args(arguments).output().expect("run");
     (output.status.code(), String::from_utf8(output.stderr).expect("text"))
 }
 
 #[test]
-fn what_can_not_be_done_is_one_line_that_says_what_to_do() {
+fn an_impossible_request_is_one_line_with_a_remedy() {
     let place = Place::new(1);
     let (image, missing) = (place.path("image"), place.path("missing"));
     let short = place.path("short");
@@ -87,7 +88,7 @@ fn an_image_is_moved_over_tcp_and_over_a_unix_socket_with_a_token() {
 }
 
 #[test]
-fn certificates_let_in_whoever_they_are_for_and_nobody_else() {
+fn certificates_let_in_their_holders_alone() {
     let place = Place::new(5);
     let folder = tempfile::tempdir().expect("a directory");
     let [ours, theirs] = ["ours", "theirs"].map(|name| authority::Authority::new(folder.path(), name));
@@ -115,7 +116,8 @@ fn certificates_let_in_whoever_they_are_for_and_nobody_else() {
     }
 }
 
-/// The sender is asked to end while it is held up by its own limit, so that there is enough time to ask.
+/// The sender is asked to end while it is held up by its own limit, so that there is enough time to
+/// ask.
 #[test]
 fn either_side_can_be_asked_to_end_and_the_other_says_why() {
     for (signal, at_sender) in [(Signal::INT, true), (Signal::TERM, false)] {

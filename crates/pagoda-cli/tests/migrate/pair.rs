@@ -43,7 +43,7 @@ impl Place {
         self.directory.path().join(name).display().to_string()
     }
 
-    /// Whether the image is what it was at first, and what has arrived is the same.
+    /// Whether the image is as it was at first, and the arrived one is the same.
     pub fn is_equal(&self) -> bool {
         self.is_intact() && fs::read(self.path("arrived")).expect("read") == self.content
     }

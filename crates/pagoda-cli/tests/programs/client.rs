@@ -1,4 +1,5 @@
-//! A client of redis: fills the server, reads everything back twice, compares each value, and ends the server.
+//! A client of redis: fills the server, reads everything back twice, compares each value, and ends
+//! the server.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ fn value(key: u64) -> Vec<u8> {
     (0..words).flat_map(|i| if i % 2 == 0 { random.next() } else { key }.to_le_bytes()).collect()
 }
 
-/// What was read back, as a digest.
+/// The values that were read back, as a digest.
 pub fn exercise(directory: &Path) -> String {
     let mut connection = Connection::open(directory);
     let all: Vec<u64> = (0..KEYS).collect();
@@ -34,7 +35,7 @@ pub fn exercise(directory: &Path) -> String {
             |connection, key| connection.send(&[b"GET", &name(key)]),
             |connection, key| {
                 let content = connection.bulk();
-                assert!(content == value(key), "the value of key {key} is not what was stored");
+                assert!(content == value(key), "the value of key {key} is not the stored one");
                 digest.update(&content);
             },
         );

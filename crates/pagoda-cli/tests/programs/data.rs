@@ -23,7 +23,8 @@ fn writer(path: &Path) -> BufWriter<File> {
     BufWriter::with_capacity(1 << 20, File::create(path).expect("made"))
 }
 
-/// The logs of `hosts` machines, one after another, each in the order of time: what `sort` is often given.
+/// The logs of `hosts` machines, one after another, each in the order of time: a usual input of
+/// `sort`.
 pub fn logs(path: &Path, hosts: u64, lines: u64) {
     let mut out = writer(path);
     let mut random = Random(0x10c5);
@@ -44,7 +45,8 @@ pub fn logs(path: &Path, hosts: u64, lines: u64) {
     out.flush().expect("written");
 }
 
-/// Versions of one document, as an archive of backups holds them: each is the one before with a few bytes changed.
+/// Versions of one document, as an archive of backups holds them: each is the one before with a few
+/// bytes changed.
 pub fn versions(path: &Path, versions: u64, version_bytes: usize) {
     let mut out = writer(path);
     let mut random = Random(0xd0c);

@@ -1,4 +1,5 @@
-//! Well-known programs of one process in a quarter of the memory they touch: the same output and status as without Pagoda.
+//! Well-known programs of one process in a quarter of the memory they touch: the same output and
+//! status as without Pagoda.
 
 #[path = "../support/mod.rs"]
 mod support;

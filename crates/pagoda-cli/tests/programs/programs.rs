@@ -1,7 +1,9 @@
-//! The programs and their work: each holds more than 200 MiB natively and gives an output that tells right from wrong.
+//! The programs and their work: each holds more than 200 MiB natively and gives an output that
+//! tells right from wrong.
 //!
-//! Work goes through its memory several times, mostly along it: what a program with a budget of a quarter can do in
-//! the time of a test. Names are resolved here, since a name may stand for a script that starts the real program.
+//! Work goes through its memory several times, mostly along it, so that a program with a budget of
+//! a quarter ends within the time of a test. Names are resolved here, since a name may stand for a
+//! script that starts the real program.
 
 use std::path::PathBuf;
 
@@ -29,7 +31,7 @@ pub fn program(name: &'static str, scratch: &Scratch) -> Result<Program, String>
     }
 }
 
-/// What a program's native peak is at least, where nothing else is said.
+/// The least native peak of a program, unless its row gives another.
 const NATIVE_PEAK_BYTES_MIN: u64 = 200 << 20;
 
 fn new(name: &'static str, command: &[&str]) -> Program {

@@ -1,4 +1,4 @@
-//! MADV_DONTNEED, then a read: zero at once, whatever was being moved meanwhile; what lies beside it stays.
+//! MADV_DONTNEED, then a read: zero at once, for any page in flight; the pages beside it stay.
 
 use crate::pressure::{Arena, expect, fill, word};
 use crate::support::memory::Mapping;
@@ -18,7 +18,7 @@ pub fn body(arena: &Arena, seed: u64) -> Result<(), String> {
         let pages = random.range(PAGES);
         let advice = libc::MADV_DONTNEED;
         mapping.advise(pages.clone(), advice).map_err(|error| error.to_string())?;
-        // All of it, or the first page only: the others stay out until somebody comes by.
+        // All of it, or the first page only: the others stay swapped out until a thread comes by.
         let read = if random.one_in(2) { pages.clone() } else { pages.start..pages.start + 1 };
         for page in read {
             expect(&mapping, page, 0)

@@ -1,8 +1,10 @@
-//! The interleavings that lost data or hung a program in trials of the kernel's interface, against the engine: programs
-//! that do the one racy thing again and again, under so little memory that eviction comes by all the time.
+//! The interleavings that lost data or hung a program in trials of the kernel's interface, against
+//! the engine: programs that do the one racy thing again and again, under so little memory that
+//! eviction comes by all the time.
 //!
-//! Each runs for two seconds, at two base pages; `PAGODA_RACE_ROUNDS` says how many rounds instead, at every base page.
-//! `PAGODA_RACE_SEED` repeats a run as far as the threads' own choices go. The seed is printed.
+//! Each runs for two seconds, at two base pages; `PAGODA_RACE_ROUNDS` says how many rounds instead,
+//! at every base page. `PAGODA_RACE_SEED` repeats a run as far as the threads' own choices go. The
+//! seed is printed.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -30,11 +32,11 @@ const BUDGET: &str = "32M";
 /// How long the short form of each race takes.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// What a round is expected to take at most, on a busy machine: longer is a hang.
+/// The longest time for a round, on a busy machine: longer is a hang.
 const ROUND_MS_MAX: u64 = 20;
 
-/// A race: its name, what it does in a thread until its rounds are over, the threads that do it, and the counters that
-/// show that it was run.
+/// A race: its name, its work in a thread until its rounds are over, the threads that do it, and
+/// the counters that show that it was run.
 struct Race {
     name: &'static str,
     body: fn(&Arena, u64) -> Result<(), String>,
@@ -120,7 +122,7 @@ fn program(arguments: &[String]) -> ExitCode {
     println!("{}", arena.told());
     match result {
         Ok(()) if arena.seen_out() == 0 => {
-            eprintln!("nothing of what the race is about was ever seen out");
+            eprintln!("no memory of the race was ever seen swapped out");
             ExitCode::from(10)
         }
         Ok(()) => ExitCode::SUCCESS,

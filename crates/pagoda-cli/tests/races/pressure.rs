@@ -1,4 +1,4 @@
-//! What keeps memory short while a race is run, and when it is over.
+//! The pressure that keeps memory short while a race is run, and the end of the race.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::support::memory::Mapping;
 use crate::support::random::Random;
 
-/// Pages of the ballast: twice the budget. Its pages repeat one word, so that the store takes them at no cost and the
-/// hand of reclaim comes round quickly.
+/// Pages of the ballast: twice the budget. Its pages repeat one word, so that the store takes them
+/// at no cost and the hand of reclaim comes round quickly.
 const BALLAST_PAGES: usize = (64 << 20) / 4096;
 
 /// How long a racer waits for a page of its to be taken out before it goes on without.
@@ -30,7 +30,7 @@ impl Rounds {
     }
 }
 
-/// What the threads of a race share.
+/// The state that the threads of a race share.
 pub struct Arena {
     rounds: Rounds,
     done: AtomicU64,
@@ -49,7 +49,8 @@ impl Arena {
         let done = self.done.fetch_add(1, Ordering::Relaxed);
         let over =
             if self.rounds.most > 0 { done >= self.rounds.most } else { Instant::now() >= self.rounds.end };
-        // A race in which nothing was ever out has shown nothing: on a busy machine it goes on, for a while.
+        // A race in which nothing was ever swapped out has shown nothing: on a busy machine it goes
+        // on, for a while.
         let over = over && (self.seen_out() > 0 || Instant::now() >= self.rounds.end + OVERTIME);
         !over && !self.ended.load(Ordering::Relaxed)
     }
@@ -123,7 +124,7 @@ pub fn fill(mapping: &mut Mapping, pages: std::ops::Range<usize>, tag: u64) {
     }
 }
 
-/// Checks what [`fill`] wrote, the first and the last word of each page and one between.
+/// Checks the content of [`fill`], the first and the last word of each page and one between.
 pub fn check(mapping: &Mapping, pages: std::ops::Range<usize>, tag: u64) -> Result<(), String> {
     for page in pages {
         expect(mapping, page, if tag == 0 { 0 } else { word(tag, page) })?;

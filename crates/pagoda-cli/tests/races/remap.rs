@@ -1,5 +1,5 @@
-//! Managed memory moves by mremap to wherever the kernel finds room, which is often where another thread's memory just
-//! went away: the events of the two can come in either order.
+//! Managed memory moves by mremap to any place with room, which is often where another thread's
+//! memory just went away: the events of the two can come in either order.
 
 use crate::pressure::{Arena, expect, fill, word};
 use crate::support::memory::Mapping;
@@ -34,13 +34,14 @@ pub fn body(arena: &Arena, seed: u64) -> Result<(), String> {
         let at = random.below(all.len());
         let Moving { mapping, mut words } = all.swap_remove(at);
         if random.one_in(16) {
-            // Its place is free from here on: somebody's mremap may come there before the engine knows.
+            // Its place is free from here on: another thread's mremap may come there before the
+            // engine knows.
             drop(mapping);
             all.push(Moving::new(round)?);
             continue;
         }
         arena.look(&mapping);
-        // Growing beyond what lies above makes it move; shrinking leaves a gap behind.
+        // Growing beyond the gap above makes it move; shrinking leaves a gap behind.
         let pages =
             if words.len() > 3 * PAGES { random.between(8, PAGES) } else { words.len() + random.below(64) };
         let mapping = match mapping.remap(pages) {

@@ -1,5 +1,5 @@
-//! Parts of managed memory are replaced by fresh mappings on top of them, cut at any OS page: what was there must be gone
-//! at once, what lies beside it must stay.
+//! Parts of managed memory are replaced by fresh mappings on top of them, cut at any OS page: the
+//! old content must be gone at once, the pages beside it must stay.
 
 use crate::pressure::{Arena, check, expect, fill, word};
 use crate::support::memory::Mapping;

@@ -1,5 +1,5 @@
-//! Memory is mapped, written, checked and unmapped again and again, so that addresses are used anew at once, by the same
-//! thread or another, while an eviction of what was there before may be in flight.
+//! Memory is mapped, written, checked and unmapped again and again, so that addresses are used anew
+//! at once, by the same thread or another, while an eviction of the old content may be in flight.
 
 use crate::pressure::{Arena, check, fill};
 use crate::support::memory::Mapping;

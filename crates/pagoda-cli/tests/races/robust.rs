@@ -1,5 +1,6 @@
-//! Robust mutexes in managed memory, held by threads when they end: the next to lock one is told that its owner died. The
-//! kernel marks them without serving faults, so a page that is out there would mean that everybody waits for good.
+//! Robust mutexes in managed memory, held by threads when they end: the next to lock one is told
+//! that its owner died. The kernel marks them without serving faults, so with a page that is
+//! swapped out there all waiters would wait for good.
 
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ pub fn body(arena: &Arena, seed: u64) -> Result<(), String> {
             }
         }
         if random.one_in(4) {
-            // One is destroyed and made again: its place is no more and once more one that must stay.
+            // One is destroyed and made again: its place is no more and once more one that must
+            // stay.
             mutexes.remake(random.below(mutexes.len()));
         }
     }

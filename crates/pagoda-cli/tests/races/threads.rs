@@ -1,5 +1,6 @@
-//! Threads end while the memory around their control block is being taken out: whoever joins them gets them. The kernel
-//! clears a thread's ID in its control block without serving faults, so a page that is out there would mean a hang.
+//! Threads end while the memory around their control block is being evicted: a join gets them. The
+//! kernel clears a thread's ID in its control block without serving faults, so a page that is
+//! swapped out there would mean a hang.
 
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ pub fn body(arena: &Arena, seed: u64) -> Result<(), String> {
     arena.wait_until_managed(&stacks[0]);
     while arena.next_round() {
         let rest = Duration::from_micros(if random.one_in(16) { random.below(30_000) as u64 } else { 0 });
-        // Half of the threads have a stack of our own making; what the others leave is kept for the next round.
+        // Half of the threads have a stack of our own making; stacks of ended threads are kept for
+        // the next round.
         let (mut threads, mut unused) = (Vec::new(), Vec::new());
         for stack in stacks.drain(..) {
             arena.look(&stack);

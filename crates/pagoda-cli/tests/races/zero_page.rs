@@ -1,5 +1,5 @@
-//! Fresh or discarded memory is read first, which maps the shared zero page, and written later, in part: the writes stay,
-//! and the rest stays zero, however often it is taken out between.
+//! Fresh or discarded memory is read first, which maps the shared zero page, and written later, in
+//! part: the writes stay, and the rest stays zero, however often it is evicted between.
 
 use crate::pressure::{Arena, expect, fill, word};
 use crate::support::memory::Mapping;

@@ -1,7 +1,9 @@
-//! The tree file: made before the program, readable by it, told when it has ended however it ended, and gone.
+//! The tree file: made before the program, readable by it, reported at its end of any kind, and
+//! gone.
 //!
-//! The library that is preloaded here is one the program has anyway, so that nothing claims the counters; where a
-//! test tells of an engine, the test itself joins the tree and writes what that engine would have written before its end.
+//! The library that is preloaded here is one the program has anyway, so that nothing claims the
+//! counters; where a test needs an engine, the test itself joins the tree and writes the values
+//! that an engine would have written before its end.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,7 +21,8 @@ use pagoda_core::size::Bytes;
 
 use crate::{output, pagoda, skip, text};
 
-/// Managed runs are refused where the machine does not allow them, so there is nothing to see there.
+/// Managed runs are refused where the machine does not allow them, so there is nothing to see
+/// there.
 fn can_run() -> bool {
     pagoda_linux::probe::can_run().map_err(skip).is_ok()
 }
@@ -42,7 +45,8 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     fs::read_dir(directory).expect("read").map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// Runs a shell that tells its configuration and then does `rest` once the counters are as an engine leaves them.
+/// Runs a shell that tells its configuration and then does `rest` once the counters are as an
+/// engine leaves them.
 fn told(options: &[&str], rest: &str, engine: impl Fn(&Tree)) -> (Output, Config) {
     let runtime = tempfile::tempdir().expect("a directory");
     let script = format!("echo \"$PAGODA_CONFIG\"; read -r word; {rest}");
@@ -215,7 +219,7 @@ fn an_engine_that_never_started_is_said_and_is_no_success() {
 }
 
 #[test]
-fn what_was_preloaded_stays_behind_ours() {
+fn other_preloaded_libraries_stay_behind_ours() {
     if !can_run() {
         return;
     }

@@ -26,7 +26,8 @@ fn pagoda(options: &[&str], program: &[&str]) -> Command {
     command
 }
 
-/// A run without an engine: the manners hold with and without one, and so can be seen on any machine.
+/// A run without an engine: the manners hold with and without one, and so can be seen on any
+/// machine.
 fn unmanaged(program: &[&str]) -> Command {
     pagoda(&["--best-effort"], program)
 }
@@ -39,8 +40,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Another process writes it: what another test starts at this moment would inherit our descriptor, and the kernel
-/// runs no file that is open for writing.
+/// Another process writes it: a process that another test starts at this moment would inherit our
+/// descriptor, and the kernel runs no file that is open for writing.
 fn executable(directory: &Path, name: &str, content: &[u8]) -> String {
     let path = directory.join(name);
     let mut cat = Command::new("sh");

@@ -1,7 +1,8 @@
-//! The manners of a program with an engine in it: what `manners.rs` and `signals.rs` see of programs without one.
+//! The manners of a program with an engine in it, as `manners.rs` and `signals.rs` check them of
+//! programs without one.
 //!
-//! The program is a script that grows beyond its budget first, goes on when its engine serves it, and looks at all it wrote
-//! in the end.
+//! The program is a script that grows beyond its budget first, continues when its engine serves it,
+//! and checks all its writes in the end.
 
 use std::fs;
 use std::io::{BufReader, Read, Write};
@@ -15,7 +16,8 @@ use crate::signals::{Running, line, started};
 use crate::terminal::Terminal;
 use crate::{output, skip, text};
 
-/// Content that nothing repeats in, more than the budget; then, in a managed run, a handler is awaited.
+/// Content that nothing repeats in, more than the budget; then, in a managed run, a handler is
+/// awaited.
 const GROW: &str = r#"
 $| = 1;
 my $block = pack 'L*', map { int rand 2**32 } 1 .. 1 << 18;
@@ -118,7 +120,8 @@ fn a_managed_program_has_the_signals_and_descriptors_that_it_would_have() {
     }
 }
 
-/// The lines of `/proc/PID/status` without signal 32: the C library's own, whose handler marks a managed program.
+/// The lines of `/proc/PID/status` without signal 32: the C library's own, whose handler marks a
+/// managed program.
 fn without_mark(lines: &str) -> Vec<(String, u64)> {
     let line = |line: &str| {
         let (name, mask) = line.split_once('\t').unwrap_or(("", line));
@@ -129,7 +132,7 @@ fn without_mark(lines: &str) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn what_is_sent_to_pagoda_reaches_a_managed_program_and_what_it_sends_to_its_group_comes_once() {
+fn a_signal_to_pagoda_reaches_a_managed_program_and_one_to_its_group_comes_once() {
     let names = ["TERM", "HUP", "INT", "QUIT", "USR1", "USR2", "WINCH", "ALRM"];
     let signals = [
         Signal::TERM,
@@ -201,7 +204,8 @@ fn a_managed_program_stays_in_the_process_group() {
     assert_eq!(said, format!("{group}\n"));
 }
 
-/// Starts a managed program in `runtime` that has an engine, says its number, and when it is told runs another and says so.
+/// Starts a managed program in `runtime` that has an engine, says its number, and when it is told
+/// runs another and says so.
 fn in_runtime(runtime: &Path) -> Option<Running> {
     let rest =
         "print \"$$\\n\"; <STDIN>; system 'cat', '/dev/null'; print \"ran\\n\"; <STDIN>; whole(); exit 0";
@@ -223,7 +227,7 @@ fn the_tree_file_of_a_killed_pagoda_goes_with_the_program() {
     running.pagoda.wait().expect("it ends");
     writeln!(input, "go on").expect("written");
     assert_eq!(line(&mut running.says), "ran");
-    assert_eq!(files(runtime.path()), 1, "what the program starts later has to find it");
+    assert_eq!(files(runtime.path()), 1, "later children of the program have to find it");
     drop(input);
     running.wait_for("the program ends", running.program, |state| matches!(state, '-' | 'Z'));
     assert_eq!(files(runtime.path()), 0);

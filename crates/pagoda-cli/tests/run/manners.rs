@@ -1,7 +1,8 @@
-//! The manners of `pagoda run`: whoever starts a program through it should not notice, but for the budget.
+//! The manners of `pagoda run`: a caller that starts a program through it should notice only the
+//! budget.
 //!
-//! These run unmanaged by choice (there is no preload library where they say it is), so that they hold on any machine; those of
-//! a program with an engine in it are `managed.rs`.
+//! These run unmanaged by choice (there is no preload library at their path for it), so that they
+//! hold on any machine; those of a program with an engine in it are `managed.rs`.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -44,7 +45,7 @@ fn standard_input_output_and_error_are_the_programs() {
 }
 
 #[test]
-fn arguments_directory_and_environment_are_what_they_would_be() {
+fn arguments_directory_and_environment_are_as_without_pagoda() {
     let script = r#"printf '%s|' "$0" "$@" "$PWD" "$MARK" "${LD_PRELOAD-none}" "${PAGODA_CONFIG-none}""#;
     let mut command = unmanaged(&["sh", "-c", script, "-x", "--memory", "a b", ""]);
     let output = output(command.current_dir("/usr").env("MARK", "kept"));

@@ -1,4 +1,5 @@
-//! What `pagoda run` refuses: with one clear line, and a status between 125 and 127, before anything has run.
+//! The refusals of `pagoda run`: with one clear line, and a status between 125 and 127, before
+//! anything has run.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +52,7 @@ fn arguments_that_are_missing_or_unknown() {
 }
 
 #[test]
-fn a_budget_below_what_the_engine_needs() {
+fn a_budget_below_the_engines_least() {
     for options in [&["run", "-m", "31M"][..], &["run", "-m", "0", "--best-effort"]] {
         refused(bare(options).args(["--", "echo", "ran"]), 125, &["32 MiB"]);
     }

@@ -53,7 +53,7 @@ impl Running {
     pub fn to_program(&self, signal: Signal) {
         kill_process(pid(self.program), signal).expect("sent");
     }
-    /// The rest of what it says, and its status.
+    /// The rest of its output, and its status.
     pub fn end(mut self) -> (String, Option<i32>) {
         drop(self.pagoda.stdin.take());
         let mut rest = String::new();
@@ -97,7 +97,7 @@ fn state_of(pid: u32) -> char {
 const LISTEN: &str = "while read -r word; do echo \"$word\"; done; exit 5";
 
 #[test]
-fn what_is_sent_to_pagoda_reaches_the_program() {
+fn a_signal_to_pagoda_reaches_the_program() {
     for (signal, name) in [
         (Signal::TERM, "TERM"),
         (Signal::HUP, "HUP"),
@@ -126,7 +126,7 @@ fn a_program_that_a_passed_signal_ends_says_so_by_its_status() {
 }
 
 #[test]
-fn what_the_program_sends_to_its_group_comes_once() {
+fn a_signal_of_the_program_to_its_group_comes_once() {
     let running = start("trap 'echo got it' USR1;", "kill -USR1 0; sleep 0.3; echo end; exit 3");
     assert_eq!(running.end(), ("got it\nend\n".to_owned(), Some(3)));
 }
@@ -149,7 +149,7 @@ fn a_stop_sent_to_pagoda_alone_stops_the_program_and_a_continue_too() {
 }
 
 #[test]
-fn a_program_that_somebody_stops_and_continues_by_its_number_does_not_leave_pagoda_stopped() {
+fn a_program_that_is_stopped_and_continued_by_its_number_does_not_leave_pagoda_stopped() {
     let running = start("", LISTEN);
     running.to_program(Signal::STOP);
     running.wait_for("the program stops", running.program, |state| state == 'T');
@@ -173,7 +173,7 @@ fn a_program_whose_pagoda_is_killed_goes_on() {
 fn keys_of_a_terminal_reach_the_program_once() {
     let terminal = match Terminal::open() {
         Ok(terminal) => terminal,
-        // A sandbox may have none and allow none: then nobody types there.
+        // A sandbox may have none and allow none: then there are no keys.
         Err(error) => return skip("the keys of a terminal", error),
     };
     let mut command =
@@ -184,7 +184,7 @@ fn keys_of_a_terminal_reach_the_program_once() {
     drop(command);
     let mut says = BufReader::new(user.try_clone().expect("another descriptor"));
     assert_eq!(line(&mut says), "ready");
-    // The terminal turns byte 3 into an interrupt of all who have it.
+    // The terminal turns byte 3 into an interrupt of its whole foreground group.
     user.write_all(b"\x03").expect("written");
     let mut rest = Vec::new();
     // A terminal whose last program is gone ends in an error.

@@ -1,6 +1,8 @@
-//! A terminal of a test's own: what a user types, and a program that has it as its controlling terminal.
+//! A terminal of a test's own: the user's keys, and a program that has it as its controlling
+//! terminal.
 //!
-//! Where there are none (a container without devpts), one is made by a file system that is mounted nowhere.
+//! Where there are none (a container without devpts), one is made by a file system that is mounted
+//! nowhere.
 
 use std::fs::File;
 use std::io;
@@ -31,7 +33,8 @@ impl Terminal {
         Ok(Self { user: user.into(), program })
     }
 
-    /// Makes this the controlling terminal of a new session that `command` leads, and all three of its streams.
+    /// Makes this the controlling terminal of a new session that `command` leads, and all three of
+    /// its streams.
     pub(crate) fn give_to(self, command: &mut Command) -> io::Result<File> {
         let Self { user, program } = self;
         command.stdin(program.try_clone()?).stdout(program.try_clone()?).stderr(program);

@@ -1,4 +1,4 @@
-//! What a bench of some process number has set up and not undone: groups, devices, files and processes.
+//! The leftovers of a bench of some process number: groups, devices, files and processes.
 
 use std::cell::RefCell;
 use std::path::Path;

@@ -1,11 +1,13 @@
-//! What an OS page is to hold: derived from a stamp, so that a table of stamps is the shadow of all memory.
+//! The expected content of an OS page: derived from a stamp, so that a table of stamps is the
+//! shadow of all memory.
 
 use super::random::mix;
 
 /// The words of an OS page.
 pub const WORDS: usize = 512;
 
-/// The expectation of one OS page: its first word, and the number that all the others are derived from.
+/// The expectation of one OS page: its first word, and the number that all the others are derived
+/// from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Word 0: can be changed by a write of eight bytes.
@@ -15,7 +17,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// A page that nobody wrote.
+    /// A page that was never written.
     pub const ZERO: Self = Self { head: 0, body: 0 };
 
     /// The content of word `i`.
@@ -40,7 +42,7 @@ impl Stamp {
         }
     }
 
-    /// What is wrong with a page, if anything.
+    /// The fault of a page, if it has one.
     pub fn wrong(self, page: &[u64]) -> Option<String> {
         let first = (0..page.len()).find(|&i| page[i] != self.word(i))?;
         let count = (0..page.len()).filter(|&i| page[i] != self.word(i)).count();

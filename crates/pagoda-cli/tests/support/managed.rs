@@ -1,6 +1,7 @@
-//! Running this executable as a program under `pagoda run`, with an end to its time: what hangs is shown, thread by
-//! thread, and ended with all its processes. A run that leaves anything behind has failed, and so has one in which anybody
-//! complained: what a process found whose parent was gone is in nobody's status.
+//! Running this executable as a program under `pagoda run`, with an end to its time: a hang is
+//! shown, thread by thread, and ended with all its processes. A run that leaves anything behind has
+//! failed, and so has one in which any process complained: an orphan's findings are in no other
+//! process's status.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -12,11 +13,12 @@ use super::tree::{self, Before};
 /// The first argument of a run as a program.
 pub const ROLE: &str = "--as-program";
 
-/// What a line on standard error may begin with where nothing is wrong: what the test leaves out here, and what a program that was
-/// executed by vfork says, whose standard output this is.
+/// The allowed beginnings of a line on standard error: the skips of this test, and the line of a
+/// program that was executed by vfork, whose standard output this is.
 const EXPECTED: [&str; 2] = ["SKIPPED ", "executed "];
 
-/// What `pagoda run` says of a child that was ended because its parent was killed while it forked.
+/// The message of `pagoda run` for a child that was ended because its parent was killed while it
+/// forked.
 const PARENT_LOST: &str =
     "pagoda: a process below the program: the process that forked it was killed before its child had all";
 
@@ -24,17 +26,18 @@ const PARENT_LOST: &str =
 pub struct Run<'a> {
     pub base_page: &'a str,
     pub memory: &'a str,
-    /// What the program is told after [`ROLE`].
+    /// The program's arguments after [`ROLE`].
     pub arguments: Vec<String>,
     /// How long it may take.
     pub limit: Duration,
-    /// Whether some of its processes are killed while they fork: then `pagoda run` may say that a child lost its parent by that.
+    /// Whether some of its processes are killed while they fork: then `pagoda run` may say that a
+    /// child lost its parent by that.
     pub kills_who_forks: bool,
 }
 
 /// How a run ended that ended well.
 pub struct Outcome {
-    /// What the program wrote on its standard output.
+    /// The program's standard output.
     pub said: String,
     counters: serde_json::Value,
 }
@@ -44,7 +47,8 @@ impl Outcome {
     pub fn counter(&self, name: &str) -> Result<u64, String> {
         self.counters[name].as_u64().ok_or_else(|| format!("there is no counter named {name}"))
     }
-    /// The counters that must have counted something, for otherwise nothing was tested; and their values in words.
+    /// The counters that must have counted something, for otherwise nothing was tested; and their
+    /// values in words.
     pub fn expect_some(&self, names: &[&str]) -> Result<String, String> {
         let mut said = Vec::new();
         for name in names {

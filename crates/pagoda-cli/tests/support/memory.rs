@@ -1,6 +1,7 @@
-//! The memory of a program that is managed without knowing it: of each kind one type, whose ranges have one owner.
+//! The memory of a program that is managed without knowing it: of each kind one type, whose ranges
+//! have one owner.
 //!
-//! Nothing here may know of the engine, but for asking the kernel what is present.
+//! Nothing here may know of the engine, except that it asks the kernel for present pages.
 
 pub use pagoda_linux::testing::atomic_words::AtomicWords;
 pub use pagoda_linux::testing::mapping::{Mapping, PAGE};

@@ -1,4 +1,5 @@
-//! A redis server, and what its clients have in common: one connection, whose replies are read in order.
+//! A redis server, and the common part of its clients: one connection, whose replies are read in
+//! order.
 //!
 //! A client must never wait for ever: a server that does not listen, or does not answer, fails it.
 
@@ -14,13 +15,14 @@ pub const PIPELINE: usize = 64;
 /// How long a server may take to get ready.
 pub const LISTEN_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Longer than any run may take: the run's own limit ends it first, and then the server's end ends this.
+/// Longer than any run may take: the run's own limit ends it first, and then the server's end ends
+/// this.
 const REPLY_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Where a server listens, in its directory.
 const SOCKET: &str = "redis.sock";
 
-/// The command line of a server in this directory. It saves nothing but what it is asked to.
+/// The command line of a server in this directory. It saves only on request.
 pub fn server(directory: &Path) -> Vec<String> {
     let text = directory.to_str().expect("a name that is text");
     let words = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"];

@@ -1,8 +1,8 @@
-//! A small harness, because a test executable that runs itself as a plain program can't have the usual one: it takes
-//! names to filter by, `--list` and `--skip`, and runs one test at a time.
+//! A small harness, because a test executable that runs itself as a plain program can't have the
+//! usual one: it takes names to filter by, `--list` and `--skip`, and runs one test at a time.
 //!
-//! With `PAGODA_STIR` in the environment the kernel compacts memory all the while, as root: pages get other frames under
-//! everything that happens.
+//! With `PAGODA_STIR` in the environment the kernel compacts memory all the while, as root: pages
+//! get other frames under everything that happens.
 
 use std::process::ExitCode;
 
@@ -10,10 +10,10 @@ use pagoda_linux::testing::random::mix;
 use pagoda_linux::testing::skip::skip;
 use pagoda_linux::testing::stir::Stir;
 
-/// What a test says that did not run: it counts as skipped, and never as passed.
+/// The result of a test that did not run: it counts as skipped, and never as passed.
 pub const SKIPPED: &str = "skipped";
 
-/// A test's name and what it does. `Err` says what went wrong.
+/// A test's name and its function. `Err` describes the fault.
 pub struct Test {
     pub name: String,
     pub run: Box<dyn Fn() -> Result<String, String>>,
@@ -71,7 +71,7 @@ pub fn run(arguments: &[String], tests: Vec<Test>) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A number that whoever runs the tests has set.
+/// A number that the user of the tests has set.
 ///
 /// # Panics
 /// If it is none.
@@ -97,7 +97,7 @@ pub fn can_run(what: &str) -> bool {
     }
 }
 
-/// Says that a test is skipped, for whoever returns it. Where that is not allowed it is a failure.
+/// Reports that a test is skipped, as its result. Where that is not allowed it is a failure.
 pub fn skipped(what: &str, why: impl std::fmt::Display) -> Result<String, String> {
     skip(what, why);
     Ok(SKIPPED.to_owned())

@@ -1,7 +1,8 @@
-//! A tree of processes seen from outside: who belongs to it, what each holds, and what it left behind.
+//! A tree of processes seen from outside: its members, the memory of each, and its leftovers.
 //!
-//! The test adopts what loses its parent, so that nothing gets out of sight; what is still there after the end of a run
-//! was left behind. Nothing here may ask the engine: these are the kernel's own counts.
+//! The test adopts processes that lose their parent, so that none gets out of sight; a process that
+//! is still there after the end of a run was left behind. Nothing here may ask the engine: these
+//! are the kernel's own counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
 
-/// Below it a process is not worth an engine, and the few megabytes of an interpreter's start are nobody's memory to
-/// manage.
+/// Below it a process is not worth an engine, and the few megabytes of an interpreter's start stay
+/// unmanaged.
 pub const WORTH_MANAGING_BYTES: u64 = 16 << 20;
 
-/// How long a process may take to be gone once its run has ended: the kernel frees its memory first.
+/// How long a process may take to be gone once its run has ended: the kernel frees its memory
+/// first.
 const GONE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// From now on orphans of our descendants become our children.
@@ -42,15 +44,17 @@ pub fn with_descendants(pid: u32) -> Vec<u32> {
     all
 }
 
-/// What the processes of a tree held at one moment.
+/// The memory of a tree's processes at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
-    /// Anonymous memory, what several share counted once.
+    /// Anonymous memory, with shared pages counted once.
     pub anonymous_bytes: u64,
-    /// The part of it that is held by processes without an engine that are large enough to have one.
+    /// The part of it that is held by processes without an engine that are large enough to have
+    /// one.
     pub without_engine_bytes: u64,
-    /// The same of those that were not seen without one for long: the child of a fork is large from the start, and its engine
-    /// takes over what its parent has out before any thread of it shows.
+    /// The same of processes that were not seen without one for long: the child of a fork is large
+    /// from the start, and its engine takes over its parent's swapped-out pages before any thread
+    /// of it shows.
     pub starting_bytes: u64,
     pub processes: usize,
 }
@@ -63,12 +67,13 @@ const STARTING_TIME_MAX: Duration = Duration::from_millis(500);
 pub struct Watch {
     /// When each was first seen to be large and to have none.
     without: BTreeMap<u32, Instant>,
-    /// Processes that were seen with an engine: its threads end before the process has given back its memory.
+    /// Processes that were seen with an engine: its threads end before the process has given back
+    /// its memory.
     managed: BTreeSet<u32>,
 }
 
 impl Watch {
-    /// What these processes hold now.
+    /// The present memory of these processes.
     pub fn held(&mut self, pids: &[u32]) -> Held {
         let mut held = Held::default();
         for &pid in pids {
@@ -89,7 +94,8 @@ impl Watch {
     }
 }
 
-/// The proportional share of anonymous memory of a process, which is all of it if it is alone; none once it has ended.
+/// The proportional share of anonymous memory of a process, which is all of it if it is alone; none
+/// once it has ended.
 fn anonymous_bytes(pid: u32, alone: bool) -> Option<u64> {
     // One walk of all its page tables for large processes only, where sharing makes a difference.
     let resident = field(&format!("/proc/{pid}/status"), "RssAnon:")?;
@@ -106,7 +112,8 @@ fn field(path: &str, name: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Whether one of its threads serves faults: a process that is only watched has a thread of Pagoda's, too.
+/// Whether one of its threads serves faults: a process that is only watched has a thread of
+/// Pagoda's, too.
 pub fn has_engine(pid: u32) -> bool {
     has_thread(pid, "pagoda-handler")
 }
@@ -119,7 +126,7 @@ pub fn has_thread(pid: u32, name: &str) -> bool {
         .any(|comm| comm.trim_end() == name)
 }
 
-/// What there was before a run, to tell what the run left behind.
+/// The state before a run, to tell the run's leftovers.
 pub struct Before {
     children: BTreeSet<u32>,
     directories: Vec<PathBuf>,
@@ -133,8 +140,8 @@ impl Before {
         Self { children: own_children(), files: files(&directories), directories }
     }
 
-    /// Everything that is there now and was not before, and what carries the name of `supervisor` where `pagoda run`
-    /// puts such things. Processes are given a moment to be gone, and then killed.
+    /// Everything that is there now and was not before, and files with the name of `supervisor`
+    /// where `pagoda run` puts them. Processes are given a moment to be gone, and then killed.
     pub fn left(&self, supervisor: u32) -> Vec<String> {
         let begin = Instant::now();
         let new = || own_children().difference(&self.children).copied().collect::<Vec<u32>>();
@@ -190,7 +197,7 @@ fn command_line(pid: u32) -> String {
     String::from_utf8_lossy(&line).replace('\0', " ").chars().take(120).collect::<String>().trim().to_owned()
 }
 
-/// Where each thread of a process waits, for whoever looks into a hang.
+/// Where each thread of a process waits, to look into a hang.
 pub fn threads(pid: u32) -> String {
     let mut text = format!("process {pid}: {}\n", command_line(pid));
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {

@@ -1,4 +1,5 @@
-//! A process that uses the library and publishes: what is seen of its regions and of a migration between two of its managers.
+//! A process that uses the library and publishes: the shown values of its regions and of a
+//! migration between two of its managers.
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
@@ -18,9 +19,9 @@ const ROLE: &str = "PAGODA_TEST_PUBLISH";
 const BUDGET: Bytes = Bytes::mib(64);
 const SMALL: Bytes = Bytes::mib(4);
 const LARGE: Bytes = Bytes::mib(16);
-/// Of the large one, what is written and sent.
+/// The part of the large one that is written and sent.
 const WRITTEN: usize = 1 << 20;
-/// Longer than anybody looks.
+/// Longer than any look.
 const STALL: Duration = Duration::from_secs(300);
 
 fn manager() -> Manager {
@@ -36,7 +37,8 @@ impl Writer for Goes {
     fn stop(&mut self) {}
 }
 
-/// The program: two regions, of which one is sent to another manager, and written, until standard input ends.
+/// The program: two regions, of which one is sent to another manager, and written, until standard
+/// input ends.
 #[test]
 fn publisher() {
     if std::env::var_os(ROLE).is_none() {
@@ -48,7 +50,7 @@ fn publisher() {
     for at in (0..SMALL.as_usize()).step_by(4096) {
         small.write_at(at, &at.to_le_bytes()).expect("written");
     }
-    // What a handler still has, or the kernel has only just made, stays for a moment.
+    // Pages that a handler still has, or that the kernel has only just made, stay for a moment.
     until("the half of it is stored", || {
         small.page_out(0, SMALL.as_usize() / 2).expect("stored");
         from.stats().stored_bytes >= SMALL.get() / 2
@@ -89,7 +91,7 @@ fn publisher() {
             ends.store(true, Ordering::Relaxed);
         });
         let sent = large.migrate_to(&at, &options, &mut Goes, &mut |_, pace| {
-            // It stands still behind the first round, for who looks.
+            // It stands still behind the first round, so that it can be seen.
             while pace.rounds > 0 && !ends.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -157,7 +159,7 @@ fn region<'a>(json: &'a Value, len: Bytes, state: Option<&str>) -> Option<&'a Va
     regions.find(|region| region["bytes"] == len.get() && region["migration"]["state"].as_str() == state)
 }
 
-/// What a region has, wherever.
+/// The bytes of a region, in any place.
 fn held(region: &Value) -> u64 {
     let sizes = ["resident_bytes", "staged_bytes", "stored_bytes"];
     sizes.iter().map(|key| region[key].as_u64().unwrap_or_else(|| panic!("{key}: {region}"))).sum()
@@ -170,7 +172,7 @@ fn a_library_that_publishes_is_shown_with_its_regions_and_their_migration() {
     }
     let mut publisher = Publisher::start();
     let mut json = Value::Null;
-    until("a round is done, the receiver knows what comes, and a walk has found all that is there", || {
+    until("a round is done, the receiver knows what comes, and a walk has found all pages", || {
         json = publisher.json();
         let sending = region(&json, LARGE, Some("sending"));
         let paced = sending.is_some_and(|region| !region["migration"]["sender"]["pace"].is_null());
@@ -219,14 +221,14 @@ fn a_library_that_publishes_is_shown_with_its_regions_and_their_migration() {
 }
 
 #[test]
-fn what_a_killed_process_leaves_is_passed_over() {
+fn the_leftovers_of_a_killed_process_are_passed_over() {
     if skip_without_moves("pagoda top of a library") {
         return;
     }
     let mut publisher = Publisher::start();
     publisher.child.kill().expect("killed");
     publisher.child.wait().expect("ended");
-    assert!(publisher.files() > 0, "nobody was there to remove them");
+    assert!(publisher.files() > 0, "no process was there to remove them");
     let output = publisher.top(&["--json"]).output().expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125), "{errors}");

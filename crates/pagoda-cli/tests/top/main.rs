@@ -1,4 +1,5 @@
-//! `pagoda top` from the outside: on a real terminal and for scripts, with a real `pagoda run` beneath.
+//! `pagoda top` from the outside: on a real terminal and for scripts, with a real `pagoda run`
+//! beneath.
 
 mod library;
 mod terminal;
@@ -18,7 +19,8 @@ const ROLE: &str = "PAGODA_TEST_TOUCH";
 const BUDGET_MIB: u64 = 48;
 const HELD_MIB: usize = 96;
 
-/// The program: holds twice its budget, touches all of it again and again, and ends with its standard input.
+/// The program: holds twice its budget, touches all of it again and again, and ends with its
+/// standard input.
 #[test]
 fn toucher() {
     if std::env::var_os(ROLE).is_none() {
@@ -194,7 +196,7 @@ fn scripts_get_a_table_or_json_of_the_same() {
 }
 
 #[test]
-fn zones_are_told_of_who_has_some() {
+fn zones_are_shown_of_processes_that_have_some() {
     let Some(managed) = Managed::start_within(&["--zone", "near=36M", "--zone", "far=28M@remote"]) else {
         return;
     };
@@ -232,7 +234,7 @@ fn a_file_that_others_may_open_is_refused_and_that_is_said() {
 }
 
 #[test]
-fn what_can_not_be_shown_is_one_line_and_125() {
+fn an_impossible_view_is_one_line_and_125() {
     for (options, says) in [
         (&["4194304"][..], "no process 4194304 runs under"),
         (&[], "standard output is no terminal; add --once or --json"),

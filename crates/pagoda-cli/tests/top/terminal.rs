@@ -1,4 +1,5 @@
-//! `pagoda top` on a terminal of a test's own: what a user would see, and what is left of the terminal afterwards.
+//! `pagoda top` on a terminal of a test's own: the user's view, and the state of the terminal
+//! afterwards.
 
 #![allow(dead_code, reason = "a test of the screen's own code only waits for its end")]
 
@@ -41,7 +42,7 @@ impl Shown {
         let seen = Arc::clone(&screen);
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // An error says that nobody has the other end any more.
+            // An error says that no process has the other end any more.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 seen.lock().expect("no panic").process(&bytes[..count]);
             }
@@ -58,7 +59,7 @@ impl Shown {
         self.user.write_all(keys.as_bytes()).expect("typed");
     }
 
-    /// What stands on the screen.
+    /// The text on the screen.
     pub fn text(&self) -> String {
         self.screen.lock().expect("no panic").screen().contents()
     }
@@ -67,7 +68,7 @@ impl Shown {
         self.wait_until(what, |text| text.contains(what));
     }
 
-    /// `what` says what is waited for.
+    /// `what` names the awaited state.
     pub fn wait_until(&self, what: &str, is_so: impl Fn(&str) -> bool) {
         let begun = Instant::now();
         while !is_so(&self.text()) {
@@ -91,7 +92,7 @@ impl Shown {
         };
         // The reader may be some bytes behind; it ends with the program's end of the terminal.
         while !self.reader.is_finished() {
-            assert!(begun.elapsed() < PATIENCE, "somebody still has the terminal:\n{}", self.text());
+            assert!(begun.elapsed() < PATIENCE, "a process still has the terminal:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         }
         let is_back = |seen: &vt100::Screen| !seen.alternate_screen() && !seen.hide_cursor();

@@ -7,7 +7,7 @@ use crate::support::content::Stamp;
 use crate::support::memory::{Mapping, PAGE};
 use crate::support::random::Random;
 
-/// A mapping and what each of its pages is to hold.
+/// A mapping and the expected content of each of its pages.
 pub struct Area {
     pub mapping: Mapping,
     pub shadow: Vec<Stamp>,
@@ -25,8 +25,8 @@ impl From<String> for Wrong {
     }
 }
 
-/// What the kernel answers when a range is no longer one mapping to it (the engine registers what it has seen, which
-/// may be a part of what has been mapped since): nothing has moved.
+/// The kernel's answer when a range is no longer one mapping to it (the engine registers the part
+/// it has seen, and more may have been mapped since): nothing has moved.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINVAL | libc::ENOMEM))
 }
@@ -71,7 +71,7 @@ impl Area {
         }
     }
 
-    /// Unmaps these pages; what is above them becomes an area of its own.
+    /// Unmaps these pages; the pages above them become an area of their own.
     pub fn unmap(mut self, pages: Range<usize>) -> Vec<Self> {
         let mut above = self.mapping.split_off(pages.start);
         let rest = above.split_off(pages.len());
@@ -97,8 +97,8 @@ impl Area {
         }
     }
 
-    /// Moves it onto `target`, whose content goes. None if the kernel refused, and both are lost: their memory was
-    /// registered in part, just now.
+    /// Moves it onto `target`, whose content goes. None if the kernel refused, and both are lost:
+    /// their memory was registered in part, just now.
     pub fn remap_onto(self, target: Self) -> Option<Self> {
         let Self { mapping, mut shadow } = self;
         let pages = target.pages();

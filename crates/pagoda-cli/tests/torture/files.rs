@@ -15,7 +15,8 @@ use crate::support::random::Random;
 /// Pages in each file.
 const FILE_PAGES: usize = 256;
 
-/// Pages that go through a pipe at once: what it holds by default, so that its only user never waits for itself.
+/// Pages that go through a pipe at once: the default capacity of a pipe, so that its only user
+/// never waits for itself.
 const PIPE_PAGES: usize = 16;
 
 /// Files and a pipe of one thread.
@@ -28,7 +29,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Files in the current directory, which nobody else can see.
+    /// Files in the current directory, which no other process uses.
     pub fn new(id: usize) -> Self {
         let path = format!("file{id}");
         let open = |flags| {
@@ -102,7 +103,7 @@ impl Files {
         }
     }
 
-    /// What the file holds can be read by a buffer that is not managed at all, too.
+    /// A buffer that is not managed at all can read the file's content, too.
     pub fn check(&self) -> Result<(), String> {
         let mut words = [0u64; PAGE / 8];
         let mut bytes = [0u8; PAGE];

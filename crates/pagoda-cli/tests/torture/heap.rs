@@ -1,10 +1,10 @@
-//! malloc, realloc and free, with what each block holds known.
+//! malloc, realloc and free, with the content of each block known.
 
 use pagoda_linux::testing::heap;
 
 use crate::support::random::{Random, mix};
 
-/// A block of malloc's, and what it holds.
+/// A block of malloc's, and its content.
 struct Block {
     memory: heap::Block,
     seed: u64,
@@ -27,7 +27,7 @@ impl Block {
         block.fill();
         block
     }
-    /// Writes what is not written yet.
+    /// Writes the rest of it.
     fn fill(&mut self) {
         let seed = self.seed;
         self.memory.write_rest(|i| byte(seed, i));
@@ -62,7 +62,7 @@ impl Heap {
                 let old = block.memory.len();
                 block.memory.resize(len);
                 self.bytes = self.bytes - old + len;
-                // What was kept, before the rest is written.
+                // The kept part, before the rest is written.
                 block.check().map_err(|error| format!("after realloc from {old} to {len}: {error}"))?;
                 block.fill();
             } else {

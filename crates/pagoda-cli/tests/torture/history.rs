@@ -1,4 +1,5 @@
-//! What was done to ranges of addresses, by all workers: when a page is wrong, all that had to do with it is told.
+//! The operations on ranges of addresses, of all workers: when a page is wrong, all operations that
+//! touched it are shown.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,7 +20,8 @@ struct Step {
 
 static HISTORY: Mutex<VecDeque<Step>> = Mutex::new(VecDeque::new());
 
-/// Remembers that `worker` did `what` to `pages` pages from address `start`; `other` is an address that had to do with it.
+/// Remembers that `worker` did `what` to `pages` pages from address `start`; `other` is an address
+/// that had to do with it.
 pub fn remember(worker: usize, operation: u64, what: &'static str, start: usize, pages: usize, other: usize) {
     let mut history = HISTORY.lock().expect("no worker panics with it held");
     if history.len() == STEPS {
@@ -29,7 +31,7 @@ pub fn remember(worker: usize, operation: u64, what: &'static str, start: usize,
     history.push_back(Step { pages: first..first + pages, worker, operation, what, other });
 }
 
-/// What was done to the 64 KiB around `address`, latest last.
+/// The operations on the 64 KiB around `address`, latest last.
 pub fn told(address: usize) -> String {
     let page = address / PAGE;
     let history = HISTORY.lock().expect("no worker panics with it held");

@@ -1,7 +1,8 @@
-//! Seeded threads that do to managed memory all that a program may do, with every byte against a shadow.
+//! Seeded threads that do to managed memory all that a program may do, with every byte against a
+//! shadow.
 //!
-//! `PAGODA_TORTURE_SECONDS` is the time for each base page (7 by default), `PAGODA_TORTURE_SEED` repeats a run as far as
-//! the threads' own choices go; it is printed when something is wrong.
+//! `PAGODA_TORTURE_SECONDS` is the time for each base page (7 by default), `PAGODA_TORTURE_SEED`
+//! repeats a run as far as the threads' own choices go; it is printed when something is wrong.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -18,10 +19,11 @@ use std::time::Duration;
 use support::managed::{ROLE, Run};
 use support::suite::{self, Test};
 
-/// The least that is taken: about a quarter of what the threads hold.
+/// The least budget: about a quarter of the threads' memory.
 const BUDGET: &str = "32M";
 
-/// Somewhat less than what the threads hold: at first memory is only followed, and then there is no room for it.
+/// Somewhat less than the threads' memory: at first memory is only followed, and then there is no
+/// room for it.
 const BUDGETS_TO_FOLLOW: [&str; 4] = ["60M", "68M", "76M", "84M"];
 
 fn main() -> ExitCode {

@@ -1,4 +1,5 @@
-//! The tortured program: threads that each own areas of memory and do something random to one of them, again and again.
+//! The tortured program: threads that each own areas of memory and do something random to one of
+//! them, again and again.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +30,8 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// Runs the program.
 pub fn program(seed: u64, seconds: u64) -> ExitCode {
-    // Half of all seeds have one heap, on brk, that all threads share and that shrinks when its top is free.
+    // Half of all seeds have one heap, on brk, that all threads share and that shrinks when its top
+    // is free.
     if seed & 1 == 0 {
         heap::share_one_on_brk();
     }
@@ -228,7 +230,8 @@ impl Worker {
             REFUSED.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
-        // Onto another area or a part of it, or onto fresh memory; shorter, as long, or longer than it is.
+        // Onto another area or a part of it, or onto fresh memory; shorter, as long, or longer than
+        // it is.
         let mut target = if self.areas.is_empty() || self.random.one_in(2) {
             Area::new(self.random.between(1, 256), false)
         } else {
@@ -268,7 +271,8 @@ impl Worker {
         let mut area = self.areas.swap_remove(at);
         area.mapping.protect(pages.clone(), protection).expect("mprotect");
         for _ in 0..self.random.below(8) {
-            // Nothing of what comes meanwhile may end the borrow of the protected area: it is not in the list.
+            // No operation meanwhile may end the borrow of the protected area: it is not in the
+            // list.
             if let Some(other) = self.areas.len().checked_sub(1).map(|last| self.random.between(0, last)) {
                 let other = &mut self.areas[other];
                 let pages = self.random.range(other.pages());

@@ -1,4 +1,5 @@
-//! Trees of processes in a quarter of the memory they touch: the same output and status as without Pagoda.
+//! Trees of processes in a quarter of the memory they touch: the same output and status as without
+//! Pagoda.
 //!
 //! Without arguments, and without `PAGODA_TREES=all`, it is the short one that runs.
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use support::comparison::Comparison;
 
-/// What runs if nothing else is said. The others take minutes: name them, or set `PAGODA_TREES=all`.
+/// The default. The others take minutes: name them, or set `PAGODA_TREES=all`.
 const SHORT: [&str; 1] = ["shell-script"];
 
 fn is_short(name: &str) -> bool {

@@ -1,5 +1,5 @@
-//! A client of redis that has the server save in the background while it goes on writing: one connection, so that what
-//! the saved file has to hold is known to the byte.
+//! A client of redis that has the server save in the background while it writes on: one connection,
+//! so that the content of the saved file is known to the byte.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,13 +10,14 @@ use crate::support::comparison::digest::Digest;
 use crate::support::random::{Random, mix};
 use crate::support::redis::{Connection, LISTEN_TIME_MAX, name, server};
 
-/// Together with what the server adds to each, more than 200 MiB.
+/// Together with the server's own memory for each, more than 200 MiB.
 const KEYS: u64 = 80_000;
 /// Background saves, each of another state.
 const SAVES: u64 = 2;
 const SAVE_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Half of it repeats, so that it compresses about two to one; the length differs from key to key and version to version.
+/// Half of it repeats, so that it compresses about two to one; the length differs from key to key
+/// and version to version.
 fn value(key: u64, version: u64) -> Vec<u8> {
     let mut random = Random::new(key, version);
     let words = 240 + random.below(70) as u64;
@@ -24,7 +25,7 @@ fn value(key: u64, version: u64) -> Vec<u8> {
 }
 
 impl Connection {
-    /// One line of what the server tells of itself.
+    /// One line of the server's own report.
     fn told(&mut self, name: &str) -> String {
         self.send(&[b"INFO", b"persistence"]);
         self.flush();
@@ -61,7 +62,8 @@ impl Connection {
     }
 }
 
-/// Fills the server in this directory, has it save while writing, and compares what it holds and what it saved.
+/// Fills the server in this directory, has it save while writing, and compares its content and the
+/// saved file.
 pub fn exercise(directory: &Path) -> String {
     let mut connection = Connection::open(directory);
     let mut versions = vec![0; KEYS as usize];

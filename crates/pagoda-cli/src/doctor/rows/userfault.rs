@@ -1,4 +1,4 @@
-//! The rows of userfaultfd: the ways to open one, and what it can.
+//! The rows of userfaultfd: the ways to open one, and its features.
 
 use pagoda_linux::probe::{Feature, Features, Refusal, Userfault};
 

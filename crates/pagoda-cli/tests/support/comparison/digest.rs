@@ -1,4 +1,4 @@
-//! What a program said, or a client read, as a length and a 64-bit FNV-1a.
+//! The output of a program, or the values that a client read, as a length and a 64-bit FNV-1a.
 //!
 //! It tells differences, never an attacker's work.
 

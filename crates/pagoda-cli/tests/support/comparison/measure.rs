@@ -1,8 +1,9 @@
-//! Running a program natively and managed, with all its processes: its output, its status, and its memory seen from
-//! outside.
+//! Running a program natively and managed, with all its processes: its output, its status, and its
+//! memory seen from outside.
 //!
-//! This module must never wait for ever, nor leave anything behind: a tree that passes its time limit is killed with
-//! all its processes, and what outlives its run is told and killed.
+//! This module must never wait for ever, nor leave anything behind: a tree that passes its time
+//! limit is killed with all its processes, and processes that outlive their run are reported and
+//! killed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use super::digest;
 use super::program::{Program, text};
 use crate::support::tree::{self, Before, Watch};
 
-/// A hang is what this ends: every program takes seconds, and minutes on a machine that is busy otherwise.
+/// The limit for a hang: every program takes seconds, and minutes on a machine that is busy
+/// otherwise.
 const RUN_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// Directories on a disk that go with their value.
@@ -31,7 +33,7 @@ impl Scratch {
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
-    /// Where `pagoda run` puts what lives as long as a run, and nothing else is.
+    /// Where `pagoda run` puts files that live as long as a run, and nothing else is.
     fn runtime(&self) -> PathBuf {
         self.path("runtime")
     }
@@ -40,7 +42,7 @@ impl Scratch {
     }
 }
 
-/// What was seen of a run.
+/// The observations of a run.
 pub struct Run {
     pub output: String,
     pub status: ExitStatus,
@@ -53,7 +55,7 @@ pub struct Run {
     pub starting_bytes: u64,
     pub processes_peak: usize,
     pub wall: Duration,
-    /// What was still there when it had ended.
+    /// The leftovers when it had ended.
     pub left: Vec<String>,
 }
 
@@ -74,13 +76,14 @@ impl Managed {
         }
         self.counters[name].as_u64().unwrap_or_else(|| panic!("--stats has no counter {name}"))
     }
-    /// What one fork copied to its child, on average. A child is given at once what is out in its parent, and holds it beyond
-    /// the budget until its own engine has moved it out again. Not the sum: forks of one parent come one after another.
+    /// The memory that one fork copied to its child, on average. A child is given at once the
+    /// swapped-out pages of its parent, and holds them beyond the budget until its own engine has
+    /// moved them out again. Not the sum: forks of one parent come one after another.
     pub fn copied_by_a_fork_bytes(&self) -> u64 {
         self.counter("fork_copied_bytes") / self.counter("forks").max(1)
     }
-    /// The most that was left to the kernel: by Pagoda's own account, or by what processes without an engine were seen
-    /// to hold, which that account has to know of.
+    /// The most that was left to the kernel: by Pagoda's own account, or by the observed memory of
+    /// processes without an engine, which that account has to know of.
     pub fn unmanaged_bytes(&self) -> u64 {
         self.counter("unmanaged_at_peak_bytes").max(self.run.without_engine_bytes)
     }
@@ -99,7 +102,7 @@ pub fn managed(
     budget_bytes: u64,
 ) -> Managed {
     let stats = scratch.path("stats.json");
-    // Whoever the program runs as has to be able to write it.
+    // Any user that the program runs as has to be able to write it.
     fs::write(&stats, "").and_then(|()| open_to_all(&stats, 0o666)).expect("made");
     let mut words = vec![program.pagoda.clone().unwrap_or_else(|| env!("CARGO_BIN_EXE_pagoda").to_owned())];
     words.extend(["run", "--memory"].map(str::to_owned));
@@ -124,8 +127,8 @@ pub fn open_to_all(path: &Path, mode: u32) -> std::io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Runs it to its end and samples; `pagoda` is what stands between the program's own prefix and its command, if it is
-/// supervised.
+/// Runs it to its end and samples; `pagoda` is the part between the program's own prefix and its
+/// command, if it is supervised.
 fn run(program: &Program, pagoda: Option<&[String]>, scratch: &Scratch, sample_interval: Duration) -> Run {
     if let Some(prepare) = &program.prepare {
         prepare();

@@ -1,8 +1,10 @@
-//! Well-known programs, each run twice, natively and under `pagoda run` in a quarter of its native peak: the same output and
-//! status, and memory within the budget, that of all its processes seen from outside. Nothing is asserted of the time.
+//! Well-known programs, each run twice, natively and under `pagoda run` in a quarter of its native
+//! peak: the same output and status, and memory within the budget, that of all its processes seen
+//! from outside. Nothing is asserted of the time.
 //!
-//! The target that runs them has a harness of its own, so that its table is always printed and its programs run one after
-//! another. Arguments name the programs to run. One that is not there must never pass: it is skipped by name.
+//! The target that runs them has a harness of its own, so that its table is always printed and its
+//! programs run one after another. Arguments name the programs to run. One that is not there must
+//! never pass: it is skipped by name.
 
 pub mod digest;
 pub mod measure;
@@ -30,18 +32,19 @@ pub struct Comparison {
     pub names: &'static [&'static str],
     /// Those that run if none is named.
     pub is_short: fn(&str) -> bool,
-    /// Programs that are too large to install for a test: without them it says SKIPPED also where nothing else may be.
+    /// Programs that are too large to install for a test: without them it says SKIPPED also where
+    /// nothing else may be.
     pub optional: &'static [&'static str],
     /// The program of a name, ready to run; or why it can't.
     pub program: fn(&'static str, &Scratch) -> Result<Program, String>,
-    /// How often the processes are looked at: often enough for the peak of those that live short, and each look at a
-    /// large one that is not alone walks its page tables.
+    /// How often the processes are looked at: often enough for the peak of those that live short,
+    /// and each look at a large one that is not alone walks its page tables.
     pub sample_interval: Duration,
     /// Whether Pagoda's own peak counts, too. Of one process it is the kernel's, taken more often.
     pub own_peak_counts: bool,
 }
 
-/// What became of one program.
+/// The outcome of one program.
 enum Outcome {
     Ran(Vec<String>),
     Skipped(String),
@@ -57,11 +60,11 @@ fn nothing_runs() -> Option<String> {
         .then(|| format!("{} is not built; run `cargo build --release` first", library.display()))
 }
 
-/// Native runs of which none saw what the program holds at least, after the first.
+/// Further native runs, if none saw the program's least peak.
 const NATIVE_RUNS_MORE: u32 = 4;
 
 impl Comparison {
-    /// Runs the programs that the command line names, and prints what they showed.
+    /// Runs the programs that the command line names, and prints their rows.
     pub fn main(&self) -> ExitCode {
         let names: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
         if std::env::args().any(|word| word == "--list") {

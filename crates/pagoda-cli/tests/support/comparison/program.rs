@@ -1,25 +1,25 @@
-//! A well-known program with its work, and what it takes to get one ready.
+//! A well-known program with its work, and the steps to get one ready.
 //!
-//! Nothing is installed here: what is missing is an error that says so.
+//! Nothing is installed here: a missing program is an error that says so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::measure::Scratch;
 
-/// What talks to a program by way of this directory, and says what it saw.
+/// A client that talks to a program by way of this directory, and returns its findings.
 pub type Client = fn(&Path) -> String;
 
 /// One program with its work.
 pub struct Program {
     pub name: &'static str,
     pub command: Vec<String>,
-    /// What starts it, natively and managed: the command of `pagoda run` comes after it.
+    /// The words that start it, natively and managed: the command of `pagoda run` comes after them.
     pub prefix: Vec<String>,
-    /// A copy of `pagoda` that the user can reach whom the prefix runs it as.
+    /// A copy of `pagoda` that the user of the prefix can reach.
     pub pagoda: Option<String>,
     pub environment: Vec<(&'static str, &'static str)>,
-    /// What its standard input is, if not empty.
+    /// Its standard input, if not empty.
     pub input: Option<PathBuf>,
     /// Files that it writes besides its standard output.
     pub outputs: Vec<PathBuf>,
@@ -27,8 +27,8 @@ pub struct Program {
     pub prepare: Option<Box<dyn Fn()>>,
     /// Talks to it while it runs.
     pub client: Option<(Client, PathBuf)>,
-    /// What its native peak is at least, so that a quarter of it says something. 0: all its processes are too small to
-    /// be worth managing, which is what is looked at.
+    /// The least native peak, so that a quarter of it is a real limit. 0: all its processes are too
+    /// small to be worth managing, and that is the test.
     pub native_peak_bytes_min: u64,
 }
 

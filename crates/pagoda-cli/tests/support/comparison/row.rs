@@ -1,4 +1,4 @@
-//! What one program's two runs showed, and whether that is as it has to be.
+//! The results of one program's two runs, and whether they are right.
 //!
 //! Nothing is judged by how long it took.
 
@@ -12,7 +12,7 @@ const OVERSHOOT_BYTES_MAX: u64 = 64 << 20;
 /// The part of its native peak that a program may hold unmanaged.
 const UNMANAGED_PERCENT_MAX: f64 = 5.0;
 
-/// What one program's two runs showed.
+/// The results of one program's two runs.
 pub struct Row {
     pub name: &'static str,
     pub native: Run,
@@ -26,12 +26,13 @@ impl Row {
         100.0 * self.managed.unmanaged_bytes() as f64 / self.native.peak_bytes.max(1) as f64
     }
 
-    /// Of that, code that the program made itself: the kernel moves none, and a small program of that kind has as much.
+    /// Of that, code that the program made itself: the kernel moves none, and a small program of
+    /// that kind has as much.
     fn executable_percent(&self) -> f64 {
         100.0 * self.managed.counter("left_executable_bytes") as f64 / self.native.peak_bytes.max(1) as f64
     }
 
-    /// What the table says about a row that is not judged by all its figures.
+    /// The table's remark on a row that is not judged by all its figures.
     fn remark(&self) -> String {
         let starting = self.managed.run.starting_bytes;
         if !self.small && self.unmanaged_percent() > UNMANAGED_PERCENT_MAX {
@@ -46,7 +47,7 @@ impl Row {
         }
     }
 
-    /// Every way in which the managed run is not what it has to be.
+    /// Every fault of the managed run.
     pub fn faults(&self) -> Vec<String> {
         let (native, managed, run) = (&self.native, &self.managed, &self.managed.run);
         let mut faults = Vec::new();

@@ -34,7 +34,7 @@ fn source() -> String {
     source + "  std::printf(\"%lu\\n\", sum);\n}\n"
 }
 
-/// The object file and the program are compared, and what the program says.
+/// The object file and the program are compared, and the program's output.
 pub fn templates(scratch: &Scratch) -> Result<Program, String> {
     starts(&["g++", "--version"])?;
     let source = written(scratch, "templates.cpp", &source())?;
@@ -67,7 +67,7 @@ fn lz4_sources() -> Result<PathBuf, String> {
     found.pop().ok_or_else(|| format!("no sources of lz4 in {}", registry.display()))
 }
 
-/// A real package by its own makefiles, two files at once, and a use of what was built.
+/// A real package by its own makefiles, two files at once, and a use of its result.
 pub fn package(scratch: &Scratch) -> Result<Program, String> {
     starts(&["make", "--version"])?;
     starts(&["cc", "--version"])?;

@@ -78,7 +78,7 @@ pub fn java(scratch: &Scratch) -> Result<Program, String> {
     ))
 }
 
-/// A heap that the budget holds: what is beyond it is the machine's own.
+/// A heap that the budget holds: the rest is the machine's own.
 pub fn java_small_heap(scratch: &Scratch) -> Result<Program, String> {
     let classes = class(scratch)?;
     let mut program = new(

@@ -51,7 +51,7 @@ pub fn program(name: &'static str, scratch: &Scratch) -> Result<Program, String>
     }
 }
 
-/// What a program's native peak is at least, where nothing else is said.
+/// The least native peak of a program, unless its row gives another.
 const NATIVE_PEAK_BYTES_MIN: u64 = 110 << 20;
 
 fn new<S: Into<String>>(name: &'static str, command: impl IntoIterator<Item = S>) -> Program {

@@ -1,14 +1,15 @@
-//! A database in one process: its shared memory is left alone, what it sorts and joins in is its own.
+//! A database in one process: its shared memory is left alone, its memory for sorts and joins is
+//! its own.
 //!
-//! It refuses to be run by root. So it runs as another user, with the one privilege that managing it takes; `pagoda` is
-//! copied to where that user can reach it.
+//! It refuses to be run by root. So it runs as another user, with the one privilege that managing
+//! it takes; `pagoda` is copied to where that user can reach it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Program, Scratch, new, open_to_all, starts, text, written};
 
-/// Nobody's number, in case there is no such name.
+/// The number of `nobody`, in case there is no such name.
 const USER: &str = "65534";
 
 const SQL: &str = "\
@@ -28,7 +29,7 @@ fn binaries() -> Result<PathBuf, String> {
     found.pop().ok_or_else(|| "no postgres below /usr/lib/postgresql".to_owned())
 }
 
-/// What runs a command as the other user; with the privilege that `pagoda run` needs.
+/// The command that runs another as the other user; with the privilege that `pagoda run` needs.
 fn as_user(privilege: bool) -> Vec<String> {
     let mut words = vec!["setpriv", "--reuid", USER, "--regid", USER, "--clear-groups"];
     if privilege {
@@ -64,7 +65,7 @@ pub fn single(scratch: &Scratch) -> Result<Program, String> {
     }
     let (directory, fresh, data) =
         (scratch.path("postgres"), scratch.path("postgres/fresh"), scratch.path("postgres/data"));
-    // Everything on the way there was made for this test; what is there may be seen.
+    // Every directory on the way was made for this test; its content may be seen.
     for path in [&directory, &scratch.path("runtime"), &scratch.path("store")] {
         let _ = fs::create_dir(path);
         open_to_all(path, 0o777).map_err(|error| error.to_string())?;

@@ -6,7 +6,7 @@ fn interpreter() -> Result<String, String> {
     python("multiprocessing")
 }
 
-/// Workers read what they inherited, or were sent, beside records of their own.
+/// Workers read inherited or received records, beside records of their own.
 const WORKERS: &str = r"
 import hashlib, multiprocessing, sys
 def made(seed, count):

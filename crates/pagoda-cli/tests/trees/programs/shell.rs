@@ -1,4 +1,5 @@
-//! What shells start: hundreds of short processes, and a pipeline whose members all hold much.
+//! Shells and their children: hundreds of short processes, and a pipeline whose members all hold
+//! much.
 
 use super::{Program, new, starts};
 
