@@ -89,7 +89,7 @@ pub enum Decision {
 /// Why a mapping is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// It is Pagoda's own: to evict what serves faults is to hang.
+    /// It is Pagoda's own: evicting memory of a fault handler would hang.
     Own,
     /// Others see its changes; the kernel moves private memory only.
     Shared,

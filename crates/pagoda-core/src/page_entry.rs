@@ -209,7 +209,7 @@ impl Word {
     pub const fn bits(self) -> u64 {
         self.0
     }
-    /// Whether someone is moving this page.
+    /// Whether a thread is moving this page.
     #[must_use]
     pub const fn is_busy(self) -> bool {
         self.0 & BUSY != 0

@@ -2,7 +2,7 @@
 //!
 //! `K`, `M`, `G` and `T` are binary, as in systemd and docker: `64M` is 67,108,864 bytes. A number
 //! without a suffix is bytes. This module must never guess: a size that it can't read exactly is an
-//! error that says what the parser expects.
+//! error that names the expected form.
 
 use std::fmt;
 use std::str::FromStr;

@@ -404,7 +404,7 @@ fn pin_and_evict(is_held_while_moving: bool) {
         })
     };
     *pins.write().expect("no panic") = true;
-    // Served by the handler, if it is out.
+    // Served by the handler, if it is swapped out.
     let handler = {
         let engine = Arc::clone(&engine);
         thread::spawn(move || {

@@ -2,9 +2,9 @@
 //! threads follow.
 //!
 //! A process that is about to leave the user root gets its engine before, because the kernel would
-//! refuse it what an engine opens afterwards. This module must never return from a call that has
-//! dropped rights while a raw thread has them, unless that thread is held up for longer than
-//! [`follow_program`] waits.
+//! refuse it the descriptors that an engine opens afterwards. This module must never return from a
+//! call that has dropped rights while a raw thread has them, unless that thread is held up for
+//! longer than [`follow_program`] waits.
 
 use std::ffi::{c_int, c_void};
 

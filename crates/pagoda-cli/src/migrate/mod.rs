@@ -24,7 +24,7 @@ use signal_hook::flag::{register, register_conditional_shutdown, register_usize}
 
 use crate::refusal::Refusal;
 
-/// A token file is a line of text; whatever is longer is another file.
+/// A token file is a line of text; a longer file is another one.
 const TOKEN_FILE_MOST: u64 = 64 << 10;
 
 /// The options of both sides.
@@ -95,7 +95,7 @@ impl Cancel {
             |error| Refusal::own(format_args!("could not watch for signals ({error}); please report this"));
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             let number = signal.as_raw();
-            // A second one ends it at once, whatever it waits for: nothing half done has a name.
+            // A second one ends it at once, in any wait: nothing half done has a name.
             register_conditional_shutdown(number, 128 + number, Arc::clone(&cancel.0)).map_err(failed)?;
             register(number, Arc::clone(&cancel.0)).map_err(failed)?;
             register_usize(number, Arc::clone(&cancel.1), number.unsigned_abs() as usize).map_err(failed)?;

@@ -84,7 +84,7 @@ const DESCRIPTOR_LIMITS: [Errno; 2] = [Errno(23), Errno(24)];
 /// library has none.
 fn told(failure: &Failure) -> String {
     let options = match failure {
-        // Whatever it was that was to be opened: it speaks of descriptors then.
+        // For any file that was to be opened: the message is about descriptors then.
         Failure::Start(error) if DESCRIPTOR_LIMITS.contains(&error.errno()) => "",
         Failure::Start(StartError::BudgetBelowMinimum) => " (--memory)",
         Failure::Start(StartError::ZonesUnfit | StartError::ZoneNode(_)) => " (--zone)",

@@ -11,7 +11,7 @@ use std::time::Instant;
 use pagoda::tree::View;
 use pagoda::tree::place::{directories, maker_of};
 
-/// Trees that are shown at most: more than anyone reads.
+/// The most trees that are shown: more than a user reads.
 const TREES_MAX: usize = 64;
 
 /// The part of a process's name that the kernel keeps.

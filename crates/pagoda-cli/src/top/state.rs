@@ -26,7 +26,7 @@ pub struct State {
     selected: Option<Key>,
 }
 
-/// Which line is meant, whatever the order: the tree's file, the process, and a region's address.
+/// The line in any order: the tree's file, the process, and a region's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key(PathBuf, Option<u32>, Option<u64>);
 

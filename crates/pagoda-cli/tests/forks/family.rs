@@ -156,7 +156,7 @@ pub fn spawn(seed: u64) -> Result<(), String> {
 /// all of `still`, whose words add up to `sum`, and ends with _exit(2).
 pub fn vfork(still: &Mapping, sum: u64) -> Result<(), String> {
     let mut stack = Mapping::new(64).map_err(|error| error.to_string())?;
-    // Used before, so that it can be out of memory when the child starts on it.
+    // Used before, so that it can be swapped out when the child starts on it.
     stack.words_mut(0..64).fill(1);
     let mut read = 0;
     let pid = process::vfork(stack.words_mut(0..64), &mut || read = crate::borrow::sum(still))
@@ -176,7 +176,7 @@ pub fn vfork_and_execute(seed: u64) -> Result<(), String> {
     Child { pid, end: End::Executes }.join(&mut Random::new(0, 0))
 }
 
-/// Waits until a part of `mapping`, all of it written, is out of memory. False if that does not
+/// Waits until a part of `mapping`, all of it written, is swapped out. False if that does not
 /// happen for long.
 pub fn wait_until_out(
     mapping: &Mapping,

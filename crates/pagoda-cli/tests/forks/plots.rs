@@ -80,7 +80,7 @@ impl Plot {
     fn pages(&self) -> usize {
         self.areas.iter().map(Area::pages).sum()
     }
-    /// Bytes of malloc blocks at most: a quarter of what the areas have.
+    /// Bytes of malloc blocks at most: a quarter of the areas' bytes.
     fn heap_max(pages_max: usize) -> usize {
         pages_max * PAGE / 4
     }

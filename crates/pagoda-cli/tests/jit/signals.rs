@@ -9,7 +9,7 @@ use crate::support::random::Random;
 
 const STACK_PAGES: usize = 32;
 
-/// The kernel itself writes the frame of a signal to a stack that is out.
+/// The kernel itself writes the frame of a signal to a stack that is swapped out.
 pub fn alternate_stack(arena: &Arena, _: u64) -> Result<(), String> {
     let mut stack = Mapping::new(STACK_PAGES).map_err(|error| error.to_string())?;
     let range = stack.start()..stack.start() + STACK_PAGES * PAGE;

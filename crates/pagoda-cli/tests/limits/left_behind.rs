@@ -14,7 +14,7 @@ use crate::program::{PAGES_PER_MIB, check, write};
 use crate::run::begin;
 use crate::support::memory::{Mapping, PAGE};
 
-/// Three times the budget: most of it is out at the fork.
+/// Three times the budget: most of it is swapped out at the fork.
 const PAGES: usize = 96 * PAGES_PER_MIB;
 
 /// Raw forks, of which each forks by the C library.

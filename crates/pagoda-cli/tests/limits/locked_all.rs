@@ -53,7 +53,7 @@ pub fn program(kind: &str) -> Result<(), String> {
     }
     let mut mapping = Mapping::new(PAGES).map_err(told)?;
     write(&mut mapping, 0..PAGES);
-    // Most of it is out after that.
+    // Most of it is swapped out after that.
     fill(80, |_| Ok(()))?;
     let on_fault = if kind == "on-fault" { libc::MCL_ONFAULT } else { 0 };
     lock_all(libc::MCL_CURRENT | on_fault).map_err(told)?;

@@ -51,7 +51,7 @@ pub fn in_child_program() -> Result<(), String> {
     let mut mapping = Mapping::new(PAGES).map_err(told)?;
     write(&mut mapping, 0..PAGES);
     let child = fork(|| {
-        // More than the budget, twice over: whatever may go has gone.
+        // More than the budget, twice over: every evictable page has left.
         let mut own = match Mapping::new(PAGES) {
             Ok(own) => own,
             Err(_) => return 2,

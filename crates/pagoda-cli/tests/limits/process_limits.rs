@@ -56,7 +56,8 @@ pub fn descriptors_of_a_fork() -> Result<String, String> {
     Ok(refused.errors.lines().find(|line| line.contains(told[1])).unwrap_or_default().to_owned())
 }
 
-/// In the program: a fork with these limits, soft and hard, while most of its memory is out.
+/// In the program: a fork with these limits, soft and hard, while most of its memory is swapped
+/// out.
 pub fn fork_with_few(soft: u64, hard: u64) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let pages = 96 * PAGES_PER_MIB;

@@ -64,7 +64,7 @@ pub fn program(kind: &str) -> Result<(), String> {
         return Err(format!("the child ended with status {status:#x}"));
     }
     check(&mapping, 0..pages)?;
-    // Nothing is taken out any more, whatever there is.
+    // Nothing is evicted any more, at any pressure.
     write(&mut mapping, 0..pages);
     check(&mapping, 0..pages)?;
     println!("right");

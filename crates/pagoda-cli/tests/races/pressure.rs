@@ -68,16 +68,16 @@ impl Arena {
         format!("{rounds} rounds, {out} times seen out, {laps} laps of ballast")
     }
 
-    /// Counts whether a part of `mapping`, all written, is out.
+    /// Counts whether a part of `mapping`, all written, is swapped out.
     pub fn look(&self, mapping: &Mapping) -> bool {
         self.saw(mapping.is_any_out())
     }
-    /// Counts it if memory of a racer was out.
+    /// Counts it if memory of a racer was swapped out.
     pub fn saw(&self, out: bool) -> bool {
         self.out.fetch_add(u64::from(out), Ordering::Relaxed);
         out
     }
-    /// Waits until a part of `mapping`, all written, is out: then it is managed.
+    /// Waits until a part of `mapping`, all written, is swapped out: then it is managed.
     pub fn wait_until_managed(&self, mapping: &Mapping) {
         let begin = Instant::now();
         while !self.look(mapping) && begin.elapsed() < PATIENCE {

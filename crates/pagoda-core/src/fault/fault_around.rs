@@ -22,7 +22,7 @@ pub const WINDOW_MOST: Bytes = Bytes::mib(2);
 #[derive(Clone, Copy, Debug)]
 pub struct FaultAround {
     most_pages: u64,
-    /// The length of the last window, whatever came of it.
+    /// The length of the last window, filled or not.
     pages: u64,
     /// Where a sequential reader faults next; none before the first fault.
     next: Option<u64>,

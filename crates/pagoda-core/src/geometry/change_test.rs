@@ -99,7 +99,7 @@ fn reach() -> impl Strategy<Value = Reach> {
     prop::sample::select([Reach::Page, Reach::Group].as_slice())
 }
 
-/// What a group maps, and with which reach; none if nothing.
+/// The mapping of a group, and its reach; none if there is none.
 fn content() -> impl Strategy<Value = Option<(u64, bool, Reach)>> {
     prop::option::weighted(0.9, (1u64..1000, any::<bool>(), reach()))
 }

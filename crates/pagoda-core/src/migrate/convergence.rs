@@ -25,7 +25,7 @@ pub const THROTTLE_MOST_PERCENT: u8 = 90;
 /// The action when rounds don't help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastResort {
-    /// Stop the source whatever the downtime.
+    /// Stop the source for any downtime.
     StopAndCopy,
     /// Start the destination, and bring the pages that it touches: its writes need no further
     /// rounds.

@@ -63,7 +63,7 @@ impl BlockLinks {
 enum Presence {
     /// No memory stands behind it.
     Absent,
-    /// Its memory is being populated or given back by someone; nothing in it is free or used.
+    /// A thread is populating its memory or giving it back; nothing in it is free or used.
     Changing,
     /// Its blocks are free or used.
     Ready,

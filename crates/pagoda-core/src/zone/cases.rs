@@ -5,7 +5,7 @@
 //! | A | batches 1000 and 100 (a) | 1000 | whether no frames are taken for no batches |
 //! | B | batches 1000 and 100 (b) | 1000 | whether a blocked zone holds up the reset |
 //! | C | batches 300 and 100, and a remote zone | 8000 | whether a remote zone holds up the reset |
-//! | D | batches 300 and 100 | 8000 | what the policy costs when nothing is short |
+//! | D | batches 300 and 100 | 8000 | the cost of the policy when nothing is short |
 //!
 //! (a) Both at their low watermark. (b) The first at its low watermark, the second's used up.
 //!

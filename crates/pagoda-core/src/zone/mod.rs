@@ -359,7 +359,7 @@ impl Zones {
         found
     }
 
-    /// A new turn for every local zone, whatever was left of the last.
+    /// A new turn for every local zone; the rest of the last one is dropped.
     fn reset(&mut self) {
         self.counters.resets += 1;
         for zone in &mut self.zones[..self.local] {

@@ -16,7 +16,7 @@
 //! `global-list` is Linux's from 4.8 on: zones are filled in order, and their pages age on one
 //! list, so that age does not depend on the zone.
 //!
-//! This module must never see a zone: it is told what a pass found.
+//! This module must never see a zone: the caller passes the outcome of a pass.
 
 use std::fmt;
 use std::str::FromStr;

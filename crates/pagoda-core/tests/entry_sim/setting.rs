@@ -8,9 +8,9 @@ pub struct Without {
     pub gate_around_reading: bool,
     /// The arena has a descriptor of its own, so that no eviction is refused for an unread event.
     pub shared_descriptor: bool,
-    /// Whatever is present is evicted.
+    /// Every present page is evicted.
     pub resident_mask: bool,
-    /// A move of a mapping is applied when its event is read, whatever is known of its target.
+    /// A move of a mapping is applied when its event is read, before its target is settled.
     pub order_of_moves: bool,
     /// A discard of memory that is not in the table yet is forgotten.
     pub discards_of_unknown: bool,
@@ -41,7 +41,7 @@ pub struct Without {
     pub holes_of_slots: bool,
     /// Of a run that went in part, the page in the middle counts as gone whole.
     pub end_of_runs: bool,
-    /// A run of pages is of whatever zones.
+    /// A run of pages may be of several zones.
     pub zones_of_runs: bool,
     /// Base pages leave a huge page by themselves.
     pub whole_huge_pages: bool,
@@ -49,7 +49,7 @@ pub struct Without {
     pub forgetting_of_huge: bool,
     /// A huge frame that was used is handed out as it is.
     pub clearing_of_used_frames: bool,
-    /// A huge frame goes to where it was seen to fit, whatever came there since.
+    /// A huge frame goes to a place where it fitted, without a second look.
     pub second_look_for_place: bool,
     /// A frame that the kernel split on its way out counts as gone whole.
     pub parts_of_huge_frames: bool,

@@ -169,7 +169,7 @@ impl Table {
             }
         }
         let origin = (range.start - range.start % GRANULES) as isize;
-        // Whatever it grows or moves to, the array is long enough.
+        // The array is long enough for any growth or move.
         self.spans.insert(range.start, Span { range, origin, entries: untouched(), is_huge: false });
     }
     /// A region of a library, in huge frames.

@@ -102,7 +102,7 @@ impl Drop for Swap {
     }
 }
 
-/// Switches off the area at `path`: blocks while its content comes back to memory. An area that is
+/// Switches off the area at `path`: blocks while its content is swapped in. An area that is
 /// not on is fine.
 pub fn disable(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;

@@ -31,7 +31,7 @@ pub struct Setup {
     pub priority: u16,
 }
 
-/// What a device holds and takes.
+/// The content and memory of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of content it holds.

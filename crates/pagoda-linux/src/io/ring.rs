@@ -294,7 +294,7 @@ impl<'r> InFlight<'r> {
         // Release: the kernel reads the entries after it.
         ring.word(at.given).store(first.wrapping_add(count), Ordering::Release);
         let outcome = ring.enter(count, count);
-        // The number of taken requests counts, whatever the call returned.
+        // The number of taken requests counts, for any result of the call.
         let taken = ring.word(at.taken).load(Ordering::Acquire).wrapping_sub(first);
         // It reads this in `enter` alone, and there is no thread of the kernel that would look.
         ring.word(at.given).store(first.wrapping_add(taken), Ordering::Release);

@@ -65,7 +65,7 @@ fn unlock_ours() {
 }
 
 /// Maps `len` bytes of private anonymous memory for Pagoda itself at an address of the kernel's
-/// choice, inaccessible for now: so nothing of it is populated, whatever the program has locked.
+/// choice, inaccessible for now: so nothing of it is populated, for any lock of the program.
 pub(crate) fn map_closed(len: usize) -> Result<*mut c_void, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.

@@ -1,4 +1,4 @@
-//! Memory of this process: ranges, copies, flags, and what the kernel is told about it.
+//! Memory of this process: ranges, copies, flags, and advice to the kernel about it.
 
 pub(crate) mod aligned;
 pub mod byte_store;

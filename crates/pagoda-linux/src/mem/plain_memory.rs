@@ -98,7 +98,7 @@ impl PlainMemory {
         std::ptr::with_exposed_provenance_mut::<u64>(self.range.start()).wrapping_add(index)
     }
 
-    /// The word of this number. Waits if its page is out.
+    /// The word of this number. Waits if its page is swapped out.
     ///
     /// # Panics
     /// If there is none, or its page is unmapped.
@@ -110,7 +110,7 @@ impl PlainMemory {
         unsafe { self.at(index).read() }
     }
 
-    /// Writes the word of this number. Waits if its page is out.
+    /// Writes the word of this number. Waits if its page is swapped out.
     ///
     /// # Panics
     /// If there is none, or its page is unmapped or read-only.

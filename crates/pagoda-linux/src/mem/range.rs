@@ -62,7 +62,7 @@ impl PageRange {
     pub const fn contains(self, address: usize) -> bool {
         self.start <= address && address < self.end
     }
-    /// What both have in common.
+    /// The common part of both.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::new(self.start.max(other.start), self.end.min(other.end))

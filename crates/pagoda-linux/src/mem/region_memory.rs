@@ -162,7 +162,8 @@ impl RegionMemory {
         self.read_at(offset, into);
     }
 
-    /// Copies into the region. Waits for pages that are out. Panics if it reaches beyond the end.
+    /// Copies into the region. Waits for pages that are swapped out. Panics if it reaches beyond
+    /// the end.
     pub fn write_at(&mut self, offset: usize, from: &[u8]) {
         let to = self.check(offset, from.len());
         // SAFETY: the target lies in this mapping, writable as long as `self` lives; `from` is

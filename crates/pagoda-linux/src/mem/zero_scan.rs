@@ -61,7 +61,7 @@ fn steps_repeat_avx2(steps: &[[u8; STEP]], word: [u8; 8]) -> bool {
         // Two chains, so that one load need not wait for the other's or.
         let (mut even, mut odd) = (_mm256_setzero_si256(), _mm256_setzero_si256());
         for [first, second] in lanes.as_chunks().0 {
-            // SAFETY: each is an array of 32 bytes, which is what an unaligned load reads.
+            // SAFETY: each is an array of 32 bytes, the size of an unaligned load.
             let (first, second) = unsafe {
                 (_mm256_loadu_si256(first.as_ptr().cast()), _mm256_loadu_si256(second.as_ptr().cast()))
             };

@@ -247,7 +247,7 @@ pub fn stop_self() -> io::Result<()> {
     send(std::process::id(), libc::SIGSTOP)
 }
 
-/// Numbers that would mean a group or everybody to the kernel are refused.
+/// Numbers that would mean a group or all processes to the kernel are refused.
 fn pid_of(pid: u32) -> io::Result<libc::pid_t> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0);
     pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the number of a process"))

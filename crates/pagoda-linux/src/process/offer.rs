@@ -185,8 +185,8 @@ impl Offers {
             mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
         };
         let word = at.ok()?.expose_provenance();
-        // In a child it may come to lie within what its parent has managed. Without it children get
-        // copies.
+        // In a child it may come to lie within memory that its parent has managed. Without it
+        // children get copies.
         declare(PageRange::at(word, 4096)).then_some(Self { word })
     }
 

@@ -39,7 +39,7 @@ pub enum MappingKind {
     /// Anonymous memory without a name. Shared anonymous memory is not this but
     /// [`SharedMemory`](Self::SharedMemory).
     Anonymous,
-    /// `[heap]`: what `brk` grows.
+    /// `[heap]`: the area that `brk` grows.
     Heap,
     /// `[stack]`: the stack of the first thread, which the kernel grows downwards.
     MainStack,
@@ -51,7 +51,7 @@ pub enum MappingKind {
     SharedMemory,
     /// A file, also a deleted one.
     File,
-    /// What the kernel put there (`[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`, …), and every name
+    /// Areas of the kernel (`[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`, …), and every name
     /// not known here.
     Special,
 }

@@ -34,7 +34,7 @@ pub struct Memcg {
     mount: PathBuf,
 }
 
-/// A limit of a group, and what counts against it.
+/// A limit of a group, and the memory that counts against it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
     /// The group that has it.

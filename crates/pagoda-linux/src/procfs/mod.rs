@@ -1,4 +1,4 @@
-//! What `/proc` tells of this process: mappings, pages, counts.
+//! This process in `/proc`: mappings, pages, counts.
 
 pub mod locked;
 pub mod maps;

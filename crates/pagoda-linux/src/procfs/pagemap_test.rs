@@ -174,7 +174,7 @@ fn a_hole_in_the_address_space_is_not_present() {
         assert_eq!(runs.first().map(|run| run.0.start), Some(0), "{method:?}");
         assert_eq!(runs.last().map(|run| run.0.end), Some(16), "{method:?}");
     }
-    // Dropping would unmap what another thread may have mapped in the hole.
+    // Dropping would unmap a mapping that another thread may have made in the hole.
     std::mem::forget(pages);
 }
 

@@ -4,8 +4,8 @@
 //! runs in an engine thread inside another program.
 //!
 //! The kernel keeps these counts for each CPU and adds them up when asked. Before 6.17 it leaves
-//! out what a CPU has not handed in yet: up to 2 × CPUs OS pages (at least 32) for each CPU, in
-//! either direction.
+//! out counts that a CPU has not handed in yet: up to 2 × CPUs OS pages (at least 32) for each CPU,
+//! in either direction.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -174,7 +174,7 @@ impl Area {
     /// The kernel's.
     pub fn map(&self, pages: Range<usize>) -> io::Result<()> {
         let (at, len) = self.at(&pages);
-        // SAFETY: what lies there is the area's own to replace.
+        // SAFETY: these pages are the area's own to replace.
         unsafe { map(at, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED) }.map(drop)
     }
 
@@ -333,7 +333,7 @@ fn done(result: i32) -> io::Result<()> {
 }
 
 /// # Safety
-/// With `MAP_FIXED`, what lies at `at` is the caller's to replace.
+/// With `MAP_FIXED`, the mapping at `at` is the caller's to replace.
 unsafe fn map(at: usize, len: usize, protection: i32, flags: i32) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
     // SAFETY: without MAP_FIXED a new mapping aliases nothing; with it the caller vouches.

@@ -150,7 +150,7 @@ impl Mapping {
         maps.lines().any(|line| covers(line) == Some(true))
     }
     /// # Safety
-    /// Whatever lies at `to`, if the flags say that it is used, is the caller's to replace.
+    /// The mapping at `to`, if the flags say that it is used, is the caller's to replace.
     unsafe fn remap_raw(self, pages: usize, flags: i32, to: usize) -> Result<Self, (Self, io::Error)> {
         let from = self.at(&(0..self.pages));
         let to: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(to);
@@ -239,7 +239,7 @@ fn done(result: i32) -> io::Result<()> {
 }
 
 /// # Safety
-/// With `MAP_FIXED`, what lies at `at` is the caller's to replace.
+/// With `MAP_FIXED`, the mapping at `at` is the caller's to replace.
 unsafe fn map(at: usize, pages: usize, flags: i32) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
     // SAFETY: the caller vouches.
@@ -249,7 +249,7 @@ unsafe fn map(at: usize, pages: usize, flags: i32) -> io::Result<usize> {
 /// mmap(2), from the beginning of a file if there is one.
 ///
 /// # Safety
-/// With `MAP_FIXED`, what lies at `at` is the caller's to replace.
+/// With `MAP_FIXED`, the mapping at `at` is the caller's to replace.
 pub(super) unsafe fn map_raw(
     at: usize,
     bytes: usize,

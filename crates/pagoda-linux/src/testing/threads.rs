@@ -18,7 +18,7 @@ pub struct Dive {
 }
 
 const DIVE_PAGES_MAX: usize = 80;
-/// A level of a dive takes a page and what the compiler adds.
+/// A level of a dive takes a page and the compiler's part.
 const STACK_PAGES_MIN: usize = DIVE_PAGES_MAX * 8 / 5;
 
 /// A thread that dives. It is joined on drop.

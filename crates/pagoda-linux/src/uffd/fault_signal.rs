@@ -150,7 +150,7 @@ impl Registration {
 }
 
 impl Drop for Registration {
-    /// Waits for handlers that are serving. In a forked child there are none, whatever the count
+    /// Waits for handlers that are serving. In a forked child there are none, for any count
     /// says, and the server is its parent's: nothing is done.
     fn drop(&mut self) {
         if self.0.process.load(Ordering::Relaxed) != marked() {
@@ -237,7 +237,7 @@ fn was_writing(context: *mut c_void) -> bool {
     }
 }
 
-/// Does what would have happened without us.
+/// Does the same as without us.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the pointer is to a leaked record, or null.
     let Some(before) = (unsafe { BEFORE.load(Ordering::Acquire).as_ref() }) else { return };

@@ -1,6 +1,6 @@
 //! Pages that arrive before the image is shown.
 //!
-//! Each page is marked in the received map once, for whatever frame carried it. This module must
+//! Each page is marked in the received map once, for any kind of frame. This module must
 //! never write to a page that is owed: its right content has not arrived.
 
 use std::io;

@@ -172,7 +172,7 @@ fn whole_channel(codec: Codec) -> (Vec<u8>, Vec<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever happens to the bytes of a channel, the image is right or it is not there.
+    /// For any tampering with the bytes of a channel, the image is right or it is not there.
     #[test]
     fn a_channel_that_was_tampered_with_is_refused(
         codec in prop::sample::select(&Codec::ALL[..]), tampering in Tampering::any()

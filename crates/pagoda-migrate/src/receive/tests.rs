@@ -69,7 +69,7 @@ fn zero_data_zero_ends_as_zero_under_each_policy_and_only_drop_gives_the_frames_
         [(ZeroPolicy::CheckThenClear, 64, 24), (ZeroPolicy::ReceivedMap, 32, 32), (ZeroPolicy::Drop, 16, 16)]
     {
         let mut memory = MemoryDestination::new();
-        // Whatever was in it before.
+        // With any earlier content.
         memory.prepare(IMAGE).expect("memory");
         memory.write_at(0, &vec![0xee; 64 * PAGE]).expect("written");
         let (received, ()) =

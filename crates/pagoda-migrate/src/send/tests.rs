@@ -35,7 +35,7 @@ impl Source for OnePage {
     }
 }
 
-/// Sends over one channel to whatever `receiver` is.
+/// Sends over one channel to `receiver`.
 fn send_to(token: Option<Token>, receiver: impl FnOnce(Connection) + Send) -> Result<Counts, Error> {
     let (listener, to) = listen();
     let options =
