@@ -1,13 +1,22 @@
 //! Serving a fault: a thread waits for an OS page of managed memory, and gets its base page.
 //!
-//! Who takes the entry's busy bit is the one installer of the page; whoever comes meanwhile tries again. What is in the
-//! store is first fetched into a slot without the gate, so that I/O holds nobody up; everything that touches the region
-//! happens with the gate shared from before the entry is looked at until its new state is published. An event that is
-//! unread at that moment makes the kernel refuse, and the fault is served again after the event was applied: the fault
-//! may have been read before a discard that happened earlier.
+//! The thread that takes the entry's busy bit is the one installer of the page; any other tries again.
+//! What backs the page says where its content comes from:
 //!
-//! Nothing here logs, or waits for anything but the store; nor does it allocate, but for the store and for a place in the queue of what
-//! is staged, and that from a heap that nothing managed lies in.
+//! | backing | file |
+//! |---|---|
+//! | none | `zero_fill.rs`, or the page's file (`crate::file`) |
+//! | a slot: the page is staged | `staged.rs` |
+//! | a handle: the page is stored | `stored.rs`; `swap_in.rs` fetches it into a slot |
+//!
+//! A page is fetched without the gate, so that I/O holds nothing up, and is then looked at again.
+//! Everything that touches the region happens with the gate shared, from before the entry is looked at
+//! until its new state is published. An event that is unread at that moment makes the kernel refuse.
+//! The fault is then served again after the event was applied, for it may have been read before a
+//! discard that happened earlier.
+//!
+//! Nothing here logs, or waits for anything but the store. Nothing allocates either, but the store and
+//! the queue of staged pages do, from a heap in which nothing managed lies.
 
 pub(crate) mod around;
 pub(crate) mod huge;
@@ -15,34 +24,77 @@ mod install;
 #[cfg_attr(not(feature = "migrate"), path = "owed_none.rs")]
 pub(crate) mod owed;
 pub(crate) mod readahead;
+mod staged;
+mod stored;
 mod swap_in;
+mod zero_fill;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Backing, Granules, Word};
-use pagoda_linux::arena::Slot;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Stop;
 use pagoda_linux::uffd::fault_address::FaultAddress;
 
 use crate::engine::Engine;
 use crate::error::{Errno, StopReason};
-use crate::file::is_unasked;
-use crate::frames::zones::Taker;
 use crate::state::pending::{Extent, Served};
-use crate::stats::counters::Counter;
 use crate::stats::fault_kind::FaultKind;
-use crate::store::{Handle, Scratch, Store};
-use crate::table::granularity::Part;
+use crate::store::{Handle, Scratch};
 use crate::table::{Page, Span, Table, give, try_take};
 
+pub(crate) use staged::granules_of_entry;
 pub(crate) use swap_in::unreadable;
 
+/// A fault that is being served, and what was done for it so far.
+struct Miss<'a> {
+    /// Of the OS page.
+    address: usize,
+    write: bool,
+    extent: Extent,
+    kind: &'a mut FaultKind,
+    scratch: &'a mut Scratch,
+    /// Its base page was fetched from the store into a slot.
+    was_fetched: bool,
+    /// The store was asked for it: where its page lies now is not where it was found.
+    was_tried: bool,
+    /// Its base page was read from the region's file.
+    was_in_file: bool,
+    /// One OS page that was read from the spill file alone, with the handle and the digest that it has
+    /// there.
+    content: [u8; OS_PAGE],
+    read: Option<(u64, u64)>,
+}
+
+/// The page of a fault. Its entry's busy bit is taken.
+struct Taken<'t> {
+    table: &'t Table,
+    span: &'t Span,
+    /// Without the granules that are owed or lost.
+    page: Page,
+    word: Word,
+    /// The one that is missing.
+    granule: u32,
+    is_of_file: bool,
+}
+
+impl Taken<'_> {
+    /// Gives the entry back.
+    fn give(&self, word: Word) {
+        give(self.span.entry(self.page.index), word);
+    }
+
+    /// The addresses of the missing granule.
+    fn here(&self) -> PageRange {
+        self.page.addresses(self.granule, self.granule + 1)
+    }
+}
+
 impl Engine {
-    /// Serves the fault `at` this place; of a page that is staged or stored, brings in as much as `extent` says. Where the page was
-    /// found is left in `kind`.
+    /// Serves the fault `at` this place. Of a page that is staged or stored it brings in as much as
+    /// `extent` says. Where the page was found is left in `kind`.
     pub(crate) fn serve(
         &self,
         at: FaultAddress,
@@ -56,163 +108,119 @@ impl Engine {
             return served;
         }
         *kind = FaultKind::Zero;
-        let (mut fetched, mut tried, mut from_file) = (false, false, false);
         // From here on all is about pages.
-        let address = at.page();
-        let mut content = [0; 4096];
-        // What `content` is of, if it was read from the file.
-        let mut read: Option<(u64, u64)> = None;
+        let mut miss = Miss {
+            address: at.page(),
+            write,
+            extent,
+            kind,
+            scratch,
+            was_fetched: false,
+            was_tried: false,
+            was_in_file: false,
+            content: [0; OS_PAGE],
+            read: None,
+        };
         loop {
-            let table = self.gate_shared();
-            // The kernel refuses fills as long as an event is outstanding; but of one that was read and waits only we know.
-            if table.order.deferred() > 0 {
-                return Served::Again;
-            }
-            let Some(span) = table.find(address) else {
-                return self.serve_unknown(address, write);
-            };
-            let page = table.page_at(span, address);
-            let entry = span.entry(page.index);
-            let Some(word) = try_take(entry) else { return Served::Busy };
-            let granule = page.granule_of(address);
-            let owed = self.owed_granules(&page);
-            if owed.has(granule) {
-                *kind = FaultKind::Spurious;
-                give(entry, word);
-                return self.await_owed(address);
-            }
-            // What is owed beside it must not be filled with it.
-            let page = page.without(owed);
-            let file = span.entries().file();
-            let lost = file.as_ref().map_or(Granules::NONE, |file| file.lost_granules(page.index));
-            let page = page.without(lost);
-            if let Some(file) = &file {
-                if lost.has(granule) {
-                    *kind = FaultKind::Spurious;
-                    give(entry, word);
-                    return self.refuse_lost(&page, granule);
-                }
-                if word.resident().has(granule) {
-                    *kind = FaultKind::Spurious;
-                    let after = self.look_for_hole(&page, word, granule);
-                    give(entry, after);
-                    if after == word {
-                        return Served::Done;
-                    }
-                    continue;
-                }
-                if word.backing() == Backing::None {
-                    let entries = Arc::clone(span.entries());
-                    drop(table);
-                    if !self.fetch_from_file(file, &entries, page.index, word, scratch.taker) {
-                        return Served::NoMemory;
-                    }
-                    from_file = true;
-                    *kind = FaultKind::Spilled;
-                    continue;
-                }
-            }
-            if word.resident().has(granule) {
-                *kind = FaultKind::Spurious;
-                let served = self.fill_hole(&page, granule, write);
-                give(entry, word);
+            if let Some(served) = self.serve_page(&mut miss) {
                 return served;
             }
-            // What was fetched for this fault is in memory by now.
-            if !tried && !from_file {
-                *kind = self.kind_of(word.backing());
+        }
+    }
+
+    /// Serves a fault by where its page is now. None if the page was fetched, and is to be looked at
+    /// again.
+    fn serve_page(&self, miss: &mut Miss<'_>) -> Option<Served> {
+        let address = miss.address;
+        let table = self.gate_shared();
+        // While an event is unread the kernel refuses fills. Only the table knows of one that was read
+        // and waits.
+        if table.order.deferred() > 0 {
+            return Some(Served::Again);
+        }
+        let Some(span) = table.find(address) else {
+            return Some(self.serve_unknown(address, miss.write));
+        };
+        let page = table.page_at(span, address);
+        let Some(word) = try_take(span.entry(page.index)) else { return Some(Served::Busy) };
+        let granule = page.granule_of(address);
+        let owed = self.owed_granules(&page);
+        let file = span.entries().file();
+        let lost = file.as_ref().map_or(Granules::NONE, |file| file.lost_granules(page.index));
+        // What is owed or lost beside it must not be filled with it.
+        let page = page.without(owed).without(lost);
+        let taken = Taken { table: &table, span, page, word, granule, is_of_file: file.is_some() };
+        if owed.has(granule) {
+            *miss.kind = FaultKind::Spurious;
+            taken.give(word);
+            return Some(self.await_owed(address));
+        }
+        if lost.has(granule) {
+            return Some(self.refuse(&taken, miss));
+        }
+        if word.resident().has(granule) {
+            return self.serve_resident(&taken, miss);
+        }
+        if let (Some(file), Backing::None) = (&file, word.backing()) {
+            let entries = Arc::clone(span.entries());
+            drop(table);
+            if !self.fetch_from_file(file, &entries, page.index, word, miss.scratch.taker) {
+                return Some(Served::NoMemory);
             }
-            // None for all of it.
-            let part = self.comes_back(span, granule, extent);
-            match word.backing() {
-                Backing::None => {
-                    let within = self.fill_for(span, &page, granule);
-                    let comes = page.granules.and(within).without(word.resident());
-                    let bytes = u64::from(comes.count()) * OS_PAGE as u64;
-                    let Some(touch) = self.admit_touch(&table, address, bytes) else {
-                        *kind = FaultKind::Spurious;
-                        give(entry, word);
-                        return self.refuse_lost(&page, granule);
-                    };
-                    let (word, served) = self.fill_zero(&page, word, (granule, within), write, scratch.taker);
-                    give(entry, word);
-                    drop(touch);
-                    if served == Served::Done {
-                        self.note_first_touch(span, &page, within);
-                    }
-                    return served;
+            miss.was_in_file = true;
+            *miss.kind = FaultKind::Spilled;
+            return None;
+        }
+        // What was fetched for this fault is in memory by now.
+        if !miss.was_tried && !miss.was_in_file {
+            *miss.kind = self.kind_of(word.backing());
+        }
+        match word.backing() {
+            Backing::None => Some(self.serve_empty(&taken, miss)),
+            Backing::Slot(slot) => Some(self.serve_staged(&taken, slot, miss)),
+            Backing::Handle(handle) => {
+                let part = self.comes_back(span, granule, miss.extent);
+                if let Some(served) = self.serve_stored(&taken, handle, part, miss) {
+                    return Some(served);
                 }
-                Backing::Slot(slot) => {
-                    if fetched {
-                        self.ledger.fetched(self.entry_bytes() as u64);
-                    }
-                    let want = match part {
-                        Some(part) if file.is_none() => page.granules.and(part.all),
-                        // What of a file stays behind would be read again.
-                        _ => page.granules,
-                    };
-                    let is_first = from_file || (file.is_some() && is_unasked(word));
-                    let (word, served) =
-                        self.install(&table, span, &page, word, slot, want, (granule, write));
-                    // What was not there before was not missed.
-                    give(entry, if is_first { word.with_warmth(1) } else { word });
-                    return served;
+                let entries = Arc::clone(span.entries());
+                let is_new = !miss.was_tried && !self.store.is_in_memory(Handle::from_bits(handle));
+                let behind = (is_new && miss.extent == Extent::Onwards)
+                    .then(|| self.take_behind(&table, span, page.index, handle));
+                drop(table);
+                if let Some(behind) = behind {
+                    self.promote_with(handle, &entries, behind);
                 }
-                // While the file was read the page could be fetched, written and stored anew: by a digest it is still this.
-                Backing::Handle(handle) if self.is_still(handle, granule, read) => {
-                    let (after, served) = self.install_granule(&page, word, granule, &content, scratch.taker);
-                    self.ledger.changed(word, after);
-                    give(entry, after);
-                    return served;
-                }
-                Backing::Handle(handle)
-                    if let Some(part) = part
-                        && self.store.is_in_memory(Handle::from_bits(handle)) =>
-                {
-                    let (after, served) =
-                        self.install_part(&page, word, handle, (granule, part), &mut content, scratch);
-                    self.ledger.changed(word, after);
-                    give(entry, after);
-                    return served;
-                }
-                Backing::Handle(handle)
-                    if self.keeps_copies_of(handle) && self.store.is_in_memory(Handle::from_bits(handle)) =>
-                {
-                    let (after, served) = self.install_copy(&page, word, handle, granule, scratch);
-                    self.ledger.changed(word, after);
-                    give(entry, after);
-                    return served;
-                }
-                Backing::Handle(handle) => {
-                    let entries = Arc::clone(span.entries());
-                    let is_new = !tried && !self.store.is_in_memory(Handle::from_bits(handle));
-                    tried = true;
-                    if is_new && extent == Extent::Onwards {
-                        let behind = self.take_behind(&table, span, page.index, handle);
-                        drop(table);
-                        self.promote_with(handle, &entries, behind);
-                    } else {
-                        drop(table);
-                    }
-                    // Who wants a second part of a page will want more of it.
-                    if is_new
-                        && part.is_some_and(|part| part.wanted.count() == 1)
-                        && word.resident().is_empty()
-                    {
-                        let digest = self.read_granule(handle, granule, &mut content, scratch);
-                        read = digest.map(|digest| (handle, digest));
-                    }
-                    if is_new && (read.is_some() || self.promote(handle, scratch)) {
-                        give(&entries[page.index], word);
-                        continue;
-                    }
-                    if !self.fetch(&entries, page.index, word, handle, false, scratch) {
-                        return Served::NoMemory;
-                    }
-                    fetched = true;
-                }
+                self.swap_in(
+                    &entries,
+                    page.index,
+                    (word, handle, granule),
+                    part.filter(|_| is_new),
+                    is_new,
+                    miss,
+                )
             }
         }
+    }
+
+    /// A fault on a granule that is in the region by its entry.
+    fn serve_resident(&self, taken: &Taken<'_>, miss: &mut Miss<'_>) -> Option<Served> {
+        *miss.kind = FaultKind::Spurious;
+        if taken.is_of_file {
+            let after = self.look_for_hole(&taken.page, taken.word, taken.granule);
+            taken.give(after);
+            return (after == taken.word).then_some(Served::Done);
+        }
+        let served = self.fill_hole(&taken.page, taken.granule, miss.write);
+        taken.give(taken.word);
+        Some(served)
+    }
+
+    /// A fault on a granule that can't be had: its thread gets SIGBUS.
+    fn refuse(&self, taken: &Taken<'_>, miss: &mut Miss<'_>) -> Served {
+        *miss.kind = FaultKind::Spurious;
+        taken.give(taken.word);
+        self.refuse_lost(&taken.page, taken.granule)
     }
 
     /// What a fault is on a page whose content lies there.
@@ -225,12 +233,6 @@ impl Engine {
             }
             Backing::Handle(_) => FaultKind::Spilled,
         }
-    }
-
-    /// Whether the granule of what is stored now is the one that was read from the file, by its handle and digest then.
-    fn is_still(&self, handle: u64, granule: u32, read: Option<(u64, u64)>) -> bool {
-        let is_block = |digest| self.store.is_block(Handle::from_bits(handle), granule as usize, digest);
-        read.is_some_and(|(of, digest)| of == handle && is_block(digest))
     }
 
     /// A fault in memory that is registered but not in the table: what a mapping grew by in place, say. Nothing was ever
@@ -256,14 +258,6 @@ impl Engine {
         Some(Served::Done)
     }
 
-    /// A missing page that is the region's own by the table: a fault that was served meanwhile, or a page that a discard took
-    /// after its event was applied, which reads as zero.
-    fn fill_hole(&self, page: &Page, granule: u32, write: bool) -> Served {
-        let (filled, served) = self.fill_one(page.addresses(granule, granule + 1), write);
-        self.counters.add(Counter::HolesFilled, u64::from(filled));
-        served
-    }
-
     /// Turns the stop of a fill into what becomes of the fault at `at`.
     pub(crate) fn settle(&self, stop: Option<Stop>, at: PageRange) -> Served {
         match stop {
@@ -277,244 +271,6 @@ impl Engine {
             }
             Some(Stop::Busy | Stop::Refused) => self.stop(StopReason::FillRefused(Errno::NONE)),
         }
-    }
-
-    /// Fills what nobody ever wrote, or what was discarded: as much of the base page around the fault as is missing.
-    fn fill_zero(
-        &self,
-        page: &Page,
-        word: Word,
-        (granule, within): (u32, Granules),
-        write: bool,
-        taker: Taker,
-    ) -> (Word, Served) {
-        let run = page.granules.and(within).without(word.resident()).run_around(granule);
-        let Some((from, to)) = run.runs().next() else {
-            // The fault lies in the entry's memory but not in the span: cut off meanwhile, its event comes.
-            return (word, Served::Again);
-        };
-        let room = self.has_room();
-        // A read gets the zero page as long as there is room for the page that a write would bring.
-        let several = self.zones.are_several();
-        // A part of a page comes from the kernel as long as there is room; of several zones each of them is a zone's from the beginning.
-        let is_whole = run.count() as usize * 4096 >= self.entry_bytes();
-        let frame = if several || !room || write && is_whole {
-            self.zeroed_frame(word, run, granule, taker)
-        } else {
-            None
-        };
-        let mut zone = 0;
-        let progress = match frame {
-            Some((slot, there)) => {
-                zone = self.zones.of_slot(slot.index());
-                let moved = self.move_in(page, &slot, run);
-                if moved.done.is_empty() && is_whole {
-                    // An event in the way, say: it is zero still, and so need not be cleared for the next try.
-                    self.zones.put_zeroed(&self.space, slot);
-                } else {
-                    self.zones.put_pieces(&self.space, slot, there.without(moved.done).or(moved.copied));
-                }
-                moved
-            }
-            None if !room || several => return (word, Served::NoMemory),
-            None => self.fill_fresh(page, from, to, write),
-        };
-        self.note_use();
-        let word = self.came_in(word, progress.done, zone);
-        let here = page.addresses(granule, granule + 1);
-        if progress.done.has(granule) {
-            return (word, Served::Done);
-        }
-        (word, self.settle(progress.stop, here))
-    }
-
-    /// Puts the content of a staged page into the region. What has no page in the slot reads as zero, and comes in when it is
-    /// asked for: nothing counts as in the region that is not there.
-    #[expect(clippy::too_many_arguments, reason = "the state of one page, taken apart once")]
-    pub(crate) fn install(
-        &self,
-        table: &Table,
-        span: &Span,
-        page: &Page,
-        word: Word,
-        slot: u32,
-        want: Granules,
-        (granule, write): (u32, bool),
-    ) -> (Word, Served) {
-        let zone = self.zones.of_slot(slot);
-        let slot = self.space.claim_slot(slot);
-        let there = self.space.pages_of(&slot);
-        let moved = self.move_in(page, &slot, want.and(there).without(word.resident()));
-        let word = self.came_in(word, moved.done, zone).with_warmth(2);
-        // Granules outside the span are somebody's only if its array is shared with another part of the same mapping.
-        let whole = granules_of_entry(span, page, table.entry_bytes());
-        let word = if whole.and(there).without(word.resident()).is_empty() {
-            self.left_staging(slot.index());
-            self.zones.put_pieces(&self.space, slot, there.without(moved.done).or(moved.copied));
-            word.with_backing(Backing::None)
-        } else {
-            // It may have come here by a fetch just now, and reclaim must know of it.
-            let slot = self.space.release_slot(slot);
-            self.queue_staged(span.entries(), page.index, slot);
-            word
-        };
-        if moved.done.has(granule) {
-            return (word, Served::Done);
-        }
-        let here = page.addresses(granule, granule + 1);
-        if there.has(granule) {
-            return (word, self.settle(moved.stop, here));
-        }
-        // Whatever room there is: without it the page would be stored and fetched again and again for a page of zeroes.
-        let (filled, served) = self.fill_one(here, write);
-        if !filled {
-            return (word, served);
-        }
-        let zone = self.zone_of_kernel_memory(word);
-        (self.came_in(word, Granules::range(granule, granule + 1), zone), served)
-    }
-
-    /// Copies a part of a page that is stored in memory into the region: what lies around `granule` first, as far as ready frames may
-    /// be used for what nobody waits for.
-    fn install_part(
-        &self,
-        page: &Page,
-        word: Word,
-        handle: u64,
-        (granule, part): (u32, Part),
-        content: &mut [u8; 4096],
-        scratch: &mut Scratch,
-    ) -> (Word, Served) {
-        let taker = scratch.taker;
-        let mut get = |granule: u32, content: &mut [u8; 4096]| {
-            let at = granule as usize * OS_PAGE;
-            if let Err(error) = self.store.get(Handle::from_bits(handle), at, content, scratch) {
-                self.stop(unreadable(error));
-            }
-        };
-        let others = page.granules.and(part.all).without(word.resident());
-        let others = others.without(Granules::range(granule, granule + 1));
-        let mut after = word;
-        for other in others.runs().flat_map(|(from, to)| from..to) {
-            if !self.may_use_frames() {
-                break;
-            }
-            get(other, content);
-            // Most likely it never was there: ahead of anybody it would only take room.
-            if !part.wanted.has(other) && content.iter().all(|byte| *byte == 0) {
-                continue;
-            }
-            // What can't be placed has a fault of its own.
-            match self.place_granule(page, after, other, content, taker) {
-                Ok(placed) => after = placed.with_warmth(word.warmth()),
-                Err(_) => break,
-            }
-        }
-        get(granule, content);
-        self.install_granule(page, after, granule, content, taker)
-    }
-
-    /// Copies one granule of a stored page into the region. The rest stays stored, and so does the granule's old copy,
-    /// which is worth nothing from now on.
-    fn install_granule(
-        &self,
-        page: &Page,
-        word: Word,
-        granule: u32,
-        content: &[u8; 4096],
-        taker: Taker,
-    ) -> (Word, Served) {
-        match self.place_granule(page, word, granule, content, taker) {
-            Ok(word) => (word, Served::Done),
-            Err(None) => (word, Served::NoMemory),
-            Err(stop) => (word, self.settle(stop, page.addresses(granule, granule + 1))),
-        }
-    }
-
-    /// The same, and says what kept it out: the kernel, or that there is no frame.
-    fn place_granule(
-        &self,
-        page: &Page,
-        word: Word,
-        granule: u32,
-        content: &[u8; 4096],
-        taker: Taker,
-    ) -> Result<Word, Option<Stop>> {
-        let here = page.addresses(granule, granule + 1);
-        let place = |slot: &Slot, offset| {
-            let progress = self.space.fill(here, slot, offset);
-            (progress.stop.is_none(), progress)
-        };
-        // While the thread that wants it waits, moving an OS page that is ready takes less than a fresh one.
-        let may_open = !self.has_room() && self.may_use_frame();
-        let mut zone = 0;
-        let progress = if self.zones.are_several() {
-            let Some(placed) = self.place_page_of_a_zone(word, content, may_open, taker, place) else {
-                return Err(None);
-            };
-            zone = placed.0;
-            placed.1
-        } else if let Some(progress) = self.zones.place_page(&self.space, content, may_open, place) {
-            progress
-        } else if self.has_room() {
-            let progress = self.space.fill_with(here, content);
-            self.ledger.took(progress.bytes as i64);
-            progress
-        } else {
-            return Err(None);
-        };
-        let progress = match progress.stop {
-            // Where the mapping does not allow a move, a copy does.
-            Some(Stop::Refused | Stop::Busy) => self.space.fill_with(here, content),
-            _ => progress,
-        };
-        if progress.stop.is_some() {
-            return Err(progress.stop);
-        }
-        self.ledger.fetched(OS_PAGE as u64);
-        self.note_use();
-        let word = self.came_in(word, Granules::range(granule, granule + 1), zone);
-        Ok(word.with_warmth((word.warmth() + 1).min(3)))
-    }
-
-    /// Puts the content of a stored page into the region, and leaves it in the store, too.
-    fn install_copy(
-        &self,
-        page: &Page,
-        word: Word,
-        handle: u64,
-        granule: u32,
-        scratch: &mut Scratch,
-    ) -> (Word, Served) {
-        let Some(mut slot) = self.frame_for_fetch(false, scratch.taker) else {
-            return (word, Served::NoMemory);
-        };
-        let handle = Handle::from_bits(handle);
-        if let Err(error) = self.store.get(handle, 0, self.space.bytes_mut(&mut slot), scratch) {
-            self.stop(unreadable(error));
-        }
-        // All of it is in the region in a moment: of the two copies the one in the file is enough.
-        self.store.demote(handle);
-        let zone = self.zones.of_slot(slot.index());
-        let moved = self.move_in(page, &slot, page.granules.without(word.resident()));
-        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
-        self.zones.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));
-        self.ledger.fetched(self.entry_bytes() as u64);
-        self.note_use();
-        let word = self.came_in(word, moved.done, zone).with_warmth(2);
-        if moved.done.has(granule) {
-            return (word, Served::Done);
-        }
-        (word, self.settle(moved.stop, page.addresses(granule, granule + 1)))
-    }
-}
-
-/// The granules of an entry that may be somebody's.
-pub(crate) fn granules_of_entry(span: &Span, page: &Page, entry_bytes: usize) -> Granules {
-    if Arc::strong_count(span.entries()) > 1 {
-        Granules::range(0, (entry_bytes / 4096) as u32)
-    } else {
-        page.granules
     }
 }
 

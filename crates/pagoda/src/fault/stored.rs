@@ -1,0 +1,211 @@
+//! Pages that are stored: as much of one as the fault asks for is unpacked into the region.
+//!
+//! With the gate shared only what is in compressed memory is read. Anything else is fetched without the
+//! gate (`Engine::swap_in`), and the fault is looked at again. The busy bit of the entry is the caller's.
+//! This module must never put old content over what was written since.
+
+use pagoda_core::page::OS_PAGE;
+use pagoda_core::page_entry::{Granules, Word};
+use pagoda_linux::arena::Slot;
+use pagoda_linux::uffd::Stop;
+
+use super::{Miss, Taken, unreadable};
+use crate::engine::Engine;
+use crate::frames::zones::Taker;
+use crate::state::pending::Served;
+use crate::store::{Handle, Scratch, Store};
+use crate::table::granularity::Part;
+use crate::table::{Entries, Page, give};
+
+impl Engine {
+    /// Serves a fault on a stored page from memory. None if its content has to be fetched first.
+    pub(super) fn serve_stored(
+        &self,
+        taken: &Taken<'_>,
+        handle: u64,
+        part: Option<Part>,
+        miss: &mut Miss<'_>,
+    ) -> Option<Served> {
+        let Taken { page, word, granule, .. } = *taken;
+        let is_in_memory = || self.store.is_in_memory(Handle::from_bits(handle));
+        // While the file was read the page could be fetched, written and stored anew. By its digest it is
+        // still this.
+        let (after, served) = if self.is_still(handle, granule, miss.read) {
+            self.install_granule(&page, word, granule, &miss.content, miss.scratch.taker)
+        } else if let Some(part) = part
+            && is_in_memory()
+        {
+            self.install_part(&page, word, handle, (granule, part), &mut miss.content, miss.scratch)
+        } else if self.keeps_copies_of(handle) && is_in_memory() {
+            self.install_copy(taken, handle, miss.scratch)
+        } else {
+            return None;
+        };
+        self.ledger.changed(word, after);
+        taken.give(after);
+        Some(served)
+    }
+
+    /// Fetches a stored page whose entry's busy bit is taken, without the gate: the one granule, if it
+    /// `is_new` to this fault and lies in the file; else all of it, into compressed memory or a slot. None
+    /// if the page is to be looked at again.
+    pub(super) fn swap_in(
+        &self,
+        entries: &Entries,
+        index: usize,
+        (word, handle, granule): (Word, u64, u32),
+        part: Option<Part>,
+        is_new: bool,
+        miss: &mut Miss<'_>,
+    ) -> Option<Served> {
+        miss.was_tried = true;
+        // A second fault on a page predicts more.
+        if part.is_some_and(|part| part.wanted.count() == 1) && word.resident().is_empty() {
+            let digest = self.read_granule(handle, granule, &mut miss.content, miss.scratch);
+            miss.read = digest.map(|digest| (handle, digest));
+        }
+        if is_new && (miss.read.is_some() || self.promote(handle, miss.scratch)) {
+            give(&entries[index], word);
+            return None;
+        }
+        if !self.fetch(entries, index, word, handle, false, miss.scratch) {
+            return Some(Served::NoMemory);
+        }
+        miss.was_fetched = true;
+        None
+    }
+
+    /// Whether the granule of what is stored now is the one that was read from the file, by its handle and digest then.
+    fn is_still(&self, handle: u64, granule: u32, read: Option<(u64, u64)>) -> bool {
+        let is_block = |digest| self.store.is_block(Handle::from_bits(handle), granule as usize, digest);
+        read.is_some_and(|(of, digest)| of == handle && is_block(digest))
+    }
+
+    /// Copies a part of a page that is stored in memory into the region: what lies around `granule` first, as far as ready frames may
+    /// be used for what nobody waits for.
+    fn install_part(
+        &self,
+        page: &Page,
+        word: Word,
+        handle: u64,
+        (granule, part): (u32, Part),
+        content: &mut [u8; 4096],
+        scratch: &mut Scratch,
+    ) -> (Word, Served) {
+        let taker = scratch.taker;
+        let mut get = |granule: u32, content: &mut [u8; 4096]| {
+            let at = granule as usize * OS_PAGE;
+            if let Err(error) = self.store.get(Handle::from_bits(handle), at, content, scratch) {
+                self.stop(unreadable(error));
+            }
+        };
+        let others = page.granules.and(part.all).without(word.resident());
+        let others = others.without(Granules::range(granule, granule + 1));
+        let mut after = word;
+        for other in others.runs().flat_map(|(from, to)| from..to) {
+            if !self.may_use_frames() {
+                break;
+            }
+            get(other, content);
+            // Most likely it never was there: ahead of anybody it would only take room.
+            if !part.wanted.has(other) && content.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            // What can't be placed has a fault of its own.
+            match self.place_granule(page, after, other, content, taker) {
+                Ok(placed) => after = placed.with_warmth(word.warmth()),
+                Err(_) => break,
+            }
+        }
+        get(granule, content);
+        self.install_granule(page, after, granule, content, taker)
+    }
+
+    /// Copies one granule of a stored page into the region. The rest stays stored, and so does the granule's old copy,
+    /// which is worth nothing from now on.
+    fn install_granule(
+        &self,
+        page: &Page,
+        word: Word,
+        granule: u32,
+        content: &[u8; 4096],
+        taker: Taker,
+    ) -> (Word, Served) {
+        match self.place_granule(page, word, granule, content, taker) {
+            Ok(word) => (word, Served::Done),
+            Err(None) => (word, Served::NoMemory),
+            Err(stop) => (word, self.settle(stop, page.addresses(granule, granule + 1))),
+        }
+    }
+
+    /// The same, and says what kept it out: the kernel, or that there is no frame.
+    fn place_granule(
+        &self,
+        page: &Page,
+        word: Word,
+        granule: u32,
+        content: &[u8; 4096],
+        taker: Taker,
+    ) -> Result<Word, Option<Stop>> {
+        let here = page.addresses(granule, granule + 1);
+        let place = |slot: &Slot, offset| {
+            let progress = self.space.fill(here, slot, offset);
+            (progress.stop.is_none(), progress)
+        };
+        // While the thread that wants it waits, moving an OS page that is ready takes less than a fresh one.
+        let may_open = !self.has_room() && self.may_use_frame();
+        let mut zone = 0;
+        let progress = if self.zones.are_several() {
+            let Some(placed) = self.place_page_of_a_zone(word, content, may_open, taker, place) else {
+                return Err(None);
+            };
+            zone = placed.0;
+            placed.1
+        } else if let Some(progress) = self.zones.place_page(&self.space, content, may_open, place) {
+            progress
+        } else if self.has_room() {
+            let progress = self.space.fill_with(here, content);
+            self.ledger.took(progress.bytes as i64);
+            progress
+        } else {
+            return Err(None);
+        };
+        let progress = match progress.stop {
+            // Where the mapping does not allow a move, a copy does.
+            Some(Stop::Refused | Stop::Busy) => self.space.fill_with(here, content),
+            _ => progress,
+        };
+        if progress.stop.is_some() {
+            return Err(progress.stop);
+        }
+        self.ledger.fetched(OS_PAGE as u64);
+        self.note_use();
+        let word = self.came_in(word, Granules::range(granule, granule + 1), zone);
+        Ok(word.with_warmth((word.warmth() + 1).min(3)))
+    }
+
+    /// Puts the content of a stored page into the region, and leaves it in the store, too.
+    fn install_copy(&self, taken: &Taken<'_>, handle: u64, scratch: &mut Scratch) -> (Word, Served) {
+        let Taken { page, word, granule, .. } = *taken;
+        let Some(mut slot) = self.frame_for_fetch(false, scratch.taker) else {
+            return (word, Served::NoMemory);
+        };
+        let handle = Handle::from_bits(handle);
+        if let Err(error) = self.store.get(handle, 0, self.space.bytes_mut(&mut slot), scratch) {
+            self.stop(unreadable(error));
+        }
+        // All of it is in the region in a moment: of the two copies the one in the file is enough.
+        self.store.demote(handle);
+        let zone = self.zones.of_slot(slot.index());
+        let moved = self.move_in(&page, &slot, page.granules.without(word.resident()));
+        let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
+        self.zones.put_pieces(&self.space, slot, all.without(moved.done).or(moved.copied));
+        self.ledger.fetched(self.entry_bytes() as u64);
+        self.note_use();
+        let word = self.came_in(word, moved.done, zone).with_warmth(2);
+        if moved.done.has(granule) {
+            return (word, Served::Done);
+        }
+        (word, self.settle(moved.stop, taken.here()))
+    }
+}
