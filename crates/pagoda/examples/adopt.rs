@@ -1,8 +1,9 @@
 //! Taking memory that the program mapped itself under management, and getting it back.
 //!
-//! Run it with `cargo run --release -p pagoda --example adopt`. It fills a mapping of 256 MiB, has a manager with a
-//! budget of 64 MiB adopt it, waits until the manager is within its budget, changes a word of every page through the
-//! mapping's own address, and ends the management, after which everything is in the mapping again.
+//! Run it with `cargo run --release -p pagoda --example adopt`. It fills a mapping of 256 MiB, has
+//! a manager with a budget of 64 MiB adopt it, waits until the manager is within its budget,
+//! changes a word of every page through the mapping's own address, and ends the management, after
+//! which everything is in the mapping again.
 //!
 //! [`PlainMemory`] vouches for its mapping itself. For any other its owner does, by the unsafe
 //! [`ForeignMemory::new`](pagoda::ForeignMemory::new), which has an example of its own.
@@ -17,7 +18,7 @@ const LEN: usize = 256 << 20;
 const BUDGET: Bytes = Bytes::mib(64);
 const PAGE_WORDS: usize = 4096 / size_of::<u64>();
 
-/// What the word of this number is.
+/// The value of the word of this number.
 fn filling(at: usize) -> u64 {
     (at / 7) as u64
 }

@@ -1,8 +1,9 @@
 //! A region moves from one process to another while it is written without a pause.
 //!
-//! Run it with `cargo run --release -p pagoda --example migrate`. It starts itself once more as the destination. The source
-//! writes records of its region at random, so that each round leaves some; when few enough are left its writer is stopped, and
-//! the destination looks whether every record is the one that was written last.
+//! Run it with `cargo run --release -p pagoda --example migrate`. It starts itself once more as the
+//! destination. The source writes records of its region at random, so that each round leaves some;
+//! when few enough are left its writer is stopped, and the destination looks whether every record
+//! is the one that was written last.
 
 mod pair;
 
@@ -22,7 +23,7 @@ fn main() -> Outcome {
     pair::run(source, destination)
 }
 
-/// Whoever writes, in a thread of its own, until it is asked to stop.
+/// The writer, in a thread of its own, until it is asked to stop.
 #[derive(Default)]
 struct Records {
     written: AtomicU64,
@@ -31,7 +32,8 @@ struct Records {
 }
 
 impl Records {
-    /// Writes records at random and returns the sum of all versions: each write makes one record's version one more.
+    /// Writes records at random and returns the sum of all versions: each write makes one record's
+    /// version one more.
     fn write(&self, region: &Region) -> u64 {
         let records = region.len() / RECORD_BYTES;
         let (mut random, mut bytes) = (1u64, [[0; 8]; RECORD_BYTES / 8]);

@@ -1,8 +1,9 @@
 //! A region moves to another process, which uses it before it has arrived.
 //!
-//! Run it with `cargo run --release -p pagoda --example post_copy`. It starts itself once more as the destination. The source fills
-//! its region and is stopped; the destination goes on at once, and whoever touches a record that is not there yet waits for
-//! that record alone, while all others follow in the background.
+//! Run it with `cargo run --release -p pagoda --example post_copy`. It starts itself once more as
+//! the destination. The source fills its region and is stopped; the destination runs at once, and a
+//! thread that touches a record that is not there yet waits for that record alone, while all others
+//! follow in the background.
 
 mod pair;
 
@@ -21,7 +22,7 @@ fn main() -> Outcome {
     pair::run(source, destination)
 }
 
-/// What a record holds.
+/// The content of a record.
 fn record(number: usize) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     if !number.is_multiple_of(UNUSED) {
@@ -32,7 +33,7 @@ fn record(number: usize) -> [u8; RECORD_BYTES] {
     bytes
 }
 
-/// Nobody writes any more.
+/// There is no writer any more.
 struct Stopped;
 
 impl Writer for Stopped {
@@ -70,7 +71,8 @@ fn destination() -> Outcome {
     let (region, arrival) =
         Region::receive_late(&manager, listener, &options, &mut |_| ControlFlow::Continue(()))?;
     let (mut early, mut longest, mut found) = (0u64, Duration::ZERO, [0; RECORD_BYTES]);
-    // From the end: the background begins at the other one. Had the source been lost this would say so.
+    // From the end: the background begins at the other one. Had the source been lost this would say
+    // so.
     for number in (0..region.len() / RECORD_BYTES).rev() {
         let begun = Instant::now();
         early += u64::from(arrival.outcome().is_none());

@@ -1,8 +1,8 @@
 //! A buffer of 256 MiB in 64 MiB of memory.
 //!
-//! Run it with `cargo run --release -p pagoda --example region`. It writes and reads the buffer twice over and checks
-//! every word, then shows what that took. What does not fit is compressed; what does not fit compressed goes to an
-//! unlinked file in `/var/tmp`.
+//! Run it with `cargo run --release -p pagoda --example region`. It writes and reads the buffer
+//! twice over and checks every word, then shows what that took. What does not fit is compressed;
+//! what does not fit compressed goes to an unlinked file in `/var/tmp`.
 
 use std::error::Error;
 
@@ -13,8 +13,9 @@ const BUFFER: Bytes = Bytes::mib(256);
 const RECORD_BYTES: usize = 4096;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Faults of this program's own code are enough here, and need no privilege. A system call that is handed an address
-    // in the region would fail on a page that is out: the region's `read_at` and `write_at` don't.
+    // Faults of this program's own code are enough here, and need no privilege. A system call that
+    // is handed an address in the region would fail on a page that is out: the region's `read_at`
+    // and `write_at` don't.
     let manager =
         Manager::builder().budget(BUDGET).user_mode_only(true).spill_to("/var/tmp", Bytes::gib(1)).build()?;
     let mut region = manager.region(BUFFER).create()?;
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Half of a record repeats itself, half of it does not: what data is often like.
+/// Half of a record repeats itself, half of it does not, as data often is.
 fn content(round: usize, record: usize) -> [u8; RECORD_BYTES] {
     let mut state = (record * 2 + round + 1) as u64;
     std::array::from_fn(|i| {

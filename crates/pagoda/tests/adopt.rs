@@ -40,7 +40,7 @@ fn a_range_with_a_hole_is_refused_and_its_parts_are_adopted() {
     assert_eq!(adopt(&memory, &manager, 0, 128).err(), hole(100, 0), "at the end");
     assert_eq!(adopt(&memory, &manager, 100, 100).err(), hole(100, 100), "at the start");
     assert_eq!(adopt(&memory, &manager, 110, 10).err(), hole(110, 110), "all of it");
-    // What was refused is registered nowhere: the parts can be had, by two managers too.
+    // Refused memory is registered nowhere: the parts can be adopted, by two managers too.
     let other = self::manager().expect("as above");
     let parts = [
         adopt(&memory, &manager, 0, 100).expect("a part"),

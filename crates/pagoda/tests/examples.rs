@@ -1,4 +1,4 @@
-//! The examples that their readers are told to run, as they would run them.
+//! The examples, run as the documentation tells their readers to.
 
 use std::process::Command;
 

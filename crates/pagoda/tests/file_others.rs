@@ -1,5 +1,5 @@
-//! Files that others change while they are mapped: made shorter, shorter and longer again, written. No call may show what was there
-//! before, and nothing of it may be written over what others made of the file.
+//! Files that others change while they are mapped: made shorter, shorter and longer again, written.
+//! No call may show older content, and no older content may be written over the others' changes.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -13,7 +13,7 @@ use pagoda_linux::testing::wait::until;
 
 const PAGE: usize = 4096;
 
-/// What is left of a file that is cut: its end is within an OS page.
+/// The rest of a file that is cut: its end is within an OS page.
 const KEPT: usize = (2 << 20) + 5000;
 const CUT_PAGE: usize = KEPT / PAGE;
 
@@ -51,7 +51,8 @@ impl Case {
         other(&self.path).set_len(len as u64).expect("a disk");
     }
 
-    /// Cuts the file and makes it as long as before, so that its length tells nothing. False if the region looked between the two.
+    /// Cuts the file and makes it as long as before, so that its length tells nothing. False if the
+    /// region looked between the two.
     fn cut_and_regrow(&self, region: &FileRegion) -> bool {
         self.set_len(KEPT);
         self.set_len(self.len);
@@ -71,12 +72,12 @@ fn cut_unseen(base: BasePage, writable: bool, prepare: impl Fn(&Case, &FileRegio
     }
 }
 
-/// The file as somebody else has it.
+/// The file in another process's hands.
 fn other(path: &Path) -> File {
     OpenOptions::new().write(true).open(path).expect("it is there")
 }
 
-/// What page `page` holds as of `value`: never zero.
+/// The content of page `page` as of `value`: never zero.
 fn content(page: usize, value: u64) -> [u8; PAGE] {
     let word = (page as u64 + 1) << 16 | value << 8 | 1;
     let mut content = [0; PAGE];
@@ -84,7 +85,7 @@ fn content(page: usize, value: u64) -> [u8; PAGE] {
     content
 }
 
-/// What page `page` holds, as of `value`, of a file that was cut and made longer again.
+/// The content of page `page`, as of `value`, of a file that was cut and made longer again.
 fn regrown(page: usize, value: u64) -> [u8; PAGE] {
     let mut found = content(page, value);
     found[KEPT.saturating_sub(page * PAGE).min(PAGE)..].fill(0);
@@ -101,7 +102,7 @@ fn write(region: &FileRegion, page: usize, value: u64) {
 }
 
 #[test]
-fn who_only_reads_a_file_that_was_cut_and_made_longer_again_sees_what_it_holds() {
+fn a_reader_of_a_file_that_was_cut_and_made_longer_again_sees_its_content() {
     if skip_without_moves("files that are cut and made longer") {
         return;
     }
@@ -114,7 +115,7 @@ fn who_only_reads_a_file_that_was_cut_and_made_longer_again_sees_what_it_holds()
         for page in (0..case.pages()).rev() {
             assert!(read(&region, page) == Ok(regrown(page, 0)), "page {page} at base page {base}");
         }
-        // By its address nobody asks: the region looks by itself.
+        // An access by address makes no call: the region looks by itself.
         other(&case.path).write_all_at(&vec![7; case.len], 0).expect("room");
         for page in 0..case.pages() {
             until("others' bytes are seen by address", || {
@@ -151,10 +152,7 @@ fn nothing_of_before_is_shown_or_written_to_a_file_that_was_cut_and_made_longer_
                 }
             }
         }
-        assert!(
-            refused >= NEW,
-            "what was written is not there any more, and somebody has to be told: {refused}"
-        );
+        assert!(refused >= NEW, "a write is lost, and a call has to say so: {refused}");
         assert_eq!(region.write_at(((case.pages() - 1) * PAGE) as u64, &[1]), Err(FileError::Changed));
         assert_eq!(region.sync(), Err(FileError::Changed));
         assert_eq!(region.sync(), Ok(()), "it was told");
@@ -168,7 +166,7 @@ fn nothing_of_before_is_shown_or_written_to_a_file_that_was_cut_and_made_longer_
 }
 
 #[test]
-fn what_is_before_a_cut_in_its_page_stays_and_what_is_behind_it_is_gone_for_good() {
+fn bytes_before_a_cut_in_its_page_stay_and_those_behind_it_are_gone_for_good() {
     if skip_without_moves("files that are cut within a page") {
         return;
     }
@@ -201,7 +199,7 @@ fn what_is_before_a_cut_in_its_page_stays_and_what_is_behind_it_is_gone_for_good
 }
 
 #[test]
-fn what_others_write_is_seen_or_told_and_what_they_leave_alone_is_kept() {
+fn writes_of_others_are_seen_or_reported_and_other_bytes_are_kept() {
     if skip_without_moves("files that others write") {
         return;
     }
@@ -225,7 +223,7 @@ fn what_others_write_is_seen_or_told_and_what_they_leave_alone_is_kept() {
         region.sync().expect("a disk");
         assert!(read(&region, 6) == Ok(content(6, value)));
     }
-    assert_eq!(region.stats().read, read_bytes, "what we write ourselves is nobody else's");
+    assert_eq!(region.stats().read, read_bytes, "our own writes are not taken for others'");
     write(&region, 6, 20);
     let path = case.path.with_extension("new");
     other(&path).write_all_at(&content(5, 30), (5 * PAGE) as u64).expect("room");
@@ -233,7 +231,7 @@ fn what_others_write_is_seen_or_told_and_what_they_leave_alone_is_kept() {
     assert!(read(&region, 6) == Ok(content(6, 20)));
     assert_eq!(region.sync(), Err(FileError::Changed));
     assert_eq!(region.sync(), Ok(()));
-    // Also what is written at once, before anybody looks.
+    // Also a write at once, before any look.
     write(&region, 6, 21);
     other(&path).write_all_at(&content(6, 31), (6 * PAGE) as u64).expect("room");
     assert_eq!(region.close(), Err(FileError::Changed));

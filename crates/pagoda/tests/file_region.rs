@@ -1,4 +1,5 @@
-//! Files as memory: every byte against a shadow, files that become shorter or vanish, and processes that are killed.
+//! Files as memory: every byte against a shadow, files that become shorter or vanish, and processes
+//! that are killed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -18,7 +19,7 @@ use pagoda_linux::testing::wait::{EndsWith, HANG, until, until_ended};
 
 const PAGE: usize = 4096;
 
-/// Where a test runs its own binary again, says what for.
+/// The purpose of a process in which a test runs its own binary again.
 const ROLE: &str = "PAGODA_FILE_REGION_TEST";
 
 fn budget_mib(base: BasePage) -> usize {
@@ -34,7 +35,7 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in(on_disk()).expect("room")
 }
 
-/// What page `page` holds as of `value`: no two alike, and no word twice.
+/// The content of page `page` as of `value`: no two alike, and no word twice.
 fn content(page: usize, value: u64) -> [u8; PAGE] {
     let mut content = [0; PAGE];
     for (i, word) in content.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -124,7 +125,7 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
         });
         let stats = manager.stats();
         assert!(stats.anon_peak_bytes <= stats.budget_bytes + (16 << 20), "{} held", stats.anon_peak_bytes);
-        assert_eq!(stats.stores, 0, "what is in the file is nowhere else");
+        assert_eq!(stats.stores, 0, "pages in the file are nowhere else");
         region.sync().expect("a disk");
         let written = region.stats().written;
         region.sync().expect("a disk");
@@ -132,7 +133,7 @@ fn threads_read_and_write_a_file_beyond_the_budget_at_each_base_page() {
         assert_eq!(cached_pages(&path), 0, "the kernel's cache has nothing of it");
         (0..pages).for_each(|page| check(page, "after a sync"));
         region.close().expect("a disk");
-        // Whoever wrote a page back last counts that after it gave the entry back.
+        // The thread that wrote a page back last counts that after it gave the entry back.
         until("nothing of it is held", || {
             let held = manager.stats();
             (held.resident_bytes, held.staged_bytes) == (0, 0)
@@ -156,7 +157,7 @@ fn read_by_address(region: &FileRegion) {
 }
 
 #[test]
-fn who_reads_by_address_gets_the_file_and_nothing_is_read_twice() {
+fn reading_by_address_gets_the_file_and_nothing_is_read_twice() {
     if skip_without_moves("file regions by address") {
         return;
     }
@@ -209,7 +210,7 @@ fn a_file_that_becomes_shorter_is_an_error_and_stays_as_short() {
         assert_eq!(region.sync(), Err(FileError::Truncated));
         assert_eq!(region.close(), Err(FileError::Truncated), "as long as it is so");
         let found = std::fs::read(&path).expect("it is there");
-        assert_eq!(found.len(), kept, "nobody made it longer");
+        assert_eq!(found.len(), kept, "it was not made longer");
         for page in 0..kept / PAGE {
             assert!(found[page * PAGE..][..PAGE] == content(page, 1), "page {page} was safe");
         }
@@ -240,7 +241,7 @@ fn a_file_without_a_name_goes_on() {
 }
 
 #[test]
-fn what_is_no_file_or_has_no_direct_io_is_refused() {
+fn a_path_without_a_file_or_without_direct_io_is_refused() {
     if skip_without_moves("refused files") {
         return;
     }
@@ -275,7 +276,7 @@ fn again(test: &str, path: &Path) -> Command {
     command
 }
 
-const KILLED: &str = "what_was_synced_outlives_a_killed_process";
+const KILLED: &str = "synced_writes_outlive_a_killed_process";
 const KILLED_LEN: usize = (24 << 20) + 777;
 
 /// Writes all pages as of one value after the other; says when the first is safe.
@@ -295,7 +296,7 @@ fn write_until_killed(path: &Path) {
 }
 
 #[test]
-fn what_was_synced_outlives_a_killed_process() {
+fn synced_writes_outlive_a_killed_process() {
     if skip_without_moves("killed processes with files") {
         return;
     }
@@ -335,10 +336,10 @@ fn what_was_synced_outlives_a_killed_process() {
     println!("{newer} pages were newer");
 }
 
-const POWER: &str = "what_was_synced_outlives_a_disk_that_loses_power";
+const POWER: &str = "synced_writes_outlive_a_disk_that_loses_power";
 
-/// An ext4 image, mounted for the command that follows, and once more after it: what its journal has not got is lost by then.
-/// Arguments: the directory of the image, and the command.
+/// An ext4 image, mounted for the command that follows, and once more after it: writes that are not
+/// in its journal are lost by then. Arguments: the directory of the image, and the command.
 const MOUNTED_TWICE: &str =
     "set -e; cd \"$1\"; shift; mkdir disk; truncate -s 64M image; mkfs.ext4 -q -F image
     mount -o loop image disk; \"$@\"; umount disk; mount -o loop image disk; cp disk/file file; umount disk";
@@ -347,7 +348,8 @@ const MOUNTED_TWICE: &str =
 const POWER_LENS: [usize; 2] = [4 << 20, (4 << 20) + 777];
 const POWER_LEN: &str = "PAGODA_FILE_REGION_LEN";
 
-/// Writes a file of which nothing was allocated, and takes the disk away when it is said to be safe.
+/// Writes a file of which nothing was allocated, and takes the disk away when it is said to be
+/// safe.
 fn sync_and_lose_power(path: &Path) {
     let len: usize = std::env::var(POWER_LEN).ok().and_then(|len| len.parse().ok()).expect("a length");
     std::fs::File::create(path).and_then(|file| file.set_len(len as u64)).expect("room");
@@ -367,7 +369,7 @@ fn sync_and_lose_power(path: &Path) {
 }
 
 #[test]
-fn what_was_synced_outlives_a_disk_that_loses_power() {
+fn synced_writes_outlive_a_disk_that_loses_power() {
     if skip_without_moves("a disk that loses power") {
         return;
     }
@@ -397,10 +399,10 @@ fn what_was_synced_outlives_a_disk_that_loses_power() {
     }
 }
 
-const LOST: &str = "who_touches_what_was_cut_off_gets_a_bus_error";
+const LOST: &str = "touching_a_cut_off_page_is_a_bus_error";
 
 #[test]
-fn who_touches_what_was_cut_off_gets_a_bus_error() {
+fn touching_a_cut_off_page_is_a_bus_error() {
     if skip_without_moves("bus errors of files") {
         return;
     }
@@ -423,7 +425,7 @@ fn who_touches_what_was_cut_off_gets_a_bus_error() {
     region.read_at(0, &mut found).expect("a disk");
     let file = std::fs::OpenOptions::new().write(true).open(path).expect("it is there");
     file.set_len(1 << 20).expect("a disk");
-    // What is before the end is read, by address, too; what is behind it ends the process.
+    // Bytes before the end are read, by address, too; an access behind it ends the process.
     for offset in [0, (1 << 20) - 1, 2 << 20] {
         let [byte] = load(region.as_ptr().wrapping_add(offset));
         assert_eq!(byte, content(offset / PAGE, 0)[offset % PAGE], "at {offset}");

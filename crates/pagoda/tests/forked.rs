@@ -1,7 +1,7 @@
 //! A forked child of a process with a manager: it may drop, call and exit as it likes, its parent
-//! loses nothing, and what it builds itself works.
+//! loses nothing, and its own managers work.
 //!
-//! Each test forks in the middle of a process that has pages out, and then compares all of the
+//! Each test forks in the middle of a process with swapped-out pages, and then compares all of the
 //! parent's memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,7 +82,7 @@ fn status_of(child: Pid) -> Option<i32> {
 }
 
 #[test]
-fn what_a_child_drops_is_not_lost_to_its_parent() {
+fn a_region_that_a_child_drops_is_not_lost_to_its_parent() {
     for mode in MODES {
         let Some(manager) = manager(mode) else { continue };
         let mut region = Some(filled(&manager, 1));

@@ -1,4 +1,5 @@
-//! Regions in huge frames, on real userfaultfd: what they hold, what it is made of, and that nobody sees what another had.
+//! Regions in huge frames, on real userfaultfd: their content, the frames behind it, and that no
+//! owner sees another's content.
 
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 mod support;
@@ -22,7 +23,8 @@ fn builder(budget: Bytes) -> Option<ManagerBuilder> {
     Some(Manager::builder().budget(budget).base_page(BasePage::M2).user_mode_only(true).clear_ahead(0))
 }
 
-/// Pages all of it out: what whoever served the last fault still has, and has not counted yet, goes at the next try.
+/// Pages all of it out: pages that the last fault's handler still holds, and has not counted yet,
+/// go at the next try.
 fn page_out_all(manager: &Manager, region: &Region) {
     until("all of it is out", || {
         region.page_out(0, region.len()).expect("room");
@@ -41,9 +43,9 @@ fn expect_huge_faults(manager: &Manager, faults: usize) {
     panic!("{faults} huge faults, and {:?}", manager.stats());
 }
 
-/// Who served a fault lets go of what he brought after its thread went on: that is waited for.
+/// A handler lets go of its page after it woke the faulting thread: the test waits for that.
 #[test]
-fn what_was_just_touched_can_be_paged_out() {
+fn a_page_that_was_just_touched_can_be_paged_out() {
     if skip_without_moves("huge frames") {
         return;
     }
@@ -64,7 +66,7 @@ fn what_was_just_touched_can_be_paged_out() {
 }
 
 #[test]
-fn one_fault_brings_a_huge_page_and_what_is_out_comes_back() {
+fn one_fault_brings_a_huge_page_and_swapped_out_pages_come_back() {
     let Some(builder) = builder(Bytes::mib(96)) else { return };
     let manager = builder.build().expect("a manager");
     let mut small = region(&manager, 4);
@@ -122,12 +124,13 @@ fn a_huge_frame_comes_again_to_where_one_was_discarded() {
 }
 
 #[test]
-fn no_owner_sees_what_another_had() {
+fn no_owner_sees_anothers_content() {
     for (order, ahead) in Order::ALL.into_iter().flat_map(|order| [(order, 0), (order, 100)]) {
         let Some(builder) = builder(Bytes::mib(64)) else { return };
         let manager = builder.clear_order(order).clear_ahead(ahead).build().expect("a manager");
         let mut owners = 0;
-        // A thread that runs when nobody else does may have got nothing ready for the first eight.
+        // A thread that runs only on an idle processor may have got nothing ready for the first
+        // eight.
         while owners < 8 || ahead > 0 && manager.stats().taken_cleared_bytes == 0 && owners < 600 {
             if owners >= 8 {
                 std::thread::sleep(std::time::Duration::from_millis(100));
@@ -145,15 +148,17 @@ fn no_owner_sees_what_another_had() {
         }
         expect_huge_faults(&manager, owners * 5);
         let stats = manager.stats();
-        // Four used frames are kept at most, and as many of zeroes: of the five that an owner takes one was another's before.
+        // Four used frames are kept at most, and as many of zeroes: of the five that an owner takes
+        // one was another's before.
         assert!(stats.huge_moved_out >= 4 + owners as u64 - 1, "{stats:?}");
-        // A frame from the kernel is not cleared again, and each that was kept is cleared before it is handed out. One more may be with
-        // who clears ahead just now.
+        // A frame from the kernel is not cleared again, and each that was kept is cleared before it
+        // is handed out. The thread that clears ahead may hold one more just now.
         let uncleared = 4 + u64::from(ahead > 0);
         let cleared = stats.cleared_in_fault_bytes + stats.cleared_ahead_bytes;
         let handed_out = stats.faults_huge * HUGE_FRAME as u64;
         assert!(cleared >= (stats.huge_moved_out - uncleared) * HUGE_FRAME as u64, "{stats:?}");
-        // What was cleared, by us or by the kernel, was handed out; but for what is ready now, or with who clears ahead.
+        // Cleared frames, by us or by the kernel, were handed out; except those that are ready now,
+        // or with the thread that clears ahead.
         let not_handed_out = cleared + stats.kernel_zeroed_bytes - handed_out;
         let ready_most = if ahead > 0 { uncleared + 1 } else { 0 };
         assert!(not_handed_out <= ready_most * HUGE_FRAME as u64, "{stats:?}");
@@ -191,7 +196,7 @@ fn owners_come_and_go_on_several_threads() {
 }
 
 #[test]
-fn who_clears_gives_way_to_faults_that_no_handler_is_free_for() {
+fn a_clearing_handler_yields_to_faults_that_no_handler_is_free_for() {
     let Some(builder) = builder(Bytes::mib(256)) else { return };
     let manager = builder.build().expect("a manager");
     // So few that the budget has huge frames for all of them.
@@ -212,12 +217,13 @@ fn who_clears_gives_way_to_faults_that_no_handler_is_free_for() {
                 }
             });
         }
-        until("who clears has given way", || manager.stats().clears_interrupted > 20);
+        until("the clearing handler has yielded", || manager.stats().clears_interrupted > 20);
         is_over.store(true, Ordering::Relaxed);
     });
     settled(&manager);
     let stats = manager.stats();
-    // What was begun is finished, and not begun anew: no more is cleared than was handed out.
+    // A clear that was begun is finished, and not begun anew: no more is cleared than was handed
+    // out.
     let handed_out = stats.faults_huge * HUGE_FRAME as u64;
     assert!(stats.cleared_in_fault_bytes + stats.kernel_zeroed_bytes >= handed_out, "{stats:?}");
     assert!(stats.cleared_in_fault_bytes <= handed_out, "{stats:?}");
@@ -230,7 +236,7 @@ fn frames_that_left_and_came_back_are_whole_again_by_themselves() {
     let mut region = region(&manager, 2);
     write(&mut region, 9, 0..2 * PAGES);
     page_out_all(&manager, &region);
-    // What may be evicted for nobody stays, so that nothing but rebuilding changes anything.
+    // Idle pages stay without pressure, so that only a collapse changes anything.
     for _ in 0..600 {
         expect(&region, 9, 0..2 * PAGES);
         if manager.stats().huge_rebuilt == 2 {
@@ -279,7 +285,8 @@ fn a_budget_full_of_frames_that_the_kernel_took_apart_goes_on() {
     let memory = area(region);
     for frame in 0..frames {
         write(region, 22, frame * PAGES..(frame + 1) * PAGES);
-        // What it is discarded for differs: a page at its end, in the middle of a base page, at its beginning.
+        // The place of the discard differs: a page at its end, in the middle of a base page, at its
+        // beginning.
         let page = frame * PAGES + [PAGES - 1, 100, 0][frame % 3];
         memory.discard(page..page + 1).expect("discarded");
     }
@@ -305,7 +312,7 @@ fn frames_of_zeroes_stay_zero_and_counted_where_the_kernel_takes_them_apart_and_
             expect_zero(region, pages.clone().filter(|page| !is_written(page)).step_by(100));
             write(region, 23, pages.clone().filter(is_written));
             if (frame + lap).is_multiple_of(2) {
-                // Takes it apart where it is; when it leaves, the kernel may keep what reads as zero.
+                // Splits it in place; when it leaves, the kernel may keep pages that read as zero.
                 memory.protect(pages.start + 9..pages.start + 10, Rights::Read).expect("protected");
                 memory.protect(pages.start + 9..pages.start + 10, Rights::Write).expect("as it was");
             }
@@ -313,7 +320,7 @@ fn frames_of_zeroes_stay_zero_and_counted_where_the_kernel_takes_them_apart_and_
     }
     expect(region, 23, (0..frames * PAGES).filter(is_written));
     expect_zero(region, (0..frames * PAGES).filter(|page| !is_written(page)));
-    // What was given away is had again by who writes it.
+    // Frames that were given away are had again by a write.
     write(region, 24, 0..frames * PAGES);
     expect(region, 24, 0..frames * PAGES);
     let stats = manager.stats();

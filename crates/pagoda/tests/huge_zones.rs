@@ -1,5 +1,5 @@
-//! Huge frames of several zones, on real userfaultfd: which zone each is of, that no zone gets more than it may have, and that nothing
-//! is lost or seen by another when a zone becomes smaller.
+//! Huge frames of several zones, on real userfaultfd: the zone of each, that no zone exceeds its
+//! size, and that nothing is lost or seen by another owner when a zone becomes smaller.
 
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 mod support;
@@ -34,11 +34,12 @@ fn two(fast: u64, slow: u64) -> Option<ManagerBuilder> {
     builder(&[("fast", fast, Place::Local), ("slow", slow, Place::Local)])
 }
 
-/// The zones, once they hold together what the manager holds: what whoever served a fault last still has is counted a moment later.
+/// The zones, once their sum is the manager's memory: pages that the last fault's handler still
+/// holds are counted a moment later.
 fn zones(manager: &Manager) -> Vec<ZoneStats> {
     settled(manager);
     let mut zones: Vec<ZoneStats> = Vec::new();
-    until("zones hold what the manager holds", || {
+    until("zones hold the manager's memory", || {
         zones = manager.zones().into_iter().map(|(_, zone)| zone).collect();
         let stats = manager.stats();
         let held: u64 = zones.iter().map(|zone| zone.held.get()).sum();
@@ -47,12 +48,14 @@ fn zones(manager: &Manager) -> Vec<ZoneStats> {
     zones
 }
 
-/// Huge frames that each zone has given and not got back. It may have given more: what the kernel would not move yet gave its frame back.
+/// Huge frames that each zone has given and not got back. It may have given more: where the kernel
+/// refused a move for a moment the frame was given back.
 fn given(zones: &[ZoneStats]) -> Vec<u64> {
     zones.iter().map(|zone| zone.held.get() / HUGE_FRAME as u64).collect()
 }
 
-/// Waits until everything is out of the regions, and every byte that zones hold is of frames that are ready.
+/// Waits until everything is out of the regions, and every byte that zones hold is of frames that
+/// are ready.
 fn expect_all_back(manager: &Manager) {
     until("everything is given back to its zone", || {
         let stats = manager.stats();
@@ -75,7 +78,8 @@ fn huge_frames_come_from_zones_in_proportion_and_leave_each_its_high_watermark()
         // Of 4 and of 12 frames are their turns, but for the first.
         let given = given(&found);
         assert!(given[0].abs_diff(16) <= 4 && given[0] + given[1] == 64, "{policy}: {found:?}");
-        // What the kernel would not move yet gave its frame back, and took another one.
+        // Where the kernel refused a move for a moment the frame was given back, and another one
+        // was taken.
         let again = |zone: &ZoneStats| zone.allocated.saturating_sub(zone.held) <= Bytes::mib(4);
         let is_right =
             |zone: &ZoneStats| zone.held <= zone.allocated && again(zone) && zone.free >= zone.high;
@@ -89,7 +93,7 @@ fn huge_frames_come_from_zones_in_proportion_and_leave_each_its_high_watermark()
 }
 
 #[test]
-fn who_fills_the_first_zone_first_leaves_it_its_watermark_before_the_next_gives() {
+fn filling_the_first_zone_first_leaves_it_its_watermark_before_the_next_gives() {
     let Some(builder) = two(64, 64) else { return };
     let manager = builder.zone_policy(ZonePolicy::FirstFit).build().expect("a manager");
     let mut region = region(&manager, 40);
@@ -97,7 +101,7 @@ fn who_fills_the_first_zone_first_leaves_it_its_watermark_before_the_next_gives(
     let found = zones(&manager);
     assert_eq!(given(&found).iter().sum::<u64>(), 40);
     let one = Bytes::new(HUGE_FRAME as u64);
-    // What is our own besides may have grown since it gave its last one.
+    // Our own memory besides may have grown since it gave its last one.
     let left = found[0].bytes.saturating_sub(found[0].held);
     assert!(left >= found[0].high && found[0].free < found[0].high.saturating_add(one), "{found:?}");
     assert_eq!(manager.stats().evictions, 0);
@@ -153,7 +157,7 @@ fn a_zone_that_becomes_smaller_gives_its_huge_frames_back_and_loses_nothing() {
     let Some(builder) = two(64, 128) else { return };
     let manager = builder.build().expect("a manager");
     let mut data = region(&manager, FRAMES);
-    // Of another owner, whose frames lie ready in each zone.
+    // Of another owner, whose frames are ready in each zone.
     let mut other = region(&manager, 30);
     write(&mut data, 4, 0..FRAMES * PAGES);
     write(&mut other, 5, 0..30 * PAGES);
@@ -182,7 +186,7 @@ fn a_zone_that_becomes_smaller_gives_its_huge_frames_back_and_loses_nothing() {
 }
 
 #[test]
-fn no_owner_sees_what_another_had_in_a_zone() {
+fn no_owner_sees_anothers_content_in_a_zone() {
     for ahead in [0, 100] {
         let Some(builder) = two(64, 64) else { return };
         let manager = builder.clear_ahead(ahead).build().expect("a manager");

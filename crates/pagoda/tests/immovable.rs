@@ -42,7 +42,8 @@ fn wrong(region: &Region, seed: u64) -> usize {
     (0..region.len() / PAGE).filter(is_wrong).count()
 }
 
-/// What a protected region takes is held beyond the budget, which other regions keep to themselves.
+/// The memory of a protected region is held beyond the budget, which other regions keep to
+/// themselves.
 fn survives(rights: Rights, may_be_read: bool) {
     let Some(manager) = manager() else { return };
     let [mut protected, mut other] = [(); 2].map(|()| manager.region(REGION).create().expect("a region"));
@@ -55,7 +56,7 @@ fn survives(rights: Rights, may_be_read: bool) {
         assert_eq!(wrong(&protected, 1), 0, "read as it is protected");
     }
     fill(&mut other, 2);
-    assert_eq!(wrong(&other, 2), 0, "beside what is protected");
+    assert_eq!(wrong(&other, 2), 0, "beside the protected part");
     area.protect(0..pages, Rights::Write).expect("writable again");
     assert_eq!((wrong(&protected, 1), wrong(&other, 2)), (0, 0), "all of it can be moved again");
     until("the budget holds again", || manager.stats().anon_bytes <= BUDGET.get());
@@ -73,7 +74,7 @@ fn a_region_without_access_does_not_end_its_process() {
     survives(Rights::None, false);
 }
 
-/// Parts come and go, as a collector protects what it has not scanned yet.
+/// Parts are protected in turn, as by a collector that has not scanned them yet.
 #[test]
 fn parts_that_are_protected_in_turn_keep_every_write() {
     let Some(manager) = manager() else { return };

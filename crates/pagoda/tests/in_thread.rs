@@ -1,4 +1,5 @@
-//! Faults that are served in the thread that has them: every byte against a shadow, and SIGBUS of other causes left to others.
+//! Faults that are served in the thread that has them (SIGBUS mode): every byte against a shadow,
+//! and SIGBUS of other causes left to others.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
@@ -60,7 +61,7 @@ fn work(mut region: Region, seed: u64, steps: usize) {
 }
 
 #[test]
-fn what_threads_wrote_is_read_in_regions_of_all_base_pages_side_by_side() {
+fn threads_writes_are_read_in_regions_of_all_base_pages_side_by_side() {
     if skip_without_moves("faults in their own threads") {
         return;
     }
@@ -77,7 +78,7 @@ fn what_threads_wrote_is_read_in_regions_of_all_base_pages_side_by_side() {
 }
 
 #[test]
-fn what_threads_wrote_is_read_at_each_base_page() {
+fn threads_writes_are_read_at_each_base_page() {
     if skip_without_moves("faults in their own threads") {
         return;
     }
@@ -132,7 +133,7 @@ fn managers_come_and_go_while_others_serve() {
 
 const ROLE: &str = "PAGODA_TEST_ROLE";
 
-/// Not a test: what the other processes do.
+/// Not a test: the work of the other processes.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -151,7 +152,8 @@ fn role() {
     unreachable!("a byte that is not there: {read:?}");
 }
 
-/// Children see a bus error of another cause while the parent's engine may be in the middle of anything.
+/// Children see a bus error of another cause while the parent's engine may be in the middle of
+/// anything.
 fn fork_while_others_fault(manager: &Manager) {
     let is_done = AtomicBool::new(false);
     let begun = Barrier::new(THREADS as usize + 1);
@@ -200,7 +202,7 @@ fn run(role: &str) -> ExitStatus {
 }
 
 #[test]
-fn a_bus_error_that_is_nobodys_goes_where_it_went_before() {
+fn a_bus_error_of_no_region_goes_where_it_went_before() {
     if skip_without_moves("bus errors of other causes") {
         return;
     }

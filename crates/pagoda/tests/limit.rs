@@ -9,7 +9,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 const PAGE: usize = 4096;
 const LIMIT: Bytes = Bytes::mib(16);
 
-/// Without a file: what does not fit is nowhere to go.
+/// Without a file: pages that do not fit have nowhere to go.
 fn builders() -> Vec<ManagerBuilder> {
     if skip_without_moves("regions with a limit") {
         return Vec::new();
@@ -45,7 +45,7 @@ fn fill(region: &mut Region, seed: u64) -> usize {
 fn holds(region: &Region, seed: u64, pages: usize) {
     let mut found = vec![0; PAGE];
     for page in 0..pages {
-        region.read_at(page * PAGE, &mut found).expect("what it holds is read");
+        region.read_at(page * PAGE, &mut found).expect("its content is read");
         assert!(found == noise(seed, page), "page {page}");
     }
 }
@@ -63,7 +63,7 @@ fn a_region_that_would_fill_the_store_is_refused_and_all_others_go_on() {
         assert_eq!(noisy.read_at(800 << 20, &mut [0; 8]), Err(AccessError::LimitReached));
         holds(&noisy, 2, written);
         holds(&quiet, 1, 512);
-        // What it holds may be written anew, paged out, and brought back.
+        // Its present pages may be written anew, paged out, and brought back.
         noisy.page_out(0, written * PAGE).expect("paged out");
         for page in 0..written {
             noisy.write_at(page * PAGE, &noise(3, page)).expect("it holds this page");

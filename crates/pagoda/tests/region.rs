@@ -20,7 +20,7 @@ fn content(value: u64) -> [u8; PAGE] {
 }
 
 #[test]
-fn what_was_written_is_read_at_each_base_page() {
+fn written_bytes_are_read_at_each_base_page() {
     if skip_without_moves("regions") {
         return;
     }
@@ -41,7 +41,7 @@ fn what_was_written_is_read_at_each_base_page() {
         assert!(stats.stores > 0 && stats.faults_stored > 0, "it ran over its budget: {stats:?}");
         assert!(stats.anon_peak_bytes <= (64 + 16) << 20, "{} is over budget", stats.anon_peak_bytes);
         region.close();
-        // Whoever stored a page last counts that after it gave the entry back.
+        // The thread that stored a page last counts that after it gave the entry back.
         until("nothing is left of it", || {
             let stats = manager.stats();
             (stats.resident_bytes, stats.staged_bytes, stats.stored_bytes) == (0, 0, 0)
@@ -49,9 +49,9 @@ fn what_was_written_is_read_at_each_base_page() {
     }
 }
 
-/// What was only read costs nothing to move out again; of what was written, what was written does.
+/// A page that was only read costs nothing to evict again; of a written page the written part does.
 #[test]
-fn what_was_only_read_is_not_stored_again() {
+fn a_page_that_was_only_read_is_not_stored_again() {
     const BASE: usize = 64 << 10;
     const BASE_PAGES: usize = 64;
     if skip_without_moves("clean copies") {
@@ -62,7 +62,8 @@ fn what_was_only_read_is_not_stored_again() {
     let pages = BASE_PAGES * BASE / PAGE;
     (0..pages).for_each(|page| region.write_at(page * PAGE, &content(page as u64)).expect("written"));
     let out = |region: &Region| {
-        // What the kernel has only just made may be busy for a moment, and stays then; so does what a handler is about to bring ahead.
+        // Pages that the kernel has only just made may be busy for a moment, and stay then; so do
+        // pages that a handler is about to bring ahead.
         let mut stats = settled(&manager);
         until("all of it is out", || {
             region.page_out(0, region.len()).expect("room in the store");

@@ -1,4 +1,5 @@
-//! Closing while threads of a real-time class have every processor: nothing waits for a worker or a handler that does not run.
+//! Closing while threads of a real-time class have every processor: nothing waits for a worker or a
+//! handler that does not run.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,10 +15,12 @@ const BASE: usize = 64 << 10;
 const PAGES: usize = 64;
 /// More than a queue has batches.
 const OWNERS: usize = 40;
-/// The load ends after that also where closes wait for it, as they must not: they take no thousandth of it.
+/// The load ends after that also where closes wait for it, as they must not: they take no
+/// thousandth of it.
 const LOAD_MOST: Duration = Duration::from_secs(20);
 
-/// Gives a thread of this process a priority in the real-time class. False if that is not permitted.
+/// Gives a thread of this process a priority in the real-time class. False if that is not
+/// permitted.
 fn real_time(thread: i32, priority: u32) -> bool {
     let status = Command::new("chrt").args(["-f", "-p", &priority.to_string(), &thread.to_string()]).output();
     status.is_ok_and(|output| output.status.success())
@@ -47,7 +50,8 @@ fn closes_return_while_real_time_threads_have_every_processor() {
     // A few may have been busy, and stay.
     assert!(stored as usize > OWNERS * PAGES / 2, "{stored} stored");
 
-    // Whoever closes goes before the load; all threads of the manager, handlers and worker, behind it, as everybody's do.
+    // The closing thread goes before the load; all threads of the manager, handlers and worker,
+    // behind it, as all ordinary threads do.
     if !real_time(own_number(), 20) {
         return skip(WHAT, "this process may not use the real-time class, or there is no chrt");
     }
@@ -61,7 +65,7 @@ fn closes_return_while_real_time_threads_have_every_processor() {
     std::thread::scope(|scope| {
         let ends = EndsWith(&stop);
         for _ in 0..processors {
-            // They inherit the class of who makes them, and step back.
+            // They inherit the class of the thread that makes them, and step back.
             scope.spawn(|| {
                 permitted.fetch_add(usize::from(real_time(own_number(), 10)), Ordering::SeqCst);
                 ready.fetch_add(1, Ordering::SeqCst);
@@ -85,12 +89,14 @@ fn closes_return_while_real_time_threads_have_every_processor() {
         go.store(true, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(20));
         regions.into_iter().for_each(pagoda::Region::close);
-        // Only here does the load end: had a close waited for the worker, it would have ended by itself.
+        // Only here does the load end: had a close waited for the worker, it would have ended by
+        // itself.
         drop(ends);
     });
     assert!(!waited.load(Ordering::SeqCst), "closes did not return under the load");
     let at_close = manager.stats();
-    // What a close waits for: nothing that a handler would have to read, apply or serve, were it as many owners and entries.
+    // A close waits for nothing that a handler would have to read, apply or serve, for any number
+    // of owners and entries.
     assert_eq!(events(&at_close), before, "no handler had anything to do");
     assert_eq!(at_close.resident_bytes, 0, "and all frames are back");
     assert!(at_close.release_inline > 0, "nothing went inline: the worker ran, of {stored} stored");

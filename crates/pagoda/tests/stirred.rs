@@ -1,5 +1,5 @@
-//! Regions while the kernel moves their pages to other frames, and swaps out all of the process: the page tables often show no
-//! page then where there is one.
+//! Regions while the kernel moves their pages to other frames, and swaps out all of the process:
+//! the page tables often show no page then where there is one.
 //!
 //! `PAGODA_RUNS` says how many runs it makes, `PAGODA_SEED` repeats one of them.
 
@@ -20,7 +20,8 @@ fn content(value: u64) -> [u8; PAGE] {
     content
 }
 
-/// All of the memory is written and read again and again, at each base page, in and over the budget.
+/// All of the memory is written and read again and again, at each base page, in and over the
+/// budget.
 fn run(case: &str) {
     for seed in runs(1) {
         for base in BasePage::ALL {

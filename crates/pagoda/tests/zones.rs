@@ -1,4 +1,5 @@
-//! Several zones in a real engine: every byte against a shadow, and what each zone gave, holds and lost.
+//! Several zones in a real engine: every byte against a shadow, and the given, held and lost frames
+//! of each zone.
 
 #[allow(dead_code, reason = "each of the tests uses its own part")]
 mod support;
@@ -19,7 +20,7 @@ fn builder(zones: &[(&str, u64, Place)]) -> ManagerBuilder {
     zones.iter().fold(builder, |builder, (name, mib, place)| builder.zone(name, Bytes::mib(*mib), *place))
 }
 
-/// Writes what `seed` says to every OS page.
+/// Writes the content of `seed` to every OS page.
 fn fill(region: &mut Region, from: usize, len: usize) {
     for offset in (from..from + len).step_by(PAGE) {
         region.write_at(offset, &content(offset as u64)).expect("written");
@@ -37,12 +38,13 @@ fn content(value: u64) -> [u8; PAGE] {
     content
 }
 
-/// What zones hold is what the manager holds, and each has what it was given or less.
+/// The zones' memory is the manager's, and each holds its given frames or fewer.
 fn check(manager: &Manager) -> Vec<ZoneStats> {
     settled(manager);
     let mut zones: Vec<ZoneStats> = Vec::new();
-    // Nobody faults meanwhile, but reclaim may go on for a while, and moves much between two looks that are far apart.
-    until("zones hold what the manager holds", || {
+    // There are no faults meanwhile, but reclaim may go on for a while, and moves much between two
+    // looks that are far apart.
+    until("zones hold the manager's memory", || {
         zones = manager.zones().into_iter().map(|(_, zone)| zone).collect();
         let stats = manager.stats();
         let accounted = stats.resident_bytes + stats.staged_bytes + stats.ready_bytes;
@@ -51,13 +53,13 @@ fn check(manager: &Manager) -> Vec<ZoneStats> {
     zones
 }
 
-/// What zones hold together.
+/// The sum of the zones' memory.
 fn held(zones: &[ZoneStats]) -> u64 {
     zones.iter().map(|zone| zone.held.get()).sum()
 }
 
 #[test]
-fn what_was_written_is_read_from_unequal_zones_at_each_base_page() {
+fn written_bytes_are_read_from_unequal_zones_at_each_base_page() {
     if skip_without_moves("zones") {
         return;
     }
@@ -80,8 +82,8 @@ fn what_was_written_is_read_from_unequal_zones_at_each_base_page() {
         let ratio = age_ratio(&zones).expect("both were");
         println!("{policy} at a base page of {base}: age ratio {ratio:.2}, {} resets", stats.zones_resets);
         region.close();
-        // Whoever stored a page last counts that after it gave the entry back.
-        until("what was in regions or staged is entered out of its zone", || {
+        // The thread that stored a page last counts that after it gave the entry back.
+        until("pages in regions or staged are entered out of their zone", || {
             let stats = manager.stats();
             let none = (stats.resident_bytes, stats.staged_bytes, stats.stored_bytes) == (0, 0, 0);
             none && held(&ZoneStats::all(&stats)) == stats.ready_bytes
@@ -97,7 +99,7 @@ fn without_pressure_zones_give_by_their_batches() {
     for base in [BasePage::K4, BasePage::K16, BasePage::K64] {
         let manager = builder(&[("fast", 64, Place::Local), ("slow", 192, Place::Local)])
             .base_page(base)
-            // What is got ready is held, and given to nobody yet.
+            // A frame that is got ready is held, and not given yet.
             .clear_ahead(0)
             .build()
             .expect("manager");
@@ -116,7 +118,8 @@ fn without_pressure_zones_give_by_their_batches() {
                 (share - ideal).abs() <= 0.01 * ideal,
                 "{share} for {ideal} at base page {base}: {zones:?}"
             );
-            // A frame that was taken for a page that somebody else had filled meanwhile is ready again.
+            // A frame that was taken for a page that another thread had filled meanwhile is ready
+            // again.
             assert!(
                 zone.held <= zone.allocated
                     && zone.allocated.get() - zone.held.get() <= 16 * base.bytes() as u64
@@ -277,7 +280,7 @@ fn one_zone_is_the_budget_undivided() {
     }
     let mut seen = Vec::new();
     for builder in [builder(&[]).budget(Bytes::mib(64)), builder(&[("all", 64, Place::Local)])] {
-        // What comes with another's fault depends on the time.
+        // The pages that come with another's fault depend on the time.
         let builder = builder.base_page(BasePage::K64).fault_around(false);
         let manager = builder.build().expect("manager");
         let mut region = manager.region(Bytes::mib(48)).create().expect("region");

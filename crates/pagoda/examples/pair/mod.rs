@@ -1,4 +1,5 @@
-//! What both examples of migration share: a region between two processes, of which the second is the first's child.
+//! Shared by both examples of migration: a region between two processes, of which the second is the
+//! first's child.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -27,7 +28,7 @@ pub fn manager() -> Result<Manager, Box<dyn Error>> {
     Ok(Manager::builder().budget(BUDGET).user_mode_only(true).build()?)
 }
 
-/// The destination as the source has it: a process that listens, and what it says.
+/// The destination in the source's hands: a process that listens, and its output.
 pub struct Destination {
     pub address: Endpoint,
     pub child: Child,
@@ -47,7 +48,7 @@ impl Destination {
         Ok(Self { address, child, said })
     }
 
-    /// Repeats what it says, up to its end.
+    /// Repeats its output, up to its end.
     pub fn finish(mut self) -> Outcome {
         for line in self.said {
             println!("{}", line?);
@@ -56,7 +57,7 @@ impl Destination {
     }
 }
 
-/// What the destination does first: listens, and says where.
+/// The destination's first step: it listens, and prints its address.
 pub fn listen() -> Result<Listener, Box<dyn Error>> {
     let listener = Listener::bind(&"tcp://127.0.0.1:0".parse()?)?;
     println!("{}", listener.endpoint()?);

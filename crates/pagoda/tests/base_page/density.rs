@@ -1,4 +1,4 @@
-//! Regions whose first touches go by density: what comes in is what is used, and every byte is right.
+//! Regions whose first touches go by density: only used memory comes in, and every byte is right.
 
 use pagoda::{BasePage, Bytes, Manager, Purpose, Region};
 use pagoda_linux::mem::plain_memory::{Pages, PlainMemory};
@@ -17,7 +17,7 @@ fn region(manager: &Manager, len: usize, purpose: Purpose) -> Region {
 }
 
 #[test]
-fn what_is_touched_sparsely_holds_what_is_touched_and_nothing_beside_it() {
+fn sparse_touches_hold_their_pages_and_nothing_beside_them() {
     if skip_without_moves("first touches by density") {
         return;
     }
@@ -58,14 +58,14 @@ fn memory_that_is_adopted_goes_by_density_too() {
 }
 
 #[test]
-fn what_is_touched_densely_comes_in_whole_base_pages_before_long() {
+fn dense_touches_come_in_whole_base_pages_before_long() {
     if skip_without_moves("first touches by density") {
         return;
     }
     let len = 64 << 20;
     let manager = manager(Bytes::mib(256));
     let mut region = region(&manager, len, Purpose::Unknown);
-    // Downwards: nobody goes on upwards.
+    // Downwards: no sequential access.
     write(&mut region, (0..len / 4096).rev());
     check(&mut region, 0..len / 4096);
     let stats = counted(&manager, len);
@@ -75,7 +75,7 @@ fn what_is_touched_densely_comes_in_whole_base_pages_before_long() {
 }
 
 #[test]
-fn what_is_touched_sparsely_after_much_that_was_dense_holds_little_more_than_that() {
+fn sparse_touches_after_many_dense_ones_hold_little_more_than_their_pages() {
     if skip_without_moves("first touches by density") {
         return;
     }
@@ -103,14 +103,15 @@ fn what_is_touched_sparsely_after_much_that_was_dense_holds_little_more_than_tha
         write(&mut region, sparse(step));
         let (dense_bytes, touched) = (dense as u64 * 4096, sparse(step).count() as u64 * 4096);
         let stats = counted(&manager, (dense_bytes + touched) as usize);
-        // Who went upwards for longer may hold an eighth of that.
+        // A long sequential stream may hold an eighth of that too much.
         let most = dense_bytes + touched * 5 / 4 + (dense_bytes - long) / 8;
         let held = stats.resident_bytes;
         assert!(held <= most, "{dense_mib} MiB, {downwards}, {step}: {held} of {most}");
         // That it was dense once is forgotten.
         let fill = region.fill().expect("no base page was chosen");
         assert_eq!(fill.size, BasePage::K4, "{fill:?}");
-        // A stream shows by OS pages what it touches; what of a long one came whole may be taken for dense once more.
+        // A stream shows its touches by OS pages; whole places of a long one may be taken for dense
+        // once more.
         assert!(fill.looks.shrunk > 0 || !downwards, "{fill:?}");
         assert!(fill.looks.shrunk == 0 || downwards || dense_bytes > long, "{fill:?}");
         check(&mut region, (0..dense).chain(sparse(step)));
@@ -118,7 +119,7 @@ fn what_is_touched_sparsely_after_much_that_was_dense_holds_little_more_than_tha
 }
 
 #[test]
-fn who_goes_on_upwards_gets_more_with_each_fault_from_the_first_os_page_on() {
+fn sequential_access_gets_more_with_each_fault_from_the_first_os_page_on() {
     if skip_without_moves("first touches by density") {
         return;
     }

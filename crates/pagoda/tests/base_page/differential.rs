@@ -1,4 +1,5 @@
-//! The same calls at 4 KiB boundaries on managed memory and on the kernel's: same contents, same signals, same errors.
+//! The same calls at 4 KiB boundaries on managed memory and on the kernel's: same contents, same
+//! signals, same errors.
 
 use std::io;
 use std::ops::Range;
@@ -51,7 +52,8 @@ impl Twins {
         assert_eq!(answers[0], answers[1], "reading page {page}, word {word}, {}", self.region.base_page());
     }
 
-    /// mremap of some pages at once to as many, or to more or less, from one half to the other; or to less where they are.
+    /// mremap of some pages at once to as many, or to more or less, from one half to the other; or
+    /// to less where they are.
     fn remap(&self, random: &mut Random) {
         let half = self.pages / 2;
         let len = 2 + random.below(6);
@@ -60,7 +62,7 @@ impl Twins {
         let (low, high) = (random.below(room), half + random.below(room));
         let (from, to) = if random.one_in(2) { (low, high) } else { (high, low) };
         let source = from..from + len;
-        // Of several mappings the kernel moves those alone that nobody manages.
+        // Of several mappings the kernel moves only unmanaged ones.
         if ![&self.managed, &self.plain].into_iter().all(|side| side.is_one(source.clone())) {
             return;
         }
@@ -83,7 +85,8 @@ impl Twins {
         }
     }
 
-    /// Advice by which no content changes; or after which there is none, once it is discarded for good.
+    /// Advice by which no content changes; or after which there is none, once it is discarded for
+    /// good.
     fn advise(&self, random: &mut Random, pages: &Range<usize>) {
         let advice = [Advice::Free, Advice::Cold, Advice::PageOut, Advice::WillNeed][random.below(4)];
         self.both(&format!("{advice:?} {pages:?}"), |side| side.advise(pages.clone(), advice));
@@ -99,14 +102,15 @@ impl Twins {
             return;
         }
         let name = format!("{pages:?}");
-        // What is mapped anew is not managed any more, nor what a move left: most of it has to stay to the end.
+        // Fresh mappings are not managed any more, nor the remainder of a move: most of it has to
+        // stay to the end.
         let few = pages.start..pages.end.min(pages.start + 1 + random.below(4));
         match random.below(20) {
             0 => self.both(&format!("unmap {name}"), |side| side.unmap(few.clone())),
             1 => self.both(&format!("map {name}"), |side| side.map(few.clone())),
             2 | 3 => self.both(&format!("discard {name}"), |side| side.discard(pages.clone())),
             4..=6 => {
-                // Mostly back to what can be used.
+                // Mostly back to usable rights.
                 let rights = [Rights::None, Rights::Read, Rights::Write, Rights::Write][random.below(4)];
                 self.both(&format!("protect {name}"), |side| side.protect(pages.clone(), rights));
             }
@@ -138,7 +142,7 @@ impl Twins {
 }
 
 #[test]
-fn whatever_a_program_does_at_4_kib_it_sees_what_the_kernel_would_show() {
+fn any_operation_at_4_kib_has_the_same_effect_as_in_the_kernel() {
     if skip_without_moves("base pages") {
         return;
     }
@@ -172,12 +176,13 @@ fn whatever_a_program_does_at_4_kib_it_sees_what_the_kernel_would_show() {
 }
 
 #[test]
-fn whatever_a_program_does_to_huge_frames_at_4_kib_it_sees_what_the_kernel_would_show() {
+fn any_operation_on_huge_frames_at_4_kib_has_the_same_effect_as_in_the_kernel() {
     if skip_without_moves("huge frames") {
         return;
     }
     let access = Access::begin().expect("signal handlers");
-    // By density, huge frames come to who touches everything, also in memory that is adopted.
+    // By density, huge frames come to a stream that touches everything, also in memory that is
+    // adopted.
     for (base, adopts) in [(Some(BasePage::M2), false), (None, false), (None, true)] {
         for seed in runs(6) {
             let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
@@ -228,7 +233,7 @@ fn whatever_a_program_does_to_huge_frames_at_4_kib_it_sees_what_the_kernel_would
 }
 
 #[test]
-fn whatever_a_program_does_to_regions_of_all_base_pages_it_sees_what_the_kernel_would_show() {
+fn any_operation_on_regions_of_all_base_pages_has_the_same_effect_as_in_the_kernel() {
     if skip_without_moves("base pages of regions") {
         return;
     }
@@ -237,7 +242,7 @@ fn whatever_a_program_does_to_regions_of_all_base_pages_it_sees_what_the_kernel_
         let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true);
         let manager = manager.fault_around(seed % 2 == 0).build().expect("manager");
         let random = &mut Random::new(seed, 1 << 23);
-        // Some begin in the middle of a base page. In huge frames comes what the manager maps itself.
+        // Some begin in the middle of a base page. The manager's own mappings come in huge frames.
         let mut all = BasePage::ALL.map(|base| {
             let is_huge = base == BasePage::M2;
             let pages = if is_huge { HUGE_PAGES } else { PAGES };

@@ -1,5 +1,5 @@
-//! A thread that goes upwards, so that what lies above it is filled before it comes there, beside one that writes, pages out and discards
-//! just there: neither ever reads what it did not write last.
+//! A sequential thread, so that pages above it are filled before it touches them, beside one that
+//! writes, pages out and discards just there: each reads only its own last write.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -30,7 +30,8 @@ fn write(region: &Region, page: usize, word: u64) {
     region.write_words(page * OS_PAGE, &word.to_ne_bytes()).expect("written");
 }
 
-/// Goes upwards through all pages but the second thread's, and through what it wrote once more; then discards it and begins anew.
+/// Goes upwards through all pages but the second thread's, and through its own writes once more;
+/// then discards them and begins anew.
 fn go_upwards(region: &Region, at: &AtomicUsize) {
     for round in 1..=ROUNDS {
         let own = || (0..PAGES).filter(|page| !is_second(*page));
@@ -75,7 +76,7 @@ fn stir(region: &Region, at: &AtomicUsize, over: &AtomicBool, seed: u64) {
 }
 
 #[test]
-fn what_is_filled_above_a_stream_never_shows_what_another_thread_discarded_there() {
+fn pages_filled_above_a_stream_never_show_another_threads_discarded_content() {
     if skip_without_moves("fault-around beside discards") {
         return;
     }
@@ -91,7 +92,7 @@ fn what_is_filled_above_a_stream_never_shows_what_another_thread_discarded_there
                 let ends = EndsWith(&over);
                 go_upwards(&region, &at);
                 drop(ends);
-                second.join().expect("it read what it wrote");
+                second.join().expect("it read its own writes");
             });
             let stats = manager.stats();
             assert!(

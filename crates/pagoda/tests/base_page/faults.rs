@@ -53,7 +53,7 @@ fn one_page_of_each_sixteen_takes_as_much_memory_as_the_base_page_is_larger() {
         for around in [false, true] {
             let manager = manager(base, around, Bytes::mib(128));
             let mut region = manager.region(Bytes::new(len as u64)).create().expect("region");
-            // Downwards: nobody goes on upwards.
+            // Downwards: no sequential access.
             touch(&mut region, (0..blocks).rev().map(|block| block * 16 + block % 16));
             let stats = counted(&manager, blocks * base.bytes());
             assert_eq!(stats.resident_bytes, (blocks * base.bytes()) as u64, "{base}, {around}");
@@ -63,7 +63,7 @@ fn one_page_of_each_sixteen_takes_as_much_memory_as_the_base_page_is_larger() {
 }
 
 #[test]
-fn who_goes_on_upwards_gets_what_is_above_and_all_of_it_is_zero() {
+fn sequential_access_gets_the_pages_above_and_all_of_them_are_zero() {
     if skip_without_moves("base pages") {
         return;
     }
@@ -99,7 +99,7 @@ fn nothing_is_filled_where_something_was_or_beyond_a_hole_or_near_the_budget() {
         for page in 0..1024 {
             memory.set_word(page * PAGE_WORDS, 1);
         }
-        // The page that was cut in two is not filled by guess, nor what is above the hole.
+        // The page that was cut in two is not filled by guess, nor the pages above the hole.
         let below = 1024 * 4096;
         let stats = counted(&manager, below);
         assert!(stats.filled_around > 0, "{base}");
@@ -109,7 +109,7 @@ fn nothing_is_filled_where_something_was_or_beyond_a_hole_or_near_the_budget() {
             stats.resident_bytes
         );
         assert_eq!(memory.word(last * PAGE_WORDS), 7);
-        // What is discarded reads zero, and is filled again like anything new.
+        // Discarded pages read zero, and are filled again like fresh ones.
         memory.discard(0..1024).expect("discard");
         for page in 0..1024 {
             assert_eq!(memory.word(page * PAGE_WORDS), 0, "{base}, page {page}");
@@ -117,7 +117,8 @@ fn nothing_is_filled_where_something_was_or_beyond_a_hole_or_near_the_budget() {
         drop(memory);
         drop(region);
     }
-    // Far more is touched than the budget of 64 MiB: once little of it is left faults bring what they are for alone.
+    // Far more is touched than the budget of 64 MiB: once little of it is left a fault brings in
+    // only its own page.
     let manager = manager(BasePage::K64, true, Bytes::mib(64));
     let mut region = manager.region(Bytes::mib(160)).create().expect("region");
     let mut filled_with_room = 0;
@@ -143,7 +144,7 @@ fn a_region_whose_entries_take_more_than_all_memory_is_refused_and_others_are_no
     }
     let manager = manager(BasePage::K4, false, Bytes::mib(64));
     let len = Bytes::gib(64 << 10);
-    // 128 GiB for its entries, which a kernel may promise to whoever never writes them.
+    // 128 GiB for its entries, which a kernel may promise to a process that never writes them.
     match manager.region(len).create() {
         Ok(mut region) => region.write_at(region.len() - 1, &[1]).expect("written"),
         Err(error) => {

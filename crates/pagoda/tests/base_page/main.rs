@@ -1,4 +1,5 @@
-//! Base pages on real userfaultfd: what they cost by count, and that a program can't tell them from 4 KiB.
+//! Base pages on real userfaultfd: their cost by count, and that a program can't tell them from 4
+//! KiB.
 
 mod density;
 #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,5 @@
-//! Regions in base pages of 64 KiB whose places of 2 MiB come as huge frames to who touches everything.
+//! Regions in base pages of 64 KiB whose places of 2 MiB come as huge frames to a stream that
+//! touches everything.
 
 use pagoda::{BasePage, Bytes, Manager, ManagerBuilder, Region};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
@@ -47,7 +48,7 @@ fn check(region: &mut Region, pages: impl Iterator<Item = usize>, seed: usize) {
 }
 
 #[test]
-fn who_touches_everything_gets_most_places_whole_and_it_stays_right() {
+fn a_dense_stream_gets_most_places_whole_and_they_stay_right() {
     if skip_without_moves("huge frames around faults") {
         return;
     }
@@ -61,8 +62,8 @@ fn who_touches_everything_gets_most_places_whole_and_it_stays_right() {
         let whole = [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15];
         assert_eq!(huge_places(&region), whole, "{base:?} {:?}", manager.stats());
         if base.is_some() {
-            // The first place takes 1, 2, 4, 8 and 16 base pages and one, and behind its last come three whole; so they do behind
-            // each fourth one, which is one fault.
+            // The first place takes 1, 2, 4, 8 and 16 base pages and one, and behind its last come
+            // three whole; so they do behind each fourth one, which is one fault.
             until("each fault is counted", || manager.stats().faults >= 6 + 3);
             assert_eq!((manager.stats().faults, manager.stats().faults_huge), (6 + 3, 0));
         }
@@ -84,14 +85,14 @@ fn who_touches_everything_gets_most_places_whole_and_it_stays_right() {
         }
         let stats = manager.stats();
         assert!(stats.faults_stored > 0 && stats.huge_broken > 0, "{stats:?}");
-        // What is closed keeps nothing.
+        // A closed region keeps nothing.
         drop(region);
         until("all is given back", || manager.stats().resident_bytes == 0);
     }
 }
 
 #[test]
-fn none_comes_without_fault_around_nor_to_who_reads_nor_to_who_touches_a_part_of_each_page() {
+fn none_comes_without_fault_around_nor_to_a_reader_nor_to_a_sparse_stream() {
     if skip_without_moves("huge frames around faults") {
         return;
     }
@@ -122,7 +123,7 @@ fn beyond_the_budget_it_goes_and_comes_back_right() {
         let all = || 0..3 * 32 * PLACE_PAGES;
         write(&mut region, all(), 0);
         check(&mut region, all(), 0);
-        // What is written again is as it was written last, the rest as before.
+        // Pages that are written again hold the last write, the rest is as before.
         let mut random = Random::new(seed, 0);
         let again: Vec<_> = all().map(|_| random.one_in(5)).collect();
         write(&mut region, all().filter(|page| again[*page]), 1);
@@ -135,7 +136,7 @@ fn beyond_the_budget_it_goes_and_comes_back_right() {
 }
 
 #[test]
-fn a_part_goes_alone_and_what_lies_around_it_stays() {
+fn a_part_goes_alone_and_the_pages_around_it_stay() {
     if skip_without_moves("huge frames around faults") {
         return;
     }

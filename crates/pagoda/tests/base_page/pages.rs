@@ -1,4 +1,5 @@
-//! What tests of base pages share: pages that say their number, and stats in which all that came is counted.
+//! Shared by tests of base pages: pages that hold their number, and stats in which all pages that
+//! came in are counted.
 
 use pagoda::stats::counters::Snapshot;
 use pagoda::{Manager, Region};
@@ -6,10 +7,11 @@ use pagoda_linux::testing::wait::until;
 
 pub const PAGE_WORDS: usize = 512;
 
-/// The stats once so much is resident, and every fault is counted: a handler counts what came in after it woke who waits.
+/// The stats once so much is resident, and every fault is counted: a handler counts its pages after
+/// it woke the faulting thread.
 pub fn counted(manager: &Manager, resident_bytes: usize) -> Snapshot {
     let mut stats = manager.stats();
-    until("what came in is counted", || {
+    until("all pages that came in are counted", || {
         stats = manager.stats();
         stats.resident_bytes >= resident_bytes as u64 && stats.faults_in_service == 0
     });

@@ -1,4 +1,5 @@
-//! Regions of one manager, each with a base page of its own: what a touch brings, what comes back, and that every byte is right.
+//! Regions of one manager, each with a base page of its own: the pages of a touch, the pages of a
+//! swap-in, and that every byte is right.
 
 use std::thread;
 
@@ -29,7 +30,7 @@ fn region(manager: &Manager, base: BasePage, len: usize) -> Region {
     region
 }
 
-/// Pages all of it out: what whoever served the last fault still has goes at the next try.
+/// Pages all of it out: pages that the last fault's handler still holds go at the next try.
 fn page_out_all(manager: &Manager, region: &Region, rest: u64) {
     until("all of it is out", || {
         region.page_out(0, region.len()).expect("room");
@@ -47,7 +48,7 @@ fn a_touch_brings_the_base_page_of_its_region_and_nothing_else() {
         let manager = manager(of_manager, false, Bytes::mib(256));
         let mut before = counted(&manager, 0);
         let mut regions = Vec::new();
-        // The largest first, so that what it did is not taken for theirs.
+        // The largest first, so that its effects are not taken for theirs.
         for base in BasePage::ALL.into_iter().rev() {
             for is_dense in [true, false] {
                 let which = format!("{base} of {of_manager:?}, dense: {is_dense}");
@@ -82,7 +83,7 @@ fn a_touch_brings_the_base_page_of_its_region_and_nothing_else() {
 }
 
 #[test]
-fn who_goes_on_upwards_gets_base_pages_of_the_region_ahead_and_no_huge_frames() {
+fn sequential_access_gets_base_pages_of_the_region_ahead_and_no_huge_frames() {
     if skip_without_moves("base pages of regions") {
         return;
     }
@@ -131,7 +132,7 @@ fn a_sparse_region_that_was_out_comes_back_as_small_as_it_was() {
 }
 
 #[test]
-fn who_goes_on_upwards_in_what_was_out_waits_for_fewer_faults_than_there_are_pages() {
+fn sequential_swap_in_takes_fewer_faults_than_there_are_pages() {
     if skip_without_moves("base pages of regions") {
         return;
     }
@@ -169,7 +170,7 @@ fn memory_that_is_adopted_has_the_base_page_that_is_chosen_for_it() {
         assert_eq!(counted(&manager, held).resident_bytes, held as u64, "{base}");
         page_out_all(&manager, &region, 0);
         region.close();
-        // All that was out is back, and nobody manages it.
+        // All swapped-out pages are back, and unmanaged.
         assert!(pages().all(|page| memory.word(page * PAGE_WORDS) == page as u64 + 1), "{base}");
         assert_eq!(manager.stats().resident_bytes, 0, "{base}");
     }
@@ -211,7 +212,8 @@ fn a_part_of_an_entry_is_of_the_zone_that_the_rest_is_of() {
     for (base, pages) in [(BasePage::K4, 1), (BasePage::K16, 4)] {
         let manager = of_two_zones();
         let mut blocks = region(&manager, base, 16 << 20);
-        // The first block of each entry, then the second of each: what a zone has given is what was touched, and each has its part.
+        // The first block of each entry, then the second of each: a zone has given the touched
+        // pages, and each has its part.
         for block in 0..BLOCK_PAGES / pages {
             for entry in 0..256 {
                 let from = entry * BLOCK_PAGES + block * pages;
@@ -224,7 +226,7 @@ fn a_part_of_an_entry_is_of_the_zone_that_the_rest_is_of() {
             assert!(given[0].abs_diff(given[1]) <= touched as u64 / 8, "{base}, block {block}: {given:?}");
         }
         check(&mut blocks, 0..4096);
-        // What was out comes back by blocks, as it was.
+        // Swapped-out pages come back by blocks, as they were.
         page_out_all(&manager, &blocks, 0);
         check(&mut blocks, [5]);
         assert_eq!(counted(&manager, base.bytes()).resident_bytes, base.bytes() as u64, "{base}");
@@ -246,7 +248,7 @@ fn huge_frames_are_had_with_several_zones() {
 }
 
 #[test]
-fn under_pressure_regions_of_all_base_pages_hold_what_their_threads_wrote() {
+fn under_pressure_regions_of_all_base_pages_hold_their_threads_writes() {
     if skip_without_moves("base pages of regions") {
         return;
     }
@@ -279,7 +281,7 @@ fn under_pressure_regions_of_all_base_pages_hold_what_their_threads_wrote() {
     }
 }
 
-/// Writes, discards and pages out runs here and there, and compares with what was written.
+/// Writes, discards and pages out runs here and there, and compares with its own writes.
 fn use_and_compare(region: &mut Region, random: &mut Random, pages: usize) {
     let base = region.base_page();
     // One word of each page, at a place that goes by the page.

@@ -1,4 +1,5 @@
-//! A region that is sent while its pages go out for somebody else: that is not writing, whenever it happens.
+//! A region that is sent while its pages are evicted for another region: an eviction is no write,
+//! at any moment.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use crate::program::{Brake, Program};
 use crate::support::{any_port, live_options, manager, migrate, receive_options};
 
-/// What goes out at once.
+/// The bytes that are evicted at once.
 const BASE_BYTES: usize = 64 << 10;
 
 /// Writes a last word when it is stopped, so that there is something to send.
@@ -30,7 +31,7 @@ impl Writer for &LastWord<'_> {
 }
 
 #[test]
-fn what_goes_out_once_its_writer_is_stopped_is_not_taken_for_written() {
+fn a_page_that_is_evicted_once_its_writer_is_stopped_is_not_taken_for_written() {
     if skip_without_moves("a region that goes out while it is sent") {
         return;
     }
@@ -48,7 +49,8 @@ fn what_goes_out_once_its_writer_is_stopped_is_not_taken_for_written() {
     let (sent, received) = thread::scope(|scope| {
         let receiver =
             scope.spawn(|| Region::receive(&to, listener, &receiving, &mut |_| ControlFlow::Continue(())));
-        // Called at the start of each round: more is out after it than before, as when others need the memory.
+        // Called at the start of each round: more is out after it than before, as when others need
+        // the memory.
         let sent = region.migrate_to(&at, &live_options(Codec::Lz4, 2), &mut &writer, &mut |_, _| {
             if writer.stopped.load(Ordering::Acquire) && gone < region.len() {
                 region.page_out(gone, BASE_BYTES).expect("stored");
@@ -58,7 +60,7 @@ fn what_goes_out_once_its_writer_is_stopped_is_not_taken_for_written() {
         });
         (sent, receiver.join().expect("the receiver"))
     });
-    sent.expect("nobody has written");
+    sent.expect("there was no write");
     let (arrived, _) = received.expect("received");
     assert!(gone > 0);
     let (mut here, mut there) = ([0; 4096], [0; 4096]);
@@ -69,7 +71,7 @@ fn what_goes_out_once_its_writer_is_stopped_is_not_taken_for_written() {
     }
 }
 
-/// Half of what the two regions have together.
+/// Half of the two regions' memory.
 const BUDGET: Bytes = Bytes::mib(24);
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is sent arrives, whatever the program does meanwhile.
+//! The region arrives unchanged, for any work of the program meanwhile.
 
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{BasePage, Bytes};
@@ -12,7 +12,7 @@ use crate::support::{live_options, manager, migrate, receive_options};
 const REGION: Bytes = Bytes::mib(32);
 const BUDGET: Bytes = Bytes::mib(16);
 
-/// From what is sent, and over how many channels.
+/// The base page of the source, and the numbers of channels.
 const SOURCES: [(BasePage, &[u16]); 4] = [
     (BasePage::K64, &[1, 2, 4]),
     (BasePage::K4, &[1, 2, 4]),
@@ -74,7 +74,7 @@ fn one(seed: u64, base: BasePage, codec: Codec, zero: ZeroPolicy, channels: u16)
     assert_eq!(program.differs(&arrived), None, "{context}: a page differs; {moved:?}");
     assert_eq!(program.differs(&region), None, "{context}: a page of the source differs");
     if to_base == BasePage::K16 && base != to_base {
-        // What is packed for another base page can't be kept so.
+        // Pages that are packed for another base page can't be kept so.
         assert_eq!(counts.unpacked_pages, counts.packed_pages, "{context}: {counts:?}");
     }
     moved.counts.packed_pages

@@ -1,4 +1,4 @@
-//! What fails on the way, what is asked for and can't be had, and zero pages that come and go.
+//! Failures on the way, impossible requests, and zero pages that come and go.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -47,7 +47,8 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
             migrate(&region, &mut program, &to, &options, &receiving, |to| line(&to, plan));
         let context = format!("PAGODA_SEED={seed}, {plan:?}: {sent:?}, {:?}", received.as_ref().map(|_| ()));
         match (&sent, &received) {
-            // The fault lay behind the last byte, or was none; or only the last word was lost, and the sender says so.
+            // The fault was behind the last byte, or had no effect; or only the last word was lost,
+            // and the sender says so.
             (Ok(_) | Err(Error::Unconfirmed), Ok((arrived, _))) => {
                 assert_eq!(program.differs(arrived), None, "{context}");
             }
@@ -78,13 +79,13 @@ fn a_line_that_fails_is_an_error_on_both_sides_and_the_source_goes_on() {
 
 #[test]
 fn only_a_region_of_its_own_is_sent_and_once_at_a_time() {
-    if skip_without_moves("what can't be sent") {
+    if skip_without_moves("a region that can't be sent") {
         return;
     }
     let from = manager(Bytes::mib(32), BasePage::K64);
     let region = from.region(Bytes::mib(4)).create().expect("a region");
     let options = live_options(Codec::Lz4, 1);
-    // Whoever listens there takes nothing.
+    // The listener there accepts nothing.
     let listener = any_port();
     let at = listener.endpoint().expect("an address");
     let migrate = |region: &Region, options: &LiveOptions| {
@@ -112,7 +113,7 @@ fn only_a_region_of_its_own_is_sent_and_once_at_a_time() {
 }
 
 #[test]
-fn whoever_gives_up_or_cancels_leaves_the_source_as_it_is() {
+fn giving_up_or_cancelling_leaves_the_source_as_it_is() {
     if skip_without_moves("a live migration that is given up") {
         return;
     }
@@ -152,7 +153,7 @@ fn whoever_gives_up_or_cancels_leaves_the_source_as_it_is() {
             brake.stop();
             writer.join().expect("the program");
             if at == 0 {
-                // Nobody has come.
+                // No sender has come.
                 drop(std::net::TcpStream::connect(endpoint.to_string().trim_start_matches("tcp://")));
             }
             (sent, receiver.join().expect("the receiver"))
@@ -205,7 +206,8 @@ fn a_writer_that_does_not_stop_is_noticed() {
             scope.spawn(|| Region::receive(&to, listener, &receiving, &mut |_| ControlFlow::Continue(())));
         let writer = scope.spawn(|| brake.run(&mut program));
         let options = live_options(Codec::Lz4, 2);
-        // Called at the start of each round: something is left after it, whenever the other threads run.
+        // Called at the start of each round: something is left after it, whenever the other threads
+        // run.
         let sent = region.migrate_to(&at, &options, &mut &liar, &mut |_, _| {
             if let Some(words) = liar.words.get() {
                 liar.write(words + 1);

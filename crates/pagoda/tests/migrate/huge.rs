@@ -1,4 +1,5 @@
-//! What arrives comes in huge frames where all of one comes together, or most of one if the base page is 2 MiB, and only there.
+//! Content arrives in huge frames where all of one comes together, or most of one if the base page
+//! is 2 MiB, and only there.
 
 use std::ops::ControlFlow;
 use std::ops::Range;
@@ -18,7 +19,7 @@ const fn frame(n: usize) -> Range<usize> {
     n * PAGES..(n + 1) * PAGES
 }
 
-/// Writes what nothing repeats in.
+/// Writes incompressible content.
 fn fill(region: &Region, pages: Range<usize>) {
     let mut random = Random::new(7, pages.start as u64);
     for page in pages {
@@ -46,7 +47,7 @@ impl Writer for Last<'_> {
     }
 }
 
-/// Moves a region to `to`, and returns what arrived.
+/// Moves a region to `to`, and returns the arrived one.
 fn moved(region: &Region, to: &Manager, zero: ZeroPolicy, options: &LiveOptions, last: &dyn Fn()) -> Region {
     let listener = any_port();
     let at = listener.endpoint().expect("an address");
@@ -67,7 +68,7 @@ fn a_region_arrives_in_one_of_another_base_page() {
     }
     let sizes = BasePage::ALL.into_iter();
     for (of_source, base) in sizes.clone().rev().zip(sizes) {
-        // Both have entries of 64 KiB, so that what is stored travels as it is packed.
+        // Both have entries of 64 KiB, so that stored pages travel as they are packed.
         let (from, to) = (manager(Bytes::mib(64), BasePage::K64), manager(Bytes::mib(64), BasePage::K64));
         let region = from.region(Bytes::mib(16)).base_page(of_source).create().expect("a region");
         // Three whole frames, and one page of each 64 KiB behind them; a part of both is stored.
@@ -97,14 +98,15 @@ fn a_region_arrives_in_one_of_another_base_page() {
 }
 
 #[test]
-fn dense_content_comes_in_huge_frames_and_sparse_content_takes_what_it_is() {
+fn dense_content_comes_in_huge_frames_and_sparse_content_takes_its_own_size() {
     if skip_without_moves("huge frames that arrive") {
         return;
     }
     for (zero, codec) in ZeroPolicy::ALL.into_iter().zip([Codec::None, Codec::Lz4, Codec::None]) {
         let (from, to) = (manager(Bytes::mib(64), BasePage::K4), manager(Bytes::mib(96), BasePage::M2));
         let region = from.region(Bytes::mib(16)).create().expect("a region");
-        // Three whole frames, the last of which begins within another; two with most of one; less than that; a page; zeroes.
+        // Three whole frames, the last of which begins within another; two with most of one; less
+        // than that; a page; zeroes.
         fill(&region, frame(0).start..frame(1).end);
         fill(&region, frame(2).start..frame(2).start + 300);
         fill(&region, frame(3).start + 200..frame(3).end);
@@ -118,7 +120,7 @@ fn dense_content_comes_in_huge_frames_and_sparse_content_takes_what_it_is() {
         for dense in [0, 1, 2, 3, 7] {
             assert_eq!(held(&arrived, frame(dense)), PAGES, "{zero}: frame {dense}");
         }
-        // Who looks at each zero page faults them in.
+        // A look at each zero page faults it in.
         if zero != ZeroPolicy::CheckThenClear {
             assert_eq!([4, 5, 6].map(|n| held(&arrived, frame(n))), [200, 1, 0], "{zero}");
         }
@@ -127,14 +129,15 @@ fn dense_content_comes_in_huge_frames_and_sparse_content_takes_what_it_is() {
 }
 
 #[test]
-fn where_the_base_page_is_64_kib_only_what_is_all_content_comes_in_huge_frames() {
+fn where_the_base_page_is_64_kib_only_full_frames_come_in_huge_frames() {
     if skip_without_moves("huge frames that arrive by density") {
         return;
     }
     for codec in [Codec::None, Codec::Zstd] {
         let (from, to) = (manager(Bytes::mib(64), BasePage::K4), manager(Bytes::mib(96), BasePage::K64));
         let region = from.region(Bytes::mib(12)).create().expect("a region");
-        // All of two; all of one but a page; half of one; a page; a page that is zero among content.
+        // All of two; all of one but a page; half of one; a page; a page that is zero among
+        // content.
         fill(&region, frame(0).start..frame(1).end);
         fill(&region, frame(2).start..frame(2).end - 1);
         fill(&region, frame(3).start + 100..frame(3).start + 356);
@@ -181,7 +184,7 @@ fn a_huge_range_that_becomes_zero_holds_nothing_and_a_part_of_one_is_cleared_in_
         let expected = if zero == ZeroPolicy::Drop { [0, PAGES, PAGES, 0] } else { [PAGES; 4] };
         assert_eq!([0, 1, 2, 3].map(|n| held(&arrived, frame(n))), expected, "{zero}");
         assert_equal(&region, &arrived, &format!("{zero}"));
-        // What was cleared in place can still leave, whole.
+        // A page that was cleared in place can still be evicted, whole.
         arrived.page_out(0, arrived.len()).expect("stored");
         assert_equal(&region, &arrived, &format!("{zero}, from the store"));
     }

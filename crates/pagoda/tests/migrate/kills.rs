@@ -1,4 +1,5 @@
-//! Either side is killed at any byte of a live migration: the source goes on whole, and what the destination shows is whole.
+//! Either side is killed at any byte of a live migration: the source stays whole, and the shown
+//! content of the destination is whole.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use crate::program::{Brake, PAGE};
 use crate::sides::{Kind, Pair, listen, own_manager, say, send, wire};
 use crate::support::{live_options, receive_options};
 
-/// What a region holds, in a word.
+/// The content of a region, in a word.
 fn digest(region: &Region) -> u64 {
     let mut page = [0; PAGE];
     (0..region.len()).step_by(PAGE).fold(0, |digest, offset| {
@@ -31,7 +32,7 @@ pub fn destination() {
     }
 }
 
-/// Stops the program, and says what it has written.
+/// Stops the program, and prints the digest of its writes.
 struct Announces<'a> {
     brake: &'a Brake,
     region: &'a Region,
@@ -91,7 +92,7 @@ fn a_side_that_is_killed_leaves_the_source_whole_and_no_half_of_it_at_the_destin
         let shown = received.as_deref().and_then(|said| said.strip_prefix("arrived "));
         if let Some(shown) = shown {
             arrived += 1;
-            assert_eq!(Some(shown), digest, "{context}: what is shown is whole");
+            assert_eq!(Some(shown), digest, "{context}: the shown region is whole");
         }
         let last = said.last().map_or("", String::as_str);
         if !kill_sender || !line.held.load(Ordering::Acquire) {
@@ -103,7 +104,7 @@ fn a_side_that_is_killed_leaves_the_source_whole_and_no_half_of_it_at_the_destin
             assert!(digest.is_some(), "{context}");
         }
         if last.starts_with("goes on") {
-            assert!(shown.is_none(), "{context}: what goes on here must not live there, too");
+            assert!(shown.is_none(), "{context}: a region that lives on here must not live there, too");
         }
         total = total.min(line.passed.load(Ordering::Relaxed).max(1_000_000) as usize);
     }

@@ -1,4 +1,5 @@
-//! What is used before all of it has arrived is what was sent, whoever touches it when.
+//! A region that is used before all of it has arrived has the sent content, for every thread at
+//! every moment.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ use crate::support::{
 const REGION: Bytes = Bytes::mib(6);
 
 #[test]
-fn a_region_that_is_used_at_once_is_what_it_was_when_its_writer_was_stopped() {
+fn a_region_that_is_used_at_once_is_as_it_was_when_its_writer_was_stopped() {
     if skip_without_moves("post-copy") {
         return;
     }
@@ -46,7 +47,8 @@ fn one(seed: u64, base: BasePage, codec: Codec, zero: ZeroPolicy, channels: u16)
     let context = format!("seed {seed}: {base:?}, {codec}, {zero}, {channels} channels");
     let budget = |base| Bytes::mib(if base == BasePage::M2 { 96 } else { 24 });
     let from = manager(budget(base), base);
-    // Here and there, with the same base page or another, and served where the fault is or by threads for that.
+    // Here and there, with the same base page or another, and served where the fault is or by
+    // threads for that.
     let to_base = [base, BasePage::K64, BasePage::M2][seed as usize % 3];
     // Now and then more arrives than fits.
     let tight = seed % 6 == 1 && to_base != BasePage::M2;
@@ -69,7 +71,8 @@ fn one(seed: u64, base: BasePage, codec: Codec, zero: ZeroPolicy, channels: u16)
     })
 }
 
-/// Goes on with what a program has written, its shadow, in a region that arrives, and looks at every byte meanwhile or in the end.
+/// Continues a program's writes, its shadow, in a region that arrives, and checks every byte
+/// meanwhile or in the end.
 pub fn use_at_once(arrived: &Region, arrival: Arrival, shadow: &[u64], seed: u64, context: &str) {
     // One goes on with the program in a part of it while others only look at the rest.
     let own = arrived.len() / 4 * 3;
@@ -117,18 +120,19 @@ fn zeroes_that_were_never_data_are_not_waited_for_and_those_that_became_so_are_z
         return;
     }
     for zero in ZeroPolicy::ALL {
-        // What comes with another's fault is there as zeroes, too, and would be sent.
+        // Pages that come with another's fault are there as zeroes, too, and would be sent.
         let builder = || Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).fault_around(false);
         let [from, to] = [(); 2].map(|()| builder().build().expect("a manager"));
         let region = from.region(REGION).create().expect("a region");
-        // Pages 0..64 become data, 64..128 are resident zeroes, 128..192 are zero, then data, then discarded; others are untouched.
+        // Pages 0..64 become data, 64..128 are resident zeroes, 128..192 are zero, then data, then
+        // discarded; others are untouched.
         (0..64).for_each(|page| region.write_words(page * PAGE, &[7; PAGE]).expect("written"));
         (64..128).for_each(|page| region.write_words(page * PAGE, &[0; PAGE]).expect("written"));
         (128..192).for_each(|page| region.write_words(page * PAGE, &[9; PAGE]).expect("written"));
         region.discard(128 * PAGE, 64 * PAGE).expect("discarded");
         let options = slow_options(1, Bytes::mib(1));
         let sent = migrate_idle(&region, &to, &options, zero, |arrived, arrival| {
-            // What the sender has never had: zero at once, and nobody is asked.
+            // Pages that the sender never had: zero at once, without a request.
             for page in (192..arrived.len() / PAGE).chain(128..192) {
                 let word = load(arrived.as_ptr().wrapping_add(page * PAGE));
                 assert_eq!(word, [0; 8], "{zero}: page {page}");
@@ -154,7 +158,7 @@ fn zeroes_that_were_never_data_are_not_waited_for_and_those_that_became_so_are_z
 }
 
 #[test]
-fn whoever_is_asked_for_less_than_it_wants_says_so() {
+fn a_side_that_is_asked_for_less_than_it_wants_says_so() {
     if skip_without_moves("refusals of post-copy") {
         return;
     }
@@ -183,7 +187,8 @@ fn whoever_is_asked_for_less_than_it_wants_says_so() {
         assert!(matches!(receiver.join().expect("the receiver"), Err(Error::Cancelled)));
         assert!(cancelled.load(Ordering::Acquire));
     });
-    // And one that could switch and need not: nothing is written, so that all has arrived when it is shown.
+    // And one that could switch and need not: there are no writes, so that all has arrived when it
+    // is shown.
     let options = late_options(Codec::Lz4, 2, 2);
     let sent = migrate_idle(&region, &to, &options, ZeroPolicy::default(), |arrived, arrival| {
         assert!(arrival.outcome().is_some_and(|outcome| outcome.is_ok()));
@@ -196,7 +201,7 @@ fn whoever_is_asked_for_less_than_it_wants_says_so() {
 
 #[test]
 fn a_region_that_is_closed_while_it_arrives_leaves_nothing_to_the_next() {
-    if skip_without_moves("closing what arrives") {
+    if skip_without_moves("closing a region that arrives") {
         return;
     }
     let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
@@ -228,9 +233,10 @@ fn a_region_that_is_closed_while_it_arrives_leaves_nothing_to_the_next() {
     assert!(matches!(sent, Err(Error::AfterSwitch(_))), "{sent:?}");
 }
 
-/// Who goes on upwards gets what is next with the same fault, where that is worth zero: what is owed is not.
+/// Sequential access gets the next pages with the same fault, where they are worth zero: owed ones
+/// are not.
 #[test]
-fn a_window_of_first_touches_never_covers_what_is_owed() {
+fn a_window_of_first_touches_never_covers_owed_pages() {
     if skip_without_moves("reading upwards by post-copy") {
         return;
     }

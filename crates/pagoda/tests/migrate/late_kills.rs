@@ -1,5 +1,6 @@
-//! Either side is killed at any byte of a migration by post-copy: before the switch the source goes on whole; after it what has
-//! arrived at the destination is right, and what has not is an error to whoever reads it, and never waited for.
+//! Either side is killed at any byte of a migration by post-copy. Before the switch the source
+//! stays whole; after it arrived pages are right at the destination, and a read of a missing one is
+//! an error, and never waits.
 
 use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
@@ -34,12 +35,13 @@ pub fn source(to: &Endpoint, seed: u64) {
     });
 }
 
-/// Whether the destination reads as if nothing could be lost, and so waits for pages in the kernel when the source is.
+/// Whether the destination reads as if nothing could be lost, and so waits for pages in the kernel
+/// when the source is.
 fn reads_by_address(seed: u64) -> bool {
     seed.is_multiple_of(4)
 }
 
-/// Looks at all that arrives, and in the end touches what was lost.
+/// Checks all pages that arrive, and in the end touches lost ones.
 pub fn destination(seed: u64) {
     let manager = own_manager();
     let same = manager.region(REGION).create().expect("a region");
@@ -67,7 +69,7 @@ pub fn destination(seed: u64) {
         };
         match read {
             Err(_) => lost = Some(page),
-            Ok(()) => assert!(program.wrote(page, &found), "page {page} is not what was sent"),
+            Ok(()) => assert!(program.wrote(page, &found), "page {page} is not the sent one"),
         }
     };
     // Some are asked for, and the others come as they do.
@@ -80,7 +82,7 @@ pub fn destination(seed: u64) {
         (Err(error), Some(page)) => {
             say(&format!("lost: {error}"));
             let _ = load::<1>(region.as_ptr().wrapping_add(page * PAGE));
-            say("read what is lost");
+            say("read a lost page");
         }
         (Ok(_), Some(page)) => say(&format!("page {page} is said to be lost")),
     }
@@ -97,7 +99,7 @@ fn a_side_that_is_killed_before_the_switch_or_after_it_leaves_one_that_knows_wha
     let (mut lost, mut before) = (0, 0);
     for seed in runs(RUNS) {
         let mut random = Random::new(seed, 0);
-        // In the handshake and what is owed, or in what follows.
+        // In the handshake and the owed pages, or after them.
         let at = random.below([3_000, 400_000, 2_000_000][seed as usize / 2 % 3]) as u64;
         let mut pair = Pair::start(Kind::PostCopy, seed, at);
         let kill_sender = seed % 2 == 0;
@@ -110,9 +112,10 @@ fn a_side_that_is_killed_before_the_switch_or_after_it_leaves_one_that_knows_wha
             format!("PAGODA_SEED={seed}, killed the sender: {kill_sender}; {sent:?}, {received:?}, {status}");
         let has_switched = received.iter().any(|said| said == "switched");
         if kill_sender {
-            let last = received.last().expect("it says what came of it");
+            let last = received.last().expect("it says its outcome");
             if has_switched {
-                // All of it, or an error to who reads what is missing: by a call, and by the address.
+                // All of it, or an error to a reader of a missing page: by a call, and by the
+                // address.
                 let is_lost = last.starts_with("lost: ") || last == "switched" && reads_by_address(seed);
                 assert!(is_lost || last == "whole" || last.starts_with("nothing is lost"), "{context}");
                 assert_eq!(status.signal(), is_lost.then_some(SIGBUS), "{context}");
@@ -122,9 +125,9 @@ fn a_side_that_is_killed_before_the_switch_or_after_it_leaves_one_that_knows_wha
                 assert!(last.starts_with("failed: ") && status.success(), "{context}");
             }
         } else {
-            let last = sent.last().expect("it says what came of it");
+            let last = sent.last().expect("it says its outcome");
             if last.starts_with("goes on") {
-                assert!(!has_switched, "{context}: what goes on here must not live there, too");
+                assert!(!has_switched, "{context}: a region that lives on here must not live there, too");
             } else {
                 assert!(["moved", "unconfirmed", "gone"].contains(&last.as_str()), "{context}");
             }

@@ -1,5 +1,6 @@
-//! Post-copy where not everybody may send: what was owed arrives over connections that a token or certificates were asked for,
-//! and whoever has neither is turned away while the source still has its writer and the destination nothing.
+//! Post-copy with restricted senders: owed pages arrive over connections that demand a token or
+//! certificates. A peer with neither is refused while the source still has its writer and the
+//! destination nothing.
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -17,7 +18,7 @@ use crate::support::{any_port, late_options, manager, migrate_late, receive_opti
 
 const REGION: Bytes = Bytes::mib(6);
 
-/// What one side has to show, and what it asks for.
+/// One side's credentials, and its demands.
 #[derive(Clone, Default)]
 struct Trust {
     what: &'static str,
@@ -46,7 +47,7 @@ fn managers() -> [Manager; 2] {
 }
 
 #[test]
-fn what_is_owed_arrives_over_connections_with_a_token_and_with_tls() {
+fn owed_pages_arrive_over_connections_with_a_token_and_with_tls() {
     if skip_without_moves("post-copy with a token and TLS") {
         return;
     }
@@ -62,7 +63,8 @@ fn what_is_owed_arrives_over_connections_with_a_token_and_with_tls() {
     let both = Trust { what: "both", token: by_token.token.clone(), ..tls.clone() };
     let (mut seed, mut asked) = (0, 0);
     for trust in [by_token, tls, both] {
-        // All of it is owed, over a line on which most is asked for; or what two rounds leave, packed.
+        // All of it is owed, over a line on which most is requested; or the remainder of two
+        // rounds, packed.
         for options in [slow_options(2, Bytes::mib(8)), late_options(Codec::Zstd, 3, 2)] {
             seed += 1;
             let context = format!("{}, seed {seed}", trust.what);
@@ -85,19 +87,20 @@ fn what_is_owed_arrives_over_connections_with_a_token_and_with_tls() {
     assert!(asked > 0, "no page was asked for");
 }
 
-/// Must be neither slowed down nor stopped: nobody takes what it writes.
+/// Must be neither slowed down nor stopped: its writes go to no receiver.
 struct Untouched;
 
 impl Writer for Untouched {
     fn throttle(&mut self, _percent: u8) {
-        panic!("throttled for who is no receiver");
+        panic!("throttled for a peer that is no receiver");
     }
     fn stop(&mut self) {
-        panic!("stopped for who is no receiver");
+        panic!("stopped for a peer that is no receiver");
     }
 }
 
-/// Fails to send to who trusts others; returns both errors. The destination has nothing at any moment.
+/// Fails to send to a receiver that trusts others; returns both errors. The destination has nothing
+/// at any moment.
 fn turned(region: &Region, to: &Manager, sender: &Trust, receiver: &Trust) -> [String; 2] {
     let listener = any_port();
     let at = listener.endpoint().expect("an address");
@@ -127,7 +130,7 @@ fn turned(region: &Region, to: &Manager, sender: &Trust, receiver: &Trust) -> [S
 }
 
 #[test]
-fn whoever_is_not_trusted_is_turned_away_before_anything_is_owed_and_the_writer_goes_on() {
+fn an_untrusted_peer_is_refused_before_anything_is_owed_and_the_writer_goes_on() {
     if skip_without_moves("post-copy without trust") {
         return;
     }
@@ -158,11 +161,11 @@ fn whoever_is_not_trusted_is_turned_away_before_anything_is_owed_and_the_writer_
         (0..2000).for_each(|_| program.step());
         assert_eq!(program.differs(&region), None, "the source after {errors:?}");
     }
-    // And whoever is trusted gets in, and what is owed is something to the counters that were looked at.
+    // And a trusted sender gets in, and owed pages change the counters that were looked at.
     let (options, before) = (known.send(late_options(Codec::Lz4, 2, 0)), to.stats());
     migrate_late(&region, program, &to, &options, &known.receive(), |arrived, arrival, shadow| {
         assert!(to.stats().table_bytes > before.table_bytes, "a region is counted");
         use_at_once(&arrived, arrival, shadow, 1, "with the token");
-        assert!(to.stats().held_bytes > before.held_bytes, "what it holds is counted");
+        assert!(to.stats().held_bytes > before.held_bytes, "its memory is counted");
     });
 }

@@ -1,4 +1,5 @@
-//! What was received as zero before the switch: nothing of it is there, and a fault of it is answered at once.
+//! Pages that were received as zero before the switch: none of them is present, and a fault on one
+//! is answered at once.
 
 use std::ops::ControlFlow;
 use std::ops::Range;
@@ -13,7 +14,8 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use crate::program::{Brake, PAGE};
 use crate::support::{late_options, receive_options, use_early};
 
-/// Pages that are written without end, that are zero and there, that have content, and that are zero after they had some.
+/// Pages that are written without end, that are zero and there, that have content, and that are
+/// zero after they had some.
 const WRITTEN: Range<usize> = 0..16;
 const ZEROES: Range<usize> = 64..128;
 const CONTENT: Range<usize> = 128..192;
@@ -31,12 +33,12 @@ pub fn held(region: &Region, pages: Range<usize>) -> usize {
 }
 
 #[test]
-fn a_page_that_was_received_as_zero_is_answered_with_zero_and_without_a_write_and_nobody_is_asked() {
+fn a_page_that_was_received_as_zero_is_answered_with_zero_without_a_write_and_without_a_request() {
     if skip_without_moves("faults of zero pages after the switch") {
         return;
     }
     for zero in ZeroPolicy::ALL {
-        // What comes with another's fault is there as zeroes, too.
+        // Pages that come with another's fault are there as zeroes, too.
         let builder = || Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).fault_around(false);
         let [from, to] = [(); 2].map(|()| builder().build().expect("a manager"));
         let region = from.region(Bytes::mib(6)).create().expect("a region");
@@ -75,7 +77,7 @@ fn a_page_that_was_received_as_zero_is_answered_with_zero_and_without_a_write_an
                 let counts = arrival.wait().expect("all of it");
                 assert!(counts.owed_pages > 0, "{zero}: something was owed; {counts:?}");
                 assert!(counts.zero_pages >= ZEROES.len() as u64, "{zero}: they were named; {counts:?}");
-                assert_eq!(counts.asked, 0, "{zero}: nobody waits for zeroes");
+                assert_eq!(counts.asked, 0, "{zero}: no thread waits for zeroes");
                 for page in CONTENT {
                     let mut found = [0; PAGE];
                     arrived.read_at(page * PAGE, &mut found).expect("read");

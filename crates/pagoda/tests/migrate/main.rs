@@ -1,5 +1,5 @@
-//! Regions that are written while they move: every byte of what arrives against a shadow, for every way to send it, whatever
-//! fails on the way and whoever is killed.
+//! Regions that are written while they move: every byte of the arrived region against a shadow, for
+//! every way to send it, every failure on the way and every killed side.
 //!
 //! `PAGODA_RUNS` says how many runs a seeded test makes, `PAGODA_SEED` repeats one of them.
 

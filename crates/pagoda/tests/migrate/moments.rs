@@ -1,5 +1,5 @@
-//! Whoever cancels does so at any moment, and a line fails at any byte of what comes after a switch: the source is whole, and the
-//! other side has all of it, what was right of it, or nothing.
+//! A cancellation comes at any moment, and a line fails at any byte after a switch: the source is
+//! whole, and the other side has all of it, the right pages of it, or nothing.
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -70,7 +70,8 @@ fn cancelled_beside(
 /// More than any migration here has.
 const LOOKS_MOST: usize = 400;
 
-/// Cancels at one look after another until one migration has no look left. How often it was unclear what came of it.
+/// Cancels at one look after another until one migration has no look left. Returns how often the
+/// outcome was unclear.
 fn cancel_at_each(
     program: &mut Program<'_>,
     mut one: impl FnMut(usize, &mut Program<'_>) -> Outcome,
@@ -100,11 +101,12 @@ fn cancel_at_each(
 }
 
 #[test]
-fn whoever_cancels_at_any_look_leaves_the_source_whole() {
+fn cancelling_at_any_look_leaves_the_source_whole() {
     if skip_without_moves("a live migration that is cancelled") {
         return;
     }
-    // In rounds and with the writer stopped; and what is owed in the end, which goes on to its end from the switch on.
+    // In rounds and with the writer stopped; and the owed pages in the end, whose transfer runs to
+    // its end from the switch on.
     for options in [live_options(Codec::Lz4, 2), late_options(Codec::None, 2, 2)] {
         let (from, to) = (manager(Bytes::mib(24), BasePage::K64), manager(Bytes::mib(24), BasePage::K64));
         let region = from.region(Bytes::mib(6)).create().expect("a region");
@@ -119,7 +121,7 @@ fn whoever_cancels_at_any_look_leaves_the_source_whole() {
 }
 
 #[test]
-fn whoever_cancels_while_all_is_confirmed_is_told_that_nobody_knows() {
+fn cancelling_while_all_is_confirmed_is_an_unknown_outcome() {
     if skip_without_moves("a live migration that is cancelled in the end") {
         return;
     }
@@ -130,7 +132,8 @@ fn whoever_cancels_while_all_is_confirmed_is_told_that_nobody_knows() {
     let options = live_options(Codec::None, 1);
     let (sent, received) = cancelled_at(LOOKS_MOST, &region, &mut Idle, &to, &options, |to| to);
     drop(received.expect("received"));
-    // The last frame of the only channel, behind its hello, is held up for longer than looks are apart.
+    // The last frame of the only channel, behind its hello, is held up for longer than looks are
+    // apart.
     let at = Bytes::new(sent.expect("sent").counts.wire_bytes).as_usize() + 100;
     let pause = |to: Endpoint| line(&to, Plan { fault: Fault::Pause, channel: 0, at });
     let one = |at: usize, _: &mut Program<'_>| cancelled_at(at, &region, &mut Idle, &to, &options, pause);
@@ -138,7 +141,7 @@ fn whoever_cancels_while_all_is_confirmed_is_told_that_nobody_knows() {
 }
 
 #[test]
-fn after_a_switch_over_a_line_that_fails_what_is_there_is_right_and_the_rest_is_lost() {
+fn after_a_switch_over_a_line_that_fails_arrived_pages_are_right_and_the_rest_is_lost() {
     if skip_without_moves("post-copy over bad lines") {
         return;
     }
@@ -154,7 +157,7 @@ fn after_a_switch_over_a_line_that_fails_what_is_there_is_right_and_the_rest_is_
         let mut options = late_options(Codec::ALL[random.below(4)], channels, random.below(2) as u32);
         options.send.stall = STALL;
         let fault = faults[seed as usize % faults.len()];
-        // Some of the connections are for asking, and carry what was asked for.
+        // Some of the connections are for requests, and carry the requested pages.
         let plan =
             Plan { fault, channel: random.below(2 * usize::from(channels)), at: random.below(300_000) };
         let route = |to: Endpoint| line(&to, plan);

@@ -1,4 +1,4 @@
-//! What a migration makes of a line that is too slow: whom it slows down by how much, and what it tells of it.
+//! A migration over a line that is too slow: its throttling of the writer, and its reports.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -14,8 +14,8 @@ use crate::support::{any_port, live_options, manager, receive_options};
 
 const REGION: Bytes = Bytes::mib(4);
 
-/// Writes to each page in turn, far faster than the line carries them, until it is stopped, or slowed down by as much as it
-/// takes to make it stop.
+/// Writes to each page in turn, far faster than the line carries them, until it is stopped, or
+/// slowed down by as much as it takes to make it stop.
 struct Wild {
     yields_at: u8,
     asked: Mutex<Vec<u8>>,
@@ -62,7 +62,8 @@ impl Writer for &Wild {
     }
 }
 
-/// Moves a region that `wild` writes to over a slow line: what it was asked for, and how it went after each round.
+/// Moves a region that `wild` writes to over a slow line. Returns the requested throttles, and the
+/// pace after each round.
 fn over_a_slow_line(wild: &Wild, rounds: u32, otherwise: Otherwise) -> (Vec<u8>, Vec<Pace>) {
     let (from, to) = (manager(Bytes::mib(32), BasePage::K64), manager(Bytes::mib(32), BasePage::K64));
     let region = from.region(REGION).create().expect("a region");
@@ -101,13 +102,13 @@ fn over_a_slow_line(wild: &Wild, rounds: u32, otherwise: Otherwise) -> (Vec<u8>,
     (wild.asked.lock().expect("no panic").clone(), paces)
 }
 
-/// What is told holds together, whatever the machine's speed.
+/// The reported values agree, at any speed of the machine.
 fn check(paces: &[Pace]) {
     assert_eq!(paces[0], Pace::default(), "before the first round");
     for (round, pace) in (0..).zip(paces) {
         assert_eq!(pace.rounds, round, "each round is told");
         assert!(pace.left <= REGION && pace.sent_per_s.get() > 0 || round == 0, "{pace:?}");
-        // How long it takes is what is left by what is sent in a second.
+        // The downtime is the remainder over the bytes sent in a second.
         let left = pace.downtime.as_secs_f64() * pace.sent_per_s.get() as f64;
         assert!((left - pace.left.get() as f64).abs() <= 0.01 * left + 1.0, "{pace:?}");
         assert!((pace.written_per_s.get() > 0) == (pace.left.get() > 0), "{pace:?}");

@@ -1,4 +1,5 @@
-//! What arrives comes by a move where a frame is ready or 2 MiB are dense, and by the kernel's copy elsewhere; both are counted.
+//! Content arrives by a move where a frame is ready or 2 MiB are dense, and by the kernel's copy
+//! elsewhere; both are counted.
 
 use std::ops::ControlFlow;
 
@@ -10,7 +11,7 @@ use pagoda_linux::testing::skip::skip_without_moves;
 use crate::program::{Idle, PAGE};
 use crate::support::{any_port, live_options, manager, receive_options};
 
-/// What is moved: all of it content that nothing repeats in.
+/// The moved region: all of it incompressible content.
 const REGION: Bytes = Bytes::mib(8);
 
 fn fill(region: &Region) {
@@ -21,7 +22,7 @@ fn fill(region: &Region) {
     }
 }
 
-/// What came by moves and by copies when a region arrived at `to`.
+/// The bytes that came by moves and by copies when a region arrived at `to`.
 fn moved_and_copied(to: &Manager) -> (u64, u64) {
     let from = manager(Bytes::mib(32), BasePage::K64);
     let region = from.region(REGION).create().expect("a region");
@@ -59,10 +60,10 @@ fn content_is_moved_in_where_frames_are_ready_and_copied_where_none_are() {
     let all = REGION.get();
     let fresh = manager(Bytes::mib(64), BasePage::K16);
     assert_eq!(moved_and_copied(&fresh), (0, all));
-    // Where there are huge frames what is dense comes in those.
+    // Where there are huge frames dense content comes in those.
     let huge = manager(Bytes::mib(64), BasePage::K64);
     assert_eq!((moved_and_copied(&huge), huge.stats().huge_arrived), ((all, 0), 4));
-    // What another region had, and was stored, left its frames behind.
+    // Another region's stored pages left their frames behind.
     let used = manager(Bytes::mib(64), BasePage::K16);
     let other = used.region(REGION).create().expect("a region");
     fill(&other);

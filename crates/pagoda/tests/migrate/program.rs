@@ -1,4 +1,5 @@
-//! Who writes to a region that moves: a program with a shadow of what it wrote, and what stops it.
+//! The writer of a region that moves: a program with a shadow of its writes, and the brake that
+//! stops it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,7 +11,7 @@ use pagoda_linux::testing::random::Random;
 
 pub const PAGE: usize = 4096;
 
-/// A program that writes to a region, and what it has written.
+/// A program that writes to a region, and its writes.
 pub struct Program<'a> {
     region: &'a Region,
     random: Random,
@@ -24,7 +25,7 @@ impl<'a> Program<'a> {
         Self::of_part(region, region.len(), seed)
     }
 
-    /// A program that leaves what is beyond the first `len` bytes, whole pages, to others.
+    /// A program that leaves the part beyond the first `len` bytes, whole pages, to others.
     pub fn of_part(region: &'a Region, len: usize, seed: u64) -> Self {
         assert!(len <= region.len());
         Self { region, random: Random::new(seed, 1), shadow: vec![0; len / 8] }
@@ -44,7 +45,7 @@ impl<'a> Program<'a> {
         self.shadow.len() / WORDS
     }
 
-    /// Writes a page of a random kind: zeroes, one word, what packs and what does not.
+    /// Writes a page of a random kind: zeroes, one word, compressible and incompressible.
     fn write_page(&mut self, page: usize) {
         let kind = self.random.below(8);
         let word = self.random.next();
@@ -107,7 +108,7 @@ impl<'a> Program<'a> {
         found.as_chunks().0.iter().zip(shadow).all(|(word, shadow)| u64::from_ne_bytes(*word) == *shadow)
     }
 
-    /// How `region` differs from what was written, if it does.
+    /// The difference between `region` and the program's writes, if there is one.
     pub fn differs(&self, region: &Region) -> Option<Difference> {
         let (mut pages, mut first) = (Vec::new(), None);
         let mut content = [0; PAGE];
@@ -126,7 +127,8 @@ impl<'a> Program<'a> {
     }
 }
 
-/// How a region differs from what was written to it: its pages, and the first word of the first of them.
+/// A difference between a region and the writes to it: its pages, and the first word of the first
+/// of them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
     pub pages: Vec<usize>,
@@ -174,7 +176,7 @@ impl Writer for &Brake {
     }
 }
 
-/// Nobody writes.
+/// There is no writer.
 pub struct Idle;
 
 impl Writer for Idle {

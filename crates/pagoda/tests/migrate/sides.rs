@@ -1,4 +1,5 @@
-//! Both sides of a migration as processes of their own, of which one is killed while the line between them holds still.
+//! Both sides of a migration as processes of their own, of which one is killed while the line
+//! between them holds still.
 //!
 //! They are this test's program again, told by its environment what to be.
 
@@ -42,7 +43,7 @@ impl Kind {
     }
 }
 
-/// Not a test: what the other processes do.
+/// Not a test: the work of the other processes.
 #[test]
 fn role() {
     let seed = std::env::var(SEED).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -79,7 +80,7 @@ pub fn wire(seed: u64) -> (Codec, u16) {
     (Codec::ALL[seed as usize % 4], 1 + seed as u16 % 3)
 }
 
-/// Lets `migrate` send what a program of this seed has filled in, and says what came of it.
+/// Lets `migrate` send a region that a program of this seed has filled, and prints the outcome.
 pub fn send(seed: u64, migrate: impl FnOnce(&Region, &mut Program<'_>) -> Result<Moved, Error>) {
     let manager = own_manager();
     let region = manager.region(REGION).create().expect("a region");
@@ -98,7 +99,7 @@ pub fn send(seed: u64, migrate: impl FnOnce(&Region, &mut Program<'_>) -> Result
     }
 }
 
-/// A process of a role, and what it says.
+/// A process of a role, and its output.
 pub struct Side {
     pub child: Child,
     lines: Lines<BufReader<ChildStdout>>,

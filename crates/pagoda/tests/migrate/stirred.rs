@@ -1,5 +1,5 @@
-//! A region that moves while the kernel moves its pages to other frames, or swaps out all of the process: what the page tables do
-//! not show for a moment is sent all the same.
+//! A region that moves while the kernel moves its pages to other frames, or swaps out all of the
+//! process: pages that the page tables do not show for a moment are sent all the same.
 
 use pagoda::migrate::{Codec, ZeroPolicy};
 use pagoda::{BasePage, Bytes};
@@ -10,7 +10,8 @@ use pagoda_linux::testing::stir::{Stir, while_stirred};
 use crate::program::Program;
 use crate::support::{live_options, manager, migrate, receive_options};
 
-/// Moves regions, each of them twice: what is left of the first time must not keep anything from the second.
+/// Moves regions, each of them twice: the leftovers of the first time must not keep anything from
+/// the second.
 fn move_regions(case: &str) {
     for seed in runs(12) {
         let base = [BasePage::K64, BasePage::K4][seed as usize % 2];
@@ -45,6 +46,6 @@ fn a_region_arrives_while_the_kernel_swaps_it_out() {
     if skip_without_moves("live migration") {
         return;
     }
-    let what = "live migration of what is swapped out";
+    let what = "live migration of swapped-out pages";
     while_stirred(what, Stir::by_swapping(), || move_regions("swapped out"));
 }

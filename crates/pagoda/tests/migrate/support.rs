@@ -1,4 +1,4 @@
-//! What the tests share: managers, options, and both ends of a migration in one process.
+//! Shared by the tests: managers, options, and both ends of a migration in one process.
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -29,7 +29,7 @@ pub fn live_options(codec: Codec, channels: u16) -> LiveOptions {
     }
 }
 
-/// What is left after `rounds` rounds is owed.
+/// The remainder after `rounds` rounds is owed.
 pub fn late_options(codec: Codec, channels: u16, rounds: u32) -> LiveOptions {
     LiveOptions {
         downtime: Duration::ZERO,
@@ -56,18 +56,18 @@ pub fn any_port() -> Listener {
     Listener::bind(&"127.0.0.1:0".parse().expect("an address")).expect("a listener")
 }
 
-fn nobody_is_turned_away(event: Event<'_>) -> ControlFlow<()> {
+fn no_peer_is_refused(event: Event<'_>) -> ControlFlow<()> {
     match event {
         Event::Turned(error) => panic!("turned away: {error}"),
         _ => ControlFlow::Continue(()),
     }
 }
 
-/// What came of a migration.
+/// The outcome of a migration.
 pub type Outcome = (Result<Moved, Error>, Result<(Region, Counts), Error>);
 
-/// Moves a region from `program`, which goes on until it is stopped, to a manager of this process, over whatever `route`
-/// makes of the listener's address.
+/// Moves a region from `program`, which runs until it is stopped, to a manager of this process,
+/// over `route` of the listener's address.
 pub fn migrate(
     region: &Region,
     program: &mut Program<'_>,
@@ -80,7 +80,7 @@ pub fn migrate(
     let at = route(listener.endpoint().expect("an address"));
     let brake = Brake::default();
     thread::scope(|scope| {
-        let receiver = scope.spawn(|| Region::receive(to, listener, receiving, &mut nobody_is_turned_away));
+        let receiver = scope.spawn(|| Region::receive(to, listener, receiving, &mut no_peer_is_refused));
         let writer = scope.spawn(|| brake.run(program));
         let sent = region.migrate_to(&at, options, &mut &brake, &mut |_, _| ControlFlow::Continue(()));
         brake.stop();
@@ -89,8 +89,8 @@ pub fn migrate(
     })
 }
 
-/// Receives what `send` sends to the address it gets, and lets `use_it` have it as soon as it is shown. Returns what came of
-/// sending.
+/// Receives a region that `send` sends to its address, and lets `use_it` have it as soon as it is
+/// shown. Returns the outcome of sending.
 pub fn use_early<T: Send>(
     to: &Manager,
     receiving: &ReceiveOptions,
@@ -101,15 +101,15 @@ pub fn use_early<T: Send>(
     let at = listener.endpoint().expect("an address");
     thread::scope(|scope| {
         let sender = scope.spawn(move || send(&at));
-        let received = Region::receive_late(to, listener, receiving, &mut nobody_is_turned_away);
+        let received = Region::receive_late(to, listener, receiving, &mut no_peer_is_refused);
         let (arrived, arrival) = received.expect("received");
         use_it(arrived, arrival);
         sender.join().expect("the sender")
     })
 }
 
-/// Moves a region from `program`, which goes on until it is stopped, and lets `use_it` have it with what the program has written
-/// as soon as it is shown.
+/// Moves a region from `program`, which runs until it is stopped, and lets `use_it` have it with
+/// the program's writes as soon as it is shown.
 pub fn migrate_late(
     region: &Region,
     mut program: Program<'_>,
@@ -136,7 +136,7 @@ pub fn migrate_late(
     })
 }
 
-/// The same of a region that nobody writes.
+/// The same of a region that is not written.
 pub fn migrate_idle(
     region: &Region,
     to: &Manager,

@@ -1,4 +1,4 @@
-//! What tests of huge frames share: regions of so many frames, and what each OS page of them holds.
+//! Shared by tests of huge frames: regions of so many frames, and the content of each OS page.
 
 use pagoda::{Bytes, Manager, Region};
 use pagoda_core::page::{HUGE_FRAME, OS_PAGE};

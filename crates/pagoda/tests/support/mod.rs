@@ -1,4 +1,5 @@
-//! What tests of regions share: the shadow by which every page is checked, and the wait for what is counted.
+//! Shared by tests of regions: the shadow by which every page is checked, and the wait for counted
+//! faults.
 
 pub mod huge;
 
@@ -9,8 +10,8 @@ use pagoda_linux::testing::wait::until;
 
 pub const PAGE: usize = 4096;
 
-/// The stats once every fault of a thread that went on is counted, and its pages can go: whoever faults goes on as soon as its page
-/// is there, while a handler still has the entry, and counts.
+/// The stats once every finished fault is counted, and its pages can be evicted: a faulting thread
+/// runs on as soon as its page is there, while a handler still has the entry, and counts.
 pub fn settled(manager: &Manager) -> Snapshot {
     let mut stats = manager.stats();
     until("all faults are served and counted", || {
@@ -20,7 +21,8 @@ pub fn settled(manager: &Manager) -> Snapshot {
     stats
 }
 
-/// What each OS page of a region holds: the value its content is made of, or 0 for a page that reads zero.
+/// The content of each OS page of a region: the value it is made of, or 0 for a page that reads
+/// zero.
 pub struct Shadow {
     values: Vec<u64>,
     random: Random,
@@ -34,8 +36,9 @@ impl Shadow {
         Self { values: vec![0; len / PAGE], random, content }
     }
 
-    /// Goes through all pages upwards, then to `more` at random: checks every byte of each before it writes it anew. Once in a
-    /// thousand times up to 40 pages are discarded. `case` names the run where a page is wrong.
+    /// Goes through all pages upwards, then to `more` at random: checks every byte of each before
+    /// it writes it anew. Once in a thousand times up to 40 pages are discarded. `case` names the
+    /// run where a page is wrong.
     pub fn run(&mut self, region: &mut Region, more: usize, case: &str) {
         let pages = self.values.len();
         for round in 0..pages + more {
