@@ -24,7 +24,7 @@ pub enum Seen {
     /// Nothing is there any more, or one huge page is: the next first touch brings a huge frame by
     /// itself.
     Gone,
-    /// A part of it is there, or all of it, but not in a state to be joined.
+    /// A part of it is there, or all of it, but not in a state to be collapsed.
     Part,
     /// All of its base pages are there.
     All,
@@ -41,7 +41,7 @@ pub enum Verdict {
     Forget,
 }
 
-/// A place where a huge frame was broken.
+/// A place where a huge frame was split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Broken {
     looks: u32,

@@ -12,14 +12,14 @@ use pagoda_linux::process::thread::exit_process;
 use pagoda_linux::testing::skip::skip;
 use pagoda_linux::uffd::{Message, Mode, feature};
 
-/// A space that tells of forks. None where that can't be tried.
+/// A space with fork events. None where that can't be tried.
 fn open() -> Option<Space> {
     let space = reserve()?;
     space.install_doorbell().expect("the pages are ours");
     Some(space)
 }
 
-/// A space that will tell of forks, when its doorbell is installed.
+/// A space that gets fork events when its doorbell is installed.
 fn reserve() -> Option<Space> {
     // SAFETY: nothing is ever registered.
     let adoption = unsafe { Adoption::assume() };

@@ -156,7 +156,7 @@ pub enum Error {
         "all was sent, and the receiver did not confirm it; look there: the image has its name if it is whole"
     )]
     Unconfirmed,
-    /// The receiver went on with the image, and something failed before it had all that was owed.
+    /// The receiver used the image, and something failed before all owed pages arrived.
     #[error(
         "the image lives at the receiver, which did not confirm that all that was owed has arrived ({0}); look there, and do not go \
          on with it here"

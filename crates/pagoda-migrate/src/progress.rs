@@ -58,7 +58,7 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::Asked as usize + 1;
 
-/// The counters of a migration that goes on.
+/// The counters of a running migration.
 #[derive(Debug)]
 pub struct Progress {
     image: Bytes,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::net::socket::Closer;
 
-/// How often the caller is asked whether to go on.
+/// How often the caller is asked whether to continue.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The state that the threads share, of all crews of a migration.

@@ -32,7 +32,7 @@ pub fn forget_sharers() {
     IS_SHARED.store(false, Ordering::SeqCst);
 }
 
-/// Brings everything back and ends the management. Returns when that is done.
+/// Swaps everything in and ends the management. Returns when that is done.
 fn give_way() {
     if let Some(engine) = engine() {
         engine.release();

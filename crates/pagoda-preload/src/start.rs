@@ -146,7 +146,7 @@ pub fn is_watched() -> bool {
     WATCHED.load(Ordering::Acquire) == std::process::id()
 }
 
-/// Ends the use of the engine: everything is back.
+/// Ends the use of the engine: everything is swapped in.
 pub fn deactivate() {
     ACTIVE.store(0, Ordering::Release);
 }
@@ -415,7 +415,7 @@ fn manage(config: &Config, member: Member, held: Bytes, offer: Option<Offer>) ->
     };
     ENGINE.store(Box::into_raw(Box::new(engine)), Ordering::Release);
     ACTIVE.store(std::process::id(), Ordering::Release);
-    // Nothing is taken out before.
+    // Nothing is evicted before.
     fork::wait_for_forks();
     if give_way::is_shared()
         && let Some(engine) = self::engine()

@@ -66,7 +66,7 @@ const DEAD_LEAST: u64 = 256 << 10;
 const SHRINK_SHARE: u64 = 4;
 const SHRINK_LEAST: u64 = 1 << 20;
 
-/// How much a member suffers from having less than it holds: by how much it fetches back.
+/// How much a member suffers from a share below its memory: by its rate of swap-ins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pain {
     /// It swaps in less than a 64th of its memory in a second: its swapped-out pages are cold.
@@ -248,7 +248,7 @@ impl Look {
         FLOOR.get().min(self.budget.get() / u64::from(self.managed.max(1))).min(self.target.get())
     }
 
-    /// The share to go on with, if the claims allow it. It is [`claim`]ed before it is used.
+    /// The next share, if the claims allow it. It is [`claim`]ed before it is used.
     #[must_use]
     pub fn proposal(&self) -> Bytes {
         let (share, target, held) = (self.share.get(), self.target.get(), self.held.get());

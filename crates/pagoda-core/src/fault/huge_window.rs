@@ -36,7 +36,7 @@ const SHARE: u64 = 8;
 /// The part of a window that is filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// These steps, the one that is touched among them.
+    /// These steps, including the touched one.
     pub steps: Range<u64>,
     /// So many places right behind them, whole.
     pub whole: u32,
@@ -54,7 +54,7 @@ pub struct Places {
     /// The longest window. It is short first behind places that came whole, whose touches are not
     /// seen.
     most_steps: u64,
-    /// Filled since it goes on.
+    /// Filled since the stream began.
     filled_steps: u64,
 }
 

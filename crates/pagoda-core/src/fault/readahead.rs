@@ -21,7 +21,7 @@ pub const WINDOW_FIRST: Bytes = Bytes::kib(128);
 /// MiB.
 pub const WINDOW_MOST: Bytes = Bytes::mib(2);
 
-/// Readers that go on at the same time. One more makes the one begin anew that went on longest ago.
+/// Sequential readers at the same time. One more displaces the one that was idle the longest.
 pub const STREAMS: usize = 16;
 
 /// Places of single faults that may be the start of a stream: twice as many as streams, so that
@@ -34,7 +34,7 @@ struct Stream {
     /// The window that was ordered last: `start..end`. Empty: there is none such reader.
     start: u64,
     end: u64,
-    /// When it went on last, by the count of faults.
+    /// Its last fault, by the count of faults.
     at: u64,
 }
 

@@ -113,7 +113,7 @@ enum State {
 enum Names {
     /// Those of a channel's stripes; in the last round all.
     StripesOf(u16),
-    /// All: others look after those that were asked for.
+    /// All: another channel checks the requested ones.
     Any,
 }
 
@@ -147,7 +147,7 @@ impl Inbound {
         }
     }
 
-    /// The end of a channel on which pages are asked for, after the switch.
+    /// The end of a channel for page requests, after the switch.
     #[must_use]
     pub const fn asked(geometry: Geometry) -> Self {
         Self { names: Names::Any, switched: true, ..Self::new(geometry, 0) }

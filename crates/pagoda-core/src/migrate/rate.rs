@@ -3,7 +3,6 @@
 //! Before it sends, each channel reserves its bytes and is told how long to wait. Reservations
 //! follow one another, so no channel starves, and no burst makes up for idle time. This module must
 //! never read a clock.
-//! clock.
 
 use crate::size::Bytes;
 

@@ -14,7 +14,6 @@
 //!
 //! At every end, the queued and the inline entries together are all freed. This module must never
 //! free anything itself, know a lock, or read a clock.
-//! look at a clock.
 
 pub mod batch;
 pub mod gather;

@@ -185,8 +185,8 @@ impl Space {
         self.keep_pages_small(range)
     }
 
-    /// Huge pages would have to be split before a part is moved. And it tells of holes, which a
-    /// registration passes over.
+    /// Forbids huge pages, which would have to be split before a part is moved. It also finds
+    /// holes, which a registration passes over.
     pub(crate) fn keep_pages_small(&self, range: PageRange) -> Result<(), Errno> {
         let at = std::ptr::with_exposed_provenance_mut(range.start());
         // SAFETY: the advice changes no content.
@@ -224,7 +224,7 @@ impl Space {
         self.uffd.unprotect(range)
     }
 
-    /// Ends the management of `range`. Everything must be back in it.
+    /// Ends the management of `range`. All its pages must be swapped in before.
     pub fn unregister(&self, range: PageRange) -> Result<(), Errno> {
         self.uffd.unregister(range)
     }

@@ -76,7 +76,7 @@ pub fn owner(path: &Path, label: Label) -> Option<u32> {
     })
 }
 
-/// A swap area in use. Dropping it brings its content back to memory and switches it off.
+/// A swap area in use. Dropping it swaps its content in and switches it off.
 #[derive(Debug)]
 pub struct Swap {
     path: PathBuf,

@@ -74,7 +74,7 @@ impl ThreadArea {
 pub enum Walk {
     /// Every thread that lived from before the walk until after it was seen.
     Complete,
-    /// Threads came and went so fast that some may have been missed, every time it was tried.
+    /// Threads started and ended so fast that each try may have missed some.
     MaybeIncomplete,
 }
 

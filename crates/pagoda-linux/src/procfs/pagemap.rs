@@ -243,7 +243,7 @@ struct What {
     flags: u32,
     /// A matching page has one of these.
     any: u32,
-    /// By which of these runs are told apart.
+    /// The categories of these that separate runs.
     shown: u32,
 }
 

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::procfs::maps::{Mapping, for_each_line, parse_line};
 
-/// As for the maps; a line is told by less than that.
+/// As for the maps; every line that matters is shorter.
 const BUFFER_BYTES: usize = 8192;
 
 /// A flag of a mapping, as the line `VmFlags:` has it.

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// Where the access that is tried just now goes on after a signal; 0 if none is.
+/// Where the current access continues after a signal; 0 if there is none.
 static RESUME: AtomicUsize = AtomicUsize::new(0);
 static TAKEN: Mutex<()> = Mutex::new(());
 

@@ -21,7 +21,7 @@ const COMPACT: &str = "/proc/sys/vm/compact_memory";
 const LABEL: &str = "pagoda-test";
 /// More than any test has.
 const SWAP_BYTES: u64 = 1 << 30;
-/// Between two goes: the program is to get somewhere, too.
+/// The pause between two passes, so that the program makes progress, too.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs `run` while it is stirred; says that `what` is not tested where that can't be.

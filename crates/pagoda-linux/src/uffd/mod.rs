@@ -307,8 +307,8 @@ impl Uffd {
         unsafe { ioctl::ioctl(&self.fd, Updater::<UFFDIO_REGISTER, RegisterCall>::new(&mut call)) }
     }
 
-    /// Ends the registration of `range`. Missing pages read as zero from then on, so everything
-    /// must be back before.
+    /// Ends the registration of `range`. Missing pages read as zero from then on, so all
+    /// pages must be swapped in before.
     pub fn unregister(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: the opcode is UFFDIO_UNREGISTER, whose argument is a `struct uffdio_range`.
         unsafe { ioctl::ioctl(&self.fd, Setter::<UFFDIO_UNREGISTER, RangeCall>::new(raw(range))) }

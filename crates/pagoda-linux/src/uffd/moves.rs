@@ -85,7 +85,7 @@ impl Uffd {
         has_moved: impl Fn(usize) -> Result<bool, Errno>,
     ) -> Progress {
         let mut progress = self.transfer::<UFFDIO_MOVE>(to, from.start(), from.len(), mode);
-        // That the destination was full is not told where a part was moved before.
+        // The kernel does not report a full destination where a part was moved before.
         let may_be_more = match progress.stop {
             Some(Stop::Exists) => true,
             None => progress.bytes < from.len(),
@@ -130,7 +130,7 @@ mod tests {
 
     const PAGES: usize = 16;
     const BYTES: usize = PAGES * OS_PAGE;
-    /// On Linux 6.18 one in some ten thousand is told wrong.
+    /// On Linux 6.18 one in some ten thousand is reported wrong.
     const MOVES: usize = 300_000;
 
     fn open() -> Option<(Uffd, Occupancy)> {

@@ -63,7 +63,7 @@ impl<'a> Lane<'a> {
                 self.send_stripe(first, data, zero)?;
             }
             rounds.done(&self.outlet, first);
-            // So that the receiver sees life however little there is to say.
+            // A sign of life for the receiver when there is little to send.
             self.outlet.flush()?;
         }
         self.outlet.sync()

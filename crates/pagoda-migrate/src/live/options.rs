@@ -14,7 +14,7 @@ use crate::send::SendOptions;
 pub struct LiveOptions {
     /// The connection.
     pub send: SendOptions,
-    /// How long the writer may stand still at the end, as far as it can be foretold.
+    /// How long the writer may stand still at the end, as far as it can be predicted.
     pub downtime: Duration,
     /// After so many rounds the remaining pages are not waited for any more; at least 1, or 0 with
     /// [`Otherwise::PostCopy`] to send nothing before the writer is stopped.
@@ -28,7 +28,7 @@ pub struct LiveOptions {
 pub enum Otherwise {
     /// The writer is stopped for longer.
     StopForLonger,
-    /// It ends with [`Error::TooMuchWritten`], and the writer goes on as if nothing had been.
+    /// It ends with [`Error::TooMuchWritten`], and the writer runs on undisturbed.
     GiveUp,
     /// The writer is stopped, the other side runs at once, and the remaining pages are sent on
     /// request and in the background. The receiver has to agree to that from the start, which

@@ -71,14 +71,14 @@ pub(crate) fn switch<'a>(
     Ok(Moved { counts: progress.counts(), pace, downtime, owed_for: Some(switched.elapsed()) })
 }
 
-/// Says on channel 0 that the other side may go on, and waits until it does.
+/// Tells the other side on channel 0 to run, and waits until it does.
 fn tell_switch(mut lane: Lane<'_>) -> Result<Lane<'_>, Error> {
     lane.outlet.switch()?;
     match lane.outlet.reply() {
         Ok(Reply::Switched) => Ok(lane),
         Ok(_) => Err(Error::StrangeReply { channel: 0 }),
         Err(Error::Peer(failure)) => Err(Error::Peer(failure)),
-        // It may have gone on just before it went away.
+        // It may have started to run just before it was lost.
         Err(_) => Err(Error::Unconfirmed),
     }
 }
@@ -100,7 +100,7 @@ impl<'a> Lane<'a> {
                 }
             }
             rounds.done(&self.outlet, first);
-            // So that the receiver sees life however little there is to say.
+            // A sign of life for the receiver when there is little to send.
             self.outlet.flush()?;
         }
         self.outlet.sync()

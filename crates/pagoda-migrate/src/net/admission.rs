@@ -22,7 +22,7 @@ use crate::net::listener::{Accepted, Listener};
 use crate::net::socket::{Closer, Socket};
 use crate::receive::{Event, ReceiveOptions, Watch};
 
-/// How long one look for a connection takes before the caller is asked whether to go on.
+/// How long one look for a connection takes before the caller is asked whether to continue.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How many peers may introduce themselves at once. A sender does so on one channel at a time, so

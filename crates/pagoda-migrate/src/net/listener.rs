@@ -1,4 +1,4 @@
-//! Where senders are waited for: TCP and Unix sockets that listen, with a limit on every wait.
+//! Listeners for senders: TCP and Unix sockets, with a limit on every wait.
 //!
 //! The trouble of one connection must never end a listener.
 

@@ -143,7 +143,7 @@ pub(crate) fn check_bandwidth(options: &SendOptions) -> Result<(), Error> {
     if turn * 2 <= carried { Ok(()) } else { Err(Error::TooSlow { bandwidth: per_s, stall: options.stall }) }
 }
 
-/// Connects all channels; with those on which pages are asked for, if it may switch.
+/// Connects all channels; with those for page requests, if it may switch.
 pub(crate) fn connect(
     geometry: Geometry,
     switches: bool,

@@ -1,4 +1,4 @@
-//! Where an image comes from.
+//! The sources of images.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;

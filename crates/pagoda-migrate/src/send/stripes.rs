@@ -43,7 +43,7 @@ pub(crate) fn send_all(source: &dyn Source, outlet: &mut Outlet<'_>) -> Result<(
             at = to;
         }
         outlet.done(Bytes::new(stripe.end - stripe.start));
-        // So that the receiver sees life however little there is to say.
+        // A sign of life for the receiver when there is little to send.
         outlet.flush()?;
     }
     Ok(())

@@ -90,7 +90,7 @@ impl Arrivals for Late {
     }
 }
 
-/// A sender over one channel, with its two on which pages are asked for.
+/// A sender over one channel, with its two for page requests.
 pub(crate) struct Sender {
     pub(crate) lanes: Vec<Connection>,
     pub(crate) outbound: Outbound,

@@ -79,7 +79,7 @@ impl<'a> Inlet<'a> {
         Self::with(shared, channel, input, Inbound::new(shared.geometry, channel), true, orders)
     }
 
-    /// One on which pages are asked for after a switch.
+    /// One for page requests after a switch.
     pub(crate) fn asked(
         shared: &'a Shared<'a>,
         channel: u16,
@@ -92,7 +92,7 @@ impl<'a> Inlet<'a> {
         Self::with(shared, channel, input, Inbound::asked(shared.geometry), false, orders)
     }
 
-    /// One that goes on after a switch.
+    /// One that continues after a switch.
     pub(crate) fn resumed(shared: &'a Shared<'a>, ended: Ended, orders: &'a Orders) -> Result<Self, Error> {
         let Ended { input, inbound, channel, .. } = ended;
         Self::with(shared, channel, input, inbound.go_on(), true, orders)

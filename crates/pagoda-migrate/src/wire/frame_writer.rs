@@ -88,7 +88,7 @@ impl<'a> Outlet<'a> {
         self.shared.progress.add(Count::ImageBytes, part.get());
     }
 
-    /// Whether the channel should go on: an error if it should not.
+    /// Whether the channel should continue: an error if it should not.
     pub(crate) fn check(&self) -> Result<(), Error> {
         // The caller that gave the order knows the reason.
         if self.orders.stop() {
