@@ -46,12 +46,9 @@ enum Subcommands {
     Send(migrate::send::SendArgs),
     Recv(migrate::recv::RecvArgs),
     /// Measure against the kernel, side by side on this machine.
-    Bench(bench::BenchArgs),
+    Bench(pagoda_bench::BenchArgs),
     Completions(manual::CompletionsArgs),
     Man(manual::ManArgs),
-    /// The process that a bench measures.
-    #[command(hide = true)]
-    BenchWorker(bench::worker::WorkerArgs),
 }
 
 /// Prints to standard error. A standard error that is closed is no reason to fail.
@@ -78,10 +75,9 @@ fn main() -> ExitCode {
         Subcommands::Trace(args) => trace::run(&args),
         Subcommands::Send(args) => migrate::send::run(&args),
         Subcommands::Recv(args) => migrate::recv::run(&args),
-        Subcommands::Bench(args) => bench::run(&args).map_err(own),
+        Subcommands::Bench(_) => bench::run(),
         Subcommands::Completions(args) => Ok(manual::completions(&args)),
         Subcommands::Man(args) => manual::man(&args),
-        Subcommands::BenchWorker(args) => bench::worker::run(&args).map_err(own),
     };
     outcome.unwrap_or_else(|refusal| {
         say(&refusal);

@@ -92,7 +92,7 @@ fn reference() -> String {
     let mut page = "# Reference: the command line\n\n\
                     What `--help` says of each command. `pagoda bench` without a name prints:\n\n```text\n"
         .to_owned();
-    page.push_str(&crate::bench::list());
+    page.push_str(&pagoda_bench::list());
     page.push_str("```\n");
     let mut command = crate::Arguments::command();
     command.build();

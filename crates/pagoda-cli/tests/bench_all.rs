@@ -22,17 +22,23 @@ impl Drop for All {
     }
 }
 
+/// `pagoda`, as it is where cargo has not started it.
+fn pagoda() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
+    command.env_remove("CARGO");
+    command
+}
+
 fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// The child of `pid` whose first argument is `command`. One that is not executed yet has its parent's, which is left out.
+/// The child of `pid` whose first argument is `command`. Until it is executed, it has the arguments of its parent.
 fn child_that_runs(pid: u32, command: &str) -> Option<u32> {
     children(pid).into_iter().find(|child| {
         let line = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
-        let mut arguments = line.split('\0').skip(1);
-        arguments.next() == Some(command) && arguments.next() != Some("all")
+        line.split('\0').nth(1) == Some(command)
     })
 }
 
@@ -45,9 +51,9 @@ fn an_interrupted_run_ends_what_it_runs_and_writes_no_page() {
     let (page, before) = (scratch.path().join("report.html"), scratch.path().join("before.html"));
     std::fs::write(&before, "of yesterday").expect("written");
     // First a program is traced, then comes one bench after the other.
-    let traced: &[&str] = &["run", "bench-worker"];
-    for (path, left, runs) in [(&page, None, traced), (&before, Some("of yesterday"), &["bench"])] {
-        let all = Command::new(env!("CARGO_BIN_EXE_pagoda"))
+    let traced: &[&str] = &["run", "worker"];
+    for (path, left, runs) in [(&page, None, traced), (&before, Some("of yesterday"), &["zones"])] {
+        let all = pagoda()
             .args(["bench", "all", "--quick", "--html"])
             .arg(path)
             .stdout(Stdio::null())
@@ -81,7 +87,7 @@ fn the_page_of_a_real_run_has_its_plots_and_the_heat_map() {
     }
     let scratch = tempfile::tempdir().expect("a directory");
     let page = scratch.path().join("report.html");
-    let ran = Command::new(env!("CARGO_BIN_EXE_pagoda"))
+    let ran = pagoda()
         .args(["bench", "all", "--quick", "--only", "counters", "--html"])
         .arg(&page)
         .output()
@@ -101,7 +107,7 @@ fn the_page_of_a_real_run_has_its_plots_and_the_heat_map() {
 #[test]
 fn a_page_that_can_not_be_written_is_said_before_anything_runs() {
     let all = ["bench", "all", "--html", "/nonexistent/report.html"];
-    let output = Command::new(env!("CARGO_BIN_EXE_pagoda")).args(all).output().expect("it runs");
+    let output = pagoda().args(all).output().expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125), "{errors}");
     assert!(errors.contains("/nonexistent/report.html") && errors.lines().count() == 1, "{errors}");

@@ -41,8 +41,8 @@ fn asked_to_end_it_puts_the_setting_back() {
     }
     let before = size();
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let mut bench = Command::new(env!("CARGO_BIN_EXE_pagoda"))
-            .args(["bench", "base-page", "--quick", "--json", "--set-mthp"])
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_pagoda-bench"))
+            .args(["base-page", "--quick", "--json", "--set-mthp"])
             .stdout(Stdio::null())
             .spawn()
             .expect("it starts");

@@ -30,8 +30,8 @@ fn the_bench_has_its_keys_and_counts_what_is_cleared_after_the_target_and_within
     let is_unfit = |errors: &str| UNFIT.iter().any(|unfit| errors.contains(unfit));
     let mut tries = 0;
     let (ran, errors) = loop {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
-        let ran = command.args(["bench", "clear", "--quick", "--json"]).output().expect("it runs");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda-bench"));
+        let ran = command.args(["clear", "--quick", "--json"]).output().expect("it runs");
         let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
         tries += 1;
         // Whatever else runs here may be over soon.

@@ -56,8 +56,8 @@ fn swaps() -> String {
 
 fn interrupt(name: &str, options: &[&str], when: When) {
     let mut bench = Bench(
-        Command::new(env!("CARGO_BIN_EXE_pagoda"))
-            .args(["bench", name, "--json"])
+        Command::new(env!("CARGO_BIN_EXE_pagoda-bench"))
+            .args([name, "--json"])
             .args(options)
             .stdout(Stdio::null())
             .stderr(Stdio::null())

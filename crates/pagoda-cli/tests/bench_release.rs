@@ -24,8 +24,8 @@ fn can_run() -> bool {
 }
 
 fn bench() -> Child {
-    Command::new(env!("CARGO_BIN_EXE_pagoda"))
-        .args(["bench", "release", "--quick", "--json"])
+    Command::new(env!("CARGO_BIN_EXE_pagoda-bench"))
+        .args(["release", "--quick", "--json"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts")

@@ -19,10 +19,11 @@ fn docs() -> PathBuf {
 }
 
 /// The files outside of the book, by their paths from there.
-const READMES: [&str; 8] = [
+const READMES: [&str; 9] = [
     "../README.md",
     "../CONTRIBUTING.md",
     "../crates/pagoda/README.md",
+    "../crates/pagoda-bench/README.md",
     "../crates/pagoda-cli/README.md",
     "../crates/pagoda-core/README.md",
     "../crates/pagoda-linux/README.md",
@@ -353,6 +354,8 @@ fn run(name: &str, commands: &[String]) -> (String, String) {
         .args(["-e", "-o", "pipefail", "-c", &script])
         .current_dir(scratch.path())
         .env("PATH", path)
+        // By this `pagoda bench` builds before it runs.
+        .env_remove("CARGO")
         .stdin(Stdio::null())
         .output()
         .expect("bash starts");

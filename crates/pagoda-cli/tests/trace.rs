@@ -7,9 +7,10 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 const PAGODA: &str = env!("CARGO_BIN_EXE_pagoda");
+const BENCH: &str = env!("CARGO_BIN_EXE_pagoda-bench");
 
 /// Twice the budget, touched in order and at random.
-const WORK: &str = "bench-worker patterns --data 134217728 --ratio 3 --passes 1 --zipf 2000 --random 2000";
+const WORK: &str = "worker patterns --data 134217728 --ratio 3 --passes 1 --zipf 2000 --random 2000";
 
 /// Says why there is nothing to see. Where everything is to be seen, that is a failure.
 fn can_run() -> bool {
@@ -69,7 +70,7 @@ fn a_program_over_its_budget_leaves_faults_and_evictions_by_address_and_time() {
         return;
     }
     let scratch = Scratch::new();
-    let output = traced(&scratch.file, &format!("exec {PAGODA} {WORK}"));
+    let output = traced(&scratch.file, &format!("exec {BENCH} {WORK}"));
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let (header, events) = scratch.events();
@@ -110,7 +111,7 @@ fn each_process_of_a_tree_is_in_it_and_so_is_one_that_was_killed() {
         return;
     }
     let scratch = Scratch::new();
-    let output = traced(&scratch.file, &format!("{PAGODA} {WORK} & {PAGODA} {WORK}; wait; kill -KILL $$"));
+    let output = traced(&scratch.file, &format!("{BENCH} {WORK} & {BENCH} {WORK}; wait; kill -KILL $$"));
     assert_eq!(output.status.code(), Some(137), "{}", text(&output.stderr));
     let (header, events) = scratch.events();
     let pids: BTreeSet<u64> = events.iter().map(|event| number(&event["pid"])).collect();
@@ -124,7 +125,7 @@ fn a_trace_is_shown_as_tables_json_and_a_page() {
         return;
     }
     let scratch = Scratch::new();
-    let output = traced(&scratch.file, &format!("exec {PAGODA} {WORK}"));
+    let output = traced(&scratch.file, &format!("exec {BENCH} {WORK}"));
     assert!(output.status.success(), "{}", text(&output.stderr));
     let file = scratch.file.to_str().expect("a name");
     let page = format!("{file}.html");

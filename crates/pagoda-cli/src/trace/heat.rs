@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use pagoda_bench::escaped;
 use pagoda_core::size::Bytes;
 
 use super::file::{Kind, Line, Trace};
-use crate::bench::escaped;
 
 /// Columns of time.
 const COLUMNS: usize = 128;

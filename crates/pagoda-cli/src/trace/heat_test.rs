@@ -1,3 +1,7 @@
+use html5ever::tendril::TendrilSink;
+use html5ever::{ParseOpts, parse_document};
+use markup5ever_rcdom::RcDom;
+
 use super::super::file::Header;
 use super::*;
 
@@ -71,4 +75,17 @@ fn any_spread_of_events_is_drawn_in_few_rows() {
 fn nothing_is_no_plot() {
     let heat = Heat::of(&trace(Vec::new()));
     assert_eq!((heat.rows.len(), heat.svg().as_str()), (0, ""));
+}
+
+#[test]
+fn the_page_of_a_trace_is_one_document_with_its_map() {
+    let lines = vec![fault(10, 7, 1 << 30), Line(500, 7, Kind::Eviction, 1 << 30, 1 << 20, None)];
+    let trace = trace(lines);
+    let page = crate::trace::page(&trace, &crate::trace::summary::Summary::of(&trace));
+    let dom = parse_document(RcDom::default(), ParseOpts::default()).one(page.as_str());
+    assert!(dom.errors.borrow().is_empty(), "{:?}", dom.errors.borrow());
+    // `pagoda bench all` takes the figure out of the page by these.
+    assert_eq!((page.matches("<figure>").count(), page.matches("</figure>").count()), (1, 1));
+    let map = page.split("<svg").nth(1).expect("a map");
+    assert!(map.contains("Faults and evictions by address and time") && map.contains("<rect"), "{map}");
 }

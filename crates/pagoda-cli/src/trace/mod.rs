@@ -12,7 +12,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::bench::{document, escaped};
+use pagoda_bench::{document, escaped};
+
 use crate::refusal::Refusal;
 use file::Trace;
 use heat::Heat;

@@ -32,8 +32,8 @@ fn report_with(path: &OsStr, memory: &[&str]) -> Option<Value> {
         skip("the bench of migration", "this machine offers no userfaultfd with UFFDIO_MOVE");
         return None;
     }
-    let ran = Command::new(env!("CARGO_BIN_EXE_pagoda"))
-        .args(["bench", "migrate", "--quick", "--json"])
+    let ran = Command::new(env!("CARGO_BIN_EXE_pagoda-bench"))
+        .args(["migrate", "--quick", "--json"])
         .args(memory)
         .env("PATH", path)
         .output()

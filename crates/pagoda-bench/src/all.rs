@@ -6,7 +6,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::command::this_program;
 use super::html::{About, Outcome, page};
 use super::list::{BENCHES, Entry};
 use super::machine::Machine;
@@ -54,7 +55,7 @@ impl AllArgs {
 
 /// Runs `pagoda bench all`. Exit status 1 if a bench failed.
 pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
-    let program = std::env::current_exe().context("finding this program")?;
+    let program = this_program()?;
     let is_new = !args.html.exists();
     // Before anything is measured for nothing. What it holds stays until there is something to write.
     let writable = OpenOptions::new().write(true).create(true).truncate(false).open(&args.html);
@@ -88,7 +89,7 @@ pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The heat map, and every bench.
-fn run_all(program: &Path, args: &AllArgs) -> anyhow::Result<(String, Vec<Outcome>)> {
+fn run_all(program: &str, args: &AllArgs) -> anyhow::Result<(String, Vec<Outcome>)> {
     let cancel = Cancel::on_signals()?;
     let progress = progress(args.benches().count())?;
     let deadline = args.quick.then(|| Instant::now() + QUICK);
@@ -96,7 +97,7 @@ fn run_all(program: &Path, args: &AllArgs) -> anyhow::Result<(String, Vec<Outcom
     let heat = traced::figure(program, &cancel)?;
     let command = |entry: &Entry| {
         let mut command = Command::new(program);
-        command.args(["bench", entry.name, "--json"]).args(args.quick.then_some("--quick"));
+        command.args([entry.name, "--json"]).args(args.quick.then_some("--quick"));
         command
     };
     let outcomes = run_benches(args.benches(), deadline, command, &progress, &cancel)?;

@@ -1,13 +1,10 @@
-//! `pagoda bench`: measures Pagoda against the kernel, side by side in one run, on the machine at hand.
+//! The benches of Pagoda: its sides and the kernel's, in turns, on the machine at hand. `pagoda bench` starts this program.
 //!
-//! `budget` is the comparison of running over budget (see `budget.rs`) and of what Pagoda costs where memory suffices
-//! (`no_pressure.rs`); `tree` is that of programs of several processes (`tree.rs`); `clear` compares the orders in which
-//! huge frames are cleared (`clear.rs`), `zones` policies alone (`zones.rs`); `release` closes regions of a library and kills
-//! processes with as much stored (`release/`), `migrate` moves them to another process (`migrate/`), `base-page` touches them
-//! densely and sparsely (`base_page/`), `counters` times the engine's own counting (`counters.rs`). `list.rs` says what there is, and `all.rs` runs all
-//! of it for one page (`html/`), with a trace of a program of its own (`traced.rs`). The worker process that is measured is
-//! `worker.rs`. Programs are run under Pagoda as anyone runs them, by `pagoda run`; what a library does is measured by what `pagoda`
-//! makes public. This module must never reach around either.
+//! Each bench prints JSON, or a table for people; `list.rs` says which there are, and `all.rs` runs all of them for one page.
+//! The processes that are measured are workers, this same program (`worker.rs`). A program is run under Pagoda by the command
+//! `pagoda run` that lies beside this one; a library's figures come from the public interface of `pagoda`. A bench must never
+//! reach around either.
+#![forbid(unsafe_code)]
 
 mod all;
 mod base_page;
@@ -39,15 +36,16 @@ mod text_table;
 mod traced;
 mod tree;
 mod turns;
-pub mod worker;
+mod worker;
 mod zones;
 
 pub use html::{document, escaped};
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::ProgressBar;
 use pagoda_core::size::Bytes;
 
@@ -97,6 +95,9 @@ enum Bench {
     Counters(counters::CountersArgs),
     /// Every bench, one HTML page of all their figures, and a heat map of a traced program
     All(all::AllArgs),
+    /// The process that a bench measures
+    #[command(hide = true)]
+    Worker(worker::WorkerArgs),
 }
 
 #[derive(Args, Debug)]
@@ -152,7 +153,14 @@ impl Plan {
     #[cfg(test)]
     fn for_tests() -> Self {
         let (budget, progress) = (Bytes::mib(16), ProgressBar::hidden());
-        Self { program: String::new(), budget, pairs: 1, program_pairs: 1, quick: true, progress }
+        Self {
+            program: "/nonexistent/pagoda-bench".to_owned(),
+            budget,
+            pairs: 1,
+            program_pairs: 1,
+            quick: true,
+            progress,
+        }
     }
 }
 
@@ -172,8 +180,27 @@ fn help(name: &str) -> String {
     bench.render_long_help().to_string() + COMMON_KEYS
 }
 
-/// Runs a benchmark. Exit status 1 if Pagoda's side failed anywhere, 128 + n after a signal.
-pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+/// The command line of `pagoda-bench`.
+#[derive(Parser)]
+#[command(name = "pagoda-bench", version)]
+struct Arguments {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+/// The exit status of an error, as of `pagoda`.
+const OWN_ERROR: u8 = 125;
+
+/// The program `pagoda-bench`. Exit status 1 if Pagoda's side failed anywhere, 128 + n after a signal.
+pub fn main() -> ExitCode {
+    run(&Arguments::parse().bench).unwrap_or_else(|error| {
+        // To a closed standard error nothing can be said. The alternate form has the causes in the same line.
+        let _ = writeln!(std::io::stderr(), "pagoda: {error:#}");
+        ExitCode::from(OWN_ERROR)
+    })
+}
+
+fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let Some(bench) = &args.bench else {
         print!("{}", list());
         return Ok(ExitCode::SUCCESS);
@@ -189,6 +216,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::BasePage(args) => base_page::run(args),
         Bench::Counters(args) => counters::run(args),
         Bench::All(args) => all::run(args),
+        Bench::Worker(args) => worker::run(args),
     };
     match result {
         Ok(code) => Ok(code),
@@ -272,6 +300,7 @@ fn warm(bytes: Bytes) {
 /// The command line that runs a program under Pagoda.
 fn pagoda_run(plan: &Plan, budget: Bytes, stats: &Path, command: Vec<String>) -> Vec<String> {
     let (budget, stats) = (budget.get().to_string(), stats.display().to_string());
-    let words = [&plan.program, "run", "--memory", &budget, "--quiet", "--stats", &stats, "--"];
+    let words =
+        [&command::pagoda(&plan.program), "run", "--memory", &budget, "--quiet", "--stats", &stats, "--"];
     words.into_iter().map(str::to_owned).chain(command).collect()
 }

@@ -18,9 +18,9 @@ use serde::Serialize;
 
 use super::Setup;
 use super::thrash::Thrashers;
-use crate::bench::process::Cancel;
-use crate::bench::stats::{median, round};
-use crate::bench::turns::turns;
+use crate::process::Cancel;
+use crate::stats::{median, round};
+use crate::turns::turns;
 
 const BUDGET: Bytes = Bytes::gib(1);
 const BASE: usize = BasePage::K64.bytes();

@@ -84,7 +84,7 @@ enum Work {
 
 /// The words that start a worker of this process, before the options of its work.
 pub fn words(program: &str, work: &str) -> [String; 5] {
-    [program, "bench-worker", "--bench", &std::process::id().to_string(), work].map(str::to_owned)
+    [program, "worker", "--bench", &std::process::id().to_string(), work].map(str::to_owned)
 }
 
 /// Whether `ancestor` has started this process, or who started it.

@@ -11,8 +11,6 @@ use super::super::keys::{expect_documented, expect_words_for};
 use super::super::list::BENCHES;
 use super::svg::Bar;
 use super::*;
-use crate::trace::figure;
-use crate::trace::file::{Header, Kind, Line, Trace};
 
 fn outcomes() -> Vec<Outcome> {
     let of = |entry: &'static Entry| Outcome {
@@ -38,15 +36,10 @@ fn each_key_that_a_bench_prints_is_in_its_help() {
     assert!(prezeroed.is_object(), "the keys of frames that are cleared ahead are looked at, too");
 }
 
-/// Of a small trace, through the code that draws any.
-fn heat() -> String {
-    let header = Header::new(vec!["a <program>".to_owned()], 64 << 20, 64 << 10, 1000);
-    let lines = vec![
-        Line(10, 7, Kind::Zero, 1 << 30, 4096, Some(3.0)),
-        Line(500, 7, Kind::Eviction, 1 << 30, 1 << 20, None),
-    ];
-    figure(&Trace { header: Header { events: 2, ..header }, lines })
-}
+/// A figure as `pagoda trace` draws it.
+const HEAT: &str = "<figure><figcaption>Faults and evictions by address and time</figcaption>\
+    <svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 9 9\">\
+    <title>Faults and evictions by address and time</title><rect width=\"9\" height=\"9\"/></svg></figure>\n";
 
 /// The document, without the quirks mode and the errors that a browser would swallow.
 fn parsed(html: &str) -> RcDom {
@@ -90,7 +83,7 @@ fn text_of(node: &Handle) -> String {
 
 #[test]
 fn the_page_parses_and_has_a_plot_of_everything_that_was_measured() {
-    let (dom, outcomes) = (parsed(&page(&about(), &outcomes(), &heat())), outcomes());
+    let (dom, outcomes) = (parsed(&page(&about(), &outcomes(), HEAT)), outcomes());
     let charts: Vec<Chart> = outcomes
         .iter()
         .flat_map(|outcome| (outcome.entry.charts)(outcome.json.as_ref().expect("canned")))
@@ -159,7 +152,7 @@ fn figures_of_rounds_have_their_spread_wherever_they_are_drawn() {
 
 #[test]
 fn the_page_refers_to_nothing_outside_of_itself() {
-    let html = page(&about(), &outcomes(), &heat());
+    let html = page(&about(), &outcomes(), HEAT);
     for outside in
         ["http:", "https:", "url(", "@import", "<script", "<link", "<img", "<iframe", "javascript:"]
     {
@@ -182,7 +175,7 @@ fn the_page_refers_to_nothing_outside_of_itself() {
 
 #[test]
 fn what_each_bench_printed_is_in_the_page_as_it_was() {
-    let dom = parsed(&page(&about(), &outcomes(), &heat()));
+    let dom = parsed(&page(&about(), &outcomes(), HEAT));
     let raw = elements(&dom, "pre");
     assert_eq!(raw.len(), BENCHES.len());
     for entry in &BENCHES {
@@ -198,7 +191,7 @@ fn a_bench_that_failed_has_its_message_and_the_rest_their_plots() {
     outcomes[0].json = None;
     outcomes[0].failure = Some("pagoda: no <userfaultfd> & \"nothing\"\u{1b}".to_owned());
     outcomes[1].failure = Some("one side".to_owned());
-    let html = page(&about(), &outcomes, &heat());
+    let html = page(&about(), &outcomes, HEAT);
     let dom = parsed(&html);
     let text = text_of(&dom.document);
     assert!(
@@ -235,7 +228,7 @@ fn the_published_figures_lead_to_the_benches_that_there_are() {
             seed.title
         );
     }
-    let text = text_of(&parsed(&page(&about(), &outcomes(), &heat())).document);
+    let text = text_of(&parsed(&page(&about(), &outcomes(), HEAT)).document);
     for seed in &SEEDS {
         assert!(text.contains(seed.published), "{}", seed.title);
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::bench::scratch::Scratch;
+use crate::scratch::Scratch;
 
 /// A tree that is there.
 pub struct Work {

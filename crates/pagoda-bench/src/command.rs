@@ -1,5 +1,7 @@
 //! What the commands of `pagoda bench` do alike: find this program, ask for what they need, draw progress, print.
 
+use std::path::Path;
+
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -7,6 +9,11 @@ use serde::Serialize;
 /// The path of this program, which runs what is measured in processes of their own.
 pub fn this_program() -> anyhow::Result<String> {
     Ok(std::env::current_exe().context("finding this program")?.display().to_string())
+}
+
+/// The path of `pagoda`, which lies beside this program.
+pub fn pagoda(this_program: &str) -> String {
+    Path::new(this_program).with_file_name("pagoda").display().to_string()
 }
 
 /// An error where this machine has no managers for libraries.

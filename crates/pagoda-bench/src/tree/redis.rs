@@ -12,16 +12,16 @@ use serde::Serialize;
 
 use super::memory::descendants_bytes;
 use super::work::starts;
-use crate::bench::budget::reason;
-use crate::bench::data::{Random, mix};
-use crate::bench::histogram::Histogram;
-use crate::bench::kernel::{KernelSide, Split};
-use crate::bench::process::{Cancel, Running};
-use crate::bench::redis_client::{self, Client, name};
-use crate::bench::scratch::Scratch;
-use crate::bench::stats::{middle, middle_of, round};
-use crate::bench::turns::turns;
-use crate::bench::{Plan, pagoda_run, warm};
+use crate::budget::reason;
+use crate::data::{Random, mix};
+use crate::histogram::Histogram;
+use crate::kernel::{KernelSide, Split};
+use crate::process::{Cancel, Running};
+use crate::redis_client::{self, Client, name};
+use crate::scratch::Scratch;
+use crate::stats::{middle, middle_of, round};
+use crate::turns::turns;
+use crate::{Plan, pagoda_run, warm};
 
 const LIMIT: Duration = Duration::from_secs(300);
 const VALUE_WORDS: u64 = 256;

@@ -21,6 +21,7 @@ use rustix::thread::disable_transparent_huge_pages;
 use serde::Serialize;
 
 use super::super::budget::reason;
+use super::super::command::pagoda;
 use super::super::data::{Random, mix};
 use super::super::process::{self, Cancel, Running};
 use super::super::redis_client::{self, Client, PIPELINE, name};
@@ -156,8 +157,16 @@ impl Bench<'_> {
         if let Some(base) = base {
             let budget = Bytes::new(self.need.get() * 3 / 2).saturating_add(ROOM).get().to_string();
             let base = base.to_string();
-            let run =
-                [&self.setup.program, "run", "--memory", &budget, "--base-page", &base, "--quiet", "--"];
+            let run = [
+                &pagoda(&self.setup.program),
+                "run",
+                "--memory",
+                &budget,
+                "--base-page",
+                &base,
+                "--quiet",
+                "--",
+            ];
             words.extend(run.map(str::to_owned));
         }
         if asks {

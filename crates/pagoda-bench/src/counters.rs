@@ -195,7 +195,8 @@ fn served(program: &str, quick: bool, cancel: &Cancel) -> anyhow::Result<(f64, u
     let file = scratch.file("stats.json");
     let touches = if quick { "5000" } else { "50000" };
     let stats = file.display().to_string();
-    let run = [program, "run", "--memory", "64M", "--quiet", "--stats", &stats, "--"].map(str::to_owned);
+    let run = [&command::pagoda(program), "run", "--memory", "64M", "--quiet", "--stats", &stats, "--"]
+        .map(str::to_owned);
     let data =
         ["--data", "134217728", "--ratio", "3", "--passes", "1", "--zipf", touches, "--random", touches];
     let words = run.into_iter().chain(worker::words(program, "patterns"));

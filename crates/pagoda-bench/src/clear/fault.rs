@@ -20,9 +20,9 @@ use serde::Serialize;
 
 use super::Setup;
 use super::thrash::Thrashers;
-use crate::bench::process::Cancel;
-use crate::bench::stats::{median, round, spread};
-use crate::bench::turns::turns;
+use crate::process::Cancel;
+use crate::stats::{median, round, spread};
+use crate::turns::turns;
 
 /// Frames of a round: as many as are kept ready at most.
 const FRAMES: usize = 32;

@@ -2,18 +2,18 @@
 //!
 //! This module must never fail the benches: why there is no map is told in its place.
 
-use std::path::Path;
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, bail};
 
 use super::all::{Ended, finish};
+use super::command::pagoda;
 use super::html::escaped;
 use super::process::{Cancel, Cancelled};
 use super::scratch::Scratch;
 use super::worker;
-use crate::trace;
 
 /// Several times what it takes on a quiet machine.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ const WORK: [&str; 10] =
     ["--data", "134217728", "--ratio", "3", "--passes", "1", "--zipf", "20000", "--random", "5000"];
 
 /// Runs it, and returns the figure for the page. The only error is that the benches were asked to end.
-pub fn figure(program: &Path, cancel: &Cancel) -> anyhow::Result<String> {
+pub fn figure(program: &str, cancel: &Cancel) -> anyhow::Result<String> {
     match drawn(program, cancel) {
         Err(error) if !error.is::<Cancelled>() => {
             Ok(format!("<p class=\"failed\">{}</p>\n", escaped(&format!("{error:#}"))))
@@ -32,21 +32,29 @@ pub fn figure(program: &Path, cancel: &Cancel) -> anyhow::Result<String> {
     }
 }
 
-fn drawn(program: &Path, cancel: &Cancel) -> anyhow::Result<String> {
+fn drawn(program: &str, cancel: &Cancel) -> anyhow::Result<String> {
     let scratch = Scratch::new()?;
-    let file = scratch.file("trace");
-    let mut command = Command::new(program);
-    command
-        .args(["run", "--quiet", "--memory", "64M", "--trace"])
+    let (file, page) = (scratch.file("trace"), scratch.file("trace.html"));
+    let mut run = Command::new(pagoda(program));
+    run.args(["run", "--quiet", "--memory", "64M", "--trace"])
         .arg(&file)
         .arg("--")
-        .args(worker::words(&program.display().to_string(), "patterns"))
+        .args(worker::words(program, "patterns"))
         .args(WORK);
+    ended_well(run, cancel)?;
+    let mut trace = Command::new(pagoda(program));
+    trace.arg("trace").arg(&file).arg("--html").arg(&page);
+    ended_well(trace, cancel)?;
+    let page = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+    let begin = page.find("<figure>").context("the page of the trace has no figure")?;
+    let end = page.rfind("</figure>").context("the figure of the trace does not end")?;
+    Ok(page[begin..end].to_owned() + "</figure>\n")
+}
+
+/// An error with what the command said, unless it succeeds in time.
+fn ended_well(command: Command, cancel: &Cancel) -> anyhow::Result<()> {
     match finish(command, LIMIT, cancel)? {
-        Ok(Ended { status, .. }) if status.success() => {
-            let trace = trace::file::read(&file).map_err(|refusal| anyhow!("{refusal}"))?;
-            Ok(trace::figure(&trace))
-        }
+        Ok(Ended { status, .. }) if status.success() => Ok(()),
         Ok(Ended { status, errors, .. }) => bail!("{}\n{status}", errors.trim()),
         Err(late) => bail!(late),
     }
@@ -58,7 +66,7 @@ mod tests {
 
     #[test]
     fn what_can_not_be_traced_is_told_in_place_of_the_map() {
-        let figure = figure(Path::new("/nonexistent/pagoda"), &Cancel::default());
+        let figure = figure("/nonexistent/pagoda-bench", &Cancel::default());
         let figure = figure.expect("the benches go on");
         assert!(figure.contains("failed") && figure.contains("starting a bench"), "{figure}");
     }

@@ -13,6 +13,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
 
+use super::super::command::pagoda;
 use super::super::kernel::{KernelSide, Split};
 use super::super::process::{Cancel, Running};
 use super::super::scratch::Scratch;
@@ -180,7 +181,7 @@ impl Killing<'_> {
         if how == How::PagodaRun {
             let (budget, stats) = (self.budget().get().to_string(), stats(scratch, owner));
             let stats = stats.display().to_string();
-            add(&[self.program, "run", "--memory", &budget, "--quiet", "--stats", &stats, "--"]);
+            add(&[&pagoda(self.program), "run", "--memory", &budget, "--quiet", "--stats", &stats, "--"]);
         }
         add(&worker::words(self.program, "hold").each_ref().map(String::as_str));
         add(&["--data", &self.data(how).get().to_string(), "--owner", &owner.to_string()]);

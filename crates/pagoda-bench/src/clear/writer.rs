@@ -24,7 +24,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::{frame, thread_cpu};
-use crate::bench::turns::turns;
+use crate::turns::turns;
 
 /// The first third of a slot does not count: frames that the last side left are finished, what the kernel's side discarded
 /// and did not write again is populated, and the caches fill with what this side leaves in them. It is longer than the
