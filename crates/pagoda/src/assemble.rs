@@ -1,4 +1,5 @@
-//! Making an engine out of its parts: descriptors, zones, store and tables, as a configuration says.
+//! Making an engine out of its parts: descriptors, zones, store and tables, as a configuration
+//! says.
 //!
 //! This module must never start a thread: who does that, and on which kind, is its callers' matter.
 
@@ -28,16 +29,19 @@ use crate::stats::counters::Counters;
 use crate::store::{FileConfig, OpenError, RemoteConfig, RemoteOpenError, StoreConfig, TieredStore};
 use crate::table::entry_bytes;
 
-/// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors help.
+/// Threads that serve faults: one more than a blocking fetch can occupy, no more than processors
+/// help.
 pub(crate) fn handler_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::state::pending::HANDLERS_MAX)
 }
 
-/// What closed owners had in the store and is not freed yet, before compression, in budgets at most: what the store's share of
-/// the budget holds at 4:1, and some more of what is spilled. It takes no memory beyond the store's own limit.
+/// What closed owners had in the store and is not freed yet, before compression, in budgets at
+/// most: what the store's share of the budget holds at 4:1, and some more of what is spilled. It
+/// takes no memory beyond the store's own limit.
 const QUEUED_BUDGETS: u64 = 4;
 
-/// How long a remote store keeps what nobody renews: a host that is cut off for so long has lost what it had there.
+/// How long a remote store keeps what nobody renews: a host that is cut off for so long has lost
+/// what it had there.
 const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
 
 /// What a library's user may choose, and a process has as it is.
@@ -60,7 +64,8 @@ pub(crate) struct Policies {
 pub(crate) enum Owner {
     /// Regions of a library, whose faults come as the mode says.
     Library(Mode),
-    /// A whole process, which may fork; with the descriptor that its parent offers to it, if it does.
+    /// A whole process, which may fork; with the descriptor that its parent offers to it, if it
+    /// does.
     Process(Option<Uffd>),
 }
 
@@ -83,7 +88,8 @@ pub(crate) fn assemble(
     let zones = zones::in_order(&config.zones, config.budget, least, pagoda_linux::mem::node::current());
     let zones = zones.map_err(|zones::Unfit| StartError::ZonesUnfit)?;
     let plan = zones.into_iter().map(|ranked| {
-        // Frames never hold more than the budget; as many addresses again keep runs of empty slots at hand.
+        // Frames never hold more than the budget; as many addresses again keep runs of empty slots
+        // at hand.
         let slots = (2 * ranked.zone.bytes.as_usize()).next_multiple_of(2 << 20) / slot_bytes;
         let slots = u32::try_from(slots).map_err(|_| StartError::AddressSpace(Errno::NONE))?;
         Ok((ranked, slots))
@@ -92,11 +98,12 @@ pub(crate) fn assemble(
     let slots = plan.iter().try_fold(0u32, |sum, (_, slots)| sum.checked_add(*slots));
     let slots = slots.ok_or(StartError::AddressSpace(Errno::NONE))?;
     let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
-    // A program's own huge pages would have to be taken apart: it has none.
-    // Not where nobody tells what is one huge page: none would be known for one, and the kernel would take each apart as it leaves.
+    // A program's own huge pages would have to be taken apart: it has none. Not where nobody tells
+    // what is one huge page: none would be known for one, and the kernel would take each apart as
+    // it leaves.
     let tells = || PagemapScanner::new().is_ok_and(|scanner| scanner.method() == ScanMethod::Scan);
-    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory. A region with a base page of 2 MiB has huge frames
-    // all the same, for which the addresses cost nothing.
+    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory. A region
+    // with a base page of 2 MiB has huge frames all the same, for which the addresses cost nothing.
     let ahead = policies.fault_around && plan.len() == 1 && tells();
     let huge_slots = |ranked: &zones::Ranked| match serves_forks {
         true => 0,
@@ -112,13 +119,15 @@ pub(crate) fn assemble(
         let occupancy = Occupancy::open().map_err(|error| occupancy_error(&error))?;
         Ok(Space::open(adoption, descriptor, features, arenas, occupancy))
     };
-    // A library's regions can be sent elsewhere, which takes seeing who writes; it does without where that is not to be had.
+    // A library's regions can be sent elsewhere, which takes seeing who writes; it does without
+    // where that is not to be had.
     let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
     let exact = feature::EXACT_ADDRESS;
     #[cfg(test)]
     let exact = if policies.masked_addresses { 0 } else { exact };
     let always = feature::PROCESS | exact | if policies.in_thread { feature::SIGBUS } else { 0 };
-    // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its hooks.
+    // EVENT_FORK needs a privilege that the rest does not: without it, a fork is only seen by its
+    // hooks.
     let (space, fork_events) = match descriptor {
         Descriptor::Inherited(_) => (open(descriptor, always | fork)?, true),
         Descriptor::Fresh(mode) => match open(Descriptor::Fresh(mode), always | fork | tracks)? {

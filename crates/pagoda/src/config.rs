@@ -1,10 +1,18 @@
-//! The configuration of one managed process, and the one string that carries it through `PAGODA_CONFIG`.
+//! The configuration of one managed process, and the one string that carries it through
+//! `PAGODA_CONFIG`.
 //!
-//! The string is `budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;fetch-ahead=1;io-uring=1;remote=ADDRESS;remote-limit=BYTES;
-//! remote-password=PATH;zones=NAME=BYTES@PLACE,...;zone-policy=NAME;trace=PATH`, in one line, io-uring only if it may be used, remote and its limit only if there is a remote store, its password's path only if it has one, zones and
-//! their policy only if there are several, the trace only if there is one. A path may hold any byte but NUL: `%`, `;` and NUL are written as `%` and
-//! two hexadecimal digits. Reading must never guess: a field that is
-//! unknown, missing or given twice is an error, for then the two sides are of different versions.
+//! The string is one line of these fields:
+//!
+//! ```text
+//! budget=BYTES;base=64K;counters=PATH;store=DIR;file=BYTES;best-effort=0;fetch-ahead=1;
+//! io-uring=1;remote=ADDRESS;remote-limit=BYTES;remote-password=PATH;
+//! zones=NAME=BYTES@PLACE,...;zone-policy=NAME;trace=PATH
+//! ```
+//!
+//! A field of something optional is left out without it: io_uring, the remote store and its
+//! password, several zones and their policy, the trace. `%`, `;` and NUL in a path are written as
+//! `%` and two hexadecimal digits. Parsing must never guess. A field that is unknown, missing or
+//! given twice is an error: the two sides are of different versions.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -21,16 +29,17 @@ use crate::store::RemoteAddress;
 /// The environment variable that carries a [`Config`] to the preload library.
 pub const ENV: &str = "PAGODA_CONFIG";
 
-/// The least budget that the engine can keep: what it needs itself, and enough frames for a program to go on.
+/// The least budget that the engine can keep: what it needs itself, and enough frames for a program
+/// to go on.
 ///
 /// | what | MiB |
 /// |---|---|
 /// | stacks of handlers, watcher, reclaimer and watchdog: at most 16 of 128 KiB | 2 |
 /// | software page tables: 8 bytes an entry, 32 GiB of 64 KiB base pages | 4 |
-/// | staging for compression and direct I/O, both ways: two extents of 1 MiB for each of 4 threads | 8 |
+/// | staging for compression and direct I/O: two extents of 1 MiB for each of 4 threads | 8 |
 /// | what arrives between two looks of the watcher: 2 ms at 1 GiB/s, twice over | 4 |
 /// | ready frames between the low and the high watermark | 4 |
-/// | frames one instruction may need at once (2 instruction pages, 2 operands, 1 stack) at a 2 MiB base page | 10 |
+/// | base pages of 2 MiB for one instruction: 2 of code, 2 operands, 1 of stack | 10 |
 pub const MINIMUM_BUDGET: Bytes = Bytes::mib(2 + 4 + 8 + 4 + 4 + 10);
 
 /// What a managed process is told.
@@ -52,9 +61,11 @@ pub struct Config {
     pub best_effort: bool,
     /// Who reads upwards gets some pages more with a fault than the one it is for.
     pub fetch_ahead: bool,
-    /// The remote store, if there is one. A password in it would stand in the environment: see `remote_password`.
+    /// The remote store, if there is one. A password in it would stand in the environment: see
+    /// `remote_password`.
     pub remote: Option<RemoteAddress>,
-    /// Where its password is read, a [`Secret`](pagoda_linux::mem::secret::Secret) of `pagoda run`; none if the address has what it takes.
+    /// Where its password is read, a [`Secret`](pagoda_linux::mem::secret::Secret) of `pagoda run`;
+    /// none if the address has what it takes.
     pub remote_password: Option<PathBuf>,
     /// The most that may be held there; nothing without one.
     pub remote_limit: Bytes,
@@ -260,8 +271,9 @@ impl Config {
 /// The longest password that `pagoda run` hands over.
 pub const PASSWORD_BYTES_MAX: usize = 1024;
 
-/// The longest text of [`Config::to_env`], with the password in it: who is managed keeps it in memory of a fixed length. Three paths
-/// of 4096 bytes as they are, a password that is escaped, zones and numbers; `pagoda run` refuses what is longer.
+/// The longest text of [`Config::to_env`], with the password in it: who is managed keeps it in
+/// memory of a fixed length. Three paths of 4096 bytes as they are, a password that is escaped,
+/// zones and numbers; `pagoda run` refuses what is longer.
 pub const ENV_BYTES_MAX: usize = 16 << 10;
 
 impl Config {
@@ -277,8 +289,9 @@ impl Config {
         Ok(remote)
     }
 
-    /// Reads the password while `pagoda run` is there to be asked: a process that forks when that is gone has it. If it can't be
-    /// read all stays as it is, and the engine says so when it starts.
+    /// Reads the password while `pagoda run` is there to be asked: a process that forks when that
+    /// is gone has it. If it can't be read all stays as it is, and the engine says so when it
+    /// starts.
     pub fn keep_password(&mut self) {
         if let Ok(Some(remote)) = self.remote_with_password() {
             self.remote = Some(remote);
@@ -309,7 +322,8 @@ fn escape(path: &OsStr, text: &mut Vec<u8>) {
     }
 }
 
-/// An empty path and one with a NUL in it name nothing, so they are errors here and not when they are opened.
+/// An empty path and one with a NUL in it name nothing, so they are errors here and not when they
+/// are opened.
 fn path(name: &'static str, value: &[u8]) -> Result<PathBuf, ConfigError> {
     let bad = ConfigError::BadValue(name);
     let mut bytes = Vec::with_capacity(value.len());

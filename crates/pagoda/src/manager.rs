@@ -1,7 +1,7 @@
 //! A library's manager: an engine for the regions of a program that asked for them.
 //!
-//! It runs on threads of the standard library, accounts for its own regions only, and ends when it is dropped. This module must
-//! never manage what its owner has not given it.
+//! It runs on threads of the standard library, accounts for its own regions only, and ends when it
+//! is dropped. This module must never manage what its owner has not given it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,17 +41,19 @@ pub struct ManagerBuilder {
 }
 
 impl ManagerBuilder {
-    /// All the memory that the manager's regions, frames and compressed pages may take: 256 MiB if it is not said.
+    /// All the memory that the manager's regions, frames and compressed pages may take: 256 MiB if
+    /// it is not said.
     #[must_use]
     pub fn budget(mut self, budget: Bytes) -> Self {
         self.config.budget = budget;
         self
     }
-    /// Divides the budget among zones, memory of several kinds: adds one of `bytes`, called `name` (up to 16 small letters, digits
-    /// and hyphens). The budget is what all zones have together then, whatever else is said of it. Frames are taken from local
-    /// zones in turns, in proportion to their sizes, and pages are moved out of the one that is short. The frames of a zone on a
-    /// node are from that node. There are at most [`ZONES_MAX`](crate::frames::zones::ZONES_MAX). With several, huge frames come only with a base
-    /// page of 2 MiB.
+    /// Divides the budget among zones, memory of several kinds: adds one of `bytes`, called `name`
+    /// (up to 16 small letters, digits and hyphens). The budget is what all zones have together
+    /// then, whatever else is said of it. Frames are taken from local zones in turns, in proportion
+    /// to their sizes, and pages are moved out of the one that is short. The frames of a zone on a
+    /// node are from that node. There are at most [`ZONES_MAX`](crate::frames::zones::ZONES_MAX).
+    /// With several, huge frames come only with a base page of 2 MiB.
     #[must_use]
     pub fn zone(mut self, name: &str, bytes: Bytes, place: Place) -> Self {
         self.config.zones.push(ZoneConfig { name: name.to_owned(), bytes, place });
@@ -63,73 +65,83 @@ impl ManagerBuilder {
         self.config.zone_policy = policy;
         self
     }
-    /// The unit of management, and the base page of all regions for which no [other](crate::region::RegionBuilder::base_page) is chosen: what
-    /// is evicted, stored, and brought by a first touch. If it is not said it is 64 KiB, and a first
-    /// touch brings 4, 16 or 64 KiB of it, as what is touched lies densely: see [`Region::fill`](crate::region::Region::fill).
+    /// The unit of management, and the base page of all regions for which no
+    /// [other](crate::region::RegionBuilder::base_page) is chosen: what is evicted, stored, and
+    /// brought by a first touch. If it is not said it is 64 KiB, and a first touch brings 4, 16 or
+    /// 64 KiB of it, as what is touched lies densely: see
+    /// [`Region::fill`](crate::region::Region::fill).
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
         self.config.base_page = base_page;
         self.policies.by_density = false;
         self
     }
-    /// Spills what does not fit the compressed store into an unlinked file of at most `limit` in `directory`, which must
-    /// be on a disk. Without it nothing is spilled.
+    /// Spills what does not fit the compressed store into an unlinked file of at most `limit` in
+    /// `directory`, which must be on a disk. Without it nothing is spilled.
     #[must_use]
     pub fn spill_to(mut self, directory: impl Into<PathBuf>, limit: Bytes) -> Self {
         self.config.store_directory = directory.into();
         self.config.file_limit = limit;
         self
     }
-    /// Whether several requests to the file of [`spill_to`](Self::spill_to) may be in flight at once, by io_uring: yes, if it is not
-    /// said, where the kernel allows it and the thread that builds the manager has no system call filter. From the first thread on that
-    /// is found to have one, it is not used any more. **Say no if the program puts a filter over all of its threads later**
-    /// (`SECCOMP_FILTER_FLAG_TSYNC`) that ends it for `io_uring_enter`: between the question and the call it can't be seen.
+    /// Whether several requests to the file of [`spill_to`](Self::spill_to) may be in flight at
+    /// once, by io_uring: yes, if it is not said, where the kernel allows it and the thread that
+    /// builds the manager has no system call filter. From the first thread on that is found to have
+    /// one, it is not used any more. **Say no if the program puts a filter over all of its threads
+    /// later** (`SECCOMP_FILTER_FLAG_TSYNC`) that ends it for `io_uring_enter`: between the
+    /// question and the call it can't be seen.
     #[must_use]
     pub fn io_uring(mut self, yes: bool) -> Self {
         self.config.io_uring = yes;
         self
     }
-    /// Keeps what neither memory nor the file takes at a Redis or Valkey server, or a cluster that has one at this address, at
-    /// most `limit` bytes of it (the server adds some 100 bytes to every page). It has to keep what it is given: without a memory limit, or with the policy
+    /// Keeps what neither memory nor the file takes at a Redis or Valkey server, or a cluster that
+    /// has one at this address, at most `limit` bytes of it (the server adds some 100 bytes to
+    /// every page). It has to keep what it is given: without a memory limit, or with the policy
     /// `noeviction`. What a manager that ended without order had there expires after two minutes.
     ///
-    /// A page that only the server has and that can't be fetched within 10 s ends the process, as does one that the server
-    /// has lost, or that comes back other than it was stored.
+    /// A page that only the server has and that can't be fetched within 10 s ends the process, as
+    /// does one that the server has lost, or that comes back other than it was stored.
     #[must_use]
     pub fn remote_store(mut self, address: RemoteAddress, limit: Bytes) -> Self {
         self.config.remote = Some(address);
         self.config.remote_limit = limit;
         self
     }
-    /// Serves faults of the program only, which needs no privilege on stock kernels. The consequence: **a system call
-    /// that is handed an address in a region whose page is not present fails with `EFAULT`**. Touch a buffer before a
-    /// `read` into it, or copy through [`Region::read_at`](crate::region::Region::read_at), which does.
+    /// Serves faults of the program only, which needs no privilege on stock kernels. The
+    /// consequence: **a system call that is handed an address in a region whose page is not present
+    /// fails with `EFAULT`**. Touch a buffer before a `read` into it, or copy through
+    /// [`Region::read_at`](crate::region::Region::read_at), which does.
     #[must_use]
     pub fn user_mode_only(mut self, yes: bool) -> Self {
         self.mode = if yes { Mode::UserOnly } else { Mode::Full };
         self
     }
-    /// Serves each fault in the thread that has it, in a handler of SIGBUS, and not by a thread of the manager: nobody is woken, and
-    /// a page from the compressed store is there in a fraction of the time. For buffer pools, heaps and sandboxes whose owner knows
-    /// who touches them. Faults of system calls are not served, as with [`user_mode_only`](Self::user_mode_only), which needs no
-    /// privilege either. What the program owes:
+    /// Serves each fault in the thread that has it, in a handler of SIGBUS, and not by a thread of
+    /// the manager: nobody is woken, and a page from the compressed store is there in a fraction of
+    /// the time. For buffer pools, heaps and sandboxes whose owner knows who touches them. Faults
+    /// of system calls are not served, as with [`user_mode_only`](Self::user_mode_only), which
+    /// needs no privilege either. What the program owes:
     ///
-    /// - SIGBUS is the library's from now on. A handler that was there before is called for what is not managed; one that is
-    ///   installed later has to call the one it replaced. No thread that touches a region blocks SIGBUS.
-    /// - Each thread that touches a region has 64 KiB of its stack left, and its stack is not in a region. Nor does the program's
-    ///   allocator hand out regions' memory.
+    /// - SIGBUS is the library's from now on. A handler that was there before is called for what is
+    ///   not managed; one that is installed later has to call the one it replaced. No thread that
+    ///   touches a region blocks SIGBUS.
+    /// - Each thread that touches a region has 64 KiB of its stack left, and its stack is not in a
+    ///   region. Nor does the program's allocator hand out regions' memory.
     /// - No handler of a signal touches a region.
     #[must_use]
     pub fn serve_in_thread(mut self, yes: bool) -> Self {
         self.policies.in_thread = yes;
         self
     }
-    /// Whether who touches memory for the first time and goes on upwards gets up to 2 MiB with one fault; yes, if it is not said. Twice as much with each
-    /// fault of a stream, one base page after any other. It never goes beyond a region or where something is, nor is anything
-    /// filled so when less than 8 MiB are left above the high watermark. A stream that ends leaves at most as much filled and
-    /// untouched as it was long, and 6 MiB, and an eighth of what it wrote beyond 64 MiB; 18 MiB at most. With a base page of 64 KiB a
-    /// stream of writes gets three aligned places of 2 MiB with one fault, each as one huge frame, after each that it wrote in base
-    /// pages, and up to eight beyond 64 MiB. It does not matter with a base page of 2 MiB.
+    /// Whether who touches memory for the first time and goes on upwards gets up to 2 MiB with one
+    /// fault; yes, if it is not said. Twice as much with each fault of a stream, one base page
+    /// after any other. It never goes beyond a region or where something is, nor is anything filled
+    /// so when less than 8 MiB are left above the high watermark. A stream that ends leaves at most
+    /// as much filled and untouched as it was long, and 6 MiB, and an eighth of what it wrote
+    /// beyond 64 MiB; 18 MiB at most. With a base page of 64 KiB a stream of writes gets three
+    /// aligned places of 2 MiB with one fault, each as one huge frame, after each that it wrote in
+    /// base pages, and up to eight beyond 64 MiB. It does not matter with a base page of 2 MiB.
     #[must_use]
     pub fn fault_around(mut self, yes: bool) -> Self {
         self.policies.fault_around = yes;
@@ -141,32 +153,39 @@ impl ManagerBuilder {
         self.policies.masked_addresses = yes;
         self
     }
-    /// How what a closed region had in the store is released: by [`ReleasePolicy::Background`] if it is not said.
+    /// How what a closed region had in the store is released: by [`ReleasePolicy::Background`] if
+    /// it is not said.
     #[must_use]
     pub fn release(mut self, policy: ReleasePolicy) -> Self {
         self.policies.release = policy;
         self
     }
-    /// The order in which a huge frame that was used before is cleared within a fault. If it is not said the one that suits is
-    /// chosen: [`Order::Streaming`], unless clearing into the cache turns out to be quicker here;
-    /// see [`Choice`](pagoda_core::clear::Choice). Base frames that were used go by it, too, and upwards if it is not said.
+    /// The order in which a huge frame that was used before is cleared within a fault. If it is not
+    /// said the one that suits is chosen: [`Order::Streaming`], unless clearing into the cache
+    /// turns out to be quicker here; see [`Choice`](pagoda_core::clear::Choice). Base frames that
+    /// were used go by it, too, and upwards if it is not said.
     #[must_use]
     pub fn clear_order(mut self, order: Order) -> Self {
         self.policies.clearing.order = Some(order);
         self
     }
-    /// How much of one processor may be spent to clear frames before anybody asks for them, and as much again to join base pages to
-    /// huge frames, in percent: 10 if it is not said, 0 for none of both. Of each zone at most an eighth and 64 MiB are kept ready in
-    /// huge frames, a sixty-fourth and 16 MiB in base frames, and nothing before the first fault that asked for one.
-    /// Base frames make the first touches of a program's only running thread shorter, and those beside other running threads longer.
+    /// How much of one processor may be spent to clear frames before anybody asks for them, and as
+    /// much again to join base pages to huge frames, in percent: 10 if it is not said, 0 for none
+    /// of both. Of each zone at most an eighth and 64 MiB are kept ready in huge frames, a
+    /// sixty-fourth and 16 MiB in base frames, and nothing before the first fault that asked for
+    /// one. Base frames make the first touches of a program's only running thread shorter, and
+    /// those beside other running threads longer.
     #[must_use]
     pub fn clear_ahead(mut self, percent: u32) -> Self {
         self.policies.clearing.ahead_percent = percent.min(100);
         self
     }
-    /// Shows the manager to `pagoda top` of the same user, which finds a file of some OS pages in `XDG_RUNTIME_DIR`, `/dev/shm` or the
-    /// directory for temporary files: this process with the manager's figures, the 16 largest regions, and how their migrations
-    /// get on. A thread of its own writes what it sees there ten times a second; that somebody reads it costs nothing. The file goes with the manager. What a process leaves that ends without dropping it is passed over.
+    /// Shows the manager to `pagoda top` of the same user, which finds a file of some OS pages in
+    /// `XDG_RUNTIME_DIR`, `/dev/shm` or the directory for temporary files: this process with the
+    /// manager's figures, the 16 largest regions, and how their migrations get on. A thread of its
+    /// own writes what it sees there ten times a second; that somebody reads it costs nothing. The
+    /// file goes with the manager. What a process leaves that ends without dropping it is passed
+    /// over.
     #[must_use]
     pub fn publish(mut self, yes: bool) -> Self {
         self.publishes = yes;
@@ -195,8 +214,8 @@ impl ManagerBuilder {
         let maker = ProcessMark::of_this_process();
         let maker = maker.map_err(|error| StartError::AddressSpace(Errno::from(&error)))?;
         let adoption = pagoda_linux::mem::region_memory::own_regions();
-        // A library's threads use the program's allocator, whose locks a thread that forks holds while it waits for us: a
-        // child gets none of the regions instead.
+        // A library's threads use the program's allocator, whose locks a thread that forks holds
+        // while it waits for us: a child gets none of the regions instead.
         let mode = if self.policies.in_thread { Mode::UserOnly } else { self.mode };
         let engine = Arc::new(assemble(
             &self.config,
@@ -279,25 +298,28 @@ impl Manager {
         ManagerBuilder { config: Config::library(), mode: Mode::Full, policies, publishes: false }
     }
 
-    /// Begins a region of `len`, rounded up to whole base pages. It reads as zero and takes no memory yet.
+    /// Begins a region of `len`, rounded up to whole base pages. It reads as zero and takes no
+    /// memory yet.
     #[must_use]
     pub fn region(&self, len: Bytes) -> RegionBuilder {
         RegionBuilder::new(Arc::clone(&self.shared), len)
     }
 
-    /// Begins to map the file at `path`: a region whose pages come from it and go back to it, through this manager's budget and not
-    /// through the kernel's page cache.
+    /// Begins to map the file at `path`: a region whose pages come from it and go back to it,
+    /// through this manager's budget and not through the kernel's page cache.
     #[must_use]
     pub fn map_file(&self, path: impl AsRef<std::path::Path>) -> crate::file::FileRegionBuilder {
         crate::file::FileRegionBuilder::new(Arc::clone(&self.shared), path.as_ref())
     }
 
-    /// Takes memory that somebody else mapped under management, with what is in it. Dropping the region brings everything
-    /// back and leaves the mapping to its owner. Making a [`ForeignMemory`](crate::region::ForeignMemory) is unsafe,
-    /// and says what its owner vouches for.
+    /// Takes memory that somebody else mapped under management, with what is in it. Dropping the
+    /// region brings everything back and leaves the mapping to its owner. Making a
+    /// [`ForeignMemory`](crate::region::ForeignMemory) is unsafe, and says what its owner vouches
+    /// for.
     ///
     /// # Errors
-    /// See [`RegionError`](crate::region::RegionError): memory of which anything is managed already is refused.
+    /// See [`RegionError`](crate::region::RegionError): memory of which anything is managed already
+    /// is refused.
     pub fn adopt(
         &self,
         memory: crate::region::ForeignMemory,
@@ -305,8 +327,8 @@ impl Manager {
         crate::region::Region::adopt(Arc::clone(&self.shared), memory, None)
     }
 
-    /// The same with a base page of its own, as [`RegionBuilder::base_page`] tells. For 2 MiB it gets 64 KiB: whether its mapping may
-    /// have huge pages is for its owner to say.
+    /// The same with a base page of its own, as [`RegionBuilder::base_page`] tells. For 2 MiB it
+    /// gets 64 KiB: whether its mapping may have huge pages is for its owner to say.
     ///
     /// # Errors
     /// As [`adopt`](Self::adopt), and if the manager can't have that base page.
@@ -326,13 +348,14 @@ impl Manager {
         engine.zones.names().into_iter().zip(ZoneStats::all(&self.stats())).collect()
     }
 
-    /// Gives the zone `name` another size, and the budget what all zones have together then. A manager whose zones were not named has one,
-    /// `all`. Nothing that is in memory is lost, and nobody waits: what a zone holds beyond its new size is moved out in the
-    /// background, as long as that can be stored, and its frames go back to the kernel. [`zones`](Self::zones) tells how far
-    /// that is.
+    /// Gives the zone `name` another size, and the budget what all zones have together then. A
+    /// manager whose zones were not named has one, `all`. Nothing that is in memory is lost, and
+    /// nobody waits: what a zone holds beyond its new size is moved out in the background, as long
+    /// as that can be stored, and its frames go back to the kernel. [`zones`](Self::zones) tells
+    /// how far that is.
     ///
-    /// A zone can have twice the size that it was made with, and 4 MiB at least. What the compressed store may take at most stays
-    /// as it was.
+    /// A zone can have twice the size that it was made with, and 4 MiB at least. What the
+    /// compressed store may take at most stays as it was.
     ///
     /// # Errors
     /// See [`ResizeError`]; then nothing has changed.
@@ -374,7 +397,8 @@ impl Manager {
     }
 }
 
-/// Whether this machine lets this process make a library's manager in user mode: userfaultfd with `UFFDIO_MOVE`.
+/// Whether this machine lets this process make a library's manager in user mode: userfaultfd with
+/// `UFFDIO_MOVE`.
 #[must_use]
 pub fn userfaultfd_allows_managers() -> bool {
     pagoda_linux::uffd::Uffd::open(Mode::UserOnly, feature::PROCESS).is_ok()

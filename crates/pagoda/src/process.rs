@@ -1,7 +1,7 @@
 //! The engine of a whole process, which the preload library makes.
 //!
-//! It runs on raw threads that the program can't see, goes by the kernel's count of the whole process, and never ends. This module
-//! must never use what needs a thread of the C library.
+//! It runs on raw threads that the program can't see, goes by the kernel's count of the whole
+//! process, and never ends. This module must never use what needs a thread of the C library.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -36,10 +36,11 @@ pub struct ProcessEngine {
 }
 
 impl ProcessEngine {
-    /// Makes the engine, on the calling thread's descriptors: call it on a raw thread with a table of its own. `layout` was measured
-    /// on a thread of the program. The tables are made for the whole budget of `config`, which the process may come to have; what
-    /// it has now is what `keeper` says. `is_child`: it was forked, and shares memory. `of_parent`: the descriptor that its
-    /// parent offers to it, if it does.
+    /// Makes the engine, on the calling thread's descriptors: call it on a raw thread with a table
+    /// of its own. `layout` was measured on a thread of the program. The tables are made for the
+    /// whole budget of `config`, which the process may come to have; what it has now is what
+    /// `keeper` says. `is_child`: it was forked, and shares memory. `of_parent`: the descriptor
+    /// that its parent offers to it, if it does.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is managed then.
@@ -70,8 +71,8 @@ impl ProcessEngine {
         engine.has_forked.store(is_child, Ordering::Release);
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
         let mut watcher = Watcher::new(layout, keeper, engine.fork_events).map_err(proc_error)?;
-        // Before the program goes on, where there is too little room from the beginning; the looks of the watcher come later. What is
-        // taken over is registered, and parts of it leave.
+        // Before the program goes on, where there is too little room from the beginning; the looks
+        // of the watcher come later. What is taken over is registered, and parts of it leave.
         let roomy = !takes_over && !engine.zones.are_several();
         watcher.bound_huge_pages(roomy && budget::keeps_huge(engine.free(), &engine.marks()));
         let count = StatmReader::new().map_err(proc_error)?;
@@ -95,13 +96,15 @@ impl ProcessEngine {
         self.engine.take_back_announcement();
     }
 
-    /// After an announced fork, in the parent: waits until the children of all forks that were announced so far have what they lacked.
-    /// That takes as long as copying to them what is out, where they don't take it over as it is stored.
+    /// After an announced fork, in the parent: waits until the children of all forks that were
+    /// announced so far have what they lacked. That takes as long as copying to them what is out,
+    /// where they don't take it over as it is stored.
     pub fn wait_until_forks_are_served(&self) {
         self.engine.wait_until_forks_are_served();
     }
 
-    /// Whether any of the program's memory is registered. Else it is only followed, and the kernel tells nothing of it.
+    /// Whether any of the program's memory is registered. Else it is only followed, and the kernel
+    /// tells nothing of it.
     #[must_use]
     pub fn has_registered(&self) -> bool {
         self.engine.has_registered()
@@ -164,8 +167,9 @@ pub struct PreparedEngine {
 }
 
 impl PreparedEngine {
-    /// Takes all that this process lacks from its parent, whose offer it has accepted. Blocks until the parent has sent it. What is
-    /// `lent` is read for as long as this process lives, and so long the stream stays open.
+    /// Takes all that this process lacks from its parent, whose offer it has accepted. Blocks until
+    /// the parent has sent it. What is `lent` is read for as long as this process lives, and so
+    /// long the stream stays open.
     ///
     /// # Errors
     /// The parent is gone, or there is no room: this process can't go on.
@@ -184,7 +188,8 @@ impl PreparedEngine {
         self.engine.stop(reason)
     }
 
-    /// Starts the threads. The watcher runs on the calling thread afterwards, by [`ProcessWatcher::run`].
+    /// Starts the threads. The watcher runs on the calling thread afterwards, by
+    /// [`ProcessWatcher::run`].
     ///
     /// # Errors
     /// [`StartError::Threads`].

@@ -17,8 +17,8 @@ const BASE: usize = 64 << 10;
 const PAGES: usize = 400;
 const OUT_OF_FIVE: usize = 3;
 
-/// Walks all tables and the store: every handle is in one entry, and the store has these pages and those that are queued, and no
-/// other.
+/// Walks all tables and the store: every handle is in one entry, and the store has these pages and
+/// those that are queued, and no other.
 fn audit(engine: &Engine) {
     let table = engine.gate_exclusive();
     let mut known = HashSet::new();
@@ -138,8 +138,8 @@ fn counters_balance_at_every_exit_and_the_auditor_finds_nothing() {
     }
 }
 
-/// What may be held above the budget for a moment, for each thread that stores: a segment by which the store grew, and a batch
-/// that was moved out and is counted twice until it is stored.
+/// What may be held above the budget for a moment, for each thread that stores: a segment by which
+/// the store grew, and a batch that was moved out and is counted twice until it is stored.
 const IN_FLIGHT_BYTES: u64 = (2 << 20) + (8 * BASE as u64);
 /// Handlers, the reclaimer, and whoever calls.
 const STORING_THREADS: u64 = crate::state::pending::HANDLERS_MAX as u64 + 2;
@@ -257,7 +257,8 @@ fn nobody_waits_while_a_close_walks_its_entries() {
     audit(&engine);
 }
 
-/// A worker that is not scheduled any more: the reclaimer sees it, without which whoever closes does.
+/// A worker that is not scheduled any more: the reclaimer sees it, without which whoever closes
+/// does.
 #[test]
 fn a_worker_that_stalls_is_counted_once_and_nothing_is_left_to_it() {
     if skip_without_moves("releases") {

@@ -1,8 +1,10 @@
-//! Fresh base frames of 64 KiB whose OS pages lie side by side in physical memory: all of a huge page at a time, which is broken.
+//! Fresh base frames of 64 KiB whose OS pages lie side by side in physical memory: all of a huge
+//! page at a time, which is broken.
 //!
-//! For a device each is one piece of memory then, and not sixteen: a disk that is read at 2 GiB/s into such frames is read at half of that
-//! into others (`docs/figures.md`). Frames travel whole, so that they stay so. This module must never take from a zone what it can't spare,
-//! nor put a frame from another node into one that is bound to its own.
+//! For a device each is one piece of memory then, and not sixteen: a disk that is read at 2 GiB/s
+//! into such frames is read at half of that into others (`docs/figures.md`). Frames travel whole,
+//! so that they stay so. This module must never take from a zone what it can't spare, nor put a
+//! frame from another node into one that is bound to its own.
 
 use pagoda_core::budget;
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
@@ -16,8 +18,9 @@ use crate::stats::counters::Counter;
 const BROKEN_ORDER: u32 = (HUGE_FRAME / BasePage::K64.bytes()).ilog2();
 
 impl Engine {
-    /// Makes ready a huge page's frames in each zone that has fewer than `frames`, and more room than reclaim begins at. For who reads
-    /// much at once; it takes 0.7 ms for each, and only as long as the memory fills.
+    /// Makes ready a huge page's frames in each zone that has fewer than `frames`, and more room
+    /// than reclaim begins at. For who reads much at once; it takes 0.7 ms for each, and only as
+    /// long as the memory fills.
     pub(crate) fn take_contiguous_for(&self, frames: usize) {
         for zone in 0..self.zones.count() {
             let (room, high) = self.zone_room_and_high(zone);
@@ -28,8 +31,8 @@ impl Engine {
         }
     }
 
-    /// Gets the frames of a huge page ready in a zone. False if it can't have any: no slots, no memory, a node of its own, which that
-    /// page need not be of, or base pages of another size.
+    /// Gets the frames of a huge page ready in a zone. False if it can't have any: no slots, no
+    /// memory, a node of its own, which that page need not be of, or base pages of another size.
     pub(crate) fn take_contiguous(&self, zone: usize) -> bool {
         if self.entry_bytes() != BasePage::K64.bytes() || self.zones.is_bound(zone) {
             return false;

@@ -1,8 +1,10 @@
-//! Huge frames before they go into a region and after they left it: cleared, taken from the kernel, given back to it.
+//! Huge frames before they go into a region and after they left it: cleared, taken from the kernel,
+//! given back to it.
 //!
-//! No gate is held here, nor any lock while a frame is cleared: who clears keeps nobody waiting but the thread that asked. If all
-//! handlers are busy and somebody else has a fault, who clears gives way to it within 256 KiB. (What the kernel clears it clears as one.) This module
-//! must never take a frame that was used for one of zeroes.
+//! No gate is held here, nor any lock while a frame is cleared: who clears keeps nobody waiting but
+//! the thread that asked. If all handlers are busy and somebody else has a fault, who clears gives
+//! way to it within 256 KiB. (What the kernel clears it clears as one.) This module must never take
+//! a frame that was used for one of zeroes.
 
 use std::sync::atomic::Ordering;
 
@@ -29,8 +31,8 @@ pub(crate) enum Cleared {
 }
 
 impl Engine {
-    /// A frame of zeroes for who touches this byte, of the zone whose turn it is: one that is ready, one that was used and is cleared now,
-    /// or one from the kernel.
+    /// A frame of zeroes for who touches this byte, of the zone whose turn it is: one that is
+    /// ready, one that was used and is cleared now, or one from the kernel.
     pub(crate) fn cleared_frame(&self, at: FaultAddress) -> Cleared {
         self.huge.note_asked();
         let Some(zone) = self.zone_for_huge() else { return Cleared::Nothing };
@@ -50,7 +52,8 @@ impl Engine {
             Some((slot, begun)) => {
                 #[cfg(test)]
                 self.clears.last_byte.store(at.byte(), Ordering::Relaxed);
-                // By the byte: whoever rounds it down to less than a page has lost what was touched.
+                // By the byte: whoever rounds it down to less than a page has lost what was
+                // touched.
                 self.clear_in_fault(slot, begun, Target::of_address(at.byte(), FrameSize::HUGE).1)
             }
             None => self.frame_from_kernel(zone).map_or(Cleared::Nothing, Cleared::Frame),
@@ -70,7 +73,8 @@ impl Engine {
         let choice = || self.clears.choice.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
         let others = self.clears.now.fetch_add(1, Ordering::Relaxed);
         let chosen = || self.clearing.order.unwrap_or_else(|| choice().order(target.pages(), others));
-        // What was begun for another fault goes on towards that one's target: it is the same bytes that are left.
+        // What was begun for another fault goes on towards that one's target: it is the same bytes
+        // that are left.
         let mut begun = begun.unwrap_or_else(|| Begun { order: chosen(), target, step: 0, took_ns: 0 });
         let begin = now_ns();
         let bytes = self.space.huge_bytes_mut(&mut slot);
@@ -95,8 +99,8 @@ impl Engine {
         Cleared::Frame(slot)
     }
 
-    /// Whether a message waits that no handler is free for, and this one is to read it. Who serves the fault of his own thread is no
-    /// handler.
+    /// Whether a message waits that no handler is free for, and this one is to read it. Who serves
+    /// the fault of his own thread is no handler.
     fn is_handler_wanted(&self) -> bool {
         let serving = self.serving_since_ns.iter().filter(|since| since.load(Ordering::Relaxed) != 0);
         serving.count() >= self.handlers as usize
@@ -121,8 +125,8 @@ impl Engine {
         Some(slot)
     }
 
-    /// Gives a frame, of which the slot holds `bytes`, back to the kernel. False if it has to stay: somebody who reads all of the
-    /// process has pinned it, say.
+    /// Gives a frame, of which the slot holds `bytes`, back to the kernel. False if it has to stay:
+    /// somebody who reads all of the process has pinned it, say.
     pub(crate) fn give_frame_back(&self, mut slot: HugeSlot, bytes: usize) -> bool {
         loop {
             match self.space.give_back_huge(&slot) {
@@ -130,13 +134,14 @@ impl Engine {
                 // It is done in a moment.
                 GivenBack::Busy => yield_now(),
                 GivenBack::PartStays => {
-                    // It is whole again, or becomes so when it is cleared: counted like any that was used. It may be one more than
-                    // are kept ready; the slots of the arena bound them.
+                    // It is whole again, or becomes so when it is cleared: counted like any that
+                    // was used. It may be one more than are kept ready; the slots of the arena
+                    // bound them.
                     let _ = self.space.populate_huge(&mut slot);
                     let lacked_bytes = HUGE_FRAME - bytes;
                     self.ledger.took(lacked_bytes as i64);
-                    // The kernel clears what was missing, and so does who takes a used frame. (How much of `bytes` went before the
-                    // move stopped nobody tells.)
+                    // The kernel clears what was missing, and so does who takes a used frame. (How
+                    // much of `bytes` went before the move stopped nobody tells.)
                     self.counters.add(Counter::KernelZeroedBytes, lacked_bytes as u64);
                     self.counters.add(Counter::ClearedTwiceBytes, lacked_bytes as u64);
                     self.huge.put_used(&self.space, slot);
@@ -150,8 +155,8 @@ impl Engine {
         true
     }
 
-    /// Gives a huge frame that is ready back to the kernel, of the zone that has most of them, so that base pages find room. False if there
-    /// is none that can go.
+    /// Gives a huge frame that is ready back to the kernel, of the zone that has most of them, so
+    /// that base pages find room. False if there is none that can go.
     pub(crate) fn give_back_a_huge_frame(&self) -> bool {
         let fullest = self.huge.fullest();
         // What is ready there may be pinned.

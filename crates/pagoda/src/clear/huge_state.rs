@@ -1,11 +1,13 @@
 //! Huge frames: 2 MiB that come with one fault and go with one move.
 //!
-//! A region in huge frames gets one wherever a whole one fits: aligned, nothing of it there, and room in the budget
-//! (`fault/huge.rs`). One in base pages of 64 KiB gets some ahead of who writes everything (`fault/around.rs`), and where dense
-//! content arrives (`migrate/huge.rs`). It leaves whole and is stored by base pages, which is what it comes back in (`reclaim/huge.rs`); once all of them are back
-//! they are joined (`reclaim/collapse.rs`). A frame is got ready without the gate (`clear/huge.rs`); it moves with the gate shared, as pages do, and
-//! whole or not at all: the kernel would take it apart, and what was moved out of huge pages in parts came back wrong in
-//! our tests. This module must never hand out a frame that holds anything.
+//! A region in huge frames gets one wherever a whole one fits: aligned, nothing of it there, and
+//! room in the budget (`fault/huge.rs`). One in base pages of 64 KiB gets some ahead of who writes
+//! everything (`fault/around.rs`), and where dense content arrives (`migrate/huge.rs`). It leaves
+//! whole and is stored by base pages, which is what it comes back in (`reclaim/huge.rs`); once all
+//! of them are back they are joined (`reclaim/collapse.rs`). A frame is got ready without the gate
+//! (`clear/huge.rs`); it moves with the gate shared, as pages do, and whole or not at all: the
+//! kernel would take it apart, and what was moved out of huge pages in parts came back wrong in our
+//! tests. This module must never hand out a frame that holds anything.
 
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
 use pagoda_core::page_entry::{Backing, Granules, Word};
@@ -28,8 +30,9 @@ pub(crate) const ENTRY: usize = HUGE_FRAME / ENTRIES;
 /// All of an entry.
 pub(crate) const ALL: Granules = Granules::range(0, 16);
 
-/// The slots of the huge arena for a zone: frames never hold more than its part of the budget. Where entries are of 64 KiB any region may
-/// have huge frames: its base page may be 2 MiB. They are addresses alone, and 12 bytes for each slot.
+/// The slots of the huge arena for a zone: frames never hold more than its part of the budget.
+/// Where entries are of 64 KiB any region may have huge frames: its base page may be 2 MiB. They
+/// are addresses alone, and 12 bytes for each slot.
 pub(crate) fn slots(zone: Bytes, base: BasePage) -> u32 {
     if base < BasePage::K64 {
         return 0;
@@ -103,8 +106,9 @@ pub(crate) fn is_whole(word: Word) -> bool {
 }
 
 impl Engine {
-    /// Whether the base page at `address` lies in a huge page, which the kernel may have made of OS pages meanwhile: then it only
-    /// leaves with all of that. Where the kernel has taken a huge frame apart its entries know it from now on, and leave one by one.
+    /// Whether the base page at `address` lies in a huge page, which the kernel may have made of OS
+    /// pages meanwhile: then it only leaves with all of that. Where the kernel has taken a huge
+    /// frame apart its entries know it from now on, and leave one by one.
     pub(crate) fn leaves_huge(&self, table: &Table, span: &Span, address: usize) -> bool {
         let index = table.page_at(span, address).index;
         let is_marked = span.word(index).is_huge();
@@ -122,8 +126,9 @@ impl Engine {
         false
     }
 
-    /// The frame around `address` is one huge page no more, though entries say so: a part of it was discarded, unmapped, moved, locked
-    /// or protected, whatever is so by now, or the kernel has swapped it out. None of that is told as what it does to a huge page.
+    /// The frame around `address` is one huge page no more, though entries say so: a part of it was
+    /// discarded, unmapped, moved, locked or protected, whatever is so by now, or the kernel has
+    /// swapped it out. None of that is told as what it does to a huge page.
     fn forget_huge(&self, table: &Table, span: &Span, address: usize, block: Option<Block>) {
         let place = PageRange::at(address & !(HUGE_FRAME - 1), HUGE_FRAME);
         let within = span.range().intersection(place).expect("an address of the span");
@@ -147,14 +152,16 @@ impl Engine {
         }
     }
 
-    /// A frame came to its place in OS pages: where some were once, the kernel keeps the table of them until the mapping goes, and
-    /// nobody is told of it; or the frame was none of one page. It may be joined once all of it was written.
+    /// A frame came to its place in OS pages: where some were once, the kernel keeps the table of
+    /// them until the mapping goes, and nobody is told of it; or the frame was none of one page. It
+    /// may be joined once all of it was written.
     pub(crate) fn note_torn(&self, block: Block) {
         self.counters.add(Counter::HugeTorn, 1);
         self.huge.note_broken(block.range.start());
     }
 
-    /// Enters the first `bytes` of a huge frame of `zone` as in the region; all its entries were `word`, with nothing there.
+    /// Enters the first `bytes` of a huge frame of `zone` as in the region; all its entries were
+    /// `word`, with nothing there.
     pub(crate) fn huge_came_in(&self, word: Word, bytes: usize, zone: usize) -> [Word; ENTRIES] {
         self.ledger.resident(bytes as i64);
         self.zones.in_regions(zone, bytes as i64);

@@ -53,7 +53,8 @@ fn a_frame_is_cleared_toward_the_byte_that_was_touched() {
         let region =
             || -> Region { manager.region(Bytes::new(2 * HUGE_FRAME as u64)).create().expect("a region") };
         for byte in BYTES {
-            // What closes leaves a frame that is cleared for who comes next; not if the kernel had no huge page for it.
+            // What closes leaves a frame that is cleared for who comes next; not if the kernel had
+            // no huge page for it.
             let touched_in_cleared = || {
                 let mut before = region();
                 before.write_at(0, &[0xa5; HUGE_FRAME]).expect("written");

@@ -1,8 +1,9 @@
 //! Frames of zeroes for first touches of base pages.
 //!
-//! A frame that is ready and zero is moved in as it is, one that held something is cleared first, and of several zones an empty slot
-//! gets a fresh one, which the kernel has cleared and which is not cleared again. Of what is only wanted in part, no more is cleared or
-//! taken. This module must never give a frame of which a byte that is wanted is not zero: a debug build looks at every one.
+//! A frame that is ready and zero is moved in as it is, one that held something is cleared first,
+//! and of several zones an empty slot gets a fresh one, which the kernel has cleared and which is
+//! not cleared again. Of what is only wanted in part, no more is cleared or taken. This module must
+//! never give a frame of which a byte that is wanted is not zero: a debug build looks at every one.
 
 use std::ops::Range;
 
@@ -17,9 +18,10 @@ use crate::frames::zones::Taker;
 use crate::stats::counters::Counter;
 
 impl Engine {
-    /// A frame of which `wanted` is zero, to be moved in from the slot, of the zone whose turn it is; and what of it is there by then: what
-    /// is not wanted holds anything. None if the kernel has to give one, or there is no room. Where a part of it is wanted it is one of which a
-    /// part is left, if there is one. It is for the page of `word`, of which `granule` is waited for.
+    /// A frame of which `wanted` is zero, to be moved in from the slot, of the zone whose turn it
+    /// is; and what of it is there by then: what is not wanted holds anything. None if the kernel
+    /// has to give one, or there is no room. Where a part of it is wanted it is one of which a part
+    /// is left, if there is one. It is for the page of `word`, of which `granule` is waited for.
     pub(crate) fn zeroed_frame(
         &self,
         word: Word,
@@ -47,8 +49,8 @@ impl Engine {
         if holds == Holds::Zeroes {
             self.counters.add(Counter::TakenClearedBytes, bytes_of(wanted));
             self.counters.add(Counter::FaultsZeroReady, 1);
-            // Nobody is woken for the next one: who clears on another processor makes each move interrupt it, so that it is done
-            // when the clearer looks by itself.
+            // Nobody is woken for the next one: who clears on another processor makes each move
+            // interrupt it, so that it is done when the clearer looks by itself.
         } else {
             self.clear_base_in_fault(&mut slot, wanted.and(there), granule);
             // The ledger first: another thread may want the same room.
@@ -62,8 +64,9 @@ impl Engine {
         Some((slot, there.or(wanted)))
     }
 
-    /// Clears these OS pages of a frame, which somebody had: upwards, if nobody chose an order, by the quickest instructions there are. All of
-    /// a base page is in the cache when it is done, whatever came last.
+    /// Clears these OS pages of a frame, which somebody had: upwards, if nobody chose an order, by
+    /// the quickest instructions there are. All of a base page is in the cache when it is done,
+    /// whatever came last.
     fn clear_base_in_fault(&self, slot: &mut Slot, used: Granules, granule: u32) {
         let order = self.clearing.order.unwrap_or(Order::Ascending);
         for (from, to) in used.runs() {
@@ -74,8 +77,9 @@ impl Engine {
         self.counters.add(Counter::ClearedInFaultBytes, bytes_of(used));
     }
 
-    /// Puts fresh frames where these OS pages of a slot have none, which the ledger knows of: a touch of each, of which the kernel locks
-    /// this arena alone. (`MADV_POPULATE_WRITE` has all mappings locked, and takes 22 µs for 64 KiB against 24.)
+    /// Puts fresh frames where these OS pages of a slot have none, which the ledger knows of: a
+    /// touch of each, of which the kernel locks this arena alone. (`MADV_POPULATE_WRITE` has all
+    /// mappings locked, and takes 22 µs for 64 KiB against 24.)
     pub(crate) fn take_zeroes_from_kernel(&self, slot: &mut Slot, missing: Granules) {
         let bytes = self.space.bytes_mut(slot);
         self.counters.add(Counter::KernelZeroedBytes, bytes_of(missing));

@@ -17,7 +17,8 @@ fn builder(zones: usize) -> Option<ManagerBuilder> {
     if skip_without_moves("base frames that are ready") {
         return None;
     }
-    // The thread that clears ahead elsewhere is the test's own here, and each base page has a fault of its own.
+    // The thread that clears ahead elsewhere is the test's own here, and each base page has a fault
+    // of its own.
     let builder = Manager::builder().user_mode_only(true).clear_ahead(0).fault_around(false);
     let place = |builder: ManagerBuilder, (name, mib)| builder.zone(name, Bytes::mib(mib), Place::Local);
     Some(match zones {
@@ -85,7 +86,8 @@ fn no_owner_sees_what_another_had_in_base_frames() {
             region.read_at(0, &mut is).expect("read");
             assert!(is == full, "owner {owner}");
             region.page_out(0, size).expect("room");
-            // Of the frames that are ready now all are cleared for some owners, some for others, and none for the rest.
+            // Of the frames that are ready now all are cleared for some owners, some for others,
+            // and none for the rest.
             for _ in 0..[0, 1, usize::MAX][owner % 3] {
                 if !engine.clear_one_ahead() {
                     break;
@@ -126,8 +128,8 @@ fn a_fresh_frame_is_not_cleared_again_and_few_are_kept() {
     }
 }
 
-/// A region in base pages of 64 KiB, all of it written, and how many it has. With several zones each first touch takes a frame of one,
-/// also of what was discarded of a page.
+/// A region in base pages of 64 KiB, all of it written, and how many it has. With several zones
+/// each first touch takes a frame of one, also of what was discarded of a page.
 fn written() -> Option<(Manager, Region, usize)> {
     let manager = builder(2)?.base_page(BasePage::K64).build().expect("a manager");
     let region = region(&manager, 4 << 20);
@@ -147,7 +149,8 @@ fn what_a_part_of_a_page_takes_of_a_frame_is_not_in_the_frame_any_more() {
     until("all of it is counted", || manager.stats().resident_bytes >= region.len() as u64);
     let stats = manager.stats();
     assert_eq!(stats.resident_bytes, region.len() as u64);
-    // All there is came from the kernel, once, and what was discarded has gone back to it. Little more than is wanted lies ready.
+    // All there is came from the kernel, once, and what was discarded has gone back to it. Little
+    // more than is wanted lies ready.
     let discarded = (pages << 12) as u64;
     assert_eq!(stats.resident_bytes + stats.ready_bytes, stats.kernel_zeroed_bytes - discarded, "{stats:?}");
     assert!(stats.ready_bytes <= 64 << 10, "{stats:?}");

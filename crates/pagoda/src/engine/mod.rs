@@ -1,19 +1,25 @@
 //! What the threads of one manager share, and the order of its locks.
 //!
-//! Lock order, outermost first; whoever holds one may take those further down, never those further up:
+//! Lock order, outermost first; whoever holds one may take those further down, never those further
+//! up:
 //!
-//! 0. where a thread serves its own fault, its working memory; see `threads::sigbus`. A file region's syncs; see `file`
-//! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a region; exclusive
-//!    around reading events and applying them, and around adoption (register, scan, mark)
-//! 2. an entry's busy bit; see `pagoda_core::page_entry` for why waiting for it with the gate held exclusively is safe
+//! 0. where a thread serves its own fault, its working memory; see `threads::sigbus`. A file
+//!    region's syncs; see `file`
+//! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a
+//!    region; exclusive around reading events and applying them, and around adoption (register,
+//!    scan, mark)
+//! 2. an entry's busy bit; see `pagoda_core::page_entry` for why waiting for it with the gate held
+//!    exclusively is safe
 //! 3. the reclaim hand and queue
 //! 4. the store's own locks; see `store`
-//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages; the list of limits; the list of owners, then how
-//!    one of them is moved; the list of what is owed, then what is wanted of it; what is to be read ahead of a file; the reader of what
-//!    is empty in children
+//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge
+//!    pages; the list of limits; the list of owners, then how one of them is moved; the list of
+//!    what is owed, then what is wanted of it; what is to be read ahead of a file; the reader of
+//!    what is empty in children
 //!
-//! No thread of the engine waits for a lock that the program could hold, and none touches managed memory. This module
-//! must never do the work itself: faults, events, reclaim and adoption each have their own.
+//! No thread of the engine waits for a lock that the program could hold, and none touches managed
+//! memory. This module must never do the work itself: faults, events, reclaim and adoption each
+//! have their own.
 
 pub(crate) mod shared;
 
@@ -80,7 +86,8 @@ pub(crate) struct Engine {
     pub(crate) limits: Limits,
     /// First touches bring as much of a base page as is touched densely, in regions of our own.
     pub(crate) by_density: bool,
-    /// Who writes base pages of 64 KiB upwards gets places of 2 MiB whole, and dense content arrives so.
+    /// Who writes base pages of 64 KiB upwards gets places of 2 MiB whole, and dense content
+    /// arrives so.
     pub(crate) comes_whole: bool,
     /// There is, or was, a region whose base page is less than an entry; and one of 2 MiB.
     pub(crate) has_blocks: AtomicBool,
@@ -98,7 +105,8 @@ pub(crate) struct Engine {
     pub(crate) handlers: u32,
     /// The budget that the tables are made for: a tree's, of which this process may have a share.
     pub(crate) full_budget: Bytes,
-    /// The kernel tells of every fork. Without that, children that were not announced don't get managed memory at all.
+    /// The kernel tells of every fork. Without that, children that were not announced don't get
+    /// managed memory at all.
     pub(crate) fork_events: bool,
     /// Rings when reclaim has something to do.
     pub(crate) bell: Bell,
@@ -117,11 +125,12 @@ pub(crate) struct Engine {
     pub(crate) wiped: Option<Mutex<WipedReader>>,
     /// There was a fork, here or on the way here: memory may be shared.
     pub(crate) has_forked: AtomicBool,
-    /// Rights to one frame each, of handlers that made two ready for the fault they serve: it may use one however far the
-    /// budget is exceeded, or a process whose share became smaller would stand still until it fits. Never more than there are
-    /// handlers.
+    /// Rights to one frame each, of handlers that made two ready for the fault they serve: it may
+    /// use one however far the budget is exceeded, or a process whose share became smaller would
+    /// stand still until it fits. Never more than there are handlers.
     pub(crate) earned: AtomicUsize,
-    /// What the reclaimer makes its own just now, from address to address; 0 if nothing. For faults that it waits for itself.
+    /// What the reclaimer makes its own just now, from address to address; 0 if nothing. For faults
+    /// that it waits for itself.
     pub(crate) making_own: [AtomicUsize; 2],
     /// What could not be moved, perhaps because it is shared.
     pub(crate) shared: Mutex<Vec<PageRange>>,
@@ -141,8 +150,8 @@ pub(crate) struct Engine {
     pub(crate) bringing_back: AtomicUsize,
     /// Whether an event waited for another when the last ones were read.
     pub(crate) events_wait: AtomicBool,
-    /// When each handler came to the oldest fault that it is serving, in nanoseconds of the time that the process ran; 0 if it waits. For
-    /// the watchdog.
+    /// When each handler came to the oldest fault that it is serving, in nanoseconds of the time
+    /// that the process ran; 0 if it waits. For the watchdog.
     pub(crate) serving_since_ns: [AtomicU64; HANDLERS_MAX],
     pub(crate) stop_hook: StopHook,
 }
@@ -258,7 +267,8 @@ impl Engine {
         Watermarks::of_share(Bytes::new(self.ledger.budget_bytes()), self.base, self.handlers)
     }
 
-    /// Whether others have a part of the budget, so that what may be held here can become less at any time.
+    /// Whether others have a part of the budget, so that what may be held here can become less at
+    /// any time.
     pub(crate) fn has_a_share(&self) -> bool {
         self.ledger.budget_bytes() < self.full_budget.get()
     }
@@ -269,8 +279,8 @@ impl Engine {
         budget::store_limit(&self.marks(), self.immovable_bytes()).min(budget::store_most(self.full_budget))
     }
 
-    /// What can be had without reclaim and without exceeding the budget: frames that are ready, and what the kernel may
-    /// still give.
+    /// What can be had without reclaim and without exceeding the budget: frames that are ready, and
+    /// what the kernel may still give.
     pub(crate) fn free(&self) -> Bytes {
         Bytes::new(self.ledger.free_bytes(self.ready_bytes()))
     }
@@ -284,8 +294,8 @@ impl Engine {
         crate::table::entry_bytes(self.base)
     }
 
-    /// Whether memory may be taken from the kernel for another base page. Once everything is being brought back, the
-    /// budget is not kept any more.
+    /// Whether memory may be taken from the kernel for another base page. Once everything is being
+    /// brought back, the budget is not kept any more.
     pub(crate) fn has_room(&self) -> bool {
         self.is_released() || self.ledger.room_bytes() >= self.entry_bytes() as u64
     }
@@ -297,7 +307,8 @@ impl Engine {
         }
     }
 
-    /// Whether everything is being brought back, or is back, or a range is just now: nothing is evicted meanwhile.
+    /// Whether everything is being brought back, or is back, or a range is just now: nothing is
+    /// evicted meanwhile.
     pub(crate) fn is_released(&self) -> bool {
         self.released.load(Ordering::Acquire) || self.bringing_back.load(Ordering::Acquire) > 0
     }
@@ -306,7 +317,8 @@ impl Engine {
         self.quit.load(Ordering::Acquire)
     }
 
-    /// Whether nobody is left who waits for a handler: the reclaimer, which may wait for an event to be read, has ended.
+    /// Whether nobody is left who waits for a handler: the reclaimer, which may wait for an event
+    /// to be read, has ended.
     pub(crate) fn handlers_may_end(&self) -> bool {
         self.quit_handlers.load(Ordering::Acquire)
     }

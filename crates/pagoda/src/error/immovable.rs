@@ -1,8 +1,8 @@
 //! What memory was when it was needed and none could be moved out.
 //!
 //! The counters say how much is left alone for each reason. The largest part gives its name, and
-//! its size is told with it. What no reason explains was found in use when it was tried. This module
-//! must never name a reason that no byte has.
+//! its size is told with it. What no reason explains was found in use when it was tried. This
+//! module must never name a reason that no byte has.
 
 use std::fmt;
 
@@ -28,8 +28,8 @@ pub enum Obstacle {
     Threads,
     /// Its mappings are too small, or too new, to be managed.
     Small,
-    /// It is in use, as its moves told: locked in more pieces than are looked at, pinned by a device or
-    /// by the kernel, or shared with a forked process.
+    /// It is in use, as its moves told: locked in more pieces than are looked at, pinned by a
+    /// device or by the kernel, or shared with a forked process.
     InUse,
 }
 

@@ -1,8 +1,10 @@
-//! Why the engine could not start, and why it had to stop: what the counters file carries and people read.
+//! Why the engine could not start, and why it had to stop: what the counters file carries and
+//! people read.
 //!
-//! Each error is one small `Copy` value with a stable number, so that a process that is about to end can leave it
-//! in its counters and `pagoda run` can say it in words afterwards. Showing one must never allocate, and must never
-//! ask the C library for a message: the threads that show it have no C library state.
+//! Each error is one small `Copy` value with a stable number, so that a process that is about to
+//! end can leave it in its counters and `pagoda run` can say it in words afterwards. Showing one
+//! must never allocate, and must never ask the C library for a message: the threads that show it
+//! have no C library state.
 
 mod immovable;
 pub(crate) mod other_process;
@@ -37,7 +39,8 @@ impl From<&std::io::Error> for Errno {
 }
 
 impl fmt::Display for Errno {
-    /// `EPERM: not permitted`; the numbers are those that Linux has on every machine Pagoda runs on.
+    /// `EPERM: not permitted`; the numbers are those that Linux has on every machine Pagoda runs
+    /// on.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             0 => "no error number",

@@ -1,6 +1,7 @@
 //! Why the engine could not start, and what to do about it.
 //!
-//! Numbers are stable: a process leaves them in its counters for another one to read. None may ever be used anew.
+//! Numbers are stable: a process leaves them in its counters for another one to read. None may ever
+//! be used anew.
 
 use std::fmt;
 
@@ -8,13 +9,15 @@ use super::{EMFILE, ENFILE, ENOMEM, Errno};
 use crate::config::MINIMUM_BUDGET;
 use crate::frames::zones::ZONES_MAX;
 
-/// Why the engine could not start. The program has not run, or has run without a budget (`--best-effort`).
+/// Why the engine could not start. The program has not run, or has run without a budget
+/// (`--best-effort`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartError {
     /// Neither the device nor the system call gave a userfaultfd.
     Userfaultfd(Errno),
-    /// The only userfaultfd to be had serves faults of user mode alone: system calls on evicted memory would fail.
+    /// The only userfaultfd to be had serves faults of user mode alone: system calls on evicted
+    /// memory would fail.
     UserModeOnly,
     /// The kernel has no `UFFDIO_MOVE`.
     MoveMissing,
@@ -44,7 +47,8 @@ pub enum StartError {
     LibrarySymbol,
     /// The remote store could not be reached, or did not answer as it should.
     RemoteStore(Errno),
-    /// The remote store would not keep what it is given, because it evicts; or it is a cluster, and a database was named.
+    /// The remote store would not keep what it is given, because it evicts; or it is a cluster, and
+    /// a database was named.
     RemoteStoreUnfit,
     /// The handler of SIGBUS that serves faults in their own threads could not be installed.
     FaultSignal(Errno),
@@ -57,7 +61,8 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Its number in [`Counter::ErrorCode`](crate::stats::counters::Counter::ErrorCode): 1 to 99, and never another one.
+    /// Its number in [`Counter::ErrorCode`](crate::stats::counters::Counter::ErrorCode): 1 to 99,
+    /// and never another one.
     #[must_use]
     pub const fn code(self) -> u64 {
         match self {
@@ -144,7 +149,8 @@ impl StartError {
     }
 }
 
-/// Says it for a managed program and for a library's manager alike, like [`StopReason`](super::StopReason).
+/// Says it for a managed program and for a library's manager alike, like
+/// [`StopReason`](super::StopReason).
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.errno() {

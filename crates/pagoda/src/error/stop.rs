@@ -1,6 +1,7 @@
 //! Why the engine ended its process.
 //!
-//! Numbers are stable: a process leaves them in its counters for another one to read. None may ever be used anew.
+//! Numbers are stable: a process leaves them in its counters for another one to read. None may ever
+//! be used anew.
 
 use std::fmt;
 
@@ -10,9 +11,11 @@ use super::{Errno, Immovable};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// Memory was needed, the store had reached its limit, and nothing could be evicted within the bounded wait.
+    /// Memory was needed, the store had reached its limit, and nothing could be evicted within the
+    /// bounded wait.
     StoreFull,
-    /// Memory was needed and the store's file or remote store could not be written: it is full, failed, or cut off.
+    /// Memory was needed and the store's file or remote store could not be written: it is full,
+    /// failed, or cut off.
     StoreWrite(Errno),
     /// Memory was needed, and nothing of what there was could be evicted, within the bounded wait.
     NothingEvictable(Immovable),
@@ -28,7 +31,8 @@ pub enum StopReason {
     EventsUnreadable(Errno),
     /// A thread of the engine met a state that should not be.
     EngineBroken,
-    /// There was no memory for the engine's own tables: the process is at its limit of addresses or mappings.
+    /// There was no memory for the engine's own tables: the process is at its limit of addresses or
+    /// mappings.
     EngineMemory,
     /// There are more threads and robust mutexes than can be kept from being evicted.
     PinsFull,
@@ -37,7 +41,8 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Its number in [`Counter::ErrorCode`](crate::stats::counters::Counter::ErrorCode): 101 to 199, and never another one.
+    /// Its number in [`Counter::ErrorCode`](crate::stats::counters::Counter::ErrorCode): 101 to
+    /// 199, and never another one.
     #[must_use]
     pub const fn code(self) -> u64 {
         match self {
@@ -97,8 +102,8 @@ impl StopReason {
     }
 }
 
-/// Says it for a managed program and for a library's manager alike: by the names of things, not of the options or
-/// methods that set them.
+/// Says it for a managed program and for a library's manager alike: by the names of things, not of
+/// the options or methods that set them.
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,6 @@
-//! Files that are used by address, and what their users do not see otherwise: what they write is written back in the background, what
-//! can't be read ends them, and where no memory can be had calls fail and the process goes on.
+//! Files that are used by address, and what their users do not see otherwise: what they write is
+//! written back in the background, what can't be read ends them, and where no memory can be had
+//! calls fail and the process goes on.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -29,8 +30,8 @@ fn what_is_written_by_address_is_written_back_before_too_much_is_dirty() {
         if inner.engine().space.track_writes(inner.range).is_err() {
             return skip("dirty limits by address", "writes can't be tracked here");
         }
-        // Less than the budget: without a limit next to nothing of it would be written. What is staged when it is looked for is not seen.
-        // Again and again, as what is protected is.
+        // Less than the budget: without a limit next to nothing of it would be written. What is
+        // staged when it is looked for is not seen. Again and again, as what is protected is.
         for value in [7u8, 8, 9] {
             let before = region.stats().written;
             for page in 0..(10 << 20) / OS_PAGE {

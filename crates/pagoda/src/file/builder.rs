@@ -31,24 +31,24 @@ impl FileRegionBuilder {
         Self { shared, path: path.to_owned(), access: Access::default() }
     }
 
-    /// Whether it is written, too; only read, if it is not said. What is written by the address of a file that is only read is
-    /// dropped sooner or later.
+    /// Whether it is written, too; only read, if it is not said. What is written by the address of
+    /// a file that is only read is dropped sooner or later.
     #[must_use]
     pub fn writable(mut self, yes: bool) -> Self {
         self.access.write = yes;
         self
     }
 
-    /// Reads and writes through the kernel's page cache, for file systems without direct I/O. The consequence: what is in that
-    /// cache, too, is in no budget.
+    /// Reads and writes through the kernel's page cache, for file systems without direct I/O. The
+    /// consequence: what is in that cache, too, is in no budget.
     #[must_use]
     pub fn buffered(mut self, yes: bool) -> Self {
         self.access.buffered = yes;
         self
     }
 
-    /// Opens the file and maps all of it; the region keeps the length that the file has now. Blocks until what others have
-    /// written there is on the disk.
+    /// Opens the file and maps all of it; the region keeps the length that the file has now. Blocks
+    /// until what others have written there is on the disk.
     ///
     /// # Errors
     /// See [`MapFileError`].

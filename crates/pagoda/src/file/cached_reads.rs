@@ -1,11 +1,13 @@
 //! Reading by calls what was read ahead: it is copied from the slot where it lies.
 //!
-//! Who goes through a file once asks for each page once. Moving its frame into the region for that, and out again, would cost more
-//! than the copy. So it stays staged, and goes with the staged pages, the oldest first: a file that is read through
-//! pushes out little that others use. Who asks a second time has a fault like anybody else, and the page comes into the region.
+//! Who goes through a file once asks for each page once. Moving its frame into the region for that,
+//! and out again, would cost more than the copy. So it stays staged, and goes with the staged
+//! pages, the oldest first: a file that is read through pushes out little that others use. Who asks
+//! a second time has a fault like anybody else, and the page comes into the region.
 //!
-//! An entry's warmth says so as long as it is staged and none of it is in the region: it is 0 where reclaim took it out. This module
-//! must never let a page of the user's memory be touched while it has an entry's busy bit.
+//! An entry's warmth says so as long as it is staged and none of it is in the region: it is 0 where
+//! reclaim took it out. This module must never let a page of the user's memory be touched while it
+//! has an entry's busy bit.
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::Backing;
@@ -30,12 +32,14 @@ enum Outcome {
 }
 
 impl Inner {
-    /// Copies from `offset` on, at most [`RUN_BYTES`](crate::file::writeback::RUN_BYTES) within one entry, if that was read ahead and lies
-    /// where it was read to. Waits for who has the entry. False: it is elsewhere, or was asked for before.
+    /// Copies from `offset` on, at most [`RUN_BYTES`](crate::file::writeback::RUN_BYTES) within one
+    /// entry, if that was read ahead and lies where it was read to. Waits for who has the entry.
+    /// False: it is elsewhere, or was asked for before.
     pub(super) fn read_in_place(&self, offset: usize, into: &mut [u8]) -> bool {
         let entry_bytes = self.engine().entry_bytes();
         let mut wait = Wait::default();
-        // By way of memory of our own: a fault on the caller's might need this entry, or wait for an event that waits for us.
+        // By way of memory of our own: a fault on the caller's might need this entry, or wait for
+        // an event that waits for us.
         let is_copied = self.with_work(|Work { content, .. }| {
             let content = &mut content[..into.len()];
             loop {
@@ -84,7 +88,8 @@ impl Inner {
 }
 
 impl Engine {
-    /// A staged page of a file is dropped, of this slot: if it never was in the region nobody has counted that it goes.
+    /// A staged page of a file is dropped, of this slot: if it never was in the region nobody has
+    /// counted that it goes.
     pub(super) fn note_dropped(&self, warmth: u8, slot: u32) {
         if warmth >= ASKED {
             self.went_unmoved(slot);

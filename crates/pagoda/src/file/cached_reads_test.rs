@@ -1,4 +1,5 @@
-//! Reading through a file: what comes into the region of it, what it pushes out, and what zones count of it.
+//! Reading through a file: what comes into the region of it, what it pushes out, and what zones
+//! count of it.
 
 use std::time::{Duration, Instant};
 
@@ -33,8 +34,9 @@ fn read(region: &FileRegion, blocks: std::ops::Range<usize>) {
 /// How long a thread that reads ahead may be kept from the processor.
 const AHEAD_MOST: Duration = Duration::from_millis(500);
 
-/// Reads the same, each block when it has been read ahead: who is quicker than that faults, and brings it into the region. What nobody
-/// reads ahead, as the first blocks of all, is not waited for much longer.
+/// Reads the same, each block when it has been read ahead: who is quicker than that faults, and
+/// brings it into the region. What nobody reads ahead, as the first blocks of all, is not waited
+/// for much longer.
 fn read_behind(manager: &Manager, region: &FileRegion, blocks: std::ops::Range<usize>) {
     let engine = manager.engine();
     for block in blocks {
@@ -165,8 +167,8 @@ fn what_is_read_ahead_comes_into_frames_whose_os_pages_lie_side_by_side() {
     }
 }
 
-/// What threads write comes into the region. Were it read ahead into the staged pages, of which a sixteenth of the memory is kept, what
-/// is about to be written would be the oldest of those.
+/// What threads write comes into the region. Were it read ahead into the staged pages, of which a
+/// sixteenth of the memory is kept, what is about to be written would be the oldest of those.
 #[test]
 fn who_writes_a_file_through_finds_what_was_read_ahead_for_him() {
     const THREADS: usize = 4;

@@ -1,11 +1,12 @@
-//! Which pages of a file were written and are not in the file yet, and of which zone each is: what the zones' dirty limits are kept
-//! by.
+//! Which pages of a file were written and are not in the file yet, and of which zone each is: what
+//! the zones' dirty limits are kept by.
 //!
-//! An entry is marked after it was written, and its mark goes before its content is looked at to be written back: so what is
-//! marked may be clean, and what [`write_at`](super::FileRegion::write_at) made dirty is marked. What is written by address is marked
-//! when that is looked for (`written`). Who goes beyond a zone's limit writes back himself, [`RUNS`] at most for one entry that he has written: a
-//! disk that fails, or a zone that other files have filled, keeps him no longer. This module must never be asked what differs
-//! from the file: digests say that.
+//! An entry is marked after it was written, and its mark goes before its content is looked at to be
+//! written back: so what is marked may be clean, and what [`write_at`](super::FileRegion::write_at)
+//! made dirty is marked. What is written by address is marked when that is looked for (`written`).
+//! Who goes beyond a zone's limit writes back himself, [`RUNS`] at most for one entry that he has
+//! written: a disk that fails, or a zone that other files have filled, keeps him no longer. This
+//! module must never be asked what differs from the file: digests say that.
 
 use pagoda_core::page_entry::{Backing, Word};
 use pagoda_core::zone::dirty;
@@ -17,7 +18,8 @@ use crate::file::region::Inner;
 use crate::file::writeback::RUN_BYTES;
 use crate::frames::zones::ZONES_MAX;
 
-/// Runs of pages that a writer writes back for one entry, at most: sixteen times what he has written at 64 KiB.
+/// Runs of pages that a writer writes back for one entry, at most: sixteen times what he has
+/// written at 64 KiB.
 const RUNS: usize = 4;
 
 /// Runs that are written back between two looks at what is to be read.
@@ -33,7 +35,8 @@ impl Engine {
         }
     }
 
-    /// The content of an entry is about to be looked at to be written back, or there is none any more.
+    /// The content of an entry is about to be looked at to be written back, or there is none any
+    /// more.
     pub(super) fn note_clean(&self, file: &PageFile, index: usize) {
         if let Some(zone) = file.dirty.clear(index) {
             self.zones.dirty(zone, -(self.entry_bytes() as i64));
@@ -81,7 +84,8 @@ impl Inner {
         }
     }
 
-    /// Writes back what this file has dirty of a zone until it has no more than `enough`, `runs` at most.
+    /// Writes back what this file has dirty of a zone until it has no more than `enough`, `runs` at
+    /// most.
     fn write_dirty_back(&self, zone: usize, runs: usize, enough: u64) {
         let engine = self.engine();
         let most = RUN_BYTES / engine.entry_bytes();

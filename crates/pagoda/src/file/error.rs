@@ -1,6 +1,7 @@
 //! Why a file could not be mapped, or a part of it not be read, written or made safe.
 //!
-//! Each names what was tried and what to do. None of them ever stands for content: who gets one got no bytes.
+//! Each names what was tried and what to do. None of them ever stands for content: who gets one got
+//! no bytes.
 
 use std::path::PathBuf;
 
@@ -58,7 +59,8 @@ pub enum MapFileError {
         /// What the kernel said.
         errno: Errno,
     },
-    /// The kernel does not copy for this process, which is how a page that can't be read becomes an error.
+    /// The kernel does not copy for this process, which is how a page that can't be read becomes an
+    /// error.
     #[error("process_vm_readv is refused ({errno}); allow it in the filter of system calls")]
     Copy {
         /// What the kernel said.
@@ -103,7 +105,8 @@ pub enum FileError {
     /// The file has become shorter since it was mapped.
     #[error("the file has become shorter since it was mapped; what lay beyond its end is gone: map it anew")]
     Truncated,
-    /// Somebody else changed the file where it was in memory, or what was read of it could not be dropped then.
+    /// Somebody else changed the file where it was in memory, or what was read of it could not be
+    /// dropped then.
     #[error(
         "somebody else has changed the file while it was mapped; let one at a time write it, and map it anew to have what it holds"
     )]

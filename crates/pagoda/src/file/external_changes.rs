@@ -1,14 +1,18 @@
-//! Noticing what others do to a mapped file: they make it shorter, or shorter and longer again, or write to it.
+//! Noticing what others do to a mapped file: they make it shorter, or shorter and longer again, or
+//! write to it.
 //!
-//! A file is known by its length, its change time and its blocks ([`FileState`]). Each call looks at them, each write back does
-//! before it writes, and a thread of the region does ten times a second for who uses addresses. Our own writes change them,
-//! too: they are made one at a time, and each enters what it left. What is found to be another's is followed by a *round*:
+//! A file is known by its length, its change time and its blocks ([`FileState`]). Each call looks
+//! at them, each write back does before it writes, and a thread of the region does ten times a
+//! second for who uses addresses. Our own writes change them, too: they are made one at a time, and
+//! each enters what it left. What is found to be another's is followed by a *round*:
 //! - Of a region that is only read all that is in memory is dropped, and read anew.
-//! - Of one that is written all that is in memory is compared with the file, and what the file does not hold as it did is lost. It may
-//!   be written by its address at the same time: nobody could tell that from what was there, so that it is never just read anew.
+//! - Of one that is written all that is in memory is compared with the file, and what the file does
+//!   not hold as it did is lost. It may be written by its address at the same time: nobody could
+//!   tell that from what was there, so that it is never just read anew.
 //!
-//! Until the round is over who writes back compares first, too. What stays unseen is a file that is cut and written again as long as
-//! before while a write of ours is on its way. This module must never take for seen what memory does not know of.
+//! Until the round is over who writes back compares first, too. What stays unseen is a file that is
+//! cut and written again as long as before while a write of ours is on its way. This module must
+//! never take for seen what memory does not know of.
 
 use std::sync::atomic::Ordering;
 
@@ -38,7 +42,8 @@ impl PageFile {
         if is_as_seen(&self.state()?) {
             return Ok(true);
         }
-        // A write of ours may be on its way, which has looked before. But it makes nothing shorter; and a round is waited for.
+        // A write of ours may be on its way, which has looked before. But it makes nothing shorter;
+        // and a round is waited for.
         let Some(_writing) = self.seen.unless_written() else {
             return Ok(self.state()?.len >= self.end() && !self.is_in_round());
         };
@@ -94,7 +99,8 @@ impl PageFile {
         }
     }
 
-    /// The file ends at `now_len`, or did: what lay beyond is lost, and what its last page holds is not known.
+    /// The file ends at `now_len`, or did: what lay beyond is lost, and what its last page holds is
+    /// not known.
     fn shrink(&self, now_len: u64) {
         let end = self.end();
         if now_len >= end {
@@ -110,8 +116,9 @@ impl PageFile {
         }
     }
 
-    /// Of those OS pages of `pages`, bits from page `first` on, that `content` begins with: the ones that the file does not hold as it
-    /// did, which are lost, and those that it holds as they are in `content`.
+    /// Of those OS pages of `pages`, bits from page `first` on, that `content` begins with: the
+    /// ones that the file does not hold as it did, which are lost, and those that it holds as they
+    /// are in `content`.
     pub(super) fn compare(&self, first: u64, pages: u64, content: &[u8]) -> (u64, u64) {
         let (mut changed, mut same) = (0, 0);
         let mut buffer = AlignedBuffer::new(content.len());
@@ -146,7 +153,8 @@ impl PageFile {
 }
 
 impl Inner {
-    /// Takes note of what others did to the file. What was there before is seen by no call that begins afterwards.
+    /// Takes note of what others did to the file. What was there before is seen by no call that
+    /// begins afterwards.
     pub(super) fn look(&self) -> Result<(), Trouble> {
         if self.file.is_as_seen()? {
             return Ok(());
@@ -158,7 +166,8 @@ impl Inner {
         if self.file.is_writable() {
             self.write_all_back();
         }
-        // Whoever has one of them just now knows nothing of before when it is given back: they read before the round began or after.
+        // Whoever has one of them just now knows nothing of before when it is given back: they read
+        // before the round began or after.
         self.drop_lost();
         let end = self.file.end();
         if end < *known_end {
@@ -169,7 +178,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What is in memory and must not be seen leaves it. What can't, as where its user has locked it, goes when memory gets short, and no call shows it.
+    /// What is in memory and must not be seen leaves it. What can't, as where its user has locked
+    /// it, goes when memory gets short, and no call shows it.
     fn drop_lost(&self) {
         let len = self.range.len();
         if !self.file.is_writable() {
@@ -186,7 +196,8 @@ impl Inner {
         }
     }
 
-    /// The OS page in which the file ends now reads zero behind that, as every file's last one does.
+    /// The OS page in which the file ends now reads zero behind that, as every file's last one
+    /// does.
     fn clear_behind(&self, end: u64) {
         let zeroes = [0; OS_PAGE];
         let rest = end.next_multiple_of(OS_PAGE as u64) - end;

@@ -1,9 +1,10 @@
 //! A file region: a file as memory, by a page cache of the manager's own.
 //!
-//! Its pages are read when they are touched and ahead of that, stay within the manager's budget and zones like any other, and
-//! are written back if they differ from the file. All I/O is direct, so that nothing of the file is in the kernel's cache. Who
-//! reads and writes by [`FileRegion::read_at`] and [`FileRegion::write_at`] gets an error where the file fails; who uses its
-//! address gets SIGBUS, as from mmap(2).
+//! Its pages are read when they are touched and ahead of that, stay within the manager's budget and
+//! zones like any other, and are written back if they differ from the file. All I/O is direct, so
+//! that nothing of the file is in the kernel's cache. Who reads and writes by
+//! [`FileRegion::read_at`] and [`FileRegion::write_at`] gets an error where the file fails; who
+//! uses its address gets SIGBUS, as from mmap(2).
 //!
 //! | file | what it has |
 //! |---|---|
@@ -59,18 +60,21 @@ pub struct FileStats {
     pub read_ahead: Bytes,
     /// Of what was read, what had been read before and was not in memory any more.
     pub read_again: Bytes,
-    /// Read ahead and evicted before anybody asked for it. Asking is `read_at`, `write_at`, and a fault: what is used by its address
-    /// is only seen where it faults, so that this is too much for who uses addresses.
+    /// Read ahead and evicted before anybody asked for it. Asking is `read_at`, `write_at`, and a
+    /// fault: what is used by its address is only seen where it faults, so that this is too much
+    /// for who uses addresses.
     pub evicted_unused: Bytes,
     /// Written to the file: by syncs, by reclaim, and by who wrote more than may be dirty.
     pub written: Bytes,
-    /// Base pages that were written and are not in the file yet. At most a fifth of each zone is dirty when
-    /// [`FileRegion::write_at`] returns, unless the file can't be written. What is written by address is seen within a second or two.
+    /// Base pages that were written and are not in the file yet. At most a fifth of each zone is
+    /// dirty when [`FileRegion::write_at`] returns, unless the file can't be written. What is
+    /// written by address is seen within a second or two.
     pub dirty: Bytes,
 }
 
-/// A file as memory. Any number of threads may use it at once. Dropping it writes what differs back, without waiting for the disk
-/// to be safe and without telling what fails: [`close`](Self::close) does both.
+/// A file as memory. Any number of threads may use it at once. Dropping it writes what differs
+/// back, without waiting for the disk to be safe and without telling what fails:
+/// [`close`](Self::close) does both.
 ///
 /// ```
 /// use pagoda::{Bytes, Manager};
@@ -116,12 +120,13 @@ impl FileRegion {
         self.inner().file.len()
     }
 
-    /// Its first byte. Valid for reads of [`len`](Self::len) bytes, and for writes if it was mapped writable, as long as the region
-    /// lives. An access to a page that is out blocks until it is read; one to a page that can't be read raises SIGBUS. Who
-    /// needs an error in its place uses [`read_at`](Self::read_at).
+    /// Its first byte. Valid for reads of [`len`](Self::len) bytes, and for writes if it was mapped
+    /// writable, as long as the region lives. An access to a page that is out blocks until it is
+    /// read; one to a page that can't be read raises SIGBUS. Who needs an error in its place uses
+    /// [`read_at`](Self::read_at).
     ///
-    /// Its memory must not be unmapped, moved or discarded by its address: what was written there might read zero, or as the file
-    /// is, and a sync of another thread might wait for it.
+    /// Its memory must not be unmapped, moved or discarded by its address: what was written there
+    /// might read zero, or as the file is, and a sync of another thread might wait for it.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.inner().range.start())
@@ -143,8 +148,8 @@ impl FileRegion {
         }
     }
 
-    /// Copies from the file. Blocks for the disk where it is not in memory. Of bytes that others write meanwhile each is what it was
-    /// before or after.
+    /// Copies from the file. Blocks for the disk where it is not in memory. Of bytes that others
+    /// write meanwhile each is what it was before or after.
     ///
     /// # Errors
     /// See [`FileError`]; `into` may hold anything then.
@@ -165,8 +170,9 @@ impl FileRegion {
         })
     }
 
-    /// Copies into the file's memory. It reaches the file when memory gets short, and is safe after [`sync`](Self::sync). Who writes
-    /// more than a fifth of a zone waits until a part of it is written back, up to 1 MiB for each base page.
+    /// Copies into the file's memory. It reaches the file when memory gets short, and is safe after
+    /// [`sync`](Self::sync). Who writes more than a fifth of a zone waits until a part of it is
+    /// written back, up to 1 MiB for each base page.
     ///
     /// # Errors
     /// See [`FileError`]; a part may be written then.
@@ -190,17 +196,19 @@ impl FileRegion {
         })
     }
 
-    /// Returns when all that was written before is on stable storage. It looks at everything of the file
-    /// that is in memory, and then waits for the disk. Nobody else waits for it.
+    /// Returns when all that was written before is on stable storage. It looks at everything of the
+    /// file that is in memory, and then waits for the disk. Nobody else waits for it.
     ///
     /// # Errors
-    /// See [`FileError`]: also what went wrong since the last call, when memory got short. It is told once, as fsync(2) does. What
-    /// could not be written is kept and tried again by the next call; all else was written.
+    /// See [`FileError`]: also what went wrong since the last call, when memory got short. It is
+    /// told once, as fsync(2) does. What could not be written is kept and tried again by the next
+    /// call; all else was written.
     pub fn sync(&self) -> Result<(), FileError> {
         self.maker()?.sync()
     }
 
-    /// Makes everything safe, as [`sync`](Self::sync) does, and frees the region whatever comes of it.
+    /// Makes everything safe, as [`sync`](Self::sync) does, and frees the region whatever comes of
+    /// it.
     ///
     /// # Errors
     /// As for [`sync`](Self::sync).

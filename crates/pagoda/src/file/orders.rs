@@ -127,7 +127,8 @@ mod tests {
     #[test]
     fn a_window_is_read_in_parts_and_the_next_one_behind_it() {
         let orders = Orders::new(64 << 10, 1000);
-        // The first windows of somebody who reads upwards: as far as each one's first page tells, and ordered at once.
+        // The first windows of somebody who reads upwards: as far as each one's first page tells,
+        // and ordered at once.
         let mut asked = 0;
         let mut windows = Vec::new();
         for _ in 0..7 {

@@ -1,12 +1,14 @@
-//! A file as pages: what it holds of each entry, which of it is out of date, and which of it is lost.
+//! A file as pages: what it holds of each entry, which of it is out of date, and which of it is
+//! lost.
 //!
-//! What the file holds of each OS page is known by a digest, taken when it was read or written. So a page is *dirty* if it
-//! differs from the file, whoever wrote it and by whatever address, and one that is clean is dropped without a write. What is
-//! mapped to be read has no digests: it is always dropped.
+//! What the file holds of each OS page is known by a digest, taken when it was read or written. So
+//! a page is *dirty* if it differs from the file, whoever wrote it and by whatever address, and one
+//! that is clean is dropped without a write. What is mapped to be read has no digests: it is always
+//! dropped.
 //!
-//! What could not be read is *lost* for as long as the file is mapped: a reader gets an error, and never what was there before.
-//! Whoever calls has the busy bit of the entry. This module must never take I/O that failed for content, write beyond the
-//! file's end, or know an address.
+//! What could not be read is *lost* for as long as the file is mapped: a reader gets an error, and
+//! never what was there before. Whoever calls has the busy bit of the entry. This module must never
+//! take I/O that failed for content, write beyond the file's end, or know an address.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -68,7 +70,8 @@ pub(crate) struct PageFile {
     pub(super) file: MappedFile,
     /// Its length when it was mapped, in bytes.
     len: u64,
-    /// The least that it was seen to have since: what lies beyond is lost, also if the file becomes longer again.
+    /// The least that it was seen to have since: what lies beyond is lost, also if the file becomes
+    /// longer again.
     pub(super) end: AtomicU64,
     pub(super) seen: Seen,
     entry_bytes: usize,
@@ -148,7 +151,8 @@ impl PageFile {
         self.offset(index) / OS_PAGE as u64
     }
 
-    /// Reads entry `index`: what the file has of it, and zeroes behind its end. What can't be read is zero and lost.
+    /// Reads entry `index`: what the file has of it, and zeroes behind its end. What can't be read
+    /// is zero and lost.
     pub(super) fn read(&self, index: usize, into: &mut [u8]) {
         let offset = self.offset(index);
         let wanted = self.bytes_in(offset, into.len());
@@ -181,7 +185,8 @@ impl PageFile {
         self.lose(page..page + 1, trouble);
     }
 
-    /// Reads entries from `index` on, all or nothing: what can't be read is left to who asks for it.
+    /// Reads entries from `index` on, all or nothing: what can't be read is left to who asks for
+    /// it.
     pub(super) fn read_several(&self, index: usize, into: &mut [&mut [u8]]) -> bool {
         let offset = self.offset(index);
         let room = into.iter().map(|part| part.len()).sum();
@@ -245,9 +250,10 @@ impl PageFile {
         }
     }
 
-    /// Writes those OS pages of `wanted`, bits from the first of entry `index` on, that the file does not hold as they are in
-    /// `content`, which is all of some entries; it `stays` in memory or not. What lies beyond the end of a file that became shorter
-    /// is lost, and so is what others have changed.
+    /// Writes those OS pages of `wanted`, bits from the first of entry `index` on, that the file
+    /// does not hold as they are in `content`, which is all of some entries; it `stays` in memory
+    /// or not. What lies beyond the end of a file that became shorter is lost, and so is what
+    /// others have changed.
     ///
     /// If it fails something of it may be written, and nothing is taken for written that is not.
     pub(super) fn write_back(
@@ -346,8 +352,9 @@ impl PageFile {
         self.file.read_all_at(offset, into)
     }
 
-    /// Returns when all that was written is on stable storage. If the disk does not say so, nobody knows any more what the file
-    /// holds: all that is in memory is written anew by the next sync, for the kernel tells of what it lost once.
+    /// Returns when all that was written is on stable storage. If the disk does not say so, nobody
+    /// knows any more what the file holds: all that is in memory is written anew by the next sync,
+    /// for the kernel tells of what it lost once.
     pub(super) fn flush(&self) -> Result<(), KernelErrno> {
         let outcome = self.sync_file();
         if outcome.is_err() {
@@ -401,7 +408,8 @@ impl PageFile {
         })
     }
 
-    /// Something could not be written: the next sync tells, whatever comes of it. What is gone goes before what is kept.
+    /// Something could not be written: the next sync tells, whatever comes of it. What is gone goes
+    /// before what is kept.
     pub(super) fn is_untold(&self, trouble: Trouble) {
         let code = trouble.to_code();
         let is_worse = |known: i32| (known == 0 || code < 0 && known > 0).then_some(code);

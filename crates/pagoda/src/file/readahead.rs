@@ -1,12 +1,15 @@
-//! Reading ahead: what `pagoda_core::fault::readahead` orders is read by threads of the region's own, while its readers go on.
+//! Reading ahead: what `pagoda_core::fault::readahead` orders is read by threads of the region's
+//! own, while its readers go on.
 //!
-//! Entries that hold nothing are read in runs into frames, which are staged. For who reads by calls they stay there, and are read
-//! where they lie (`in_place`). For who reads by address, or writes, they are moved into the region, but for the first page of each
-//! window, so that touching it tells that its reader has come so far. What a writer is given comes there anyway: left staged until
-//! then, beside pages that he has written and that are not, it would be the oldest that is staged, and go first. The frames of long runs are contiguous as long as there
-//! is room for fresh ones. It is a guess: it takes its frames as a fault does, by reclaim
-//! if need be, and what can't be read is left to who asks for it. This module must never fill anything but what is in the file
-//! and nowhere else.
+//! Entries that hold nothing are read in runs into frames, which are staged. For who reads by calls
+//! they stay there, and are read where they lie (`in_place`). For who reads by address, or writes,
+//! they are moved into the region, but for the first page of each window, so that touching it tells
+//! that its reader has come so far. What a writer is given comes there anyway: left staged until
+//! then, beside pages that he has written and that are not, it would be the oldest that is staged,
+//! and go first. The frames of long runs are contiguous as long as there is room for fresh ones. It
+//! is a guess: it takes its frames as a fault does, by reclaim if need be, and what can't be read
+//! is left to who asks for it. This module must never fill anything but what is in the file and
+//! nowhere else.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -22,8 +25,9 @@ use crate::state::hand::Step;
 use crate::store::Scratch;
 use crate::table::{Entries, give, try_take};
 
-/// Threads of a region that read ahead, each a part of a window at a time: a disk that is asked for one thing at a time idles while an
-/// answer is on its way. As many as the largest window has parts; more, or longer windows, gained nothing.
+/// Threads of a region that read ahead, each a part of a window at a time: a disk that is asked for
+/// one thing at a time idles while an answer is on its way. As many as the largest window has
+/// parts; more, or longer windows, gained nothing.
 pub(super) const READERS: usize = 4;
 
 /// Moved in with the gate held, at most: who maps or unmaps waits for the end of that.
@@ -52,7 +56,8 @@ impl Engine {
         file.orders.note(index as u64, reader);
     }
 
-    /// Reads a part of a window of a file, which is mapped at `range`, as far as its entries hold nothing.
+    /// Reads a part of a window of a file, which is mapped at `range`, as far as its entries hold
+    /// nothing.
     pub(super) fn read_part(&self, file: &PageFile, range: PageRange, part: &Part, scratch: &mut Scratch) {
         let entries = {
             let table = self.gate_shared();

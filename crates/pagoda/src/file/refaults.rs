@@ -1,6 +1,8 @@
-//! Which entries of a file were read before, and which were read ahead and not asked for yet: what counters are made of.
+//! Which entries of a file were read before, and which were read ahead and not asked for yet: what
+//! counters are made of.
 //!
-//! Nothing here may ever decide anything, or be waited for: of two threads that are at one entry at once either may be counted.
+//! Nothing here may ever decide anything, or be waited for: of two threads that are at one entry at
+//! once either may be counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
-//! What a file region does for its users: bringing in what they ask for, writing it back, and the life of the thread that reads
-//! ahead.
+//! What a file region does for its users: bringing in what they ask for, writing it back, and the
+//! life of the thread that reads ahead.
 //!
 //! This module must never copy a page that it has not seen to be there.
 
@@ -35,7 +35,8 @@ use crate::store::Scratch;
 /// How often the file is looked at for who uses addresses. Each look is one system call.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How often what was written by address is looked for: each look goes through the page tables of what is in memory.
+/// How often what was written by address is looked for: each look goes through the page tables of
+/// what is in memory.
 const WRITTEN_LOOK: Duration = Duration::from_secs(1);
 
 /// How long a reader that does not look sleeps while nothing is to be read.
@@ -67,7 +68,8 @@ pub(super) struct Inner {
     account: Arc<Account>,
     /// One sync at a time. Whoever has it may take the gate.
     syncing: Mutex<()>,
-    /// One round of what others did at a time, and up to where the file went by the last. As for a sync, which may hold that around it.
+    /// One round of what others did at a time, and up to where the file went by the last. As for a
+    /// sync, which may hold that around it.
     pub(super) looking: Mutex<u64>,
     /// Working memory, at most of as many threads as were here at once. Held around nothing else.
     works: Mutex<Vec<Work>>,
@@ -127,9 +129,10 @@ impl Inner {
         if self.file.end() < end { Err(FileError::Truncated) } else { Ok(()) }
     }
 
-    /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry and no more than [`RUN_BYTES`] at once. It gets an offset, and which of the bytes are to be there;
-    /// it says how many it copied. If none, what was there a moment ago is not, or the caller's memory is not: it is called again, and
-    /// told that.
+    /// Lets `copy` copy `len` bytes at `offset` of the region, entry by entry and no more than
+    /// [`RUN_BYTES`] at once. It gets an offset, and which of the bytes are to be there; it says
+    /// how many it copied. If none, what was there a moment ago is not, or the caller's memory is
+    /// not: it is called again, and told that.
     pub(super) fn each_part(
         &self,
         offset: u64,
@@ -149,9 +152,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Brings in the page at `offset` for `reader`, unless it is there by the table and `anew` is not said. Serves the fault that an access
-    /// would have, in this thread. As long as no memory can be had it waits, as an access would; but where that ends the process this
-    /// is an error.
+    /// Brings in the page at `offset` for `reader`, unless it is there by the table and `anew` is
+    /// not said. Serves the fault that an access would have, in this thread. As long as no memory
+    /// can be had it waits, as an access would; but where that ends the process this is an error.
     pub(super) fn bring_in(&self, offset: usize, anew: bool, reader: Reader) -> Result<(), FileError> {
         let engine = self.engine();
         let address = (self.range.start() + offset) & !(OS_PAGE - 1);
@@ -171,7 +174,8 @@ impl Inner {
                 if engine.lacks_memory() && ran_ns().saturating_sub(since_ns) > GIVE_UP_NS {
                     return false;
                 }
-                // An event in the way is for the handlers to read, which are told: whoever reads takes the faults of others, too.
+                // An event in the way is for the handlers to read, which are told: whoever reads
+                // takes the faults of others, too.
                 wait.a_little();
             }
             true
@@ -183,8 +187,8 @@ impl Inner {
         self.file.why_lost(offset as u64).map_or(Ok(()), |trouble| Err(error(trouble)))
     }
 
-    /// Copies from the region by way of memory of our own: the caller's may be managed and out, and then the kernel copies nothing
-    /// where it serves faults of user mode alone.
+    /// Copies from the region by way of memory of our own: the caller's may be managed and out, and
+    /// then the kernel copies nothing where it serves faults of user mode alone.
     pub(super) fn read_by_way(&self, offset: usize, into: &mut [u8]) -> usize {
         self.with_work(|Work { content, .. }| {
             let copied = self.memory().read_what_is_there(offset, &mut content[..into.len()]);
@@ -234,7 +238,8 @@ impl Inner {
         }
     }
 
-    /// The life of a thread that reads ahead. One of a region's `looks_after` the rest when it has nothing to read.
+    /// The life of a thread that reads ahead. One of a region's `looks_after` the rest when it has
+    /// nothing to read.
     pub(super) fn read_ahead(&self, looks_after: bool) {
         pagoda_linux::process::thread::block_signals_for_good();
         let mut scratch = Scratch::new(self.engine().base);
@@ -285,7 +290,8 @@ fn error_of(trouble: Trouble, offset: u64) -> FileError {
 }
 
 impl Engine {
-    /// Of which zone the frame of the page at `address` is, if it is in its region, as far as the table knows.
+    /// Of which zone the frame of the page at `address` is, if it is in its region, as far as the
+    /// table knows.
     pub(super) fn zone_in_region(&self, address: usize) -> Option<usize> {
         let table = self.gate_shared();
         let span = table.find(address)?;

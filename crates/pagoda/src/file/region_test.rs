@@ -58,7 +58,8 @@ fn who_reads_by_calls_takes_no_fault_from_who_reads_by_address() {
     }
 }
 
-/// Where faults of user mode alone are served the kernel copies nothing from or to a page of the caller's that is out.
+/// Where faults of user mode alone are served the kernel copies nothing from or to a page of the
+/// caller's that is out.
 #[test]
 fn who_calls_with_memory_that_is_out_gets_it_back() {
     if skip_without_moves("calls with managed memory") {

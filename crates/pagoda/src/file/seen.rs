@@ -10,8 +10,8 @@ use pagoda_linux::process::thread::yield_now;
 
 /// What is known of a file's states.
 pub(super) struct Seen {
-    /// Held around a write of ours, so that what it changed can be told from what others did; and for a moment by who looks. An
-    /// innermost lock.
+    /// Held around a write of ours, so that what it changed can be told from what others did; and
+    /// for a moment by who looks. An innermost lock.
     pub(super) writing: Mutex<()>,
     /// Who holds it writes: who looks does not wait for that.
     is_written: AtomicBool,

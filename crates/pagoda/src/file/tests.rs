@@ -99,7 +99,8 @@ fn what_can_not_be_written_is_kept_told_once_and_written_when_it_can_be() {
     }
 }
 
-/// The kernel tells once that it lost what was written: what is in memory must not be taken for safe by the next sync.
+/// The kernel tells once that it lost what was written: what is in memory must not be taken for
+/// safe by the next sync.
 #[test]
 fn what_a_failed_flush_may_have_lost_is_written_anew() {
     if skip_without_moves("a disk that loses what was written") {

@@ -1,18 +1,22 @@
 //! Marking what was written by address, so that the zones' dirty limits see it, too.
 //!
-//! Nobody is told of such a write. The kernel protects the pages of a writable region, notes who writes to them and lets him go on; once a second
-//! a thread of the region asks which ones were written. What came in since counts as that, too, so that each is compared with what
-//! the file holds. So the limits are kept in the background, and not at every moment: a hard bound would be a fault for
-//! each first write. Where the kernel can't track, or on a range that its user has unmapped in part, nothing is marked.
+//! Nobody is told of such a write. The kernel protects the pages of a writable region, notes who
+//! writes to them and lets him go on; once a second a thread of the region asks which ones were
+//! written. What came in since counts as that, too, so that each is compared with what the file
+//! holds. So the limits are kept in the background, and not at every moment: a hard bound would be
+//! a fault for each first write. Where the kernel can't track, or on a range that its user has
+//! unmapped in part, nothing is marked.
 //!
-//! What is found is a hint: it may be written again while it is looked at, and what reclaim has just moved out is not seen. This module must never take an entry, or wait.
+//! What is found is a hint: it may be written again while it is looked at, and what reclaim has
+//! just moved out is not seen. This module must never take an entry, or wait.
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_linux::procfs::pagemap::PagemapScanner;
 
 use crate::file::region::Inner;
 
-/// Looked at between two others that need the lock of page tables: what protecting it holds up, about a hundred microseconds.
+/// Looked at between two others that need the lock of page tables: what protecting it holds up,
+/// about a hundred microseconds.
 const LOOK_BYTES: usize = 64 << 20;
 
 /// What the thread that looks needs. One for each region.

@@ -1,11 +1,13 @@
 //! Bringing pages from a file and back to it.
 //!
-//! An entry of a file that has no backing is in the file. It is read into a slot and then is staged like any other; when it has
-//! been staged for long it is written back, if it differs from the file, and dropped. All I/O is done under the entry's busy
-//! bit and without the gate. What can't be written goes to the store, as if it had no file, and is tried again by the next sync.
+//! An entry of a file that has no backing is in the file. It is read into a slot and then is staged
+//! like any other; when it has been staged for long it is written back, if it differs from the
+//! file, and dropped. All I/O is done under the entry's busy bit and without the gate. What can't
+//! be written goes to the store, as if it had no file, and is tried again by the next sync.
 //!
-//! A sync copies what is in the region with the gate held: nothing leaves meanwhile. This module must never drop what the file
-//! does not hold, and never write what an entry was before it was taken.
+//! A sync copies what is in the region with the gate held: nothing leaves meanwhile. This module
+//! must never drop what the file does not hold, and never write what an entry was before it was
+//! taken.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,14 +27,14 @@ use crate::state::pending::Served;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Entries, Page, Span, Table, give, try_take};
 
-/// Written back at once, at most: what a disk does at nearly its full speed, and what is copied with the gate held; as
-/// many OS pages as a set of them has bits.
+/// Written back at once, at most: what a disk does at nearly its full speed, and what is copied
+/// with the gate held; as many OS pages as a set of them has bits.
 pub(super) const RUN_BYTES: usize = 256 << 10;
 const _: () = assert!(RUN_BYTES / OS_PAGE == u64::BITS as usize);
 
 impl Engine {
-    /// Reads an entry, whose busy bit the caller has taken, into a slot, and gives it back as staged. Without a frame it is given
-    /// back as it was: false.
+    /// Reads an entry, whose busy bit the caller has taken, into a slot, and gives it back as
+    /// staged. Without a frame it is given back as it was: false.
     pub(crate) fn fetch_from_file(
         &self,
         file: &PageFile,
@@ -56,8 +58,9 @@ impl Engine {
         true
     }
 
-    /// A fault on a page of a file that is the region's own by the table, whose busy bit the caller has taken: it was served
-    /// meanwhile, or was discarded, and then is what the file holds. Returns what it is now.
+    /// A fault on a page of a file that is the region's own by the table, whose busy bit the caller
+    /// has taken: it was served meanwhile, or was discarded, and then is what the file holds.
+    /// Returns what it is now.
     pub(crate) fn look_for_hole(&self, page: &Page, word: Word, granule: u32) -> Word {
         let here = page.addresses(granule, granule + 1);
         if !self.space.held_pages(here).is_empty() {
@@ -105,8 +108,8 @@ impl Engine {
         self.install(table, span, page, word, slot, page.granules, (first, false)).0
     }
 
-    /// Writes a staged entry of a file, whose busy bit the caller has taken, back and drops it. False if it could not be written, and
-    /// is as it was.
+    /// Writes a staged entry of a file, whose busy bit the caller has taken, back and drops it.
+    /// False if it could not be written, and is as it was.
     pub(crate) fn drop_to_file(
         &self,
         file: &PageFile,
@@ -135,8 +138,9 @@ impl Engine {
         Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32)
     }
 
-    /// Writes what differs from the file of all that is mapped at `memory`, and goes on where it can't. What was written is not on
-    /// stable storage yet. What fails is told by [`PageFile::take_untold`].
+    /// Writes what differs from the file of all that is mapped at `memory`, and goes on where it
+    /// can't. What was written is not on stable storage yet. What fails is told by
+    /// [`PageFile::take_untold`].
     pub(super) fn write_all_back(&self, file: &PageFile, memory: &RegionMemory, work: &mut Work) {
         let entries = memory.range().len() / self.entry_bytes();
         let mut first = 0;
@@ -151,8 +155,9 @@ impl Engine {
         }
     }
 
-    /// Writes back what of the entries `run`, at most [`RUN_BYTES`] of them, is in memory and differs from the file. Returns how many
-    /// were looked at, from the first on: none if somebody else has that one.
+    /// Writes back what of the entries `run`, at most [`RUN_BYTES`] of them, is in memory and
+    /// differs from the file. Returns how many were looked at, from the first on: none if somebody
+    /// else has that one.
     pub(super) fn write_run_back(
         &self,
         file: &PageFile,

@@ -1,18 +1,23 @@
-//! A fork: the child gets its own copy of everything that is not in its memory, and then stands on its own.
+//! A fork: the child gets its own copy of everything that is not in its memory, and then stands on
+//! its own.
 //!
-//! The kernel gives us the child's descriptor with the event. The child shares what was resident; what was staged or
-//! stored is copied into it here, with the gate held exclusively all the while, so that our table says what was out when the
-//! fork happened. A child that touches such a page meanwhile waits for exactly these copies. It may discard, unmap or move
-//! memory, too: what it discarded gets no copy, and what it moved gets it where it is now. In the end the child's
-//! doorbell is answered, on which its own engine waits before it begins, and its descriptor is closed. A child that finds no
-//! answer there has lost its parent before its data came, and ends itself.
+//! The kernel gives us the child's descriptor with the event. The child shares what was resident;
+//! what was staged or stored is copied into it here, with the gate held exclusively all the while,
+//! so that our table says what was out when the fork happened. A child that touches such a page
+//! meanwhile waits for exactly these copies. It may discard, unmap or move memory, too: what it
+//! discarded gets no copy, and what it moved gets it where it is now. In the end the child's
+//! doorbell is answered, on which its own engine waits before it begins, and its descriptor is
+//! closed. A child that finds no answer there has lost its parent before its data came, and ends
+//! itself.
 //!
-//! What the program wants to be empty in a child (madvise WIPEONFORK) counts as discarded there from the start, and a child that
-//! lacks such memory is given copies. Which that is the kernel says of the parent, a moment after the fork: of what another thread
-//! unmaps or moves in that moment it is not known.
+//! What the program wants to be empty in a child (madvise WIPEONFORK) counts as discarded there
+//! from the start, and a child that lacks such memory is given copies. Which that is the kernel
+//! says of the parent, a moment after the fork: of what another thread unmaps or moves in that
+//! moment it is not known.
 //!
-//! What parent and child share afterwards the kernel does not move. Whoever wants it out makes it its own first
-//! (`make_shared_own`): a copy as long as the other has it, nothing once the other is gone.
+//! What parent and child share afterwards the kernel does not move. Whoever wants it out makes it
+//! its own first (`make_shared_own`): a copy as long as the other has it, nothing once the other is
+//! gone.
 //!
 //! This module must never let a child run on without its data.
 
@@ -54,8 +59,9 @@ impl Child {
         Self { uffd, changes: wiped.into_iter().map(Change::Gone).collect() }
     }
 
-    /// Takes note of what the child did, and gives children of its own. As long as it gets everything its faults need no answer: the
-    /// copy wakes them, or the end of its descriptor does.
+    /// Takes note of what the child did, and gives children of its own. As long as it gets
+    /// everything its faults need no answer: the copy wakes them, or the end of its descriptor
+    /// does.
     fn listen(&mut self) -> Result<Vec<Self>, uffd::Errno> {
         self.hear(|_| {})
     }
@@ -94,12 +100,14 @@ impl Child {
 }
 
 impl Engine {
-    /// Gives the child behind `uffd` all that is out of the regions. With the gate held exclusively.
+    /// Gives the child behind `uffd` all that is out of the regions. With the gate held
+    /// exclusively.
     pub(crate) fn serve_fork(&self, table: &Table, uffd: Uffd, scratch: &mut Scratch) {
         self.counters.add(Counter::Forks, 1);
         // As long as the fork is announced, nobody asks for more such memory.
         let wiped = self.wiped_in_children(table);
-        // The thread that announced it may be past its fork by now, so that it is this that takes the announcement back.
+        // The thread that announced it may be past its fork by now, so that it is this that takes
+        // the announcement back.
         let is_announced = self.fork_heard();
         if !is_announced {
             // By the system call itself: nobody in the child will start an engine there.
@@ -115,7 +123,8 @@ impl Engine {
     /// What is out is taken over, or copied.
     fn give_to_child(&self, table: &Table, mut child: Child, is_announced: bool, scratch: &mut Scratch) {
         let mut buffer = vec![0u8; table.entry_bytes()];
-        // A child that was not announced may fork again before it has everything: then it is all for both.
+        // A child that was not announced may fork again before it has everything: then it is all
+        // for both.
         let mut family = match self.hand_over(table, &mut child, is_announced, &mut buffer, scratch) {
             HandedOver::Everything => return,
             HandedOver::Nothing(born) => born,
@@ -177,7 +186,8 @@ impl Engine {
         self.counters.add(Counter::ForkCopiedBytes, u64::from(missing.count()) * OS_PAGE as u64);
     }
 
-    /// Copies what is out of a page, and says which of its granules are: they are in the same places of `buffer`.
+    /// Copies what is out of a page, and says which of its granules are: they are in the same
+    /// places of `buffer`.
     pub(crate) fn copy_out(
         &self,
         span: &Span,
@@ -205,8 +215,8 @@ impl Engine {
         out
     }
 
-    /// Copies `content`, which was at `run` when the child was made, to where the child has that now. Returns the children that
-    /// it made meanwhile.
+    /// Copies `content`, which was at `run` when the child was made, to where the child has that
+    /// now. Returns the children that it made meanwhile.
     pub(crate) fn copy_run(&self, run: PageRange, content: &[u8], child: &mut Child) -> Vec<Child> {
         let mut born = Vec::new();
         let mut at = 0;
@@ -249,8 +259,8 @@ impl Engine {
         }
     }
 
-    /// Makes what may be shared by a fork movable again. It may wait for a fault to be served (a part may be out by now), so
-    /// only the reclaimer does it, and holds nothing.
+    /// Makes what may be shared by a fork movable again. It may wait for a fault to be served (a
+    /// part may be out by now), so only the reclaimer does it, and holds nothing.
     pub(crate) fn make_shared_own(&self) {
         if !self.may_be_shared() {
             return;
@@ -272,8 +282,8 @@ impl Engine {
         self.making_own[1].load(Ordering::Acquire) != 0
     }
 
-    /// Whether the reclaimer may wait for a fault at `address`: it is served whatever the budget says, for nobody else makes
-    /// frames ready meanwhile.
+    /// Whether the reclaimer may wait for a fault at `address`: it is served whatever the budget
+    /// says, for nobody else makes frames ready meanwhile.
     pub(crate) fn is_making_own(&self, address: usize) -> bool {
         let [start, end] = &self.making_own;
         address < end.load(Ordering::Acquire) && address >= start.load(Ordering::Acquire)

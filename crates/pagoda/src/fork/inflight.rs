@@ -1,8 +1,10 @@
 //! Forks that are under way, and from when on the kernel tells of them.
 //!
-//! An engine that has registered nothing lets forks pass: nobody has to hear of them, for their children lack nothing. What it registers
-//! first waits until they are over (`pagoda_core::fork::in_progress`). This module must never let anything be registered beside a fork
-//! that passes, nor have one announced that the kernel won't tell of, nor let a parent go on that may end before its child was served.
+//! An engine that has registered nothing lets forks pass: nobody has to hear of them, for their
+//! children lack nothing. What it registers first waits until they are over
+//! (`pagoda_core::fork::in_progress`). This module must never let anything be registered beside a
+//! fork that passes, nor have one announced that the kernel won't tell of, nor let a parent go on
+//! that may end before its child was served.
 
 use std::sync::atomic::Ordering;
 
@@ -15,11 +17,13 @@ use crate::stats::counters::Counter;
 /// How a fork that is about to happen is known to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// The child lacks nothing, and nothing is registered until [`fork_passed`](crate::process::ProcessEngine::fork_passed).
+    /// The child lacks nothing, and nothing is registered until
+    /// [`fork_passed`](crate::process::ProcessEngine::fork_passed).
     Passes,
     /// The kernel will tell of it, and the child is given what it lacks.
     Announced,
-    /// The kernel does not tell of it, and children would lack memory: everything has to be released before.
+    /// The kernel does not tell of it, and children would lack memory: everything has to be
+    /// released before.
     Unknown,
 }
 
@@ -64,13 +68,15 @@ impl Engine {
         self.announcements.went_on_ns.store(ran_ns(), Ordering::Relaxed);
     }
 
-    /// When a fork that was served got on last, by the time that the process ran; 0 before the first.
+    /// When a fork that was served got on last, by the time that the process ran; 0 before the
+    /// first.
     pub(crate) fn fork_went_on_ns(&self) -> u64 {
         self.announcements.went_on_ns.load(Ordering::Relaxed)
     }
 
-    /// Waits until all forks are over that were announced so far, the caller's own among them, and not for those that are announced later.
-    /// It takes as long as serving them does; a thread that was to fork and jumped away would be waited for by all for good.
+    /// Waits until all forks are over that were announced so far, the caller's own among them, and
+    /// not for those that are announced later. It takes as long as serving them does; a thread that
+    /// was to fork and jumped away would be waited for by all for good.
     pub(crate) fn wait_until_forks_are_served(&self) {
         let made = self.announcements.made.load(Ordering::SeqCst);
         while self.announcements.over.load(Ordering::SeqCst) < made {
@@ -98,8 +104,9 @@ impl Engine {
         Forking::from_bits(self.forking.load(Ordering::SeqCst)).is_any_announced()
     }
 
-    /// Before anything of the program's is registered: waits for forks that pass, as long as fork(2) takes, and makes what children wait at.
-    /// False if that could not be had: nothing may be registered. One thread alone calls it.
+    /// Before anything of the program's is registered: waits for forks that pass, as long as
+    /// fork(2) takes, and makes what children wait at. False if that could not be had: nothing may
+    /// be registered. One thread alone calls it.
     pub(crate) fn open_to_forks(&self) -> bool {
         if self.has_registered() {
             return true;
@@ -113,8 +120,8 @@ impl Engine {
         is_open
     }
 
-    /// Whether what can't be moved may be shared with a child. As long as nothing was registered a fork by a raw system call was seen
-    /// by nobody, and its child may live on.
+    /// Whether what can't be moved may be shared with a child. As long as nothing was registered a
+    /// fork by a raw system call was seen by nobody, and its child may live on.
     pub(crate) fn may_be_shared(&self) -> bool {
         self.has_forked.load(Ordering::Acquire) || self.has_registered()
     }

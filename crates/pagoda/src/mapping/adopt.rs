@@ -1,11 +1,13 @@
 //! Taking ranges under management, and giving them up.
 //!
-//! Adoption registers a range, asks what is present in it and marks that as the region's own, all with the gate held
-//! exclusively: no event is read meanwhile, so nothing that is marked can be the rest of a discard that was applied
-//! before. Giving up brings everything back first; a range is never left with content elsewhere.
+//! Adoption registers a range, asks what is present in it and marks that as the region's own, all
+//! with the gate held exclusively: no event is read meanwhile, so nothing that is marked can be the
+//! rest of a discard that was applied before. Giving up brings everything back first; a range is
+//! never left with content elsewhere.
 //!
-//! A discard that the program began before its range was registered has ended when the registration returns: each of them keeps
-//! the other out by the mapping's own lock in the kernel. One that begins later is an event.
+//! A discard that the program began before its range was registered has ended when the registration
+//! returns: each of them keeps the other out by the mapping's own lock in the kernel. One that
+//! begins later is an event.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
@@ -34,8 +36,8 @@ use crate::table::filling::Filling;
 use crate::table::granularity::RegionBase;
 use crate::table::{Filler, Page, Span, Table, give};
 
-/// How much of a mapping is scanned and marked at once, with the gate closed for faults meanwhile: about 200 µs for the scan of
-/// 64 MiB.
+/// How much of a mapping is scanned and marked at once, with the gate closed for faults meanwhile:
+/// about 200 µs for the scan of 64 MiB.
 const ADOPT_BYTES: usize = 64 << 20;
 
 /// Bytes of address space that could not be adopted.
@@ -48,10 +50,12 @@ pub(crate) struct NotAdopted {
 }
 
 impl Engine {
-    /// Takes `range`, which may be most of a mapping, under management, with what is present in it. Returns what it could not.
+    /// Takes `range`, which may be most of a mapping, under management, with what is present in it.
+    /// Returns what it could not.
     ///
-    /// `calls`, where the kernel does not tell of forks: what the program had asked to be kept out of its children when the
-    /// caller looked at that. If it has asked since, the range may be such, and is left for the next look.
+    /// `calls`, where the kernel does not tell of forks: what the program had asked to be kept out
+    /// of its children when the caller looked at that. If it has asked since, the range may be
+    /// such, and is left for the next look.
     pub(crate) fn adopt(
         &self,
         present: &mut PagemapScanner,
@@ -67,7 +71,8 @@ impl Engine {
         }
         while let Some(rest) = PageRange::new(start, range.end()) {
             let mut table = self.gate_exclusive();
-            // The maps were read without the gate: what is managed meanwhile is not touched again, nor what is our own there by now.
+            // The maps were read without the gate: what is managed meanwhile is not touched again,
+            // nor what is our own there by now.
             let Some(gap) = table.first_gap(rest) else { break };
             let mut free = None;
             not_own(gap, |part| {
@@ -77,12 +82,14 @@ impl Engine {
                 start = gap.end();
                 continue;
             };
-            // All of it each time: the program could not change the size of a mapping of which only a part is registered, and where it
-            // may not have one mapping more, a part could not be.
+            // All of it each time: the program could not change the size of a mapping of which only
+            // a part is registered, and where it may not have one mapping more, a part could not
+            // be.
             let registered = self.space.register(gap);
             start = gap.end();
             if is_own(gap) {
-                // Mapped by another thread of ours in a hole. It must not wait for itself; the next look leaves it out.
+                // Mapped by another thread of ours in a hole. It must not wait for itself; the next
+                // look leaves it out.
                 let _ = self.space.unregister(gap);
                 self.look_soon.store(true, Ordering::Relaxed);
                 continue;
@@ -104,13 +111,14 @@ impl Engine {
                     not.refused_bytes += gap.len() as u64;
                     continue;
                 }
-                // Gone or changed since the maps were read: the next look sees what is there then. What the table knows must be
-                // there: a mapping that moves to a place that it takes for occupied waits for it to be left.
+                // Gone or changed since the maps were read: the next look sees what is there then.
+                // What the table knows must be there: a mapping that moves to a place that it takes
+                // for occupied waits for it to be left.
                 Err(_) => continue,
             }
-            // While a mapping is changing, this may be the target of a move whose event is still to come. And what was mapped anew
-            // since the maps were read may not be registered: what is missing there would be no fault of ours. The next look finds
-            // it again.
+            // While a mapping is changing, this may be the target of a move whose event is still to
+            // come. And what was mapped anew since the maps were read may not be registered: what
+            // is missing there would be no fault of ours. The next look finds it again.
             if self.space.coverage(gap) != Coverage::Whole || table.order.deferred() > 0 {
                 self.look_soon.store(true, Ordering::Relaxed);
                 continue;
@@ -145,12 +153,14 @@ impl Engine {
                 give(span.entry(index), self.came_in(word, new, zone));
             }
         });
-        // What could not be asked about stays unmarked: never evicted, and served as a hole if it is missing.
+        // What could not be asked about stays unmarked: never evicted, and served as a hole if it
+        // is missing.
         drop(marked);
     }
 
-    /// Takes a library's range under management; what is present in it, if somebody tells. What is managed already is refused:
-    /// its entries would be lost. Waits until the event of what was mapped there before is applied.
+    /// Takes a library's range under management; what is present in it, if somebody tells. What is
+    /// managed already is refused: its entries would be lost. Waits until the event of what was
+    /// mapped there before is applied.
     pub(crate) fn manage(
         &self,
         range: PageRange,
@@ -164,8 +174,9 @@ impl Engine {
             BasePage::K64 if self.comes_whole => Filler::EngineOnwards,
             _ => Filler::Engine,
         };
-        // Otherwise the fault itself makes a table of OS pages there, and a huge frame that is moved to it is taken apart. It has its
-        // price: the kernel gets and clears a huge page of its own at each fault, before it asks.
+        // Otherwise the fault itself makes a table of OS pages there, and a huge frame that is
+        // moved to it is taken apart. It has its price: the kernel gets and clears a huge page of
+        // its own at each fault, before it asks.
         if filler == Filler::EngineHuge {
             self.has_huge.store(true, Ordering::Release);
             self.space.allow_huge(range);
@@ -190,11 +201,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Registers `range`, of which nothing is managed, and leaves the gate closed for who enters it.
+    /// Registers `range`, of which nothing is managed, and leaves the gate closed for who enters
+    /// it.
     fn register_new(&self, range: PageRange) -> Result<RwLockWriteGuard<'_, Table>, RegionError> {
         let mut table = self.gate_exclusive();
-        // The kernel gives the addresses of a region that is being unmapped away before anybody has read of it: that event
-        // would be taken for one of the new region.
+        // The kernel gives the addresses of a region that is being unmapped away before anybody has
+        // read of it: that event would be taken for one of the new region.
         while !table.is_free(range) {
             if self.space.is_quiet() && table.order.deferred() == 0 {
                 let errno = Errno(KernelErrno::BUSY.raw_os_error());
@@ -213,14 +225,15 @@ impl Engine {
         Ok(table)
     }
 
-    /// Returns when the event of an unmapping that has returned is applied: a handler reads it and applies it within the gate, and
-    /// the unmapping returns when it is read. The range may be another region's by now.
+    /// Returns when the event of an unmapping that has returned is applied: a handler reads it and
+    /// applies it within the gate, and the unmapping returns when it is read. The range may be
+    /// another region's by now.
     pub(crate) fn await_unmapped(&self) {
         drop(self.gate_exclusive());
     }
 
-    /// Brings all of `range` back and ends its management. The budget is not kept meanwhile: what came back would be
-    /// evicted again, without end.
+    /// Brings all of `range` back and ends its management. The budget is not kept meanwhile: what
+    /// came back would be evicted again, without end.
     pub(crate) fn bring_back(&self, range: PageRange) {
         self.bringing_back.fetch_add(1, Ordering::AcqRel);
         loop {
@@ -234,7 +247,8 @@ impl Engine {
             if !self.fork_events {
                 self.space.set_forked(range, true);
             }
-            // It is all in the range: what goes is our account of it, and stored copies that are out of date.
+            // It is all in the range: what goes is our account of it, and stored copies that are
+            // out of date.
             self.discard(&table, range, &mut Scratch::new(self.base));
             table.cut(range);
             break;
@@ -243,12 +257,13 @@ impl Engine {
         self.bell.ring();
     }
 
-    /// Brings everything back and ends the management: what a fork gets, as long as children are not managed. The
-    /// budget is not kept any more.
+    /// Brings everything back and ends the management: what a fork gets, as long as children are
+    /// not managed. The budget is not kept any more.
     ///
-    /// What this engine keeps out of children is theirs again, by the kernel's word of what that is: a mapping may have grown, moved or been
-    /// split since it was entered in the table. Where the kernel does not say, a child lacks such memory: it ends with SIGSEGV there, and
-    /// never reads wrong data.
+    /// What this engine keeps out of children is theirs again, by the kernel's word of what that
+    /// is: a mapping may have grown, moved or been split since it was entered in the table. Where
+    /// the kernel does not say, a child lacks such memory: it ends with SIGSEGV there, and never
+    /// reads wrong data.
     pub(crate) fn release_all(&self, unforked: Option<&mut UnforkedReader>) {
         self.released.store(true, Ordering::Release);
         let everything = PageRange::new(0, usize::MAX & !4095).expect("the whole address space");
@@ -291,8 +306,9 @@ impl Engine {
         })
     }
 
-    /// The first run of a page's granules that are out. What is there without a bit was given to the kernel to free when it likes
-    /// (`MADV_FREE`), or is a guard: what the backing has for it is worth nothing, and it can't be filled.
+    /// The first run of a page's granules that are out. What is there without a bit was given to
+    /// the kernel to free when it likes (`MADV_FREE`), or is a guard: what the backing has for it
+    /// is worth nothing, and it can't be filled.
     fn first_out(&self, page: &Page, word: Word) -> Option<PageRange> {
         if word.backing() == Backing::None {
             return None;
@@ -305,7 +321,8 @@ impl Engine {
         })
     }
 
-    /// Makes one pass over the entries of `whole` and brings back what is out. True if an entry was busy or an event in the way.
+    /// Makes one pass over the entries of `whole` and brings back what is out. True if an entry was
+    /// busy or an event in the way.
     fn bring_some_back(&self, whole: PageRange) -> bool {
         let mut scratch = Scratch::new(self.base);
         let mut again = false;

@@ -1,4 +1,5 @@
-//! Adoption on real userfaultfd, of memory whose owner writes to it and discards it at the same time.
+//! Adoption on real userfaultfd, of memory whose owner writes to it and discards it at the same
+//! time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -69,8 +70,8 @@ fn what_is_discarded_while_it_is_adopted_stays_discarded() {
     assert!(found_marked > 10, "there was something to adopt in {found_marked} of 100 rounds");
 }
 
-/// A mapping of which a part goes while it is registered is registered around a hole; what comes to lie in the hole is not, so that
-/// what is missing there is no fault of ours.
+/// A mapping of which a part goes while it is registered is registered around a hole; what comes to
+/// lie in the hole is not, so that what is missing there is no fault of ours.
 #[test]
 fn what_is_mapped_while_it_is_adopted_is_not_taken_for_registered() {
     if skip_without_moves("adoption of what changes") {
@@ -87,7 +88,8 @@ fn what_is_mapped_while_it_is_adopted_is_not_taken_for_registered() {
         let owner = scope.spawn(move || {
             let ends = EndsWith(ends);
             for round in 0..ROUNDS_OF_CHANGE {
-                // Nothing of it is known; then a part goes and comes at once, perhaps just when it is registered.
+                // Nothing of it is known; then a part goes and comes at once, perhaps just when it
+                // is registered.
                 memory.replace(0..PART, || ()).expect("replaced");
                 memory.replace(upper.clone(), || ()).expect("replaced");
                 let value = round as u8 | 1;
@@ -144,7 +146,8 @@ fn what_is_our_own_in_a_range_is_not_managed_and_does_not_leave() {
     withdraw(own);
 }
 
-/// The kernel tells of `MADV_FREE` as of a discard, and leaves the page where it is until it needs it.
+/// The kernel tells of `MADV_FREE` as of a discard, and leaves the page where it is until it needs
+/// it.
 #[test]
 fn what_is_given_to_the_kernel_to_free_and_written_again_is_not_waited_for() {
     if skip_without_moves("memory that the kernel may free") {

@@ -1,13 +1,14 @@
 //! Applying what the program did to its mappings: discard, unmap, move, fork.
 //!
-//! The caller holds the gate exclusively, from before it read the event until all of a batch is applied. So no page
-//! moves meanwhile, and none can be moved between a read and its application; before the read the kernel itself refuses
-//! every move. A REMOVE is read *before* the kernel drops the pages: from then on what is still present there is not
-//! ours, has no bit in the entry's mask, and is never evicted.
+//! The caller holds the gate exclusively, from before it read the event until all of a batch is
+//! applied. So no page moves meanwhile, and none can be moved between a read and its application;
+//! before the read the kernel itself refuses every move. A REMOVE is read *before* the kernel drops
+//! the pages: from then on what is still present there is not ours, has no bit in the entry's mask,
+//! and is never evicted.
 //!
-//! The program's thread waits until its event is read, so nothing here waits for anything that the program holds. It may
-//! wait for entries that are busy, because those movers need no gate to finish, and for the store, for the two pages
-//! at the edges of a range.
+//! The program's thread waits until its event is read, so nothing here waits for anything that the
+//! program holds. It may wait for entries that are busy, because those movers need no gate to
+//! finish, and for the store, for the two pages at the edges of a range.
 
 use std::sync::Arc;
 
@@ -73,7 +74,8 @@ impl Engine {
         }
     }
 
-    /// Applies what waits, whatever it waits for: one move after another, each with what waited for it alone.
+    /// Applies what waits, whatever it waits for: one move after another, each with what waited for
+    /// it alone.
     pub(crate) fn apply_all_deferred(&self, table: &mut Table, scratch: &mut Scratch) {
         while let Some(first) = table.order.first(|range| table.is_free(range), is_mapped) {
             let event = table.order.take(first);
@@ -85,7 +87,8 @@ impl Engine {
         }
     }
 
-    /// The parts of `range` that an event is about which says that it was moved or unmapped. Nothing that moved there is in them any more.
+    /// The parts of `range` that an event is about which says that it was moved or unmapped.
+    /// Nothing that moved there is in them any more.
     fn leave(&self, table: &mut Table, range: PageRange) -> Vec<PageRange> {
         let parts = table.order.concerned(range, |address| self.space.is_registered(address));
         parts.iter().for_each(|part| table.order.left(*part));
@@ -107,12 +110,13 @@ impl Engine {
             Message::Remove(range) => {
                 self.counters.add(Counter::EventsRemove, 1);
                 self.discard(table, range, scratch);
-                // What is present in a part that the table does not know yet goes soon: adoption must not take it for
-                // content. So it is known from now on, as empty.
+                // What is present in a part that the table does not know yet goes soon: adoption
+                // must not take it for content. So it is known from now on, as empty.
                 let mut gaps = Vec::new();
                 table.gaps(range, |gap| gaps.push(gap));
                 for gap in gaps {
-                    // Without a fault of ours it is filled by the kernel, has no mark, and is never evicted.
+                    // Without a fault of ours it is filled by the kernel, has no mark, and is never
+                    // evicted.
                     let _ = self.space.register(gap);
                     table.insert(gap, Filler::Engine);
                 }
@@ -141,7 +145,8 @@ impl Engine {
         };
         let left = self.leave(table, source);
         let moved: Vec<Span> = left.into_iter().flat_map(|part| table.cut(part)).collect();
-        // What was mapped at the target went by an unmap event of its own; a rest here would be stale.
+        // What was mapped at the target went by an unmap event of its own; a rest here would be
+        // stale.
         self.discard(table, target, scratch);
         table.cut(target);
         for span in moved {
@@ -150,7 +155,8 @@ impl Engine {
         table.order.moved(source, (!is_mapped(source.start())).then_some(target));
     }
 
-    /// Makes `range` read as zero: drops what we hold of it, and trusts nothing that is still present there.
+    /// Makes `range` read as zero: drops what we hold of it, and trusts nothing that is still
+    /// present there.
     pub(crate) fn discard(&self, table: &Table, range: PageRange, scratch: &mut Scratch) {
         self.forget_owed(range);
         let spans = || {
@@ -164,7 +170,8 @@ impl Engine {
         self.discard_of(spans, range, Closing::new(self, range), scratch);
     }
 
-    /// The same of those spans that have anything of `range`, which are the table's, or nobody else's any more.
+    /// The same of those spans that have anything of `range`, which are the table's, or nobody
+    /// else's any more.
     pub(crate) fn discard_of<'a, I: Iterator<Item = &'a Span>>(
         &self,
         spans: impl Fn() -> I,
@@ -220,7 +227,8 @@ impl Engine {
                 self.zero_granules(slot, gone);
                 word
             }
-            // Without room in the queue it stays until all frames are back; nobody asks for it meanwhile, within the gate.
+            // Without room in the queue it stays until all frames are back; nobody asks for it
+            // meanwhile, within the gate.
             Backing::Handle(handle) if outside.is_empty() && !closing.take(Handle::from_bits(handle)) => word,
             Backing::Handle(_) if outside.is_empty() => {
                 let after = word.with_backing(Backing::None);
@@ -228,7 +236,8 @@ impl Engine {
                 after
             }
             Backing::Handle(handle) => {
-                // A part of a stored page: bring it back into a slot, whatever the budget says, and zero it there.
+                // A part of a stored page: bring it back into a slot, whatever the budget says, and
+                // zero it there.
                 self.fetch_and_zero(span.entries(), page.index, word, handle, gone, scratch)
             }
         };
@@ -267,8 +276,8 @@ impl Engine {
         }
     }
 
-    /// Makes granules of a slot read as zero. Also those that were in the region: what is in the slot at their place, if
-    /// anything, is an old copy.
+    /// Makes granules of a slot read as zero. Also those that were in the region: what is in the
+    /// slot at their place, if anything, is an old copy.
     fn zero_granules(&self, slot: u32, granules: Granules) {
         let mut slot = self.space.claim_slot(slot);
         let bytes = self.space.bytes_mut(&mut slot);
@@ -278,8 +287,9 @@ impl Engine {
         self.space.release_slot(slot);
     }
 
-    /// Takes an entry's busy bit, waiting for a mover that has it. Only with the gate held exclusively, or of a span that is in no
-    /// table any more: then no mover needs the gate to finish.
+    /// Takes an entry's busy bit, waiting for a mover that has it. Only with the gate held
+    /// exclusively, or of a span that is in no table any more: then no mover needs the gate to
+    /// finish.
     pub(crate) fn take(&self, entries: &Entries, index: usize) -> Word {
         loop {
             if let Some(word) = try_take(&entries[index]) {

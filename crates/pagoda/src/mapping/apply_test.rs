@@ -34,7 +34,8 @@ fn remap(from: PageRange, to: usize) -> Message {
     Message::Remap { from: from.start(), to: range(to, to + 1).start(), len: from.len() }
 }
 
-/// A mapping that grew is not known whole. It moves away, another moves to where it was, and that one's event is read first.
+/// A mapping that grew is not known whole. It moves away, another moves to where it was, and that
+/// one's event is read first.
 #[test]
 fn what_moves_to_where_a_mapping_grew_that_moves_away_stays_there_whichever_event_is_read_first() {
     let Some(manager) = manager("events that come the wrong way round") else { return };
@@ -64,8 +65,9 @@ fn what_moves_to_where_a_mapping_grew_that_moves_away_stays_there_whichever_even
     }
 }
 
-/// The same, and the event of the first is read after all of the other's: its thread had not got to tell. Where the kernel has what moved
-/// still registered, it is not what left; where it has not, it is, also if something else is mapped there by now.
+/// The same, and the event of the first is read after all of the other's: its thread had not got to
+/// tell. Where the kernel has what moved still registered, it is not what left; where it has not,
+/// it is, also if something else is mapped there by now.
 #[test]
 fn what_moved_to_where_a_mapping_was_that_grew_stays_there_however_late_that_ones_event_is() {
     let Some(manager) = manager("events that come late") else { return };
@@ -100,8 +102,9 @@ fn what_moved_to_where_a_mapping_was_that_grew_stays_there_however_late_that_one
     }
 }
 
-/// What moved a moment ago is replaced, with what lies around it, by another move, and then nothing more happens: the kernel has the place
-/// registered when its unmapping is told, so that this might be late, and the move waits for what never comes.
+/// What moved a moment ago is replaced, with what lies around it, by another move, and then nothing
+/// more happens: the kernel has the place registered when its unmapping is told, so that this might
+/// be late, and the move waits for what never comes.
 #[test]
 fn a_move_onto_what_just_moved_waits_for_no_other_event() {
     const BLOCK: usize = 128;

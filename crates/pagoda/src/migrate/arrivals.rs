@@ -1,7 +1,8 @@
 //! What arrives for a region after the switch, while it is used.
 //!
-//! A thread of its own receives it, for as long as the region lives, and what can't be received any more is lost. This module
-//! must never outlive the region: the next one may have the same addresses.
+//! A thread of its own receives it, for as long as the region lives, and what can't be received any
+//! more is lost. This module must never outlive the region: the next one may have the same
+//! addresses.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -99,7 +100,8 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// Starts the thread, which waits for what it is to receive: so that it can't be missing after the switch.
+    /// Starts the thread, which waits for what it is to receive: so that it can't be missing after
+    /// the switch.
     pub(super) fn start(engine: Arc<Engine>, moving: Arc<Moving>) -> io::Result<Self> {
         let (begin, begins) = channel::<(Box<Remaining>, Arc<OwedPages>)>();
         let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::new(Told::new()?));

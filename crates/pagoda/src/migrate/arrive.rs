@@ -1,8 +1,8 @@
 //! Putting owed pages in place while the region is used.
 //!
-//! It happens with the entry's busy bit held, by a move or a copy that wakes whoever waits there; from then on the page is owed
-//! no longer. The budget is kept by the same reclaim as for a fault. This module must never write through the region's address:
-//! what is there may be the program's.
+//! It happens with the entry's busy bit held, by a move or a copy that wakes whoever waits there;
+//! from then on the page is owed no longer. The budget is kept by the same reclaim as for a fault.
+//! This module must never write through the region's address: what is there may be the program's.
 
 use std::io;
 
@@ -31,8 +31,8 @@ enum Step {
 }
 
 impl Engine {
-    /// Puts what arrives for the owed pages of `range` in place: `content`, or zeroes if there is none. What is not owed any more
-    /// was discarded meanwhile, and stays as it is.
+    /// Puts what arrives for the owed pages of `range` in place: `content`, or zeroes if there is
+    /// none. What is not owed any more was discarded meanwhile, and stays as it is.
     pub(super) fn arrive(
         &self,
         range: PageRange,
@@ -100,8 +100,8 @@ impl Engine {
         }
     }
 
-    /// Puts pages of one entry in place: into fresh memory, or within what the budget has. Says of which zone they are; none if there
-    /// is no frame.
+    /// Puts pages of one entry in place: into fresh memory, or within what the budget has. Says of
+    /// which zone they are; none if there is no frame.
     fn place_owed(&self, word: Word, here: PageRange, content: &[u8]) -> Option<(usize, Progress)> {
         let several = self.zones.are_several();
         if !several && (self.is_released() || self.ledger.room_bytes() >= here.len() as u64) {
@@ -124,7 +124,8 @@ impl Engine {
         Some(moved)
     }
 
-    /// Stores what arrives packed for a base page of which all is owed. False if it is to be put in place.
+    /// Stores what arrives packed for a base page of which all is owed. False if it is to be put in
+    /// place.
     pub(super) fn arrive_packed(
         &self,
         range: PageRange,

@@ -1,4 +1,5 @@
-//! A region into which a migration is received: nobody has it until all has arrived, or is known to follow.
+//! A region into which a migration is received: nobody has it until all has arrived, or is known to
+//! follow.
 
 use std::io;
 use std::ops::Range;
@@ -42,7 +43,8 @@ impl RegionDestination {
         Self { manager, base: None, region, owed: OnceLock::new(), scratch, moving }
     }
 
-    /// The region's base page, as for one that is [made](crate::region::RegionBuilder::base_page): the sender's need not be the same.
+    /// The region's base page, as for one that is [made](crate::region::RegionBuilder::base_page):
+    /// the sender's need not be the same.
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
         self.base = Some(base_page);
@@ -58,7 +60,8 @@ impl RegionDestination {
         Arc::clone(&self.moving)
     }
 
-    /// The region, after all has arrived: after [`pagoda_migrate::receive`] has returned without an error.
+    /// The region, after all has arrived: after [`pagoda_migrate::receive`] has returned without an
+    /// error.
     ///
     /// # Errors
     /// If nobody has come.
@@ -175,8 +178,8 @@ impl Destination for RegionDestination {
 }
 
 impl LateDestination for RegionDestination {
-    /// What is there is discarded before, until nothing is: also where nothing has arrived there may be zeroes, that came with the rest
-    /// of a base page or with a fault below.
+    /// What is there is discarded before, until nothing is: also where nothing has arrived there
+    /// may be zeroes, that came with the rest of a base page or with a fault below.
     fn owe(&self, range: Range<u64>) -> io::Result<()> {
         let (region, memory) = self.region()?;
         let engine = region.engine();

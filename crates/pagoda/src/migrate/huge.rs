@@ -1,8 +1,9 @@
 //! Content from another host that comes in huge frames.
 //!
-//! A frame is filled without the gate and moved in whole, where all of one comes at once, or most of one if the region's base page is 2 MiB:
-//! sparse content would hold 2 MiB for a few pages. It is wanted for content, so that one that was used needs no clearing but around
-//! it. This module must never put a frame over anything, nor over a page that is owed.
+//! A frame is filled without the gate and moved in whole, where all of one comes at once, or most
+//! of one if the region's base page is 2 MiB: sparse content would hold 2 MiB for a few pages. It
+//! is wanted for content, so that one that was used needs no clearing but around it. This module
+//! must never put a frame over anything, nor over a page that is owed.
 
 use std::ops::Range;
 
@@ -19,16 +20,19 @@ use crate::engine::Engine;
 use crate::stats::counters::Counter;
 use crate::table::{Filler, Span, Table};
 
-/// What comes together at least where the base page is 2 MiB and the rest is zero: then at most as much again is resident as there is
-/// content. Elsewhere all of a frame is content, or it comes in base pages.
+/// What comes together at least where the base page is 2 MiB and the rest is zero: then at most as
+/// much again is resident as there is content. Elsewhere all of a frame is content, or it comes in
+/// base pages.
 const LEAST: usize = HUGE_FRAME / 2;
 
-/// A huge frame for content that arrives, in its slot, where nobody sees it. One that is dropped is lost: it is landed, or put back.
+/// A huge frame for content that arrives, in its slot, where nobody sees it. One that is dropped is
+/// lost: it is landed, or put back.
 #[must_use]
 pub(crate) struct HugeLanding {
     slot: HugeSlot,
     place: PageRange,
-    /// What of the frame is to be content, and after a landing in OS pages what is still to be placed.
+    /// What of the frame is to be content, and after a landing in OS pages what is still to be
+    /// placed.
     part: Range<usize>,
     /// So many of its first bytes are in the slot no more.
     gone: usize,
@@ -60,12 +64,14 @@ impl Engine {
         Some(landing)
     }
 
-    /// The bytes of the frame that are to be content; all of them are to be written before it lands.
+    /// The bytes of the frame that are to be content; all of them are to be written before it
+    /// lands.
     pub(crate) fn landing_bytes<'a>(&'a self, landing: &'a mut HugeLanding) -> &'a mut [u8] {
         &mut self.space.huge_bytes_mut(&mut landing.slot)[landing.part.clone()]
     }
 
-    /// Moves the frame to its place. Returns it if what it holds still, or a part of that, is to come in base pages.
+    /// Moves the frame to its place. Returns it if what it holds still, or a part of that, is to
+    /// come in base pages.
     pub(crate) fn land_huge(&self, mut landing: HugeLanding) -> Result<(), HugeLanding> {
         let (place, zone) = (landing.place, self.huge.zone_of(&landing.slot));
         let (moved, here) = loop {
@@ -123,7 +129,8 @@ impl Engine {
         self.receiving(zone, -(left as i64));
     }
 
-    /// Whether it is worth filling a frame for this place with so much content, as far as one sees without taking anything.
+    /// Whether it is worth filling a frame for this place with so much content, as far as one sees
+    /// without taking anything.
     fn may_place_huge(&self, place: PageRange, content: usize) -> bool {
         if !self.huge.is_on() || self.is_released() || !budget::takes_huge(self.free(), &self.marks()) {
             return false;

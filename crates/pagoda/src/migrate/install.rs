@@ -1,9 +1,11 @@
 //! Putting pages that arrive into a region that nobody uses yet.
 //!
-//! A page for which there is nothing yet is put in place by the kernel, so that nobody faults for it: with all of a huge frame
-//! by that (`migrate/huge.rs`), else moved out of a ready frame if there is one, else copied into fresh memory, which is then not
-//! cleared first. What comes straight from a channel is in its frame already (`landing.rs`). Any other is written through the region's address; if it was evicted meanwhile, that brings it back. All keep
-//! the budget, by the same reclaim as a fault.
+//! A page for which there is nothing yet is put in place by the kernel, so that nobody faults for
+//! it: with all of a huge frame by that (`migrate/huge.rs`), else moved out of a ready frame if
+//! there is one, else copied into fresh memory, which is then not cleared first. What comes
+//! straight from a channel is in its frame already (`landing.rs`). Any other is written through the
+//! region's address; if it was evicted meanwhile, that brings it back. All keep the budget, by the
+//! same reclaim as a fault.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +29,8 @@ use crate::table::{Page, Span, Table, give, try_take};
 /// Steps of reclaim before it is tried again.
 const STEPS: u32 = 9;
 
-/// Without a frame for so long it is tried once a millisecond: what holds them may need the processor.
+/// Without a frame for so long it is tried once a millisecond: what holds them may need the
+/// processor.
 const PATIENCE_NS: u64 = 10_000_000;
 
 /// What came of putting pages in place, from the first on.
@@ -42,8 +45,8 @@ enum Placed {
     NoMemory,
 }
 
-/// As [`try_take`], of an entry that is likely to be as it was made. Entries are memory that reads as zero: to look at one first
-/// would be a fault of its own, before that of writing to it.
+/// As [`try_take`], of an entry that is likely to be as it was made. Entries are memory that reads
+/// as zero: to look at one first would be a fault of its own, before that of writing to it.
 pub(super) fn take_fresh(entry: &AtomicU64) -> Option<Word> {
     let (empty, taken) = (Word::EMPTY.bits(), Word::EMPTY.busy().bits());
     match entry.compare_exchange(empty, taken, Ordering::AcqRel, Ordering::Relaxed) {
@@ -53,8 +56,8 @@ pub(super) fn take_fresh(entry: &AtomicU64) -> Option<Word> {
 }
 
 impl Engine {
-    /// Makes `range` of a region, which `memory` is of, what `content` is. Any number of threads may do so, each for pages of its
-    /// own.
+    /// Makes `range` of a region, which `memory` is of, what `content` is. Any number of threads
+    /// may do so, each for pages of its own.
     pub(super) fn receive(
         &self,
         range: PageRange,
@@ -95,7 +98,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Stores what arrives packed for a base page that holds nothing but what is stored. False if it is to be written.
+    /// Stores what arrives packed for a base page that holds nothing but what is stored. False if
+    /// it is to be written.
     pub(super) fn receive_packed(&self, range: PageRange, packed: &[u8], content: &[u8]) -> bool {
         let table = self.gate_shared();
         let Some(span) = table.find(range.start()) else { return false };
@@ -207,7 +211,8 @@ impl Engine {
         }
     }
 
-    /// Fills a ready frame with the first base page of `content` and moves it in. None if there is no ready frame.
+    /// Fills a ready frame with the first base page of `content` and moves it in. None if there is
+    /// no ready frame.
     fn move_ready(&self, page: &Page, content: &[u8]) -> Option<(usize, Progress)> {
         let mut slot = self.take_whole_ready(Taker::ONCE)?;
         let zone = self.zones.of_slot(slot.index());
@@ -222,7 +227,8 @@ impl Engine {
         Some((zone, moved))
     }
 
-    /// Moves the frame of a slot to its base page, of which nothing is there, from the first OS page on.
+    /// Moves the frame of a slot to its base page, of which nothing is there, from the first OS
+    /// page on.
     pub(super) fn move_frame(&self, page: &Page, slot: &Slot) -> Progress {
         let granules = (self.entry_bytes() / 4096) as u32;
         let mut done = 0;
@@ -264,8 +270,9 @@ impl Engine {
         })
     }
 
-    /// Reclaims for what can't be placed, as a handler does for a fault. Since when nothing could be is known to the caller: who never
-    /// finds a frame gets an error, for the reclaimer waits for those who do.
+    /// Reclaims for what can't be placed, as a handler does for a fault. Since when nothing could
+    /// be is known to the caller: who never finds a frame gets an error, for the reclaimer waits
+    /// for those who do.
     pub(super) fn make_room(
         &self,
         scratch: &mut Scratch,

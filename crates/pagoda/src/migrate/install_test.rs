@@ -1,4 +1,5 @@
-//! What arrives where no memory can be had, beside a file: its calls fail by themselves, so that the reclaimer waits for them.
+//! What arrives where no memory can be had, beside a file: its calls fail by themselves, so that
+//! the reclaimer waits for them.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;

@@ -1,8 +1,10 @@
-//! Receiving into frames: content is read from its channel to where nobody sees it, checked there, and moved to its place.
+//! Receiving into frames: content is read from its channel to where nobody sees it, checked there,
+//! and moved to its place.
 //!
-//! All of a huge frame comes in one, where there is nothing yet and the budget has room; else base pages come in frames that are
-//! ready, as far as there are any, and the rest by way of a buffer. Frames are filled without any lock, for who sends may take his
-//! time: a channel holds what one stripe takes. This module must never show a byte that was not checked, nor keep a frame whose
+//! All of a huge frame comes in one, where there is nothing yet and the budget has room; else base
+//! pages come in frames that are ready, as far as there are any, and the rest by way of a buffer.
+//! Frames are filled without any lock, for who sends may take his time: a channel holds what one
+//! stripe takes. This module must never show a byte that was not checked, nor keep a frame whose
 //! content was not what was sent.
 
 use std::io;
@@ -23,11 +25,13 @@ use crate::stats::counters::Counter;
 use crate::store::Scratch;
 use crate::table::give;
 
-/// Smaller frames are not received into: what is read in smaller pieces comes by way of the channel's buffer in any case.
+/// Smaller frames are not received into: what is read in smaller pieces comes by way of the
+/// channel's buffer in any case.
 const FRAME_LEAST: usize = 64 << 10;
 
 impl Engine {
-    /// Makes `range` of a region, which `memory` is of, what `content` reads, once it was checked. `room` is for as much.
+    /// Makes `range` of a region, which `memory` is of, what `content` reads, once it was checked.
+    /// `room` is for as much.
     pub(super) fn receive_content(
         &self,
         range: PageRange,
@@ -82,8 +86,9 @@ impl Engine {
         placed
     }
 
-    /// Ready frames for the first base pages of `range`, as far as these are whole and hold nothing. None where frames are short: a
-    /// sender that stands still would keep them from who faults.
+    /// Ready frames for the first base pages of `range`, as far as these are whole and hold
+    /// nothing. None where frames are short: a sender that stands still would keep them from who
+    /// faults.
     fn frames_for(&self, range: PageRange) -> Vec<Slot> {
         let len = self.entry_bytes();
         let enough = self.marks().high.saturating_add(Bytes::new(range.len() as u64));
@@ -107,7 +112,8 @@ impl Engine {
         frames
     }
 
-    /// A frame that was received into has `moved` bytes elsewhere now, and what is left of it is ready again.
+    /// A frame that was received into has `moved` bytes elsewhere now, and what is left of it is
+    /// ready again.
     fn put_frame(&self, slot: Slot, moved: usize) {
         let (zone, len) = (self.zones.of_slot(slot.index()), self.entry_bytes());
         let left = Granules::range((moved / OS_PAGE) as u32, (len / OS_PAGE) as u32);
@@ -133,7 +139,8 @@ impl Engine {
         placed
     }
 
-    /// Moves a frame to a base page that holds nothing. Returns how many of its bytes are there now.
+    /// Moves a frame to a base page that holds nothing. Returns how many of its bytes are there
+    /// now.
     fn move_to_page(&self, at: PageRange, slot: &Slot) -> usize {
         let table = self.gate_shared();
         let Some(span) = table.find(at.start()).filter(|_| table.order.deferred() == 0) else { return 0 };

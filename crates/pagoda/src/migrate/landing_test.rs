@@ -1,4 +1,5 @@
-//! What is received into frames: where it is read to, and that nothing of it is left where it was not what was sent.
+//! What is received into frames: where it is read to, and that nothing of it is left where it was
+//! not what was sent.
 
 use std::io::ErrorKind;
 
@@ -109,7 +110,8 @@ fn is_by_room(sent: &Sent<'_>, room: &[u8]) -> bool {
     sent.to.iter().any(|at| room.as_ptr_range().contains(&std::ptr::without_provenance(*at)))
 }
 
-/// All frames that are ready or in regions, but for those that came from the kernel: moving content changes nothing of it.
+/// All frames that are ready or in regions, but for those that came from the kernel: moving content
+/// changes nothing of it.
 fn frames(manager: &Manager) -> u64 {
     let (engine, stats) = (manager.engine(), manager.stats());
     assert_eq!(engine.ledger.receiving_bytes(), 0, "nothing is on its way");
@@ -141,7 +143,8 @@ fn all_of_a_huge_frame_is_received_into_one_and_less_into_base_frames_that_are_r
                 wanted[at..at + len].copy_from_slice(&sent.bytes);
                 let mut room = vec![0; len];
                 destination.receive_at(at as u64, &mut sent, &mut room).expect("received");
-                // An end that is no whole base page goes by way of the buffer. Of a base page of 2 MiB no small frames are ready.
+                // An end that is no whole base page goes by way of the buffer. Of a base page of 2
+                // MiB no small frames are ready.
                 let by_room = match part {
                     0 => false,
                     1 => base == BasePage::K64,
@@ -161,7 +164,8 @@ fn all_of_a_huge_frame_is_received_into_one_and_less_into_base_frames_that_are_r
     }
 }
 
-/// Nothing of it is in the region, its frame is ready for somebody else, and nobody sees what it held.
+/// Nothing of it is in the region, its frame is ready for somebody else, and nobody sees what it
+/// held.
 #[test]
 fn content_that_is_cut_off_or_wrong_leaves_nothing_anywhere() {
     if skip_without_moves("content that is wrong") {
@@ -192,7 +196,8 @@ fn content_that_is_cut_off_or_wrong_leaves_nothing_anywhere() {
             let held = engine.space.held_pages(PageRange::at(start + at, BASE));
             assert!(held.is_empty(), "{base:?}, {wrong:?}: {at}");
         }
-        // Who touches the memory first gets those frames, and so does content with zeroes around it.
+        // Who touches the memory first gets those frames, and so does content with zeroes around
+        // it.
         let again = self::destination(&manager, REGION);
         let mut sent = Sent::new(random(300 * OS_PAGE, 2), Wrong::Nothing);
         let wanted = sent.bytes.clone();
@@ -209,7 +214,8 @@ fn content_that_is_cut_off_or_wrong_leaves_nothing_anywhere() {
     }
 }
 
-/// Of the place a page is written while the frame is filled: all of the content comes, by base pages.
+/// Of the place a page is written while the frame is filled: all of the content comes, by base
+/// pages.
 #[test]
 fn a_place_that_is_taken_meanwhile_gets_its_content_by_base_pages() {
     if skip_without_moves("a place that is taken") {
@@ -232,8 +238,8 @@ fn a_place_that_is_taken_meanwhile_gets_its_content_by_base_pages() {
     }
 }
 
-/// Of the place a page is there of which no entry tells, as what a discard that is being carried out has left: the kernel moves what
-/// is before it and stops, and the rest comes by base pages.
+/// Of the place a page is there of which no entry tells, as what a discard that is being carried
+/// out has left: the kernel moves what is before it and stops, and the rest comes by base pages.
 #[test]
 fn a_frame_of_which_the_kernel_moves_a_part_gets_all_of_its_content_there() {
     if skip_without_moves("a part of a huge frame") {

@@ -1,10 +1,11 @@
 //! Moving a live region to another process or host, and receiving one.
 //!
-//! What is said on the wire and when is `pagoda_migrate`'s; here is what only the engine can do. A region that is sent tells
-//! what was written, and hands pages out from wherever they are: what is staged or stored is read there, and not brought in
-//! (`source`, `reader`). A region that is received has what arrives moved into it, so that nobody faults for it
-//! (`destination`, `landing`, `install`). One that is used before all of it has arrived knows what it is owed, and has that put in place
-//! while it is used (`arrivals`, `arrive`).
+//! What is said on the wire and when is `pagoda_migrate`'s; here is what only the engine can do. A
+//! region that is sent tells what was written, and hands pages out from wherever they are: what is
+//! staged or stored is read there, and not brought in (`source`, `reader`). A region that is
+//! received has what arrives moved into it, so that nobody faults for it (`destination`, `landing`,
+//! `install`). One that is used before all of it has arrived knows what it is owed, and has that
+//! put in place while it is used (`arrivals`, `arrive`).
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
@@ -30,7 +31,9 @@
 //!     otherwise: Otherwise::StopForLonger,
 //! };
 //! let to = "tcp://127.0.0.1:7000".parse()?;
-//! let moved = region.migrate_to(&to, &options, &mut Guest, &mut |_, _| ControlFlow::Continue(()))?;
+//! let moved = region.migrate_to(&to, &options, &mut Guest, &mut |_, _| {
+//!     ControlFlow::Continue(())
+//! })?;
 //! println!("stood still for {:?} after {} rounds", moved.downtime, moved.pace.rounds);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -123,24 +126,30 @@ fn noting(
 }
 
 impl Region {
-    /// Moves the region's content to whoever receives it at `to`, while it is written through its address or [`write_words`](Self::write_words): in rounds over what
-    /// was written meanwhile, and in the end, with `writer` stopped, the rest. What was never touched is neither looked at nor
-    /// sent. What is staged or stored is read where it is; with another codec than [`Codec::None`] stored base pages travel
-    /// as the store has packed them, those of which all is stored.
+    /// Moves the region's content to whoever receives it at `to`, while it is written through its
+    /// address or [`write_words`](Self::write_words): in rounds over what was written meanwhile,
+    /// and in the end, with `writer` stopped, the rest. What was never touched is neither looked at
+    /// nor sent. What is staged or stored is read where it is; with another codec than
+    /// [`Codec::None`] stored base pages travel as the store has packed them, those of which all is
+    /// stored.
     ///
-    /// The region itself stays as it is. Once this has succeeded it is a copy of what lives on elsewhere, to be closed.
+    /// The region itself stays as it is. Once this has succeeded it is a copy of what lives on
+    /// elsewhere, to be closed.
     ///
-    /// Blocks until the receiver has confirmed all of it; `watch` is called about ten times a second and at the start of each
-    /// round, and ends it by [`ControlFlow::Break`]. A first write to a page after each round costs about 2 µs more meanwhile, and scanning for
-    /// those holds faults up for some 100 µs for each 64 MiB.
+    /// Blocks until the receiver has confirmed all of it; `watch` is called about ten times a
+    /// second and at the start of each round, and ends it by [`ControlFlow::Break`]. A first write
+    /// to a page after each round costs about 2 µs more meanwhile, and scanning for those holds
+    /// faults up for some 100 µs for each 64 MiB.
     ///
-    /// With [`Otherwise::PostCopy`] the other side, which has to be a [`receive_late`](Self::receive_late), goes on as soon as it
-    /// knows what it is owed, and this returns when it has all of that. `watch` does not end it any more then: what is owed is
+    /// With [`Otherwise::PostCopy`] the other side, which has to be a
+    /// [`receive_late`](Self::receive_late), goes on as soon as it knows what it is owed, and this
+    /// returns when it has all of that. `watch` does not end it any more then: what is owed is
     /// nowhere else.
     ///
     /// # Errors
-    /// See [`Error`]. Unless it is [`Error::Unconfirmed`] or [`Error::AfterSwitch`] the other side shows nothing and the writer
-    /// may go on. [`Error::Source`] also where the kernel can't track writes, and for adopted memory.
+    /// See [`Error`]. Unless it is [`Error::Unconfirmed`] or [`Error::AfterSwitch`] the other side
+    /// shows nothing and the writer may go on. [`Error::Source`] also where the kernel can't track
+    /// writes, and for adopted memory.
     pub fn migrate_to(
         &self,
         to: &Endpoint,
@@ -158,14 +167,17 @@ impl Region {
         pagoda_migrate::send_live(&source, to, options, writer, &mut watch)
     }
 
-    /// Receives a region, of whatever length is sent, rounded up to base pages of `manager`; for one with a base page of its own see
-    /// [`RegionDestination::base_page`]. It is shown only when all of it has
-    /// arrived and the sender has committed. What arrives for 2 MiB that are dense and hold nothing is received into a huge frame and
-    /// moved in by one move, with base pages of 64 KiB and 2 MiB; for 2 MiB also where only half of it has content. Else it is received
-    /// into ready base frames of 64 KiB, if there are any, or copied into fresh memory by the kernel. What was stored there and is
-    /// packed for the same base page is stored here. All within the manager's budget, as anything else.
+    /// Receives a region, of whatever length is sent, rounded up to base pages of `manager`; for
+    /// one with a base page of its own see [`RegionDestination::base_page`]. It is shown only when
+    /// all of it has arrived and the sender has committed. What arrives for 2 MiB that are dense
+    /// and hold nothing is received into a huge frame and moved in by one move, with base pages of
+    /// 64 KiB and 2 MiB; for 2 MiB also where only half of it has content. Else it is received into
+    /// ready base frames of 64 KiB, if there are any, or copied into fresh memory by the kernel.
+    /// What was stored there and is packed for the same base page is stored here. All within the
+    /// manager's budget, as anything else.
     ///
-    /// Blocks until then. `watch` is called about ten times a second, and ends it by [`ControlFlow::Break`].
+    /// Blocks until then. `watch` is called about ten times a second, and ends it by
+    /// [`ControlFlow::Break`].
     ///
     /// # Errors
     /// See [`Error`]. Nothing is left of what has arrived.
@@ -178,10 +190,11 @@ impl Region {
         RegionDestination::new(manager.clone()).receive(listener, options, watch)
     }
 
-    /// As [`receive`](Self::receive), for a sender that may let this side go on before all has arrived: then the region is shown
-    /// at that moment, and the rest arrives while it is used. Whoever touches a page that is not here waits until it is: it is
-    /// asked for at once, with the 64 KiB around it, on connections of their own. What is zero is never waited for, but for what
-    /// the sender has not looked at yet.
+    /// As [`receive`](Self::receive), for a sender that may let this side go on before all has
+    /// arrived: then the region is shown at that moment, and the rest arrives while it is used.
+    /// Whoever touches a page that is not here waits until it is: it is asked for at once, with the
+    /// 64 KiB around it, on connections of their own. What is zero is never waited for, but for
+    /// what the sender has not looked at yet.
     ///
     /// From then on the sender has what is owed, and nobody else. If it is lost, or the connection
     /// is silent for the stall, [`Arrival::wait`] tells why, [`read_at`](Self::read_at) returns

@@ -1,10 +1,12 @@
-//! Reading the pages of a live region from where they are: in the region, in a slot, or in the store.
+//! Reading the pages of a live region from where they are: in the region, in a slot, or in the
+//! store.
 //!
-//! What is out is read with its entry's busy bit held, all of it, and its entry then says so: it need not be read again until
-//! it changes. Of a page that is out a part may be in the region that its entry does not know of: that is read there. What is in
-//! the region is copied holding nothing, for the copy may fault: a page that leaves just before is brought back by that. Whatever
-//! is written meanwhile shows at the next look. This module must never touch the region with an entry taken: the handler that
-//! serves the fault may wait for that entry.
+//! What is out is read with its entry's busy bit held, all of it, and its entry then says so: it
+//! need not be read again until it changes. Of a page that is out a part may be in the region that
+//! its entry does not know of: that is read there. What is in the region is copied holding nothing,
+//! for the copy may fault: a page that leaves just before is brought back by that. Whatever is
+//! written meanwhile shows at the next look. This module must never touch the region with an entry
+//! taken: the handler that serves the fault may wait for that entry.
 
 use std::io;
 use std::ops::Range;
@@ -34,8 +36,9 @@ impl<'a> RegionReader<'a> {
         Self { source, packs, scratch: Scratch::new(source.engine.base) }
     }
 
-    /// What is in the region of a page, whatever its entry says: after `MADV_FREE` the kernel leaves a part where it is, and
-    /// nobody hears of what is written to it then. An entry of one OS page has none: discarded, nothing of it is out.
+    /// What is in the region of a page, whatever its entry says: after `MADV_FREE` the kernel
+    /// leaves a part where it is, and nobody hears of what is written to it then. An entry of one
+    /// OS page has none: discarded, nothing of it is out.
     fn strays(&self, page: &Page) -> Granules {
         match page.granules.runs().next() {
             Some((from, to)) if to - from > 1 => {
@@ -46,8 +49,8 @@ impl<'a> RegionReader<'a> {
         }
     }
 
-    /// Reads what is out of the base page of page `base`, all of it unless it was read before. What is wanted and in the region is
-    /// added to `inside`.
+    /// Reads what is out of the base page of page `base`, all of it unless it was read before. What
+    /// is wanted and in the region is added to `inside`.
     fn read_base_page(
         &mut self,
         first: u64,
@@ -87,7 +90,8 @@ impl<'a> RegionReader<'a> {
             let out = if word.is_sent() { absent } else { absent.without(self.strays(&page)) };
             drop(table);
             want_inside(out);
-            // A stray may just be discarded: then it is zero the next time, which an entry that says so would hide.
+            // A stray may just be discarded: then it is zero the next time, which an entry that
+            // says so would hide.
             let after = if out == absent { word.with_sent() } else { word };
             let pages = |(from, to): (u32, u32)| base.start + from..base.start + to;
             let bytes = |(from, to): (u32, u32)| from as usize * OS_PAGE..to as usize * OS_PAGE;

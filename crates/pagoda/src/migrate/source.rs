@@ -1,14 +1,16 @@
-//! What of a live region has to be sent: who was written, by the page table, and what is out, by the entries.
+//! The pages of a live region that have to be sent: the page table tells of dirty pages, the
+//! entries of pages that are swapped out.
 //!
-//! | page | has to be sent |
-//! |---|---|
-//! | there, or in the kernel's swap, or just being moved by it | the first time; then if it was written since it was protected last: a page that came in by a fill or a move was never |
-//! | out: staged or stored | unless its entry says that what is out was sent as it is: it may have been written before it went |
-//! | neither | as zero, if the other side holds something else |
+//! - A page that is present, in the kernel's swap, or being moved by the kernel: the first time,
+//!   and again if it was written since it was write-protected last. A page that came in by a fill
+//!   or a move is not write-protected.
+//! - A staged or stored page: unless its entry says that this content was sent. It may have been
+//!   written before it was evicted.
+//! - Any other page: as zero, if the receiver holds something else.
 //!
-//! Both are looked at with the gate held exclusively, so that no page comes or goes between one look and the other. What
-//! the program discards the kernel drops when it likes; that shows at the next look. This module must never change what the
-//! region holds.
+//! Both are looked at with the gate held exclusively, so that no page comes or goes between one
+//! look and the other. What the program discards the kernel drops when it likes; that shows at the
+//! next look. This module must never change what the region holds.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -33,8 +35,8 @@ use crate::table::{Span, Table, give};
 /// How much is looked at with the gate closed: about 100 µs for the two scans of 64 MiB.
 const LOOK_BYTES: usize = 32 * STRIPE_BYTES;
 
-/// How often taking the protection off is tried while events are unread. If it does not come to that, each page costs its next
-/// writer 2 µs once; the next migration takes it for nothing.
+/// How often taking the protection off is tried while events are unread. If it does not come to
+/// that, each page costs its next writer 2 µs once; the next migration takes it for nothing.
 const FORGET_TRIES: u32 = 1000;
 
 /// A region that is being sent.
@@ -51,7 +53,8 @@ pub(super) struct RegionSource<'a> {
 /// How the page table is looked at.
 struct Looking {
     scanner: PagemapScanner,
-    /// Nothing was sent yet: all that is there has to be, also what was protected before and not written since.
+    /// Nothing was sent yet: all that is there has to be, also what was protected before and not
+    /// written since.
     is_first: bool,
 }
 
@@ -178,7 +181,8 @@ fn looks(range: PageRange) -> impl Iterator<Item = PageRange> {
         .map(move |start| PageRange::at(start, LOOK_BYTES.min(range.end() - start)))
 }
 
-/// Calls `each` for the entries of `look` that may hold anything. Returns how many bytes of it are managed.
+/// Calls `each` for the entries of `look` that may hold anything. Returns how many bytes of it are
+/// managed.
 fn in_table(table: &Table, look: PageRange, mut each: impl FnMut(&Span, usize, PageRange)) -> usize {
     let (mut at, mut managed_bytes) = (look.start(), 0);
     while at < look.end() {

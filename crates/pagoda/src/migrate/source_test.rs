@@ -142,7 +142,8 @@ fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
                             region.read_at(bytes.start, &mut content).expect("read");
                             assert!(content == shadow[bytes], "seed {seed}: page {page} at the source");
                         }
-                        // Storing one stores all that were staged before it: seldom, or nothing stays staged.
+                        // Storing one stores all that were staged before it: seldom, or nothing
+                        // stays staged.
                         6..8 if !random(&mut state).is_multiple_of(16) => {
                             stage(source.engine, region.as_ptr().addr() + bytes.start);
                         }
@@ -173,7 +174,8 @@ fn what_the_other_side_is_told_is_what_is_there_whatever_came_and_went() {
     }
 }
 
-/// After `MADV_FREE` the kernel leaves a page where it is: what is written to it then is in the region, and nobody was told.
+/// After `MADV_FREE` the kernel leaves a page where it is: what is written to it then is in the
+/// region, and nobody was told.
 #[test]
 fn what_is_written_after_it_was_freed_is_sent_wherever_the_rest_of_its_base_page_is() {
     if skip_without_moves("a live source of freed pages") {
@@ -288,7 +290,8 @@ fn what_stays_out_is_read_once() {
             break;
         }
     }
-    // And goes again: what is out now was not sent as it is. What is fetched ahead can have come after all.
+    // And goes again: what is out now was not sent as it is. What is fetched ahead can have come
+    // after all.
     page_out();
     let went = other.round(&source, &mut *reader);
     assert!(went >= came.next_multiple_of(16) && went <= 5 * 16, "{went} pages, of {came}");

@@ -1,4 +1,5 @@
-//! What can't be a region, and why: memory that could not be had, or of a kind that is not to be managed.
+//! What can't be a region, and why: memory that could not be had, or of a kind that is not to be
+//! managed.
 //!
 //! This module must never change what it looks at.
 
@@ -56,7 +57,8 @@ pub enum RegionError {
         /// The base page of the manager.
         base: BasePage,
     },
-    /// A part of the memory to be adopted is not mapped. What is mapped there later would be managed by nobody.
+    /// A part of the memory to be adopted is not mapped. What is mapped there later would be
+    /// managed by nobody.
     #[error(
         "nothing is mapped at {at:#x}, {offset} into the memory to be adopted; adopt what is mapped, each piece by itself"
     )]
@@ -94,8 +96,9 @@ pub enum RegionError {
     },
 }
 
-/// Checks that all of `range` is memory of the kind that can be managed. The kernel registers a range with holes as well, and
-/// then says nothing when something is mapped there: it would not be managed, though the table says so.
+/// Checks that all of `range` is memory of the kind that can be managed. The kernel registers a
+/// range with holes as well, and then says nothing when something is mapped there: it would not be
+/// managed, though the table says so.
 ///
 /// It is its owner who vouches that it stays as it is.
 pub(super) fn check_mapped(range: PageRange) -> Result<(), RegionError> {

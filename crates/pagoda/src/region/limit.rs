@@ -1,9 +1,10 @@
 //! What a region may hold at most: memory, staged and stored content together.
 //!
-//! One tenant's noise fills a store that all regions of a manager share, and a full store ends the process. A region with a limit
-//! is refused before: a first touch beyond it fails, for its thread alone. What the region holds already stays
-//! readable and writable. What is held is counted by first touches, which is never too little, and counted anew by the
-//! table when the limit seems to be reached. This module must never refuse a page that holds anything.
+//! One tenant's noise fills a store that all regions of a manager share, and a full store ends the
+//! process. A region with a limit is refused before: a first touch beyond it fails, for its thread
+//! alone. What the region holds already stays readable and writable. What is held is counted by
+//! first touches, which is never too little, and counted anew by the table when the limit seems to
+//! be reached. This module must never refuse a page that holds anything.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,8 +18,8 @@ use crate::state::limits::{Limit, Touch};
 use crate::table::{Table, give};
 
 impl Engine {
-    /// Counts a first touch of `bytes` at `address`, which the caller is about to serve. None if the region has reached its limit: the touch
-    /// is to be refused.
+    /// Counts a first touch of `bytes` at `address`, which the caller is about to serve. None if
+    /// the region has reached its limit: the touch is to be refused.
     pub(crate) fn admit_touch(&self, table: &Table, address: usize, bytes: u64) -> Option<Touch> {
         let Some(limit) = self.limits.at(address) else { return Some(Touch(None)) };
         if !self.has_room_within(&limit, table, bytes) {
@@ -49,7 +50,8 @@ impl Engine {
         if fits(limit.held_bytes.load(Ordering::SeqCst)) {
             return true;
         }
-        // Before the entries, so that a touch that is served meanwhile is counted twice, and never not at all.
+        // Before the entries, so that a touch that is served meanwhile is counted twice, and never
+        // not at all.
         let touched = limit.touched_bytes.load(Ordering::SeqCst);
         let held = touched
             + bytes_by(table, limit.range, |word, granules| match word.backing() {

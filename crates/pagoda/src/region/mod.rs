@@ -1,7 +1,7 @@
 //! A region: managed memory that a library's user owns.
 //!
-//! Its address is ordinary memory: reading and writing it needs no call. It never hands out references itself, because
-//! only the user knows who else writes there.
+//! Its address is ordinary memory: reading and writing it needs no call. It never hands out
+//! references itself, because only the user knows who else writes there.
 
 mod access;
 mod adoptable;
@@ -52,22 +52,25 @@ impl RegionBuilder {
         Self { shared, len, purpose: Use::Unknown, base: None, limit: None }
     }
 
-    /// What the region is for, which says how much of a base page the first first touches bring; nothing is known if it is not
-    /// said, and they bring 4 KiB. What is touched then decides. It matters where no base page was chosen, neither
-    /// [here](Self::base_page) nor [for all](crate::ManagerBuilder::base_page).
+    /// What the region is for, which says how much of a base page the first first touches bring;
+    /// nothing is known if it is not said, and they bring 4 KiB. What is touched then decides. It
+    /// matters where no base page was chosen, neither [here](Self::base_page) nor
+    /// [for all](crate::ManagerBuilder::base_page).
     #[must_use]
     pub fn purpose(mut self, purpose: Use) -> Self {
         self.purpose = purpose;
         self
     }
 
-    /// The region's base page: what a touch brings, aligned, and nothing else. If it is not said it is what was
-    /// [chosen for all](crate::ManagerBuilder::base_page), and if nothing was, it goes by density: see [`Region::fill`].
+    /// The region's base page: what a touch brings, aligned, and nothing else. If it is not said it
+    /// is what was [chosen for all](crate::ManagerBuilder::base_page), and if nothing was, it goes
+    /// by density: see [`Region::fill`].
     ///
-    /// Where the manager's base page is 64 KiB, as it is if nobody chose one, or 2 MiB, a region may have any. With 4 and 16 KiB a first touch
-    /// brings just that, and of what is out as much comes back, with up to four more for who goes on upwards; what is cold
-    /// leaves by 64 KiB, as far as it is there. With 2 MiB it comes in huge frames. In a manager of 4 or 16 KiB any other
-    /// size is refused.
+    /// Where the manager's base page is 64 KiB, as it is if nobody chose one, or 2 MiB, a region
+    /// may have any. With 4 and 16 KiB a first touch brings just that, and of what is out as much
+    /// comes back, with up to four more for who goes on upwards; what is cold leaves by 64 KiB, as
+    /// far as it is there. With 2 MiB it comes in huge frames. In a manager of 4 or 16 KiB any
+    /// other size is refused.
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
         self.base = Some(base_page);
@@ -120,7 +123,8 @@ impl RegionBuilder {
     }
 }
 
-/// Managed memory. Dropping it frees it (or, if it was adopted, brings everything back and leaves it to its owner).
+/// Managed memory. Dropping it frees it (or, if it was adopted, brings everything back and leaves
+/// it to its owner).
 pub struct Region {
     shared: Arc<Shared>,
     range: PageRange,
@@ -217,8 +221,8 @@ impl Region {
         std::ptr::with_exposed_provenance_mut(self.range.start())
     }
 
-    /// How much of a base page first touches bring at most just now, and how often that was changed. None where the base page was chosen:
-    /// they bring all of it.
+    /// How much of a base page first touches bring at most just now, and how often that was
+    /// changed. None where the base page was chosen: they bring all of it.
     #[must_use]
     pub fn fill(&self) -> Option<Fill> {
         match &self.base.filling {
@@ -227,14 +231,15 @@ impl Region {
         }
     }
 
-    /// Its base page: what was chosen for it or for its manager, or by density what a first touch brings at most just now. Memory that was
-    /// adopted has 64 KiB where 2 MiB were chosen.
+    /// Its base page: what was chosen for it or for its manager, or by density what a first touch
+    /// brings at most just now. Memory that was adopted has 64 KiB where 2 MiB were chosen.
     #[must_use]
     pub fn base_page(&self) -> BasePage {
         self.fill().map_or(self.base.size, |fill| fill.size)
     }
 
-    /// Its length in bytes: what was asked for, rounded up to whole base pages, and to 64 KiB where the manager's is no less.
+    /// Its length in bytes: what was asked for, rounded up to whole base pages, and to 64 KiB where
+    /// the manager's is no less.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
@@ -274,7 +279,8 @@ impl Region {
         Ok(())
     }
 
-    /// All of the region as words, for one thread's use: an access to what is out blocks until it is back.
+    /// All of the region as words, for one thread's use: an access to what is out blocks until it
+    /// is back.
     ///
     /// # Panics
     /// As [`read_at`](Self::read_at), and in a forked child.
@@ -285,8 +291,9 @@ impl Region {
         self.memory.as_mut().expect("adopted memory is used through its own address").words_mut()
     }
 
-    /// Copies whole words into the region, bringing in what is out. Any number of threads may do so at the same time, also while
-    /// it is read or sent: each word of 8 bytes is written in one step.
+    /// Copies whole words into the region, bringing in what is out. Any number of threads may do so
+    /// at the same time, also while it is read or sent: each word of 8 bytes is written in one
+    /// step.
     ///
     /// # Errors
     /// See [`AccessError`].
@@ -319,8 +326,8 @@ impl Region {
         Ok(self.memory.as_ref().expect("adopted memory is used through its own address"))
     }
 
-    /// Discards whole OS pages: they read zero afterwards and hold nothing. Other threads may use the region meanwhile: what they
-    /// write to these pages may be gone or not.
+    /// Discards whole OS pages: they read zero afterwards and hold nothing. Other threads may use
+    /// the region meanwhile: what they write to these pages may be gone or not.
     ///
     /// # Errors
     /// What madvise(2) said (an offset or length that is no multiple of the OS page), or
@@ -341,10 +348,11 @@ impl Region {
         memory.discard(offset, len)
     }
 
-    /// Stores the base pages that `offset..offset + len` touches and gives their frames to others, as madvise(2) does with
-    /// `MADV_PAGEOUT`: for what will not be needed for a while. Where they are less than the manager's, what is there of 64 KiB goes
-    /// together. What is locked or shared stays, and what others are at for longer than a second. Blocks for as long as
-    /// compressing takes, and for the disk when the store's memory is at its limit.
+    /// Stores the base pages that `offset..offset + len` touches and gives their frames to others,
+    /// as madvise(2) does with `MADV_PAGEOUT`: for what will not be needed for a while. Where they
+    /// are less than the manager's, what is there of 64 KiB goes together. What is locked or shared
+    /// stays, and what others are at for longer than a second. Blocks for as long as compressing
+    /// takes, and for the disk when the store's memory is at its limit.
     ///
     /// # Errors
     /// See [`PageOutError`]: what was stored until then stays stored, the rest stays where it is.
@@ -369,8 +377,9 @@ impl Region {
         Arc::clone(&self.account)
     }
 
-    /// Frees the region and returns when all its frames are back; what it has in the store follows in the background, and
-    /// [`flush_releases`](crate::Manager::flush_releases) waits for that. Dropping does the same.
+    /// Frees the region and returns when all its frames are back; what it has in the store follows
+    /// in the background, and [`flush_releases`](crate::Manager::flush_releases) waits for that.
+    /// Dropping does the same.
     pub fn close(self) {}
 }
 

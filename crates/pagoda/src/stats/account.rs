@@ -1,7 +1,8 @@
 //! Whose work it was: what releasing an owner's stored pages took, wherever it was done.
 //!
-//! An owner is a region of a library, or all of a process. Its account outlives it, because work that it caused may be done
-//! after it is gone. Everything is also summed up in the [counters](crate::stats::counters). Nothing here may ever decide anything.
+//! An owner is a region of a library, or all of a process. Its account outlives it, because work
+//! that it caused may be done after it is gone. Everything is also summed up in the
+//! [counters](crate::stats::counters). Nothing here may ever decide anything.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,7 +15,8 @@ use crate::stats::counters::{Counter, Counters};
 use crate::stats::migration::Moving;
 use crate::store::Freed;
 
-/// What the release of one owner's stored pages took so far. Times are those of the monotonic clock, in nanoseconds.
+/// What the release of one owner's stored pages took so far. Times are those of the monotonic
+/// clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// Pages that were handed over to be freed.
@@ -29,7 +31,8 @@ pub struct Released {
     pub bytes: u64,
     /// Processor time, of all threads that worked on it.
     pub cpu_ns: u64,
-    /// Of that, what whoever closed waited for: taking the entries out of the table, and what was freed inline.
+    /// Of that, what whoever closed waited for: taking the entries out of the table, and what was
+    /// freed inline.
     pub close_cpu_ns: u64,
     /// Time those threads waited for the store's lock.
     pub lock_wait_ns: u64,

@@ -1,9 +1,10 @@
 //! The counters of one process: what `stats()`, `pagoda run`'s table and `--stats` show.
 //!
-//! Plain atomics in a shared mapping, so that counting never locks, and so that the counters of a program that was
-//! killed can still be read. Those of a member of a process tree lie in its place of the [tree](crate::tree)'s file;
-//! a library's lie in a mapping of their own. Beside them lies a histogram for each kind of fault (`stats/latencies.rs`). Nothing
-//! here may ever decide anything: the engine never reads a counter back to act on it (it has its own ledger).
+//! Plain atomics in a shared mapping, so that counting never locks, and so that the counters of a
+//! program that was killed can still be read. Those of a member of a process tree lie in its place
+//! of the [tree](crate::tree)'s file; a library's lie in a mapping of their own. Beside them lies a
+//! histogram for each kind of fault (`stats/latencies.rs`). Nothing here may ever decide anything:
+//! the engine never reads a counter back to act on it (it has its own ledger).
 
 use std::io;
 use std::sync::Arc;
@@ -70,7 +71,8 @@ pub enum Kind {
     Total,
     /// It is what is so now, and sums up over the processes that live.
     Gauge,
-    /// The most that a gauge was: several processes had theirs at different times, so that only the largest is known.
+    /// The most that a gauge was: several processes had theirs at different times, so that only the
+    /// largest is known.
     Peak,
 }
 
@@ -96,7 +98,8 @@ macro_rules! counters {
             }
         }
 
-        /// A copy of all counters, taken without a lock: each number is right, two of them may be a moment apart.
+        /// A copy of all counters, taken without a lock: each number is right, two of them may be a
+        /// moment apart.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[doc = $doc])+ pub $name: u64,)+
@@ -151,12 +154,13 @@ impl Counters {
     pub fn private() -> io::Result<Self> {
         Ok(Self::within(Arc::new(SharedWords::anonymous(COUNT + LATENCY_WORDS)?), 0, COUNT))
     }
-    /// Counters that lie in a mapping of this process, one behind the other from the word at `counters` on; the histograms from that
-    /// at `latencies` on.
+    /// Counters that lie in a mapping of this process, one behind the other from the word at
+    /// `counters` on; the histograms from that at `latencies` on.
     pub(crate) fn within(words: Arc<SharedWords>, counters: usize, latencies: usize) -> Self {
         Self { words: Words::Owned { words, counters, latencies } }
     }
-    /// The counters of a member of a tree. Panics if these are not [`COUNT`] and [`LATENCY_WORDS`] words.
+    /// The counters of a member of a tree. Panics if these are not [`COUNT`] and [`LATENCY_WORDS`]
+    /// words.
     pub(crate) fn of_member(counters: &'static [AtomicU64], latencies: &'static [AtomicU64]) -> Self {
         assert_eq!((counters.len(), latencies.len()), (COUNT, LATENCY_WORDS));
         Self { words: Words::Member { counters, latencies } }
@@ -166,7 +170,8 @@ impl Counters {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(|counter| self.get(counter))
     }
-    /// One counter's value. In a tree, what only grows goes on from the members that had the place before.
+    /// One counter's value. In a tree, what only grows goes on from the members that had the place
+    /// before.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.words.counters()[counter as usize].load(Ordering::Relaxed)
@@ -176,13 +181,15 @@ impl Counters {
     pub fn add(&self, counter: Counter, n: u64) {
         self.words.counters()[counter as usize].fetch_add(n, Ordering::Relaxed);
     }
-    /// Counts one fault in the histogram of its kind: it was served so many nanoseconds after it had been read.
+    /// Counts one fault in the histogram of its kind: it was served so many nanoseconds after it
+    /// had been read.
     #[inline]
     pub fn took(&self, kind: FaultKind, ns: u64) {
         let at = kind as usize * latency::BUCKETS + latency::index_of(ns);
         self.words.latencies()[at].fetch_add(1, Ordering::Relaxed);
     }
-    /// Counts one fault that was served: all that is counted of every fault, whatever it did. `pagoda bench counters` times this.
+    /// Counts one fault that was served: all that is counted of every fault, whatever it did.
+    /// `pagoda bench counters` times this.
     #[inline]
     pub fn count_fault(&self, kind: FaultKind, took_ns: u64) {
         self.add(Counter::Faults, 1);
@@ -233,7 +240,8 @@ counters! {
     Peak AnonPeakBytes anon_peak_bytes,
     /// Gauge: bytes that managed regions hold in frames (resident).
     Gauge ResidentBytes resident_bytes,
-    /// Gauge: of those, what is only followed: as long as there is plenty of room the kernel fills what is new.
+    /// Gauge: of those, what is only followed: as long as there is plenty of room the kernel fills
+    /// what is new.
     Gauge FollowedBytes followed_bytes,
     /// The most `followed_bytes` was.
     Peak FollowedPeakBytes followed_peak_bytes,
@@ -241,7 +249,8 @@ counters! {
     Gauge StagedBytes staged_bytes,
     /// Gauge: bytes of frames that are ready to be used and hold nobody's data any more.
     Gauge ReadyBytes ready_bytes,
-    /// Gauge: what may be used at once, in bytes: ready frames, and what the budget still allows to take.
+    /// Gauge: what may be used at once, in bytes: ready frames, and what the budget still allows to
+    /// take.
     Gauge FreeBytes free_bytes,
     /// Gauge: below so many free bytes only a fault that is being served gets a frame.
     Gauge FreeMinBytes free_min_bytes,
@@ -255,19 +264,23 @@ counters! {
     Peak StoredPeakBytes stored_peak_bytes,
     /// Gauge: bytes of memory that the compressed store takes.
     Gauge StoreMemoryBytes store_memory_bytes,
-    /// Gauge: bytes of blocks of the compressed store that are in use, what is wasted within them included.
+    /// Gauge: bytes of blocks of the compressed store that are in use, what is wasted within them
+    /// included.
     Gauge StoreUsedBytes store_used_bytes,
-    /// Gauge: bytes of the packed pages in those blocks: what `store_used_bytes` is beyond that is wasted, a few hundredths of it.
+    /// Gauge: bytes of the packed pages in those blocks: what `store_used_bytes` is beyond that is
+    /// wasted, a few hundredths of it.
     Gauge StorePackedBytes store_packed_bytes,
     /// The most `store_memory_bytes` was seen to be.
     Peak StoreMemoryPeakBytes store_memory_peak_bytes,
-    /// Gauge: uncompressed bytes of what closed owners had in the store and is handed over to be freed; not in `stored_bytes`.
+    /// Gauge: uncompressed bytes of what closed owners had in the store and is handed over to be
+    /// freed; not in `stored_bytes`.
     Gauge ReleaseQueuedBytes release_queued_bytes,
     /// The most `release_queued_bytes` was.
     Peak ReleaseQueuedPeakBytes release_queued_peak_bytes,
     /// Gauge: bytes of the spill file in use.
     Gauge SpilledBytes spilled_bytes,
-    /// The most requests to the store's file that one thread can have in flight at once: 32 with io_uring, 1 without it, 0 without a file.
+    /// The most requests to the store's file that one thread can have in flight at once: 32 with
+    /// io_uring, 1 without it, 0 without a file.
     Peak FileRequestsAtOnce file_requests_at_once,
     /// Requests to the store's file that were in flight together with others of the same thread.
     Total FileRequestsTogether file_requests_together,
@@ -275,18 +288,21 @@ counters! {
     Peak SpilledPeakBytes spilled_peak_bytes,
     /// Gauge: Pagoda's own tables, stacks and heap, in bytes.
     Gauge OwnBytes own_bytes,
-    /// Gauge: the page table of all that is managed, in bytes: 512 for each 64 entries of which one was used, and as much for each 64
-    /// of those.
+    /// Gauge: the page table of all that is managed, in bytes: 512 for each 64 entries of which one
+    /// was used, and as much for each 64 of those.
     Gauge TableBytes table_bytes,
     /// Gauge: anonymous memory of the program that is not managed, in bytes.
     Gauge UnmanagedBytes unmanaged_bytes,
     /// `unmanaged_bytes` when `anon_bytes` plus stored content was at its peak.
     Peak UnmanagedAtPeakBytes unmanaged_at_peak_bytes,
-    /// Gauge: what the program holds: resident, staged, stored and unmanaged, in bytes (what it would hold without Pagoda).
+    /// Gauge: what the program holds: resident, staged, stored and unmanaged, in bytes (what it
+    /// would hold without Pagoda).
     Gauge HeldBytes held_bytes,
-    /// Gauge: the share of the tree's budget that the process may use now, in bytes; 0 if it has no engine.
+    /// Gauge: the share of the tree's budget that the process may use now, in bytes; 0 if it has no
+    /// engine.
     Gauge ShareBytes share_bytes,
-    /// The most the program held at once: resident, staged, stored and unmanaged, in bytes (its peak without Pagoda).
+    /// The most the program held at once: resident, staged, stored and unmanaged, in bytes (its
+    /// peak without Pagoda).
     Peak HeldPeakBytes held_peak_bytes,
     /// Ranges of memory taken under management.
     Total AdoptedRanges adopted_ranges,
@@ -301,18 +317,22 @@ counters! {
     Gauge LeftExecutableBytes left_executable_bytes,
     /// Gauge: bytes left alone because the memory is shared.
     Gauge LeftSharedBytes left_shared_bytes,
-    /// Gauge: bytes left alone because the program keeps them out of its children (only where the kernel does not tell of forks).
+    /// Gauge: bytes left alone because the program keeps them out of its children (only where the
+    /// kernel does not tell of forks).
     Gauge LeftUnforkedBytes left_unforked_bytes,
     /// Gauge: bytes left alone because the program registered them with userfaultfd itself.
     Gauge LeftRegisteredBytes left_registered_bytes,
-    /// Gauge: bytes left alone because a live thread's control block, rseq area or robust mutex is in them.
+    /// Gauge: bytes left alone because a live thread's control block, rseq area or robust mutex is
+    /// in them.
     Gauge LeftThreadBytes left_thread_bytes,
     /// Gauge: bytes left alone because the mapping is too small or too young to be worth an event.
     Gauge LeftSmallBytes left_small_bytes,
-    /// Faults of all kinds that were served: those with zeroes, on staged and on stored pages, and spurious ones together.
+    /// Faults of all kinds that were served: those with zeroes, on staged and on stored pages, and
+    /// spurious ones together.
     Total Faults faults,
-    /// Gauge: handlers that have faults to serve. A fault is counted when it has been served, perhaps after its thread goes on; when
-    /// this is 0 all those are counted whose threads went on before.
+    /// Gauge: handlers that have faults to serve. A fault is counted when it has been served,
+    /// perhaps after its thread goes on; when this is 0 all those are counted whose threads went on
+    /// before.
     Gauge FaultsInService faults_in_service,
     /// Faults on content that never was, or was discarded: served with zeroes.
     Total FaultsZero faults_zero,
@@ -320,11 +340,13 @@ counters! {
     Total FaultsStaged faults_staged,
     /// Faults on pages that were fetched from the store, or from the file whose page it is.
     Total FaultsStored faults_stored,
-    /// Of those the ones whose content was read from the store's file, the remote store, or the file whose page it is.
+    /// Of those the ones whose content was read from the store's file, the remote store, or the
+    /// file whose page it is.
     Total FaultsSpilled faults_spilled,
     /// Base pages that were fetched before anyone asked, because the one below them was read.
     Total FetchedAhead fetched_ahead,
-    /// Base pages that were filled with zeroes before anyone touched them, because the one below them was touched first.
+    /// Base pages that were filled with zeroes before anyone touched them, because the one below
+    /// them was touched first.
     Total FilledAround filled_around,
     /// How often first touches of a region that goes by density got more at once than before.
     Total FillsGrown fills_grown,
@@ -336,9 +358,11 @@ counters! {
     Total FaultsThrottled faults_throttled,
     /// Times a fill met an unread event and was tried again.
     Total RetriesAgain retries_again,
-    /// The time from a fault's having been read to its having been served, in nanoseconds, of all faults together.
+    /// The time from a fault's having been read to its having been served, in nanoseconds, of all
+    /// faults together.
     Total FaultServiceNs fault_service_ns,
-    /// Processes with an engine whose faults and evictions are missing in the trace that was asked for.
+    /// Processes with an engine whose faults and evictions are missing in the trace that was asked
+    /// for.
     Total Untraced untraced,
     /// Base pages moved out of a region.
     Total Evictions evictions,
@@ -352,12 +376,14 @@ counters! {
     Total StoresSame stores_same,
     /// OS pages that could not be moved out because they were pinned or shared.
     Total EvictBusy evict_busy,
-    /// Of the pages that were there already by the table those that were missing, and were filled with zeroes: a discard took them after
-    /// its event had been applied. Nothing else is marked as there that is not.
+    /// Of the pages that were there already by the table those that were missing, and were filled
+    /// with zeroes: a discard took them after its event had been applied. Nothing else is marked as
+    /// there that is not.
     Total HolesFilled holes_filled,
     /// Faults that got a huge frame.
     Total FaultsHuge faults_huge,
-    /// Bytes of frames that the kernel gave, zeroed: of huge ones, and of base frames of zones and of those that are got ahead.
+    /// Bytes of frames that the kernel gave, zeroed: of huge ones, and of base frames of zones and
+    /// of those that are got ahead.
     Total KernelZeroedBytes kernel_zeroed_bytes,
     /// Bytes of frames that had held something, and were cleared within a fault.
     Total ClearedInFaultBytes cleared_in_fault_bytes,
@@ -371,8 +397,8 @@ counters! {
     Total HugeMovedOut huge_moved_out,
     /// Huge frames in which content from another host was moved in.
     Total HugeArrived huge_arrived,
-    /// Bytes from another host that came by a move, out of a frame into which they had been received or copied; whole huge frames
-    /// are in it by what arrived of them.
+    /// Bytes from another host that came by a move, out of a frame into which they had been
+    /// received or copied; whole huge frames are in it by what arrived of them.
     Total ArrivedMovedBytes arrived_moved_bytes,
     /// Bytes from another host that the kernel copied into fresh memory.
     Total ArrivedCopiedBytes arrived_copied_bytes,
@@ -386,8 +412,8 @@ counters! {
     Total EventsRemove events_remove,
     /// Events that waited for another thread's.
     Total EventsDeferred events_deferred,
-    /// Gauge: at most so many bytes beyond the process's share are copies that writing to what a fork shares has made, and
-    /// that nobody has moved out yet.
+    /// Gauge: at most so many bytes beyond the process's share are copies that writing to what a
+    /// fork shares has made, and that nobody has moved out yet.
     Gauge CopiedOnWriteBytes copied_on_write_bytes,
     /// The most `copied_on_write_bytes` was, of all processes of a tree together.
     Peak CopiedOnWritePeakBytes copied_on_write_peak_bytes,
@@ -395,13 +421,16 @@ counters! {
     Total Forks forks,
     /// Bytes that were out when the process forked, and were copied to the child.
     Total ForkCopiedBytes fork_copied_bytes,
-    /// Bytes that were out when the process forked, and that the child's engine took over as they were stored.
+    /// Bytes that were out when the process forked, and that the child's engine took over as they
+    /// were stored.
     Total ForkTakenOverBytes fork_taken_over_bytes,
     /// Of them, bytes of pages that stayed in the parent's file, which the child reads.
     Total ForkLentBytes fork_lent_bytes,
-    /// Bytes that could not be moved, perhaps because a fork shares them, and were made the process's own.
+    /// Bytes that could not be moved, perhaps because a fork shares them, and were made the
+    /// process's own.
     Total MadeOwnBytes made_own_bytes,
-    /// Bytes that were brought back because the process forked and the kernel does not tell of forks.
+    /// Bytes that were brought back because the process forked and the kernel does not tell of
+    /// forks.
     Total BroughtBackBytes brought_back_bytes,
     /// Child processes that were not managed.
     Total ChildrenUnmanaged children_unmanaged,
@@ -411,7 +440,8 @@ counters! {
     Total ReleaseQueued release_queued,
     /// Those that whoever closed freed at once.
     Total ReleaseInline release_inline,
-    /// Those that are freed: `release_queued` and `release_inline` together, once nothing is queued.
+    /// Those that are freed: `release_queued` and `release_inline` together, once nothing is
+    /// queued.
     Total ReleaseFreed release_freed,
     /// Of them, those that were freed before the owner's last frame was back.
     Total ReleaseEarly release_early,
@@ -419,7 +449,8 @@ counters! {
     Total ReleaseHelped release_helped,
     /// Uncompressed bytes of what was freed.
     Total ReleaseBytes release_bytes,
-    /// Closes of which something had to be freed at once because the queue was full or its worker stalled.
+    /// Closes of which something had to be freed at once because the queue was full or its worker
+    /// stalled.
     Total ReleaseFallbacks release_fallbacks,
     /// Workers that were found stalled.
     Total ReleaseStalls release_stalls,
@@ -427,13 +458,15 @@ counters! {
     Total ReleaseLocks release_locks,
     /// Time spent waiting for that lock, in nanoseconds.
     Total ReleaseLockWaitNs release_lock_wait_ns,
-    /// Processor time spent on taking handles out of the tables and on freeing them, in nanoseconds, by whichever thread.
+    /// Processor time spent on taking handles out of the tables and on freeing them, in
+    /// nanoseconds, by whichever thread.
     Total ReleaseCpuNs release_cpu_ns,
     /// When the engine looked at the process last, in nanoseconds of the monotonic clock.
     Own LastLookNs last_look_ns,
     /// Looks at the maps of the process.
     Total MapScans map_scans,
-    /// Processes that joined the tree: the program that was asked for, and what lived for 2 ms below it.
+    /// Processes that joined the tree: the program that was asked for, and what lived for 2 ms
+    /// below it.
     Total Processes processes,
     /// Of them, those that grew so large that their engine started.
     Total ProcessesManaged processes_managed,
@@ -443,15 +476,18 @@ counters! {
     Gauge RemoteBytes remote_bytes,
     /// The most `remote_bytes` was seen to be.
     Peak RemotePeakBytes remote_peak_bytes,
-    /// Times the remote store did not do what it was asked: no answer, cut off, full, refused, or lost.
+    /// Times the remote store did not do what it was asked: no answer, cut off, full, refused, or
+    /// lost.
     Total RemoteFailures remote_failures,
     /// Times the turns of all local zones began anew.
     Total ZonesResets zones_resets,
-    /// Times a frame was wanted and no zone had one above its low watermark; each try of one fault counts.
+    /// Times a frame was wanted and no zone had one above its low watermark; each try of one fault
+    /// counts.
     Total ZonesShort zones_short,
     /// Bytes of frames that remote zones gave.
     Total ZonesSpilledBytes zones_spilled_bytes,
-    /// Gauge: the size of the zone that was named first in bytes; 0 with one zone, as all that follows of it.
+    /// Gauge: the size of the zone that was named first in bytes; 0 with one zone, as all that
+    /// follows of it.
     Gauge Zone0Bytes zone0_bytes,
     /// Gauge: bytes that the first zone has in frames: in the regions, staged and ready.
     Gauge Zone0HeldBytes zone0_held_bytes,
@@ -465,7 +501,8 @@ counters! {
     Total Zone0AllocatedBytes zone0_allocated_bytes,
     /// Bytes of frames of the first zone that reclaim moved out of the regions.
     Total Zone0EvictedBytes zone0_evicted_bytes,
-    /// Gauge: the size of the second zone in bytes, local ones first; 0 with one zone, as all that follows of it.
+    /// Gauge: the size of the second zone in bytes, local ones first; 0 with one zone, as all that
+    /// follows of it.
     Gauge Zone1Bytes zone1_bytes,
     /// Gauge: bytes that the second zone has in frames: in the regions, staged and ready.
     Gauge Zone1HeldBytes zone1_held_bytes,
@@ -479,7 +516,8 @@ counters! {
     Total Zone1AllocatedBytes zone1_allocated_bytes,
     /// Bytes of frames of the second zone that reclaim moved out of the regions.
     Total Zone1EvictedBytes zone1_evicted_bytes,
-    /// Gauge: the size of the third zone in bytes, local ones first; 0 with one zone, as all that follows of it.
+    /// Gauge: the size of the third zone in bytes, local ones first; 0 with one zone, as all that
+    /// follows of it.
     Gauge Zone2Bytes zone2_bytes,
     /// Gauge: bytes that the third zone has in frames: in the regions, staged and ready.
     Gauge Zone2HeldBytes zone2_held_bytes,
@@ -493,7 +531,8 @@ counters! {
     Total Zone2AllocatedBytes zone2_allocated_bytes,
     /// Bytes of frames of the third zone that reclaim moved out of the regions.
     Total Zone2EvictedBytes zone2_evicted_bytes,
-    /// Gauge: the size of the fourth zone in bytes, local ones first; 0 with one zone, as all that follows of it.
+    /// Gauge: the size of the fourth zone in bytes, local ones first; 0 with one zone, as all that
+    /// follows of it.
     Gauge Zone3Bytes zone3_bytes,
     /// Gauge: bytes that the fourth zone has in frames: in the regions, staged and ready.
     Gauge Zone3HeldBytes zone3_held_bytes,
@@ -509,11 +548,13 @@ counters! {
     Total Zone3EvictedBytes zone3_evicted_bytes,
     /// Bytes of those that were cleared within a fault past the cache.
     Total ClearedStreamingBytes cleared_streaming_bytes,
-    /// Bytes that the kernel had cleared and that are cleared again: of huge frames that it could not take back whole.
+    /// Bytes that the kernel had cleared and that are cleared again: of huge frames that it could
+    /// not take back whole.
     Total ClearedTwiceBytes cleared_twice_bytes,
     /// First touches of base pages that got a frame which was ready and zero.
     Total FaultsZeroReady faults_zero_ready,
-    /// Bytes of base frames that were got ready, for first touches or to read a file into, out of a huge page: contiguous in physical memory each, if the kernel had one.
+    /// Bytes of base frames that were got ready, for first touches or to read a file into, out of a
+    /// huge page: contiguous in physical memory each, if the kernel had one.
     Total ContiguousReadyBytes contiguous_ready_bytes,
     /// Huge frames that left and were stored by base pages.
     Total HugeBroken huge_broken,
@@ -527,9 +568,10 @@ counters! {
     Total HugeRebuildNs huge_rebuild_ns,
     /// Tries to join that the kernel refused.
     Total HugeRebuildsRefused huge_rebuilds_refused,
-    /// Huge frames that came in OS pages: the kernel still had a table of those for the place, and took the frame apart; or it had had no
-    /// huge page for the frame.
+    /// Huge frames that came in OS pages: the kernel still had a table of those for the place, and
+    /// took the frame apart; or it had had no huge page for the frame.
     Total HugeTorn huge_torn,
-    /// How often who cleared a huge frame within a fault gave way to another fault, as no handler was free.
+    /// How often who cleared a huge frame within a fault gave way to another fault, as no handler
+    /// was free.
     Total ClearsInterrupted clears_interrupted,
 }

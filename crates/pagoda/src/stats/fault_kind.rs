@@ -1,7 +1,7 @@
 //! Where a fault found its page: what it costs depends on that more than on all else.
 //!
-//! The kind is that of the try that served it: a page that was read from the file by a try that then found no frame counts as
-//! stored. This module must never know how a fault is served.
+//! The kind is that of the try that served it: a page that was read from the file by a try that
+//! then found no frame counts as stored. This module must never know how a fault is served.
 
 /// Where a fault found its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! What the counters show of the present: sizes that are computed when somebody looks, not when they change.
+//! What the counters show of the present: sizes that are computed when somebody looks, not when
+//! they change.
 //!
 //! Nothing here may ever decide anything.
 
@@ -34,7 +35,8 @@ impl Engine {
 
     /// Sets every gauge of the engine's own. Returns what the program would hold without it.
     pub(crate) fn publish_gauges(&self) -> Bytes {
-        // Asked for first: what is freed in between is missing from what is stored then, and never counted twice.
+        // Asked for first: what is freed in between is missing from what is stored then, and never
+        // counted twice.
         let queued = self.store.releases().queued_bytes();
         let usage = self.store.usage();
         let stored_bytes = usage.raw_bytes.get().saturating_sub(queued);

@@ -54,7 +54,8 @@ impl Moving {
 
 #[cfg(feature = "migrate")]
 impl Moving {
-    /// A sender's progress. Before a round has ended nothing is known but what was not looked at yet.
+    /// A sender's progress. Before a round has ended nothing is known but what was not looked at
+    /// yet.
     pub(crate) fn sends(&self, progress: &Progress, pace: &Pace) {
         let counts = progress.counts();
         let unseen = progress.image().get().saturating_sub(counts.image_bytes);

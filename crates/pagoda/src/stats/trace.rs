@@ -3,14 +3,17 @@
 //! ```text
 //!   header | identities of the processes | events: two words each
 //! ```
-//! `pagoda run --trace` makes it, in memory and without a name, so that nothing is left of it however anybody ends; each engine
-//! opens it when it starts, takes a number, and writes events from its handlers and its reclaim. A place is taken by one addition,
-//! and filled by two stores: no lock, no system call, nothing is allocated. It is a log and no ring: [`EVENTS_MAX`] events from
-//! the beginning on are kept, over all processes, so that it is whole up to one moment; what comes then is counted
-//! and dropped. A process that is killed between the addition and the stores leaves a place empty, which is dropped, too.
+//! `pagoda run --trace` makes it, in memory and without a name, so that nothing is left of it
+//! however anybody ends; each engine opens it when it starts, takes a number, and writes events
+//! from its handlers and its reclaim. A place is taken by one addition, and filled by two stores:
+//! no lock, no system call, nothing is allocated. It is a log and no ring: [`EVENTS_MAX`] events
+//! from the beginning on are kept, over all processes, so that it is whole up to one moment; what
+//! comes then is counted and dropped. A process that is killed between the addition and the stores
+//! leaves a place empty, which is dropped, too.
 //!
-//! The memory is shared, and no part of the budget: 16 bytes an event, 64 MiB at most, and only what has been written.
-//! Whoever reads must not trust it: any process of the tree can write to it. This module must never wait.
+//! The memory is shared, and no part of the budget: 16 bytes an event, 64 MiB at most, and only
+//! what has been written. Whoever reads must not trust it: any process of the tree can write to it.
+//! This module must never wait.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,10 +26,12 @@ use pagoda_linux::process::thread::now_ns;
 
 use crate::stats::fault_kind::{FaultKind, KINDS};
 
-/// Events that are kept: 100 seconds of a program that does little else than fault, at 40,000 a second.
+/// Events that are kept: 100 seconds of a program that does little else than fault, at 40,000 a
+/// second.
 pub const EVENTS_MAX: usize = 4 << 20;
 
-/// Processes that have a number, which an event has twelve bits for. Those that come later are not traced, and counted.
+/// Processes that have a number, which an event has twelve bits for. Those that come later are not
+/// traced, and counted.
 pub const PROCESSES_MAX: usize = 1 << 12;
 
 /// Of this layout.
@@ -48,8 +53,8 @@ const IDENTITIES: usize = 8;
 const EVENTS: usize = IDENTITIES + PROCESSES_MAX;
 const WORDS: usize = EVENTS + 2 * EVENTS_MAX;
 
-/// Of the first word, from the least bit: the kind, how long it took, the process and when it was, in microseconds, up to six
-/// days.
+/// Of the first word, from the least bit: the kind, how long it took, the process and when it was,
+/// in microseconds, up to six days.
 const KIND_BITS: u32 = 4;
 const TOOK_BITS: u32 = 9;
 const PROCESS_BITS: u32 = 12;
@@ -58,7 +63,8 @@ const TIME_BITS: u32 = 64 - KIND_BITS - TOOK_BITS - PROCESS_BITS;
 /// Of the second word, below the address: how many OS pages.
 const PAGES_BITS: u32 = 19;
 
-/// The kind of an eviction; that of a fault is its number and one. Zero is a place that was not filled.
+/// The kind of an eviction; that of a fault is its number and one. Zero is a place that was not
+/// filled.
 const EVICTION: u64 = KINDS as u64 + 1;
 
 const _: () = assert!(latency::BUCKETS <= 1 << TOOK_BITS && EVICTION < 1 << KIND_BITS);
@@ -131,8 +137,8 @@ impl Trace {
         self.words[Header::Events as usize].load(Ordering::Acquire)
     }
 
-    /// What was kept, in the order in which it was written: the times of two processes or threads may be some microseconds out of
-    /// order.
+    /// What was kept, in the order in which it was written: the times of two processes or threads
+    /// may be some microseconds out of order.
     pub fn events(&self) -> impl Iterator<Item = Event> {
         let count = self.count(Header::Events, EVENTS_MAX);
         self.words[EVENTS..][..2 * count].as_chunks::<2>().0.iter().filter_map(|place| self.event(place))

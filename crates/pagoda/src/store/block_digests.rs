@@ -1,9 +1,10 @@
-//! Where the blocks of a packed page in the file lie, and a digest of each: so one can be read alone, and one that was written
-//! since is told from one that was not, without reading the file.
+//! Where the blocks of a packed page in the file lie, and a digest of each: so one can be read
+//! alone, and one that was written since is told from one that was not, without reading the file.
 //!
-//! They are noted when the page goes to the file or comes from there, and hold for as long as the object has its number. Packing
-//! is a function of the content, so that an equal block has an equal digest, and two different ones the same once in 2^64. What
-//! is not noted says nothing. This module must never tell of a block what was noted of another object: who gives a number out anew
+//! They are noted when the page goes to the file or comes from there, and hold for as long as the
+//! object has its number. Packing is a function of the content, so that an equal block has an equal
+//! digest, and two different ones the same once in 2^64. What is not noted says nothing. This
+//! module must never tell of a block what was noted of another object: who gives a number out anew
 //! forgets first.
 
 use std::ops::Range;
@@ -17,11 +18,12 @@ use crate::store::slab_table::ByNumber;
 /// Lengths in a word.
 const LENGTHS: usize = 4;
 
-/// What digests depend on: random, the same for all stores of a process and, by its inherited memory, of the children that it forks.
-/// So they can go by what their parent has noted.
+/// What digests depend on: random, the same for all stores of a process and, by its inherited
+/// memory, of the children that it forks. So they can go by what their parent has noted.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// That seed. Never waits: a child of a fork has no thread of its parent's that could be waited for.
+/// That seed. Never waits: a child of a fork has no thread of its parent's that could be waited
+/// for.
 pub(super) fn seed() -> u64 {
     let drawn = pagoda_linux::process::child::random_u64().max(1);
     SEED.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|seed| seed, |_| drawn)
@@ -59,7 +61,8 @@ impl BlockDigests {
         }
     }
 
-    /// What is noted of an object, as [`words`](Self::words) words, for a store of the same seed: zeroes if that is nothing.
+    /// What is noted of an object, as [`words`](Self::words) words, for a store of the same seed:
+    /// zeroes if that is nothing.
     pub fn noted(&self, id: u32) -> impl Iterator<Item = u64> {
         let record = self.records.get(id);
         (0..self.words()).map(move |at| record.map_or(0, |record| record[at].load(Ordering::Relaxed)))

@@ -1,10 +1,12 @@
-//! Objects that move on from the file to the remote store: the oldest, as soon as the file is nearly full, so that it has room for
-//! what is warmer.
+//! Objects that move on from the file to the remote store: the oldest, as soon as the file is
+//! nearly full, so that it has room for what is warmer.
 //!
-//! It is the mover's work, under the `spiller` lock, with the protocol of [`super::objects`]. A batch of them is one read, of what
-//! lies together, and one transaction at the server. Nothing is given up in the file before the server has said that it has it,
-//! and nothing goes there that is not what was written. Where it can't be done everything stays where it is, and what leaves
-//! memory goes where it can. This module must never wait for a reader, nor give a place in the file away while a word names it.
+//! It is the mover's work, under the `spiller` lock, with the protocol of [`super::objects`]. A
+//! batch of them is one read, of what lies together, and one transaction at the server. Nothing is
+//! given up in the file before the server has said that it has it, and nothing goes there that is
+//! not what was written. Where it can't be done everything stays where it is, and what leaves
+//! memory goes where it can. This module must never wait for a reader, nor give a place in the file
+//! away while a word names it.
 
 use std::sync::atomic::Ordering;
 
@@ -17,17 +19,19 @@ use super::memory::MemoryState;
 use super::objects::{FREED, Kind, MOVING, Queue};
 use super::remote::RemoteTier;
 
-/// Batches that are moved on before one is spilled, at most: as a rule it is one, more if others lie in the same slots.
+/// Batches that are moved on before one is spilled, at most: as a rule it is one, more if others
+/// lie in the same slots.
 const ROUNDS_MAX: u32 = 4;
 
-/// At the old end of the queue as many objects are looked at for such that lie together, with the lock held, as make so many
-/// batches, and no more than these. What is younger stays, wherever it lies.
+/// At the old end of the queue as many objects are looked at for such that lie together, with the
+/// lock held, as make so many batches, and no more than these. What is younger stays, wherever it
+/// lies.
 const LOOKS_BATCHES: usize = 4;
 const LOOKS_MOST: usize = 512;
 
 impl TieredStore {
-    /// Moves the oldest objects of the file on to the remote store until there is some room in the file, if there is a remote
-    /// store. The caller holds the `spiller` lock.
+    /// Moves the oldest objects of the file on to the remote store until there is some room in the
+    /// file, if there is a remote store. The caller holds the `spiller` lock.
     pub(super) fn make_room_in_file(&self, batch: &mut Batch) {
         let (Some(file), Some(remote)) = (&self.file, &self.remote) else { return };
         for _ in 0..ROUNDS_MAX {
@@ -63,8 +67,8 @@ impl TieredStore {
         number.is_some()
     }
 
-    /// Takes the oldest objects of the file that one read brings into the batch, and marks them as moving. Returns the slots to read;
-    /// their units count from there. `None`: there is none.
+    /// Takes the oldest objects of the file that one read brings into the batch, and marks them as
+    /// moving. Returns the slots to read; their units count from there. `None`: there is none.
     pub(super) fn gather_filed(&self, state: &mut MemoryState, batch: &mut Batch) -> Option<Run> {
         let units_of = |id: u32| self.table.at(id).word().units();
         let oldest = state.filed.oldest()?;
@@ -100,7 +104,8 @@ impl TieredStore {
         batch.items.split_off(whole)
     }
 
-    /// Ends the moves of a batch, which was written with this number, or not at all: then it stays, and is the oldest again.
+    /// Ends the moves of a batch, which was written with this number, or not at all: then it stays,
+    /// and is the oldest again.
     pub(super) fn settle_filed(
         &self,
         file: &FileTier,

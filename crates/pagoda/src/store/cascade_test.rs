@@ -1,4 +1,5 @@
-//! Objects that move on from the file to a real server: which, and who frees, reads or promotes meanwhile.
+//! Objects that move on from the file to a real server: which, and who frees, reads or promotes
+//! meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -43,7 +44,8 @@ fn kind(store: &TieredStore, handle: Handle) -> Kind {
 
 type Held = Vec<(Handle, Vec<u8>)>;
 
-/// Pages that are put and spilled one batch after the other, so that their order is that of their ages.
+/// Pages that are put and spilled one batch after the other, so that their order is that of their
+/// ages.
 fn spilled(store: &TieredStore, scratch: &mut Scratch, seeds: std::ops::Range<u64>) -> Held {
     let page = |seed| page_of(store.page_bytes(), 43, seed);
     let held: Held = seeds.map(page).map(|page| (stored(store.put(&page, scratch)), page)).collect();
@@ -120,7 +122,8 @@ fn where_the_server_takes_nothing_the_file_keeps_all_of_it() {
     end(&tiers, &held);
 }
 
-/// The interleavings of one move, step by step: a free, a read and a promotion between its beginning and its end.
+/// The interleavings of one move, step by step: a free, a read and a promotion between its
+/// beginning and its end.
 #[test]
 fn a_free_a_read_or_a_promotion_during_a_move_is_right() {
     let Some(tiers) = open(BasePage::K64, Bytes::mib(4), Bytes::mib(8), Bytes::mib(64)) else { return };
@@ -207,8 +210,8 @@ impl Drop for GoesOn<'_> {
     }
 }
 
-/// A read that begins before a move and ends after it, when other bytes lie at the place: of a page, of a part, and of one on its
-/// way into memory.
+/// A read that begins before a move and ends after it, when other bytes lie at the place: of a
+/// page, of a part, and of one on its way into memory.
 #[test]
 fn what_moves_on_under_a_reader_is_never_what_lies_there_then() {
     let Some(tiers) = open(BasePage::K64, Bytes::mib(4), Bytes::mib(8), Bytes::mib(64)) else { return };
@@ -247,7 +250,8 @@ fn what_moves_on_under_a_reader_is_never_what_lies_there_then() {
     }
 }
 
-/// Readers that nobody waits for, while what they read moves on and its place in the file is another's.
+/// Readers that nobody waits for, while what they read moves on and its place in the file is
+/// another's.
 #[test]
 fn readers_of_what_moves_on_get_what_was_put() {
     for base in [BasePage::K4, BasePage::K64] {

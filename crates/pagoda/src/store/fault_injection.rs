@@ -1,8 +1,9 @@
-//! Faults on purpose, at every call that a store makes of what it lies on: memory, file, server. Only in tests.
+//! Faults on purpose, at every call that a store makes of what it lies on: memory, file, server.
+//! Only in tests.
 //!
-//! Drawn from a seed, so that a run that failed can be had again as far as its threads allow. A fault is what the real thing
-//! can do: an error, half of a write, a delay, a connection that breaks before or after the server has done its work, and
-//! other bytes than were written.
+//! Drawn from a seed, so that a run that failed can be had again as far as its threads allow. A
+//! fault is what the real thing can do: an error, half of a write, a delay, a connection that
+//! breaks before or after the server has done its work, and other bytes than were written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -115,7 +116,8 @@ impl Faults {
         }
     }
 
-    /// A fault is drawn for each of them. Those that have none are done first, at once, and are done whatever becomes of the others.
+    /// A fault is drawn for each of them. Those that have none are done first, at once, and are
+    /// done whatever becomes of the others.
     pub fn transfer(
         &self,
         ring: &mut Option<Ring>,

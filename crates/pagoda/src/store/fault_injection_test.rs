@@ -1,5 +1,5 @@
-//! Everything one can do with a store while everything below it fails: right content or a typed error, and nothing leaked.
-//! `PAGODA_RUNS` makes more runs.
+//! Everything one can do with a store while everything below it fails: right content or a typed
+//! error, and nothing leaked. `PAGODA_RUNS` makes more runs.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -24,10 +24,12 @@ use crate::stats::account::Account;
 use crate::stats::counters::Counters;
 use crate::store::fault_injection::{Faults, Plan};
 
-/// Steps of one run. Longer runs find what many restarts of the generator don't, and the other way round.
+/// Steps of one run. Longer runs find what many restarts of the generator don't, and the other way
+/// round.
 const STEPS: u32 = 2500;
 
-/// How often a call fails: often enough for two faults in a row, seldom enough that much is spilled in between.
+/// How often a call fails: often enough for two faults in a row, seldom enough that much is spilled
+/// in between.
 const PER_MILLE: u32 = 60;
 
 fn open(
@@ -117,7 +119,8 @@ fn release(store: &TieredStore, account: &Arc<Account>, handles: impl Iterator<I
     }
 }
 
-/// What a fetch came to. Nothing else may come of it than the page or an error that says what is wrong.
+/// What a fetch came to. Nothing else may come of it than the page or an error that says what is
+/// wrong.
 fn is_right(store: &TieredStore, handle: Handle, page: &[u8], scratch: &mut Scratch) -> bool {
     let mut back = vec![0xee; page.len()];
     match store.get(handle, 0, &mut back, scratch) {
@@ -137,8 +140,8 @@ fn walk(store: &TieredStore, account: &Arc<Account>, seed: u64) -> Vec<(Handle, 
     for _ in 0..STEPS {
         let key = random.below(500);
         if random.below(60) == 0 {
-            // An owner closes: neighbours go together, and those that lie apart; few, that are freed inline, and far more than a
-            // hand-over is worth.
+            // An owner closes: neighbours go together, and those that lie apart; few, that are
+            // freed inline, and far more than a hand-over is worth.
             let width = [80, 400][random.below(2) as usize];
             let keys: Vec<u64> = (key..key + width).step_by(1 + random.below(2) as usize).collect();
             let gone: Vec<Handle> = keys.iter().filter_map(|key| Some(shadow.remove(key)?.0)).collect();
@@ -210,7 +213,8 @@ fn walk(store: &TieredStore, account: &Arc<Account>, seed: u64) -> Vec<(Handle, 
     shadow.into_values().collect()
 }
 
-/// Ends the faults: what was not spoilt is all there, and when it is freed nothing is left, here or at the server.
+/// Ends the faults: what was not spoilt is all there, and when it is freed nothing is left, here or
+/// at the server.
 fn settle(store: &TieredStore, account: &Account, plan: &Plan, held: Vec<(Handle, Vec<u8>)>) {
     plan.end();
     store.flush_releases();

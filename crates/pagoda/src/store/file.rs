@@ -1,8 +1,8 @@
 //! The file tier: objects one behind the other in batches, read back one by one.
 //!
-//! A batch goes to one run of free slots, or, where several requests can be in flight at once (a ring), to as many as it takes;
-//! so are slots read that lie apart. Bytes that come back are checked before anyone sees them. It never overwrites a slot that holds a
-//! live object.
+//! A batch goes to one run of free slots, or, where several requests can be in flight at once (a
+//! ring), to as many as it takes; so are slots read that lie apart. Bytes that come back are
+//! checked before anyone sees them. It never overwrites a slot that holds a live object.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +20,14 @@ use crate::store::lease::{Loans, THEIRS};
 /// The longest write: large enough that the disk streams, small enough to wait for.
 pub(super) const BATCH: usize = 1 << 20;
 
-/// Where memory is short a write is no more than one part in this many of what compressed pages may take, and at least
+/// Where memory is short a write is no more than one part in this many of what compressed pages may
+/// take, and at least
 /// [`BATCH_LEAST`]: each process of a tree has its own buffer, and a small budget is to hold pages.
 const BATCH_SHARE: u64 = 128;
 const BATCH_LEAST: usize = 128 << 10;
 
-/// Slots that are given back to the disk at once: fewer are not worth a change of the file system's tables, and of more a
-/// write that waits for them would notice.
+/// Slots that are given back to the disk at once: fewer are not worth a change of the file system's
+/// tables, and of more a write that waits for them would notice.
 const DISCARD_LEAST: u32 = 16;
 const DISCARD_MOST: u32 = (4 * BATCH / SLOT) as u32;
 
@@ -58,7 +59,8 @@ pub(super) const HOLD_READ: u32 = 1;
 #[cfg(test)]
 pub(super) const READ_IS_HELD: u32 = 2;
 
-/// Says which bytes belong at a place: those of another place have another sum even if they are intact.
+/// Says which bytes belong at a place: those of another place have another sum even if they are
+/// intact.
 pub(super) fn checksum(place: u64, bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(place, bytes)
 }
@@ -73,7 +75,8 @@ pub(super) fn place_checksum(units: Units, bytes: &[u8]) -> u64 {
 pub(super) struct Item {
     pub id: u32,
     pub len: usize,
-    /// Its units, counted from the start of the batch, and from the start of the file once it is written.
+    /// Its units, counted from the start of the batch, and from the start of the file once it is
+    /// written.
     pub units: Units,
     pub checksum: u64,
 }
@@ -128,7 +131,8 @@ impl Batch {
 /// A run of the file for items that follow each other in a batch.
 struct Piece {
     items: Range<usize>,
-    /// Where they begin in the batch. It may hold the end of the item before, too, which is written twice then.
+    /// Where they begin in the batch. It may hold the end of the item before, too, which is written
+    /// twice then.
     from_slot: u32,
     run: Run,
 }
@@ -173,7 +177,8 @@ impl FileTier {
         Ok(Self::over(DirectFile::create_in(&config.directory)?, limit))
     }
 
-    /// A tier in this file. Of a limit beyond 512 GiB (what the unit numbers reach) the rest is left unused.
+    /// A tier in this file. Of a limit beyond 512 GiB (what the unit numbers reach) the rest is
+    /// left unused.
     pub fn over(file: DirectFile, limit_bytes: u64) -> Self {
         let slots =
             |bytes: u64| (bytes / SLOT as u64).min(u64::from(THEIRS / (SLOT / UNIT) as u32 - 1)) as u32;
@@ -217,8 +222,9 @@ impl FileTier {
         self.limit.saturating_add(held_back).min(self.limit_most)
     }
 
-    /// Writes as much of the front of a batch as there is one run for, or, with a ring, [`ring::DEPTH`] of them, and places it: those
-    /// items have their units in the file then, and their checksum. Returns how many.
+    /// Writes as much of the front of a batch as there is one run for, or, with a ring,
+    /// [`ring::DEPTH`] of them, and places it: those items have their units in the file then, and
+    /// their checksum. Returns how many.
     ///
     /// On an error nothing is placed.
     pub fn write(&self, batch: &mut Batch) -> Result<usize, FileError> {
@@ -255,7 +261,8 @@ impl FileTier {
         outcome.map(|()| written)
     }
 
-    /// Takes runs for the front of a batch, as many as can be written at once; none if there is no room for its first item.
+    /// Takes runs for the front of a batch, as many as can be written at once; none if there is no
+    /// room for its first item.
     fn take_pieces(&self, batch: &Batch) -> Vec<Piece> {
         let (items, mut pieces) = (&batch.items, Vec::new());
         let (mut at, mut most) = (0, 1);
@@ -273,7 +280,8 @@ impl FileTier {
         pieces
     }
 
-    /// Reads slots that lie apart one behind the other to the beginning of `into`, by as many requests at once. Nothing is checked.
+    /// Reads slots that lie apart one behind the other to the beginning of `into`, by as many
+    /// requests at once. Nothing is checked.
     pub fn read_runs(
         &self,
         runs: impl ExactSizeIterator<Item = Run>,
@@ -319,7 +327,8 @@ impl FileTier {
         self.at_once.store(at_once, Ordering::Relaxed);
     }
 
-    /// Reads an object's bytes into `slots`, and returns where they are there if they are what was written.
+    /// Reads an object's bytes into `slots`, and returns where they are there if they are what was
+    /// written.
     pub fn read(
         &self,
         units: Units,
@@ -333,7 +342,8 @@ impl FileTier {
         if place_checksum(units, &slots[bytes.clone()]) == sum { Ok(bytes) } else { Err(GetError::Corrupt) }
     }
 
-    /// Reads bytes `part` of an object through `slots`, and no more slots than hold them. Nothing is checked.
+    /// Reads bytes `part` of an object through `slots`, and no more slots than hold them. Nothing
+    /// is checked.
     pub fn read_part<'a>(
         &self,
         units: Units,
@@ -357,7 +367,8 @@ impl FileTier {
         self.read_at(file, u64::from(units.slots().first) * SLOT as u64, into).map_err(read_error)
     }
 
-    /// Gives the place of a freed run back to the disk. False if there is none, or the file system can't do that.
+    /// Gives the place of a freed run back to the disk. False if there is none, or the file system
+    /// can't do that.
     pub fn discard_unused(&self) -> bool {
         let Some(run) = self.extents.lock().take_unused(DISCARD_LEAST, DISCARD_MOST) else { return false };
         let bytes = |slots| u64::from(slots) * SLOT as u64;

@@ -26,7 +26,8 @@ impl Handle {
     pub fn to_bits(self) -> u64 {
         self.0
     }
-    /// The handle of these bits; what lies above them is dropped. Bits that no handle gave make a handle of nothing.
+    /// The handle of these bits; what lies above them is dropped. Bits that no handle gave make a
+    /// handle of nothing.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits & ((SAME_FILLED << 1) - 1))

@@ -1,30 +1,38 @@
-//! What a forked child reads of its parent's file in place of a copy: the place of each page is handed over, and not its bytes.
+//! What a forked child reads of its parent's file in place of a copy: the place of each page is
+//! handed over, and not its bytes.
 //!
-//! The parent's file has no name, and is there as long as one of the two has it open. The parent alone writes to it, gives places
-//! out and takes them back; the child has a descriptor of it for reading alone. In the child such a page is an object in
-//! the file like any other, but for its unit number: [`THEIRS`] says in whose file it is. So it is fetched, read in part, brought into
-//! memory with its place kept and freed by the same code, and only the file's tier looks at that bit. The child never writes
-//! there: what is stored anew goes to its own memory and file.
+//! The parent's file has no name, and is there as long as one of the two has it open. The parent
+//! alone writes to it, gives places out and takes them back; the child has a descriptor of it for
+//! reading alone. In the child such a page is an object in the file like any other, but for its
+//! unit number: [`THEIRS`] says in whose file it is. So it is fetched, read in part, brought into
+//! memory with its place kept and freed by the same code, and only the file's tier looks at that
+//! bit. The child never writes there: what is stored anew goes to its own memory and file.
 //!
-//! When may the parent use a place again? It asks [`Holds`], bits that it shares with this one child:
-//! - **A hold begins** before the child can know of the place: the parent sets the bit with the page's entry busy and the
-//!   memory lock held, so that the place is the page's, and what frees it later, in whichever thread, comes after it. The
-//!   child has accepted by then: one that refuses, or whose offer is revoked, was never told of a place, and gets copies.
-//! - **A bit is one reference.** If it is set already (a page with two ranges in it is handed over twice, or two small objects lie so
-//!   near that they have one bit) the page is copied.
-//! - **It ends** when the child frees its object, which its own callers do after the last read; clearing releases, looking
-//!   acquires. The bit is not set again unless the page is the parent's still.
-//! - **A child that is gone holds nothing.** Each side has its end of their stream open for as long as its engine lives. The kernel
-//!   closes the child's when the last thread that had it is gone: after an exit, kill -9 or exec. The parent sees it within the keeper's
-//!   100 ms, or when it needs the room.
+//! When may the parent use a place again? It asks [`Holds`], bits that it shares with this one
+//! child:
+//! - **A hold begins** before the child can know of the place: the parent sets the bit with the
+//!   page's entry busy and the memory lock held, so that the place is the page's, and what frees it
+//!   later, in whichever thread, comes after it. The child has accepted by then: one that refuses,
+//!   or whose offer is revoked, was never told of a place, and gets copies.
+//! - **A bit is one reference.** If it is set already (a page with two ranges in it is handed over
+//!   twice, or two small objects lie so near that they have one bit) the page is copied.
+//! - **It ends** when the child frees its object, which its own callers do after the last read;
+//!   clearing releases, looking acquires. The bit is not set again unless the page is the parent's
+//!   still.
+//! - **A child that is gone holds nothing.** Each side has its end of their stream open for as long
+//!   as its engine lives. The kernel closes the child's when the last thread that had it is gone:
+//!   after an exit, kill -9 or exec. The parent sees it within the keeper's 100 ms, or when it
+//!   needs the room.
 //! - **A parent that is gone** leaves the file to its children; nobody writes to it any more.
 //! - A child of the child is not lent what is lent: it gets that packed, read from the file.
 //!
-//! What the parent frees and a child holds is held back ([`Lending`]): it stays taken in the extents, so that nothing is written there and
-//! nothing discarded. It is the child's by then, and does not count against the parent's limit. All bytes that are read are checked as
-//! those of one's own file are: a mistake in all this would end a process, and never be taken for data.
+//! What the parent frees and a child holds is held back ([`Lending`]): it stays taken in the
+//! extents, so that nothing is written there and nothing discarded. It is the child's by then, and
+//! does not count against the parent's limit. All bytes that are read are checked as those of one's
+//! own file are: a mistake in all this would end a process, and never be taken for data.
 //!
-//! This module must never let a place be freed that a child holds, and never write to a file that is lent.
+//! This module must never let a place be freed that a child holds, and never write to a file that
+//! is lent.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -44,8 +52,9 @@ use super::{Handle, TieredStore};
 /// Of a unit's number: it is one of the parent's file. Files end below.
 pub(super) const THEIRS: u32 = 1 << 31;
 
-/// Units whose objects, those that begin there, have one bit: 128 KiB of bits for a GiB of the file. Few begin as near as that, and of
-/// those that do one at a time is lent; the others stay where they are as long, as they would in its slot anyway.
+/// Units whose objects, those that begin there, have one bit: 128 KiB of bits for a GiB of the
+/// file. Few begin as near as that, and of those that do one at a time is lent; the others stay
+/// where they are as long, as they would in its slot anyway.
 const UNITS_PER_BIT: u32 = 4;
 
 /// Places that are held back and looked at in one go, with frees waiting: about 50 µs.
@@ -104,8 +113,8 @@ impl Loan {
     }
 }
 
-/// A page in the file as the child needs it: a word with first unit, length and kind, the checksum, the digest, and what is noted of
-/// its blocks.
+/// A page in the file as the child needs it: a word with first unit, length and kind, the checksum,
+/// the digest, and what is noted of its blocks.
 const WORDS: usize = 3;
 const RAW_BIT: u64 = 1 << 48;
 const DENSE_BIT: u64 = 1 << 49;
@@ -120,7 +129,8 @@ impl FileTier {
         Some((&lender.file, Units { first: units.first & !THEIRS, ..units }))
     }
 
-    /// The objects in all these units are gone. What is a child's still is held back, and what is a parent's is let go.
+    /// The objects in all these units are gone. What is a child's still is held back, and what is a
+    /// parent's is let go.
     pub(super) fn release_all(&self, all: &[Units]) {
         let mut lending = self.loans.lending.lock();
         let mut extents = self.extents.lock();
@@ -188,8 +198,8 @@ impl TieredStore {
         }
     }
 
-    /// Lends a page that is in the file to the borrower of `loan`, which has begun, and says what the child has to know. None if it is
-    /// to be copied. The caller has the page to itself.
+    /// Lends a page that is in the file to the borrower of `loan`, which has begun, and says what
+    /// the child has to know. None if it is to be copied. The caller has the page to itself.
     pub(crate) fn lend(&self, handle: Handle, loan: &Loan) -> Option<Vec<u8>> {
         let Meaning::Object(id) = handle.meaning() else { return None };
         let object = self.table.get(id)?;
@@ -212,8 +222,8 @@ impl TieredStore {
         Some(sums.into_iter().chain(self.blocks.noted(id)).flat_map(u64::to_ne_bytes).collect())
     }
 
-    /// In a child, before anything is stored: it reads its parent's file from now on. False if it has no file of its own, or has a
-    /// lender already.
+    /// In a child, before anything is stored: it reads its parent's file from now on. False if it
+    /// has no file of its own, or has a lender already.
     #[must_use]
     pub(crate) fn borrow_from(&self, lent: Lent, stream: &Arc<Stream>) -> bool {
         let Some(file) = &self.file else { return false };
@@ -226,7 +236,8 @@ impl TieredStore {
         (WORDS + self.blocks.words()) * size_of::<u64>()
     }
 
-    /// In a child: enters a page that its parent lends, by what it has said. None if that can't be, or there are no numbers left.
+    /// In a child: enters a page that its parent lends, by what it has said. None if that can't be,
+    /// or there are no numbers left.
     pub(crate) fn borrow(&self, said: &[u8]) -> Option<Handle> {
         if said.len() != self.lent_bytes() {
             return None;

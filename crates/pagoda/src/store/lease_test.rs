@@ -1,5 +1,6 @@
-//! A parent's store and its children's over one file: whoever reads gets its own page, whatever the others store, free and
-//! let go, and however they end; and when they are gone nothing is left of them in the file.
+//! A parent's store and its children's over one file: whoever reads gets its own page, whatever the
+//! others store, free and let go, and however they end; and when they are gone nothing is left of
+//! them in the file.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -32,7 +33,8 @@ fn open(base: BasePage, directory: &TempDir, memory: Bytes, file: Bytes) -> Tier
     TieredStore::open(config(base, memory, Some((directory.path(), file)))).expect("a disk")
 }
 
-/// A child that has all that its parent holds: what lies in the file is lent, and the rest copied. None if there is no loan.
+/// A child that has all that its parent holds: what lies in the file is lent, and the rest copied.
+/// None if there is no loan.
 fn fork(parent: &TieredStore, held: &Held, store: TieredStore, scratch: &mut Scratch) -> Option<Child> {
     let loan = parent.loan()?;
     let (mine, theirs) = Stream::pair(Duration::from_secs(5)).expect("a stream");
@@ -129,7 +131,8 @@ fn what_lies_in_the_parents_file_is_read_by_the_child_and_written_nowhere() {
         assert!(lent >= 80, "{lent} of 100 at {base:?}");
         check(&child.store, &child.held, &mut scratch);
         for (handle, page) in child.held.values().filter(|(handle, _)| !handle.is_same_filled()) {
-            // What was not written since is known without being read: the whole page and each noted block.
+            // What was not written since is known without being read: the whole page and each noted
+            // block.
             assert_eq!(child.store.holds(*handle, 0, page, &mut scratch), Ok(true));
             let was_there = child.store.is_in_memory(*handle);
             assert_eq!(child.store.promote(*handle, &mut scratch), Ok(true));
@@ -177,7 +180,8 @@ fn parents_and_children_that_store_and_free_and_die_read_only_what_is_theirs() {
                         assert_empties(&store, held);
                     }
                 }
-                // A child of a child has all of what the child has, and nothing that the parent waits for.
+                // A child of a child has all of what the child has, and nothing that the parent
+                // waits for.
                 2 if !children.is_empty() => {
                     let child = &children[0];
                     if let Some(grandchild) = fork(&child.store, &child.held, new(), &mut scratch) {
@@ -228,7 +232,8 @@ fn threads_of_parent_and_children_at_the_same_time_read_only_what_is_theirs() {
                     }
                 });
             }
-            // Whoever asks what a store holds takes its locks one after the other, beside who frees and takes back.
+            // Whoever asks what a store holds takes its locks one after the other, beside who frees
+            // and takes back.
             for _ in 0..2 {
                 scope.spawn(move || {
                     while !ended.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! What a store does in the background, all on one thread: its remote store is kept, what is cold made smaller, and what the
-//! file does not need any more given back to the disk.
+//! What a store does in the background, all on one thread: its remote store is kept, what is cold
+//! made smaller, and what the file does not need any more given back to the disk.
 //!
 //! Nobody waits for it, and it holds nothing that others wait for while it waits itself.
 
@@ -10,14 +10,16 @@ use pagoda_linux::process::thread::sleep_us;
 use super::TieredStore;
 use super::file::FileTier;
 
-/// How long it sleeps between two looks, in microseconds; also how long it works on what is cold before it looks again.
+/// How long it sleeps between two looks, in microseconds; also how long it works on what is cold
+/// before it looks again.
 const SLEEP_US: u32 = 100_000;
 
 /// Runs of the file that are given back to the disk between two looks, 4 MiB each at most.
 const DISCARDS: u32 = 16;
 
 impl TieredStore {
-    /// Keeps the store until `quit`; what it has at its remote store is deleted then. A thread's life.
+    /// Keeps the store until `quit`; what it has at its remote store is deleted then. A thread's
+    /// life.
     pub(crate) fn keep(&self, quit: &AtomicBool) {
         let mut condenser = self.condenser();
         while !quit.load(Ordering::Acquire) {

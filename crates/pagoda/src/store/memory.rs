@@ -1,7 +1,8 @@
 //! The memory tier: compressed pages in chains of blocks.
 //!
-//! Segments are populated whole before their first use, so that storing a page faults nothing in, and given back whole
-//! when they are empty. No lock is ever held while the kernel populates or discards, nor while bytes are copied.
+//! Segments are populated whole before their first use, so that storing a page faults nothing in,
+//! and given back whole when they are empty. No lock is ever held while the kernel populates or
+//! discards, nor while bytes are copied.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,7 +58,8 @@ impl MemoryState {
         self.end(table, id);
     }
 
-    /// An object that was in memory is nobody's any more. If it is at the remote store, too, it is deleted there later.
+    /// An object that was in memory is nobody's any more. If it is at the remote store, too, it is
+    /// deleted there later.
     fn end(&mut self, table: &ObjectTable, id: u32) {
         let object = table.at(id);
         match object.batch.swap(NOBODY, Ordering::Relaxed) {
@@ -69,8 +71,8 @@ impl MemoryState {
         }
     }
 
-    /// An object in the file alone is nobody's any more. Returns where it was, for who then releases it there; `None`: it is
-    /// moving, and its mover does all that.
+    /// An object in the file alone is nobody's any more. Returns where it was, for who then
+    /// releases it there; `None`: it is moving, and its mover does all that.
     pub fn drop_filed(&mut self, table: &ObjectTable, id: u32) -> Option<Units> {
         let object = table.at(id);
         let word = object.word();
@@ -106,7 +108,8 @@ impl MemoryState {
             }
         }
         self.pool.release_all(ids.iter().map(|id| table.at(*id).word().first()));
-        // The last first: the number that is given back last is taken first, and runs go upwards again.
+        // The last first: the number that is given back last is taken first, and runs go upwards
+        // again.
         ids.iter().rev().for_each(|id| self.end(table, *id));
     }
 }
@@ -115,7 +118,8 @@ pub(super) struct MemoryTier {
     bytes: ByteStore,
     links: Arc<BlockLinks>,
     state: Lock<MemoryState>,
-    /// Held while a segment is populated, so that threads that run out together grow by one segment.
+    /// Held while a segment is populated, so that threads that run out together grow by one
+    /// segment.
     growing: Lock<()>,
     block: usize,
     segment: usize,
@@ -123,8 +127,8 @@ pub(super) struct MemoryTier {
     pub faults: crate::store::fault_injection::Faults,
 }
 
-/// A page of 64 KiB at 2:1 wastes under 1% in half a block of 512 bytes and 1% in links; one of 4 KiB 3% in 128 bytes
-/// and 3% in links.
+/// A page of 64 KiB at 2:1 wastes under 1% in half a block of 512 bytes and 1% in links; one of 4
+/// KiB 3% in 128 bytes and 3% in links.
 fn block_bytes(base: BasePage) -> usize {
     match base {
         BasePage::K4 => 128,
@@ -133,7 +137,8 @@ fn block_bytes(base: BasePage) -> usize {
     }
 }
 
-/// Huge pages make a segment cheap to populate (0.1 ms a MiB), but a small store would be nothing but its reserve.
+/// Huge pages make a segment cheap to populate (0.1 ms a MiB), but a small store would be nothing
+/// but its reserve.
 const SMALL_SEGMENT: usize = 256 << 10;
 const LARGE_SEGMENT: usize = 2 << 20;
 const LARGE_SEGMENTS_FROM: u64 = 32 << 20;
@@ -207,7 +212,8 @@ impl MemoryTier {
         len.div_ceil(self.block) as u32
     }
 
-    /// Makes a reserved object of `len` bytes, last of its queue. `None`: memory is at its limit, or there is none.
+    /// Makes a reserved object of `len` bytes, last of its queue. `None`: memory is at its limit,
+    /// or there is none.
     pub fn reserve_object(&self, table: &ObjectTable, len: usize, raw: bool) -> Option<(u32, Word)> {
         loop {
             let mut state = self.lock();
@@ -272,7 +278,8 @@ impl MemoryTier {
         self.faults.draw().map_or(Ok(()), |_| Err(std::io::ErrorKind::OutOfMemory.into()))
     }
 
-    /// Gives wholly empty segments back, all but a small reserve (none for a store that holds nothing in memory).
+    /// Gives wholly empty segments back, all but a small reserve (none for a store that holds
+    /// nothing in memory).
     pub fn give_back_empty_segments(&self) -> Bytes {
         let mut given = Bytes::ZERO;
         loop {
@@ -301,8 +308,8 @@ impl MemoryTier {
             self.bytes.write_at(block as usize * self.block, piece);
         }
     }
-    /// Copies bytes `part` of an object to their place in `into`, and what shares a block with them. The caller keeps
-    /// them there meanwhile (see [`super::objects`]).
+    /// Copies bytes `part` of an object to their place in `into`, and what shares a block with
+    /// them. The caller keeps them there meanwhile (see [`super::objects`]).
     pub fn read(&self, first: u32, part: Range<usize>, into: &mut [u8]) {
         let pieces =
             self.links.chain(first).zip(into.chunks_mut(self.block)).take(part.end.div_ceil(self.block));

@@ -1,22 +1,25 @@
-//! Where content lives that has no frame: compressed memory first, then an unlinked file, then a server that several
-//! machines share.
+//! Where content lives that has no frame: compressed memory first, then an unlinked file, then a
+//! server that several machines share.
 //!
-//! One page in, one handle out; the store moves objects between its tiers on its own, and a handle stays valid
-//! through that. All-zero pages are not stored, same-filled ones live in the handle itself. A store never decides what
-//! to evict or when to spill, never touches managed memory except the page it is handed, and never gives back bytes
-//! that it can't vouch for.
+//! One page in, one handle out; the store moves objects between its tiers on its own, and a handle
+//! stays valid through that. All-zero pages are not stored, same-filled ones live in the handle
+//! itself. A store never decides what to evict or when to spill, never touches managed memory
+//! except the page it is handed, and never gives back bytes that it can't vouch for.
 //!
 //! ```text
 //! put ─► handle (same-filled)
-//!     └► objects ─► memory: blocks of a byte store ── spill, oldest first ─┬► file: units of a direct file ─┐ cascade,
-//!                                                                          └► remote, if there is no file ◄─┘ oldest first
+//!     └► objects ─► memory: blocks of a byte store
+//!                     │ spill, oldest first
+//!                     ├► file: units of a direct file
+//!                     │    │ cascade, oldest first
+//!                     └────┴► remote; at once if there is no file
 //! ```
 //!
-//! Locks, in order: `spiller` (one mover at a time) → `memory` (pool, ages, object numbers, every change of an
-//! object's place) or `extents`; never both of the latter at once. That of the loans comes before `extents`, and never with
-//! `memory`. A connection of the remote store has a lock each; what is
-//! taken with the writer's is none of these, and no other lock is taken with a reader's. The queues of `release` have a lock each, with which no
-//! other is taken.
+//! Locks, in order: `spiller` (one mover at a time) → `memory` (pool, ages, object numbers, every
+//! change of an object's place) or `extents`; never both of the latter at once. That of the loans
+//! comes before `extents`, and never with `memory`. A connection of the remote store has a lock
+//! each; what is taken with the writer's is none of these, and no other lock is taken with a
+//! reader's. The queues of `release` have a lock each, with which no other is taken.
 
 mod block_digests;
 mod cascade;
@@ -154,12 +157,14 @@ pub enum OpenError {
     Remote(#[from] RemoteOpenError),
 }
 
-/// A place for pages. All calls may come from many threads at once, each with a [`Scratch`] of its own.
+/// A place for pages. All calls may come from many threads at once, each with a [`Scratch`] of its
+/// own.
 ///
-/// The caller owes that a handle is freed once, and neither fetched nor freed by others from then on.
+/// The caller owes that a handle is freed once, and neither fetched nor freed by others from then
+/// on.
 pub trait Store: Send + Sync {
-    /// Stores a page of [`TieredStore::page_bytes`]. May block for the disk when memory is at its limit,
-    /// and for the remote store, a few seconds at most.
+    /// Stores a page of [`TieredStore::page_bytes`]. May block for the disk when memory is at its
+    /// limit, and for the remote store, a few seconds at most.
     ///
     /// # Errors
     /// See [`PutError`]; the page is not stored then.
@@ -168,9 +173,10 @@ pub trait Store: Send + Sync {
     /// If the page has another length.
     fn put(&self, page: &[u8], scratch: &mut Scratch) -> Result<Put, PutError>;
 
-    /// Fetches `into.len()` bytes of a page from `offset` on; the handle stays valid. Allocates nothing, waits for no lock; blocks
-    /// for the disk if the page is there. Only one that is at the remote store allocates its reply, and waits for a connection
-    /// and the server, 10 s at most.
+    /// Fetches `into.len()` bytes of a page from `offset` on; the handle stays valid. Allocates
+    /// nothing, waits for no lock; blocks for the disk if the page is there. Only one that is at
+    /// the remote store allocates its reply, and waits for a connection and the server, 10 s at
+    /// most.
     ///
     /// # Errors
     /// See [`GetError`]; `into` may hold anything then.
@@ -185,8 +191,9 @@ pub trait Store: Send + Sync {
         scratch: &mut Scratch,
     ) -> Result<(), GetError>;
 
-    /// Whether a page has these bytes from `offset` on: of a whole page by its digest, of a part by comparison. Of a page on the
-    /// disk nothing is read: false also of a part of one that was never in memory since.
+    /// Whether a page has these bytes from `offset` on: of a whole page by its digest, of a part by
+    /// comparison. Of a page on the disk nothing is read: false also of a part of one that was
+    /// never in memory since.
     ///
     /// # Errors
     /// See [`GetError`].
@@ -201,9 +208,10 @@ pub trait Store: Send + Sync {
         scratch: &mut Scratch,
     ) -> Result<bool, GetError>;
 
-    /// Stores a page anew that differs from a stored one in the runs `changed`, which are those of `content`; of the rest of
-    /// `content` nothing is read. The old handle stays valid. None if that is not possible (it is on the disk, is dense, or does not
-    /// compress, or there is no room): then the whole page has to be put.
+    /// Stores a page anew that differs from a stored one in the runs `changed`, which are those of
+    /// `content`; of the rest of `content` nothing is read. The old handle stays valid. None if
+    /// that is not possible (it is on the disk, is dense, or does not compress, or there is no
+    /// room): then the whole page has to be put.
     ///
     /// # Errors
     /// See [`GetError`].
@@ -242,7 +250,8 @@ pub struct FileConfig {
     pub directory: PathBuf,
     /// The most that the file may take.
     pub limit: Bytes,
-    /// Several requests may be in flight at once, by io_uring, where the kernel and no filter forbid it.
+    /// Several requests may be in flight at once, by io_uring, where the kernel and no filter
+    /// forbid it.
     pub io_uring: bool,
 }
 
@@ -251,10 +260,11 @@ pub struct FileConfig {
 pub struct RemoteConfig {
     /// Where it is; of a cluster, any node.
     pub address: RemoteAddress,
-    /// The most that this store may hold there, in bytes of its objects; the server adds some 100 bytes to each.
+    /// The most that this store may hold there, in bytes of its objects; the server adds some 100
+    /// bytes to each.
     pub limit: Bytes,
-    /// What the server forgets this store's content after, when nobody has renewed it for so long. A live store renews it four
-    /// times as often.
+    /// What the server forgets this store's content after, when nobody has renewed it for so long.
+    /// A live store renews it four times as often.
     pub expiry: Duration,
 }
 
@@ -265,17 +275,20 @@ pub struct StoreUsage {
     pub raw_bytes: Bytes,
     /// Bytes of blocks in use, their inner waste included.
     pub memory_used_bytes: Bytes,
-    /// Bytes of the objects in those blocks, without the waste. One that is being moved is left out.
+    /// Bytes of the objects in those blocks, without the waste. One that is being moved is left
+    /// out.
     pub memory_packed_bytes: Bytes,
     /// Of them, bytes of objects that were tried to be made smaller because they are cold.
     pub memory_dense_bytes: Bytes,
-    /// Bytes of segments that are committed and hold nothing, without those that are kept ready for the next puts.
+    /// Bytes of segments that are committed and hold nothing, without those that are kept ready for
+    /// the next puts.
     pub memory_spare_bytes: Bytes,
     /// Bytes that stand behind the store: segments, tables and the spill buffer.
     pub memory_committed_bytes: Bytes,
     /// Bytes of the file in use.
     pub file_bytes: Bytes,
-    /// Requests to the file that one thread can have in flight at once: 1 without io_uring, 0 without a file.
+    /// Requests to the file that one thread can have in flight at once: 1 without io_uring, 0
+    /// without a file.
     pub file_requests_at_once: u64,
     /// Bytes of objects at the remote store, those included that are still to be deleted there.
     pub remote_bytes: Bytes,
@@ -286,13 +299,15 @@ pub struct StoreUsage {
 }
 
 impl StoreUsage {
-    /// Whether a quarter of its segments and more holds nothing, so that [`TieredStore::trim`] gains.
+    /// Whether a quarter of its segments and more holds nothing, so that [`TieredStore::trim`]
+    /// gains.
     #[must_use]
     pub fn memory_is_sparse(&self) -> bool {
         self.memory_spare_bytes.get() > self.memory_used_bytes.get() / 3
     }
 
-    /// What blocks in memory take beyond the objects in them, in percent of these; 0 if there are none.
+    /// What blocks in memory take beyond the objects in them, in percent of these; 0 if there are
+    /// none.
     #[must_use]
     pub fn waste_percent(&self) -> f64 {
         let [used, packed] =

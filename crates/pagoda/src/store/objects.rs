@@ -1,17 +1,19 @@
 //! The object table: where each stored page is now.
 //!
 //! One word says it all, so that a reader needs no lock. The protocol:
-//! - Every change of a word happens under the memory lock, except that readers count themselves in and out of an
-//!   object in memory by compare-and-swap.
-//! - A mover sets `MOVING`, copies without the lock, and may change the place only in a compare-and-swap that sees no
-//!   reader; with a reader there it gives up.
+//! - Every change of a word happens under the memory lock, except that readers count themselves in
+//!   and out of an object in memory by compare-and-swap.
+//! - A mover sets `MOVING`, copies without the lock, and may change the place only in a
+//!   compare-and-swap that sees no reader; with a reader there it gives up.
 //! - Who frees an object that is moving sets `FREED`; the mover does the rest.
-//! - What is in the file may move to the remote store, and waits for no reader: who reads bytes there that don't fit their
-//!   checksum looks under the memory lock whether the object still is where they were read, and starts anew if not. Its place is
-//!   free for others only after its word says so.
-//! - What is at the remote store never moves: only `free` ends its place, and `promote` brings it into memory, too, which the caller
-//!   doesn't call while others read.
-//! - What is freed at the remote store keeps its number, as `Gone`, until the server has said that it is deleted there.
+//! - What is in the file may move to the remote store, and waits for no reader: who reads bytes
+//!   there that don't fit their checksum looks under the memory lock whether the object still is
+//!   where they were read, and starts anew if not. Its place is free for others only after its word
+//!   says so.
+//! - What is at the remote store never moves: only `free` ends its place, and `promote` brings it
+//!   into memory, too, which the caller doesn't call while others read.
+//! - What is freed at the remote store keeps its number, as `Gone`, until the server has said that
+//!   it is deleted there.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -33,18 +35,19 @@ pub(super) struct Object {
     /// Neighbours in its queue, or in the list of free numbers. Only under the memory lock.
     pub before: AtomicU32,
     pub after: AtomicU32,
-    /// Its first unit in the file while it is in memory and there, else [`NOBODY`]. Changed under the memory lock, or by who
-    /// has the object to itself.
+    /// Its first unit in the file while it is in memory and there, else [`NOBODY`]. Changed under
+    /// the memory lock, or by who has the object to itself.
     pub kept: AtomicU32,
-    /// The batch of its field at the remote store while it is in memory and there, else [`NOBODY`]. Changed as `kept` is; never both.
+    /// The batch of its field at the remote store while it is in memory and there, else [`NOBODY`].
+    /// Changed as `kept` is; never both.
     pub batch: AtomicU32,
 }
 
 /// What an object's word says.
 ///
 /// ```text
-/// 0..32 first block or unit, or batch · 32..48 length less one · 48 raw · 49 dense · 50..53 kind · 53 moving · 54 freed ·
-/// 55 queued · 56..64 readers
+/// 0..32 first block or unit, or batch · 32..48 length less one · 48 raw · 49 dense
+/// 50..53 kind · 53 moving · 54 freed · 55 queued · 56..64 readers
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(u64);
@@ -63,7 +66,8 @@ pub(super) enum Kind {
 }
 
 const RAW: u64 = 1 << 48;
-/// It was tried to be made smaller for the time that nobody wants it; whether it was is in its bytes.
+/// It was tried to be made smaller for the time that nobody wants it; whether it was is in its
+/// bytes.
 pub(super) const DENSE: u64 = 1 << 49;
 const KIND: u64 = 7 << 50;
 pub(super) const MOVING: u64 = 1 << 53;
@@ -198,7 +202,8 @@ impl ObjectTable {
     pub fn at(&self, id: u32) -> &Object {
         self.get(id).expect("numbers in use have records")
     }
-    /// Makes sure that a number has a record. Only under the memory lock, so nobody ever waits for another's.
+    /// Makes sure that a number has a record. Only under the memory lock, so nobody ever waits for
+    /// another's.
     fn ensure(&self, id: u32) {
         self.0.ensure(id);
     }
@@ -214,8 +219,9 @@ pub(super) struct Numbers {
     /// Numbers from here on were never given out.
     pub high: u32,
     pub used: u32,
-    /// Where objects that are gone were in the file beside memory. They are released without the memory lock, by who holds it
-    /// then ([`TieredStore::let_go`](super::TieredStore)): never more than one batch of objects that are freed.
+    /// Where objects that are gone were in the file beside memory. They are released without the
+    /// memory lock, by who holds it then ([`TieredStore::let_go`](super::TieredStore)): never more
+    /// than one batch of objects that are freed.
     pub kept_by_gone: Vec<Units>,
 }
 

@@ -4,8 +4,8 @@ use super::handle::Meaning;
 use super::{GetError, Handle, PutError, Scratch, TieredStore};
 
 impl TieredStore {
-    /// A page as it is packed ([`pagoda_linux::codec::pack`]), block by block or as a whole, wherever it is. None if it is not: one word over
-    /// and over, or kept as it is.
+    /// A page as it is packed ([`pagoda_linux::codec::pack`]), block by block or as a whole,
+    /// wherever it is. None if it is not: one word over and over, or kept as it is.
     ///
     /// # Errors
     /// See [`GetError`].
@@ -20,9 +20,9 @@ impl TieredStore {
         Ok((!raw).then_some(bytes))
     }
 
-    /// Stores a page that is packed already, and unpacks to `content`. One that is packed as a whole is found so when its turn comes to be
-    /// made smaller. None if it takes more room than a page that this store
-    /// would have packed.
+    /// Stores a page that is packed already, and unpacks to `content`. One that is packed as a
+    /// whole is found so when its turn comes to be made smaller. None if it takes more room than a
+    /// page that this store would have packed.
     ///
     /// # Errors
     /// See [`PutError`].

@@ -1,10 +1,12 @@
-//! Objects that are in the file, or at the remote store, and in memory: what is wanted a part at a time is read once, and leaves memory
-//! again for nothing.
+//! Objects that are in the file, or at the remote store, and in memory: what is wanted a part at a
+//! time is read once, and leaves memory again for nothing.
 //!
-//! A fault that wants one OS page of a page in the file brings the packed page into memory, and keeps its place in the file as
-//! long as the page is not stored anew. So its other parts come from memory, too, a part that leaves the region is compared
-//! there, and when memory gets short such objects go first, without a write. The bound on what is held twice is the
-//! memory's own; the file gives places up when little of it is left, and where little room is left at the server nothing is kept.
+//! A fault that wants one OS page of a page in the file brings the packed page into memory, and
+//! keeps its place in the file as long as the page is not stored anew. So its other parts come from
+//! memory, too, a part that leaves the region is compared there, and when memory gets short such
+//! objects go first, without a write. The bound on what is held twice is the memory's own; the file
+//! gives places up when little of it is left, and where little room is left at the server nothing
+//! is kept.
 //!
 //! This module must never let go of one place of an object that is not whole in the other.
 
@@ -21,12 +23,14 @@ use super::objects::{DENSE, Kind, MOVING, NOBODY, Object, Queue, Word};
 use super::{GetError, Handle, Scratch, TieredStore};
 use crate::store::lease::THEIRS;
 
-/// Objects at the old end of a queue that are looked at for such that are in the file, too, with the lock held.
+/// Objects at the old end of a queue that are looked at for such that are in the file, too, with
+/// the lock held.
 const LOOKS_MOST: usize = 64;
 
 impl TieredStore {
-    /// Brings the packed bytes of a page that is in the file or at the remote store into memory, too. Whether it is in memory now: not
-    /// if there is no room, here or at the server for both. Blocks for the disk or the server, perhaps for a write, too.
+    /// Brings the packed bytes of a page that is in the file or at the remote store into memory,
+    /// too. Whether it is in memory now: not if there is no room, here or at the server for both.
+    /// Blocks for the disk or the server, perhaps for a write, too.
     ///
     /// The caller owes that nobody else fetches or frees it meanwhile.
     ///
@@ -61,7 +65,8 @@ impl TieredStore {
         room().or_else(spilled)
     }
 
-    /// The same of an object that is at the remote store. Its field there stays, and is as good as a place in the file.
+    /// The same of an object that is at the remote store. Its field there stays, and is as good as
+    /// a place in the file.
     fn promote_remote(&self, id: u32, word: Word, scratch: &mut Scratch) -> Result<bool, GetError> {
         let remote = self.remote.as_ref().ok_or(GetError::Corrupt)?;
         if !remote.has_room_for_copies() {
@@ -79,8 +84,8 @@ impl TieredStore {
         Ok(true)
     }
 
-    /// Makes an object that is at the remote store, and whose bytes are these, one in memory, from block `first` on. The caller has it
-    /// to itself, and nothing else moves what is there.
+    /// Makes an object that is at the remote store, and whose bytes are these, one in memory, from
+    /// block `first` on. The caller has it to itself, and nothing else moves what is there.
     pub(super) fn place_of_remote(&self, id: u32, word: Word, first: u32, bytes: &[u8]) {
         self.memory.write(first, bytes);
         self.note_blocks(id, word, bytes);
@@ -92,8 +97,9 @@ impl TieredStore {
         state.queue(promoted).push_youngest(&self.table, id);
     }
 
-    /// Makes an object that is in the file, and whose bytes are these, one in memory, from block `first` on. The caller has it to
-    /// itself, but for its mover: if that has come first, nothing happens but that these blocks are given back.
+    /// Makes an object that is in the file, and whose bytes are these, one in memory, from block
+    /// `first` on. The caller has it to itself, but for its mover: if that has come first, nothing
+    /// happens but that these blocks are given back.
     pub(super) fn place_in_memory(&self, id: u32, word: Word, first: u32, bytes: &[u8]) -> bool {
         self.memory.write(first, bytes);
         self.note_blocks(id, word, bytes);
@@ -138,13 +144,14 @@ impl TieredStore {
         }
     }
 
-    /// Fetches one block of a page that is in the file, and reads no more of it. Returns its digest; None if the page is not
-    /// there, or its blocks are not known. Blocks for the disk.
+    /// Fetches one block of a page that is in the file, and reads no more of it. Returns its
+    /// digest; None if the page is not there, or its blocks are not known. Blocks for the disk.
     ///
     /// The caller owes what it owes for [`promote`](Self::promote).
     ///
     /// # Errors
-    /// See [`GetError`]. A block that is not what was noted is None: reading all of the page tells what is wrong.
+    /// See [`GetError`]. A block that is not what was noted is None: reading all of the page tells
+    /// what is wrong.
     pub(crate) fn read_block(
         &self,
         handle: Handle,
@@ -179,7 +186,8 @@ impl TieredStore {
         matches!(handle.meaning(), Meaning::Object(id) if self.blocks.is(id, block, digest))
     }
 
-    /// Whether bytes from `offset` on, whole blocks, are known to be those of a page that is in the file.
+    /// Whether bytes from `offset` on, whole blocks, are known to be those of a page that is in the
+    /// file.
     pub(super) fn are_blocks(&self, id: u32, offset: usize, content: &[u8], scratch: &mut Scratch) -> bool {
         if !offset.is_multiple_of(BLOCK) || !self.blocks.knows(id) {
             return false;
@@ -191,7 +199,8 @@ impl TieredStore {
         })
     }
 
-    /// Lets a page that is in the file or at the remote store, too, leave memory, unless somebody reads it there.
+    /// Lets a page that is in the file or at the remote store, too, leave memory, unless somebody
+    /// reads it there.
     pub(crate) fn demote(&self, handle: Handle) {
         if let Meaning::Object(id) = handle.meaning()
             && self.is_kept(handle)
@@ -200,8 +209,8 @@ impl TieredStore {
         }
     }
 
-    /// Lets an object in memory go that is in the file or at the remote store, too. Returns the bytes of memory that frees: none if
-    /// it is in neither, or is being read or moved.
+    /// Lets an object in memory go that is in the file or at the remote store, too. Returns the
+    /// bytes of memory that frees: none if it is in neither, or is being read or moved.
     pub(super) fn leave_memory(&self, state: &mut MemoryState, id: u32) -> u64 {
         let object = self.table.at(id);
         let word = object.word();
@@ -223,7 +232,8 @@ impl TieredStore {
         u64::from(state.pool.release(word.first())) * self.memory.block_bytes() as u64
     }
 
-    /// Lets about a batch of the oldest objects go that are in the file or at the remote store, too. Returns the bytes of memory that frees.
+    /// Lets about a batch of the oldest objects go that are in the file or at the remote store,
+    /// too. Returns the bytes of memory that frees.
     pub(super) fn leave_for_file(&self) -> u64 {
         let mut freed = 0;
         if self.file.is_none() && self.remote.is_none() {
@@ -240,7 +250,8 @@ impl TieredStore {
         freed
     }
 
-    /// Ends a change of what is in memory, and gives the places up that objects which are gone had in the file.
+    /// Ends a change of what is in memory, and gives the places up that objects which are gone had
+    /// in the file.
     pub(super) fn let_go(&self, mut state: Held<'_, MemoryState>) {
         let gone = std::mem::take(&mut state.numbers.kept_by_gone);
         drop(state);

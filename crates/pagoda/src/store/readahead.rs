@@ -1,10 +1,11 @@
-//! Pages that are wanted together, brought into memory together: those that lie beside each other in the file by one read, with a ring
-//! those that lie elsewhere in it by others at once, and those that are at the remote store by one request.
+//! Pages that are wanted together, brought into memory together: those that lie beside each other
+//! in the file by one read, with a ring those that lie elsewhere in it by others at once, and those
+//! that are at the remote store by one request.
 //!
-//! It is done for who goes on upwards and wants the first of them, through the buffer that is there for writing, as long as nobody
-//! uses that. The others are a guess: that one can't be read, or is not what was written, is no error of whoever asked for the
-//! first. This module must never wait for a mover, write to make room for a guess, or let bytes become a page's whose sum is
-//! another.
+//! It is done for who goes on upwards and wants the first of them, through the buffer that is there
+//! for writing, as long as nobody uses that. The others are a guess: that one can't be read, or is
+//! not what was written, is no error of whoever asked for the first. This module must never wait
+//! for a mover, write to make room for a guess, or let bytes become a page's whose sum is another.
 
 use std::sync::atomic::Ordering;
 
@@ -17,15 +18,16 @@ use super::objects::{Kind, Word};
 use super::remote::Wanted;
 use super::{Handle, TieredStore};
 
-/// What is read at once, at most: five pages that did not shrink, with little between them; half a millisecond of a slow disk
-/// beyond what the first takes.
+/// What is read at once, at most: five pages that did not shrink, with little between them; half a
+/// millisecond of a slow disk beyond what the first takes.
 const STRETCH_MOST: usize = 384 << 10;
 
 /// Pages that may come with another.
 pub(crate) const NEIGHBOURS_MOST: usize = 16;
 
 impl TieredStore {
-    /// Whether a page is in the file or at the remote store, and not in memory, as far as can be told.
+    /// Whether a page is in the file or at the remote store, and not in memory, as far as can be
+    /// told.
     pub(crate) fn is_farther(&self, handle: Handle) -> bool {
         self.in_file(handle).is_some() || self.at_remote(handle).is_some()
     }
@@ -48,16 +50,20 @@ impl TieredStore {
         (word.kind() == Kind::File).then(|| (id, word, word.units()))
     }
 
-    /// Brings the packed bytes of a page that is in the file into memory, too, with those of `others` that lie close behind it, by
-    /// one read, and with a ring those that lie elsewhere, by a read for each stretch, all at once; or one that is at the remote store with those of `others` that are there, by one request. Returns how many came; none
-    /// if there are no such others, or if it can't be done now. What did not come is as it was. Blocks for the disk, or the server.
+    /// Brings the packed bytes of a page that is in the file into memory, too, with those of
+    /// `others` that lie close behind it, by one read, and with a ring those that lie elsewhere, by
+    /// a read for each stretch, all at once; or one that is at the remote store with those of
+    /// `others` that are there, by one request. Returns how many came; none if there are no such
+    /// others, or if it can't be done now. What did not come is as it was. Blocks for the disk, or
+    /// the server.
     ///
     /// The caller owes for each of them what it owes for [`promote`](Self::promote).
     pub(crate) fn promote_together(&self, first: Handle, others: &[Handle]) -> usize {
         if self.at_remote(first).is_some() {
             return self.promote_together_from_remote(first, others);
         }
-        // Near the file's end a page gives its place there up for one in memory: that is nothing to do for a guess.
+        // Near the file's end a page gives its place there up for one in memory: that is nothing to
+        // do for a guess.
         let (Some(file), Some(wanted)) = (&self.file, self.in_file(first)) else { return 0 };
         if others.is_empty() || !file.has_room_for_copies() {
             return 0;

@@ -1,8 +1,10 @@
-//! Making what is cold smaller: pages that nobody has wanted for long are compressed again, as a whole and better.
+//! Making what is cold smaller: pages that nobody has wanted for long are compressed again, as a
+//! whole and better.
 //!
-//! It happens while nothing is stored, on one thread and within a bound of processor time, and only what gains by it is
-//! kept. Such a page costs more to fetch, because all of it is unpacked whatever is wanted. It never waits for a reader, and never takes memory
-//! beyond what it gives back at once.
+//! It happens while nothing is stored, on one thread and within a bound of processor time, and only
+//! what gains by it is kept. Such a page costs more to fetch, because all of it is unpacked
+//! whatever is wanted. It never waits for a reader, and never takes memory beyond what it gives
+//! back at once.
 
 use std::collections::VecDeque;
 
@@ -73,7 +75,8 @@ impl TieredStore {
             }
             let Some(saved) = self.condense_oldest(condenser, young) else { return };
             condenser.saved = condenser.saved.saturating_add(saved);
-            // What has become free lies between what has not: it is the kernel's again only when whole segments are.
+            // What has become free lies between what has not: it is the kernel's again only when
+            // whole segments are.
             if condenser.saved.as_usize() >= self.memory.segment_bytes() {
                 condenser.saved = Bytes::ZERO;
                 self.trim();
@@ -112,8 +115,8 @@ impl TieredStore {
         (now - since >= COLD_NS && now - condenser.busy_ns >= IDLE_NS).then_some(puts - before)
     }
 
-    /// Tries the object that was put longest ago, if more than `young` are left, and returns what that saved; `None` if there
-    /// is nothing to do, or somebody else moves objects.
+    /// Tries the object that was put longest ago, if more than `young` are left, and returns what
+    /// that saved; `None` if there is nothing to do, or somebody else moves objects.
     pub(super) fn condense_oldest(&self, condenser: &mut Condenser, young: u64) -> Option<Bytes> {
         let _mover = self.spiller.try_lock()?;
         let Condenser { compressor, scratch, page, dense, .. } = condenser;

@@ -1,8 +1,9 @@
-//! What nobody needs any more: freeing many stored pages at once, and the queues of those that wait for it.
+//! What nobody needs any more: freeing many stored pages at once, and the queues of those that wait
+//! for it.
 //!
-//! Anybody may free what is queued, a piece at a time: the workers do it for a living, others when they need the room or
-//! wait for it. So room that is only waiting to be freed is never a reason to spill, or to say that the store is full.
-//! No queue's lock is ever held while pages are freed.
+//! Anybody may free what is queued, a piece at a time: the workers do it for a living, others when
+//! they need the room or wait for it. So room that is only waiting to be freed is never a reason to
+//! spill, or to say that the store is full. No queue's lock is ever held while pages are freed.
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -24,8 +25,9 @@ use crate::stats::account::Account;
 /// How long a worker sleeps at most before it looks whether it is to end, in microseconds.
 const SLEEP_US: u32 = 100_000;
 
-/// How often somebody who needs room looks whether the pieces in others' hands are freed, and how long it sleeps in between: about
-/// a millisecond, thirty times what a piece takes. Whoever has it is not scheduled then.
+/// How often somebody who needs room looks whether the pieces in others' hands are freed, and how
+/// long it sleeps in between: about a millisecond, thirty times what a piece takes. Whoever has it
+/// is not scheduled then.
 const IN_HAND_LOOKS: u32 = 50;
 const IN_HAND_US: u32 = 20;
 
@@ -148,7 +150,8 @@ impl Releases {
 }
 
 impl TieredStore {
-    /// Gives the room of all these pages back, at one go. They are handles as numbers, [`PIECE_ENTRIES`] of them at most.
+    /// Gives the room of all these pages back, at one go. They are handles as numbers,
+    /// [`PIECE_ENTRIES`] of them at most.
     pub(crate) fn free_runs(&self, runs: &[Run]) -> Freed {
         let mut freed = Freed { locks: 1, ..Freed::default() };
         let mut in_file: Vec<Units> = Vec::new();
@@ -227,8 +230,8 @@ impl TieredStore {
         true
     }
 
-    /// Frees what is queued until `quit` and nothing is left: a worker's life. It goes on with the others' queues when its
-    /// own is empty.
+    /// Frees what is queued until `quit` and nothing is left: a worker's life. It goes on with the
+    /// others' queues when its own is empty.
     pub(crate) fn release_queued(&self, own: usize, quit: &AtomicBool) {
         loop {
             pagoda_linux::process::rights::follow();
@@ -245,7 +248,8 @@ impl TieredStore {
         (0..self.releases().shards()).any(|shard| shard != own && self.free_piece(shard, Taker::Helper, cpu))
     }
 
-    /// Frees a piece of what is queued, or waits for a moment for what is in others' hands. False if that changed nothing.
+    /// Frees a piece of what is queued, or waits for a moment for what is in others' hands. False
+    /// if that changed nothing.
     pub(crate) fn help_release(&self) -> bool {
         let entries = || self.releases().entries.load(Ordering::Acquire);
         let before = entries();
@@ -254,7 +258,8 @@ impl TieredStore {
         }
         for _ in 0..IN_HAND_LOOKS {
             let mut cpu = cpu_ns();
-            // Also what is queued only now: as long as there is some, nobody has to wait for others.
+            // Also what is queued only now: as long as there is some, nobody has to wait for
+            // others.
             if (0..self.releases().shards()).any(|shard| self.free_piece(shard, Taker::Helper, &mut cpu)) {
                 return true;
             }

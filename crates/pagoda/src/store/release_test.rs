@@ -175,7 +175,8 @@ fn what_is_queued_while_somebody_waits_for_a_piece_in_others_hands_is_freed_by_i
     fixture.assert_balanced();
 }
 
-/// What lies below memory is given back as well: the file's slots, and the server's numbers and bytes.
+/// What lies below memory is given back as well: the file's slots, and the server's numbers and
+/// bytes.
 #[test]
 fn what_is_in_the_file_or_at_the_server_is_released_by_every_policy() {
     const MEMORY: Bytes = Bytes::mib(16);
@@ -230,7 +231,8 @@ fn what_is_in_the_file_or_at_the_server_is_released_by_every_policy() {
     }
 }
 
-/// Who waits for the store's lock while another holds it: by the account of the owner whose pages are freed.
+/// Who waits for the store's lock while another holds it: by the account of the owner whose pages
+/// are freed.
 #[test]
 fn waiting_for_the_lock_is_entered_in_the_account_of_who_caused_it() {
     let mut fixture = Fixture::new(ReleasePolicy::Background, Bytes::mib(16));

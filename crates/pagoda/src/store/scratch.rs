@@ -23,7 +23,8 @@ pub struct Scratch {
     pub(super) repacked: Box<[u8]>,
     /// One block, where a part of it is wanted.
     pub(super) block: Box<[u8]>,
-    /// Slots as they are in the file. An object as long as a page may begin in the middle of a slot.
+    /// Slots as they are in the file. An object as long as a page may begin in the middle of a
+    /// slot.
     pub(super) slots: AlignedBuffer,
     /// Whose turns its frames are taken by, if there are several zones.
     pub(crate) taker: Taker,

@@ -1,7 +1,7 @@
 //! A table by number that grows where numbers are used, readable without a lock from any thread.
 //!
-//! It never shrinks and never moves anything: it is bounded by the highest number ever used, which is the most objects ever
-//! stored at once. This module must never know what is in it.
+//! It never shrinks and never moves anything: it is bounded by the highest number ever used, which
+//! is the most objects ever stored at once. This module must never know what is in it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,8 @@ impl<T: Default> ByNumber<T> {
         leaf.get((number % LEAF) as usize * self.width..)?.get(..self.width)
     }
 
-    /// What there is of a number, made if it is the first time. Threads that make the same wait for one of them.
+    /// What there is of a number, made if it is the first time. Threads that make the same wait for
+    /// one of them.
     ///
     /// # Panics
     /// If the number is not below [`NUMBERS`].

@@ -1,8 +1,9 @@
-//! Moving objects: from memory to the file or the remote store, oldest first, and out of sparse segments so that these can
-//! be given back. Those that move on from the file are `cascade`'s.
+//! Moving objects: from memory to the file or the remote store, oldest first, and out of sparse
+//! segments so that these can be given back. Those that move on from the file are `cascade`'s.
 //!
-//! One mover at a time, by the `spiller` lock. It never waits for a reader: an object that is being read stays where it
-//! is and counts as young. It never lets go of the old place before the new one is written and published.
+//! One mover at a time, by the `spiller` lock. It never waits for a reader: an object that is being
+//! read stays where it is and counts as young. It never lets go of the old place before the new one
+//! is written and published.
 
 use std::sync::atomic::Ordering;
 
@@ -15,8 +16,9 @@ use super::objects::{FREED, Kind, MOVING, QUEUED, Queue};
 use super::remote::{RemoteError, RemoteTier};
 use super::{PutError, TieredStore};
 
-/// A segment is emptied by moving its objects only if the blocks in use would fit into this share of the segments that
-/// hold any: below that it is cheaper than writing to the file, above it gains too little.
+/// A segment is emptied by moving its objects only if the blocks in use would fit into this share
+/// of the segments that hold any: below that it is cheaper than writing to the file, above it gains
+/// too little.
 const FULLNESS_PERCENT_MAX: u64 = 75;
 
 /// Where a batch was written.
@@ -44,13 +46,14 @@ impl Written<'_> {
 }
 
 impl TieredStore {
-    /// Spills the oldest objects, in sequential writes of up to 1 MiB, until the segments that hold any take
-    /// `target_memory` or less. Returns what was freed in memory. Blocks for the disk. [`trim`](Self::trim) then gives
-    /// the emptied segments to the kernel.
+    /// Spills the oldest objects, in sequential writes of up to 1 MiB, until the segments that hold
+    /// any take `target_memory` or less. Returns what was freed in memory. Blocks for the disk.
+    /// [`trim`](Self::trim) then gives the emptied segments to the kernel.
     ///
     /// # Errors
-    /// [`PutError::Full`] if that could not be reached because there is nowhere to spill to or it is full; [`PutError::Io`] if
-    /// the file and [`PutError::Remote`] if the remote store could not be written. Either way nothing is lost.
+    /// [`PutError::Full`] if that could not be reached because there is nowhere to spill to or it
+    /// is full; [`PutError::Io`] if the file and [`PutError::Remote`] if the remote store could not
+    /// be written. Either way nothing is lost.
     pub fn spill(&self, target_memory: Bytes) -> Result<Bytes, PutError> {
         let mut freed = 0;
         loop {
@@ -61,10 +64,12 @@ impl TieredStore {
         }
     }
 
-    /// Gives memory that holds nothing back to the kernel, after emptying segments that hold little. Returns how much.
+    /// Gives memory that holds nothing back to the kernel, after emptying segments that hold
+    /// little. Returns how much.
     pub fn trim(&self) -> Bytes {
         if let Some(_mover) = self.spiller.try_lock() {
-            // Each round empties a segment, of which there are finitely many; this only bounds the time.
+            // Each round empties a segment, of which there are finitely many; this only bounds the
+            // time.
             for _ in 0..64 {
                 if !self.empty_one_segment() {
                     break;
@@ -74,8 +79,8 @@ impl TieredStore {
         self.memory.give_back_empty_segments()
     }
 
-    /// One step towards a target: empties a sparse segment or writes one batch. Returns the bytes it freed; 0: the
-    /// target is reached, or everything is being read.
+    /// One step towards a target: empties a sparse segment or writes one batch. Returns the bytes
+    /// it freed; 0: the target is reached, or everything is being read.
     pub(super) fn spill_once(&self, target: Bytes) -> Result<u64, PutError> {
         let mut spiller = self.spiller.lock();
         let (occupied, used) = self.occupied_and_used();
@@ -96,7 +101,8 @@ impl TieredStore {
         // Someone who is at it takes the raw ones first anyway.
         let Some(mut spiller) = self.spiller.try_lock() else { return };
         if let Some(batch) = spiller.as_mut() {
-            // The page is stored, in memory; that the file is full or failing is for the next who needs room.
+            // The page is stored, in memory; that the file is full or failing is for the next who
+            // needs room.
             let _ = self.spill_batch(batch, true);
         }
     }
@@ -139,8 +145,8 @@ impl TieredStore {
         outcome.map(|_| freed)
     }
 
-    /// Writes the front of a batch to the file, or, if that takes nothing, all of it to the remote store. Returns where, and
-    /// how many objects.
+    /// Writes the front of a batch to the file, or, if that takes nothing, all of it to the remote
+    /// store. Returns where, and how many objects.
     fn write_batch(&self, batch: &mut Batch) -> Result<(Written<'_>, usize), PutError> {
         let from_file = match self.file.as_ref().map(|file| (file, file.write(batch))) {
             Some((file, Ok(count))) => return Ok((Written::File(file), count)),
@@ -170,8 +176,8 @@ impl TieredStore {
         while let Some(id) = at {
             at = Queue::after(&self.table, id);
             let word = self.table.at(id).word();
-            // A reserved one is still being written: as many as there are threads in put. And what is in the file or at the server, too, goes
-            // without a write when its turn comes.
+            // A reserved one is still being written: as many as there are threads in put. And what
+            // is in the file or at the server, too, goes without a write when its turn comes.
             if word.kind() != Kind::Memory || self.table.at(id).is_kept() {
                 continue;
             }
@@ -183,7 +189,8 @@ impl TieredStore {
         }
     }
 
-    /// Ends the moves of a batch whose first `count` objects are written. Returns the bytes freed in memory.
+    /// Ends the moves of a batch whose first `count` objects are written. Returns the bytes freed
+    /// in memory.
     pub(super) fn settle(&self, written: Option<Written<'_>>, batch: &Batch, count: usize) -> u64 {
         let (moved, left) = batch.items.split_at(count);
         let mut freed_blocks = 0;
@@ -230,8 +237,9 @@ impl TieredStore {
         freed_blocks * self.memory.block_bytes() as u64
     }
 
-    /// Moves the objects of the sparsest segment into other segments that are in use. `false` if there is none worth it,
-    /// or if it did not become empty because an object of it is being read or written.
+    /// Moves the objects of the sparsest segment into other segments that are in use. `false` if
+    /// there is none worth it, or if it did not become empty because an object of it is being read
+    /// or written.
     ///
     /// The caller holds the `spiller` lock.
     fn empty_one_segment(&self) -> bool {

@@ -1,4 +1,5 @@
-//! Pages that go to the store's file: when, what a file that fails or lies does, and who frees or reads meanwhile.
+//! Pages that go to the store's file: when, what a file that fails or lies does, and who frees or
+//! reads meanwhile.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -88,7 +89,8 @@ fn what_the_file_does_not_need_any_more_goes_back_to_the_disk() {
     }
 }
 
-/// A store whose file is full but for gaps in which one page of `pages` has room each, and what it holds.
+/// A store whose file is full but for gaps in which one page of `pages` has room each, and what it
+/// holds.
 fn with_gaps(store: &TieredStore, scratch: &mut Scratch) -> Vec<(Handle, Vec<u8>)> {
     let mut held: Vec<_> = Vec::new();
     loop {

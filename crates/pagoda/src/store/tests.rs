@@ -1,5 +1,5 @@
-//! The store as a whole, with and without a file: what was put comes back, and what was freed is gone. And what all its tests
-//! share.
+//! The store as a whole, with and without a file: what was put comes back, and what was freed is
+//! gone. And what all its tests share.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -34,7 +34,8 @@ impl Random {
     }
 }
 
-/// A page of which this share of chunks is new and the rest repeats one of the last 32: 43 compresses 2:1, 25 3:1.
+/// A page of which this share of chunks is new and the rest repeats one of the last 32: 43
+/// compresses 2:1, 25 3:1.
 pub(crate) fn page_of(len: usize, new_percent: u64, seed: u64) -> Vec<u8> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut page, mut recent) = (Vec::with_capacity(len + 64), Vec::<Vec<u8>>::new());
@@ -68,7 +69,8 @@ pub(super) fn with_file(base: BasePage, memory: Bytes, file: Bytes) -> (TempDir,
     (directory, store, Scratch::new(base))
 }
 
-/// The same, which has several requests in flight at once. None where the kernel does not allow it, which is said.
+/// The same, which has several requests in flight at once. None where the kernel does not allow it,
+/// which is said.
 pub(super) fn with_ring(
     base: BasePage,
     memory: Bytes,
@@ -183,7 +185,8 @@ fn inner_waste_stays_below_15_percent() {
     }
 }
 
-/// After pages of all lengths have come and gone, and every chain of blocks is of what others have left.
+/// After pages of all lengths have come and gone, and every chain of blocks is of what others have
+/// left.
 #[test]
 fn waste_stays_below_15_percent_where_pages_come_and_go() {
     for base in [BasePage::K4, BasePage::K16, BasePage::K64] {
@@ -303,7 +306,8 @@ fn every_reason_not_to_open_is_named() {
     }
 }
 
-/// A limit on address space holds for a whole process, so this test runs itself again in one of its own.
+/// A limit on address space holds for a whole process, so this test runs itself again in one of its
+/// own.
 #[test]
 fn address_space_that_is_limited_is_named() {
     if std::env::var_os("PAGODA_TEST_LIMITED").is_some() {

@@ -1,7 +1,7 @@
 //! The store that people use: memory first, the file and the remote store behind it.
 //!
-//! Putting, fetching and freeing is here; moving between tiers is in `spill`. It never returns a page that it can't
-//! vouch for, and forgets nothing when it is full.
+//! Putting, fetching and freeing is here; moving between tiers is in `spill`. It never returns a
+//! page that it can't vouch for, and forgets nothing when it is full.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,8 +25,8 @@ use super::scratch::piece;
 use super::{GetError, Handle, OpenError, Put, PutError, Scratch, Store, StoreConfig, StoreUsage};
 use pagoda_linux::codec::pack::{extent, is_dense, is_packed, pack, repack, unpack, unpack_dense};
 
-/// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one means that other
-/// threads took the room, or were reading all that could leave.
+/// How often a put makes room before it gives up. One round frees about 1 MiB, so more than one
+/// means that other threads took the room, or were reading all that could leave.
 const ROUNDS_MAX: usize = 8;
 
 /// Compressed memory that spills to a file, and to a remote store.
@@ -52,7 +52,8 @@ pub struct TieredStore {
 }
 
 impl TieredStore {
-    /// Opens an empty store. Blocks for one write to its file, and until its remote store has answered, if there are any.
+    /// Opens an empty store. Blocks for one write to its file, and until its remote store has
+    /// answered, if there are any.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -85,8 +86,8 @@ impl TieredStore {
         })
     }
 
-    /// The same store, which releases what closed owners had by `policy`, with `queued_max` uncompressed bytes waiting for it
-    /// at most.
+    /// The same store, which releases what closed owners had by `policy`, with `queued_max`
+    /// uncompressed bytes waiting for it at most.
     pub(crate) fn releasing_by(mut self, policy: ReleasePolicy, queued_max: Bytes) -> Self {
         self.releases = Releases::new(policy, queued_max, self.page);
         self
@@ -103,7 +104,8 @@ impl TieredStore {
         self.page
     }
 
-    /// Whether fetching this page needs no disk, as far as can be told: it may be spilled a moment later.
+    /// Whether fetching this page needs no disk, as far as can be told: it may be spilled a moment
+    /// later.
     #[must_use]
     pub fn is_in_memory(&self, handle: Handle) -> bool {
         match handle.meaning() {
@@ -151,19 +153,20 @@ impl TieredStore {
         }
     }
 
-    /// Requests to the file that were in flight with others of the same thread, since this was asked last.
+    /// Requests to the file that were in flight with others of the same thread, since this was
+    /// asked last.
     pub(crate) fn take_requests_together(&self) -> u64 {
         self.file.as_ref().map_or(0, FileTier::take_together)
     }
 
-    /// What tells a page that was written from one that was not: two different ones have the same digest once in 2^64, less
-    /// often than memory errs. Never 0.
+    /// What tells a page that was written from one that was not: two different ones have the same
+    /// digest once in 2^64, less often than memory errs. Never 0.
     pub(super) fn digest(&self, page: &[u8]) -> u64 {
         XxHash3_64::oneshot_with_seed(self.seed, page).max(1)
     }
 
-    /// Whether an object still is where its word said. What was read there was its own then, and its checksum that of this place;
-    /// if not, either may be another's.
+    /// Whether an object still is where its word said. What was read there was its own then, and
+    /// its checksum that of this place; if not, either may be another's.
     pub(super) fn is_still_at(&self, id: u32, word: Word) -> bool {
         let _no_change = self.memory.lock();
         self.table.at(id).word().is_at_place_of(word)
@@ -180,7 +183,8 @@ impl TieredStore {
                 self.table.at(id).written();
                 return Ok(id);
             }
-            // What nobody needs any more goes before anything is written or said to be full; each time there is less of it.
+            // What nobody needs any more goes before anything is written or said to be full; each
+            // time there is less of it.
             if self.help_release() {
                 continue;
             }
@@ -192,8 +196,8 @@ impl TieredStore {
 }
 
 impl TieredStore {
-    /// An object's bytes as they are stored (those that `wanted` bytes of its page need, in their places), and whether they
-    /// are the page itself.
+    /// An object's bytes as they are stored (those that `wanted` bytes of its page need, in their
+    /// places), and whether they are the page itself.
     pub(super) fn load<'a>(
         &self,
         id: u32,
@@ -210,7 +214,8 @@ impl TieredStore {
             }
             match word.kind() {
                 Kind::Free | Kind::Reserved | Kind::Gone => return Err(GetError::Corrupt),
-                // A reader or a mover came between: look again. Each retry means that another got on.
+                // A reader or a mover came between: look again. Each retry means that another got
+                // on.
                 Kind::Memory if !object.enter(word) => {}
                 Kind::Memory => {
                     let bytes = &mut packed[..len];

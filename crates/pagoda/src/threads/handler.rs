@@ -1,8 +1,9 @@
 //! The loop of a handler thread: read messages, apply events, serve faults.
 //!
-//! A handler never waits for the program, and only ever for a bounded time for other threads of the engine: a fault that
-//! can't be served now stays in its list, and the loop goes on reading events meanwhile. That is what lets the
-//! reclaimer, which may itself wait for an event to be read, make progress.
+//! A handler never waits for the program, and only ever for a bounded time for other threads of the
+//! engine: a fault that can't be served now stays in its list, and the loop goes on reading events
+//! meanwhile. That is what lets the reclaimer, which may itself wait for an event to be read, make
+//! progress.
 
 use std::sync::atomic::Ordering;
 
@@ -23,26 +24,29 @@ use crate::store::Scratch;
 /// How long a handler sleeps at most before it looks whether it is to end.
 const WAIT_MS: u32 = 100;
 
-/// Between two looks for messages where a handler can't wait for them: a fault is served late, and an idle engine costs little.
+/// Between two looks for messages where a handler can't wait for them: a fault is served late, and
+/// an idle engine costs little.
 const REFUSED_PAUSE_US: u32 = 500;
 
-/// How long a thread may take from its change of a mapping to its event's post: a time slice of another thread.
+/// How long a thread may take from its change of a mapping to its event's post: a time slice of
+/// another thread.
 const DEFERRED_WAIT_US: u32 = 4000;
 
-/// Steps of reclaim that a handler does for one fault before it tries again: moving a batch out, and storing as many
-/// pages as there are in one.
+/// Steps of reclaim that a handler does for one fault before it tries again: moving a batch out,
+/// and storing as many pages as there are in one.
 const DIRECT_STEPS: u32 = 9;
 
-/// Steps of reclaim that are done at most before one fault of a thread that jumps about: one or two make up for a granule, and a
-/// hand that finds nothing must not keep it.
+/// Steps of reclaim that are done at most before one fault of a thread that jumps about: one or two
+/// make up for a granule, and a hand that finds nothing must not keep it.
 const PAY_STEPS: u32 = 4;
 
-/// Frames that a handler makes ready before the fault it serves may use one although the budget is exceeded: one is used, and
-/// the other outweighs by which the store grew.
+/// Frames that a handler makes ready before the fault it serves may use one although the budget is
+/// exceeded: one is used, and the other outweighs by which the store grew.
 const EARNED_BY: u32 = 2;
 
 impl Engine {
-    /// Serves faults until the engine ends. `id` is below [`HANDLERS_MAX`](crate::state::pending::HANDLERS_MAX).
+    /// Serves faults until the engine ends. `id` is below
+    /// [`HANDLERS_MAX`](crate::state::pending::HANDLERS_MAX).
     pub(crate) fn handle(&self, id: usize, scratch: &mut Scratch) {
         scratch.taker = Taker::handler(id);
         let mut faults: Vec<Fault> = Vec::with_capacity(pagoda_linux::uffd::BATCH);
@@ -52,8 +56,8 @@ impl Engine {
         while !self.handlers_may_end() {
             rights::follow();
             let kept = faults.len();
-            // With faults that wait for an event, also when there is none to read: one may wait for that. And an event that waits may wait
-            // for none that comes.
+            // With faults that wait for an event, also when there is none to read: one may wait for
+            // that. And an event that waits may wait for none that comes.
             if kept > 0 || self.events_wait.load(Ordering::Relaxed) || self.may_have_messages() {
                 self.read_messages(&mut faults, scratch);
             }
@@ -84,7 +88,8 @@ impl Engine {
             if faults.len() < before || gave_way {
                 idle_rounds = 0;
             } else {
-                // Someone else holds what we need, for the time of a move or of a compression at most.
+                // Someone else holds what we need, for the time of a move or of a compression at
+                // most.
                 idle_rounds += 1;
                 if idle_rounds < 8 { yield_now() } else { sleep_us(20) }
             }
@@ -96,7 +101,8 @@ impl Engine {
         }
     }
 
-    /// Waits for messages. Where the kernel does not let this thread wait, it looks for them now and then.
+    /// Waits for messages. Where the kernel does not let this thread wait, it looks for them now
+    /// and then.
     fn may_have_messages(&self) -> bool {
         match self.space.wait(WAIT_MS) {
             Wait::Ready => true,
@@ -108,7 +114,8 @@ impl Engine {
         }
     }
 
-    /// Reads what there is and applies the events, both within the gate. As long as an event waits, it is to be called again.
+    /// Reads what there is and applies the events, both within the gate. As long as an event waits,
+    /// it is to be called again.
     pub(crate) fn read_messages(&self, faults: &mut Vec<Fault>, scratch: &mut Scratch) {
         let mut table = self.gate_exclusive();
         // Asked before the read: afterwards an unmapping may be in the batch.
@@ -127,17 +134,18 @@ impl Engine {
         if table.order.waits_too_long() {
             self.apply_all_deferred(&mut table, scratch);
         } else if table.order.deferred() > 0 {
-            // The event that it waits for comes from a thread that is past its change and about to post. Until then the
-            // gate stays closed and nothing is read: the thread whose move waits can't return, and so can't move on
-            // before we know what moved.
+            // The event that it waits for comes from a thread that is past its change and about to
+            // post. Until then the gate stays closed and nothing is read: the thread whose move
+            // waits can't return, and so can't move on before we know what moved.
             sleep_us(DEFERRED_WAIT_US);
         }
         self.events_wait.store(table.order.deferred() > 0, Ordering::Relaxed);
     }
 
-    /// Makes ready about as much as a fault here will take if its thread jumps about, as long as less is free than
-    /// reclaim would leave. A move out of a region interrupts all other processors that run the program, which takes ten
-    /// times the move: while its thread is the one that serves the fault, there may be none.
+    /// Makes ready about as much as a fault here will take if its thread jumps about, as long as
+    /// less is free than reclaim would leave. A move out of a region interrupts all other
+    /// processors that run the program, which takes ten times the move: while its thread is the one
+    /// that serves the fault, there may be none.
     pub(crate) fn pay_ahead(&self, at: FaultAddress, scratch: &mut Scratch) {
         if self.recent.extent(at.page() / self.unit_at(at.page()).bytes) != Extent::Granule {
             return;
@@ -188,7 +196,8 @@ impl Engine {
     }
 
     fn try_to_serve(&self, fault: &mut Fault, kind: &mut FaultKind, scratch: &mut Scratch) -> Served {
-        // Regions whose pages are of another size have other numbers, which may be the same by chance: that does no harm.
+        // Regions whose pages are of another size have other numbers, which may be the same by
+        // chance: that does no harm.
         let unit = self.unit_at(fault.at.page());
         let page = fault.at.page() / unit.bytes;
         let extent = self.recent.extent(page);
@@ -237,11 +246,13 @@ impl Engine {
                     self.earned.fetch_add(1, Ordering::AcqRel);
                     self.keep_budget();
                     let served = self.serve(fault.at, fault.write, extent, kind, scratch);
-                    // If another's fault was quicker, that one is served, and this one earns its own with the next try.
+                    // If another's fault was quicker, that one is served, and this one earns its
+                    // own with the next try.
                     self.use_earned();
                     return served;
                 }
-                // Compressed pages may have taken more than the budget had: what is ready goes to the kernel for it.
+                // Compressed pages may have taken more than the budget had: what is ready goes to
+                // the kernel for it.
                 self.keep_budget();
                 self.serve(fault.at, fault.write, extent, kind, scratch)
             }

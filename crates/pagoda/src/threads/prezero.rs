@@ -1,9 +1,12 @@
-//! The thread that works for faults to come: it gets frames of zeroes ready, huge ones and base frames of each zone.
+//! The thread that works for faults to come: it gets frames of zeroes ready, huge ones and base
+//! frames of each zone.
 //!
-//! It runs only when a processor is idle, and takes no more than its share of one. Frames that were used come first, then fresh ones
-//! from the kernel as long as there is plenty of room; of both kinds only a few are kept, and none before a fault has asked for
-//! one. Fresh base frames of 64 KiB are contiguous where there may be many. Who runs so seldom must hold nothing that others wait for: this module must never have a lock while it clears, nor the gate at
-//! all, and asks the zones for a turn's frames in one go.
+//! It runs only when a processor is idle, and takes no more than its share of one. Frames that were
+//! used come first, then fresh ones from the kernel as long as there is plenty of room; of both
+//! kinds only a few are kept, and none before a fault has asked for one. Fresh base frames of 64
+//! KiB are contiguous where there may be many. Who runs so seldom must hold nothing that others
+//! wait for: this module must never have a lock while it clears, nor the gate at all, and asks the
+//! zones for a turn's frames in one go.
 
 use pagoda_core::budget;
 use pagoda_core::clear::{FrameSize, Order, Target};
@@ -166,7 +169,8 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(1));
             manager.stats().clearing_ahead_ns > 20_000_000
         });
-        // No time is asserted, but a share of it: whatever disturbs makes the rests longer. The last turn may not have had its rest.
+        // No time is asserted, but a share of it: whatever disturbs makes the rests longer. The
+        // last turn may not have had its rest.
         let share = manager.stats().clearing_ahead_ns as f64 / begin.elapsed().as_nanos() as f64;
         assert!(share < 1.5 * f64::from(PERCENT) / 100.0, "{share}");
     }

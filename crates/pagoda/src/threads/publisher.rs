@@ -1,8 +1,9 @@
-//! What a library's manager lets `pagoda top` see: a thread that looks at the manager ten times a second and writes what it
-//! sees into the manager's tree file.
+//! What a library's manager lets `pagoda top` see: a thread that looks at the manager ten times a
+//! second and writes what it sees into the manager's tree file.
 //!
-//! Whoever reads that file costs the manager nothing. What is in each region is counted by walking its entries, a bounded
-//! part with each look; so the sizes of a large region are as old as the walk. Nothing here may ever decide anything.
+//! Whoever reads that file costs the manager nothing. What is in each region is counted by walking
+//! its entries, a bounded part with each look; so the sizes of a large region are as old as the
+//! walk. Nothing here may ever decide anything.
 
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::page_entry::Backing;

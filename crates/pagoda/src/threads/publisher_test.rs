@@ -18,8 +18,8 @@ fn a_walk_tells_what_of_a_region_is_where_a_part_at_a_time() {
     }
     let builder = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::K64).user_mode_only(true);
     let manager = builder.fault_around(false).build().expect("a manager");
-    // Who faulted goes on as soon as the page is there, which may be before its entry says so; and a page that the kernel has only
-    // just made may be busy. Both stay then.
+    // Who faulted goes on as soon as the page is there, which may be before its entry says so; and
+    // a page that the kernel has only just made may be busy. Both stay then.
     let page_out = |region: &Region, entries: usize| {
         until("so many are stored", || {
             region.page_out(0, entries * ENTRY).expect("stored");

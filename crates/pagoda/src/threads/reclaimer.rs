@@ -1,7 +1,7 @@
 //! The loop of the reclaimer thread: keep enough free, and keep the budget.
 //!
-//! Its work is `reclaim`'s steps; here is when to do them and when to give up. It must never hold anything while it
-//! waits.
+//! Its work is `reclaim`'s steps; here is when to do them and when to give up. It must never hold
+//! anything while it waits.
 
 use std::sync::atomic::Ordering;
 
@@ -56,14 +56,17 @@ struct Seen {
     made_own_bytes: u64,
 }
 
-/// As long as more than one part in this of the budget is in the regions or staged, an excess is reclaim's to end.
+/// As long as more than one part in this of the budget is in the regions or staged, an excess is
+/// reclaim's to end.
 const EVICTABLE_SHARE: u64 = 8;
 
-/// How long the budget may be exceeded before the store has to give way: many rounds of giving frames back.
+/// How long the budget may be exceeded before the store has to give way: many rounds of giving
+/// frames back.
 const EXCESS_NS: u64 = 50_000_000;
 
 impl Engine {
-    /// Reclaims until the engine ends. `count` is the kernel's count of the process, where that is the measure.
+    /// Reclaims until the engine ends. `count` is the kernel's count of the process, where that is
+    /// the measure.
     pub(crate) fn reclaim(&self, count: Option<&StatmReader>, scratch: &mut Scratch) {
         let mut pressure = Pressure::new(self.marks());
         let mut trouble = Trouble { is_library: count.is_none(), ..Trouble::default() };
@@ -120,7 +123,8 @@ impl Engine {
         self.store.usage().memory_committed_bytes.get()
     }
 
-    /// Gives frames back to the kernel as far as the budget is exceeded; a few stay ready for faults in flight.
+    /// Gives frames back to the kernel as far as the budget is exceeded; a few stay ready for
+    /// faults in flight.
     pub(crate) fn keep_budget(&self) {
         let keep = self.marks().min.get() / self.entry_bytes() as u64;
         self.give_back_excess(keep);
@@ -134,17 +138,20 @@ impl Engine {
             self.store.help_release();
         }
         if is_short() {
-            // A file that is full or broken shows again at the next put, which is where it is dealt with.
+            // A file that is full or broken shows again at the next put, which is where it is dealt
+            // with.
             let _ = self.store.spill(Bytes::new(limit - limit / 16));
         }
-        // What is committed beyond the limit and holds little is better used for the program's pages.
+        // What is committed beyond the limit and holds little is better used for the program's
+        // pages.
         let usage = self.store.usage();
         if usage.memory_committed_bytes.get() > limit && usage.memory_is_sparse() {
             self.trim_store();
         }
-        // Beyond its own limit too, if all the rest (tables, what can't be moved) leaves less of the budget for good: as
-        // long as it is exceeded by so much, faults get no frames. For a moment it always is while the store grows, and as
-        // long as there is much in the regions, reclaim makes up for it.
+        // Beyond its own limit too, if all the rest (tables, what can't be moved) leaves less of
+        // the budget for good: as long as it is exceeded by so much, faults get no frames. For a
+        // moment it always is while the store grows, and as long as there is much in the regions,
+        // reclaim makes up for it.
         let excess = self.ledger.excess_bytes();
         let evictable = self.ledger.resident_bytes() + self.ledger.staged_bytes();
         if excess <= self.marks().min.get() / 2 || evictable > self.marks().budget().get() / EVICTABLE_SHARE {
@@ -172,7 +179,8 @@ impl Engine {
                 trouble.since_ns = None;
                 return;
             }
-            // Where all that the hand finds has to stay no round is ever without a find, so that it never says so.
+            // Where all that the hand finds has to stay no round is ever without a find, so that it
+            // never says so.
             Step::Looking | Step::Exhausted if self.has_changed(trouble) => {
                 trouble.since_ns = None;
                 return;
@@ -198,8 +206,8 @@ impl Engine {
         sleep_us(1000);
     }
 
-    /// Whether anything was gained since the last step that gained nothing: what handlers do, and what was made our own,
-    /// counts, too.
+    /// Whether anything was gained since the last step that gained nothing: what handlers do, and
+    /// what was made our own, counts, too.
     fn has_changed(&self, trouble: &mut Trouble) -> bool {
         let seen = Seen {
             resident_bytes: self.ledger.resident_bytes(),
@@ -211,8 +219,9 @@ impl Engine {
         std::mem::replace(&mut trouble.seen, seen) != seen
     }
 
-    /// Whether a fault may find no frame. Only a program that is kept waiting is worth ending: below the low watermark faults still
-    /// find frames, if the budget is not exceeded so far that they are nobody's.
+    /// Whether a fault may find no frame. Only a program that is kept waiting is worth ending:
+    /// below the low watermark faults still find frames, if the budget is not exceeded so far that
+    /// they are nobody's.
     pub(crate) fn lacks_memory(&self) -> bool {
         let found = self.ready_bytes() + self.ledger.room_bytes();
         found < self.marks().min.get() || !self.may_use_frames()

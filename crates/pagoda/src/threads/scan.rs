@@ -1,7 +1,8 @@
-//! One look at all mappings: which are taken under management, which are left alone and why, and what of those that are managed
-//! can't be moved any more.
+//! One look at all mappings: which are taken under management, which are left alone and why, and
+//! what of those that are managed can't be moved any more.
 //!
-//! What is counted here is what the program's own maps say at the moment. This module must never touch what is mapped.
+//! What is counted here is what the program's own maps say at the moment. This module must never
+//! touch what is mapped.
 
 use std::sync::atomic::Ordering;
 
@@ -17,11 +18,12 @@ use crate::engine::Engine;
 use crate::stats::counters::Counter;
 use crate::threads::watcher::{KNOWN_MOST, Known, LOCKED_MOST, UNFORKED_MOST, Watcher};
 
-/// The time between two looks at what is locked and what is shared, which grow by the program's own calls alone and may
-/// take milliseconds to walk.
+/// The time between two looks at what is locked and what is shared, which grow by the program's own
+/// calls alone and may take milliseconds to walk.
 const APART_NS: u64 = 500_000_000;
 
-/// How much of `range` is present, without the kernel's page of zeros. None if the kernel does not say.
+/// How much of `range` is present, without the kernel's page of zeros. None if the kernel does not
+/// say.
 fn populated_bytes(present: &mut PagemapScanner, range: PageRange) -> Option<u64> {
     let mut populated = 0;
     let count = |run: std::ops::Range<usize>, presence| {
@@ -34,7 +36,8 @@ fn populated_bytes(present: &mut PagemapScanner, range: PageRange) -> Option<u64
 }
 
 impl Watcher {
-    /// In how many looks before this one the mapping that starts there was seen; notes that it was in this one.
+    /// In how many looks before this one the mapping that starts there was seen; notes that it was
+    /// in this one.
     fn looks_before(&mut self, start: usize) -> u32 {
         let looks = match self.known_before.binary_search_by_key(&start, |known| known.start) {
             Ok(at) => self.known_before[at].looks + 1,
@@ -111,7 +114,8 @@ impl Engine {
         });
         watcher.maps = Some(maps);
         if read.is_err() {
-            // Without the maps nothing new can be adopted; what is managed stays so, and what is left is not known.
+            // Without the maps nothing new can be adopted; what is managed stays so, and what is
+            // left is not known.
             return;
         }
         self.ledger.set_followed(watcher.followed);
@@ -153,7 +157,8 @@ impl Engine {
             let movable = mapping.read && mapping.write && !mapping.execute && !locked;
             let mut at = range.start();
             while let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) {
-                // Of a span with several protections the parts that can't be moved are found out one by one.
+                // Of a span with several protections the parts that can't be moved are found out
+                // one by one.
                 let whole = range.intersection(span.range()) == Some(span.range());
                 if whole || movable {
                     span.movable.store(movable, Ordering::Relaxed);

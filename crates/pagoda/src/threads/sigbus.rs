@@ -1,9 +1,11 @@
-//! Serving a fault in the thread that has it, in its handler of SIGBUS: no thread is woken and none waits.
+//! Serving a fault in the thread that has it, in its handler of SIGBUS: no thread is woken and none
+//! waits.
 //!
-//! It is what a handler thread does for one fault, tried again until it is served. Events still arrive by the descriptor, and a
-//! handler thread reads them, or who waits for one. The interrupted thread holds no lock of the engine, because nothing of the
-//! engine touches managed memory; all signals are blocked, so that no other work of the same thread gets between. What runs here
-//! must never touch managed memory either, and never waits for the thread that it interrupted.
+//! It is what a handler thread does for one fault, tried again until it is served. Events still
+//! arrive by the descriptor, and a handler thread reads them, or who waits for one. The interrupted
+//! thread holds no lock of the engine, because nothing of the engine touches managed memory; all
+//! signals are blocked, so that no other work of the same thread gets between. What runs here must
+//! never touch managed memory either, and never waits for the thread that it interrupted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -17,8 +19,8 @@ use crate::error::StopReason;
 use crate::state::pending::{Fault, Served, Tried};
 use crate::store::Scratch;
 
-/// Tries that only yield in between; afterwards each is followed by a short sleep. What is waited for takes as long as a
-/// move or a compression.
+/// Tries that only yield in between; afterwards each is followed by a short sleep. What is waited
+/// for takes as long as a move or a compression.
 const YIELDS: u32 = 8;
 
 /// How long a thread sleeps between two tries.
@@ -97,7 +99,8 @@ impl FaultServer for InThread {
         let mut tries = 0;
         // Between two tries others may have the working memory.
         while engine.serve_or_keep(&mut fault, &mut self.scratch()) != Tried::Served {
-            // An event that nobody has read keeps the kernel from filling: the handler may be asleep on another processor.
+            // An event that nobody has read keeps the kernel from filling: the handler may be
+            // asleep on another processor.
             engine.read_messages(&mut Vec::new(), &mut self.scratch());
             tries += 1;
             if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }

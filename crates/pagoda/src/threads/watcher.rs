@@ -1,11 +1,14 @@
-//! The watcher thread of a managed process: how much there is, what is new, what must stay, and whether all is well.
+//! The watcher thread of a managed process: how much there is, what is new, what must stay, and
+//! whether all is well.
 //!
-//! Heap growth and malloc's own mappings can't be intercepted, so the watcher looks at the kernel's count every few
-//! milliseconds, and at the maps when there is something new. Adoption registers a range, asks what is present in it and
-//! marks that as ours, all with the gate held exclusively: no event is read meanwhile, so nothing that is marked can be
-//! the rest of a discard that was applied before.
+//! Heap growth and malloc's own mappings can't be intercepted, so the watcher looks at the kernel's
+//! count every few milliseconds, and at the maps when there is something new. Adoption registers a
+//! range, asks what is present in it and marks that as ours, all with the gate held exclusively: no
+//! event is read meanwhile, so nothing that is marked can be the rest of a discard that was applied
+//! before.
 //!
-//! This thread may touch managed memory (to bring back what is to be pinned); it never does so with a lock held.
+//! This thread may touch managed memory (to bring back what is to be pinned); it never does so with
+//! a lock held.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -33,35 +36,38 @@ use crate::state::pins::Pinner;
 use crate::stats::counters::Counter;
 use crate::tree::ShareKeeper;
 
-/// Growth of what is not managed that calls for a look at the maps: less than the watermarks keep free.
+/// Growth of what is not managed that calls for a look at the maps: less than the watermarks keep
+/// free.
 const GROWTH_BYTES: u64 = 1 << 20;
 
 /// The same where next to nothing is free: one base page.
 const GROWTH_LEAST_BYTES: u64 = 64 << 10;
 
-/// The same as a share of what is free and of what is held, where memory is only followed: a look counts all that is present. What is
-/// new is taken for followed until then.
+/// The same as a share of what is free and of what is held, where memory is only followed: a look
+/// counts all that is present. What is new is taken for followed until then.
 const GROWTH_SHARE: u64 = 8;
 
 /// The longest time between two looks at the maps: protections change without an event.
 const LOOK_NS: u64 = 250_000_000;
 
-/// Mappings that are remembered from one look to the next: 256 KiB. What is beyond is taken for known, so that it is
-/// adopted at first sight: a program with so many mappings keeps them. It is allocated at the start, for a program at its limit
-/// of mappings leaves none for us.
+/// Mappings that are remembered from one look to the next: 256 KiB. What is beyond is taken for
+/// known, so that it is adopted at first sight: a program with so many mappings keeps them. It is
+/// allocated at the start, for a program at its limit of mappings leaves none for us.
 pub(super) const KNOWN_MOST: usize = 16_384;
 
-/// Locked ranges that are known. Those beyond are adopted, and found by the kernel's refusal to move them.
+/// Locked ranges that are known. Those beyond are adopted, and found by the kernel's refusal to
+/// move them.
 pub(super) const LOCKED_MOST: usize = 1024;
 
-/// Ranges that the program keeps out of its children that are known. Those beyond are adopted, and its children get them.
+/// Ranges that the program keeps out of its children that are known. Those beyond are adopted, and
+/// its children get them.
 pub(super) const UNFORKED_MOST: usize = 1024;
 
 /// The time between two looks at the threads while memory is short.
 const THREADS_NS: u64 = 50_000_000;
 
-/// How long a fault may be in service before the process is ended rather than left hanging. Longer than reclaim's own
-/// patience, which knows more of the reason.
+/// How long a fault may be in service before the process is ended rather than left hanging. Longer
+/// than reclaim's own patience, which knows more of the reason.
 const STUCK_NS: u64 = 30_000_000_000;
 
 /// A mapping of the last look.
@@ -71,7 +77,8 @@ pub(super) struct Known {
     pub(super) looks: u32,
 }
 
-/// What the watcher reads the process by. Made on the watcher's own thread, whose descriptors they are.
+/// What the watcher reads the process by. Made on the watcher's own thread, whose descriptors they
+/// are.
 pub(crate) struct Watcher {
     /// What the process may have of the budget of its tree.
     keeper: ShareKeeper,
@@ -111,7 +118,8 @@ pub(crate) struct Watcher {
     last_faults: u64,
     /// The kernel may give huge pages, if nobody else has forbidden it.
     keeps_huge: bool,
-    /// The most that others answered for of what this process has, since it last shared nothing and was within its budget.
+    /// The most that others answered for of what this process has, since it last shared nothing and
+    /// was within its budget.
     others_most: u64,
 }
 
@@ -259,8 +267,8 @@ impl Engine {
         self.note_copied_on_write(watcher, anon as u64, others as u64);
     }
 
-    /// What was shared and is so no more, as far as the budget is exceeded: it was written to, for nothing else that a fork
-    /// leaves takes memory before there is room.
+    /// What was shared and is so no more, as far as the budget is exceeded: it was written to, for
+    /// nothing else that a fork leaves takes memory before there is room.
     fn note_copied_on_write(&self, watcher: &mut Watcher, anon: u64, others: u64) {
         let excess = anon.saturating_sub(self.ledger.budget_bytes());
         let over = others == 0 && excess == 0;
@@ -296,7 +304,8 @@ impl Engine {
         for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
             let since = since.load(Ordering::Relaxed);
             if since != 0 && now.saturating_sub(since.max(fork_ns)) > STUCK_NS {
-                // What little can go may come and go all the while, so that reclaim never sees that it is not enough.
+                // What little can go may come and go all the while, so that reclaim never sees that
+                // it is not enough.
                 let is_short = self.free() < self.marks().min;
                 self.stop(if is_short { self.nothing_evictable() } else { StopReason::HandlerStuck });
             }

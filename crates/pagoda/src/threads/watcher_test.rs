@@ -1,4 +1,5 @@
-//! The watchdog: a fault that is in service for too long ends the process, and says why it could not be served.
+//! The watchdog: a fault that is in service for too long ends the process, and says why it could
+//! not be served.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,11 +1,12 @@
-//! The tree file of a library's manager: its one member is the process, and behind all places stands what a `pagoda run` does
-//! not have, the regions and how those go that are being moved.
+//! The tree file of a library's manager: its one member is the process, and behind all places
+//! stands what a `pagoda run` does not have, the regions and how those go that are being moved.
 //!
 //! ```text
 //!   turn | regions in all | regions shown | what is shown of each, the largest first
 //! ```
-//! Words of several regions belong together, so the *turn* is odd while they are written: who reads looks at it before and after.
-//! The file goes with the manager. This module must never wait for a reader, nor a reader for the writer.
+//! Words of several regions belong together, so the *turn* is odd while they are written: who reads
+//! looks at it before and after. The file goes with the manager. This module must never wait for a
+//! reader, nor a reader for the writer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ use pagoda_linux::process::identity::Identity;
 use super::{CLAIMS, Header, IDENTITIES, LATENCIES, MAGIC, PLACES, READY, REGIONS, ViewError, place};
 use crate::stats::counters::{Counter, Counters, Status};
 
-/// Regions of which more than their number is shown: the largest, more than anyone reads at once. The rest is counted.
+/// Regions of which more than their number is shown: the largest, more than anyone reads at once.
+/// The rest is counted.
 pub const REGIONS_SHOWN_MOST: usize = 16;
 
 /// Of one region: [`RegionView::words`].
@@ -32,7 +34,8 @@ const FIRST: usize = 3;
 /// The words of all regions together.
 pub(super) const REGIONS_WORDS: usize = FIRST + REGIONS_SHOWN_MOST * REGION_WORDS;
 
-/// How often a reader looks again while they are written, which takes a microsecond: then it takes what it has.
+/// How often a reader looks again while they are written, which takes a microsecond: then it takes
+/// what it has.
 const LOOKS_MOST: u32 = 8;
 
 /// What a migration is doing.
@@ -78,7 +81,8 @@ pub struct MigrationView {
     pub sent_per_s: Bytes,
     /// Of a sender: how much was written in a second of the last round.
     pub written_per_s: Bytes,
-    /// Of a sender: how long the writer would have to stand still for what is left, in microseconds.
+    /// Of a sender: how long the writer would have to stand still for what is left, in
+    /// microseconds.
     pub downtime_us: u64,
 }
 
@@ -221,7 +225,8 @@ impl LibraryFile {
         Counters::within(Arc::clone(&self.words), PLACES, LATENCIES)
     }
 
-    /// Says what the budget is, how much of it is held, and the regions: `all` of them, of which `shown` are told.
+    /// Says what the budget is, how much of it is held, and the regions: `all` of them, of which
+    /// `shown` are told.
     pub(crate) fn show(&self, budget: Bytes, held: Bytes, all: u64, shown: &[RegionView]) {
         self.words[Header::BudgetBytes as usize].store(budget.get(), SeqCst);
         self.words[CLAIMS].store(held.get(), SeqCst);

@@ -1,7 +1,8 @@
-//! A member of a tree: what a process says of itself in its place, and the share of the budget that it keeps.
+//! A member of a tree: what a process says of itself in its place, and the share of the budget that
+//! it keeps.
 //!
-//! A member writes its own alone: its counters, its use and its claim. This module must never claim less than
-//! the engine may still go by.
+//! A member writes its own alone: its counters, its use and its claim. This module must never claim
+//! less than the engine may still go by.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -12,16 +13,19 @@ use pagoda_linux::process::identity::Identity;
 use super::{CLAIMS, Header, READY, Tree, USES, WAS_MANAGED};
 use crate::stats::counters::{Counter, Counters, Kind};
 
-/// How often a member whose share is too small looks for places of the dead: their claims are in its way.
+/// How often a member whose share is too small looks for places of the dead: their claims are in
+/// its way.
 const HUNGRY_LOOKS: u32 = 32;
 
-/// Every so many looks any member looks for them: `pagoda run` does so as a rule, but it may have been killed.
+/// Every so many looks any member looks for them: `pagoda run` does so as a rule, but it may have
+/// been killed.
 pub(super) const LOOKS_BETWEEN_SWEEPS: u32 = 256;
 
 /// How many steps a member that starts takes at once: each takes at least its part of what is free.
 const STARTING_LOOKS: u32 = 16;
 
-/// A process's place in its tree. Only this process writes there; a child of a fork has to join by itself.
+/// A process's place in its tree. Only this process writes there; a child of a fork has to join by
+/// itself.
 #[derive(Clone, Copy)]
 pub struct Member {
     pub(super) tree: Tree,
@@ -61,8 +65,9 @@ impl Member {
         self.tree.header(Header::First).load(SeqCst) == self.identity.word()
     }
 
-    /// Whether the tree's file is this process's to remove when it ends: it is the program that was asked for, whose end the maker of
-    /// the file would have waited for, and the maker was killed. Allocates nothing.
+    /// Whether the tree's file is this process's to remove when it ends: it is the program that was
+    /// asked for, whose end the maker of the file would have waited for, and the maker was killed.
+    /// Allocates nothing.
     #[must_use]
     pub fn is_heir(&self) -> bool {
         let is_own = self.identity.pid() == std::process::id();
@@ -83,7 +88,8 @@ impl Member {
         self.claim(Bytes::new(anon_bytes));
     }
 
-    /// An engine starts in a process that holds `held`: the share that it starts with, and who keeps it from now on.
+    /// An engine starts in a process that holds `held`: the share that it starts with, and who
+    /// keeps it from now on.
     #[must_use]
     pub fn manage(self, held: Bytes) -> (ShareKeeper, Bytes) {
         if self.place()[WAS_MANAGED].swap(1, SeqCst) == 0 {
@@ -105,7 +111,8 @@ impl Member {
         Bytes::new(self.counters().get(Counter::ShareBytes))
     }
 
-    /// Gives the place up. Nothing of this process may write there any more: not its engine, not its watcher.
+    /// Gives the place up. Nothing of this process may write there any more: not its engine, not
+    /// its watcher.
     pub fn leave(self) {
         self.tree.free_place(self.index, self.identity);
     }
@@ -131,10 +138,12 @@ pub struct ShareKeeper {
 }
 
 impl ShareKeeper {
-    /// One look at the tree, and the share from now on: what this process may hold of anonymous memory.
+    /// One look at the tree, and the share from now on: what this process may hold of anonymous
+    /// memory.
     ///
-    /// `anon` is the kernel's count, `held` what the process would hold without Pagoda, `fetched` how much it has fetched
-    /// from the store in all, and `now_ns` the time by a clock that never goes back. Costs some nanoseconds a member.
+    /// `anon` is the kernel's count, `held` what the process would hold without Pagoda, `fetched`
+    /// how much it has fetched from the store in all, and `now_ns` the time by a clock that never
+    /// goes back. Costs some nanoseconds a member.
     pub fn look(&mut self, now_ns: u64, anon: Bytes, held: Bytes, fetched: Bytes) -> Bytes {
         let pain = Pain::of_rate(self.rate.update(now_ns, fetched), held);
         let share = self.step(anon, held, pain);
@@ -167,8 +176,8 @@ impl ShareKeeper {
             others: tree.claims_beside(member.index),
         };
         let (before, proposal) = (self.share, look.proposal());
-        // What grows is claimed before it is used. What shrinks is claimed until the next look: the engine still goes by
-        // the old share until this one returns.
+        // What grows is claimed before it is used. What shrinks is claimed until the next look: the
+        // engine still goes by the old share until this one returns.
         member.claim(shares::claim(proposal.max(before), anon));
         self.share = look.settled(proposal, tree.claims_beside(member.index));
         member.claim(shares::claim(self.share.max(before), anon));

@@ -1,23 +1,30 @@
-//! The tree file: what the processes below one `pagoda run` know of each other, and all that they share.
+//! The tree file: what the processes below one `pagoda run` know of each other, and all that they
+//! share.
 //!
 //! ```text
-//!   header | identities | uses | claims | places: the counters of one process each | latencies: the histograms of each | regions
+//!   header | identities | uses | claims | places: the counters of one process each
+//!   | latencies: the histograms of each | regions
 //! ```
-//! The regions are those of a library's manager, whose file has that one member (`LibraryFile`); a `pagoda run` has none.
+//! The regions are those of a library's manager, whose file has that one member (`LibraryFile`); a
+//! `pagoda run` has none.
 //!
-//! A process is a *member* while its identity (its number and its start, in one word) stands at an index of
-//! `identities`; what stands at that index elsewhere is its own to write. There is no lock that a killed process could
-//! hold and nobody in charge: a place is taken by compare-and-swap from 0, and freed by compare-and-swap from the identity of
-//! a process that is dead, by whoever finds that out. Exec keeps a process's identity, and so its place.
+//! A process is a *member* while its identity (its number and its start, in one word) stands at an
+//! index of `identities`; what stands at that index elsewhere is its own to write. There is no lock
+//! that a killed process could hold and nobody in charge: a place is taken by compare-and-swap from
+//! 0, and freed by compare-and-swap from the identity of a process that is dead, by whoever finds
+//! that out. Exec keeps a process's identity, and so its place.
 //!
-//! No count is lost and none is counted twice, whoever is killed when: what only grows is never moved. The next owner of
-//! a place goes on counting where the last one was, so the sums over all places are those of all processes that ever
-//! were. Gauges are cleared by a new owner before it is *ready*, and read of those that are.
+//! No count is lost and none is counted twice, whoever is killed when: what only grows is never
+//! moved. The next owner of a place goes on counting where the last one was, so the sums over all
+//! places are those of all processes that ever were. Gauges are cleared by a new owner before it is
+//! *ready*, and read of those that are.
 //!
-//! Shares of the budget are computed by [`pagoda_core::budget::shares`] from `uses` and `claims`; that module says why they can't
-//! exceed it. All accesses to the three arrays are sequentially consistent, which its argument relies on.
+//! Shares of the budget are computed by [`pagoda_core::budget::shares`] from `uses` and `claims`;
+//! that module says why they can't exceed it. All accesses to the three arrays are sequentially
+//! consistent, which its argument relies on.
 //!
-//! This module must never wait for another process. Whoever is no member looks at the file by a [`View`].
+//! This module must never wait for another process. Whoever is no member looks at the file by a
+//! [`View`].
 
 mod library;
 mod member;
@@ -49,11 +56,12 @@ use sums::Sums;
 use crate::stats::counters::{COUNT, Counter, Counters, Snapshot, Status};
 use crate::stats::latencies::{LATENCY_WORDS, Latencies};
 
-/// Members that a tree has room for at a time: more than `ulimit -u` leaves most builds, and a look at all of them takes
-/// some microseconds. Whoever finds no place stays unmanaged and is counted.
+/// Members that a tree has room for at a time: more than `ulimit -u` leaves most builds, and a look
+/// at all of them takes some microseconds. Whoever finds no place stays unmanaged and is counted.
 pub const MEMBERS_MAX: usize = 1024;
 
-/// A member that has looked at itself within this time has not executed another program since: it looks every 48 ms at the latest.
+/// A member that has looked at itself within this time has not executed another program since: it
+/// looks every 48 ms at the latest.
 const SILENCE_NS: u64 = 100_000_000;
 
 /// Of this layout; a process that finds another number leaves the file alone.
@@ -96,12 +104,14 @@ const WAS_MANAGED: usize = COUNT + 1;
 /// Whole cache lines.
 const PLACE_WORDS: usize = (COUNT + 2).next_multiple_of(8);
 
-/// Behind all places, so that processes without an engine, which are the most, touch nothing of theirs.
+/// Behind all places, so that processes without an engine, which are the most, touch nothing of
+/// theirs.
 const LATENCIES: usize = PLACES + MEMBERS_MAX * PLACE_WORDS;
 
 const REGIONS: usize = LATENCIES + MEMBERS_MAX * LATENCY_WORDS;
 
-/// About 14 MiB of address space, of which a page for every six members is ever touched, and up to four for each engine.
+/// About 14 MiB of address space, of which a page for every six members is ever touched, and up to
+/// four for each engine.
 const WORDS: usize = REGIONS + library::REGIONS_WORDS;
 
 /// Makes a tree's file and its header, but for the word that says it is whole.
@@ -121,7 +131,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Creates the file of a tree with `budget` bytes for all its members; it is for this user alone.
+    /// Creates the file of a tree with `budget` bytes for all its members; it is for this user
+    /// alone.
     ///
     /// # Errors
     /// The file exists, or can't be made or mapped; there is no `/proc`.
@@ -167,7 +178,8 @@ impl Tree {
         Bytes::new(self.header(Header::BudgetBytes).load(SeqCst))
     }
 
-    /// Whether this process may be the first member, or will be: one look at the file. [`Member::is_first`] knows.
+    /// Whether this process may be the first member, or will be: one look at the file.
+    /// [`Member::is_first`] knows.
     #[must_use]
     pub fn may_be_first(&self) -> bool {
         let first = Identity::from_word(self.header(Header::First).load(SeqCst));
@@ -176,8 +188,8 @@ impl Tree {
 
     /// Makes this process a member. One that is a member already (it called exec) keeps its place.
     ///
-    /// `None`, and it is counted as unmanaged: there is no place, or it lives in another PID or time namespace, where the
-    /// others can't tell whether it lives. Some microseconds.
+    /// `None`, and it is counted as unmanaged: there is no place, or it lives in another PID or
+    /// time namespace, where the others can't tell whether it lives. Some microseconds.
     #[must_use]
     pub fn join(&self) -> Option<Member> {
         let comparable =
@@ -224,7 +236,8 @@ impl Tree {
         self.free_places_unless(Identity::is_alive);
     }
 
-    /// As [`Tree::sweep`], at a fifth of the price: it misses zombies, and numbers that were given to another process.
+    /// As [`Tree::sweep`], at a fifth of the price: it misses zombies, and numbers that were given
+    /// to another process.
     pub fn sweep_quickly(&self) {
         self.free_places_unless(Identity::may_be_alive);
     }
@@ -237,7 +250,8 @@ impl Tree {
                 continue;
             };
             if word == first {
-                // How it ended is what `pagoda run` tells; it reads that at the end. Only its memory is nobody's now.
+                // How it ended is what `pagoda run` tells; it reads that at the end. Only its
+                // memory is nobody's now.
                 self.words[USES + index].store(0, SeqCst);
                 self.words[CLAIMS + index].store(0, SeqCst);
             } else {
@@ -267,9 +281,9 @@ impl Tree {
         (0..tree.used()).filter_map(move |index| Some((tree.ready(index)?, tree.counters(index).snapshot())))
     }
 
-    /// Sets the gauges of members that nobody watches to what is seen of them from outside: those that say so, and those that
-    /// have executed a program that is not managed since. A moment later the place may be another member's, which sets its own
-    /// with its next look.
+    /// Sets the gauges of members that nobody watches to what is seen of them from outside: those
+    /// that say so, and those that have executed a program that is not managed since. A moment
+    /// later the place may be another member's, which sets its own with its next look.
     pub fn watch_unmanaged(&self) {
         (0..self.used()).for_each(|index| self.watch_place(index));
     }
@@ -289,7 +303,8 @@ impl Tree {
             Status::NotStarted | Status::Failed => false,
         };
         let Some(anon) = identity.anon_bytes().filter(|_| is_unmanaged) else { return };
-        // Of the first the status is read at the end, and its start waits for it: that stays as it is.
+        // Of the first the status is read at the end, and its start waits for it: that stays as it
+        // is.
         if identity.word() != self.header(Header::First).load(SeqCst) {
             let place = &self.place(index)[Counter::Status as usize];
             let _ = place.compare_exchange(status, Status::Unmanaged as u64, SeqCst, SeqCst);
@@ -299,8 +314,8 @@ impl Tree {
         self.words[CLAIMS + index].store(anon, SeqCst);
     }
 
-    /// Whether a member executes another program than the one that joined, which is not managed. One that looked at itself
-    /// lately is not asked: that costs more.
+    /// Whether a member executes another program than the one that joined, which is not managed.
+    /// One that looked at itself lately is not asked: that costs more.
     fn is_replaced(&self, identity: Identity, counters: &Counters) -> bool {
         let looked = counters.get(Counter::LastLookNs);
         looked != 0
@@ -335,8 +350,8 @@ impl Tree {
         (failure != 0).then_some((failure & u64::from(u32::MAX), failure >> 32))
     }
 
-    /// All counters of the tree: what only grows summed up over all members that ever were, gauges over those of now, the
-    /// largest of peaks, and of the rest what the first member has.
+    /// All counters of the tree: what only grows summed up over all members that ever were, gauges
+    /// over those of now, the largest of peaks, and of the rest what the first member has.
     #[must_use]
     pub fn totals(&self) -> Snapshot {
         let mut sums = Sums::default();
@@ -375,7 +390,8 @@ impl Tree {
             .filter_map(move |index| Use::from_word(words[USES + index].load(SeqCst)))
     }
 
-    /// What all members claim of the budget: more than that while someone holds what it has yet to evict.
+    /// What all members claim of the budget: more than that while someone holds what it has yet to
+    /// evict.
     #[must_use]
     pub fn claimed(&self) -> Bytes {
         self.claims_beside(usize::MAX)

@@ -7,17 +7,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A name is tried so often before the next directory: only leftovers of our own process number stand in the way.
+/// A name is tried so often before the next directory: only leftovers of our own process number
+/// stand in the way.
 const NAMES_MAX: u32 = 4;
 
-/// Where tree files are: whichever takes it first of `runtime_directory` (what `XDG_RUNTIME_DIR` says), `/dev/shm` and the
-/// directory for temporary files.
+/// Where tree files are: whichever takes it first of `runtime_directory` (what `XDG_RUNTIME_DIR`
+/// says), `/dev/shm` and the directory for temporary files.
 pub fn directories(runtime_directory: Option<OsString>) -> impl Iterator<Item = PathBuf> {
     let runtime_directory = runtime_directory.map(PathBuf::from).filter(|path| path.is_absolute());
     runtime_directory.into_iter().chain(["/dev/shm".into(), std::env::temp_dir()])
 }
 
-/// Makes a tree file by `make` in the first of the [`directories`] that takes it, and says where that is.
+/// Makes a tree file by `make` in the first of the [`directories`] that takes it, and says where
+/// that is.
 ///
 /// # Errors
 /// Why each directory did not take it. Nothing is left there.

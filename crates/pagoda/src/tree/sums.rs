@@ -1,7 +1,7 @@
 //! Adding up the counters of all places to those of a tree.
 //!
-//! A place without an owner has totals and peaks of those that it had, and its gauges are nobody's. This module must never count
-//! a gauge of a place whose owner has not cleared it.
+//! A place without an owner has totals and peaks of those that it had, and its gauges are nobody's.
+//! This module must never count a gauge of a place whose owner has not cleared it.
 
 use pagoda_core::size::Bytes;
 

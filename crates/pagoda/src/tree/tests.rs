@@ -177,7 +177,8 @@ fn shares_follow_use_and_never_pass_the_budget() {
     assert_eq!(b.share(), mib(512));
 }
 
-/// Not a test by itself: what the processes of the next one do. It joins, counts 100 and ends as it is told.
+/// Not a test by itself: what the processes of the next one do. It joins, counts 100 and ends as it
+/// is told.
 #[test]
 fn as_a_member() {
     let Some(path) = std::env::var_os(FILE) else { return };

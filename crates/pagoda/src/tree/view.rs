@@ -1,8 +1,9 @@
 //! A tree from outside: one look at its file by who is no member, and does not trust it.
 //!
-//! Nothing is mapped and nothing written, so that looking costs the tree's processes nothing and can't harm them, and a
-//! file that is cut short or full of nonsense can't harm who looks. A look reads a few MiB at most, whatever the file says.
-//! This module must never believe a number that an index or a size is made of before it is checked.
+//! Nothing is mapped and nothing written, so that looking costs the tree's processes nothing and
+//! can't harm them, and a file that is cut short or full of nonsense can't harm who looks. A look
+//! reads a few MiB at most, whatever the file says. This module must never believe a number that an
+//! index or a size is made of before it is checked.
 
 use std::io;
 use std::path::Path;
@@ -48,7 +49,8 @@ pub struct View {
     pub regions: Option<RegionsView>,
 }
 
-/// A member at that moment. What only grows goes on from the members that had its place before: differences tell.
+/// A member at that moment. What only grows goes on from the members that had its place before:
+/// differences tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberView {
     /// Who it is.
@@ -62,8 +64,9 @@ pub struct MemberView {
 }
 
 impl View {
-    /// Looks at the file of a tree. It reads 1 KiB for each place that was ever used, 13 KiB more for each that had faults, 27 KiB
-    /// besides, and a `/proc` file for each member; it waits for nobody.
+    /// Looks at the file of a tree. It reads 1 KiB for each place that was ever used, 13 KiB more
+    /// for each that had faults, 27 KiB besides, and a `/proc` file for each member; it waits for
+    /// nobody.
     ///
     /// # Errors
     /// See [`ViewError`].

@@ -1,7 +1,9 @@
-//! The giving side: a parent offers its child all that the child lacks, serves its faults until it accepts, and sends it.
+//! The giving side: a parent offers its child all that the child lacks, serves its faults until it
+//! accepts, and sends it.
 //!
-//! Everything here happens with the gate held exclusively, so that nothing comes in or goes out meanwhile. This module must
-//! never serve a fault of a child that has accepted, nor send the end before all that is out.
+//! Everything here happens with the gate held exclusively, so that nothing comes in or goes out
+//! meanwhile. This module must never serve a fault of a child that has accepted, nor send the end
+//! before all that is out.
 
 use std::io;
 use std::sync::Arc;
@@ -23,10 +25,12 @@ use crate::stats::counters::Counter;
 use crate::store::{Handle, Loan, Scratch};
 use crate::table::{Page, Span, Table, give};
 
-/// How long a child may take from its fork until it accepts: it comes to its fork handlers and makes an engine.
+/// How long a child may take from its fork until it accepts: it comes to its fork handlers and
+/// makes an engine.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// The longest that either side waits for the other within the stream. A child that is stopped for longer ends when it goes on.
+/// The longest that either side waits for the other within the stream. A child that is stopped for
+/// longer ends when it goes on.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two looks at what the child wants.
@@ -41,8 +45,8 @@ pub(crate) enum HandedOver {
 }
 
 impl Engine {
-    /// Offers a child to take over what it lacks, if that is worth an engine, and gives it that if it accepts. With the gate held
-    /// exclusively.
+    /// Offers a child to take over what it lacks, if that is worth an engine, and gives it that if
+    /// it accepts. With the gate held exclusively.
     pub(crate) fn hand_over(
         &self,
         table: &Table,
@@ -81,8 +85,9 @@ impl Engine {
         }
         // They fault again, and the child's own engine hears of it.
         waiting.iter().for_each(|address| child.uffd.wake(PageRange::page(*address)));
-        // A child that is gone, or stands still for too long, gets no end, and ends itself. So does one that changed a mapping in
-        // the moment before it accepted: its thread does nothing there that would.
+        // A child that is gone, or stands still for too long, gets no end, and ends itself. So does
+        // one that changed a mapping in the moment before it accepted: its thread does nothing
+        // there that would.
         if child.is_as_it_was() {
             let stream = Arc::new(made.into_stream());
             if let Some(loan) = &loan {
@@ -107,7 +112,8 @@ impl Engine {
         self.space.can_offer() && self.out_bytes() >= shares::engine_from(self.full_budget)
     }
 
-    /// Fills the missing page that a thread of the child waits for. False if a mapping of the child is just changing.
+    /// Fills the missing page that a thread of the child waits for. False if a mapping of the child
+    /// is just changing.
     fn serve_child(
         &self,
         table: &Table,
@@ -163,7 +169,8 @@ impl Engine {
         Record { kind: Kind::End, address: 0, len: 0, skipped: 0 }.send(stream)
     }
 
-    /// Sends what is out of a page, by the address of its first granule that is; of a page in the file only where it is.
+    /// Sends what is out of a page, by the address of its first granule that is; of a page in the
+    /// file only where it is.
     fn send_page(
         &self,
         stream: &Stream,

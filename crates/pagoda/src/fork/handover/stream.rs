@@ -1,8 +1,10 @@
-//! What goes from a parent to its child on their stream: records of four words, some with the bytes of a page behind them.
+//! What goes from a parent to its child on their stream: records of four words, some with the bytes
+//! of a page behind them.
 //!
-//! A record says what it is, an address, a length, and of a range how far it begins into its first entry, which differs where the
-//! program has moved it. Both sides are of one build on one machine, and so the words are in its byte order. This module must never
-//! take a record for one that it does not know.
+//! A record says what it is, an address, a length, and of a range how far it begins into its first
+//! entry, which differs where the program has moved it. Both sides are of one build on one machine,
+//! and so the words are in its byte order. This module must never take a record for one that it
+//! does not know.
 
 use std::io;
 
@@ -18,7 +20,8 @@ pub(super) enum Kind {
     Packed,
     /// A page as it is; its bytes follow.
     Plain,
-    /// A page that lies in the parent's file and stays there; where, and what it has to be, follows.
+    /// A page that lies in the parent's file and stays there; where, and what it has to be,
+    /// follows.
     Lent,
     End,
 }

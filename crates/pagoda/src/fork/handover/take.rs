@@ -1,8 +1,9 @@
 //! The taking side: a child enters what its parent sends into its own table and store.
 //!
-//! It runs before any other thread of the child's engine. This module must never let the table miss a page that came: where the
-//! store takes no more, its content goes to its place, and where that can't be, the child can't go on. Nor may the table know
-//! in the end what the child did not get, or what of its own engine lies there.
+//! It runs before any other thread of the child's engine. This module must never let the table miss
+//! a page that came: where the store takes no more, its content goes to its place, and where that
+//! can't be, the child can't go on. Nor may the table know in the end what the child did not get,
+//! or what of its own engine lies there.
 
 use std::io;
 
@@ -22,17 +23,20 @@ use crate::stats::counters::Counter;
 use crate::store::{Handle, Put, PutError, Scratch, Store};
 use crate::table::{Filler, Page, Table, give};
 
-/// The share of its budget that the child fills with what it is given before it spills: one part in this.
+/// The share of its budget that the child fills with what it is given before it spills: one part in
+/// this.
 const STORED_SHARE: u64 = 2;
 
 /// As much it may always fill.
 const STORED_LEAST: u64 = 4 << 20;
 
 impl Engine {
-    /// Takes all that this process lacks from its parent. Before any other thread of this engine runs.
+    /// Takes all that this process lacks from its parent. Before any other thread of this engine
+    /// runs.
     ///
     /// # Errors
-    /// The parent is gone or stands still, or there is no room for all of it: this process can't go on then.
+    /// The parent is gone or stands still, or there is no room for all of it: this process can't go
+    /// on then.
     pub(crate) fn take_over(
         &self,
         stream: &Stream,
@@ -98,7 +102,8 @@ impl Engine {
         });
         // It would read zero where its parent's memory is out.
         registered?;
-        // Pages at a boundary of the parent's have content for each side: what the one side's page holds beyond it is nothing.
+        // Pages at a boundary of the parent's have content for each side: what the one side's page
+        // holds beyond it is nothing.
         table.insert_apart(range, skipped, Filler::Engine);
         self.mark_present(table, present, range);
         self.counters.add(Counter::AdoptedRanges, 1);
@@ -106,7 +111,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Registers what there is of `range` in this process, and notes what is not: its parent has kept it (madvise DONTFORK).
+    /// Registers what there is of `range` in this process, and notes what is not: its parent has
+    /// kept it (madvise DONTFORK).
     fn register_what_is_there(
         &self,
         range: PageRange,
@@ -129,7 +135,8 @@ impl Engine {
         }
     }
 
-    /// Enters a page that stays in the parent's file, or lets it go if nothing is missing of it here.
+    /// Enters a page that stays in the parent's file, or lets it go if nothing is missing of it
+    /// here.
     fn take_lent(&self, table: &Table, address: usize, handle: Handle) {
         let Some(span) = table.find(address) else { return self.store.free(handle) };
         let page = table.page_at(span, address);
@@ -165,7 +172,8 @@ impl Engine {
         after.map(|_| ()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Copies what is missing of a page to where it belongs, because the store takes no more. None if there is no memory for it.
+    /// Copies what is missing of a page to where it belongs, because the store takes no more. None
+    /// if there is no memory for it.
     fn put_in_place(&self, page: &Page, word: Word, content: &[u8]) -> Option<Word> {
         for (from, to) in page.granules.without(word.resident()).runs() {
             let content = &content[from as usize * OS_PAGE..to as usize * OS_PAGE];
@@ -194,7 +202,8 @@ impl Engine {
     ) -> Result<Put, PutError> {
         let most = (self.marks().budget().get() / STORED_SHARE).max(STORED_LEAST);
         if self.store.usage().memory_used_bytes.get() > most {
-            // By much at once, for each time is a trip to the disk. Where there is no other place, memory takes it.
+            // By much at once, for each time is a trip to the disk. Where there is no other place,
+            // memory takes it.
             let _ = self.store.spill(Bytes::new(most / 2));
         }
         match packed.map(|packed| self.store.put_packed(packed, content)) {

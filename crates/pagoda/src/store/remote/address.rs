@@ -1,8 +1,9 @@
-//! Where a remote store is, as people write it: `redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE]`, the user empty for the
-//! default one.
+//! Where a remote store is, as people write it:
+//! `redis://[USER[:PASSWORD]@]ADDRESS:PORT[/DATABASE]`, the user empty for the default one.
 //!
-//! The address is a literal one: whoever connects may be a thread that can't resolve names. What is not of this form is
-//! refused, never guessed; and a password never shows in what is printed for debugging.
+//! The address is a literal one: whoever connects may be a thread that can't resolve names. What is
+//! not of this form is refused, never guessed; and a password never shows in what is printed for
+//! debugging.
 
 use std::fmt;
 use std::net::SocketAddr;

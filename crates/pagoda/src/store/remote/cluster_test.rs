@@ -1,4 +1,5 @@
-//! A real cluster of three servers: each named, slots that move, nodes that are killed or hang, and one that lies.
+//! A real cluster of three servers: each named, slots that move, nodes that are killed or hang, and
+//! one that lies.
 
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -93,7 +94,8 @@ fn owners_that_name_any_node_have_their_pages_at_all_of_them() {
     assert_eq!(fields(&cluster), [0, 0, 0]);
 }
 
-/// At each step of a slot's way pages are read, written, renewed and deleted: those of before, and those of meanwhile.
+/// At each step of a slot's way pages are read, written, renewed and deleted: those of before, and
+/// those of meanwhile.
 #[test]
 fn slots_that_move_to_another_node_in_the_middle_lose_and_fail_nothing() {
     let directory = disk();
@@ -182,7 +184,8 @@ fn a_node_that_is_killed_and_started_anew_in_the_middle_loses_nothing() {
     });
 }
 
-/// That it is to be asked for elsewhere came as another number than a deletion can answer: nothing was deleted.
+/// That it is to be asked for elsewhere came as another number than a deletion can answer: nothing
+/// was deleted.
 #[test]
 fn an_answer_that_can_not_be_right_is_not_believed() {
     let directory = disk();
@@ -205,7 +208,8 @@ fn an_answer_that_can_not_be_right_is_not_believed() {
     assert_eq!(remote(&store).fields(), held.len() as i64 - 2);
 }
 
-/// The node is gone for good, and another one has its slot: that is found out from those that are left, the named one or not.
+/// The node is gone for good, and another one has its slot: that is found out from those that are
+/// left, the named one or not.
 #[test]
 fn a_hash_whose_node_was_replaced_is_found_where_it_is() {
     let directory = disk();
@@ -334,7 +338,8 @@ fn a_cluster_is_refused_where_a_server_would_be_and_takes_a_password_at_each_nod
     assert_eq!(refused(pager), RemoteOpenError::Evicts);
 }
 
-/// A server that says that it is one of a cluster, and to everything else what it is to say. Returns where it is.
+/// A server that says that it is one of a cluster, and to everything else what it is to say.
+/// Returns where it is.
 fn liar(says: impl Fn(SocketAddr) -> String + Send + 'static, asked: &'static AtomicU64) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");

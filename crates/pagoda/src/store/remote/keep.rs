@@ -1,6 +1,8 @@
-//! What a remote store takes in the background: its content is renewed, and what was freed is deleted there.
+//! What a remote store takes in the background: its content is renewed, and what was freed is
+//! deleted there.
 //!
-//! One thread's work, without a lock that anybody who stores or fetches waits for. It never deletes what is somebody's.
+//! One thread's work, without a lock that anybody who stores or fetches waits for. It never deletes
+//! what is somebody's.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,15 +18,15 @@ use crate::store::remote::routes::SHARDS;
 /// Objects that are deleted by one pipeline of requests.
 const DELETED_AT_ONCE: usize = 512;
 
-/// So many pipelines follow each other in one turn. Before each it is looked whether it is time to renew: a slow server may take
-/// seconds for one.
+/// So many pipelines follow each other in one turn. Before each it is looked whether it is time to
+/// renew: a slow server may take seconds for one.
 const DELETIONS: u32 = 64;
 
 /// How often content is renewed within the time after which it would expire.
 const RENEWALS: u64 = 4;
 
-/// How long one turn of deletions waits for servers that do not answer: each for as long as a request may take, so that one that hangs
-/// leaves time for the others.
+/// How long one turn of deletions waits for servers that do not answer: each for as long as a
+/// request may take, so that one that hangs leaves time for the others.
 const DELETION_NS: u64 = 2 * REQUEST_NS;
 
 pub(super) struct Keeper {
@@ -32,8 +34,8 @@ pub(super) struct Keeper {
     expiry_ns: u64,
     /// When each shard was: what is at one node is not to wait for what is at another.
     renewed_ns: [u64; SHARDS as usize],
-    /// Before these nothing is renewed, or deleted: a node that can't be reached always has something to be renewed, and keeps nothing
-    /// from being deleted elsewhere.
+    /// Before these nothing is renewed, or deleted: a node that can't be reached always has
+    /// something to be renewed, and keeps nothing from being deleted elsewhere.
     renews_from_ns: u64,
     deletes_from_ns: u64,
 }
@@ -104,7 +106,8 @@ impl RemoteTier {
         self.renew();
     }
 
-    /// Deletes fields, each an object's number and its batch's. Says of each shard whether that is certain.
+    /// Deletes fields, each an object's number and its batch's. Says of each shard whether that is
+    /// certain.
     fn delete(&self, fields: &[(u32, u32)]) -> [bool; SHARDS as usize] {
         let mut deleted = [false; SHARDS as usize];
         let mut keeper = self.keeper.lock();
@@ -121,7 +124,8 @@ impl RemoteTier {
         deleted
     }
 
-    /// Deletes everything, if the servers can be reached: an owner that ends in order leaves nothing to expire.
+    /// Deletes everything, if the servers can be reached: an owner that ends in order leaves
+    /// nothing to expire.
     fn delete_all(&self) {
         let delete =
             |shard| Part::counting(shard, redis::cmd("UNLINK").arg(self.names.key_of_shard(shard)), 1);
@@ -147,7 +151,8 @@ impl TieredStore {
         self.remote.iter().for_each(RemoteTier::delete_all);
     }
 
-    /// Deletes at the remote store some of what was freed. False if there is nothing, or none of it could be.
+    /// Deletes at the remote store some of what was freed. False if there is nothing, or none of it
+    /// could be.
     pub(in crate::store) fn delete_gone(&self) -> bool {
         let Some(remote) = &self.remote else { return false };
         let mut fields = Vec::with_capacity(DELETED_AT_ONCE);
@@ -168,7 +173,8 @@ impl TieredStore {
                 bytes += self.table.at(id).word().len() as u64;
                 state.numbers.give_back(&self.table, id);
             } else {
-                // Behind the others: what is at a node that can't be reached keeps nothing from being deleted elsewhere.
+                // Behind the others: what is at a node that can't be reached keeps nothing from
+                // being deleted elsewhere.
                 state.gone.push_youngest(&self.table, id);
             }
         }

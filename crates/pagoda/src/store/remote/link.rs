@@ -1,8 +1,9 @@
 //! One connection to a server of a remote store: what is asked, and what was answered.
 //!
-//! It connects when it is first used, and anew after anything that leaves unclear what the next answer belongs to. Requests
-//! are pipelined; answers are parsed by the `redis` crate, from a reader that ends at a deadline and after a number of
-//! bytes, whatever the server sends. Nothing here uses thread-local storage, so that threads of the engine can.
+//! It connects when it is first used, and anew after anything that leaves unclear what the next
+//! answer belongs to. Requests are pipelined; answers are parsed by the `redis` crate, from a
+//! reader that ends at a deadline and after a number of bytes, whatever the server sends. Nothing
+//! here uses thread-local storage, so that threads of the engine can.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -37,7 +38,8 @@ pub enum RemoteError {
          nodes announce theirs"
     )]
     Astray,
-    /// The server does not have what was stored there: it was restarted without its content, or somebody deleted it.
+    /// The server does not have what was stored there: it was restarted without its content, or
+    /// somebody deleted it.
     #[error("the remote store has lost what was stored there")]
     Gone,
 }
@@ -185,8 +187,8 @@ impl Link {
         self.address.socket
     }
 
-    /// Sends requests and returns their answers, `answers` of them and `bytes_max` in all, by `deadline_ns`. They may be errors of the
-    /// server's.
+    /// Sends requests and returns their answers, `answers` of them and `bytes_max` in all, by
+    /// `deadline_ns`. They may be errors of the server's.
     ///
     /// On an error it is not known whether anything was done.
     pub fn ask(

@@ -1,8 +1,10 @@
-//! The connections of one who asks, one for each node, and the way of a request to the node that has its shard.
+//! The connections of one who asks, one for each node, and the way of a request to the node that
+//! has its shard.
 //!
-//! What goes to one node is one pipeline, and node follows node. A request that is sent on is sent again as it was, and only if the
-//! node has said that it did nothing. Every way ends: after a few nodes, and by a moment. What one node does not do is no
-//! matter of what others did: each request has its own outcome.
+//! What goes to one node is one pipeline, and node follows node. A request that is sent on is sent
+//! again as it was, and only if the node has said that it did nothing. Every way ends: after a few
+//! nodes, and by a moment. What one node does not do is no matter of what others did: each request
+//! has its own outcome.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -14,8 +16,8 @@ use super::link::{Link, RemoteError, SMALL_ANSWER, packed};
 use super::routes::{NODES_MOST, Routes, Turn};
 use super::{REQUEST_NS, RETRY_US, RemoteAddress};
 
-/// Nodes that one request is sent to at most. From a route that is out of date to the node that it moves to there are three; the others
-/// are for a cluster that is just being changed.
+/// Nodes that one request is sent to at most. From a route that is out of date to the node that it
+/// moves to there are three; the others are for a cluster that is just being changed.
 const HOPS_MOST: u32 = 6;
 
 /// What is asked of one shard: a command or one transaction.
@@ -121,7 +123,8 @@ impl Links {
         self.ask(routes, &[part], end_ns).pop().unwrap_or(Err(RemoteError::Refused))
     }
 
-    /// Asks for each part where it is. No node is waited for longer than a request may take, and none after `end_ns`.
+    /// Asks for each part where it is. No node is waited for longer than a request may take, and
+    /// none after `end_ns`.
     ///
     /// Of a part that is an error it is not known whether anything was done.
     pub fn ask(&mut self, routes: &Routes, parts: &[Part<'_>], end_ns: u64) -> Vec<Outcome> {

@@ -1,18 +1,20 @@
-//! The remote tier: objects at a Redis or Valkey server, or a cluster of them, that several machines share.
+//! The remote tier: objects at a Redis or Valkey server, or a cluster of them, that several
+//! machines share.
 //!
-//! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that hash's expiry with
-//! them. So there is never content there without an expiry, and a live owner renews few keys however much it holds; one
-//! that is gone leaves nothing behind. Bytes that come back are checked before anyone sees them. Every request ends by a
-//! deadline, and nothing is given up here before the server has said that it has it. What it may have done without saying so
-//! is deleted before the next batch; should it come to that later still, it is a field that nobody asks for, until its hash
-//! expires.
+//! A batch of objects is written as one transaction: fields of one of this owner's hashes, and that
+//! hash's expiry with them. So there is never content there without an expiry, and a live owner
+//! renews few keys however much it holds; one that is gone leaves nothing behind. Bytes that come
+//! back are checked before anyone sees them. Every request ends by a deadline, and nothing is given
+//! up here before the server has said that it has it. What it may have done without saying so is
+//! deleted before the next batch; should it come to that later still, it is a field that nobody
+//! asks for, until its hash expires.
 //!
 //! ```text
 //! pagoda:OWNER:SHARD ─► { object number, batch number: bytes, … }     shard = batch number % 16
 //! ```
 //!
-//! A cluster has each of these hashes at one of its nodes, and a batch is of one hash: so what is said here of the server holds of each
-//! node for the hashes that it has (`routes`, `links`).
+//! A cluster has each of these hashes at one of its nodes, and a batch is of one hash: so what is
+//! said here of the server holds of each node for the hashes that it has (`routes`, `links`).
 
 mod address;
 mod keep;
@@ -42,17 +44,19 @@ use crate::store::remote::routes::SHARDS;
 pub use address::{AddressError, RemoteAddress};
 pub use link::RemoteError;
 
-/// How long one request may take, connecting included: a MiB over a slow line, and a server that forks or rewrites a file.
+/// How long one request may take, connecting included: a MiB over a slow line, and a server that
+/// forks or rewrites a file.
 const REQUEST_NS: u64 = 3_000_000_000;
 
-/// How long a page that is wanted is asked for at most, over connections that break, and servers that start anew.
+/// How long a page that is wanted is asked for at most, over connections that break, and servers
+/// that start anew.
 const FETCH_NS: u64 = 10_000_000_000;
 
 /// The pause between two tries of a fetch, in microseconds.
 const RETRY_US: u32 = 20_000;
 
-/// How long nothing is written after a failure: twice as long after each in a row, within these bounds. Whoever needs room
-/// meanwhile is told so at once.
+/// How long nothing is written after a failure: twice as long after each in a row, within these
+/// bounds. Whoever needs room meanwhile is told so at once.
 const PAUSE_LEAST_NS: u64 = 500_000_000;
 const PAUSE_MOST_NS: u64 = 8_000_000_000;
 
@@ -243,8 +247,8 @@ impl RemoteTier {
         self.writer.lock().pause.is_some_and(|(until, _)| ran_ns() < until)
     }
 
-    /// Writes all of a batch, and returns its number: each item has its checksum then. On an error nothing is stored, or will
-    /// be deleted before anything else is written.
+    /// Writes all of a batch, and returns its number: each item has its checksum then. On an error
+    /// nothing is stored, or will be deleted before anything else is written.
     pub fn write(&self, batch: &mut Batch) -> Result<u32, RemoteError> {
         if !self.has_room(batch) {
             return Err(RemoteError::Full);
@@ -320,7 +324,8 @@ impl RemoteTier {
         Ok(())
     }
 
-    /// What deletes these fields, each an object's number and its batch's: one request for each shard.
+    /// What deletes these fields, each an object's number and its batch's: one request for each
+    /// shard.
     fn deletions(&self, fields: &[(u32, u32)]) -> Vec<Part<'static>> {
         let of_shard = |shard| {
             let mut delete = redis::cmd("HDEL");
@@ -365,7 +370,8 @@ impl RemoteTier {
                         if is_as_long && self.names.checksum(id, batch, into) == sum {
                             return Ok(());
                         }
-                        // What is there may be right, and have come wrong: it is asked for once more, by another connection.
+                        // What is there may be right, and have come wrong: it is asked for once
+                        // more, by another connection.
                         links.close();
                     }
                     outcome
@@ -387,7 +393,8 @@ impl RemoteTier {
         fetch.arg(self.names.key(batch)).arg(&Names::field(id, batch)).get_packed_command()
     }
 
-    /// Reads objects by one request to each node that has any, which is tried once: of each its bytes, if they are what was written.
+    /// Reads objects by one request to each node that has any, which is tried once: of each its
+    /// bytes, if they are what was written.
     pub fn read_many(&self, wanted: &[Wanted]) -> Vec<Option<Vec<u8>>> {
         let part = |of: &Wanted| Part {
             shard: shard_of(of.batch),
@@ -448,8 +455,8 @@ fn bytes_of(batch: &Batch) -> u64 {
     batch.items.iter().map(|item| item.len as u64).sum()
 }
 
-/// Whether a server is one of a cluster, if it keeps what it is given. Its policy may still be changed under way; what is missing then
-/// is an error.
+/// Whether a server is one of a cluster, if it keeps what it is given. Its policy may still be
+/// changed under way; what is missing then is an error.
 fn check_server(links: &mut Links, node: SocketAddr) -> Result<bool, RemoteOpenError> {
     let answer = links.ask_node(node, &redis::cmd("INFO"), 256 << 10)?;
     let Value::BulkString(text) = &answer else { return Err(RemoteError::Refused.into()) };

@@ -1,9 +1,10 @@
 //! Where the hashes of an owner are: at the one server, or each at a node of a cluster.
 //!
-//! Nothing is asked for ahead. Each shard is thought to be at the node that was named, until an answer says where it is; and when
-//! a node can't be reached its shards are asked for at another one, which knows who took over. What an answer says is a
-//! stranger's word: it is followed a few times and to few nodes, only where the named server is one of a cluster, and never
-//! to where that one can't rightly be. Only `links` uses this; no lock is taken within its own.
+//! Nothing is asked for ahead. Each shard is thought to be at the node that was named, until an
+//! answer says where it is; and when a node can't be reached its shards are asked for at another
+//! one, which knows who took over. What an answer says is a stranger's word: it is followed a few
+//! times and to few nodes, only where the named server is one of a cluster, and never to where that
+//! one can't rightly be. Only `links` uses this; no lock is taken within its own.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +13,8 @@ use redis::Value;
 
 use super::link::RemoteError;
 
-/// Hashes that one owner's content is spread over: each is deleted at one go when its owner is gone. In a cluster each is at one node.
+/// Hashes that one owner's content is spread over: each is deleted at one go when its owner is
+/// gone. In a cluster each is at one node.
 pub(crate) const SHARDS: u32 = 16;
 
 /// Nodes that are known at once: one for each shard, and the one that was named.
@@ -110,7 +112,8 @@ impl Routes {
         })
     }
 
-    /// The node of `SLOT ADDRESS:PORT`, without an address the port of who says so. None: it can't be followed there.
+    /// The node of `SLOT ADDRESS:PORT`, without an address the port of who says so. None: it can't
+    /// be followed there.
     fn target(&self, told: &str, from: SocketAddr) -> Option<SocketAddr> {
         let (slot, place) = told.split_once(' ')?;
         slot.parse().ok().filter(|slot: &u16| *slot < SLOTS)?;
@@ -122,7 +125,8 @@ impl Routes {
     }
 }
 
-/// Whether a node may be there if the named one is at `named`. A server elsewhere can't mean services of this machine or its link.
+/// Whether a node may be there if the named one is at `named`. A server elsewhere can't mean
+/// services of this machine or its link.
 fn may_be_beside(named: IpAddr, host: IpAddr) -> bool {
     let (named, host) = (named.to_canonical(), host.to_canonical());
     let is_near = |ip: IpAddr| match ip {

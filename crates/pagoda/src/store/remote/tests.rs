@@ -346,7 +346,8 @@ fn a_full_server_and_a_limit_are_said_and_lose_nothing() {
         assert_all(&store, &mut scratch, &held);
         held.drain(..).for_each(|(handle, _)| store.free(handle));
         if limit > Bytes::mib(1) {
-            // Its own limit a store keeps by itself, the server's memory is somebody else's to count.
+            // Its own limit a store keeps by itself, the server's memory is somebody else's to
+            // count.
             delete_all_gone(&store);
         }
         held = fill(&store, &mut scratch, 20);
@@ -401,9 +402,9 @@ fn owners(server: &RedisServer) -> usize {
 
 pub(super) const SECOND: &str = "PAGODA_TEST_SECOND_OWNER";
 
-/// A second owner on another host: a process of its own, which is killed.
-/// Starts a process that is a second owner, by a test of the remote store's that calls [`be_second_owner`]. Returns when it has stored its
-/// pages.
+/// A second owner on another host: a process of its own, which is killed. Starts a process that is
+/// a second owner, by a test of the remote store's that calls [`be_second_owner`]. Returns when it
+/// has stored its pages.
 pub(super) fn start_second_owner(test: &str, address: &RemoteAddress) -> Child {
     let mut second = Command::new(std::env::current_exe().expect("a path"))
         .args(["--exact", "--nocapture"])
@@ -490,7 +491,8 @@ fn a_server_that_is_slow_to_delete_keeps_what_lives() {
     assert_all(&store, &mut scratch, &held);
 }
 
-/// A reply can nest as deep as the parser follows, a hundred times: threads of the engine have 512 KiB of stack.
+/// A reply can nest as deep as the parser follows, a hundred times: threads of the engine have 512
+/// KiB of stack.
 #[test]
 fn the_deepest_reply_fits_a_thread_of_the_engine() {
     let parse = || {
