@@ -1,45 +1,21 @@
 //! The benches of Pagoda: its sides and the kernel's, in turns, on the machine at hand. `pagoda bench` starts this program.
 //!
-//! Each bench prints JSON, or a table for people; `list.rs` says which there are, and `all.rs` runs all of them for one page.
-//! The processes that are measured are workers, this same program (`worker.rs`). A program is run under Pagoda by the command
+//! Each bench prints JSON, or a table for people; `list.rs` says which there are, and `suites/all` runs all of them for one page.
+//! The processes that are measured are workers, this same program (`worker`). A program is run under Pagoda by the command
 //! `pagoda run` that lies beside this one; a library's figures come from the public interface of `pagoda`. A bench must never
 //! reach around either.
 #![forbid(unsafe_code)]
 
-mod all;
-mod base_page;
-mod budget;
-mod churn;
-mod clear;
 mod command;
-mod counters;
-mod data;
-mod histogram;
-mod html;
 mod kernel;
-#[cfg(test)]
-mod keys;
 mod list;
-mod machine;
-mod migrate;
-mod no_pressure;
-mod pairs;
-mod pattern;
-mod process;
-mod programs;
-mod redis_client;
-mod release;
+mod load;
+mod measure;
 mod report;
-mod scratch;
-mod stats;
-mod text_table;
-mod traced;
-mod tree;
-mod turns;
+mod suites;
 mod worker;
-mod zones;
 
-pub use html::{document, escaped};
+pub use report::html::{document, escaped};
 
 use std::io::Write;
 use std::path::Path;
@@ -49,10 +25,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::ProgressBar;
 use pagoda_core::size::Bytes;
 
-use budget::Load;
-use no_pressure::NoPressure;
-use process::{Cancel, Cancelled};
-use report::{Report, Setting};
+use load::data;
+use measure::machine;
+use measure::process::{Cancel, Cancelled};
+use suites::budget::Load;
+use suites::budget::no_pressure::NoPressure;
+use suites::budget::report::{KEYS, Report, Setting};
+use suites::{all, base_page, budget, clear, counters, migrate, release, tree, zones};
 
 /// What `--help` says of the keys that all have.
 const COMMON_KEYS: &str = "\
@@ -101,7 +80,7 @@ enum Bench {
 }
 
 #[derive(Args, Debug)]
-#[command(after_long_help = report::KEYS)]
+#[command(after_long_help = KEYS)]
 struct BudgetArgs {
     /// Print JSON instead of a table
     #[arg(long)]

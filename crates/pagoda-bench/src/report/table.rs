@@ -1,96 +1,43 @@
-//! The figures for people. Pure.
+//! Tables of figures for people: Markdown, the figures to the right, one way to write a figure. Pure.
+//!
+//! What is missing is a dash. This module must never round for JSON, nor make up a figure.
 
-use comfy_table::Table;
-use pagoda_core::size::Bytes;
+use std::ops::RangeBounds;
 
-use super::super::histogram::Percentiles;
-use super::super::text_table::{number, text_table, with_spread};
-use super::{Report, Setting};
+use comfy_table::{CellAlignment, Row, Table};
 
-impl Report {
-    /// For people.
-    pub fn table(&self) -> String {
-        let mut text = format!("{}\n", self.machine);
-        let budget = Bytes::new(self.budget_bytes);
-        let settings = [("compressed", &self.compressed), ("spilled", &self.spilled)];
-        for (name, setting) in
-            settings.into_iter().filter_map(|(name, setting)| Some((name, setting.as_ref()?)))
-        {
-            let details = &setting.setting;
-            text += &format!(
-                "\n{name}: {} of data in {budget}; LZ4 {:.2}:1 by 4 KiB, {:.2}:1 by 64 KiB; median of {} pairs (least-greatest)\n",
-                Bytes::new(details.data_bytes),
-                details.lz4_ratio_4k,
-                details.lz4_ratio_64k,
-                self.pairs
-            );
-            text += &patterns_table(setting).to_string();
-            text += "\n";
-            if let (Some(ms), Some(spread)) =
-                (details.pagoda_after_burst_ms, details.pagoda_after_burst_ms_spread)
-            {
-                let took = with_spread(ms, spread, 0);
-                text += &format!(
-                    "pagoda within the budget and 16 MiB again, after a burst of all the data: {took} ms\n"
-                );
-            }
-            let reasons = [
-                ("pagoda", &details.pagoda_reason),
-                ("kernel", &details.kernel_reason),
-                ("in thread", &details.in_thread_reason),
-            ];
-            for (side, reason) in
-                reasons.into_iter().filter_map(|(side, reason)| Some((side, reason.as_ref()?)))
-            {
-                text += &format!("{side} did not run: {reason}\n");
-            }
-        }
-        if let Some(reason) = &self.kernel_reason {
-            text += &format!("\nno comparison with the kernel: {reason}\n");
-        }
-        if let Some(no_pressure) = &self.no_pressure {
-            text += &format!("\nno pressure: budget 1.2 times the native peak\n{}\n", no_pressure.table());
-        }
-        text
-    }
-}
-
-fn patterns_table(setting: &Setting) -> Table {
-    let rate = |value: Option<f64>, spread| match (value, spread) {
-        (Some(value), Some(spread)) => with_spread(value, spread, 2),
-        _ => number(value, 2),
-    };
-    let fault = |p: Option<Percentiles>| {
-        p.map_or_else(|| "-".to_owned(), |p| format!("{:.0} / {:.0} / {:.0}", p.p50, p.p99, p.p999))
-    };
-    let mut table = text_table(
-        [
-            "pattern",
-            "pagoda GiB/s",
-            "kernel GiB/s",
-            "ratio",
-            "zram uncharged GiB/s",
-            "in thread GiB/s",
-            "its ratio",
-            "pagoda fault us 50/99/99.9%",
-            "kernel fault us 50/99/99.9%",
-            "in thread fault us 50/99/99.9%",
-        ],
-        1..,
-    );
-    for (pattern, figures) in &setting.patterns {
-        table.add_row([
-            format!("{pattern:?}").to_lowercase(),
-            rate(figures.pagoda_gib_s, figures.pagoda_gib_s_spread),
-            rate(figures.kernel_gib_s, figures.kernel_gib_s_spread),
-            rate(figures.ratio, figures.ratio_spread),
-            rate(figures.kernel_uncharged_gib_s, figures.kernel_uncharged_gib_s_spread),
-            rate(figures.in_thread_gib_s, figures.in_thread_gib_s_spread),
-            rate(figures.in_thread_ratio, figures.in_thread_ratio_spread),
-            fault(figures.pagoda_fault_us),
-            fault(figures.kernel_fault_us),
-            fault(figures.in_thread_fault_us),
-        ]);
+/// An empty table. The columns of `figures` are aligned to the right, the others to the left.
+pub fn text_table(header: impl Into<Row>, figures: impl RangeBounds<usize>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header(header);
+    for (_, column) in table.column_iter_mut().enumerate().filter(|(number, _)| figures.contains(number)) {
+        column.set_cell_alignment(CellAlignment::Right);
     }
     table
+}
+
+/// A figure with so many digits after the point.
+pub fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+/// A median, and the least and the greatest value.
+pub fn with_spread(median: f64, [least, greatest]: [f64; 2], digits: usize) -> String {
+    format!("{median:.digits$} ({least:.digits$}-{greatest:.digits$})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_stand_to_the_right_and_what_is_missing_is_a_dash() {
+        let mut table = text_table(["side", "GiB/s", "why"], 1..2);
+        table.add_row(["one", &number(Some(1.25), 1), "x"]);
+        table.add_row(["other", &number(None, 1), "not here"]);
+        let rows = ["| one   |   1.2 | x        |", "| other |     - | not here |"];
+        assert!(rows.iter().all(|row| table.to_string().contains(row)), "{table}");
+        assert_eq!(with_spread(2.0, [1.25, 3.0], 2), "2.00 (1.25-3.00)");
+    }
 }

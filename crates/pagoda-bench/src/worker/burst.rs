@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::super::data::PAGE_WORDS;
 use super::DataArgs;
+use crate::load::data::PAGE_WORDS;
 
 /// Between two looks at itself.
 const LOOK: Duration = Duration::from_millis(1);

@@ -12,10 +12,10 @@ use clap::{Args, ValueEnum};
 use pagoda::{Bytes, Manager, Region};
 use serde::{Deserialize, Serialize};
 
-use super::super::data::{FULL_CHECK_EVERY, PAGE_BYTES, PAGE_WORDS, Page, Pages, Random};
-use super::super::histogram::{Histogram, Percentiles};
-use super::super::pattern::{Scatter, Zipf};
 use super::DataArgs;
+use crate::load::data::{FULL_CHECK_EVERY, PAGE_BYTES, PAGE_WORDS, Page, Pages, Random};
+use crate::load::pattern::{Scatter, Zipf};
+use crate::measure::histogram::{Histogram, Percentiles};
 
 /// A touch whose first access took longer than this counts as a fault: a present page takes a tenth of it, and no
 /// way to fetch a page is faster.

@@ -1,0 +1,153 @@
+//! The programs of every day that the overhead is measured with, and how each is timed.
+//!
+//! Nothing is installed and nothing of the machine's own configuration is read: what is missing is left out with a
+//! reason. A server listens on loopback alone, on a port of its own. This module must never know about Pagoda: it is
+//! given the command to run.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::load::data::Random;
+use crate::measure::process::{Cancel, Running, run};
+use crate::measure::scratch::Scratch;
+
+/// A program that is there, and how it is measured.
+pub struct Program {
+    /// The program whose memory is managed, and its arguments.
+    pub command: Vec<String>,
+    /// For a server: its port, and the client whose run is timed.
+    server: Option<(u16, Vec<String>)>,
+}
+
+/// How long a server may take to listen.
+const LISTEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Allocates and drops for about two seconds, or for half a second: lists, dictionaries, strings and large byte arrays.
+const PYTHON: &str = "
+import random
+r = random.Random(1)
+live = {}
+for i in range(ROUNDS):
+    k = r.randrange(250000)
+    live[k] = [r.random() for _ in range(8)] + [str(i) * 8]
+    if i % 200 == 0:
+        live[-1 - k % 64] = bytearray(1 << 20)
+assert sum(len(v) for v in live.values()) > 0
+";
+
+/// Every program by name, each with less to do if it is to be quick, or why it is left out.
+pub fn installed(
+    scratch: &Scratch,
+    quick: bool,
+) -> anyhow::Result<Vec<(&'static str, Result<Program, String>)>> {
+    Ok(vec![
+        ("python3", python(quick).map_err(|error| format!("{error:#}"))),
+        ("redis-benchmark", redis(quick).map_err(|error| format!("{error:#}"))),
+        (
+            "sort",
+            sort(scratch, if quick { 16 << 20 } else { 64 << 20 })?.map_err(|error| format!("{error:#}")),
+        ),
+    ])
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// Asks a program for its version: whether it is there and starts.
+fn starts(program: &str) -> anyhow::Result<()> {
+    let output = Command::new(program)
+        .arg("--version")
+        .output()
+        .with_context(|| format!("{program} does not start"))?;
+    if !output.status.success() {
+        bail!("{program} --version ended with {}", output.status);
+    }
+    Ok(())
+}
+
+fn python(quick: bool) -> anyhow::Result<Program> {
+    // The name can stand for a script that starts the real one, which would be a program of several processes.
+    let real = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+    let real = String::from_utf8(real.context("python3 does not start")?.stdout)?;
+    starts(real.trim())?;
+    let script = PYTHON.replace("ROUNDS", if quick { "100000" } else { "400000" });
+    Ok(Program { command: words(&[real.trim(), "-c", &script]), server: None })
+}
+
+fn redis(quick: bool) -> anyhow::Result<Program> {
+    starts("redis-server")?;
+    starts("redis-benchmark")?;
+    // The port is free now, and nobody else is handed it for a good while.
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    let number = port.to_string();
+    let server =
+        ["redis-server", "--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+    let requests = if quick { "100000" } else { "400000" };
+    let mut client = words(&["redis-benchmark", "-p", &number, "-t", "set,get", "-n", requests]);
+    client.extend(words(&["-r", "300000", "-d", "512", "-P", "16", "-c", "16", "-q"]));
+    Ok(Program { command: words(&server), server: Some((port, client)) })
+}
+
+fn sort(scratch: &Scratch, bytes: usize) -> anyhow::Result<anyhow::Result<Program>> {
+    if let Err(error) = starts("sort") {
+        return Ok(Err(error));
+    }
+    let input = scratch.file("sort-input");
+    let mut out =
+        BufWriter::new(File::create(&input).with_context(|| format!("writing {}", input.display()))?);
+    let mut random = Random::new(11);
+    let mut written = 0;
+    while written < bytes {
+        let line = format!("{:016x} {}\n", random.next(), random.below(1 << 20));
+        out.write_all(line.as_bytes())?;
+        written += line.len();
+    }
+    out.flush()?;
+    // A buffer that holds the input, so that no temporary file is part of what is timed.
+    let input = input.display().to_string();
+    Ok(Ok(Program {
+        command: words(&["sort", "-S", "1G", "--parallel=2", "-o", "/dev/null", &input]),
+        server: None,
+    }))
+}
+
+impl Program {
+    /// Runs it by `command`, which is its own or one that wraps it. Gives the seconds that count and its peak of
+    /// anonymous memory in bytes.
+    pub fn time(&self, command: Vec<String>, limit: Duration, cancel: &Cancel) -> anyhow::Result<(f64, u64)> {
+        let Some((port, client)) = &self.server else {
+            let finished = run(&command, limit, cancel, || ())?;
+            return Ok((finished.seconds, finished.anonymous_bytes_peak));
+        };
+        let mut server = Running::start(&command)?;
+        let mut connection = connect(*port, &mut server, cancel)?;
+        let finished = run(client, limit, cancel, || {
+            server.sample();
+        })?;
+        connection.write_all(b"SHUTDOWN NOSAVE\r\n").context("asking the server to end")?;
+        let served = server.wait(limit, cancel, || ())?;
+        Ok((finished.seconds, served.anonymous_bytes_peak))
+    }
+}
+
+/// Connects once the server listens.
+fn connect(port: u16, server: &mut Running, cancel: &Cancel) -> anyhow::Result<TcpStream> {
+    let start = Instant::now();
+    loop {
+        match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if start.elapsed() > LISTEN_LIMIT || server.ended() => {
+                return Err(error).context("the server does not listen");
+            }
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+        cancel.check()?;
+    }
+}

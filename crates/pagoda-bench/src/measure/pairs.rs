@@ -1,0 +1,92 @@
+//! Pairs of a native and a managed run of the same work, where memory suffices: in turns, the first pair discarded.
+//!
+//! Overhead is the median of the ratios of pairs: what else happens on the machine meets both runs of a pair. This module must
+//! never count a pair of which one run failed.
+
+use pagoda::config::MINIMUM_BUDGET;
+use pagoda_core::size::Bytes;
+
+use crate::measure::stats::{median, median_of, spread};
+use crate::suites::budget::reason;
+
+/// The budget over the native peak.
+const HEADROOM: f64 = 1.2;
+
+/// The pairs that count.
+pub struct Pairs<S> {
+    /// Of the run before all pairs, which was native.
+    pub peak_bytes: u64,
+    pub budget: Bytes,
+    pub native: Vec<S>,
+    pub managed: Vec<S>,
+}
+
+/// Why there are no pairs.
+#[derive(Debug)]
+pub enum Missing {
+    /// It doesn't run natively.
+    LeftOut(String),
+    /// It runs natively, and not under Pagoda.
+    Failed(String),
+}
+
+/// One figure of all pairs, not rounded.
+pub struct Compared {
+    pub native: f64,
+    pub native_spread: [f64; 2],
+    pub managed: f64,
+    /// Managed over native, of pairs: for times above 1 is slower.
+    pub ratio: f64,
+    pub ratio_spread: [f64; 2],
+}
+
+impl<S> Pairs<S> {
+    /// Runs natively once, for the peak, and then `count` pairs after one that is discarded. `sample` is given the budget, or
+    /// `None` for a native run. The outer error is a signal.
+    pub fn measure(
+        count: usize,
+        peak_bytes: impl Fn(&S) -> u64,
+        mut sample: impl FnMut(Option<Bytes>) -> anyhow::Result<S>,
+    ) -> anyhow::Result<Result<Self, Missing>> {
+        let peak_bytes = match sample(None) {
+            Ok(first) => peak_bytes(&first),
+            Err(error) => return Ok(Err(Missing::LeftOut(reason(error)?))),
+        };
+        let budget = Bytes::new(((peak_bytes as f64 * HEADROOM) as u64).next_multiple_of(4096));
+        let budget = budget.max(MINIMUM_BUDGET);
+        let mut pairs = Self { peak_bytes, budget, native: Vec::new(), managed: Vec::new() };
+        for number in 0..=count {
+            // Who goes first changes from pair to pair.
+            for managed in if number % 2 == 0 { [false, true] } else { [true, false] } {
+                let sample = match sample(managed.then_some(budget)) {
+                    Ok(sample) => sample,
+                    Err(error) => return Ok(Err(Missing::Failed(reason(error)?))),
+                };
+                if number > 0 {
+                    if managed { pairs.managed.push(sample) } else { pairs.native.push(sample) }
+                }
+            }
+        }
+        Ok(Ok(pairs))
+    }
+
+    /// The same pairs of something that is made of each sample.
+    pub fn try_map<T>(self, of: impl Fn(S) -> anyhow::Result<T>) -> anyhow::Result<Pairs<T>> {
+        let all = |samples: Vec<S>| samples.into_iter().map(&of).collect::<anyhow::Result<_>>();
+        let Self { peak_bytes, budget, native, managed } = self;
+        Ok(Pairs { peak_bytes, budget, native: all(native)?, managed: all(managed)? })
+    }
+
+    /// Compares one figure. `None` without pairs.
+    pub fn compare(&self, figure: impl Fn(&S) -> f64) -> Option<Compared> {
+        let both = self.native.iter().zip(&self.managed);
+        let ratios: Vec<f64> = both.map(|(native, managed)| figure(managed) / figure(native)).collect();
+        Some(Compared {
+            native: median_of(&self.native, &figure)?,
+            native_spread: spread(&self.native.iter().map(&figure).collect::<Vec<_>>())?,
+            managed: median_of(&self.managed, &figure)?,
+            ratio: median(&ratios)?,
+            ratio_spread: spread(&ratios)?,
+        })
+    }
+}

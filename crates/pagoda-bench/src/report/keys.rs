@@ -1,0 +1,96 @@
+//! What tests ask of the keys of a bench's JSON: that `--help` says what each is, and that the figures of the page's tests have it.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::help;
+use crate::report::html::canned;
+
+/// The report of another command: that one's documentation says what is in it.
+const TOLD_ELSEWHERE: &str = "pagoda_stats";
+
+/// What says why something is missing, and is there only then.
+const WHY: [&str; 5] = ["reason", "reasons", "why", "left_out", "failed"];
+
+/// Checks what a bench prints: `--help` has each of its keys and none that is not there, and the page's tests have figures with each.
+pub fn expect_told(name: &str, keys: &str, json: &Value) {
+    expect_documented(keys, json);
+    expect_words_for(&help(name), json);
+    expect_paths_of(json, &canned(name));
+}
+
+/// Checks that each key of the first level that `--help` names is there: lines of two blanks and keys, then two blanks and what they are.
+pub fn expect_documented(keys: &str, json: &Value) {
+    let lines = keys.lines().filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    let named = lines.filter_map(|line| Some(line.split_once("  ")?.0.split(", ")));
+    let mut count = 0;
+    for key in named.flatten().filter(|key| !says_why(key)) {
+        let first = key.split('.').next().unwrap_or(key);
+        assert!(json.get(first).is_some(), "there is no {key}");
+        count += 1;
+    }
+    assert!(count > 4, "{count} keys");
+}
+
+/// Checks the other way round: each key of the figures, on whatever level, is a word of what `--help` says, but for `_spread`, and for
+/// numbers, which are what figures go by.
+pub fn expect_words_for(help: &str, json: &Value) {
+    let words: BTreeSet<&str> =
+        help.split(|char: char| !(char.is_alphanumeric() || "_-".contains(char))).collect();
+    for path in paths(json) {
+        let key = path.rsplit('.').next().unwrap_or(&path);
+        let is_word = words.contains(key.strip_suffix("_spread").unwrap_or(key));
+        assert!(is_word || key == NUMBER, "nobody says what {path} is");
+    }
+}
+
+/// Checks that `figures` of an earlier run have every key of `json`, at the same place.
+pub fn expect_paths_of(json: &Value, figures: &Value) {
+    let there = paths(figures);
+    let missing: Vec<_> =
+        paths(json).into_iter().filter(|path| !says_why(path) && !there.contains(path)).collect();
+    assert!(missing.is_empty(), "the figures of the page's tests are older than {missing:?}");
+}
+
+const NUMBER: &str = "#";
+
+fn says_why(path: &str) -> bool {
+    path.split('.').any(|key| {
+        WHY.iter().any(|why| key.strip_suffix(why).is_some_and(|of| of.is_empty() || of.ends_with('_')))
+    })
+}
+
+/// The keys on all levels, each after those above it; elements of arrays are not told apart, nor keys that are numbers.
+fn paths(json: &Value) -> BTreeSet<String> {
+    let (mut paths, mut rest) = (BTreeSet::new(), vec![(String::new(), json)]);
+    while let Some((above, value)) = rest.pop() {
+        match value {
+            Value::Object(members) => {
+                for (key, value) in members {
+                    let is_number = key.bytes().all(|byte| byte.is_ascii_digit());
+                    let path = format!("{above}.{}", if is_number { NUMBER } else { key });
+                    if key != TOLD_ELSEWHERE {
+                        rest.push((path.clone(), value));
+                    }
+                    paths.insert(path);
+                }
+            }
+            Value::Array(values) => rest.extend(values.iter().map(|value| (above.clone(), value))),
+            _ => {}
+        }
+    }
+    paths
+}
+
+#[test]
+fn a_key_is_looked_for_wherever_it_is_but_in_another_commands_report() {
+    let json = serde_json::json!({
+        "by_threads": { "16": [{ "mib_s": 1, "mib_s_spread": [1, 1] }, { "reason": "none" }] },
+        "pagoda_stats": { "counters": { "faults": 1 } },
+    });
+    let looked_for = [".by_threads", ".by_threads.#", ".by_threads.#.mib_s", ".by_threads.#.mib_s_spread"];
+    let all: Vec<_> = paths(&json).into_iter().filter(|path| !says_why(path)).collect();
+    assert_eq!(all, [&looked_for[..], &[".pagoda_stats"]].concat());
+    assert!(says_why(".kernel_zram_reason") && says_why(".clusters.why.auto") && !says_why(".evicted_busy"));
+}

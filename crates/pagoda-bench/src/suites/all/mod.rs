@@ -1,0 +1,278 @@
+//! `pagoda bench all`: every bench as a process of its own, one after the other, and one page of what they printed, with a
+//! heat map of a program that is traced beside them.
+//!
+//! A bench that fails is told with what it said, and the rest go on. Asked to end, the bench that runs is asked to end and
+//! waited for, so that it undoes what it set up, and no page is written. This module must never measure anything itself.
+
+pub(crate) mod traced;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::command::this_program;
+use crate::list::{BENCHES, Entry};
+use crate::measure::machine::Machine;
+use crate::measure::process::{Cancel, Reader};
+use crate::report::html::{About, Outcome, page};
+
+/// All quick ones together, and the trace: five minutes are promised, and the last one may take [`GRACE`] to end. What doesn't fit
+/// is ended and told so.
+pub const QUICK: Duration = Duration::from_secs(265);
+/// One full bench: several times what the slowest takes on a quiet machine.
+const FULL: Duration = Duration::from_secs(7200);
+/// How long a bench that was asked to end may take to undo what it set up.
+const GRACE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+
+/// What to run.
+#[derive(Args, Debug)]
+pub struct AllArgs {
+    /// Short runs: five minutes at most, for a first look
+    #[arg(long)]
+    quick: bool,
+    /// The page to write
+    #[arg(long, value_name = "FILE")]
+    html: PathBuf,
+    /// Of all benches only these, for tests
+    #[arg(long, value_name = "NAME", hide = true)]
+    only: Vec<String>,
+}
+
+impl AllArgs {
+    fn benches(&self) -> impl Iterator<Item = &'static Entry> {
+        BENCHES.iter().filter(|entry| self.only.is_empty() || self.only.iter().any(|name| name == entry.name))
+    }
+}
+
+/// Runs `pagoda bench all`. Exit status 1 if a bench failed.
+pub fn run(args: &AllArgs) -> anyhow::Result<ExitCode> {
+    let program = this_program()?;
+    let is_new = !args.html.exists();
+    // Before anything is measured for nothing. What it holds stays until there is something to write.
+    let writable = OpenOptions::new().write(true).create(true).truncate(false).open(&args.html);
+    let mut file = writable.with_context(|| format!("opening {}", args.html.display()))?;
+    let (heat, outcomes) = match run_all(&program, args) {
+        Ok(all) => all,
+        Err(error) => {
+            if is_new {
+                // Whoever removed it before has done our work.
+                let _ = std::fs::remove_file(&args.html);
+            }
+            return Err(error);
+        }
+    };
+    let about = About {
+        machine: Machine::this().to_string(),
+        version: env!("CARGO_PKG_VERSION"),
+        when: utc(SystemTime::now()),
+        quick: args.quick,
+    };
+    let html = page(&about, &outcomes, &heat);
+    file.set_len(0)
+        .and_then(|()| file.write_all(html.as_bytes()))
+        .with_context(|| args.html.display().to_string())?;
+    for Outcome { entry, failure, seconds, .. } in &outcomes {
+        let first = failure.as_deref().and_then(|why| why.lines().next()).unwrap_or("measured");
+        println!("{:<8} {seconds:>5.0} s  {first}", entry.name);
+    }
+    let failed = outcomes.iter().any(|outcome| outcome.failure.is_some());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The heat map, and every bench.
+fn run_all(program: &str, args: &AllArgs) -> anyhow::Result<(String, Vec<Outcome>)> {
+    let cancel = Cancel::on_signals()?;
+    let progress = progress(args.benches().count())?;
+    let deadline = args.quick.then(|| Instant::now() + QUICK);
+    progress.set_message("trace");
+    let heat = traced::figure(program, &cancel)?;
+    let command = |entry: &Entry| {
+        let mut command = Command::new(program);
+        command.args([entry.name, "--json"]).args(args.quick.then_some("--quick"));
+        command
+    };
+    let outcomes = run_benches(args.benches(), deadline, command, &progress, &cancel)?;
+    progress.finish_and_clear();
+    Ok((heat, outcomes))
+}
+
+/// One bench after the other; all of them by the deadline, if there is one.
+fn run_benches(
+    benches: impl Iterator<Item = &'static Entry>,
+    deadline: Option<Instant>,
+    command: impl Fn(&Entry) -> Command,
+    progress: &ProgressBar,
+    cancel: &Cancel,
+) -> anyhow::Result<Vec<Outcome>> {
+    let one = |entry: &'static Entry| {
+        progress.set_message(entry.name);
+        let limit = deadline.map_or(FULL, |at| at.saturating_duration_since(Instant::now()));
+        let outcome = outcome(command(entry), entry, limit, cancel);
+        progress.inc(1);
+        outcome
+    };
+    benches.map(one).collect()
+}
+
+fn progress(benches: usize) -> anyhow::Result<ProgressBar> {
+    // Drawn on standard error, and there only if that is a terminal.
+    let style = ProgressStyle::with_template("{msg} {spinner} bench {pos} of {len} done, {elapsed} gone")
+        .context("the progress bar's template")?;
+    let progress = ProgressBar::new(benches as u64).with_style(style);
+    progress.enable_steady_tick(Duration::from_secs(1));
+    Ok(progress)
+}
+
+/// Runs one bench to its end.
+fn outcome(
+    command: Command,
+    entry: &'static Entry,
+    limit: Duration,
+    cancel: &Cancel,
+) -> anyhow::Result<Outcome> {
+    let begun = Instant::now();
+    let (json, failure) = match finish(command, limit, cancel)? {
+        Ok(Ended { status, output, errors }) => {
+            let json = serde_json::from_str::<Value>(&output);
+            let failure = match &json {
+                Ok(_) if status.success() => None,
+                Ok(_) => {
+                    Some(format!("a side of it failed ({status}): the figures below say which\n{errors}"))
+                }
+                Err(error) if status.success() => Some(format!("it printed no JSON: {error}")),
+                Err(_) => Some(format!("{}\n{status}", errors.trim())),
+            };
+            (json.ok(), failure)
+        }
+        Err(late) => (None, Some(late)),
+    };
+    Ok(Outcome { entry, json, failure, seconds: begun.elapsed().as_secs_f64() })
+}
+
+/// How a bench ended by itself.
+pub struct Ended {
+    pub status: ExitStatus,
+    pub output: String,
+    pub errors: String,
+}
+
+/// Waits for it. The inner error says why it was ended.
+pub fn finish(
+    mut command: Command,
+    limit: Duration,
+    cancel: &Cancel,
+) -> anyhow::Result<Result<Ended, String>> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let begun = Instant::now();
+    let mut child = command.spawn().context("starting a bench")?;
+    let mut output = child.stdout.take().map(Reader::start);
+    let mut errors = child.stderr.take().map(Reader::start);
+    let mut asked: Option<Instant> = None;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let is_late = begun.elapsed() > limit;
+        match asked {
+            None if is_late || cancel.check().is_err() => {
+                kill_process(Pid::from_child(&child), Signal::TERM).context("asking a bench to end")?;
+                asked = Some(Instant::now());
+            }
+            Some(since) if since.elapsed() > GRACE => {
+                child.kill().context("ending a bench")?;
+                break child.wait()?;
+            }
+            _ => {}
+        }
+        thread::sleep(POLL);
+    };
+    cancel.check()?;
+    if asked.is_some() {
+        return Ok(Err(format!("it did not end within {} s and was ended", limit.as_secs())));
+    }
+    let [output, errors] = [Reader::text(&mut output), Reader::text(&mut errors)];
+    Ok(Ok(Ended { status, output, errors }))
+}
+
+/// Day and minute.
+fn utc(now: SystemTime) -> String {
+    let now = time::OffsetDateTime::from(now);
+    let (date, hour, minute) = (now.date(), now.hour(), now.minute());
+    format!("{date} {hour:02}:{minute:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::process::OUTPUT_BYTES_MAX;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_bench_that_takes_too_long_is_asked_to_end_and_waited_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let undone = directory.path().join("undone");
+        let script = format!("trap 'touch {}; exit 1' TERM; while :; do sleep 0.02; done", undone.display());
+        let why = finish(shell(&script), Duration::from_millis(300), &Cancel::default()).expect("run").err();
+        assert!(why.is_some_and(|why| why.contains("did not end")));
+        assert!(undone.exists());
+    }
+
+    #[test]
+    fn benches_that_hang_are_all_ended_by_the_deadline_and_told() {
+        let hangs = |_: &Entry| shell("exec sleep 3600");
+        let deadline = Some(Instant::now() + Duration::from_millis(300));
+        let (bar, cancel) = (ProgressBar::hidden(), Cancel::default());
+        let outcomes = run_benches(BENCHES.iter(), deadline, hangs, &bar, &cancel).expect("run");
+        assert_eq!(outcomes.len(), BENCHES.len());
+        for Outcome { entry, json, failure, .. } in outcomes {
+            let told = failure.is_some_and(|why| why.contains("did not end within"));
+            assert!(json.is_none() && told, "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn what_is_printed_is_bounded_and_what_is_more_blocks_nobody() {
+        let script = format!("head -c {} /dev/zero; echo why >&2; exit 3", 2 * OUTPUT_BYTES_MAX);
+        let ended = finish(shell(&script), Duration::from_secs(60), &Cancel::default()).expect("run");
+        let ended = ended.expect("it ended by itself");
+        assert_eq!((ended.output.len() as u64, ended.errors.as_str()), (OUTPUT_BYTES_MAX, "why\n"));
+        assert_eq!(ended.status.code(), Some(3));
+    }
+
+    #[test]
+    fn a_bench_that_fails_is_an_outcome_with_its_message() {
+        for (script, has_json, says) in [
+            ("echo '{\"bench\":\"budget\"}'", true, None),
+            ("echo '{}'; exit 1", true, Some("a side of it failed")),
+            ("echo no; echo 'pagoda: no userfaultfd' >&2; exit 125", false, Some("pagoda: no userfaultfd")),
+            ("echo no", false, Some("it printed no JSON")),
+        ] {
+            let outcome = outcome(shell(script), &BENCHES[0], Duration::from_secs(60), &Cancel::default());
+            let outcome = outcome.expect("an outcome");
+            assert_eq!(outcome.json.is_some(), has_json, "{script}");
+            assert_eq!(outcome.failure.is_some(), says.is_some(), "{script}");
+            assert!(says.is_none_or(|says| outcome.failure.expect("a message").contains(says)), "{script}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_written_as_people_do() {
+        let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        assert_eq!(utc(moment), "2023-11-14 22:13 UTC");
+    }
+}

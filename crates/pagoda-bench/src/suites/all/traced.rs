@@ -1,0 +1,73 @@
+//! The heat map of `pagoda bench all`: a program over its budget, traced as any program is, and drawn.
+//!
+//! This module must never fail the benches: why there is no map is told in its place.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::command::pagoda;
+use crate::measure::process::{Cancel, Cancelled};
+use crate::measure::scratch::Scratch;
+use crate::report::html::escaped;
+use crate::suites::all::{Ended, finish};
+use crate::worker;
+
+/// Several times what it takes on a quiet machine.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// What is traced: twice the budget, filled, read in order, and then touched unevenly and at random.
+const WORK: [&str; 10] =
+    ["--data", "134217728", "--ratio", "3", "--passes", "1", "--zipf", "20000", "--random", "5000"];
+
+/// Runs it, and returns the figure for the page. The only error is that the benches were asked to end.
+pub fn figure(program: &str, cancel: &Cancel) -> anyhow::Result<String> {
+    match drawn(program, cancel) {
+        Err(error) if !error.is::<Cancelled>() => {
+            Ok(format!("<p class=\"failed\">{}</p>\n", escaped(&format!("{error:#}"))))
+        }
+        drawn_or_cancelled => drawn_or_cancelled,
+    }
+}
+
+fn drawn(program: &str, cancel: &Cancel) -> anyhow::Result<String> {
+    let scratch = Scratch::new()?;
+    let (file, page) = (scratch.file("trace"), scratch.file("trace.html"));
+    let mut run = Command::new(pagoda(program));
+    run.args(["run", "--quiet", "--memory", "64M", "--trace"])
+        .arg(&file)
+        .arg("--")
+        .args(worker::words(program, "patterns"))
+        .args(WORK);
+    ended_well(run, cancel)?;
+    let mut trace = Command::new(pagoda(program));
+    trace.arg("trace").arg(&file).arg("--html").arg(&page);
+    ended_well(trace, cancel)?;
+    let page = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+    let begin = page.find("<figure>").context("the page of the trace has no figure")?;
+    let end = page.rfind("</figure>").context("the figure of the trace does not end")?;
+    Ok(page[begin..end].to_owned() + "</figure>\n")
+}
+
+/// An error with what the command said, unless it succeeds in time.
+fn ended_well(command: Command, cancel: &Cancel) -> anyhow::Result<()> {
+    match finish(command, LIMIT, cancel)? {
+        Ok(Ended { status, .. }) if status.success() => Ok(()),
+        Ok(Ended { status, errors, .. }) => bail!("{}\n{status}", errors.trim()),
+        Err(late) => bail!(late),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_not_be_traced_is_told_in_place_of_the_map() {
+        let figure = figure("/nonexistent/pagoda-bench", &Cancel::default());
+        let figure = figure.expect("the benches go on");
+        assert!(figure.contains("failed") && figure.contains("starting a bench"), "{figure}");
+    }
+}

@@ -1,0 +1,384 @@
+//! A server in memory, by what its pages are: the kernel's small and huge ones, and Pagoda's.
+//!
+//! The same server, keys and requests on every side. What is timed are redis-benchmark's requests over TCP on loopback; beside it a
+//! client of our own reads values and compares each, before the benchmark writes its own. All but one side ask the kernel for huge
+//! pages; under Pagoda the server has so much room that nothing is ever out, nor are huge pages forbidden. This module must never call a side
+//! huge pages whose heap has none, nor one small pages that may have others.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use clap::Args;
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use rustix::thread::disable_transparent_huge_pages;
+use serde::Serialize;
+
+use super::Setup;
+use super::report::{Ratios, ratios};
+use crate::command::pagoda;
+use crate::load::data::{Random, mix};
+use crate::load::redis_client::{self, Client, PIPELINE, name};
+use crate::measure::process::{self, Cancel, Running};
+use crate::measure::scratch::Scratch;
+use crate::measure::stats::{median_of, round};
+use crate::suites::budget::reason;
+use crate::warm;
+use crate::worker;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const VALUE_BYTES: usize = 512;
+/// What the server has under Pagoda beyond half as much again as it needs, so that huge pages are never forbidden.
+const ROOM: Bytes = Bytes::mib(256);
+/// What the server takes for a key beside its value.
+const KEY_BYTES: u64 = 150;
+
+/// The sides, in the order in which they take turns.
+const SIDES: [&str; 4] = ["kernel_4k", "kernel_thp", "pagoda_64k", "pagoda_2m"];
+
+/// Connections that redis-benchmark has, and requests on their way on each: [`PIPELINE`] in all.
+const CONNECTIONS: usize = 4;
+
+/// Requests of which each waits for the one before.
+const ALONE: u64 = 20_000;
+
+/// Requests a second with 64 on their way, and the median time of a GET of which each waits for the one before.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Figures {
+    pub get_ops: f64,
+    pub set_ops: f64,
+    pub p50_ms: f64,
+}
+
+/// All sides.
+#[derive(Default, Serialize)]
+pub struct Redis {
+    #[serde(flatten)]
+    pub sides: BTreeMap<&'static str, Option<Figures>>,
+    /// GET of `pagoda_64k` over `kernel_thp`.
+    pub ratio_vs_thp: Option<f64>,
+    /// GET of each side over `kernel_4k`, by rounds.
+    pub get_ratio_vs_4k: BTreeMap<&'static str, f64>,
+    pub get_ratio_vs_4k_spread: BTreeMap<&'static str, [f64; 2]>,
+    pub keys: u64,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub why: BTreeMap<&'static str, String>,
+}
+
+/// Steps for the progress bar.
+pub fn steps(rounds: usize) -> u64 {
+    (SIDES.len() * (rounds + 1)) as u64
+}
+
+/// Runs everything.
+pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<Redis> {
+    let keys = if setup.quick { 20_000 } else { 600_000 };
+    let mut redis = Redis { keys, ..Redis::default() };
+    let mut samples: BTreeMap<&'static str, Vec<Figures>> = BTreeMap::new();
+    let need = Bytes::new(keys * (VALUE_BYTES as u64 + KEY_BYTES));
+    for number in 0..=setup.rounds {
+        for side in SIDES {
+            if !redis.why.contains_key(side) {
+                match (Bench { setup, cancel, keys, need }).run(side) {
+                    Ok(figures) if number > 0 => samples.entry(side).or_default().push(figures),
+                    Ok(_) => {}
+                    Err(error) => {
+                        redis.why.insert(side, reason(error)?);
+                    }
+                }
+            }
+            setup.progress.inc(1);
+        }
+    }
+    for side in SIDES {
+        let of = |pick: fn(&Figures) -> f64| {
+            let all = samples.get(side).filter(|_| !redis.why.contains_key(side))?;
+            median_of(all, pick).map(round)
+        };
+        let figures = || {
+            Some(Figures {
+                get_ops: of(|f| f.get_ops)?,
+                set_ops: of(|f| f.set_ops)?,
+                p50_ms: of(|f| f.p50_ms)?,
+            })
+        };
+        redis.sides.insert(side, figures());
+    }
+    samples.retain(|side, _| !redis.why.contains_key(side));
+    (redis.get_ratio_vs_4k, redis.get_ratio_vs_4k_spread) = get_ratios(&samples);
+    let get = |side| redis.sides[side].map(|figures| figures.get_ops);
+    redis.ratio_vs_thp = get("pagoda_64k").zip(get("kernel_thp")).map(|(ours, thp)| round(ours / thp));
+    Ok(redis)
+}
+
+/// What each side serves over what the kernel's small pages do in the same round.
+fn get_ratios(samples: &BTreeMap<&'static str, Vec<Figures>>) -> Ratios {
+    let get = |rounds: &Vec<Figures>| rounds.iter().map(|figures| figures.get_ops).collect::<Vec<_>>();
+    let all: BTreeMap<_, _> = samples.iter().map(|(side, rounds)| (*side, get(rounds))).collect();
+    let Some(small) = all.get("kernel_4k") else { return Ratios::default() };
+    ratios(all.iter().map(|(side, ops)| (*side, ops.as_slice())), small)
+}
+
+struct Bench<'a> {
+    setup: &'a Setup,
+    cancel: &'a Cancel,
+    keys: u64,
+    need: Bytes,
+}
+
+impl Bench<'_> {
+    fn run(&self, side: &str) -> anyhow::Result<Figures> {
+        let scratch = Scratch::new()?;
+        let socket = scratch.file("redis.sock");
+        // The port is free now, and nobody else is handed it for a good while.
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let command = self.command(side, &scratch, &socket, port);
+        warm(self.need);
+        let mut server = Running::start(&command)?;
+        let figures = self.load(side, &socket, port, &mut server)?;
+        server.wait(LIMIT, self.cancel, || ())?;
+        Ok(figures)
+    }
+
+    fn command(&self, side: &str, scratch: &Scratch, socket: &Path, port: u16) -> Vec<String> {
+        let mut words: Vec<String> = Vec::new();
+        let asks = side != "kernel_4k";
+        let base = match side {
+            "pagoda_64k" => Some(BasePage::K64),
+            "pagoda_2m" => Some(BasePage::M2),
+            _ => None,
+        };
+        if let Some(base) = base {
+            let budget = Bytes::new(self.need.get() * 3 / 2).saturating_add(ROOM).get().to_string();
+            let base = base.to_string();
+            let run = [
+                &pagoda(&self.setup.program),
+                "run",
+                "--memory",
+                &budget,
+                "--base-page",
+                &base,
+                "--quiet",
+                "--",
+            ];
+            words.extend(run.map(str::to_owned));
+        }
+        if asks {
+            // Its allocator asks for huge pages.
+            words.extend(["env", "MALLOC_CONF=thp:always"].map(str::to_owned));
+        } else {
+            // The kernel may give 64 KiB pages to who doesn't ask.
+            words.extend(worker::words(&self.setup.program, "small-pages"));
+            words.push("--".to_owned());
+        }
+        words.extend(redis_client::server(scratch.path(), socket));
+        // Of two ports that are said it takes the last.
+        words.extend(["--bind", "127.0.0.1", "--port", &port.to_string()].map(str::to_owned));
+        if asks {
+            // Where everybody gets huge pages the server forbids them to itself, if nothing is said.
+            words.extend(["--disable-thp", "no"].map(str::to_owned));
+        }
+        words
+    }
+
+    fn load(&self, side: &str, socket: &Path, port: u16, server: &mut Running) -> anyhow::Result<Figures> {
+        let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
+        client.set_all((0..self.keys).map(pair), self.cancel)?;
+        let pid = server.program().context("the server has ended")?;
+        match side {
+            "kernel_4k" => ensure_small(pid)?,
+            _ => ensure_huge(pid, self.need)?,
+        }
+        self.compare(&mut client)?;
+        let requests = self.keys / 2;
+        let (get_ops, _) = self.benchmark("GET", port, requests, CONNECTIONS, PIPELINE / CONNECTIONS)?;
+        let (_, p50_ms) = self.benchmark("GET", port, requests.min(ALONE), 1, 1)?;
+        let (set_ops, _) = self.benchmark("SET", port, requests, CONNECTIONS, PIPELINE / CONNECTIONS)?;
+        // It has set keys that were there, or it would have needed more memory than it has.
+        client.ask(&[b"DBSIZE"])?;
+        client.expect(&format!(":{}", self.keys))?;
+        client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
+        Ok(Figures { get_ops, set_ops, p50_ms })
+    }
+
+    /// Reads values drawn at random, and compares each.
+    fn compare(&self, client: &mut Client) -> anyhow::Result<()> {
+        let (mut random, reads) = (Random::new(3), self.keys / 2);
+        for first in (0..reads).step_by(PIPELINE) {
+            self.cancel.check()?;
+            let keys: Vec<u64> =
+                (first..(first + PIPELINE as u64).min(reads)).map(|_| random.below(self.keys)).collect();
+            for key in &keys {
+                client.send(&[b"GET", &name(*key)])?;
+            }
+            client.flush()?;
+            for key in keys {
+                ensure!(client.bulk()? == value(key), "wrong data: key {key}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Requests a second and their median time in milliseconds, by redis-benchmark with so many connections, and so many requests
+    /// on their way on each.
+    fn benchmark(
+        &self,
+        request: &str,
+        port: u16,
+        requests: u64,
+        connections: usize,
+        pipeline: usize,
+    ) -> anyhow::Result<(f64, f64)> {
+        let [port, keys, requests] = [u64::from(port), self.keys, requests].map(|number| number.to_string());
+        let [value, connections, pipeline] =
+            [VALUE_BYTES, connections, pipeline].map(|number| number.to_string());
+        let options = [
+            ("-h", "127.0.0.1"),
+            ("-p", &port),
+            ("-t", &request.to_lowercase()),
+            ("-r", &keys),
+            ("-n", &requests),
+            ("-d", &value),
+            ("-c", &connections),
+            ("-P", &pipeline),
+        ];
+        let mut command = vec!["redis-benchmark".to_owned(), "--csv".to_owned()];
+        command.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_owned()]));
+        let output = process::run(&command, LIMIT, self.cancel, || ())?.output;
+        figures_of(request, &output).with_context(|| format!("redis-benchmark printed {output:?}"))
+    }
+}
+
+/// Requests a second and the median time in milliseconds, of what redis-benchmark prints as CSV.
+fn figures_of(request: &str, csv: &str) -> Option<(f64, f64)> {
+    let mut lines = csv.lines().map(|line| line.split(',').map(|field| field.trim_matches('"')));
+    let names: Vec<&str> = lines.next()?.collect();
+    let row: Vec<&str> =
+        lines.map(Iterator::collect).find(|row: &Vec<&str>| row.first() == Some(&request))?;
+    let of = |name| row.get(names.iter().position(|other| *other == name)?)?.parse().ok();
+    Some((of("rps")?, of("p50_latency_ms")?))
+}
+
+/// Hidden: the bench starts the server by this, so that all its pages are small whatever the machine's setting.
+#[derive(Args, Debug)]
+pub struct SmallPagesArgs {
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Becomes the program, which gets OS pages alone.
+pub fn become_small(args: &SmallPagesArgs) -> anyhow::Error {
+    if let Err(error) = disable_transparent_huge_pages(true) {
+        return anyhow::Error::new(error).context("forbidding large pages");
+    }
+    let [program, arguments @ ..] = args.command.as_slice() else { return anyhow!("an empty command") };
+    let error = Command::new(program).args(arguments).exec();
+    anyhow::Error::new(error).context(format!("starting {program}"))
+}
+
+/// Checks that the kernel gives it OS pages alone.
+fn ensure_small(pid: u32) -> anyhow::Result<()> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    ensure!(!may_have_large(&text), "the server may have pages larger than 4 KiB");
+    Ok(())
+}
+
+/// By the status of a process.
+fn may_have_large(status: &str) -> bool {
+    status.lines().filter_map(|line| line.strip_prefix("THP_enabled:")).any(|value| value.trim() == "1")
+}
+
+/// Checks that half of what the server holds is in huge pages.
+fn ensure_huge(pid: u32, need: Bytes) -> anyhow::Result<()> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
+    if kib << 10 < need.get() / 2 {
+        bail!(
+            "the server has {} in huge pages of {need}: nobody asked for them, or there were none",
+            Bytes::new(kib << 10)
+        );
+    }
+    Ok(())
+}
+
+fn pair(key: u64) -> (u64, Vec<u8>) {
+    (key, value(key))
+}
+
+fn value(key: u64) -> Vec<u8> {
+    let words = (0..VALUE_BYTES / 8).map(|word| mix(key << 8 | word as u64));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use indicatif::ProgressBar;
+
+    use super::super::rows::Size;
+    use super::*;
+
+    #[test]
+    fn a_server_is_filled_compared_and_timed() {
+        const KEYS: u64 = 2000;
+        let setup = Setup {
+            program: "/nonexistent".to_owned(),
+            size: Size { buffer: 2 << 20, loads: 1000 },
+            rounds: 1,
+            quick: true,
+            progress: ProgressBar::hidden(),
+        };
+        let cancel = Cancel::default();
+        let bench = Bench { setup: &setup, cancel: &cancel, keys: KEYS, need: Bytes::mib(2) };
+        // Of no side that has to be checked: as it is started if nothing is said.
+        match bench.run("as it is") {
+            Ok(figures) => {
+                let Figures { get_ops, set_ops, p50_ms } = figures;
+                assert!(get_ops > 0.0 && set_ops > 0.0 && p50_ms > 0.0, "{figures:?}");
+            }
+            Err(error) => {
+                let text = format!("{error:#}");
+                assert!(text.contains("starting redis-"), "{text}");
+                pagoda_linux::testing::skip::skip("a server in memory", text);
+            }
+        }
+    }
+
+    #[test]
+    fn what_redis_benchmark_says_of_a_request_is_found_by_its_names() {
+        let csv = "\"test\",\"rps\",\"min_latency_ms\",\"p50_latency_ms\"\n\"SET\",\"10.5\",\"0.1\",\"0.2\"\n\"GET\",\"20\",\"0.3\",\"0.4\"\n";
+        assert_eq!(figures_of("GET", csv), Some((20.0, 0.4)));
+        assert_eq!(figures_of("SET", csv), Some((10.5, 0.2)));
+        assert_eq!(figures_of("INCR", csv), None);
+        // Of an old version, which prints no header.
+        assert_eq!(figures_of("GET", "\"GET\",\"20\"\n"), None);
+    }
+
+    #[test]
+    fn requests_are_compared_with_those_of_the_same_round() {
+        let figures = |get_ops| Figures { get_ops, set_ops: 1.0, p50_ms: 1.0 };
+        let mut samples = BTreeMap::from([
+            ("kernel_4k", vec![figures(100.0), figures(50.0), figures(80.0)]),
+            ("pagoda_64k", vec![figures(150.0), figures(100.0), figures(80.0)]),
+        ]);
+        let (ratios, spreads) = get_ratios(&samples);
+        assert_eq!((ratios["pagoda_64k"], spreads["pagoda_64k"]), (1.5, [1.0, 2.0]));
+        samples.remove("kernel_4k");
+        assert_eq!(get_ratios(&samples), Ratios::default());
+    }
+
+    #[test]
+    fn only_who_was_forbidden_large_pages_is_called_small() {
+        assert!(may_have_large("Threads:\t1\nTHP_enabled:\t1\n"));
+        assert!(!may_have_large("Threads:\t1\nTHP_enabled:\t0\n") && !may_have_large("Threads:\t1\n"));
+    }
+}

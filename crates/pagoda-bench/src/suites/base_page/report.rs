@@ -1,0 +1,165 @@
+//! The figures as they are printed: JSON whose keys other tools read (`table.rs` has them for people). Pure.
+//!
+//! What can't be had is null and has a reason.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use pagoda_core::geometry::{Geometry, Scheme};
+use pagoda_core::page::BasePage;
+use serde::Serialize;
+
+use super::pattern::Pattern;
+use super::redis::Redis;
+use super::rows::{Row, SideRows};
+use super::sides::{AROUND, AROUND_IN_THREAD};
+use super::sweep::Density;
+use crate::measure::machine::Machine;
+use crate::measure::stats::middle;
+
+/// Entries of a TLB, of which any number gives the same ratio.
+const TLB_ENTRIES: u32 = 64;
+
+/// Rows by name; one that can't be had is null, and `why` has its reason.
+#[derive(Serialize)]
+pub struct Group<T> {
+    #[serde(flatten)]
+    pub rows: BTreeMap<&'static str, Option<T>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub why: BTreeMap<&'static str, String>,
+}
+
+/// By pattern.
+pub type Rows = BTreeMap<&'static str, Row>;
+
+/// What the published geometry saves, computed for the buffer of this run: no such machine is at hand.
+#[derive(Serialize)]
+pub struct Sv39 {
+    pub table_bytes_4k: u64,
+    pub table_bytes_64k: u64,
+    pub tlb_reach_ratio: f64,
+}
+
+/// Fault-around at 64 KiB, on a dense buffer.
+#[derive(Serialize)]
+pub struct FaultAround {
+    pub first_touch_gib_s: f64,
+    pub first_touch_gib_s_spread: [f64; 2],
+    pub faults: u64,
+    /// The same, served in the thread that touches.
+    pub in_thread_first_touch_gib_s: f64,
+    pub in_thread_first_touch_gib_s_spread: [f64; 2],
+}
+
+/// All that was found out.
+#[derive(Serialize)]
+pub struct Report {
+    pub bench: &'static str,
+    pub clusters: Group<Rows>,
+    pub fault_around: Option<FaultAround>,
+    pub kernel: Group<Rows>,
+    pub break_even_density: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub break_even_why: Option<&'static str>,
+    pub density_sweep: Vec<Density>,
+    pub sweep_mib: Vec<u64>,
+    pub map_touch_us: Group<Vec<f64>>,
+    /// Mapping and touching 16 MiB by side, over the kernel's huge pages.
+    pub map_touch_16mib_ratio_vs_thp: BTreeMap<&'static str, f64>,
+    pub map_touch_16mib_ratio_vs_thp_spread: BTreeMap<&'static str, [f64; 2]>,
+    pub open2close_gib_s: Group<f64>,
+    pub redis: Redis,
+    pub sv39: Sv39,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tlb_misses_why: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contiguous_percent_why: Option<String>,
+    pub buffer_bytes: u64,
+    pub random_loads: usize,
+    pub rounds: usize,
+    pub quick: bool,
+    pub machine: Machine,
+}
+
+impl<T> Group<T> {
+    pub fn of(
+        rows: impl IntoIterator<Item = (&'static str, Option<T>)>,
+        no: Option<(&'static str, &String)>,
+    ) -> Self {
+        let mut group = Self { rows: rows.into_iter().collect(), why: BTreeMap::new() };
+        if let Some((name, why)) = no {
+            group.rows.insert(name, None);
+            group.why.insert(name, why.clone());
+        }
+        group
+    }
+}
+
+/// Ratios by side, and their spreads.
+pub type Ratios = (BTreeMap<&'static str, f64>, BTreeMap<&'static str, [f64; 2]>);
+
+/// What each side had in each round, over what another had in the same: medians and spreads.
+pub fn ratios<'a>(sides: impl Iterator<Item = (&'static str, &'a [f64])>, over: &[f64]) -> Ratios {
+    let ratio = |(side, rounds): (&'static str, &'a [f64])| {
+        let ratios: Vec<f64> = rounds.iter().zip(over).map(|(of, over)| of / over).collect();
+        let (ratio, spread) = middle(&ratios)?;
+        Some(((side, ratio), (side, spread)))
+    };
+    sides.filter_map(ratio).unzip()
+}
+
+/// Of the times of each round by size, in MiB: 16 MiB over what the kernel's huge pages took in the same round.
+pub fn ratios_vs_thp(times: &BTreeMap<&'static str, Vec<Vec<f64>>>, sweep_mib: &[u64]) -> Ratios {
+    let Some(at) = sweep_mib.iter().position(|mib| *mib == 16) else { return Ratios::default() };
+    let of_size = |rounds: &Vec<Vec<f64>>| rounds.iter().map(|us| us[at]).collect::<Vec<f64>>();
+    let of_16_mib: BTreeMap<_, _> = times.iter().map(|(side, rounds)| (*side, of_size(rounds))).collect();
+    let Some(thp) = of_16_mib.get("kernel_thp") else { return Ratios::default() };
+    ratios(of_16_mib.iter().map(|(side, us)| (*side, us.as_slice())), thp)
+}
+
+impl FaultAround {
+    pub fn of(rows: &BTreeMap<&str, SideRows>) -> Option<Self> {
+        let dense = |name| rows.get(name)?.finish()?.remove(Pattern::Dense.name());
+        let (row, in_thread) = (dense(AROUND)?, dense(AROUND_IN_THREAD)?);
+        Some(Self {
+            first_touch_gib_s: row.first_touch_gib_s,
+            first_touch_gib_s_spread: row.first_touch_gib_s_spread,
+            faults: row.faults,
+            in_thread_first_touch_gib_s: in_thread.first_touch_gib_s,
+            in_thread_first_touch_gib_s_spread: in_thread.first_touch_gib_s_spread,
+        })
+    }
+}
+
+impl Sv39 {
+    pub fn of(buffer: usize) -> anyhow::Result<Self> {
+        let geometry = |base| Geometry::new(Scheme::Sv39, base).context("Sv39 has this base page");
+        let (small, large) = (geometry(BasePage::K4)?, geometry(BasePage::K64)?);
+        let table =
+            |geometry: &Geometry| geometry.software_table_bytes(std::iter::once(0..buffer as u64)).get();
+        let reach = |geometry: &Geometry| geometry.tlb_reach(TLB_ENTRIES).get() as f64;
+        Ok(Self {
+            table_bytes_4k: table(&small),
+            table_bytes_64k: table(&large),
+            tlb_reach_ratio: reach(&large) / reach(&small),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_to_huge_pages_is_that_of_16_mib_in_the_same_round() {
+        // The second round was slow on all sides.
+        let times = BTreeMap::from([
+            ("kernel_thp", vec![vec![1.0, 100.0], vec![1.0, 1000.0], vec![1.0, 200.0]]),
+            ("pagoda", vec![vec![9.0, 25.0], vec![9.0, 260.0], vec![9.0, 48.0]]),
+        ]);
+        let (ratios, spreads) = ratios_vs_thp(&times, &[4, 16]);
+        assert_eq!(ratios, BTreeMap::from([("kernel_thp", 1.0), ("pagoda", 0.25)]));
+        assert_eq!(spreads, BTreeMap::from([("kernel_thp", [1.0; 2]), ("pagoda", [0.24, 0.26])]));
+        assert!(ratios_vs_thp(&times, &[4, 64]).0.is_empty());
+    }
+}

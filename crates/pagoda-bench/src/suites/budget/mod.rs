@@ -1,0 +1,303 @@
+//! Running over budget: the worker's patterns under Pagoda and under the kernel, pair by pair.
+//!
+//! The sides take turns and change who goes first; memory is touched and freed just before each run, because a
+//! virtual machine's host takes back what lies idle; the first pair is discarded. This module must never give one
+//! side a different worker, seed or amount of memory than the other.
+
+pub(crate) mod no_pressure;
+pub(crate) mod report;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context;
+use pagoda_core::size::Bytes;
+
+use crate::kernel::{KernelSide, Split, SwapPeak};
+use crate::load::data::{PAGE_BYTES, Pages};
+use crate::measure::process::{Cancel, Cancelled, run};
+use crate::measure::scratch::Scratch;
+use crate::measure::stats::{geometric_mean, middle};
+use crate::suites::budget::report::{Details, Figures, Pair, Setting, TriedSplit};
+use crate::worker::{self, Pattern, Phase};
+use crate::{Plan, pagoda_run, warm};
+
+/// Ample for a run that pages every touch to a slow disk at the default budget.
+const RUN_LIMIT: Duration = Duration::from_secs(300);
+
+/// How much more than the budget a process may hold for it to be within it again: what it may take between two looks.
+const OVER_AFTER_BURST: u64 = 16 << 20;
+
+/// What is to be measured.
+#[derive(Clone, Copy)]
+pub struct Load {
+    /// How well LZ4 compresses the data.
+    pub ratio: f64,
+    /// The data over the budget.
+    pub budgets: u64,
+}
+
+/// Runs one setting. A kernel side that can't be set up puts its reason into `kernel_reason`, and is not tried again.
+pub fn measure(
+    plan: &Plan,
+    load: Load,
+    kernel_reason: &mut Option<String>,
+    cancel: &Cancel,
+) -> anyhow::Result<Setting> {
+    let data = Bytes::new(plan.budget.get() * load.budgets);
+    let sample = Pages::new(1, load.ratio);
+    let mut details = Details {
+        data_bytes: data.get(),
+        lz4_ratio_4k: sample.lz4_ratio(1),
+        lz4_ratio_64k: sample.lz4_ratio(16),
+        ..Details::default()
+    };
+    let bench = Bench { plan, load, data, cancel };
+    let mut split = bench.best_split(&mut details, kernel_reason)?;
+    let (mut pairs, mut after_burst_ms) = (Vec::new(), Vec::new());
+    // The pair of number 0 is the discarded one; on the kernel's side the trial of splits took its place.
+    for number in 0..=plan.pairs {
+        let mut pair = Pair::default();
+        let kernel_first = number % 2 == 0;
+        if kernel_first && number > 0 {
+            pair.kernel = bench.kernel(&mut split, number, &mut details, kernel_reason)?;
+        }
+        if details.pagoda_reason.is_none() {
+            pair.pagoda = bench.pagoda(number, &mut details)?;
+        }
+        if number > 0 && details.pagoda_reason.is_none() {
+            after_burst_ms.extend(bench.after_burst_ms(number, &mut details)?);
+        }
+        if details.in_thread_reason.is_none() {
+            pair.in_thread = bench.in_thread(number, &mut details)?;
+        }
+        if !kernel_first {
+            pair.kernel = bench.kernel(&mut split, number, &mut details, kernel_reason)?;
+        }
+        if number > 0 {
+            if split.is_some() {
+                pair.uncharged = bench.uncharged(number, &mut details)?;
+            }
+            pairs.push(pair);
+        }
+    }
+    let patterns = [Pattern::Fill, Pattern::Sequential, Pattern::Zipf, Pattern::Random];
+    let patterns: BTreeMap<_, _> = patterns.into_iter().map(|p| (p, Figures::of(&pairs, p))).collect();
+    details.kernel_split = split;
+    (details.pagoda_after_burst_ms, details.pagoda_after_burst_ms_spread) = middle(&after_burst_ms).unzip();
+    Ok(Setting { patterns, setting: details })
+}
+
+struct Bench<'a> {
+    plan: &'a Plan,
+    load: Load,
+    data: Bytes,
+    cancel: &'a Cancel,
+}
+
+impl Bench<'_> {
+    /// Runs the kernel's side with each split that makes sense, and gives the best; `None` if none ran.
+    fn best_split(
+        &self,
+        details: &mut Details,
+        kernel_reason: &mut Option<String>,
+    ) -> anyhow::Result<Option<Split>> {
+        let (budget, ratio) = (self.plan.budget, self.load.ratio);
+        let fitting = Split::fitting(budget, self.data, ratio);
+        let fits = fitting.memcg_limit_bytes + fitting.zram_disk_bytes >= self.data.get();
+        // Where all fits, the derived division needs some slack: the kernel keeps slots of pages that are in memory
+        // too, and what finds none goes to the file. Where it can't fit, the best depends on how fast disk and codec
+        // are.
+        let just_fits = fitting.memcg_limit_bytes as f64 / budget.get() as f64;
+        let resident = if fits { [0.9 * just_fits, 0.8 * just_fits] } else { [0.5, 0.25] };
+        let candidates = resident.map(|share| Split::with_resident(budget, self.data, ratio, share));
+        let mut best: Option<(f64, Split)> = None;
+        for candidate in candidates {
+            let mut split = Some(candidate);
+            let phases = self.kernel(&mut split, 0, details, kernel_reason)?;
+            let mean = phases
+                .map(|phases| geometric_mean(&phases.iter().map(|phase| phase.gib_s).collect::<Vec<_>>()));
+            details.kernel_splits_tried.push(TriedSplit { split: candidate, geometric_mean_gib_s: mean });
+            if let Some(mean) = mean.filter(|&mean| best.is_none_or(|(best, _)| mean > best)) {
+                best = Some((mean, candidate));
+            }
+        }
+        details.kernel_swap_peak = None;
+        if best.is_some() {
+            details.kernel_reason = None;
+        }
+        Ok(best.map(|(_, split)| split))
+    }
+
+    /// The kernel with the same total memory. A failure takes the split away, so that it is not tried again.
+    fn kernel(
+        &self,
+        split: &mut Option<Split>,
+        number: usize,
+        details: &mut Details,
+        kernel_reason: &mut Option<String>,
+    ) -> anyhow::Result<Option<Vec<Phase>>> {
+        let Some(chosen) = split.filter(|_| kernel_reason.is_none()) else { return Ok(None) };
+        let side = match KernelSide::set_up(&chosen) {
+            Ok(side) => side,
+            Err(error) => {
+                *kernel_reason = Some(format!("{error:#}"));
+                *split = None;
+                return Ok(None);
+            }
+        };
+        match self.under(side, number) {
+            Ok((phases, peak)) => {
+                keep_peak(&mut details.kernel_swap_peak, peak);
+                Ok(Some(phases))
+            }
+            Err(error) => {
+                details.kernel_reason = Some(reason(error)?);
+                *split = None;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The kernel with the budget for what is resident alone.
+    fn uncharged(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<Vec<Phase>>> {
+        let side = KernelSide::set_up(&Split::uncharged(self.plan.budget, self.data))?;
+        match self.under(side, number) {
+            Ok((phases, peak)) => {
+                keep_peak(&mut details.kernel_uncharged_swap_peak, peak);
+                Ok(Some(phases))
+            }
+            Err(error) => {
+                details.kernel_reason = Some(reason(error)?);
+                Ok(None)
+            }
+        }
+    }
+
+    fn under(&self, mut side: KernelSide, number: usize) -> anyhow::Result<(Vec<Phase>, SwapPeak)> {
+        let mut command = self.worker(number);
+        command.extend(["--join".to_owned(), side.procs().display().to_string()]);
+        self.warm();
+        let mut ticks = 0u32;
+        let finished = run(&command, RUN_LIMIT, self.cancel, || {
+            ticks += 1;
+            if ticks.is_multiple_of(10) {
+                side.sample();
+            }
+        });
+        self.plan.step();
+        Ok((phases(&finished?.output)?, side.peak()))
+    }
+
+    /// Under Pagoda. A failure is noted, and then it is not tried again.
+    fn pagoda(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<Vec<Phase>>> {
+        let scratch = Scratch::new()?;
+        let stats = scratch.file("stats.json");
+        let command = pagoda_run(self.plan, self.plan.budget, &stats, self.worker(number));
+        self.warm();
+        let finished = run(&command, RUN_LIMIT, self.cancel, || ());
+        self.plan.step();
+        let measured =
+            finished.and_then(|finished| Ok((phases(&finished.output)?, finished.anonymous_bytes_peak)));
+        match measured {
+            Ok((phases, peak)) => {
+                if number > 0 {
+                    details.pagoda_anonymous_bytes_peak =
+                        Some(peak.max(details.pagoda_anonymous_bytes_peak.unwrap_or(0)));
+                }
+                let written = fs::read_to_string(&stats).ok();
+                details.pagoda_stats = written.and_then(|text| serde_json::from_str(&text).ok());
+                Ok(Some(phases))
+            }
+            Err(error) => {
+                details.pagoda_reason = Some(reason(error)?);
+                Ok(None)
+            }
+        }
+    }
+
+    /// How long Pagoda takes, once all of the data has been written at full speed and its program rests, until the budget is kept
+    /// again. A failure is noted, and then it is not tried again.
+    fn after_burst_ms(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<f64>> {
+        let scratch = Scratch::new()?;
+        let mut command = Vec::from(worker::words(&self.plan.program, "burst"));
+        let options = [
+            ("--data", self.data.get().to_string()),
+            ("--ratio", self.load.ratio.to_string()),
+            ("--seed", (number + 1).to_string()),
+            ("--within", (self.plan.budget.get() + OVER_AFTER_BURST).to_string()),
+        ];
+        command.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        let command = pagoda_run(self.plan, self.plan.budget, &scratch.file("stats.json"), command);
+        self.warm();
+        let finished = run(&command, RUN_LIMIT, self.cancel, || ());
+        let measured = finished.and_then(|finished| {
+            serde_json::from_str(&finished.output).context("reading what the worker printed")
+        });
+        match measured {
+            Ok(ms) => Ok(Some(ms)),
+            Err(error) => {
+                details.pagoda_reason = Some(reason(error)?);
+                Ok(None)
+            }
+        }
+    }
+
+    /// In a region of the library, by the same worker and with the same budget. A failure is noted, and then it is not tried
+    /// again.
+    fn in_thread(&self, number: usize, details: &mut Details) -> anyhow::Result<Option<Vec<Phase>>> {
+        let scratch = Scratch::new()?;
+        let mut command = self.worker(number);
+        command.extend(["--library".to_owned(), self.plan.budget.get().to_string()]);
+        command.extend(["--spill".to_owned(), scratch.path().display().to_string()]);
+        self.warm();
+        let finished = run(&command, RUN_LIMIT, self.cancel, || ());
+        self.plan.step();
+        match finished.and_then(|finished| phases(&finished.output)) {
+            Ok(phases) => Ok(Some(phases)),
+            Err(error) => {
+                details.in_thread_reason = Some(reason(error)?);
+                Ok(None)
+            }
+        }
+    }
+
+    fn worker(&self, number: usize) -> Vec<String> {
+        let pages = self.data.get() / PAGE_BYTES as u64;
+        let (passes, zipf, random) =
+            if self.plan.quick { (1, pages / 4, pages / 16) } else { (2, pages, pages / 4) };
+        let options = [
+            ("--data", self.data.get().to_string()),
+            ("--ratio", self.load.ratio.to_string()),
+            // Another seed for each pair, the same for both sides of it.
+            ("--seed", (number + 1).to_string()),
+            ("--passes", passes.to_string()),
+            ("--zipf", zipf.to_string()),
+            ("--random", random.to_string()),
+        ];
+        let mut command = Vec::from(worker::words(&self.plan.program, "patterns"));
+        command.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        command
+    }
+
+    /// As much memory as a run will need in total.
+    fn warm(&self) {
+        warm(Bytes::new(self.plan.budget.get() * 5 / 4));
+    }
+}
+
+fn keep_peak(kept: &mut Option<SwapPeak>, peak: SwapPeak) {
+    if kept.is_none_or(|kept| peak.zram_memory_bytes >= kept.zram_memory_bytes) {
+        *kept = Some(peak);
+    }
+}
+
+fn phases(output: &str) -> anyhow::Result<Vec<Phase>> {
+    serde_json::from_str(output).context("reading what the worker printed")
+}
+
+/// Why a run failed. A signal is passed on: it ends all runs.
+pub fn reason(error: anyhow::Error) -> anyhow::Result<String> {
+    if error.is::<Cancelled>() { Err(error) } else { Ok(format!("{error:#}")) }
+}

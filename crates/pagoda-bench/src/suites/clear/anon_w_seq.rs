@@ -1,0 +1,263 @@
+//! anon-w-seq: processes that each write a large area of memory from the beginning to the end, all at once, so that each has
+//! the less of the last-level cache the more there are.
+//!
+//! The measure by which Linux took over converging on the target, from the vm-scalability suite. Every side runs in the same
+//! processes and in turn (`writer.rs`). What our orders leave out is the fault itself: they clear in place. This module must
+//! never report a row in which a process was missing.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use pagoda_core::clear::{FrameSize, Order};
+use pagoda_core::size::Bytes;
+use serde::Serialize;
+
+use super::writer::{self, START_FILE, Side, Written, ready_file};
+use super::{Setup, name};
+use crate::measure::process::{Cancel, Running};
+use crate::measure::scratch::Scratch;
+use crate::measure::stats::{median, round, spread};
+use crate::worker;
+
+/// Processes for each processor.
+const PROCESSES_PER_CORE: [usize; 4] = [1, 2, 4, 8];
+/// Rounds here for each round of the orders: many short ones, so that what else runs on the machine now and then spoils
+/// some of them and not the median.
+const ROUNDS: usize = 3;
+/// How long the processes may take to get their memory, and to end when their slots are over.
+const GRACE: Duration = Duration::from_secs(60);
+/// Between telling all of them when to start and that moment.
+const START_IN: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(2);
+
+/// One number of processes.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    pub processes: usize,
+    /// Those that count; rounds in which a side did not get to write a frame are left out.
+    pub rounds: usize,
+    pub llc_bytes_per_process: u64,
+    pub area_bytes_per_process: u64,
+    /// What the processes wrote in a second of their processor time, times the processors that they have: what they write
+    /// in a second while nobody else runs. Medians over the rounds, as all rates are.
+    pub kernel_thp_gib_s: f64,
+    pub ascending_gib_s: f64,
+    pub converge_gib_s: f64,
+    pub reverse_in_page_gib_s: f64,
+    pub neighbourhood_gib_s: f64,
+    pub streaming_gib_s: f64,
+    /// By rounds, as all ratios are: above 1 the order is faster than clearing from the beginning.
+    pub ratio_converge_vs_ascending: f64,
+    pub ratio_reverse_in_page_vs_ascending: f64,
+    pub ratio_reverse_in_page_vs_ascending_spread: [f64; 2],
+    pub ratio_neighbourhood_vs_ascending: f64,
+    pub ratio_neighbourhood_vs_ascending_spread: [f64; 2],
+    pub ratio_streaming_vs_ascending: f64,
+    pub ratio_streaming_vs_ascending_spread: [f64; 2],
+    pub ratio_kernel_thp_vs_ascending: f64,
+    pub ratio_kernel_thp_vs_ascending_spread: [f64; 2],
+    /// The order with the highest rate.
+    pub best: &'static str,
+    pub ratio_best_vs_kernel: f64,
+    pub ratio_best_vs_kernel_spread: [f64; 2],
+    pub ratio_converge_vs_ascending_spread: [f64; 2],
+}
+
+/// Measures all rows.
+pub fn measure(setup: &Setup, cores: usize, cancel: &Cancel) -> anyhow::Result<Vec<Row>> {
+    let row = |per_core| {
+        let row = run(setup, cores, cores * per_core, cancel);
+        setup.progress.inc(1);
+        row
+    };
+    PROCESSES_PER_CORE.into_iter().map(row).collect()
+}
+
+/// How many rows there will be.
+pub const ROWS: usize = PROCESSES_PER_CORE.len();
+
+fn run(setup: &Setup, cores: usize, processes: usize, cancel: &Cancel) -> anyhow::Result<Row> {
+    // The same memory for all of them together in every row: a cache holds the same share of it.
+    let frame = FrameSize::HUGE.bytes() as u64;
+    let area = Bytes::new((setup.cycled_bytes.get() / processes as u64 / frame).max(2) * frame);
+    // One more, which is discarded.
+    let rounds = ROUNDS * setup.rounds + 1;
+    let meet = Scratch::new()?;
+    let command = |number: usize| {
+        let options = [
+            ("--area", area.get().to_string()),
+            ("--rounds", rounds.to_string()),
+            ("--slot-ms", setup.slot.as_millis().to_string()),
+            ("--meet", meet.file("").display().to_string()),
+            ("--number", number.to_string()),
+        ];
+        let mut words = Vec::from(worker::words(&setup.program, "anon-writer"));
+        words.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        words
+    };
+    let mut writers =
+        (0..processes).map(|number| Running::start(&command(number))).collect::<anyhow::Result<Vec<_>>>()?;
+    await_all(&meet, &mut writers, cancel)?;
+    let start = writer::now() + START_IN;
+    // Written beside and renamed, so that no writer reads half of it.
+    fs::write(meet.file("when"), start.as_nanos().to_string())
+        .and_then(|()| fs::rename(meet.file("when"), meet.file(START_FILE)))
+        .context("starting the writers")?;
+
+    let schedule = writer::schedule(rounds);
+    let limit = setup.slot * schedule.len() as u32 + 2 * GRACE;
+    let mut total = vec![Written::default(); schedule.len()];
+    for writer in writers {
+        let output = writer.wait(limit, cancel, || ())?.output;
+        let slots: Vec<Written> = serde_json::from_str(&output).context("reading what a writer printed")?;
+        if slots.len() != total.len() {
+            bail!("a writer wrote in {} slots of {}", slots.len(), total.len());
+        }
+        for (total, slot) in total.iter_mut().zip(slots) {
+            total.frames += slot.frames;
+            total.cpu += slot.cpu;
+        }
+    }
+    let rate = |slot: &Written| {
+        let gib = slot.frames as f64 * frame as f64 / (1u64 << 30) as f64;
+        gib / slot.cpu.as_secs_f64() * processes.min(cores) as f64
+    };
+    let slots: Vec<_> = schedule.into_iter().zip(total.iter().map(rate)).collect();
+    let counted: Vec<_> = slots.chunks(Side::ALL.len()).skip(1).filter_map(Round::of).collect();
+    Row::of(setup, processes, area, &counted)
+        .context("the machine is too busy: no round in which every side wrote a frame")
+}
+
+/// The rates of one round, by the place of the side among all.
+#[derive(Clone, Copy)]
+struct Round([f64; Side::ALL.len()]);
+
+impl Round {
+    /// From its slots. `None` if somebody else had the processors for a whole slot: what there is no rate of can't be
+    /// compared.
+    fn of(slots: &[(Side, f64)]) -> Option<Self> {
+        let rate = |side| slots.iter().find(|(of, _)| *of == side).map_or(f64::NAN, |(_, rate)| *rate);
+        let rates = Side::ALL.map(rate);
+        rates.iter().all(|rate| rate.is_finite()).then_some(Self(rates))
+    }
+
+    fn rate(&self, side: Side) -> f64 {
+        Side::ALL.iter().zip(self.0).find(|(of, _)| **of == side).map_or(f64::NAN, |(_, rate)| rate)
+    }
+}
+
+/// Three digits, never more than what was measured: these ratios are held against bounds from below.
+fn round_down(ratio: f64) -> f64 {
+    (ratio * 1000.0).floor() / 1000.0
+}
+
+/// Waits until all writers have their memory.
+fn await_all(meet: &Scratch, writers: &mut Vec<Running>, cancel: &Cancel) -> anyhow::Result<()> {
+    let deadline = writer::now() + GRACE;
+    let count = writers.len();
+    while (0..count).any(|number| !meet.file(&ready_file(number)).exists()) {
+        cancel.check()?;
+        if let Some(ended) = writers.iter_mut().position(Running::ended) {
+            // For what it has to say.
+            writers.swap_remove(ended).wait(GRACE, cancel, || ())?;
+            bail!("a writer ended before it was ready");
+        }
+        if writer::now() > deadline {
+            bail!("the writers did not get their memory within {} s", GRACE.as_secs());
+        }
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+impl Row {
+    /// `None` without rounds.
+    fn of(setup: &Setup, processes: usize, area: Bytes, rounds: &[Round]) -> Option<Self> {
+        let of = |side: Side| rounds.iter().map(|round| round.rate(side)).collect::<Vec<f64>>();
+        let ratios = |over: Side, under: Side| {
+            rounds.iter().map(|round| round.rate(over) / round.rate(under)).collect::<Vec<f64>>()
+        };
+        let rate = |side| median(&of(side)).map(round);
+        let order = |order| rate(Side::Order(order));
+        let versus_ascending = |side| {
+            let ratios = ratios(side, Side::Order(Order::Ascending));
+            Some((round_down(median(&ratios)?), spread(&ratios)?.map(round_down)))
+        };
+        let ratio = |order| versus_ascending(Side::Order(order));
+        let (converge, reverse_in_page) = (ratio(Order::Converge)?, ratio(Order::ReverseInPage)?);
+        let (neighbourhood, streaming) = (ratio(Order::Neighbourhood)?, ratio(Order::Streaming)?);
+        let kernel = versus_ascending(Side::Kernel)?;
+        let best = Order::ALL.map(|order| (median(&of(Side::Order(order))).unwrap_or(0.0), order));
+        let (_, best) = best.into_iter().max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+        let best_vs_kernel = ratios(Side::Order(best), Side::Kernel);
+        Some(Self {
+            processes,
+            rounds: rounds.len(),
+            llc_bytes_per_process: setup.llc_bytes / processes as u64,
+            area_bytes_per_process: area.get(),
+            kernel_thp_gib_s: rate(Side::Kernel)?,
+            ascending_gib_s: order(Order::Ascending)?,
+            converge_gib_s: order(Order::Converge)?,
+            reverse_in_page_gib_s: order(Order::ReverseInPage)?,
+            neighbourhood_gib_s: order(Order::Neighbourhood)?,
+            streaming_gib_s: order(Order::Streaming)?,
+            ratio_converge_vs_ascending: converge.0,
+            ratio_reverse_in_page_vs_ascending: reverse_in_page.0,
+            ratio_reverse_in_page_vs_ascending_spread: reverse_in_page.1,
+            ratio_neighbourhood_vs_ascending: neighbourhood.0,
+            ratio_neighbourhood_vs_ascending_spread: neighbourhood.1,
+            ratio_streaming_vs_ascending: streaming.0,
+            ratio_streaming_vs_ascending_spread: streaming.1,
+            ratio_kernel_thp_vs_ascending: kernel.0,
+            ratio_kernel_thp_vs_ascending_spread: kernel.1,
+            best: name(best),
+            ratio_best_vs_kernel: round_down(median(&best_vs_kernel)?),
+            ratio_best_vs_kernel_spread: spread(&best_vs_kernel)?.map(round_down),
+            ratio_converge_vs_ascending_spread: converge.1,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_compares_within_rounds() {
+        let setup = Setup { llc_bytes: 32 << 20, ..Setup::for_tests() };
+        let slot = |side: Side, scale: f64| {
+            let rate = match side {
+                Side::Kernel => 4.0,
+                Side::Order(Order::Ascending) => 5.0,
+                Side::Order(Order::Converge) => 2.5,
+                Side::Order(Order::Streaming) => 6.0,
+                Side::Order(_) => 5.5,
+            };
+            (side, rate * scale)
+        };
+        // The machine is twice as fast in the second round.
+        let mut rounds: Vec<_> = [1.0, 2.0]
+            .map(|scale| Round::of(&Side::ALL.map(|side| slot(side, scale))).expect("all sides"))
+            .to_vec();
+        let row = Row::of(&setup, 8, Bytes::mib(64), &rounds).expect("a row");
+        assert_eq!((row.ratio_converge_vs_ascending, row.kernel_thp_gib_s), (0.5, 6.0));
+        assert_eq!((row.best, row.ratio_best_vs_kernel), ("streaming", 1.5));
+        assert_eq!((row.ratio_kernel_thp_vs_ascending, row.ratio_streaming_vs_ascending), (0.8, 1.2));
+        assert_eq!(row.ratio_kernel_thp_vs_ascending_spread, [0.8, 0.8], "by rounds");
+        assert_eq!((row.llc_bytes_per_process, row.rounds), (4 << 20, 2));
+        rounds.clear();
+        assert!(Row::of(&setup, 8, Bytes::mib(64), &rounds).is_none());
+    }
+
+    #[test]
+    fn a_round_in_which_a_side_wrote_nothing_does_not_count() {
+        let mut slots = Side::ALL.map(|side| (side, 1.0));
+        assert!(Round::of(&slots).is_some());
+        assert_eq!((round_down(0.98999), round_down(0.5)), (0.989, 0.5));
+        slots[3].1 = f64::NAN;
+        assert!(Round::of(&slots).is_none());
+        assert!(Round::of(&slots[..3]).is_none());
+    }
+}

@@ -1,0 +1,362 @@
+//! From a touch to its return: what 2 MiB of fresh memory cost by the kernel, by small and by huge pages, and by Pagoda, with a
+//! frame that is cleared within the fault and with one that was cleared ahead, each served by a handler that is woken and in
+//! the thread that touches.
+//!
+//! Each round has all sides in turn, another one first in each, on memory that was touched just before, and the first round does not
+//! count. The kernel's memory is touched and given back right before its turn: what lies unused for some seconds the host takes away. What is
+//! touched of a frame is its beginning, its middle or any page of it, by turns. Pagoda's frames had been written by the last region; of those that were cleared ahead ten times as many are used as are kept
+//! ready, while the program writes each whole, and the processor time of clearing them is told. When its turn ends as many are
+//! ready again, so that nobody clears while others are timed. This module must never tell figures of which more than one in eight is of another kind of page or frame than it stands for.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use pagoda::stats::counters::Snapshot;
+use pagoda::{BasePage, Manager, Region};
+use pagoda_core::page::{HUGE_FRAME, OS_PAGE};
+use pagoda_core::size::Bytes;
+use pagoda_linux::mem::huge_frames::HugeFrames;
+use serde::Serialize;
+
+use super::Setup;
+use super::thrash::Thrashers;
+use crate::measure::process::Cancel;
+use crate::measure::stats::{median, round, spread};
+use crate::measure::turns::turns;
+
+/// Frames of a round: as many as are kept ready at most.
+const FRAMES: usize = 32;
+
+/// An eighth of it may lie ready, which is all that ever does.
+const BUDGET: Bytes = Bytes::mib(1024);
+
+/// Regions of [`FRAMES`] that take frames which were cleared ahead.
+const SUSTAINED: usize = 10;
+
+/// How long the program waits for the first frames that are cleared ahead.
+const AHEAD_MOST: Duration = Duration::from_secs(5);
+
+/// Microseconds from touch to return, medians; spreads are the least and the greatest of the rounds' medians.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Fault {
+    /// One OS page, without huge pages.
+    pub kernel_4k_us: f64,
+    pub kernel_4k_us_spread: [f64; 2],
+    /// One huge page.
+    pub kernel_thp_us: f64,
+    pub kernel_thp_us_spread: [f64; 2],
+    /// A huge frame, cleared within the fault.
+    pub pagoda_us: f64,
+    pub pagoda_us_spread: [f64; 2],
+    /// A huge frame that was ready.
+    pub pagoda_prezeroed_us: f64,
+    pub pagoda_prezeroed_us_spread: [f64; 2],
+    /// The same two, served in the thread that touches.
+    pub in_thread_us: f64,
+    pub in_thread_us_spread: [f64; 2],
+    pub in_thread_prezeroed_us: f64,
+    pub in_thread_prezeroed_us_spread: [f64; 2],
+    pub ratio_vs_thp: f64,
+    pub ratio_prezeroed_vs_thp: f64,
+    pub ratio_in_thread_vs_thp: f64,
+    pub ratio_in_thread_prezeroed_vs_thp: f64,
+}
+
+/// Frames that are cleared ahead, sustained.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Prezeroed {
+    /// Cleared within the fault, of each frame: of those that were not ready, all.
+    pub bytes_in_fault: u64,
+    /// Frames that were taken, of all that the faults got.
+    pub taken_percent: f64,
+    /// The first write to a frame after its fault.
+    pub first_touch_ns: f64,
+    /// Writing all of a frame, its fault included.
+    pub write_all_us: f64,
+    /// The same of the kernel's huge pages.
+    pub kernel_thp_write_all_us: f64,
+    /// Processor time of clearing ahead, of each frame.
+    pub clearing_cpu_us: f64,
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Times of one side.
+#[derive(Default)]
+struct Times {
+    touch_us: Vec<f64>,
+    write_us: Vec<f64>,
+    again_ns: Vec<f64>,
+}
+
+impl Times {
+    /// Touches the page at `at`, and writes all of `content` from `from` on.
+    fn touch(&mut self, write: &mut impl FnMut(usize, &[u8]), at: usize, from: usize, content: &[u8]) {
+        let begin = Instant::now();
+        write(at, &[1]);
+        let touched = begin.elapsed();
+        let again = Instant::now();
+        write(at + 64, &[1]);
+        self.again_ns.push(again.elapsed().as_secs_f64() * 1e9);
+        let rest = Instant::now();
+        write(from, content);
+        self.touch_us.push(us(touched));
+        self.write_us.push(us(touched + rest.elapsed()));
+    }
+}
+
+/// Where the frame of this number is touched first: at its beginning, in its middle, or anywhere, by turns.
+fn first_touch(frame: usize) -> usize {
+    match frame % 3 {
+        0 => 0,
+        1 => HUGE_FRAME / 2,
+        // An odd step: another page each time.
+        _ => frame * 181 % (HUGE_FRAME / OS_PAGE) * OS_PAGE,
+    }
+}
+
+/// A region of frames, each touched and written.
+fn region(manager: &Manager, times: &mut Times, content: &[u8]) -> anyhow::Result<Region> {
+    let mut region = manager.region(Bytes::new((FRAMES * HUGE_FRAME) as u64)).create().context("a region")?;
+    for frame in 0..FRAMES {
+        let mut write =
+            |at: usize, bytes: &[u8]| region.write_at(frame * HUGE_FRAME + at, bytes).expect("written");
+        times.touch(&mut write, first_touch(frame), 0, content);
+    }
+    Ok(region)
+}
+
+fn kernel(huge: bool, times: &mut Times, content: &[u8]) -> anyhow::Result<()> {
+    let mut warm = HugeFrames::untouched(FRAMES, huge).context("mapping memory")?;
+    warm.populate().context("warming the kernel's memory")?;
+    drop(warm);
+    let mut frames = HugeFrames::untouched(FRAMES, huge).context("mapping memory")?;
+    for frame in 0..FRAMES {
+        let bytes = frames.frame(frame);
+        let mut write = |at: usize, from: &[u8]| bytes[at..at + from.len()].copy_from_slice(from);
+        let at = first_touch(frame);
+        if huge {
+            times.touch(&mut write, at, 0, content);
+        } else {
+            times.touch(&mut write, at, at, &content[..OS_PAGE]);
+        }
+    }
+    ensure!(
+        !huge || frames.are_huge().context("asking the page tables")?,
+        "the kernel gave OS pages for huge ones"
+    );
+    Ok(())
+}
+
+/// A manager, and what was measured of its regions.
+struct Side {
+    manager: Manager,
+    clears_ahead: bool,
+    before: Snapshot,
+    times: Times,
+}
+
+impl Side {
+    fn new(clears_ahead: bool, in_thread: bool) -> anyhow::Result<Self> {
+        let builder = Manager::builder().budget(BUDGET).base_page(BasePage::M2).user_mode_only(true);
+        let builder = builder.clear_ahead(if clears_ahead { 100 } else { 0 }).serve_in_thread(in_thread);
+        let manager = builder.build().context("starting Pagoda")?;
+        Ok(Self { before: manager.stats(), manager, clears_ahead, times: Times::default() })
+    }
+
+    /// What was measured until now does not count.
+    fn begin(&mut self) {
+        self.times = Times::default();
+        self.before = self.manager.stats();
+    }
+
+    /// The regions of one round.
+    fn round(&mut self, content: &[u8]) -> anyhow::Result<()> {
+        if !self.clears_ahead {
+            return region(&self.manager, &mut self.times, content).map(drop);
+        }
+        await_ready(&self.manager)?;
+        (0..SUSTAINED).try_for_each(|_| region(&self.manager, &mut self.times, content).map(drop))?;
+        await_ready(&self.manager)
+    }
+
+    /// That most frames of so many rounds were cleared within the fault.
+    fn check_cleared(&self, rounds: usize) -> anyhow::Result<()> {
+        let faults = (rounds * FRAMES) as u64;
+        // Where the kernel once had no huge page the frame was not kept. The median is of the others.
+        let cleared = self.manager.stats().cleared_in_fault_bytes / HUGE_FRAME as u64;
+        ensure!(
+            cleared >= faults - faults / 8,
+            "of {faults} huge frames only {cleared} were cleared within a fault"
+        );
+        Ok(())
+    }
+
+    fn prezeroed(&self, rounds: usize, thp: &Times) -> Prezeroed {
+        let (before, after) = (&self.before, self.manager.stats());
+        let count = (rounds * SUSTAINED * FRAMES) as u64;
+        let taken_bytes = after.taken_cleared_bytes - before.taken_cleared_bytes;
+        let frames = count as f64;
+        Prezeroed {
+            bytes_in_fault: bytes_in_fault(count, taken_bytes),
+            taken_percent: round(taken_bytes as f64 / HUGE_FRAME as f64 / frames * 100.0),
+            first_touch_ns: middle(&self.times.again_ns),
+            write_all_us: middle(&self.times.write_us),
+            kernel_thp_write_all_us: middle(&thp.write_us),
+            clearing_cpu_us: round(
+                (after.clearing_ahead_ns - before.clearing_ahead_ns) as f64 / frames / 1000.0,
+            ),
+        }
+    }
+}
+
+/// What was cleared within each of so many faults, if so much was ready: what was not. The counters of what is cleared don't tell it,
+/// for a frame that the kernel cleared may have been got ahead.
+fn bytes_in_fault(frames: u64, taken_bytes: u64) -> u64 {
+    (frames * HUGE_FRAME as u64).saturating_sub(taken_bytes) / frames.max(1)
+}
+
+fn middle(times: &[f64]) -> f64 {
+    round(median(times).unwrap_or(f64::NAN))
+}
+
+/// The least and the greatest median of so many rounds, each of which has as many times as any other.
+fn of_rounds(times: &[f64], rounds: usize) -> [f64; 2] {
+    let of_each = (times.len() / rounds.max(1)).max(1);
+    let medians: Vec<f64> = times.chunks_exact(of_each).filter_map(median).collect();
+    spread(&medians).map_or([f64::NAN; 2], |both| both.map(round))
+}
+
+fn content() -> Vec<u8> {
+    (0..HUGE_FRAME).map(|i| (i % 251) as u8 + 1).collect()
+}
+
+/// Frames that are cleared ahead beside as many threads that thrash the cache, in turn with the kernel's huge pages.
+pub fn prezeroed(setup: &Setup, thrashers: usize, cancel: &Cancel) -> anyhow::Result<Prezeroed> {
+    let (content, mut ready, mut thp) = (content(), Side::new(true, false)?, Times::default());
+    let _thrashers = Thrashers::start(thrashers, setup.llc_bytes);
+    for number in 0..=setup.rounds {
+        cancel.check()?;
+        setup.progress.inc(1);
+        if number == 1 {
+            thp = Times::default();
+            ready.begin();
+        }
+        for side in turns(number, 2) {
+            if side == 0 { kernel(true, &mut thp, &content)? } else { ready.round(&content)? }
+        }
+    }
+    Ok(ready.prezeroed(setup.rounds, &thp))
+}
+
+/// Measures all sides.
+pub fn measure(setup: &Setup, cancel: &Cancel) -> anyhow::Result<(Fault, Prezeroed)> {
+    let content = content();
+    let mut sides =
+        [Side::new(false, false)?, Side::new(true, false)?, Side::new(false, true)?, Side::new(true, true)?];
+    let [mut small, mut thp] = [(); 2].map(|()| Times::default());
+    for number in 0..=setup.rounds {
+        cancel.check()?;
+        setup.progress.inc(1);
+        if number == 1 {
+            // The first round warms all memory, and gives the frames that are used again from then on.
+            [small, thp] = [(); 2].map(|()| Times::default());
+            sides.iter_mut().for_each(Side::begin);
+        }
+        for side in turns(number, 2 + sides.len()) {
+            match side {
+                0 => kernel(false, &mut small, &content)?,
+                1 => kernel(true, &mut thp, &content)?,
+                side => sides[side - 2].round(&content)?,
+            }
+        }
+    }
+    let kernel_thp_us = middle(&thp.touch_us);
+    let [cleared, ready, in_thread, in_thread_ready] = &sides;
+    cleared.check_cleared(setup.rounds)?;
+    in_thread.check_cleared(setup.rounds)?;
+    let touch = |side: &Side| middle(&side.times.touch_us);
+    let touch_spread = |side: &Side| of_rounds(&side.times.touch_us, setup.rounds);
+    let ratio = |side: &Side| round(touch(side) / kernel_thp_us);
+    let fault = Fault {
+        kernel_4k_us: middle(&small.touch_us),
+        kernel_4k_us_spread: of_rounds(&small.touch_us, setup.rounds),
+        kernel_thp_us,
+        kernel_thp_us_spread: of_rounds(&thp.touch_us, setup.rounds),
+        pagoda_us: touch(cleared),
+        pagoda_us_spread: touch_spread(cleared),
+        pagoda_prezeroed_us: touch(ready),
+        pagoda_prezeroed_us_spread: touch_spread(ready),
+        in_thread_us: touch(in_thread),
+        in_thread_us_spread: touch_spread(in_thread),
+        in_thread_prezeroed_us: touch(in_thread_ready),
+        in_thread_prezeroed_us_spread: touch_spread(in_thread_ready),
+        ratio_vs_thp: ratio(cleared),
+        ratio_prezeroed_vs_thp: ratio(ready),
+        ratio_in_thread_vs_thp: ratio(in_thread),
+        ratio_in_thread_prezeroed_vs_thp: ratio(in_thread_ready),
+    };
+    Ok((fault, ready.prezeroed(setup.rounds, &thp)))
+}
+
+/// Waits until as many frames are ready as are kept, which the last region left.
+fn await_ready(manager: &Manager) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let used = |stats: &Snapshot| stats.cleared_ahead_bytes;
+    let mut cleared = used(&manager.stats());
+    while begin.elapsed() < AHEAD_MOST {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = used(&manager.stats());
+        if now == cleared {
+            return Ok(());
+        }
+        cleared = now;
+    }
+    anyhow::bail!("frames are not cleared ahead: other programs have taken all processors for {AHEAD_MOST:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_that_of_the_medians_of_rounds() {
+        assert_eq!(of_rounds(&[9.0, 1.0, 2.0, 3.0, 5.0, 4.0], 2), [2.0, 4.0]);
+        assert_eq!(of_rounds(&[7.0], 1), [7.0, 7.0]);
+        assert!(of_rounds(&[], 3)[0].is_nan());
+    }
+
+    #[test]
+    fn frames_that_are_cleared_ahead_are_measured_beside_thrashers_too() {
+        match prezeroed(&Setup::for_tests(), 1, &Cancel::default()) {
+            Ok(ready) => {
+                assert!(ready.write_all_us > 0.0 && ready.kernel_thp_write_all_us > 0.0, "{ready:?}");
+                assert!(ready.taken_percent <= 100.0, "{ready:?}");
+                // What was got ready ahead is in no fault, whoever cleared it.
+                let missed = (100.0 - ready.taken_percent) / 100.0 * HUGE_FRAME as f64;
+                assert!(ready.bytes_in_fault.abs_diff(missed as u64) <= HUGE_FRAME as u64 / 100, "{ready:?}");
+            }
+            Err(error) => {
+                let what = "frames cleared ahead beside thrashers";
+                pagoda_linux::testing::skip::skip(what, format!("{error:#}"));
+            }
+        }
+    }
+
+    #[test]
+    fn of_frames_that_were_all_ready_nothing_was_cleared_in_a_fault() {
+        let frame = HUGE_FRAME as u64;
+        assert_eq!((bytes_in_fault(320, 320 * frame), bytes_in_fault(4, 3 * frame)), (0, frame / 4));
+        // One that was taken and not used.
+        assert_eq!(bytes_in_fault(320, 321 * frame), 0);
+    }
+
+    #[test]
+    fn frames_are_touched_at_their_beginning_in_their_middle_and_elsewhere() {
+        let places: std::collections::BTreeSet<usize> = (0..FRAMES).map(first_touch).collect();
+        assert!(places.contains(&0) && places.contains(&(HUGE_FRAME / 2)) && places.len() > 10);
+        assert!(places.iter().all(|at| at % OS_PAGE == 0 && *at < HUGE_FRAME), "{places:?}");
+    }
+}

@@ -1,0 +1,286 @@
+//! Clearing huge frames in different orders, side by side: what the order does to the first touch of the target, to
+//! writing the frame, and to processes that write a lot of memory at once.
+//!
+//! `orders` and `pressure` clear frames that stay in place (`clear/orders.rs`), without and with thrashers of the cache;
+//! `choice` lets threads clear them as an engine chooses (`clear/choice.rs`); `fault` takes them from Pagoda's engine and from the
+//! kernel (`clear/fault.rs`), and `base` base pages (`clear/base.rs`); `anon_w_seq` sets processes beside each
+//! other and beside the kernel's huge pages (`clear/anon_w_seq.rs`). All memory is touched before it is measured. This module
+//! must never change a setting of the machine: where it gives no transparent huge pages, that is an error that says so.
+
+mod anon_w_seq;
+mod base;
+mod choice;
+mod fault;
+mod frame;
+mod orders;
+mod shape;
+mod table;
+mod thrash;
+pub mod writer;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::ProgressBar;
+use pagoda_core::clear::{FrameSize, Order};
+use pagoda_core::size::Bytes;
+use pagoda_linux::mem::clear::Clearer;
+use pagoda_linux::mem::huge_frames::HugeFrames;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::command;
+use crate::measure::machine::{Machine, available_memory_bytes, last_level_cache_bytes};
+use crate::measure::process::Cancel;
+use anon_w_seq::Row;
+use orders::Orders;
+
+/// Frames are taken in turn from this many times the last-level cache: a sixteenth of what is written could still be there
+/// if the cache did its worst.
+const CYCLED_PER_CACHE: u64 = 16;
+/// Where the kernel does not tell the size of the cache.
+const CACHE_ASSUMED: u64 = 32 << 20;
+
+/// What `--help` says of the keys.
+pub(crate) const KEYS: &str = "\
+Keys of the JSON, medians of the rounds:
+  orders.ORDER, pressure.ORDER  alone, and beside thrashers of the cache; of ascending, converge, reverse-in-page, neighbourhood,
+                              streaming: clear_us, first_touch_ns, first_touch_ratio_vs_ascending, write_all_us, total_us, user_s,
+                              cleared_after_target_max, extents_max, bytes_in_fault, frames, targets (first, middle, random) and perf
+                              (ipc, cache_miss_percent); if that is missing perf_reason says why
+  orders.prezeroed, pressure.prezeroed  frames that were cleared ahead: taken_percent, first_touch_ns, write_all_us, clearing_cpu_us,
+                              bytes_in_fault, and kernel_thp_write_all_us of the kernel's huge pages; clearing has a whole idle processor here,
+                              where a manager's default is a tenth
+  choice                      by clearing_at_once: streaming_us, neighbourhood_us, chosen_us, chosen_streaming_percent and
+                              ratio_chosen_vs_better of the rounds that count
+  fault                       from touch to return of 2 MiB: kernel_4k_us of one OS page, kernel_thp_us, pagoda_us and in_thread_us
+                              cleared in the fault, pagoda_prezeroed_us and in_thread_prezeroed_us ahead, and over kernel_thp_us
+                              ratio_vs_thp, ratio_in_thread_vs_thp, ratio_prezeroed_vs_thp, ratio_in_thread_prezeroed_vs_thp
+  base                        base pages, by busy_threads: touch_us and whole_us of kernel, pagoda and in_thread, and with a frame that
+                              is ready, pagoda_ready and in_thread_ready; ratio_ready, ratio_in_thread_ready; ready_cpu_us of
+                              getting one ready; ready_contiguous_percent of the base pages that got one (root)
+  anon_w_seq                  by processes, each with llc_bytes_per_process and area_bytes_per_process: kernel_thp_gib_s, and
+                              ascending_gib_s, converge_gib_s, reverse_in_page_gib_s, neighbourhood_gib_s, streaming_gib_s, over
+                              ascending ratio_converge_vs_ascending, ratio_reverse_in_page_vs_ascending,
+                              ratio_neighbourhood_vs_ascending, ratio_streaming_vs_ascending, ratio_kernel_thp_vs_ascending; best, and
+                              ratio_best_vs_kernel
+  thrashers, llc_bytes, cycled_bytes, clock_ns, cached_kernel, streaming_kernel, rounds  what was run, and how this processor clears";
+
+/// What to measure.
+#[derive(Args, Debug)]
+#[command(after_long_help = KEYS)]
+pub struct ClearArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A short run: few frames, short slots, one round
+    #[arg(long)]
+    quick: bool,
+    /// Rounds that count, after one that is discarded [default: 7, quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+}
+
+/// What all parts of a run share.
+struct Setup {
+    /// The path of this program.
+    program: String,
+    rounds: usize,
+    /// Of each order and place of the target.
+    frames_per_round: usize,
+    /// How long each side of anon-w-seq runs at a time.
+    slot: Duration,
+    /// Of all processors.
+    llc_bytes: u64,
+    /// The frames that are cleared in turn.
+    cycled_bytes: Bytes,
+    /// What reading the clock takes.
+    clock_ns: f64,
+    progress: ProgressBar,
+}
+
+/// The orders, and frames that need none.
+#[derive(Serialize)]
+struct AllOrders {
+    #[serde(flatten)]
+    orders: Orders,
+    prezeroed: fault::Prezeroed,
+}
+
+/// All that was found out.
+#[derive(Serialize)]
+struct Clear {
+    bench: &'static str,
+    orders: AllOrders,
+    /// The same beside threads that thrash the cache.
+    pressure: AllOrders,
+    /// The order that is chosen, by how many clear at the same time.
+    choice: Vec<choice::Row>,
+    /// From touch to return.
+    fault: fault::Fault,
+    /// The same of base pages, alone and beside a busy thread.
+    base: Vec<base::Row>,
+    anon_w_seq: Vec<Row>,
+    /// Why there are no figures of the processor's counters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    perf_reason: Option<String>,
+    thrashers: usize,
+    llc_bytes: u64,
+    cycled_bytes: u64,
+    clock_ns: f64,
+    cached_kernel: String,
+    streaming_kernel: String,
+    rounds: usize,
+    quick: bool,
+    machine: Machine,
+}
+
+/// Runs `pagoda bench clear`.
+pub fn run(args: &ClearArgs) -> anyhow::Result<ExitCode> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let rounds = args.rounds.map_or(if args.quick { 1 } else { 7 }, usize::from);
+    let llc_bytes = last_level_cache_bytes().unwrap_or(CACHE_ASSUMED);
+    let steps = (4 + choice::CROWDS + 2) * (rounds + 1) + anon_w_seq::ROWS;
+    let setup = Setup {
+        program: command::this_program()?,
+        rounds,
+        frames_per_round: if args.quick { 50 } else { 300 },
+        slot: Duration::from_millis(120),
+        llc_bytes,
+        // No more than a quarter of what is to be had: the thrashers take some, too.
+        cycled_bytes: Bytes::new((llc_bytes * CYCLED_PER_CACHE).min(available_memory_bytes() / 4)),
+        clock_ns: orders::clock_ns(),
+        progress: command::progress(steps as u64, "step")?,
+    };
+    let clear = Clear::measure(&setup, cores, args.quick, &Cancel::on_signals()?)?;
+    setup.progress.finish_and_clear();
+    command::print(&clear, args.json, Clear::table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As the figures name it.
+const fn name(order: Order) -> &'static str {
+    match order {
+        Order::Ascending => "ascending",
+        Order::Converge => "converge",
+        Order::ReverseInPage => "reverse-in-page",
+        Order::Neighbourhood => "neighbourhood",
+        Order::Streaming => "streaming",
+    }
+}
+
+/// What this thread has taken of a processor, system calls and faults included.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+/// Frames of `bytes` in memory, each a huge page.
+fn huge_frames(bytes: Bytes) -> anyhow::Result<HugeFrames> {
+    let count = (bytes.as_usize() / FrameSize::HUGE.bytes()).max(2);
+    let frames = HugeFrames::new(count).context("mapping huge frames")?;
+    if !frames.are_huge().context("asking the page tables for huge pages")? {
+        bail!(
+            "the kernel gave OS pages for huge ones: /sys/kernel/mm/transparent_hugepage/enabled has to be madvise or \
+             always, and memory not be too fragmented (/proc/sys/vm/compact_memory)"
+        );
+    }
+    Ok(frames)
+}
+
+impl Clear {
+    fn measure(setup: &Setup, cores: usize, quick: bool, cancel: &Cancel) -> anyhow::Result<Self> {
+        let part = |name: &'static str| setup.progress.set_message(name);
+        // One processor is left to the thread that is measured, if there is more than one.
+        let thrashers = (cores - 1).max(1);
+        part("orders");
+        let (orders, perf_reason) = orders::measure(setup, 0, cancel)?;
+        part("pressure");
+        let (beside, _) = orders::measure(setup, thrashers, cancel)?;
+        let pressure = AllOrders { orders: beside, prezeroed: fault::prezeroed(setup, thrashers, cancel)? };
+        part("choice");
+        let choice = choice::measure(setup, cores, cancel)?;
+        part("base");
+        let base = base::measure(setup, cancel)?;
+        part("fault");
+        let (fault, prezeroed) = fault::measure(setup, cancel)?;
+        part("anon-w-seq");
+        let anon_w_seq = anon_w_seq::measure(setup, cores, cancel)?;
+        let clearer = Clearer::for_this_processor();
+        Ok(Self {
+            bench: "clear",
+            orders: AllOrders { orders, prezeroed },
+            pressure,
+            choice,
+            fault,
+            base,
+            anon_w_seq,
+            perf_reason,
+            thrashers,
+            llc_bytes: setup.llc_bytes,
+            cycled_bytes: setup.cycled_bytes.get(),
+            clock_ns: crate::measure::stats::round(setup.clock_ns),
+            cached_kernel: format!("{:?}", clearer.cached()),
+            streaming_kernel: format!("{:?}", clearer.streaming()),
+            rounds: setup.rounds,
+            quick,
+            machine: Machine::this(),
+        })
+    }
+}
+
+#[cfg(test)]
+impl Setup {
+    fn for_tests() -> Self {
+        Self {
+            program: String::new(),
+            rounds: 1,
+            frames_per_round: 2,
+            slot: Duration::from_millis(30),
+            llc_bytes: 1 << 20,
+            cycled_bytes: Bytes::mib(8),
+            clock_ns: 0.0,
+            progress: ProgressBar::hidden(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_of_orders_have_the_documented_shape() {
+        let (orders, perf_reason) = match orders::measure(&Setup::for_tests(), 1, &Cancel::default()) {
+            Ok(measured) => measured,
+            Err(error) => {
+                return pagoda_linux::testing::skip::skip("clear orders", format!("{error:#}"));
+            }
+        };
+        let json = serde_json::to_value(&orders).expect("json");
+        for (name, after, extents) in [
+            ("ascending", 511, 1),
+            ("converge", 0, 512),
+            ("reverse-in-page", 0, 512),
+            ("neighbourhood", 0, 4),
+            ("streaming", 0, 4),
+        ] {
+            let figures = &json[name];
+            let shape = serde_json::json!([after, extents, 2 << 20]);
+            let keys = ["cleared_after_target_max", "extents_max", "bytes_in_fault"];
+            assert_eq!(serde_json::json!(keys.map(|key| &figures[key])), shape, "{name}");
+            for key in ["clear_us", "first_touch_ns", "write_all_us", "user_s"] {
+                assert!(figures[key].is_f64(), "{name}: {key}");
+            }
+            assert!(figures["targets"]["random"]["clear_us"].is_f64(), "{name}");
+            assert!(
+                figures["perf"].is_object() != perf_reason.is_some(),
+                "{name}: counters, or why there are none"
+            );
+        }
+        crate::report::keys::expect_paths_of(&json, &crate::report::html::canned("clear")["orders"]);
+        assert!(table::orders_table(&orders).to_string().contains("reverse-in-page"));
+    }
+}

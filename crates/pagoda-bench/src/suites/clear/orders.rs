@@ -1,0 +1,343 @@
+//! The orders one by one, alone and beside thrashers of the cache: what a frame costs to clear, what its target costs to
+//! touch then, and what it costs to write all of it.
+//!
+//! The frames are huge, in memory, and so many that none is still in the cache when its turn comes again. The orders take
+//! turns frame by frame, so that whatever else happens on the machine meets all of them. This module must never time a
+//! frame of OS pages for a huge one, nor an order that left something behind: both are errors.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use pagoda_core::clear::{FrameSize, Order, Target};
+use pagoda_core::page::OS_PAGE;
+use pagoda_linux::baseline::perf::HardwareCounters;
+use pagoda_linux::mem::clear::Clearer;
+use pagoda_linux::mem::huge_frames::HugeFrames;
+use serde::Serialize;
+
+use super::shape::Shape;
+use super::thrash::Thrashers;
+use super::{Setup, frame, name, thread_cpu};
+use crate::load::data::Random;
+use crate::measure::process::Cancel;
+use crate::measure::stats::{median, median_of, middle_of, midmean, round};
+
+/// The targets. At the end of a frame every order is ascending in effect.
+const PLACES: [Place; 3] = [Place::First, Place::Middle, Place::Random];
+
+#[derive(Clone, Copy)]
+enum Place {
+    First,
+    Middle,
+    Random,
+}
+
+impl Place {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Middle => "middle",
+            Self::Random => "random",
+        }
+    }
+
+    fn page(self, random: &mut Random) -> u32 {
+        match self {
+            Self::First => 0,
+            Self::Middle => FrameSize::HUGE.pages() / 2,
+            Self::Random => random.below(u64::from(FrameSize::HUGE.pages())) as u32,
+        }
+    }
+}
+
+/// The figures of each order, by its name.
+pub type Orders = BTreeMap<&'static str, Figures>;
+
+/// What one order costs. Times are medians over the rounds, each of which is the mean over the places of the target.
+#[derive(Serialize)]
+pub struct Figures {
+    /// The most pages that are cleared after the target, over all targets of a huge frame.
+    pub cleared_after_target_max: u32,
+    /// The most extents of a huge frame, over all targets.
+    pub extents_max: usize,
+    /// Bytes that are cleared while the program waits.
+    pub bytes_in_fault: usize,
+    #[serde(flatten)]
+    pub times: Times,
+    /// The first touch over that after clearing in ascending order, by rounds.
+    pub first_touch_ratio_vs_ascending: f64,
+    /// Processor time of all frames that count; no system call is in it.
+    pub user_s: f64,
+    pub frames: usize,
+    /// Null with a reason beside the orders where the processor's counters can't be had.
+    pub perf: Option<Perf>,
+    /// The same by the target's place.
+    pub targets: BTreeMap<&'static str, Times>,
+}
+
+/// Times of one frame.
+#[derive(Clone, Copy, Serialize)]
+pub struct Times {
+    pub clear_us: f64,
+    /// Reading each cache line of the target, less what the clock takes.
+    pub first_touch_ns: f64,
+    /// Writing the whole frame from its beginning, after that.
+    pub write_all_us: f64,
+    /// All three.
+    pub total_us: f64,
+    pub first_touch_ns_spread: [f64; 2],
+    pub total_us_spread: [f64; 2],
+}
+
+/// From the processor's counters, user mode only, over clearing, touching and writing.
+#[derive(Clone, Copy, Serialize)]
+pub struct Perf {
+    pub ipc: f64,
+    /// Of references to the cache that the processor counts by default.
+    pub cache_miss_percent: f64,
+}
+
+/// One frame: cleared, touched, written.
+#[derive(Clone, Copy)]
+struct Sample {
+    clear_ns: f64,
+    touch_ns: f64,
+    write_ns: f64,
+}
+
+/// The samples of one order.
+struct Side {
+    order: Order,
+    counters: Option<HardwareCounters>,
+    cpu: Duration,
+    /// Of the round under way.
+    samples: Vec<Sample>,
+    /// Midmeans, by place and then by round.
+    rounds: [Vec<Sample>; PLACES.len()],
+}
+
+/// Frames in turn, and what is needed to clear them.
+struct Bench<'a> {
+    setup: &'a Setup,
+    frames: HugeFrames,
+    next: usize,
+    clearer: Clearer,
+    random: Random,
+}
+
+/// What the clock itself takes, in nanoseconds: two readings with nothing between them.
+pub fn clock_ns() -> f64 {
+    let readings: Vec<_> = (0..10_000)
+        .map(|_| {
+            let start = Instant::now();
+            start.elapsed().as_nanos() as f64
+        })
+        .collect();
+    midmean(&readings).unwrap_or(0.0)
+}
+
+/// Measures all orders, with `thrashers` threads at work beside them. The counters' reason is why there are none.
+pub fn measure(setup: &Setup, thrashers: usize, cancel: &Cancel) -> anyhow::Result<(Orders, Option<String>)> {
+    let mut bench = Bench::new(setup)?;
+    let mut reason = None;
+    let mut sides = Order::ALL.map(|order| {
+        let counters = HardwareCounters::of_this_thread()
+            .map_err(|error| reason = Some(format!("opening them by perf_event_open: {error}")))
+            .ok();
+        Side { order, counters, cpu: Duration::ZERO, samples: Vec::new(), rounds: Default::default() }
+    });
+    bench.check_orders()?;
+    let thrashers = Thrashers::start(thrashers, setup.llc_bytes);
+    // Round 0 is discarded.
+    for number in 0..=setup.rounds {
+        for (place, rounds) in PLACES.into_iter().zip(0..) {
+            cancel.check()?;
+            bench.round(&mut sides, place, number > 0)?;
+            for side in &mut sides {
+                let round = Sample::midmean(&side.samples).context("a round without frames")?;
+                side.samples.clear();
+                if number > 0 {
+                    side.rounds[rounds].push(round);
+                }
+            }
+        }
+        setup.progress.inc(1);
+    }
+    drop(thrashers);
+    if !bench.frames.are_huge()? {
+        bail!("the kernel split huge pages while they were measured");
+    }
+    let ascending: Vec<f64> = sides[0].over_places().iter().map(|sample| setup.touch_ns(sample)).collect();
+    let mut orders = Orders::new();
+    for side in &mut sides {
+        let figures = side.figures(setup, &ascending)?;
+        orders.insert(name(side.order), figures);
+    }
+    Ok((orders, reason))
+}
+
+impl Bench<'_> {
+    fn new(setup: &Setup) -> anyhow::Result<Bench<'_>> {
+        let frames = super::huge_frames(setup.cycled_bytes)?;
+        let clearer = Clearer::for_this_processor();
+        Ok(Bench { setup, frames, next: 0, clearer, random: Random::new(1) })
+    }
+
+    fn round(&mut self, sides: &mut [Side], place: Place, counts: bool) -> anyhow::Result<()> {
+        for number in 0..self.setup.frames_per_round {
+            // Not always the same order before the same one: what that left in the cache is part of what is measured.
+            sides.rotate_left(1);
+            if number % 2 == 1 {
+                sides.reverse();
+            }
+            for side in &mut *sides {
+                let page = place.page(&mut self.random);
+                self.sample(side, page, counts)?;
+            }
+        }
+        sides.sort_by_key(|side| side.order);
+        Ok(())
+    }
+
+    fn sample(&mut self, side: &mut Side, page: u32, counts: bool) -> anyhow::Result<()> {
+        let number = self.next;
+        self.next = (number + 1) % self.frames.count();
+        let address = self.frames.start() + number * FrameSize::HUGE.bytes() + page as usize * OS_PAGE;
+        let (_, target) = Target::of_address(address, FrameSize::HUGE);
+        let (clearer, order) = (self.clearer, side.order);
+        let memory = self.frames.frame(number);
+        let mut work = || {
+            let start = Instant::now();
+            clearer.clear(memory, order, target);
+            let cleared = Instant::now();
+            let sum = frame::touch(memory, target.page() as usize);
+            let touched = Instant::now();
+            frame::write_all(memory);
+            let ns = |from: Instant, to: Instant| (to - from).as_nanos() as f64;
+            let (clear_ns, touch_ns) = (ns(start, cleared), ns(cleared, touched));
+            (sum, Sample { clear_ns, touch_ns, write_ns: touched.elapsed().as_nanos() as f64 })
+        };
+        let cpu_before = thread_cpu();
+        let (sum, sample) = match side.counters.as_mut().filter(|_| counts) {
+            Some(counters) => counters.count(work).context("counting")?,
+            None => work(),
+        };
+        if counts {
+            side.cpu += thread_cpu().saturating_sub(cpu_before);
+        }
+        if sum != 0 {
+            bail!("{order:?} left the target of a frame uncleared");
+        }
+        side.samples.push(sample);
+        Ok(())
+    }
+
+    /// Every order really clears a frame; not timed.
+    fn check_orders(&mut self) -> anyhow::Result<()> {
+        for order in Order::ALL {
+            let memory = self.frames.frame(0);
+            frame::write_all(memory);
+            self.clearer.clear(memory, order, Target::in_frame(FrameSize::HUGE.pages(), Some(100))?);
+            if memory.iter().any(|byte| *byte != 0) {
+                bail!("{order:?} left a part of a frame uncleared");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sample {
+    fn midmean(samples: &[Self]) -> Option<Self> {
+        let of = |pick: fn(&Self) -> f64| midmean(&samples.iter().map(pick).collect::<Vec<_>>());
+        Some(Self {
+            clear_ns: of(|s| s.clear_ns)?,
+            touch_ns: of(|s| s.touch_ns)?,
+            write_ns: of(|s| s.write_ns)?,
+        })
+    }
+
+    fn mean(samples: &[Self]) -> Self {
+        let of = |pick: fn(&Self) -> f64| samples.iter().map(pick).sum::<f64>() / samples.len() as f64;
+        Self { clear_ns: of(|s| s.clear_ns), touch_ns: of(|s| s.touch_ns), write_ns: of(|s| s.write_ns) }
+    }
+}
+
+impl Setup {
+    fn touch_ns(&self, sample: &Sample) -> f64 {
+        (sample.touch_ns - self.clock_ns).max(0.0)
+    }
+
+    fn times(&self, rounds: &[Sample]) -> Option<Times> {
+        let (first_touch_ns, first_touch_ns_spread) = middle_of(rounds, |sample| self.touch_ns(sample))?;
+        let total_us = |sample: &Sample| (sample.clear_ns + self.touch_ns(sample) + sample.write_ns) / 1e3;
+        let (total_us, total_us_spread) = middle_of(rounds, total_us)?;
+        Some(Times {
+            clear_us: round(median_of(rounds, |sample| sample.clear_ns / 1e3)?),
+            first_touch_ns,
+            write_all_us: round(median_of(rounds, |sample| sample.write_ns / 1e3)?),
+            total_us,
+            first_touch_ns_spread,
+            total_us_spread,
+        })
+    }
+}
+
+impl Side {
+    /// Of each round the mean over the places.
+    fn over_places(&self) -> Vec<Sample> {
+        let of_round = |round: usize| Sample::mean(&self.rounds.each_ref().map(|rounds| rounds[round]));
+        (0..self.rounds[0].len()).map(of_round).collect()
+    }
+
+    fn figures(&mut self, setup: &Setup, ascending_touch_ns: &[f64]) -> anyhow::Result<Figures> {
+        let none = "no round counts";
+        let over_places = self.over_places();
+        let ratios: Vec<_> = over_places
+            .iter()
+            .zip(ascending_touch_ns)
+            .map(|(sample, ascending)| setup.touch_ns(sample) / ascending)
+            .collect();
+        let mut targets = BTreeMap::new();
+        for (place, rounds) in PLACES.into_iter().zip(&self.rounds) {
+            targets.insert(place.name(), setup.times(rounds).context(none)?);
+        }
+        let counts = match &mut self.counters {
+            Some(counters) => counters.read().context("reading the processor's counters")?,
+            None => None,
+        };
+        let shape = Shape::of(self.order);
+        Ok(Figures {
+            cleared_after_target_max: shape.cleared_after_target_max,
+            extents_max: shape.extents_max,
+            bytes_in_fault: shape.bytes,
+            times: setup.times(&over_places).context(none)?,
+            // Upwards: it is held against a bound from above.
+            first_touch_ratio_vs_ascending: (median(&ratios).context(none)? * 1000.0).ceil() / 1000.0,
+            user_s: round(self.cpu.as_secs_f64()),
+            frames: setup.rounds * PLACES.len() * setup.frames_per_round,
+            perf: counts.map(|counts| Perf {
+                ipc: round(counts.instructions as f64 / counts.cycles as f64),
+                cache_miss_percent: round(
+                    100.0 * counts.cache_misses as f64 / counts.cache_references as f64,
+                ),
+            }),
+            targets,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_touch_is_what_the_clock_does_not_take_and_no_less_than_nothing() {
+        let setup = Setup { clock_ns: 20.0, ..Setup::for_tests() };
+        let sample = |touch_ns| Sample { clear_ns: 1000.0, touch_ns, write_ns: 3000.0 };
+        let times = setup.times(&[sample(30.0), sample(50.0), sample(10.0)]).expect("three rounds");
+        assert_eq!((times.first_touch_ns, times.first_touch_ns_spread), (10.0, [0.0, 30.0]));
+        assert_eq!((times.clear_us, times.total_us), (1.0, 4.01));
+        assert!(setup.times(&[]).is_none());
+    }
+}

@@ -1,0 +1,252 @@
+//! What counting adds to a fault: the calls alone, in a tight loop, over what serving a fault takes in a managed program.
+//!
+//! The calls are those of the fault of one page that makes most of them, on a mapping like the one that they have there: the one that
+//! `pagoda`'s `handler.rs` makes for every fault, `Counters::count_fault`, of the kinds that count most; and two of what clearing took
+//! (`clear/huge.rs`). The clock is told apart: one read for each fault, as what it takes is the machine's matter. (When a fault was
+//! read, the watchdog has to know, too.) Both are processor time, which other programs move little. This module must never count
+//! less than the engine does.
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use indicatif::ProgressBar;
+use pagoda::stats::counters::{Counter, Counters};
+use pagoda::stats::fault_kind::FaultKind;
+use pagoda_core::page::HUGE_FRAME;
+use pagoda_linux::process::thread::{cpu_ns, now_ns};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::measure::machine::Machine;
+use crate::measure::process::{Cancel, run as run_child};
+use crate::measure::scratch::Scratch;
+use crate::measure::stats;
+use crate::report::table::{number, text_table, with_spread};
+use crate::{command, worker};
+
+/// Of the program, which takes a few seconds.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Threads that serve faults at most.
+const HANDLERS_MAX: usize = 4;
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub struct CountersArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A short run: one round
+    #[arg(long)]
+    quick: bool,
+    /// Rounds [default: 5, quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+}
+
+/// What was found out; all of it medians of the rounds.
+#[derive(Serialize)]
+struct Report {
+    bench: &'static str,
+    /// The calls of one fault, by one thread.
+    counting_ns: f64,
+    counting_ns_spread: [f64; 2],
+    /// The same while as many threads as there are handlers do nothing else: more than they ever do.
+    counting_at_once_ns: f64,
+    counting_at_once_ns_spread: [f64; 2],
+    /// One read of the clock.
+    clock_ns: f64,
+    clock_ns_spread: [f64; 2],
+    /// What serving a fault took, the median of all.
+    service_us: f64,
+    service_us_spread: [f64; 2],
+    /// The calls over that.
+    counting_percent: f64,
+    counting_percent_spread: [f64; 2],
+    /// The calls and the clock over that.
+    timing_percent: f64,
+    timing_percent_spread: [f64; 2],
+    /// Faults of a round.
+    faults: u64,
+    handlers: usize,
+    rounds: usize,
+    quick: bool,
+    machine: Machine,
+}
+
+/// Runs `pagoda bench counters`.
+pub fn run(args: &CountersArgs) -> anyhow::Result<ExitCode> {
+    let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
+    let progress = command::progress(rounds as u64, "round")?;
+    let report = Report::measure(rounds, args.quick, &progress)?;
+    progress.finish_and_clear();
+    command::print(&report, args.json, Report::table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Report {
+    fn measure(rounds: usize, quick: bool, progress: &ProgressBar) -> anyhow::Result<Self> {
+        let (program, cancel) = (command::this_program()?, Cancel::on_signals()?);
+        let handlers = thread::available_parallelism().map_or(1, usize::from).clamp(2, HANDLERS_MAX);
+        let calls = if quick { 1 << 18 } else { 1 << 22 };
+        let [mut alone, mut at_once, mut clock, mut service] = [const { Vec::new() }; 4];
+        let mut faults = 0;
+        for _ in 0..rounds {
+            let counters = Counters::private().context("mapping counters")?;
+            alone.push(each_ns(1, calls, |at| count_fault(&counters, at))?);
+            at_once.push(each_ns(handlers, calls, |at| count_fault(&counters, at))?);
+            clock.push(each_ns(1, calls, |_| _ = black_box(now_ns()))?);
+            let (us, count) = served(&program, quick, &cancel)?;
+            service.push(us);
+            faults = count;
+            progress.inc(1);
+        }
+        let over = |ns: f64, us: f64| ns / us / 10.0;
+        let counting: Vec<f64> = alone.iter().zip(&service).map(|(ns, us)| over(*ns, *us)).collect();
+        let timing: Vec<f64> =
+            counting.iter().zip(&clock).zip(&service).map(|((part, ns), us)| part + over(*ns, *us)).collect();
+        let middle = |values: &[f64]| stats::middle(values).context("no round was measured");
+        let (counting_ns, counting_ns_spread) = middle(&alone)?;
+        let (counting_at_once_ns, counting_at_once_ns_spread) = middle(&at_once)?;
+        let (service_us, service_us_spread) = middle(&service)?;
+        let (counting_percent, counting_percent_spread) = middle(&counting)?;
+        let (clock_ns, clock_ns_spread) = middle(&clock)?;
+        let (timing_percent, timing_percent_spread) = middle(&timing)?;
+        Ok(Self {
+            bench: "counters",
+            counting_ns,
+            counting_ns_spread,
+            counting_at_once_ns,
+            counting_at_once_ns_spread,
+            clock_ns,
+            clock_ns_spread,
+            service_us,
+            service_us_spread,
+            counting_percent,
+            counting_percent_spread,
+            timing_percent,
+            timing_percent_spread,
+            faults,
+            handlers,
+            rounds,
+            quick,
+            machine: Machine::this(),
+        })
+    }
+
+    /// For people.
+    fn table(&self) -> String {
+        let mut table = text_table(["what", "of", "median (least-greatest)"], 2..);
+        let ns = |ns: f64, spread| format!("{} ns", with_spread(ns, spread, 1));
+        let at_once = ns(self.counting_at_once_ns, self.counting_at_once_ns_spread);
+        let service = format!("{} us", with_spread(self.service_us, self.service_us_spread, 1));
+        let percent = |percent: f64, spread| format!("{} %", with_spread(percent, spread, 2));
+        table.add_row(["counting", "a fault, one thread", &ns(self.counting_ns, self.counting_ns_spread)]);
+        table.add_row([
+            "counting",
+            &format!("a fault, {} threads that do nothing else", self.handlers),
+            &at_once,
+        ]);
+        table.add_row(["clock", "a fault, one read", &ns(self.clock_ns, self.clock_ns_spread)]);
+        table.add_row(["serving", "a fault, the median", &service]);
+        table.add_row(["counting", "serving", &percent(self.counting_percent, self.counting_percent_spread)]);
+        let timing = percent(self.timing_percent, self.timing_percent_spread);
+        table.add_row(["counting and clock", "serving", &timing]);
+        let Self { machine, rounds, faults, .. } = self;
+        let each = number(Some(*faults as f64), 0);
+        format!("{machine}\n\n{table}\n\n{rounds} rounds, {each} faults in the last\n")
+    }
+}
+
+/// The processor time of one call, in each of so many threads at once.
+fn each_ns(threads: usize, calls: u64, call: impl Fn(u64) + Sync) -> anyhow::Result<f64> {
+    let one = || {
+        let begun = cpu_ns();
+        (0..calls).for_each(&call);
+        cpu_ns() - begun
+    };
+    let taken_ns = thread::scope(|scope| {
+        let started: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        // All are waited for before an error is told: the scope panics for a thread that nobody has joined.
+        let ended: Vec<_> = started.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        ended.into_iter().sum::<Result<u64, _>>()
+    });
+    let taken_ns = taken_ns.map_err(|_| anyhow!("a thread that counted panicked"))?;
+    Ok(taken_ns as f64 / (calls * threads as u64) as f64)
+}
+
+/// As for a huge frame that is cleared within the fault, past the cache: no other fault of one page counts more. In turn with
+/// another kind that counts as much, so that not one histogram alone is in the cache.
+fn count_fault(counters: &Counters, at: u64) {
+    let kind = if at.is_multiple_of(2) { FaultKind::Huge } else { FaultKind::Spilled };
+    // Latencies as they come, from one to a hundred microseconds.
+    let took_ns = 1000 + at * 997 % 99_000;
+    counters.count_fault(kind, took_ns);
+    counters.add(Counter::ClearedInFaultBytes, HUGE_FRAME as u64);
+    counters.add(Counter::ClearedStreamingBytes, HUGE_FRAME as u64);
+}
+
+/// The median time of a fault of a program over its budget, in microseconds, and how many there were.
+fn served(program: &str, quick: bool, cancel: &Cancel) -> anyhow::Result<(f64, u64)> {
+    let scratch = Scratch::new()?;
+    let file = scratch.file("stats.json");
+    let touches = if quick { "5000" } else { "50000" };
+    let stats = file.display().to_string();
+    let run = [&command::pagoda(program), "run", "--memory", "64M", "--quiet", "--stats", &stats, "--"]
+        .map(str::to_owned);
+    let data =
+        ["--data", "134217728", "--ratio", "3", "--passes", "1", "--zipf", touches, "--random", touches];
+    let words = run.into_iter().chain(worker::words(program, "patterns"));
+    let words: Vec<String> = words.chain(data.map(str::to_owned)).collect();
+    run_child(&words, LIMIT, cancel, || ())?;
+    let text = std::fs::read(&file).with_context(|| file.display().to_string())?;
+    let stats: Value = serde_json::from_slice(&text).context("the counters of the run")?;
+    let median = stats.pointer("/latency_us/all/p50").and_then(Value::as_f64);
+    let faults = stats.pointer("/counters/faults").and_then(Value::as_u64);
+    let (Some(median), Some(faults)) = (median, faults) else {
+        bail!("the program had no faults that were served; `pagoda doctor` says what this machine lacks");
+    };
+    Ok((median, faults))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_timed_counts_as_a_fault_does() {
+        let counters = Counters::private().expect("a mapping");
+        assert!(each_ns(2, 1000, |at| count_fault(&counters, at)).is_ok_and(|ns| ns > 0.0));
+        let by_kind =
+            [Counter::FaultsZero, Counter::FaultsHuge, Counter::FaultsStored, Counter::FaultsSpilled];
+        assert_eq!(by_kind.map(|counter| counters.get(counter)), [1000; 4]);
+        assert_eq!(counters.get(Counter::Faults), 2000);
+        let bytes = [Counter::ClearedInFaultBytes, Counter::ClearedStreamingBytes];
+        assert_eq!(bytes.map(|counter| counters.get(counter)), [2000 << 21; 2]);
+        assert_eq!(counters.latencies().of_all().iter().sum::<u64>(), 2000);
+        assert!(counters.get(Counter::FaultServiceNs) >= 2_000_000);
+    }
+
+    #[test]
+    fn no_kind_of_fault_counts_more_than_what_is_timed() {
+        let counts = |kind| {
+            let counters = Counters::private().expect("a mapping");
+            counters.count_fault(kind, 1);
+            let fields = counters.snapshot().fields();
+            fields.into_iter().filter(|(_, count)| *count > 0).count()
+        };
+        let timed = counts(FaultKind::Huge);
+        assert_eq!(timed, counts(FaultKind::Spilled));
+        assert!(FaultKind::ALL.into_iter().all(|kind| counts(kind) <= timed));
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_an_error_and_not_fast() {
+        let error = each_ns(2, 10, |at| assert!(at < 5, "a bug")).expect_err("both have panicked");
+        assert!(error.to_string().contains("panicked"), "{error}");
+    }
+}

@@ -1,0 +1,264 @@
+//! The other side, a process of its own: it receives one migration and tells what that took.
+//!
+//! Its first line is the address it listens on, its last what it found out, in JSON. Faults are those of the whole process
+//! from before it listens until all has arrived: arenas, buffers and everything else included. Only what is used before all has
+//! arrived is read before that, at random.
+
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use pagoda::migrate::{Listener, ReceiveOptions, RegionDestination, ZeroPolicy};
+use pagoda::{Manager, Region};
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_linux::procfs::usage::Usage;
+use pagoda_migrate::{Content, Destination, MemoryDestination, receive};
+use serde::{Deserialize, Serialize};
+
+use super::cases::{digest, digest_of};
+use crate::load::data::{PAGE_BYTES, Random};
+
+/// As long as a run may take at most.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Connections whose bytes are discarded.
+pub const DISCARDED: usize = 2;
+
+/// What is read of one at once, and written: a stripe.
+pub const PIECE: usize = 2 << 20;
+
+/// Hidden: the bench starts it.
+#[derive(Args, Debug)]
+pub struct DestinationArgs {
+    /// What is done with zero pages.
+    #[arg(long, default_value_t)]
+    zero: ZeroPolicy,
+    /// Where it is put.
+    #[arg(long, value_enum)]
+    into: Into,
+    /// The most that arrives.
+    #[arg(long)]
+    most: Bytes,
+}
+
+/// Where what arrives is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Into {
+    /// Plain memory, which faults as it is touched: what others do.
+    Memory,
+    /// A region, in base pages of 4 KiB.
+    Region,
+    /// A region in base pages of 64 KiB.
+    LargeRegion,
+    /// A region in huge frames.
+    HugeRegion,
+    /// One in base pages of 64 KiB, read at random as soon as it may be.
+    LateRegion,
+    /// Nowhere: whatever comes on plain connections is discarded.
+    Nowhere,
+}
+
+/// Faults of the threads that receive, by what they were at.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct FaultsByCause {
+    pub zero_check: u64,
+    pub zero_write: u64,
+    pub data_write: u64,
+}
+
+/// What it took.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Arrived {
+    pub faults: u64,
+    pub faults_by_cause: FaultsByCause,
+    /// Pages that came packed and were not kept so.
+    pub unpacked_pages: u64,
+    /// What came to its place by moves, and by the kernel's copies into fresh memory; none of either in plain memory.
+    pub moved_bytes: u64,
+    pub copied_bytes: u64,
+    pub rss_bytes: u64,
+    pub cpu_us: u64,
+    /// The longest read of a word while something was owed, and how long that was.
+    pub max_fault_us: u64,
+    pub owed_us: u64,
+    /// Of all that is there, zeroes included.
+    pub digest: u64,
+}
+
+/// Receives, and says what it took.
+pub fn run(args: &DestinationArgs) -> anyhow::Result<Arrived> {
+    let base = match args.into {
+        Into::Nowhere => return discard_all(),
+        Into::Memory => return receive_into(args, MemoryDestination::new()),
+        Into::Region => BasePage::K4,
+        Into::LargeRegion | Into::LateRegion => BasePage::K64,
+        Into::HugeRegion => BasePage::M2,
+    };
+    // Enough for all of it, so that no reclaim is measured.
+    let budget = Bytes::new(args.most.get() * 5 / 4).max(Bytes::mib(64));
+    let manager = Manager::builder().budget(budget).base_page(base).user_mode_only(true).build()?;
+    let arrived = match args.into {
+        Into::LateRegion => receive_late(args, &manager),
+        _ => receive_into(args, RegionDestination::new(manager.clone())),
+    }?;
+    let stats = manager.stats();
+    let (moved_bytes, copied_bytes) = (stats.arrived_moved_bytes, stats.arrived_copied_bytes);
+    Ok(Arrived { moved_bytes, copied_bytes, ..arrived })
+}
+
+/// Where it listens, once that is said, and how it receives.
+fn listen(args: &DestinationArgs) -> anyhow::Result<(Listener, ReceiveOptions)> {
+    let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().map_err(anyhow::Error::msg)?)?;
+    say(&listener.endpoint()?.to_string())?;
+    let options = ReceiveOptions {
+        zero: args.zero,
+        image_most: args.most,
+        wait: PATIENCE,
+        stall: PATIENCE,
+        ..ReceiveOptions::default()
+    };
+    Ok((listener, options))
+}
+
+/// Reads a word here and there while the rest arrives.
+fn receive_late(args: &DestinationArgs, manager: &Manager) -> anyhow::Result<Arrived> {
+    let (listener, options) = listen(args)?;
+    let (region, arrival) =
+        Region::receive_late(manager, listener, &options, &mut |_| ControlFlow::Continue(()))?;
+    let shown = Instant::now();
+    let (mut random, mut longest) = (Random::new(1), Duration::ZERO);
+    let pages = (region.len() / PAGE_BYTES) as u64;
+    while arrival.outcome().is_none() {
+        let at = Instant::now();
+        region.read_at(random.below(pages) as usize * PAGE_BYTES, &mut [0; 8]).expect("read");
+        longest = longest.max(at.elapsed());
+    }
+    let counts = arrival.wait()?;
+    let owed = shown.elapsed();
+    let used = Usage::of_this_process()?;
+    Ok(Arrived {
+        faults: used.minor_faults,
+        unpacked_pages: counts.unpacked_pages,
+        rss_bytes: rss_bytes()?,
+        cpu_us: used.cpu_us,
+        max_fault_us: longest.as_micros() as u64,
+        owed_us: owed.as_micros() as u64,
+        digest: digest_of(&region)?,
+        ..Arrived::default()
+    })
+}
+
+fn receive_into(args: &DestinationArgs, destination: impl Destination) -> anyhow::Result<Arrived> {
+    // The engine and its arena are warm-up, which counts.
+    let (listener, options) = listen(args)?;
+    let mut counting = Counting { destination, size: Bytes::ZERO, causes: Default::default() };
+    let counts = receive(listener, &mut counting, &options, &mut |_| ControlFlow::Continue(()))?;
+    // Since the process began.
+    let used = Usage::of_this_process()?;
+    let of = |cause: &AtomicU64| cause.load(Ordering::Relaxed);
+    let [zero_check, zero_write, data_write] = &counting.causes;
+    Ok(Arrived {
+        faults: used.minor_faults,
+        faults_by_cause: FaultsByCause {
+            zero_check: of(zero_check),
+            zero_write: of(zero_write),
+            data_write: of(data_write),
+        },
+        unpacked_pages: counts.unpacked_pages,
+        rss_bytes: rss_bytes()?,
+        cpu_us: used.cpu_us,
+        digest: digest(counting.size, |offset, into| counting.destination.read_at(offset, into))?,
+        ..Arrived::default()
+    })
+}
+
+/// A destination whose faults are counted by what it was asked for.
+struct Counting<D> {
+    destination: D,
+    size: Bytes,
+    /// Of checks for zero, of making zero, of writing content.
+    causes: [AtomicU64; 3],
+}
+
+impl<D: Destination> Counting<D> {
+    fn count<T>(&self, cause: usize, work: impl FnOnce(&D) -> io::Result<T>) -> io::Result<T> {
+        let before = Usage::of_this_thread()?;
+        let done = work(&self.destination)?;
+        let faults = Usage::of_this_thread()?.since(before).minor_faults;
+        self.causes[cause].fetch_add(faults, Ordering::Relaxed);
+        Ok(done)
+    }
+}
+
+impl<D: Destination> Destination for Counting<D> {
+    fn prepare(&mut self, size: Bytes) -> io::Result<()> {
+        self.size = size;
+        self.destination.prepare(size)
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.count(2, |destination| destination.write_at(offset, bytes))
+    }
+    fn receive_at(&self, offset: u64, content: &mut dyn Content, room: &mut [u8]) -> io::Result<()> {
+        self.count(2, |destination| destination.receive_at(offset, content, room))
+    }
+    fn write_packed(&self, offset: u64, packed: &[u8], content: &[u8]) -> io::Result<bool> {
+        self.count(2, |destination| destination.write_packed(offset, packed, content))
+    }
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.count(0, |destination| destination.read_at(offset, into))
+    }
+    fn clear(&self, range: Range<u64>) -> io::Result<()> {
+        self.count(1, |destination| destination.clear(range))
+    }
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        self.count(1, |destination| destination.discard(range))
+    }
+    fn finish(&mut self) -> io::Result<()> {
+        self.destination.finish()
+    }
+}
+
+/// Reads connections to their ends.
+fn discard_all() -> anyhow::Result<Arrived> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    say(&listener.local_addr()?.to_string())?;
+    let discarding: Vec<_> = (0..DISCARDED)
+        .map(|_| {
+            let (mut connection, _) = listener.accept()?;
+            Ok(thread::spawn(move || -> io::Result<()> {
+                let mut room = vec![0; PIECE];
+                while connection.read(&mut room)? > 0 {}
+                // The sender waits for this: all of it has arrived.
+                connection.write_all(&[1])
+            }))
+        })
+        .collect::<io::Result<_>>()?;
+    for thread in discarding {
+        thread.join().map_err(|_| anyhow::anyhow!("a thread that discards has failed"))??;
+    }
+    Ok(Arrived::default())
+}
+
+fn say(line: &str) -> io::Result<()> {
+    println!("{line}");
+    io::stdout().flush()
+}
+
+fn rss_bytes() -> anyhow::Result<u64> {
+    rss_bytes_of("self")
+}
+
+/// What a process, by its folder in /proc, has resident that is no file's.
+pub fn rss_bytes_of(process: &str) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line =
+        text.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon in its status")?;
+    let kib: u64 = line.split_whitespace().next().unwrap_or_default().parse()?;
+    Ok(kib << 10)
+}

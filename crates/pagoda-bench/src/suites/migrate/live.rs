@@ -1,0 +1,62 @@
+//! A writer that does not stop by itself: pages of a small part at a rate, and now and then one of all.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use pagoda::Region;
+use pagoda::migrate::{Codec, Writer, ZeroPolicy};
+
+use super::cases::{USUAL, write_page};
+use super::destination::Into;
+use super::trial::{Outcome, run};
+use crate::load::data::{PAGE_BYTES, Pages, Random};
+
+/// Pages that are written in each turn, and the pause after it: some 100 MiB a second.
+const TURN_PAGES: usize = 25;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Pages of all, one in so many; and the part that the others are of.
+const ANYWHERE: u64 = 64;
+const WORKING_SET: u64 = 16;
+
+#[derive(Default)]
+struct Brake {
+    wanted: AtomicBool,
+    stands: AtomicBool,
+}
+
+impl Writer for &Brake {
+    fn throttle(&mut self, _percent: u8) {}
+    fn stop(&mut self) {
+        self.wanted.store(true, Ordering::Release);
+        while !self.stands.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Moves `region`, which is written until its writer is stopped.
+pub fn measure(region: &Region, into: Into) -> anyhow::Result<Outcome> {
+    let (brake, pages) = (Brake::default(), Pages::new(2, USUAL));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut random, all) = (Random::new(1), (region.len() / PAGE_BYTES) as u64);
+            let mut version = 0u8;
+            while !brake.wanted.load(Ordering::Acquire) {
+                for _ in 0..TURN_PAGES {
+                    let anywhere = random.below(ANYWHERE) == 0;
+                    let page = random.below(if anywhere { all } else { all / WORKING_SET });
+                    write_page(region, &pages, page as usize, version);
+                }
+                version = version.wrapping_add(1) & 1;
+                thread::sleep(PAUSE);
+            }
+            brake.stands.store(true, Ordering::Release);
+        });
+        let outcome = run(region, ZeroPolicy::default(), into, Codec::None, &mut &brake);
+        // Whatever came of it.
+        brake.wanted.store(true, Ordering::Release);
+        outcome
+    })
+}

@@ -1,0 +1,318 @@
+//! What moving a live region costs: by what is in it, by what is done with zero pages, by codec, and while it is written.
+//!
+//! The ways to receive take turns, another one first in each round, each into a fresh process, and the first round is discarded. The three policies receive into
+//! plain memory, where every page is faulted in as it is touched: that is what others do, what the figures of the series are
+//! of, and nothing differs between them but the policy. What Pagoda does if nothing is said, `drop` into a region where pages
+//! are put in place, is two ways of its own: by OS pages, and by huge frames. What arrives is compared in every run; one
+//! that differs ends the bench.
+
+mod cases;
+pub mod destination;
+mod live;
+mod qemu;
+mod report;
+mod trial;
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::ProgressBar;
+use pagoda::migrate::{Codec, ZeroPolicy};
+use pagoda::{Manager, Region};
+use pagoda_core::page::{BasePage, HUGE_FRAME};
+use pagoda_core::size::Bytes;
+use pagoda_linux::mem::huge_frames::HugeFrames;
+use pagoda_linux::mem::zero_scan::is_zero;
+
+use crate::command;
+use crate::load::data::{PAGE_BYTES, Pages};
+use crate::measure::machine::{Machine, last_level_cache_bytes};
+use crate::measure::turns::turns;
+use cases::{Case, USUAL, write_page};
+use destination::Into;
+use qemu::Qemu;
+pub use qemu::guest;
+use report::{ByWay, Measured, Report, Scan, Setting};
+use trial::{Idle, Outcome};
+
+/// What a scan from the cache goes over.
+const CACHED_BYTES: usize = 256 << 10;
+
+/// What `--help` says of the keys.
+const KEYS: &str = "\
+Keys of the JSON, medians of the rounds that count, some with the least and the greatest in …_spread; pages are of 4 KiB:
+  cases.CASE                  untouched memory; resident-zeros, where zeroes were written to all pages; idle, where one page in 32
+                              has content, and full, seven in eight, with zeroes in the others; sparse, one in each 2 MiB, the
+                              others untouched. zero_pages were read and found zero, data_pages have content; what nothing was
+                              held for is neither
+  cases.CASE.HOW              what receiving took. HOW is a policy, into plain memory: check-then-clear, received-map, drop; or where
+                              drop has the kernel put pages in place: placed, a region in base pages of 4 KiB, and huge-frames, one of 2 MiB.
+                              dest_faults of the whole process; faults_by_cause, of its threads that receive, while they look whether a
+                              page is zero, make it so, and write content: zero_check, zero_write, data_write; total_ms until all was
+                              confirmed; gib_s of content; moved_bytes that came to their places by a move out of a frame into which
+                              they had been received or copied, and copied_bytes, which the kernel copied there: what is left was
+                              written through the region's address, and in plain memory all is; dest_rss, resident bytes there that
+                              are no file's; cpu_ms of both processes; wire_bytes that were sent
+  codecs.CODEC                none, lz4, zlib, zstd: the same by placed, of a quarter of the memory, 64 MiB at least, with
+                              content of 3:1
+  live                        all of the memory with content of 3:1, while it is written: dirty_mib_s, whole pages in a second;
+                              rounds of sending before the writer was stopped; downtime_ms that it stood still; total_ms. With all
+                              of it owed, to who reads it at once: postcopy_downtime_ms until the other side could go on, and from
+                              then fully_resident_ms until it had all, and max_fault_us, its longest read till then
+  stored                      as much content as that of codecs, all of it stored at the source: packed_pages that were sent as the
+                              store had them, reinflated_pages that were unpacked before, or not kept packed where they arrived,
+                              gib_s of content, wire_bytes
+  wire                        zero_scan_gib_s, zero_scan_memory_gib_s: zero pages found in the cache and in memory, and beside the latter
+                              memory_read_gib_s, the words of the same memory added up; the best of three. bytes_per_zero_page of
+                              resident-zeros by placed
+  ratios                      by case, missing where it has no such pages, dest_faults to zero and data pages: check_then_clear_faults,
+                              placed_faults; to data pages: received_map_faults. By case, total_ms over that of check-then-clear:
+                              drop_time, placed_time, huge_frames_time. sparse_resident and sparse_huge_resident, what sparse has
+                              resident by placed and by huge-frames beyond untouched, to its content; full_of_limit and
+                              full_huge_of_limit, gib_s of full by placed and by huge-frames over loopback_limit_gib_s;
+                              zero_scan_of_memory, zero_scan_memory_gib_s over memory_read_gib_s. All are ratios of medians
+  ratios.untouched_to_qemu_time, ratios.full_to_qemu_rate  our total_ms by QEMU's, and our gib_s by QEMU's, of placed; missing
+                              without qemu
+  loopback_limit_gib_s        the same channels sending, and discarding what comes
+  qemu                        null if there is no qemu-system-x86_64 on the PATH, or if it failed; qemu_reason, null else, says why
+  qemu.version                of that program
+  qemu.untouched, qemu.full   the same memory moved by it, its multifd on 2 channels, in turn with ours: total_ms until its
+                              destination had all, dest_faults from before that listened, dest_rss, wire_bytes, gib_s of content
+  memory_bytes, channels, rounds  what was run";
+
+/// What to measure.
+#[derive(Args, Debug)]
+#[command(after_long_help = KEYS)]
+pub struct MigrateArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A short run: little memory, one round
+    #[arg(long)]
+    quick: bool,
+    /// The region that is moved [default: 1G, quick: 64M]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+    /// Rounds that count, after one that is discarded [default: 5, quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+}
+
+/// Runs `pagoda bench migrate`.
+pub fn run(args: &MigrateArgs) -> anyhow::Result<ExitCode> {
+    command::needs_managers()?;
+    let memory = args.memory.unwrap_or(if args.quick { Bytes::mib(64) } else { Bytes::gib(1) });
+    let memory = memory.max(Bytes::mib(64));
+    let rounds = args.rounds.map_or(if args.quick { 1 } else { 5 }, usize::from);
+    let runs = (rounds + 1) * (Case::ALL.len() * Way::ALL.len() + Codec::ALL.len() + 3);
+    let bench = Bench { memory, rounds, progress: command::progress(runs as u64, "run")? };
+    let mut cases = Vec::new();
+    let mut beside = Beside { limits: Vec::new(), qemu: Qemu::find(std::env::var_os("PATH").as_deref()) };
+    for case in Case::ALL {
+        cases.push((case, bench.case(case, &mut beside)?));
+    }
+    let (codecs, (live, late), stored) = (bench.codecs()?, bench.live()?, bench.stored()?);
+    bench.progress.finish_and_clear();
+    let Beside { limits, qemu } = beside;
+    let qemu = qemu.map(Qemu::into_runs);
+    let measured = Measured { cases, codecs, live, late, stored, limits, qemu, scan: scan(memory) };
+    let setting = Setting { memory, rounds, quick: args.quick };
+    let report = Report::new(&setting, &measured, Machine::this()).context("no round was measured")?;
+    command::print(&report, args.json, Report::table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Bench {
+    memory: Bytes,
+    rounds: usize,
+    progress: ProgressBar,
+}
+
+/// A way to receive: what is done with zero pages, and where it is put.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    name: &'static str,
+    zero: ZeroPolicy,
+    into: Into,
+}
+
+impl Way {
+    const fn memory(name: &'static str, zero: ZeroPolicy) -> Self {
+        Self { name, zero, into: Into::Memory }
+    }
+    const CHECK: Self = Self::memory("check-then-clear", ZeroPolicy::CheckThenClear);
+    const MAP: Self = Self::memory("received-map", ZeroPolicy::ReceivedMap);
+    const DROP: Self = Self::memory("drop", ZeroPolicy::Drop);
+    const PLACED: Self = Self { name: "placed", zero: ZeroPolicy::Drop, into: Into::Region };
+    const HUGE: Self = Self { name: "huge-frames", zero: ZeroPolicy::Drop, into: Into::HugeRegion };
+    const ALL: [Self; 5] = [Self::CHECK, Self::MAP, Self::DROP, Self::PLACED, Self::HUGE];
+}
+
+/// What others do with the same memory, each in turn with `placed`.
+struct Beside {
+    /// Of the loopback.
+    limits: Vec<f64>,
+    /// None from where something went wrong, and why.
+    qemu: Result<Qemu, String>,
+}
+
+impl Beside {
+    fn measure(&mut self, case: Case, region: &Region, counts: bool) -> anyhow::Result<()> {
+        if case == Case::Full {
+            let limit = trial::loopback_limit_gib_s(Bytes::new(region.len() as u64))?;
+            self.limits.extend(counts.then_some(limit));
+        }
+        if let Ok(qemu) = &mut self.qemu
+            && let Err(error) = qemu.measure(case, region, counts)
+        {
+            self.qemu = Err(format!("{error:#}"));
+        }
+        Ok(())
+    }
+}
+
+impl Bench {
+    /// A manager with room for `memory`, resident and stored.
+    fn manager(memory: Bytes, base: BasePage) -> anyhow::Result<Manager> {
+        let budget = Bytes::new(memory.get() * 3 / 2).max(Bytes::mib(128));
+        let builder = Manager::builder().budget(budget).base_page(base);
+        // In OS pages, for memory of which most is untouched, nothing comes that nobody touched.
+        Ok(builder.fault_around(base != BasePage::K4).user_mode_only(true).build()?)
+    }
+
+    /// A round of each of `kinds` in turn, another one first each time; the outcomes of those that count.
+    fn rounds<K: Copy>(
+        &self,
+        kinds: &[K],
+        mut one: impl FnMut(K, bool) -> anyhow::Result<Outcome>,
+    ) -> anyhow::Result<Vec<(K, Vec<Outcome>)>> {
+        let mut outcomes: Vec<_> = kinds.iter().map(|kind| (*kind, Vec::new())).collect();
+        for round in 0..=self.rounds {
+            for turn in turns(round, kinds.len()) {
+                let (kind, outcomes) = &mut outcomes[turn];
+                let outcome = one(*kind, round > 0)?;
+                if round > 0 {
+                    outcomes.push(outcome);
+                }
+                self.progress.inc(1);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn case(&self, case: Case, beside: &mut Beside) -> anyhow::Result<ByWay> {
+        self.progress.set_message(case.name());
+        let base = if case.leaves_untouched() { BasePage::K4 } else { BasePage::K64 };
+        let manager = Self::manager(self.memory, base)?;
+        let fresh = || -> anyhow::Result<Region> {
+            let mut region = manager.region(self.memory).create()?;
+            case.fill(&mut region);
+            Ok(region)
+        };
+        let mut region = fresh()?;
+        self.rounds(&Way::ALL, |way, counts| {
+            if way == Way::PLACED {
+                beside.measure(case, &region, counts)?;
+            }
+            // The last comparison has read all of it, and what was never touched is mapped since: the kernel's page of zeroes.
+            if case.leaves_untouched() {
+                region = fresh()?;
+            }
+            // What the last run gave back to the kernel is warm for this one.
+            crate::warm(self.memory);
+            if way == Way::HUGE {
+                // What was freed page by page need not lie together.
+                drop(HugeFrames::new(self.memory.as_usize() / HUGE_FRAME)?);
+            }
+            trial::run(&region, way.zero, way.into, Codec::None, &mut Idle)
+        })
+    }
+
+    /// A region of content that compresses as usual.
+    fn usual(manager: &Manager, memory: Bytes) -> anyhow::Result<Region> {
+        let region = manager.region(memory).create()?;
+        let pages = Pages::new(1, USUAL);
+        (0..region.len() / PAGE_BYTES).for_each(|page| write_page(&region, &pages, page, 0));
+        Ok(region)
+    }
+
+    fn codecs(&self) -> anyhow::Result<Vec<(Codec, Vec<Outcome>)>> {
+        self.progress.set_message("codecs");
+        let memory = Bytes::new(self.memory.get() / 4).max(Bytes::mib(64));
+        let manager = Self::manager(memory, BasePage::K64)?;
+        let region = Self::usual(&manager, memory)?;
+        self.rounds(&Codec::ALL, |codec, _| {
+            crate::warm(memory);
+            trial::run(&region, ZeroPolicy::default(), Into::Region, codec, &mut Idle)
+        })
+    }
+
+    /// Sent before it is used there, and used at once.
+    fn live(&self) -> anyhow::Result<(Vec<Outcome>, Vec<Outcome>)> {
+        self.progress.set_message("live");
+        let manager = Self::manager(self.memory, BasePage::K64)?;
+        let region = Self::usual(&manager, self.memory)?;
+        let measured = self.rounds(&[Into::Region, Into::LateRegion], |into, _| {
+            crate::warm(self.memory);
+            live::measure(&region, into)
+        })?;
+        let of = |which| {
+            measured.iter().filter(move |(into, _)| *into == which).flat_map(|(_, outcomes)| outcomes)
+        };
+        Ok((of(Into::Region).copied().collect(), of(Into::LateRegion).copied().collect()))
+    }
+
+    /// All of it in the store, at both ends with the same base page.
+    fn stored(&self) -> anyhow::Result<Vec<Outcome>> {
+        self.progress.set_message("stored");
+        let memory = Bytes::new(self.memory.get() / 4).max(Bytes::mib(64));
+        let manager = Self::manager(memory, BasePage::K64)?;
+        let region = Self::usual(&manager, memory)?;
+        let measured = self.rounds(&[()], |(), _| {
+            // Comparing brings it back.
+            region.page_out(0, region.len())?;
+            trial::run(&region, ZeroPolicy::default(), Into::LargeRegion, Codec::Lz4, &mut Idle)
+        })?;
+        Ok(measured.into_iter().flat_map(|(_, outcomes)| outcomes).collect())
+    }
+}
+
+/// How fast pages are found to be zero, and beside that how fast the same memory is read at all.
+fn scan(memory: Bytes) -> Scan {
+    let beyond = last_level_cache_bytes().map_or(0, |bytes| 4 * bytes as usize).max(memory.as_usize() / 4);
+    let zeroes = |len: usize| {
+        let zeroes = vec![0u8; len];
+        // Of our own, not of the kernel's one page of zeroes.
+        let mut zeroes = black_box(zeroes);
+        zeroes.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = black_box(0));
+        zeroes
+    };
+    let find = |bytes: &[u8]| bytes.chunks(PAGE_BYTES).filter(|page| is_zero(page)).count() as u64;
+    let add = |bytes: &[u8]| {
+        let words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        words.fold(0, u64::wrapping_add)
+    };
+    let (cached, beyond) = (zeroes(CACHED_BYTES), zeroes(beyond.min(1 << 30)));
+    Scan {
+        cached_gib_s: best_gib_s(&cached, find),
+        memory_gib_s: best_gib_s(&beyond, find),
+        memory_read_gib_s: best_gib_s(&beyond, add),
+    }
+}
+
+/// How fast `pass` goes over `bytes`, the best of three.
+fn best_gib_s(bytes: &[u8], pass: impl Fn(&[u8]) -> u64) -> f64 {
+    let passes = (1usize << 31) / bytes.len() + 1;
+    let mut best = 0.0f64;
+    for _ in 0..3 {
+        let started = Instant::now();
+        for _ in 0..passes {
+            black_box(pass(black_box(bytes)));
+        }
+        best = best.max((passes * bytes.len()) as f64 / started.elapsed().as_secs_f64() / f64::from(1 << 30));
+    }
+    best
+}

@@ -1,0 +1,178 @@
+//! One QEMU process: a guest of nothing but memory, which never runs, driven over its standard streams.
+//!
+//! Its memory is filled and read from outside, as a debugger does. It is ended when this is dropped, and by the kernel if
+//! this process is killed. This module must never leave one behind.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context;
+use clap::Args;
+use pagoda_core::size::Bytes;
+use serde_json::json;
+
+use super::super::destination::rss_bytes_of;
+use super::super::trial::CHANNELS;
+use super::qmp::Qmp;
+use crate::command::this_program;
+use crate::measure::process::Reader;
+use crate::worker;
+
+/// Far more than a loopback carries, in bytes a second: the default is a link of 1 Gbit/s.
+const BANDWIDTH: u64 = 1 << 40;
+
+/// Hidden: the bench starts QEMU by this, so that it ends with the bench.
+#[derive(Args, Debug)]
+pub struct QemuArgs {
+    /// QEMU.
+    #[arg(long)]
+    program: PathBuf,
+    /// Its arguments.
+    #[arg(last = true)]
+    arguments: Vec<String>,
+}
+
+/// Becomes QEMU. What the kernel was told to do when our parent ends stays in force.
+pub fn become_qemu(args: &QemuArgs) -> anyhow::Error {
+    let error = Command::new(&args.program).args(&args.arguments).exec();
+    anyhow::Error::new(error).context(format!("starting {}", args.program.display()))
+}
+
+/// A QEMU that waits to be driven.
+pub struct Guest {
+    child: Child,
+    errors: Option<Reader>,
+    memory: File,
+    /// Where its memory begins in its process.
+    begin: u64,
+    pub qmp: Qmp,
+}
+
+impl Guest {
+    /// Starts one of `memory`, to send it or, with an address to be given, to receive.
+    pub fn start(program: &Path, memory: Bytes, receives: bool) -> anyhow::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let (input, output) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
+        let size = format!("{}k", memory.get() >> 10);
+        let [this, words @ ..] = worker::words(&this_program()?, "qemu");
+        let mut command = Command::new(this);
+        command.args(words).arg("--program").arg(program).arg("--");
+        command.args(["-M", "none", "-accel", "tcg", "-m", &size, "-S", "-nodefaults", "-no-user-config"]);
+        command.args(["-display", "none", "-qmp", "stdio"]);
+        if receives {
+            command.args(["-incoming", "defer"]);
+        }
+        let mut child = command
+            .stdin(Stdio::from(input))
+            .stdout(Stdio::from(output))
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("starting QEMU")?;
+        // Closed on our side, so that its end is seen.
+        drop(command);
+        let mut errors = child.stderr.take().map(Reader::start);
+        match Self::greet(&child, ours) {
+            Ok((qmp, memory, begin)) => Ok(Self { child, errors, memory, begin, qmp }),
+            Err(error) => {
+                end(&mut child);
+                Err(error.context(Reader::text(&mut errors)))
+            }
+        }
+    }
+
+    fn greet(child: &Child, stream: UnixStream) -> anyhow::Result<(Qmp, File, u64)> {
+        let mut qmp = Qmp::begin(stream)?;
+        let capability = |name| json!({ "capability": name, "state": true });
+        let wanted = json!({ "capabilities": [capability("multifd"), capability("events")] });
+        qmp.execute("migrate-set-capabilities", &wanted)?;
+        let parameters = json!({ "multifd-channels": CHANNELS, "max-bandwidth": BANDWIDTH });
+        qmp.execute("migrate-set-parameters", &parameters)?;
+        let said = qmp.execute("human-monitor-command", &json!({ "command-line": "gpa2hva 0" }))?;
+        let begin = said.as_str().and_then(host_address).context("QEMU does not say where its memory is")?;
+        let memory = format!("/proc/{}/mem", child.id());
+        let opened = File::options().read(true).write(true).open(&memory);
+        Ok((qmp, opened.with_context(|| format!("opening {memory}, to fill QEMU's memory"))?, begin))
+    }
+
+    /// Writes to its memory.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_all_at(bytes, self.begin + offset)
+    }
+
+    /// Reads its memory.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.memory.read_exact_at(into, self.begin + offset)
+    }
+
+    /// Its faults so far that needed no disk.
+    pub fn minor_faults(&self) -> anyhow::Result<u64> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        minor_faults(&text).with_context(|| format!("{path} has no count of faults"))
+    }
+
+    /// What it has resident.
+    pub fn rss_bytes(&self) -> anyhow::Result<u64> {
+        rss_bytes_of(&self.child.id().to_string())
+    }
+
+    /// Ends it, and returns what it said of what went wrong.
+    pub fn into_errors(mut self) -> String {
+        end(&mut self.child);
+        Reader::text(&mut self.errors).trim().to_owned()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The address in QEMU's answer, which is for people.
+fn host_address(said: &str) -> Option<u64> {
+    let (_, address) = said.trim().rsplit_once(" is 0x")?;
+    u64::from_str_radix(address, 16).ok()
+}
+
+/// The count in the line that the kernel has for each process: the tenth field, and names may hold anything.
+fn minor_faults(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(7)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_for_people_is_read_right_or_not_at_all() {
+        let said = "Host virtual address for 0x0 (ram) is 0x7faff7e00000\r\n";
+        assert_eq!(host_address(said), Some(0x7faf_f7e0_0000));
+        assert_eq!(host_address("No memory is mapped at address 0x0\r\n"), None);
+        assert_eq!(host_address(""), None);
+        let stat = "12 (a ) b) S 1 12 12 0 -1 4194560 4711 0 8 0 1 2";
+        assert_eq!(minor_faults(stat), Some(4711));
+        assert_eq!(minor_faults("12 (a) S 1"), None);
+    }
+
+    #[test]
+    fn faults_of_this_process_are_those_that_the_kernel_says_otherwise() {
+        let before = pagoda_linux::procfs::usage::Usage::of_this_process().expect("usage").minor_faults;
+        let text = fs::read_to_string("/proc/self/stat").expect("the kernel has it");
+        let after = pagoda_linux::procfs::usage::Usage::of_this_process().expect("usage").minor_faults;
+        let counted = minor_faults(&text).expect("a count");
+        assert!((before..=after).contains(&counted), "{before} {counted} {after}");
+    }
+}

@@ -1,0 +1,151 @@
+//! The same cases by QEMU: two processes, its multifd on as many channels, over the same loopback and in the same run.
+//!
+//! It is what is there, by its name on the PATH, and asked for nothing that it does not do by itself. What arrives is
+//! compared. If it is missing or fails, that is the result, and never the end of the bench.
+
+pub mod guest;
+mod qmp;
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use pagoda::Region;
+use pagoda_core::size::Bytes;
+use serde_json::json;
+
+use super::cases::{Case, HUGE_BYTES, INCOMPRESSIBLE, digest, digest_of};
+use super::destination::PATIENCE;
+use crate::load::data::{PAGE_BYTES, Pages};
+use guest::Guest;
+
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// What one run measured.
+#[derive(Clone, Copy)]
+pub struct QemuRun {
+    pub total_ms: f64,
+    /// Of the destination, from before it listened until it had all.
+    pub dest_faults: u64,
+    pub dest_rss_bytes: u64,
+    pub wire_bytes: u64,
+    /// Pages with content, of OS pages.
+    pub data_pages: u64,
+}
+
+/// What QEMU made of the cases that it is compared in.
+#[derive(Default)]
+pub struct QemuRuns {
+    pub version: String,
+    pub untouched: Vec<QemuRun>,
+    pub full: Vec<QemuRun>,
+}
+
+/// QEMU, as long as nothing has gone wrong with it.
+pub struct Qemu {
+    program: PathBuf,
+    runs: QemuRuns,
+}
+
+impl Qemu {
+    /// The one on `path`, as the variable has it.
+    pub fn find(path: Option<&OsStr>) -> Result<Self, String> {
+        let mut candidates =
+            std::env::split_paths(path.unwrap_or_default()).map(|folder| folder.join(PROGRAM));
+        match candidates.find(|candidate| candidate.is_file()) {
+            Some(program) => Ok(Self { program, runs: QemuRuns::default() }),
+            None => Err(format!("{PROGRAM} is not on the PATH; Debian's package is qemu-system-x86")),
+        }
+    }
+
+    /// Moves a guest with the memory of `case`, which `region` has as well, and keeps what that took if it counts.
+    pub fn measure(&mut self, case: Case, region: &Region, counts: bool) -> anyhow::Result<()> {
+        let runs = match case {
+            Case::Untouched => &mut self.runs.untouched,
+            Case::Full => &mut self.runs.full,
+            Case::ResidentZeros | Case::Idle | Case::Sparse => return Ok(()),
+        };
+        let memory = Bytes::new(region.len() as u64);
+        let source = Guest::start(&self.program, memory, false)?;
+        source.qmp.version().clone_into(&mut self.runs.version);
+        let data_pages = fill(&source, case, region.len()).context("filling QEMU's memory")?;
+        let destination = Guest::start(&self.program, memory, true)?;
+        // After all that takes memory: what is given back to the kernel now is what the destination gets.
+        crate::warm(memory);
+        let (run, destination) = migrate(source, destination, data_pages)?;
+        let there = digest(memory, |offset, into| destination.read_at(offset, into))?;
+        ensure!(there == digest_of(region)?, "what has arrived by QEMU is not what was sent");
+        runs.extend(counts.then_some(run));
+        Ok(())
+    }
+
+    pub fn into_runs(self) -> QemuRuns {
+        self.runs
+    }
+}
+
+/// Writes what the case has; returns the pages with content.
+fn fill(guest: &Guest, case: Case, len: usize) -> anyhow::Result<u64> {
+    let pages = Pages::new(1, INCOMPRESSIBLE);
+    let (mut block, mut data_pages) = (vec![0; HUGE_BYTES], 0);
+    for first in (0..len / PAGE_BYTES).step_by(HUGE_BYTES / PAGE_BYTES) {
+        let offset = first * PAGE_BYTES;
+        let block = &mut block[..HUGE_BYTES.min(len - offset)];
+        match case.uses(first) {
+            None => continue,
+            Some(false) => block.fill(0),
+            Some(true) => {
+                pages.fill(first as u64, block);
+                data_pages += (block.len() / PAGE_BYTES) as u64;
+            }
+        }
+        guest.write_at(offset as u64, block)?;
+    }
+    Ok(data_pages)
+}
+
+/// Moves `source` to `destination`, which is returned.
+fn migrate(mut source: Guest, mut destination: Guest, data_pages: u64) -> anyhow::Result<(QemuRun, Guest)> {
+    let mut work = || -> anyhow::Result<QemuRun> {
+        let before = destination.minor_faults()?;
+        destination.qmp.execute("migrate-incoming", &json!({ "uri": "tcp:127.0.0.1:0" }))?;
+        let listens = destination.qmp.execute("query-migrate", &json!({}))?;
+        let port = listens.pointer("/socket-address/0/port").and_then(|port| port.as_str());
+        let uri = format!("tcp:127.0.0.1:{}", port.context("QEMU does not say where it listens")?);
+        let started = Instant::now();
+        source.qmp.execute("migrate", &json!({ "uri": uri }))?;
+        destination.qmp.await_migration(PATIENCE)?;
+        let total_ms = started.elapsed().as_secs_f64() * 1e3;
+        source.qmp.await_migration(PATIENCE)?;
+        let sent = source.qmp.execute("query-migrate", &json!({}))?;
+        let wire_bytes = sent.pointer("/ram/transferred").and_then(|bytes| bytes.as_u64());
+        Ok(QemuRun {
+            total_ms,
+            dest_faults: destination.minor_faults()?.saturating_sub(before),
+            dest_rss_bytes: destination.rss_bytes()?,
+            wire_bytes: wire_bytes.context("QEMU does not say what it has sent")?,
+            data_pages,
+        })
+    };
+    match work() {
+        Ok(run) => Ok((run, destination)),
+        Err(error) => {
+            let said = [source.into_errors(), destination.into_errors()].join(" ");
+            Err(if said.trim().is_empty() { error } else { error.context(said.trim().to_owned()) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_on_the_path_is_missing_with_a_reason() {
+        for path in [None, Some(OsStr::new("")), Some(OsStr::new("/nonexistent:/proc/self"))] {
+            let why = Qemu::find(path).err().expect("it is not there");
+            assert!(why.contains(PROGRAM) && why.contains("PATH"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! One run: a process is started as the destination, a region of this one is moved there, and what is there is compared.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::ops::ControlFlow;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use pagoda::Region;
+use pagoda::migrate::{Codec, LiveOptions, Moved, Otherwise, SendOptions, Writer, ZeroPolicy};
+use pagoda_core::size::Bytes;
+use pagoda_linux::procfs::usage::Usage;
+
+use super::cases::digest_of;
+use super::destination::{Arrived, DISCARDED, Into, PATIENCE, PIECE};
+use crate::command::this_program;
+use crate::worker;
+
+/// As the cases say.
+pub const CHANNELS: u16 = 2;
+
+/// What one run measured.
+#[derive(Clone, Copy)]
+pub struct Outcome {
+    pub moved: Moved,
+    pub arrived: Arrived,
+    /// Until the destination had confirmed it.
+    pub took: Duration,
+    /// Of both processes.
+    pub cpu_ms: f64,
+}
+
+/// A destination that waits.
+struct Destination {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+    address: String,
+}
+
+impl Destination {
+    fn start(zero: ZeroPolicy, into: Into, most: Bytes) -> anyhow::Result<Self> {
+        let name = match into {
+            Into::Memory => "memory",
+            Into::Region => "region",
+            Into::LargeRegion => "large-region",
+            Into::HugeRegion => "huge-region",
+            Into::LateRegion => "late-region",
+            Into::Nowhere => "nowhere",
+        };
+        let [this, words @ ..] = worker::words(&this_program()?, "migrate-destination");
+        let mut child = Command::new(this)
+            .args(words)
+            .args(["--into", name, "--zero", &zero.to_string(), "--most", &most.get().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting the destination")?;
+        let mut output = BufReader::new(child.stdout.take().context("the destination's output")?);
+        let mut address = String::new();
+        output.read_line(&mut address)?;
+        Ok(Self { child, output, address: address.trim().to_owned() })
+    }
+
+    /// What it says in the end.
+    fn arrived(mut self) -> anyhow::Result<Arrived> {
+        let mut text = String::new();
+        self.output.read_to_string(&mut text)?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the destination failed: {status}");
+        serde_json::from_str(&text).context("what the destination found out")
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Moves `region`, and looks whether it has arrived. To where it may be used before all has arrived all of it is owed.
+pub fn run(
+    region: &Region,
+    zero: ZeroPolicy,
+    into: Into,
+    codec: Codec,
+    writer: &mut dyn Writer,
+) -> anyhow::Result<Outcome> {
+    let destination = Destination::start(zero, into, Bytes::new(region.len() as u64))?;
+    let to = destination.address.parse().map_err(anyhow::Error::msg)?;
+    let options = LiveOptions {
+        send: SendOptions { channels: CHANNELS, codec, stall: PATIENCE, ..SendOptions::default() },
+        downtime: Duration::from_millis(50),
+        rounds: if into == Into::LateRegion { 0 } else { 30 },
+        otherwise: if into == Into::LateRegion { Otherwise::PostCopy } else { Otherwise::StopForLonger },
+    };
+    let (before, started) = (Usage::of_this_process()?, Instant::now());
+    let moved = region.migrate_to(&to, &options, writer, &mut |_, _| ControlFlow::Continue(()))?;
+    let (took, used) = (started.elapsed(), Usage::of_this_process()?.since(before));
+    let arrived = destination.arrived()?;
+    if arrived.digest != digest_of(region)? {
+        bail!("what has arrived is not what was sent");
+    }
+    Ok(Outcome { moved, arrived, took, cpu_ms: (used.cpu_us + arrived.cpu_us) as f64 / 1e3 })
+}
+
+/// Nobody writes.
+pub struct Idle;
+
+impl Writer for Idle {
+    fn throttle(&mut self, _percent: u8) {}
+    fn stop(&mut self) {}
+}
+
+/// How much the same channels carry in a second if nothing is done with it, in GiB.
+pub fn loopback_limit_gib_s(bytes: Bytes) -> anyhow::Result<f64> {
+    let destination = Destination::start(ZeroPolicy::default(), Into::Nowhere, bytes)?;
+    let content = vec![0x5a; PIECE];
+    let each = (bytes.get() / DISCARDED as u64).div_ceil(PIECE as u64);
+    let started = Instant::now();
+    thread::scope(|scope| {
+        let senders: Vec<_> = (0..DISCARDED)
+            .map(|_| {
+                let (address, content) = (&destination.address, &content);
+                scope.spawn(move || -> std::io::Result<()> {
+                    let mut connection = TcpStream::connect(address)?;
+                    for _ in 0..each {
+                        connection.write_all(content)?;
+                    }
+                    connection.shutdown(Shutdown::Write)?;
+                    connection.read_exact(&mut [0])
+                })
+            })
+            .collect();
+        for sender in senders {
+            sender.join().map_err(|_| anyhow::anyhow!("a sender has failed"))??;
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
+    let took = started.elapsed().as_secs_f64();
+    destination.arrived()?;
+    Ok((each * (DISCARDED * PIECE) as u64) as f64 / took / f64::from(1 << 30))
+}

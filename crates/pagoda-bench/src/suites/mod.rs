@@ -1,0 +1,11 @@
+//! The benches, one module each.
+
+pub(crate) mod all;
+pub(crate) mod base_page;
+pub(crate) mod budget;
+pub(crate) mod clear;
+pub(crate) mod counters;
+pub(crate) mod migrate;
+pub(crate) mod release;
+pub(crate) mod tree;
+pub(crate) mod zones;

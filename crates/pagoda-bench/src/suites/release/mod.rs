@@ -1,0 +1,223 @@
+//! What closing owners cost, by each way to release what they have in the store, beside an owner that starts.
+//!
+//! Some owners with most of their pages stored close at once while another one starts and works. The policies take turns with
+//! each other, with owners that have the same resident pages and nothing stored, with a starter alone (`trial.rs`, all of it
+//! real memory of a library's manager), with processes that are killed under the kernel's zram and under `pagoda run`
+//! (`killed.rs`), and with the store itself (`store.rs`); the first round is discarded. This module must never time the
+//! filling, and never leave a side out without its reason.
+
+mod figures;
+pub mod holder;
+mod killed;
+mod quiet;
+mod report;
+mod starter;
+mod store;
+mod table;
+mod trial;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::ProgressBar;
+use pagoda::ReleasePolicy;
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+
+use crate::command;
+use crate::measure::machine::Machine;
+use crate::measure::process::Cancel;
+use crate::measure::turns::turns;
+use crate::suites::budget::reason;
+use killed::{How, Killed, Killing};
+use quiet::Quiet;
+use report::Report;
+use store::Stored;
+use trial::{Kind, Outcome, Trial};
+
+/// How much of a process that is in the background was swapped after 0, 1, 5, 10 and 15 minutes, in percent: the series'
+/// measurement, which names these as 30.87, 57.03, 63.97, 64.69 and 64.72.
+const AGING_PERCENT: [f64; 5] = [30.9, 57.0, 64.0, 64.7, 64.7];
+/// As many rounds of that count, after one that is discarded, as the bench has at most: each is a few milliseconds of closing and a
+/// second of filling.
+const AGING_ROUNDS: usize = 6;
+/// What the owners have stored that close together.
+const STORED_PERCENT: f64 = 64.7;
+/// What the store is measured with at least: tables come in pieces.
+const STORE_LEAST: Bytes = Bytes::mib(64);
+
+/// What `--help` says of the keys.
+const KEYS: &str = "\
+Keys of the JSON, medians of the rounds, with the least and the greatest in …_spread; a side that could not run is null, and its
+…_reason says why:
+  policies.POLICY             one-at-a-time, runs, background, workers; owners that close at the same time: close_ms_p50 and
+                              close_ms_p99, their spread as close_ms_spread, extra_ms over owners that stored nothing, by round,
+                              frames_back_ms, stored_back_ms, starter_start_ms and starter_work_ms of who starts meanwhile, cpu_ms,
+                              in_close_ms, lock_wait_ms, locks, peak_queued_bytes; queued, inline and early: pages by how they went;
+                              resident_bytes that the owners had in memory when they were told to close
+  never_stored, starter_alone  owners that stored nothing, with the same resident_bytes; the starter with nobody beside it: start_ms,
+                              work_ms
+  aging                       close_ms of one owner alone, by how much of it is stored: stored_percent
+  kernel_zram                 processes that are killed with as much in zram: kill_ms, back_ms, kill_never_swapped_ms, and the starter
+  run_kill9_ms                programs under pagoda run that are killed, run_kill9_stored_percent of them stored
+  ratios                      each over its like one-at-a-time, the median of the rounds in each of which both ran:
+                              starter_background_vs_one, starter_workers_vs_one of the starter's start and work, and apart
+                              starter_start_background_vs_one, starter_work_background_vs_one, starter_start_workers_vs_one,
+                              starter_work_workers_vs_one; of in_close_ms in_close_background_vs_one, in_close_workers_vs_one; of
+                              cpu_ms cpu_runs_vs_one, cpu_background_vs_one, cpu_workers_vs_one; of stored_back_ms
+                              stored_back_background_vs_one, stored_back_workers_vs_one. So, too, over others:
+                              close_background_vs_never_stored, close_workers_vs_never_stored; starter_one_vs_alone;
+                              close_vs_kernel_zram, in the background over a killed process; kernel_zram_vs_never_swapped. Of the
+                              medians, because what is extra may be nothing in a round: extra_background_vs_one,
+                              extra_workers_vs_one of extra_ms
+  store                       compress_gib_s, compress_cpu_gib_s, fetch_us of a page until all of it is back and fetch_first_us until
+                              its first part is, served in the thread fetch_in_thread_us and fetch_first_in_thread_us, each with p50,
+                              p99 and p999; waste_percent
+  owners, owner_bytes, base_page_bytes, stored_percent, rounds  what was run
+  quiet                       what else the machine did meanwhile: others_busy_percent of all processors, load_average of a minute
+                              before and after";
+
+/// What to measure.
+#[derive(Args, Debug)]
+#[command(after_long_help = KEYS)]
+pub struct ReleaseArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A short run: small owners, one round
+    #[arg(long)]
+    quick: bool,
+    /// Owners that close at once [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    owners: Option<u16>,
+    /// What each of them has [default: 512M, quick: 32M]
+    #[arg(long, value_name = "SIZE")]
+    owner: Option<Bytes>,
+    /// Their base page: the smaller, the more there is to release [default: 4K, as the kernel's swap entries are]
+    #[arg(long, value_name = "SIZE")]
+    base_page: Option<BasePage>,
+    /// Rounds that count, after one that is discarded [default: 6, quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+}
+
+/// What one way to be killed measured.
+#[derive(Default)]
+struct Kills {
+    killed: Vec<Killed>,
+    /// Why it could not run; then it is not tried again.
+    reason: Option<String>,
+}
+
+/// What the rounds that count have measured.
+struct Measured {
+    outcomes: Vec<(Kind, Vec<Outcome>)>,
+    /// In the order of [`How::ALL`].
+    kills: [Kills; How::ALL.len()],
+    stored: Vec<Stored>,
+    aging: Aged,
+}
+
+/// By policy, and by how much was stored.
+type Aged = Vec<(ReleasePolicy, Vec<Vec<f64>>)>;
+
+/// Runs `pagoda bench release`. Exit status 1 if `pagoda run` could not run.
+pub fn run(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
+    command::needs_managers()?;
+    let owners = args.owners.map_or(2, usize::from);
+    let owner = args.owner.unwrap_or(Bytes::mib(if args.quick { 32 } else { 512 }));
+    let base = args.base_page.unwrap_or(BasePage::K4);
+    let rounds = args.rounds.map_or(if args.quick { 1 } else { 6 }, usize::from);
+    let aging_rounds = rounds.min(AGING_ROUNDS);
+    let together = Trial { owners, owner, base, stored_percent: STORED_PERCENT, starter: true };
+    let runs = (rounds + 1) * (kinds().len() + How::ALL.len() + 1)
+        + (aging_rounds + 1) * AGING_PERCENT.len() * ReleasePolicy::ALL.len();
+    let bench = Bench {
+        together,
+        program: command::this_program()?,
+        progress: command::progress(runs as u64, "run")?,
+        cancel: Cancel::on_signals()?,
+    };
+    let quiet = Quiet::begin();
+    let mut measured = Measured {
+        outcomes: kinds().into_iter().map(|kind| (kind, Vec::new())).collect(),
+        kills: std::array::from_fn(|_| Kills::default()),
+        stored: Vec::new(),
+        aging: Vec::new(),
+    };
+    for round in 0..=rounds {
+        bench.round(round, &mut measured)?;
+    }
+    measured.aging = bench.aging(aging_rounds)?;
+    bench.progress.finish_and_clear();
+    let report = Report::new(together, rounds, args.quick, &measured, quiet.end(), Machine::this())
+        .context("no round was measured")?;
+    command::print(&report, args.json, Report::table)?;
+    Ok(if report.run_kill9_reason.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+struct Bench {
+    together: Trial,
+    /// The path of this program.
+    program: String,
+    progress: ProgressBar,
+    cancel: Cancel,
+}
+
+impl Bench {
+    /// All sides once: those of our own in turns, the first round discarded.
+    fn round(&self, number: usize, measured: &mut Measured) -> anyhow::Result<()> {
+        for side in turns(number, measured.outcomes.len()) {
+            let (kind, outcomes) = &mut measured.outcomes[side];
+            self.progress.set_message(kind.name());
+            outcomes.push(self.together.run(*kind, &self.cancel)?);
+            self.progress.inc(1);
+        }
+        let killing = Killing { trial: self.together, program: &self.program, cancel: &self.cancel };
+        for (how, kills) in How::ALL.into_iter().zip(&mut measured.kills) {
+            self.progress.set_message(how.name());
+            if kills.reason.is_none() {
+                match killing.run(how) {
+                    Ok(killed) => kills.killed.push(killed),
+                    Err(error) => kills.reason = Some(reason(error)?),
+                }
+            }
+            self.progress.inc(1);
+        }
+        self.progress.set_message("store");
+        measured.stored.push(Stored::measure(self.together.owner.max(STORE_LEAST), &self.cancel)?);
+        self.progress.inc(1);
+        if number == 0 {
+            measured.outcomes.iter_mut().for_each(|(_, outcomes)| outcomes.clear());
+            measured.kills.iter_mut().for_each(|kills| kills.killed.clear());
+            measured.stored.clear();
+        }
+        Ok(())
+    }
+
+    /// One owner that closes alone, by policy and by how much of it is stored: milliseconds. The policies take turns, and the first
+    /// round is discarded.
+    fn aging(&self, rounds: usize) -> anyhow::Result<Aged> {
+        self.progress.set_message("aging");
+        let mut all = ReleasePolicy::ALL.map(|policy| (policy, vec![Vec::new(); AGING_PERCENT.len()]));
+        for number in 0..=rounds {
+            for (stage, stored_percent) in AGING_PERCENT.into_iter().enumerate() {
+                for side in turns(number, all.len()) {
+                    let (policy, times) = &mut all[side];
+                    let trial = Trial { owners: 1, stored_percent, starter: false, ..self.together };
+                    let outcome = trial.run(Kind::Policy(*policy), &self.cancel)?;
+                    times[stage].extend(outcome.close_ms.into_iter().filter(|_| number > 0));
+                    self.progress.inc(1);
+                }
+            }
+        }
+        Ok(all.into())
+    }
+}
+
+/// What takes turns.
+fn kinds() -> Vec<Kind> {
+    let policies = ReleasePolicy::ALL.map(Kind::Policy);
+    policies.into_iter().chain([Kind::NeverStored, Kind::StarterAlone]).collect()
+}

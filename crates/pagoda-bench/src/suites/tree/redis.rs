@@ -1,0 +1,299 @@
+//! A server that saves in the background while it is used: what its clients wait for meanwhile.
+//!
+//! The same server, the same keys and the same requests on every side; every value that is read is compared. This
+//! module must never count a request whose answer was wrong: it ends with an error instead.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use pagoda_core::size::Bytes;
+use serde::Serialize;
+
+use super::memory::descendants_bytes;
+use super::work::starts;
+use crate::kernel::{KernelSide, Split};
+use crate::load::data::{Random, mix};
+use crate::load::redis_client::{self, Client, name};
+use crate::measure::histogram::Histogram;
+use crate::measure::process::{Cancel, Running};
+use crate::measure::scratch::Scratch;
+use crate::measure::stats::{middle, middle_of, round};
+use crate::measure::turns::turns;
+use crate::suites::budget::reason;
+use crate::{Plan, pagoda_run, warm};
+
+const LIMIT: Duration = Duration::from_secs(300);
+const VALUE_WORDS: u64 = 256;
+/// A save that ends sooner is too short to tell percentiles: the load goes on after it for as long.
+const LOAD_TIME_MIN: Duration = Duration::from_secs(1);
+/// How often the load looks whether the save has ended, in requests.
+const LOOK_EVERY: u64 = 256;
+/// A side that thrashes so that its save takes longer is told as one that did not end.
+const SAVE_LIMIT: Duration = Duration::from_secs(90);
+/// How well what the server holds compresses, for the division of the kernel's side: its values four to one, with what
+/// it adds to them less. A device that fills up stalls the kernel, so rather too little than too much.
+const RATIO: f64 = 3.0;
+
+/// The sides, in the order in which the first round has them: Pagoda and the kernel in half of the native peak, and Pagoda where
+/// memory suffices.
+const SIDES: [&str; 4] = ["native", "pagoda", "pagoda, enough memory", "kernel"];
+
+/// What was found out. Rates are requests a second while the server saves; all under a budget of half the native peak,
+/// but for the native ones and those with enough memory.
+#[derive(Default, Serialize)]
+pub struct Bgsave {
+    pub native_ops: Option<f64>,
+    pub native_ops_spread: Option<[f64; 2]>,
+    pub pagoda_ops: Option<f64>,
+    pub pagoda_ops_spread: Option<[f64; 2]>,
+    /// Under Pagoda, in milliseconds.
+    pub p99_ms: Option<f64>,
+    pub p99_ms_spread: Option<[f64; 2]>,
+    /// How far the tree's peak was above the budget, in MiB.
+    pub budget_exceeded_mib: Option<f64>,
+    pub native_p99_ms: Option<f64>,
+    pub native_p99_ms_spread: Option<[f64; 2]>,
+    /// Under the kernel with the same total memory: a memory group and zram.
+    pub kernel_ops: Option<f64>,
+    pub kernel_ops_spread: Option<[f64; 2]>,
+    pub kernel_p99_ms: Option<f64>,
+    pub kernel_p99_ms_spread: Option<[f64; 2]>,
+    /// Under Pagoda where memory suffices: with 1.2 times the native peak.
+    pub enough_ops: Option<f64>,
+    pub enough_ops_spread: Option<[f64; 2]>,
+    pub enough_p99_ms: Option<f64>,
+    pub enough_p99_ms_spread: Option<[f64; 2]>,
+    pub enough_bytes: Option<u64>,
+    /// Native requests a second over those, by rounds: above 1 Pagoda is slower.
+    pub ratio: Option<f64>,
+    pub ratio_spread: Option<[f64; 2]>,
+    pub native_peak_bytes: Option<u64>,
+    pub budget_bytes: Option<u64>,
+    /// Why a side is missing, by its name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<(&'static str, String)>,
+}
+
+/// One run of one side.
+#[derive(Clone, Copy)]
+struct Sample {
+    ops: f64,
+    p99_ms: f64,
+    peak_bytes: u64,
+}
+
+/// How many runs `measure` does, for the progress bar.
+pub fn runs(pairs: usize) -> usize {
+    1 + SIDES.len() * (1 + pairs)
+}
+
+/// Runs everything.
+pub fn measure(plan: &Plan, cancel: &Cancel) -> anyhow::Result<Bgsave> {
+    let mut all = Bgsave::default();
+    if let Err(error) = starts("redis-server") {
+        all.reasons.push(("native", format!("{error:#}")));
+        plan.progress.inc(runs(plan.pairs) as u64);
+        return Ok(all);
+    }
+    let bench = Bench { plan, cancel, keys: if plan.quick { 20_000 } else { 120_000 } };
+    let peak = bench.native()?.peak_bytes;
+    let budget = Bytes::new((peak / 2).max(32 << 20) & !4095);
+    (all.native_peak_bytes, all.budget_bytes) = (Some(peak), Some(budget.get()));
+    let enough = Bytes::new((peak + peak / 5).max(32 << 20) & !4095);
+    all.enough_bytes = Some(enough.get());
+    let mut samples: [Vec<Sample>; SIDES.len()] = Default::default();
+    let mut failed: [Option<String>; SIDES.len()] = Default::default();
+    for number in 0..=plan.pairs {
+        for side in turns(number, SIDES.len()) {
+            if failed[side].is_some() {
+                plan.step();
+                continue;
+            }
+            let sample = match side {
+                0 => bench.native(),
+                1 => bench.pagoda(budget),
+                2 => bench.pagoda(enough),
+                _ => bench.kernel(budget, Bytes::new(peak)),
+            };
+            match sample {
+                Ok(sample) if number > 0 => samples[side].push(sample),
+                Ok(_) => {}
+                Err(error) => failed[side] = Some(reason(error)?),
+            }
+        }
+    }
+    all.tell(&samples, &failed, budget);
+    let reasons = SIDES.into_iter().zip(failed);
+    all.reasons.extend(reasons.filter_map(|(side, reason)| Some((side, reason?))));
+    Ok(all)
+}
+
+impl Bgsave {
+    /// The medians of the sides that did not fail, in the order of [`SIDES`].
+    fn tell(
+        &mut self,
+        samples: &[Vec<Sample>; SIDES.len()],
+        failed: &[Option<String>; SIDES.len()],
+        budget: Bytes,
+    ) {
+        let of = |side: usize, pick: fn(&Sample) -> f64| {
+            let none_failed = failed[side].is_none();
+            middle_of(&samples[side], pick).filter(|_| none_failed).unzip()
+        };
+        let ops = |side| of(side, |sample| sample.ops);
+        (self.native_ops, self.native_ops_spread) = ops(0);
+        (self.pagoda_ops, self.pagoda_ops_spread) = ops(1);
+        (self.enough_ops, self.enough_ops_spread) = ops(2);
+        (self.kernel_ops, self.kernel_ops_spread) = ops(3);
+        let p99_ms = |side| of(side, |sample| sample.p99_ms);
+        (self.native_p99_ms, self.native_p99_ms_spread) = p99_ms(0);
+        (self.p99_ms, self.p99_ms_spread) = p99_ms(1);
+        (self.enough_p99_ms, self.enough_p99_ms_spread) = p99_ms(2);
+        (self.kernel_p99_ms, self.kernel_p99_ms_spread) = p99_ms(3);
+        if failed[0].is_none() && failed[2].is_none() {
+            let ratios: Vec<f64> =
+                samples[0].iter().zip(&samples[2]).map(|(native, enough)| native.ops / enough.ops).collect();
+            (self.ratio, self.ratio_spread) = middle(&ratios).unzip();
+        }
+        let over =
+            |sample: &Sample| sample.peak_bytes.saturating_sub(budget.get()) as f64 / (1u64 << 20) as f64;
+        let most = samples[1].iter().map(over).max_by(f64::total_cmp);
+        self.budget_exceeded_mib = most.filter(|_| failed[1].is_none()).map(round);
+    }
+
+    /// Whether Pagoda's side failed.
+    pub fn failed(&self) -> bool {
+        self.reasons.iter().any(|(side, _)| side.starts_with("pagoda"))
+    }
+}
+
+struct Bench<'a> {
+    plan: &'a Plan,
+    cancel: &'a Cancel,
+    keys: u64,
+}
+
+impl Bench<'_> {
+    fn native(&self) -> anyhow::Result<Sample> {
+        self.run(|server, _| server)
+    }
+
+    fn pagoda(&self, budget: Bytes) -> anyhow::Result<Sample> {
+        self.run(|server, scratch| pagoda_run(self.plan, budget, &scratch.file("stats.json"), server))
+    }
+
+    fn kernel(&self, budget: Bytes, data: Bytes) -> anyhow::Result<Sample> {
+        let side =
+            KernelSide::set_up(&Split::fitting(budget, data, RATIO)).inspect_err(|_| self.plan.step())?;
+        let procs = side.procs().display().to_string();
+        self.run(|server, _| {
+            let join = ["sh", "-c", "echo $$ >\"$0\" && exec \"$@\"", &procs];
+            join.into_iter().map(str::to_owned).chain(server).collect()
+        })
+    }
+
+    /// One server's life.
+    fn run(&self, wrap: impl FnOnce(Vec<String>, &Scratch) -> Vec<String>) -> anyhow::Result<Sample> {
+        let scratch = Scratch::new()?;
+        let socket = scratch.file("redis.sock");
+        let server = redis_client::server(scratch.path(), &socket);
+        warm(Bytes::new(self.keys * VALUE_WORDS * 8 * 2));
+        let mut server = Running::start(&wrap(server, &scratch))?;
+        let sample = self.load(&socket, &mut server);
+        self.plan.step();
+        let sample = sample?;
+        server.wait(LIMIT, self.cancel, || ())?;
+        Ok(sample)
+    }
+
+    fn load(&self, socket: &Path, server: &mut Running) -> anyhow::Result<Sample> {
+        let mut client = Client::connect(socket, LIMIT, server, self.cancel)?;
+        let mut versions = vec![0u32; self.keys as usize];
+        client.set_all((0..self.keys).map(|key| (key, value(key, 0))), self.cancel)?;
+        let mut peak_bytes = descendants_bytes();
+        client.ask(&[b"BGSAVE"])?;
+        if !client.line()?.starts_with("+Background saving started") {
+            bail!("the server does not save in the background");
+        }
+        let (mut random, mut times, begin) = (Random::new(5), Histogram::new(), Instant::now());
+        let mut done = 0;
+        loop {
+            let key = random.below(self.keys);
+            let version = &mut versions[key as usize];
+            let start = Instant::now();
+            if random.below(2) == 0 {
+                *version += 1;
+                client.ask(&[b"SET", &name(key), &value(key, *version)])?;
+                client.expect("+OK")?;
+            } else {
+                client.ask(&[b"GET", &name(key)])?;
+                if client.bulk()? != value(key, *version) {
+                    bail!("wrong data: key {key} is not its version {version}");
+                }
+            }
+            times.add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            done += 1;
+            if done % LOOK_EVERY == 0 {
+                self.cancel.check()?;
+                peak_bytes = peak_bytes.max(descendants_bytes());
+                let (saving, right) = client.saving()?;
+                if !saving && begin.elapsed() > LOAD_TIME_MIN {
+                    if !right {
+                        bail!("the save failed");
+                    }
+                    break;
+                }
+                if begin.elapsed() > SAVE_LIMIT {
+                    bail!("the save did not end within {} s", SAVE_LIMIT.as_secs());
+                }
+            }
+        }
+        let ops = done as f64 / begin.elapsed().as_secs_f64();
+        client.ask(&[b"SHUTDOWN", b"NOSAVE"])?;
+        Ok(Sample { ops, p99_ms: times.percentiles().p99 / 1000.0, peak_bytes })
+    }
+}
+
+/// The first quarter is random, the rest repeats one word.
+fn value(key: u64, version: u32) -> Vec<u8> {
+    let mut random = Random::new(key << 32 | u64::from(version));
+    let word = |i| if i < VALUE_WORDS / 4 { random.next() } else { mix(key) };
+    (0..VALUE_WORDS).map(word).flat_map(u64::to_le_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(ops: [f64; 3]) -> Vec<Sample> {
+        ops.map(|ops| Sample { ops, p99_ms: 1000.0 / ops, peak_bytes: 34 << 20 }).to_vec()
+    }
+
+    #[test]
+    fn where_memory_suffices_requests_are_compared_with_native_ones_of_the_same_round() {
+        let all = [
+            samples([100.0, 10.0, 200.0]),
+            samples([50.0, 50.0, 50.0]),
+            samples([80.0, 10.0, 160.0]),
+            samples([40.0, 40.0, 40.0]),
+        ];
+        let mut told = Bgsave::default();
+        told.tell(&all, &Default::default(), Bytes::mib(32));
+        assert_eq!((told.ratio, told.ratio_spread), (Some(1.25), Some([1.0, 1.25])));
+        assert_eq!((told.enough_ops, told.enough_p99_ms), (Some(80.0), Some(12.5)));
+        assert_eq!(told.enough_ops_spread, Some([10.0, 160.0]));
+        assert_eq!(told.kernel_p99_ms_spread, Some([25.0, 25.0]));
+        assert_eq!(
+            (told.pagoda_ops, told.kernel_ops, told.native_ops),
+            (Some(50.0), Some(40.0), Some(100.0))
+        );
+        assert_eq!(told.budget_exceeded_mib, Some(2.0));
+        let failed = [None, None, Some("it ended".to_owned()), None];
+        let mut told = Bgsave::default();
+        told.tell(&all, &failed, Bytes::mib(32));
+        assert_eq!((told.ratio, told.enough_ops, told.pagoda_ops), (None, None, Some(50.0)));
+        told.reasons = vec![(SIDES[2], "it ended".to_owned())];
+        assert!(told.failed(), "it is Pagoda's side");
+    }
+}

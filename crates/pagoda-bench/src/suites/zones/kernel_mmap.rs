@@ -1,0 +1,202 @@
+//! The kernel's side of the streams: the same file, cold, by mmap(2), in a memory group of the size that the engine has.
+//!
+//! A process of its own reads it, because what a process caches is charged to its group. The group is removed with what runs in
+//! it, also after a signal that [`Cancel`] remembers. This module must never read a file whose pages somebody else has cached.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use pagoda_core::size::Bytes;
+use pagoda_linux::baseline::cgroup::{Controller, MemoryGroup};
+use pagoda_linux::io::file_mapping::FileMapping;
+use serde::{Deserialize, Serialize};
+
+use super::content::Content;
+use super::tiobench::{BLOCK_BYTES, mib_s};
+use crate::kernel::own_name;
+use crate::load::data::PAGE_BYTES;
+use crate::measure::process::{self, Cancel};
+use crate::measure::stats::middle;
+use crate::worker;
+
+/// A disk that takes longer for the file is broken.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What is read.
+#[derive(Args, Debug)]
+pub struct StreamArgs {
+    /// The file, every page of which was written once.
+    #[arg(long)]
+    path: PathBuf,
+    /// Pages of it.
+    #[arg(long)]
+    pages: usize,
+    /// Tell the kernel that it is read upwards.
+    #[arg(long)]
+    advised: bool,
+    /// A `cgroup.procs` file to join first.
+    #[arg(long)]
+    join: Option<PathBuf>,
+}
+
+/// How long it took.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Streamed {
+    seconds: f64,
+}
+
+/// The worker: reads all of it once, upwards, and checks every byte.
+pub fn stream(args: &StreamArgs) -> anyhow::Result<Streamed> {
+    if let Some(procs) = &args.join {
+        fs::write(procs, std::process::id().to_string())
+            .with_context(|| format!("joining the memory group by {}", procs.display()))?;
+    }
+    let content = Content::new(args.pages);
+    let file = File::open(&args.path).with_context(|| format!("opening {}", args.path.display()))?;
+    let len = args.pages * PAGE_BYTES;
+    let mapping =
+        FileMapping::cold(&file, len).with_context(|| format!("mapping {}", args.path.display()))?;
+    if args.advised {
+        mapping.expect_sequential().context("telling the kernel how it is read")?;
+    }
+    let mut block = vec![0; BLOCK_BYTES];
+    let start = Instant::now();
+    for offset in (0..len).step_by(BLOCK_BYTES) {
+        let block = &mut block[..BLOCK_BYTES.min(len - offset)];
+        mapping.read_at(offset, block);
+        content.check(offset / PAGE_BYTES, block)?;
+    }
+    Ok(Streamed { seconds: start.elapsed().as_secs_f64() })
+}
+
+/// What the kernel did.
+#[derive(Default, Serialize)]
+pub struct KernelMmap {
+    pub seq_read_mib_s: Option<f64>,
+    pub seq_read_mib_s_spread: Option<[f64; 2]>,
+    /// The same after MADV_SEQUENTIAL.
+    pub seq_read_advised_mib_s: Option<f64>,
+    pub seq_read_advised_mib_s_spread: Option<[f64; 2]>,
+    /// Why there is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The kernel as one side of rounds.
+pub struct Side<'a> {
+    /// This program; nothing, where the side is left out.
+    program: Option<&'a str>,
+    path: &'a Path,
+    content: &'a Content,
+    memory: Bytes,
+    /// Rates by rounds.
+    plain: Vec<f64>,
+    advised: Vec<f64>,
+    /// Why it takes no part, or no longer.
+    reason: Option<String>,
+}
+
+impl<'a> Side<'a> {
+    /// It streams the file at `path`, which holds `content` as it was made, in a group of `memory`.
+    pub fn new(program: Option<&'a str>, path: &'a Path, content: &'a Content, memory: Bytes) -> Self {
+        let reason = program.is_none().then(|| "left out".to_owned());
+        Self { program, path, content, memory, plain: Vec::new(), advised: Vec::new(), reason }
+    }
+
+    /// One round. Without a memory group that is the result, and not tried again.
+    pub fn round(&mut self, number: usize, counts: bool, cancel: &Cancel) -> anyhow::Result<()> {
+        let Some(program) = self.program.filter(|_| self.reason.is_none()) else { return Ok(()) };
+        let mut rates = [0.0; 2];
+        // Who goes first changes from round to round.
+        for advised in if number.is_multiple_of(2) { [false, true] } else { [true, false] } {
+            // A new one each time: what a group has cached stays charged to it.
+            let group = match group(self.memory) {
+                Ok(group) => group,
+                Err(error) => {
+                    self.reason = Some(format!("{error:#}"));
+                    return Ok(());
+                }
+            };
+            rates[usize::from(advised)] = self.stream(program, &group, advised, cancel)?;
+        }
+        if counts {
+            self.note(rates[0], rates[1]);
+        }
+        Ok(())
+    }
+
+    fn stream(
+        &self,
+        program: &str,
+        group: &MemoryGroup,
+        advised: bool,
+        cancel: &Cancel,
+    ) -> anyhow::Result<f64> {
+        let pages = self.content.pages().to_string();
+        let (path, procs) = (self.path.display().to_string(), group.procs().display().to_string());
+        let options = ["--path", &path, "--pages", &pages, "--join", &procs];
+        let options = options.into_iter().chain(advised.then_some("--advised")).map(str::to_owned);
+        let command: Vec<String> = worker::words(program, "file-stream").into_iter().chain(options).collect();
+        let finished = process::run(&command, LIMIT, cancel, || ()).context("streaming by mmap")?;
+        let Streamed { seconds } =
+            serde_json::from_str(&finished.output).context("what the worker printed")?;
+        Ok(mib_s(self.content.pages() * PAGE_BYTES, seconds))
+    }
+
+    /// The rates of a round.
+    pub fn note(&mut self, plain: f64, advised: f64) {
+        self.plain.push(plain);
+        self.advised.push(advised);
+    }
+
+    /// Of the rounds that count.
+    pub fn plain(&self) -> &[f64] {
+        &self.plain
+    }
+
+    /// The same after MADV_SEQUENTIAL.
+    pub fn advised(&self) -> &[f64] {
+        &self.advised
+    }
+
+    /// What it did.
+    pub fn finish(self) -> KernelMmap {
+        let (plain, advised) = (middle(&self.plain), middle(&self.advised));
+        KernelMmap {
+            seq_read_mib_s: plain.map(|(rate, _)| rate),
+            seq_read_mib_s_spread: plain.map(|(_, spread)| spread),
+            seq_read_advised_mib_s: advised.map(|(rate, _)| rate),
+            seq_read_advised_mib_s_spread: advised.map(|(_, spread)| spread),
+            reason: self.reason,
+        }
+    }
+}
+
+fn group(memory: Bytes) -> anyhow::Result<MemoryGroup> {
+    Controller::find()
+        .and_then(|controller| controller.create(&own_name(), memory.get()))
+        .context("setting up a memory group (needs root and a mounted memory controller)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worker_reads_the_file_and_a_wrong_byte_is_an_error() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let content = Content::new(40);
+        content.make(file.path()).expect("room");
+        let args = |advised| StreamArgs { path: file.path().to_owned(), pages: 40, advised, join: None };
+        for advised in [false, true] {
+            assert!(stream(&args(advised)).expect("as it was made").seconds > 0.0);
+        }
+        let mut bytes = fs::read(file.path()).expect("it is there");
+        bytes[39 * PAGE_BYTES + 5] ^= 1;
+        fs::write(file.path(), bytes).expect("room");
+        assert!(stream(&args(false)).expect_err("a bit is wrong").to_string().contains("page 39"));
+    }
+}

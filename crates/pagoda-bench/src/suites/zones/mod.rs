@@ -1,0 +1,421 @@
+//! The zone policies side by side, by counts that no noise can move, and what one allocation costs.
+//!
+//! The counts are those of the four cases in `pagoda_core::zone::cases`. The share error is that of the fair policy
+//! without pressure: as many threads as may serve faults, each with its cache, at two zones of 3:1. Costs are medians
+//! over pairs of runs that take turns, the first pair discarded. No memory is moved for these: they must never be read as
+//! figures of the engine, which are those of [`engine`], from a real one, and of [`tiobench`], whose streams over a file stand
+//! beside the kernel's own.
+
+mod content;
+mod engine;
+pub mod kernel_mmap;
+mod table;
+mod tiobench;
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::{Barrier, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use indicatif::ProgressBar;
+use pagoda_core::budget::watermark::{HANDLERS_MAX, Watermarks};
+use pagoda_core::page::BasePage;
+use pagoda_core::size::Bytes;
+use pagoda_core::zone::cache::{FrameCache, cache_frames};
+use pagoda_core::zone::cases::{Case, LOCAL_ZONES};
+use pagoda_core::zone::{Counters, Grant, Shortage, Zone, ZonePolicy, Zones};
+use serde::Serialize;
+
+use crate::command;
+use crate::measure::machine::Machine;
+use crate::measure::process::Cancel;
+use crate::measure::stats::{middle, round};
+
+pub use tiobench::PUBLISHED;
+
+/// Allocations of which the shares are told.
+const SHARED_ALLOCATIONS: u32 = 100_000;
+/// Frames that a thread keeps before it gives them back: all threads together stay far above the watermarks.
+const KEPT_FRAMES: usize = 64;
+/// The zones: watermarks of these budgets are in proportion to them.
+const BUDGETS: [Bytes; LOCAL_ZONES] = [Bytes::mib(1536), Bytes::mib(512)];
+/// Enough that no allocation of a timed run fails.
+const TIMED_FREE_FRAMES: u64 = 1 << 40;
+
+/// What `--help` says of the keys.
+const KEYS: &str = "\
+Keys of the JSON; POLICY is fair, reset-on-failure, first-version (of the fair one, with its bug), first-fit or global-list:
+  cases.CASE.POLICY           counts of allocating from two local zones: A, both are short of frames; B, the first is, and the second's
+                              batch is used up; C, 3:1 beside a remote zone; D, 3:1 alone. resets of the batches; scans, passes over the
+                              zones; zone_visits, zones that passes looked at; skips of zones whose batch was used up; shares, frames by
+                              local zone; spills, frames of the remote one; wake_ups, allocations that failed
+  share_error_percent         fair, without pressure: how far the worst zone is from its ideal part, in percent of that, of
+                              share_allocations, by zones of 3:1, of share_threads threads with caches of cache_frames frames
+  alloc_ns                    one allocation by one thread: warm through a cache, cold without one, each with its _spread
+  engine.POLICY               a real engine of two zones of 1:3, by fair, reset-on-failure, first-fit; nothing without managers.
+                              shares_percent by zone and share_error_percent of what was given without pressure; then, of streams over
+                              twice the budget, resets, shortages (no zone had a frame above its low watermark), frames that were given,
+                              mb_s, and age_ratio, how much older pages get in one zone than in the other before they go
+  tiobench.PATTERN.THREADS    of seq_read, seq_write, rand_read, rand_write. Of each POLICY mib_s with the _spread of all rounds, and of
+                              the same run, the one in the middle: allocs_by_zone, frames of the larger zone and of the smaller; resets;
+                              shortages; evicted_before_use, base pages that were read ahead in vain; bytes_read_twice; age_ratio, null
+                              unless both zones moved pages out. ratio_fair_vs_reset, fair over reset-on-failure, is the median of the
+                              rounds, with its _spread; published_ratio, of seq_read, what the patch's author measured
+  tiobench_reason             why nothing streams; missing if it does
+  kernel_mmap                 one thread in a memory group of the zones' size: seq_read_mib_s, seq_read_advised_mib_s after
+                              MADV_SEQUENTIAL, medians, each with its _spread; null if it did not run, and a reason, missing else
+  ratio_vs_mmap, ratio_vs_mmap_advised  seq_read of fair by one thread over these, the median of rounds in which both ran, each with its
+                              _spread; null without them
+  cached_reread_mib_s         what is in memory, read again; null if nothing streams
+  zones_bytes, file_bytes     the smaller zone and the larger, and the file of the streams
+  block_bytes, touches        what who goes upwards reads and writes at once; pages that a run which jumps touches
+  rounds, pairs               of each row of the streams, and of timed allocations";
+
+/// What to measure.
+#[derive(Args, Debug)]
+#[command(after_long_help = KEYS)]
+pub struct ZonesArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A short run: fewer allocations, one round, a small file, fewer threads
+    #[arg(long)]
+    quick: bool,
+    /// Rounds that count: of each row of the streams, and pairs of timed allocations after one that is discarded [default: 3,
+    /// quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pairs: Option<u16>,
+    /// The rows of one pattern of the streams alone; more than once for some [default: all]
+    #[arg(long, value_name = "PATTERN")]
+    only: Vec<tiobench::Pattern>,
+    /// The rows of so many threads alone; more than once for some [default: 1, 2, 4, 8, 16; quick: 1, 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: Vec<u8>,
+}
+
+/// All that was found out.
+#[derive(Serialize)]
+struct Report {
+    bench: &'static str,
+    /// By the names of case and policy.
+    cases: BTreeMap<&'static str, BTreeMap<&'static str, Counts>>,
+    /// How far the worst zone's part of the allocations is from its ideal, in percent of that.
+    share_error_percent: f64,
+    /// What the threads got of each zone.
+    share_allocations: [u64; LOCAL_ZONES],
+    share_threads: u32,
+    cache_frames: u32,
+    alloc_ns: Costs,
+    /// In a real engine, by the policies' names; nothing where this machine has no userfaultfd with UFFDIO_MOVE.
+    engine: BTreeMap<&'static str, engine::Outcome>,
+    /// Files, in a real engine and by the kernel.
+    #[serde(flatten)]
+    streams: tiobench::Streams,
+    pairs: usize,
+    quick: bool,
+    machine: Machine,
+}
+
+/// What happened in one case under one policy.
+#[derive(Serialize)]
+struct Counts {
+    resets: u64,
+    scans: u64,
+    zone_visits: u64,
+    skips: u64,
+    /// Frames by local zone.
+    shares: [u64; LOCAL_ZONES],
+    spills: u64,
+    wake_ups: u64,
+}
+
+/// Nanoseconds of one allocation by one thread, fair, no pressure.
+#[derive(Serialize)]
+struct Costs {
+    /// Through a cache; its refills are included.
+    warm: f64,
+    warm_spread: [f64; 2],
+    /// Without one: a lock and a pass over the zones each.
+    cold: f64,
+    cold_spread: [f64; 2],
+}
+
+/// Runs `pagoda bench zones`.
+pub fn run(args: &ZonesArgs) -> anyhow::Result<ExitCode> {
+    let pairs = args.pairs.map_or(if args.quick { 1 } else { 3 }, usize::from);
+    let mut plan = tiobench::Plan::new(args.quick, pairs, command::this_program()?);
+    if !args.only.is_empty() {
+        plan.patterns.retain(|pattern| args.only.contains(pattern));
+    }
+    if !args.threads.is_empty() {
+        plan.threads = args.threads.iter().map(|threads| usize::from(*threads)).collect();
+        plan.threads.sort_unstable();
+        plan.threads.dedup();
+    }
+    let progress = command::progress(3 + pairs as u64 + plan.runs() as u64, "run")?;
+    let allocations = if args.quick { 1 << 20 } else { 1 << 24 };
+    let cancel = Cancel::on_signals()?;
+    let report = Report::measure(pairs, args.quick, allocations, &plan, &progress, &cancel)?;
+    progress.finish_and_clear();
+    command::print(&report, args.json, Report::table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the policies do in a real engine.
+fn engines(passes: u32) -> anyhow::Result<BTreeMap<&'static str, engine::Outcome>> {
+    let mut outcomes = BTreeMap::new();
+    for policy in [ZonePolicy::Fair, ZonePolicy::ResetOnFailure, ZonePolicy::FirstFit] {
+        outcomes.extend(engine::run(policy, passes)?.map(|outcome| (policy.name(), outcome)));
+    }
+    Ok(outcomes)
+}
+
+/// Every policy's counts in one case.
+fn counts(case: Case) -> BTreeMap<&'static str, Counts> {
+    let of = |policy| {
+        let Counters { allocated_frames, resets, scans, zone_visits, skips, spilled_frames, wake_ups } =
+            case.run(policy);
+        let shares = std::array::from_fn(|zone| allocated_frames[zone]);
+        Counts { resets, scans, zone_visits, skips, shares, spills: spilled_frames, wake_ups }
+    };
+    ZonePolicy::ALL.map(|policy| (policy.name(), of(policy))).into()
+}
+
+fn local_zones() -> anyhow::Result<[Zone; LOCAL_ZONES]> {
+    let base = BasePage::K64;
+    let [first, second] = BUDGETS.map(|budget| Watermarks::new(budget, base, HANDLERS_MAX));
+    Ok([Zone::new(&first?, base), Zone::new(&second?, base)])
+}
+
+/// What threads with caches get of each zone.
+fn shares(local: &[Zone; LOCAL_ZONES], most: u32) -> anyhow::Result<[u64; LOCAL_ZONES]> {
+    let zones = Mutex::new(Zones::new(ZonePolicy::Fair, local, &[]));
+    let start = Barrier::new(HANDLERS_MAX as usize);
+    let one_thread = || -> Result<[u64; LOCAL_ZONES], Shortage> {
+        let (cache, mut kept, mut got) = (FrameCache::default(), Vec::new(), [0; LOCAL_ZONES]);
+        start.wait();
+        for _ in 0..SHARED_ALLOCATIONS / HANDLERS_MAX {
+            let zone = cache.allocate(|| lock(&zones).allocate(most), |rest| lock(&zones).take_back(rest))?;
+            got[zone.index()] += 1;
+            kept.push(Grant { zone, frames: 1 });
+            if kept.len() == KEPT_FRAMES {
+                let mut zones = lock(&zones);
+                kept.drain(..).for_each(|grant| zones.give_back(grant));
+            }
+        }
+        Ok(got)
+    };
+    let mut sums = [0; LOCAL_ZONES];
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..HANDLERS_MAX).map(|_| scope.spawn(one_thread)).collect();
+        for thread in threads {
+            let got = thread.join().map_err(|_| anyhow!("a thread of the benchmark panicked"))??;
+            sums.iter_mut().zip(got).for_each(|(sum, got)| *sum += got);
+        }
+        Ok(sums)
+    })
+}
+
+fn lock(zones: &Mutex<Zones>) -> std::sync::MutexGuard<'_, Zones> {
+    zones.lock().expect("whoever panics with it ends the benchmark")
+}
+
+fn share_error_percent(local: &[Zone], got: &[u64]) -> f64 {
+    let batches = || local.iter().map(|zone| (zone.high_frames - zone.low_frames) as f64);
+    let (cycle, total) = (batches().sum::<f64>(), got.iter().sum::<u64>() as f64);
+    let errors = batches().zip(got).map(|(batch, got)| {
+        let ideal = total * batch / cycle;
+        (*got as f64 - ideal).abs() / ideal * 100.0
+    });
+    errors.fold(0.0, f64::max)
+}
+
+/// Times `allocations` with a cache and without, in turns.
+fn costs(
+    local: &[Zone],
+    most: u32,
+    pairs: usize,
+    allocations: u32,
+    progress: &ProgressBar,
+) -> anyhow::Result<Costs> {
+    let (mut warm, mut cold) = (Vec::new(), Vec::new());
+    for pair in 0..=pairs {
+        let cache = FrameCache::default();
+        let with = time_ns(local, allocations, |zones| {
+            cache.allocate(|| lock(zones).allocate(most), |rest| lock(zones).take_back(rest))
+        })?;
+        let without = time_ns(local, allocations, |zones| lock(zones).allocate(1))?;
+        if pair > 0 {
+            warm.push(with);
+            cold.push(without);
+        }
+        progress.inc(1);
+    }
+    let of = |times: &[f64]| middle(times).context("no pair was timed");
+    let ((warm, warm_spread), (cold, cold_spread)) = (of(&warm)?, of(&cold)?);
+    Ok(Costs { warm, warm_spread, cold, cold_spread })
+}
+
+/// What one of `allocations` takes.
+fn time_ns<T>(
+    local: &[Zone],
+    allocations: u32,
+    mut allocate: impl FnMut(&Mutex<Zones>) -> Result<T, Shortage>,
+) -> Result<f64, Shortage> {
+    let endless: Vec<Zone> =
+        local.iter().map(|zone| Zone { free_frames: TIMED_FREE_FRAMES, ..*zone }).collect();
+    let zones = Mutex::new(Zones::new(ZonePolicy::Fair, &endless, &[]));
+    let start = Instant::now();
+    for _ in 0..allocations {
+        black_box(allocate(black_box(&zones))?);
+    }
+    Ok(start.elapsed().as_nanos() as f64 / f64::from(allocations))
+}
+
+impl Report {
+    fn measure(
+        pairs: usize,
+        quick: bool,
+        allocations: u32,
+        plan: &tiobench::Plan,
+        progress: &ProgressBar,
+        cancel: &Cancel,
+    ) -> anyhow::Result<Self> {
+        progress.set_message("shares");
+        let local = local_zones()?;
+        let most = cache_frames(&local, HANDLERS_MAX);
+        let got = shares(&local, most)?;
+        progress.inc(1);
+        progress.set_message("engine");
+        let engine = engines(if quick { 1 } else { 3 })?;
+        progress.inc(1);
+        let streams = tiobench::Streams::measure(plan, progress, cancel)?;
+        progress.set_message("costs");
+        Ok(Self {
+            engine,
+            streams,
+            bench: "zones",
+            cases: Case::ALL.map(|case| (case.name(), counts(case))).into(),
+            share_error_percent: round(share_error_percent(&local, &got)),
+            share_allocations: got,
+            share_threads: HANDLERS_MAX,
+            cache_frames: most,
+            alloc_ns: costs(&local, most, pairs, allocations, progress)?,
+            pairs,
+            quick,
+            machine: Machine::this(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagoda_linux::testing::skip::{skip, skip_without_moves};
+
+    use super::*;
+
+    fn report() -> Report {
+        // This program is the test's, which is no worker: there is nothing of the kernel.
+        let plan = tiobench::Plan::tiny();
+        Report::measure(1, true, 1000, &plan, &ProgressBar::hidden(), &Cancel::default())
+            .expect("no pressure")
+    }
+
+    #[test]
+    fn json_has_the_documented_shape_and_the_reference_counts() {
+        let json = serde_json::to_value(report()).expect("json");
+        assert_eq!(json["bench"], "zones");
+        crate::report::keys::expect_told("zones", KEYS, &json);
+        let count = |case: &str, policy: &str, key: &str| json["cases"][case][policy][key].clone();
+        for (policy, resets, scans) in
+            [("fair", 0, 1000), ("reset-on-failure", 1000, 2000), ("first-version", 0, 2000)]
+        {
+            assert_eq!(
+                (count("A", policy, "resets"), count("A", policy, "scans")),
+                (resets.into(), scans.into())
+            );
+        }
+        assert_eq!(count("B", "fair", "scans"), 1010);
+        assert_eq!(count("C", "fair", "shares"), serde_json::json!([6000, 2000]));
+        assert_eq!(count("C", "first-version", "shares"), serde_json::json!([7900, 100]));
+        assert_eq!(count("D", "fair", "resets"), 19);
+        for case in json["cases"].as_object().expect("an object").values() {
+            assert_eq!(case.as_object().expect("an object").len(), ZonePolicy::ALL.len());
+        }
+        if !skip_without_moves("zones of an engine") {
+            let fair = &json["engine"]["fair"];
+            assert!(fair["share_error_percent"].as_f64().is_some_and(|error| error <= 1.0), "{fair}");
+            assert!(
+                fair["age_ratio"].is_f64() && fair["frames"].as_u64() > fair["resets"].as_u64(),
+                "{fair}"
+            );
+        }
+        assert!(json["alloc_ns"]["warm"].is_f64() && json["alloc_ns"]["cold"].is_f64());
+    }
+
+    #[test]
+    fn streams_have_the_documented_shape() {
+        let report = report();
+        let json = serde_json::to_value(&report).expect("json");
+        if let Some(reason) = &report.streams.tiobench_reason {
+            return skip("streams over a file", reason);
+        }
+        assert_eq!(json["file_bytes"], 32 << 20, "twice the memory");
+        for pattern in ["seq_read", "seq_write", "rand_read", "rand_write"] {
+            for threads in ["1", "3"] {
+                let row = &json["tiobench"][pattern][threads];
+                for policy in ZonePolicy::ALL.map(ZonePolicy::name) {
+                    let cell = &row[policy];
+                    assert!(
+                        cell["mib_s"].as_f64().is_some_and(|rate| rate > 0.0),
+                        "{pattern} {threads} {cell}"
+                    );
+                    for key in ["resets", "shortages", "evicted_before_use", "bytes_read_twice"] {
+                        assert!(cell[key].is_u64(), "{pattern} {threads} {policy} {key}");
+                    }
+                    let frames: u64 = (0..2).filter_map(|zone| cell["allocs_by_zone"][zone].as_u64()).sum();
+                    assert!(frames > 0, "{pattern} {threads} {cell}");
+                    if pattern == "seq_read" {
+                        // All of it came through the zones, and what came twice was counted.
+                        let twice = cell["bytes_read_twice"].as_u64().expect("a number");
+                        assert!(frames << 16 >= (32 << 20) + twice / 2, "{threads} {cell}");
+                        assert!(cell["age_ratio"].is_f64(), "both zones moved pages out: {cell}");
+                    }
+                }
+                assert!(row["ratio_fair_vs_reset"].is_f64());
+                let published = pattern == "seq_read" && threads == "1";
+                assert_eq!(
+                    row["published_ratio"].as_f64(),
+                    published.then_some(1.1045),
+                    "{pattern} {threads}"
+                );
+            }
+        }
+        assert!(json["cached_reread_mib_s"].as_f64().is_some_and(|rate| rate > 0.0));
+        assert!(json["kernel_mmap"]["seq_read_mib_s"].is_null() && json["kernel_mmap"]["reason"].is_string());
+        assert!(json["ratio_vs_mmap"].is_null());
+        let table = report.table();
+        assert!(table.contains("| seq_read   |       1 |") && table.contains("1.105"), "{table}");
+    }
+
+    #[test]
+    fn shares_are_within_one_percent_and_the_table_tells_them() {
+        let report = report();
+        assert_eq!(report.share_allocations.iter().sum::<u64>(), u64::from(SHARED_ALLOCATIONS));
+        assert!(report.share_error_percent <= 1.0, "{:?}", report.share_allocations);
+        let [first, second] = report.share_allocations;
+        let table = report.table();
+        assert!(table.contains(&format!("{first}:{second}")) && table.contains("7900:100"), "{table}");
+    }
+
+    #[test]
+    fn the_share_error_is_that_of_the_worst_zone() {
+        let zone = |batch: u64| Zone { free_frames: 0, low_frames: 5, high_frames: 5 + batch };
+        assert_eq!(share_error_percent(&[zone(3), zone(1)], &[75, 25]), 0.0);
+        assert_eq!(share_error_percent(&[zone(3), zone(1)], &[70, 30]), 20.0);
+    }
+}

@@ -1,0 +1,543 @@
+//! Streams over a file twice the memory, as tiobench has them: by policy, by pattern, by threads.
+//!
+//! A file region over two zones of unequal size, made anew for each run, so that nothing is in memory at first. Each thread has
+//! a stretch of the file for itself where it goes upwards, and pages of its own where it jumps; writes end with a sync that
+//! counts. All sides of a row run in turns, each as often as the others and another one first in each round; beside one thread
+//! that reads upwards the kernel is one of them. Every byte that is read is compared with what was written last: a wrong one ends
+//! the bench. This module must never report a run of which a byte was not checked.
+
+use std::cell::Cell as Counter;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, anyhow, ensure};
+use clap::ValueEnum;
+use indicatif::ProgressBar;
+use pagoda::frames::zones::{Place, ZoneStats, age_ratio};
+use pagoda::{Bytes, FileRegion, Manager, ZonePolicy};
+use serde::Serialize;
+
+use super::content::Content;
+use super::kernel_mmap::{self, KernelMmap};
+use crate::load::data::{PAGE_BYTES, Random};
+use crate::measure::process::Cancel;
+use crate::measure::scratch::Scratch;
+use crate::measure::stats::{middle as middle_of_values, round};
+use crate::measure::turns::turns;
+
+/// What who goes upwards reads and writes at once; who jumps takes an OS page.
+pub const BLOCK_BYTES: usize = 64 << 10;
+
+/// What the patch's author measured with so many threads: streaming reads, fair over reset on failure.
+pub const PUBLISHED: [(usize, f64); 5] = [(1, 1.1045), (2, 1.127), (4, 1.1174), (8, 1.0686), (16, 1.0849)];
+
+/// Where the reader's part of the memory ends that is read again: it stays in it whatever the policy.
+const REREAD_SHARE: usize = 4;
+
+/// What is run.
+pub struct Plan {
+    /// The zones. The file is twice their sum.
+    pub zones: [Bytes; 2],
+    /// If the kernel is to have a side, one thread is the first of them.
+    pub threads: Vec<usize>,
+    /// In their order.
+    pub patterns: Vec<Pattern>,
+    /// Of each row. If they are odd one is in the middle, else the faster of two is told.
+    pub rounds: usize,
+    /// Pages that all threads together touch in a run that jumps.
+    pub touches: usize,
+    /// Times over which what is cached is read again.
+    pub rereads: usize,
+    /// The path of this program, which also streams by mmap(2); nothing, where that is left out.
+    pub program: Option<String>,
+}
+
+impl Plan {
+    /// That of `pagoda bench zones`.
+    pub fn new(quick: bool, rounds: usize, program: String) -> Self {
+        let [small, large] = if quick { [8, 24] } else { [64, 192] };
+        Self {
+            zones: [Bytes::mib(small), Bytes::mib(large)],
+            threads: if quick { vec![1, 4] } else { PUBLISHED.map(|(threads, _)| threads).into() },
+            patterns: Pattern::ALL.into(),
+            rounds,
+            touches: if quick { 1000 } else { 4000 },
+            rereads: if quick { 8 } else { 16 },
+            program: Some(program),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn tiny() -> Self {
+        let zones = [Bytes::mib(4), Bytes::mib(12)];
+        Self {
+            zones,
+            threads: vec![1, 3],
+            touches: 40,
+            rereads: 1,
+            program: None,
+            ..Self::new(true, 1, String::new())
+        }
+    }
+
+    fn memory(&self) -> Bytes {
+        self.zones[0].saturating_add(self.zones[1])
+    }
+    fn file_bytes(&self) -> usize {
+        2 * self.memory().as_usize()
+    }
+
+    /// Whether there is a row that the kernel is beside.
+    fn has_kernel(&self) -> bool {
+        self.threads.first() == Some(&1) && self.patterns.contains(&Pattern::SeqRead)
+    }
+
+    /// How many runs it is: the rows, the kernel in one of them with a round that is discarded, and what is read again.
+    pub fn runs(&self) -> usize {
+        let rows = self.threads.len() * self.patterns.len() * self.rounds;
+        let beside_kernel = (self.rounds + 1) + ZonePolicy::ALL.len();
+        rows * ZonePolicy::ALL.len() + usize::from(self.has_kernel()) * beside_kernel + 1
+    }
+}
+
+/// What the threads do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Pattern {
+    /// Each thread writes a stretch upwards.
+    SeqWrite,
+    /// Each thread reads a stretch upwards.
+    SeqRead,
+    /// Each thread writes pages out of order.
+    RandWrite,
+    /// Each thread reads pages out of order.
+    RandRead,
+}
+
+impl Pattern {
+    /// In this order what was written is read next.
+    const ALL: [Self; 4] = [Self::SeqWrite, Self::SeqRead, Self::RandWrite, Self::RandRead];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::SeqWrite => "seq_write",
+            Self::SeqRead => "seq_read",
+            Self::RandWrite => "rand_write",
+            Self::RandRead => "rand_read",
+        }
+    }
+    const fn writes(self) -> bool {
+        matches!(self, Self::SeqWrite | Self::RandWrite)
+    }
+    const fn jumps(self) -> bool {
+        matches!(self, Self::RandWrite | Self::RandRead)
+    }
+}
+
+/// Everything that was found out here.
+#[derive(Serialize)]
+pub struct Streams {
+    /// By pattern, and by threads; nothing where no file can be mapped here.
+    pub tiobench: BTreeMap<&'static str, BTreeMap<String, Row>>,
+    /// Why there is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tiobench_reason: Option<String>,
+    pub kernel_mmap: KernelMmap,
+    /// Of one thread that reads upwards, fair, over the kernel's; and over what it does if it is told. Medians over rounds, in
+    /// each of which both ran.
+    pub ratio_vs_mmap: Option<f64>,
+    pub ratio_vs_mmap_spread: Option<[f64; 2]>,
+    pub ratio_vs_mmap_advised: Option<f64>,
+    pub ratio_vs_mmap_advised_spread: Option<[f64; 2]>,
+    /// A part of the file that is in memory, read again.
+    pub cached_reread_mib_s: Option<f64>,
+    pub zones_bytes: [u64; 2],
+    pub file_bytes: usize,
+    block_bytes: usize,
+    touches: usize,
+    rounds: usize,
+}
+
+/// The policies side by side.
+#[derive(Serialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub policies: BTreeMap<&'static str, Cell>,
+    /// The median over rounds, in each of which both ran.
+    pub ratio_fair_vs_reset: f64,
+    pub ratio_fair_vs_reset_spread: [f64; 2],
+    /// Of streaming reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published_ratio: Option<f64>,
+}
+
+/// What one policy did: all of it of the run whose rate is in the middle.
+#[derive(Clone, Serialize)]
+pub struct Cell {
+    pub mib_s: f64,
+    pub mib_s_spread: [f64; 2],
+    /// Frames that each zone gave.
+    pub allocs_by_zone: [u64; 2],
+    pub resets: u64,
+    /// Times no zone had a frame above its low watermark.
+    pub shortages: u64,
+    /// Base pages that were read ahead and went before anybody asked for them.
+    pub evicted_before_use: u64,
+    /// Bytes that were read of the file once more.
+    pub bytes_read_twice: u64,
+    /// How much older pages get in one zone than in the other before they go; nothing unless both moved some out.
+    pub age_ratio: Option<f64>,
+}
+
+/// How much that is.
+pub fn mib_s(bytes: usize, seconds: f64) -> f64 {
+    bytes as f64 / f64::from(1 << 20) / seconds
+}
+
+impl Streams {
+    fn empty(plan: &Plan) -> Self {
+        Self {
+            tiobench: BTreeMap::new(),
+            tiobench_reason: None,
+            kernel_mmap: KernelMmap::default(),
+            ratio_vs_mmap: None,
+            ratio_vs_mmap_spread: None,
+            ratio_vs_mmap_advised: None,
+            ratio_vs_mmap_advised_spread: None,
+            cached_reread_mib_s: None,
+            zones_bytes: plan.zones.map(Bytes::get),
+            file_bytes: plan.file_bytes(),
+            block_bytes: BLOCK_BYTES,
+            touches: plan.touches,
+            rounds: plan.rounds,
+        }
+    }
+
+    /// Runs all of it.
+    pub fn measure(plan: &Plan, progress: &ProgressBar, cancel: &Cancel) -> anyhow::Result<Self> {
+        let mut streams = Self::empty(plan);
+        if !pagoda::userfaultfd_allows_managers() {
+            streams.tiobench_reason = Some("this machine offers no userfaultfd with UFFDIO_MOVE".to_owned());
+            return Ok(streams);
+        }
+        let scratch = Scratch::new()?;
+        let path = scratch.file("stream");
+        let content = Content::new(plan.file_bytes() / PAGE_BYTES);
+        content.make(&path)?;
+        if let Err(error) = manager(plan, ZonePolicy::Fair)?.map_file(&path).map() {
+            streams.tiobench_reason = Some(error.to_string());
+            return Ok(streams);
+        }
+        let turn = Counter::new(0);
+        let bench = Bench { plan, path: &path, content: &content, turn, progress, cancel };
+        let mut alone = None;
+        if plan.has_kernel() {
+            // First: as long as the file is as it was made, which is what the kernel's side compares with.
+            let mut kernel = kernel_mmap::Side::new(plan.program.as_deref(), &path, &content, plan.memory());
+            let rounds = bench.runs(Pattern::SeqRead, 1, Some(&mut kernel))?;
+            streams.note_kernel(kernel, &rounds[ZonePolicy::Fair.name()]);
+            alone = Some(Row::of(Pattern::SeqRead, 1, rounds)?);
+        } else {
+            streams.kernel_mmap.reason = Some("one thread that reads upwards was left out".to_owned());
+        }
+        for threads in &plan.threads {
+            for &pattern in &plan.patterns {
+                let is_alone = pattern == Pattern::SeqRead && *threads == 1;
+                let row = match alone.take_if(|_| is_alone) {
+                    Some(row) => row,
+                    None => Row::of(pattern, *threads, bench.runs(pattern, *threads, None)?)?,
+                };
+                streams.tiobench.entry(pattern.name()).or_default().insert(threads.to_string(), row);
+            }
+        }
+        streams.cached_reread_mib_s = Some(round(bench.read_again()?));
+        content.check_file(&path).context("the file after all runs")?;
+        Ok(streams)
+    }
+
+    /// What the kernel did, and `fair` over it.
+    fn note_kernel(&mut self, kernel: kernel_mmap::Side, fair: &[Cell]) {
+        let over = |kernel: &[f64]| {
+            let ratios: Vec<f64> = fair.iter().zip(kernel).map(|(fair, rate)| fair.mib_s / rate).collect();
+            middle_of_values(&ratios).unzip()
+        };
+        (self.ratio_vs_mmap, self.ratio_vs_mmap_spread) = over(kernel.plain());
+        (self.ratio_vs_mmap_advised, self.ratio_vs_mmap_advised_spread) = over(kernel.advised());
+        self.kernel_mmap = kernel.finish();
+    }
+}
+
+impl Row {
+    fn of(pattern: Pattern, threads: usize, runs: BTreeMap<&'static str, Vec<Cell>>) -> anyhow::Result<Self> {
+        let (fair, reset) = (&runs[ZonePolicy::Fair.name()], &runs[ZonePolicy::ResetOnFailure.name()]);
+        let ratios: Vec<f64> = fair.iter().zip(reset).map(|(fair, reset)| fair.mib_s / reset.mib_s).collect();
+        let (ratio, ratio_spread) = middle_of_values(&ratios).context("no round was run")?;
+        let published = PUBLISHED.iter().find(|(of, _)| *of == threads && pattern == Pattern::SeqRead);
+        Ok(Self {
+            ratio_fair_vs_reset: ratio,
+            ratio_fair_vs_reset_spread: ratio_spread,
+            published_ratio: published.map(|(_, ratio)| *ratio),
+            policies: runs.into_iter().filter_map(|(name, cells)| Some((name, middle(cells)?))).collect(),
+        })
+    }
+}
+
+/// The sides of a round, the kernel being none of the policies: in `turn` after turn each of them goes first.
+fn sides(turn: usize, with_kernel: bool) -> Vec<Option<ZonePolicy>> {
+    let policies = ZonePolicy::ALL.into_iter().map(Some);
+    let sides: Vec<_> = with_kernel.then_some(None).into_iter().chain(policies).collect();
+    turns(turn, sides.len()).map(|side| sides[side]).collect()
+}
+
+fn manager(plan: &Plan, policy: ZonePolicy) -> anyhow::Result<Manager> {
+    let [small, large] = plan.zones;
+    let builder = Manager::builder().user_mode_only(true).zone_policy(policy);
+    // As it is with the published ones, the larger one is asked first.
+    Ok(builder.zone("large", large, Place::Local).zone("small", small, Place::Local).build()?)
+}
+
+/// What all runs share.
+struct Bench<'a> {
+    plan: &'a Plan,
+    path: &'a Path,
+    content: &'a Content,
+    /// Rounds so far, of whatever row: where each row has one round, no policy is always the first.
+    turn: Counter<usize>,
+    progress: &'a ProgressBar,
+    cancel: &'a Cancel,
+}
+
+impl Bench<'_> {
+    /// All rounds of a row. With the kernel, whose row is the first of all, one more is run and discarded.
+    fn runs(
+        &self,
+        pattern: Pattern,
+        threads: usize,
+        mut kernel: Option<&mut kernel_mmap::Side>,
+    ) -> anyhow::Result<BTreeMap<&'static str, Vec<Cell>>> {
+        self.progress.set_message(format!("{} by {threads}", pattern.name()));
+        let mut runs: BTreeMap<&'static str, Vec<Cell>> = BTreeMap::new();
+        let discarded = usize::from(kernel.is_some());
+        for number in 0..discarded + self.plan.rounds {
+            let counts = number >= discarded;
+            for side in sides(self.turn.get(), kernel.is_some()) {
+                self.cancel.check()?;
+                match (side, &mut kernel) {
+                    (Some(policy), _) => {
+                        let cell = self
+                            .run(policy, pattern, threads, number)
+                            .with_context(|| format!("{} by {threads} threads, {policy}", pattern.name()))?;
+                        runs.entry(policy.name()).or_default().extend(counts.then_some(cell));
+                    }
+                    (None, Some(kernel)) => kernel.round(number, counts, self.cancel)?,
+                    (None, None) => {}
+                }
+                self.progress.inc(1);
+            }
+            self.turn.update(|turn| turn + 1);
+        }
+        Ok(runs)
+    }
+
+    fn run(
+        &self,
+        policy: ZonePolicy,
+        pattern: Pattern,
+        threads: usize,
+        round_number: usize,
+    ) -> anyhow::Result<Cell> {
+        let manager = manager(self.plan, policy)?;
+        let region = manager.map_file(self.path).writable(pattern.writes()).map()?;
+        let start = Instant::now();
+        let bytes = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|thread| {
+                    let worker = Worker { region: &region, content: self.content, thread, threads };
+                    let touches = self.plan.touches / threads;
+                    scope.spawn(move || {
+                        if pattern.jumps() {
+                            worker.jump(touches, pattern.writes(), round_number)
+                        } else {
+                            worker.go_up(pattern.writes())
+                        }
+                    })
+                })
+                .collect();
+            workers.into_iter().try_fold(0, |sum, worker| {
+                let bytes = worker.join().map_err(|_| anyhow!("a thread of the benchmark panicked"))??;
+                anyhow::Ok(sum + bytes)
+            })
+        })?;
+        if pattern.writes() {
+            region.sync()?;
+        }
+        let rate = mib_s(bytes, start.elapsed().as_secs_f64());
+        let (stats, file) = (manager.stats(), region.stats());
+        let zones: Vec<ZoneStats> = manager.zones().into_iter().map(|(_, zone)| zone).collect();
+        ensure!(zones.len() == 2, "the engine has {} zones", zones.len());
+        let pages = |bytes: Bytes| bytes.get() / stats.base_page_bytes;
+        region.close()?;
+        Ok(Cell {
+            mib_s: round(rate),
+            mib_s_spread: [rate; 2],
+            allocs_by_zone: std::array::from_fn(|zone| pages(zones[zone].allocated)),
+            resets: stats.zones_resets,
+            shortages: stats.zones_short,
+            evicted_before_use: pages(file.evicted_unused),
+            bytes_read_twice: file.read_again.get(),
+            age_ratio: age_ratio(&zones).map(round),
+        })
+    }
+
+    /// The rate of what is in memory.
+    fn read_again(&self) -> anyhow::Result<f64> {
+        self.cancel.check()?;
+        self.progress.set_message("cached");
+        let manager = manager(self.plan, ZonePolicy::Fair)?;
+        let region = manager.map_file(self.path).map()?;
+        let blocks = self.plan.memory().as_usize() / REREAD_SHARE / BLOCK_BYTES;
+        let worker = Worker { region: &region, content: self.content, thread: 0, threads: 1 };
+        worker.read(0..blocks)?;
+        let read = region.stats().read;
+        let start = Instant::now();
+        for _ in 0..self.plan.rereads {
+            worker.read(0..blocks)?;
+        }
+        let rate = mib_s(self.plan.rereads * blocks * BLOCK_BYTES, start.elapsed().as_secs_f64());
+        // What was ordered behind it may still be on its way.
+        let more = region.stats().read.saturating_sub(read);
+        ensure!(more <= Bytes::mib(4), "{more} of what is cached were read again");
+        self.progress.inc(1);
+        Ok(rate)
+    }
+}
+
+/// One thread of a run.
+struct Worker<'a> {
+    region: &'a FileRegion,
+    content: &'a Content,
+    thread: usize,
+    threads: usize,
+}
+
+impl Worker<'_> {
+    /// Through a stretch of its own, as long as the others'. How many bytes that were.
+    fn go_up(&self, writes: bool) -> anyhow::Result<usize> {
+        let blocks = self.region.len() as usize / BLOCK_BYTES;
+        let at = |thread: usize| thread * blocks / self.threads;
+        let stretch = at(self.thread)..at(self.thread + 1);
+        let bytes = stretch.len() * BLOCK_BYTES;
+        if !writes {
+            self.read(stretch)?;
+            return Ok(bytes);
+        }
+        let mut block = vec![0; BLOCK_BYTES];
+        for number in stretch {
+            self.content.write(number * (BLOCK_BYTES / PAGE_BYTES), &mut block);
+            self.region.write_at((number * BLOCK_BYTES) as u64, &block)?;
+        }
+        Ok(bytes)
+    }
+
+    fn read(&self, blocks: std::ops::Range<usize>) -> anyhow::Result<()> {
+        let mut block = vec![0; BLOCK_BYTES];
+        for number in blocks {
+            self.region.read_at((number * BLOCK_BYTES) as u64, &mut block)?;
+            self.content.check(number * (BLOCK_BYTES / PAGE_BYTES), &block)?;
+        }
+        Ok(())
+    }
+
+    /// From one page to any other of its own. How many bytes that were.
+    fn jump(&self, touches: usize, writes: bool, round_number: usize) -> anyhow::Result<usize> {
+        // The same pages for all policies of a round.
+        let mut random = Random::new((round_number << 8 | self.thread) as u64);
+        let own = ((self.content.pages() - self.thread).div_ceil(self.threads)) as u64;
+        let mut found = [0; PAGE_BYTES];
+        for _ in 0..touches {
+            let page = random.below(own) as usize * self.threads + self.thread;
+            let offset = (page * PAGE_BYTES) as u64;
+            if writes {
+                self.content.write(page, &mut found);
+                self.region.write_at(offset, &found)?;
+            } else {
+                self.region.read_at(offset, &mut found)?;
+                self.content.check(page, &found)?;
+            }
+        }
+        Ok(touches * PAGE_BYTES)
+    }
+}
+
+/// The run in the middle by its rate, with the spread of all.
+fn middle(mut cells: Vec<Cell>) -> Option<Cell> {
+    cells.sort_by(|one, other| one.mib_s.total_cmp(&other.mib_s));
+    let mib_s_spread = [cells.first()?.mib_s, cells.last()?.mib_s];
+    let cell = cells.swap_remove(cells.len() / 2);
+    Some(Cell { mib_s_spread, ..cell })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(mib_s: f64) -> Cell {
+        Cell {
+            mib_s,
+            mib_s_spread: [mib_s; 2],
+            allocs_by_zone: [mib_s as u64; 2],
+            resets: mib_s as u64,
+            shortages: 0,
+            evicted_before_use: 0,
+            bytes_read_twice: 0,
+            age_ratio: None,
+        }
+    }
+
+    #[test]
+    fn the_run_in_the_middle_is_told_whole() {
+        let told = middle(vec![cell(3.0), cell(1.0), cell(2.0)]).expect("three runs");
+        assert_eq!((told.mib_s, told.mib_s_spread, told.resets), (2.0, [1.0, 3.0], 2));
+        assert!(middle(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_quick_plan_says_how_many_runs_it_has_and_one_thread_comes_first() {
+        let plan = Plan { threads: vec![1, 3], ..Plan::new(true, 1, String::new()) };
+        assert_eq!(plan.file_bytes(), 64 << 20);
+        // The kernel in two rounds, one of which is discarded, and what is read again.
+        assert_eq!(plan.runs(), 2 * 5 * 4 + 2 + 5 + 1);
+        assert!(Plan::new(false, 3, String::new()).threads[0] == 1 && plan.threads[0] == 1);
+        let writes = Plan { patterns: vec![Pattern::SeqWrite], ..plan };
+        assert_eq!(writes.runs(), 2 * 5 + 1, "the kernel only reads");
+    }
+
+    #[test]
+    fn each_side_goes_first_as_often_as_the_others_and_the_kernel_is_one() {
+        for with_kernel in [false, true] {
+            let count = ZonePolicy::ALL.len() + usize::from(with_kernel);
+            let mut first: Vec<_> = (0..count).map(|turn| sides(turn, with_kernel)[0]).collect();
+            first.sort_by_key(|side| side.map(ZonePolicy::name));
+            first.dedup();
+            assert_eq!((first.len(), first.contains(&None)), (count, with_kernel));
+            assert!((0..count).all(|turn| sides(turn, with_kernel).len() == count));
+        }
+    }
+
+    #[test]
+    fn a_policy_is_compared_with_the_kernel_within_rounds() {
+        let mut streams = Streams::empty(&Plan::tiny());
+        let content = Content::new(1);
+        let mut kernel = kernel_mmap::Side::new(None, Path::new("/nonexistent"), &content, Bytes::mib(1));
+        // The disk is twice as fast in the second round, and half as fast in the third.
+        for (plain, advised) in [(100.0, 200.0), (200.0, 400.0), (50.0, 100.0)] {
+            kernel.note(plain, advised);
+        }
+        let fair = [50.0, 120.0, 20.0].map(|mib_s| Cell { mib_s, ..cell(0.0) });
+        streams.note_kernel(kernel, &fair);
+        assert_eq!((streams.ratio_vs_mmap, streams.ratio_vs_mmap_spread), (Some(0.5), Some([0.4, 0.6])));
+        assert_eq!(streams.ratio_vs_mmap_advised, Some(0.25));
+        assert_eq!(streams.kernel_mmap.seq_read_mib_s, Some(100.0));
+    }
+}
