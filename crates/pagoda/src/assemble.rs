@@ -83,6 +83,43 @@ pub(crate) fn assemble(
     if config.budget < Watermarks::least_budget(config.base_page, handlers) {
         return Err(StartError::BudgetBelowMinimum);
     }
+    let plan = plan_zones(config, handlers)?;
+    // Where nothing tells what is one huge page none would be known for one, and the kernel would split
+    // each as it leaves.
+    let tells = || PagemapScanner::new().is_ok_and(|scanner| scanner.method() == ScanMethod::Scan);
+    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory. A region with a
+    // base page of 2 MiB has huge frames all the same, for which the addresses cost nothing.
+    let ahead = policies.fault_around && plan.len() == 1 && tells();
+    // A program's own huge pages would have to be split: it has none.
+    let huge_slots = |ranked: &zones::Ranked| match serves_forks {
+        true => 0,
+        false => crate::clear::huge_state::slots(ranked.zone.bytes, config.base_page),
+    };
+    let huge = HugePool::new(plan.iter().map(|(ranked, _)| huge_slots(ranked)));
+    let (space, fork_events) = open_space(config, owner, adoption, policies, &plan, &huge)?;
+    bind_zones(&space, &plan, &huge)?;
+    let (budget, base) = (config.budget, config.base_page);
+    let mut engine = Engine::new(
+        space,
+        Zones::new(plan, config.zone_policy, handlers as usize),
+        (huge, policies.clearing),
+        open_store(config, policies.release)?,
+        counters,
+        budget,
+        base,
+        handlers,
+        fork_events,
+        stop_hook,
+    );
+    engine.by_density = policies.by_density && (BasePage::K16..=BasePage::K64).contains(&base);
+    engine.comes_whole = ahead;
+    engine.around = Around::new(base, policies.fault_around);
+    engine.fetches_ahead = config.fetch_ahead;
+    Ok(engine)
+}
+
+/// The zones in the order of their slots, and how many slots each has.
+fn plan_zones(config: &Config, handlers: u32) -> Result<Vec<zones::Plan>, StartError> {
     let slot_bytes = entry_bytes(config.base_page);
     let least = Watermarks::least_share(config.base_page, handlers).max(ZONE_LEAST);
     let zones = zones::in_order(&config.zones, config.budget, least, pagoda_linux::mem::node::current());
@@ -94,33 +131,33 @@ pub(crate) fn assemble(
         let slots = u32::try_from(slots).map_err(|_| StartError::AddressSpace(Errno::NONE))?;
         Ok((ranked, slots))
     });
-    let plan: Vec<zones::Plan> = plan.collect::<Result<_, StartError>>()?;
+    plan.collect()
+}
+
+/// The descriptor with its arenas, and whether the kernel tells of forks by it.
+fn open_space(
+    config: &Config,
+    owner: Owner,
+    adoption: &Adoption,
+    policies: Policies,
+    plan: &[zones::Plan],
+    huge: &HugePool,
+) -> Result<(Space, bool), StartError> {
+    let serves_forks = matches!(owner, Owner::Process(_));
     let slots = plan.iter().try_fold(0u32, |sum, (_, slots)| sum.checked_add(*slots));
     let slots = slots.ok_or(StartError::AddressSpace(Errno::NONE))?;
-    let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
-    // A program's own huge pages would have to be taken apart: it has none. Not where nobody tells
-    // what is one huge page: none would be known for one, and the kernel would take each apart as
-    // it leaves.
-    let tells = || PagemapScanner::new().is_ok_and(|scanner| scanner.method() == ScanMethod::Scan);
-    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory. A region
-    // with a base page of 2 MiB has huge frames all the same, for which the addresses cost nothing.
-    let ahead = policies.fault_around && plan.len() == 1 && tells();
-    let huge_slots = |ranked: &zones::Ranked| match serves_forks {
-        true => 0,
-        false => crate::clear::huge_state::slots(ranked.zone.bytes, config.base_page),
-    };
-    let huge = HugePool::new(plan.iter().map(|(ranked, _)| huge_slots(ranked)));
     let descriptor = match owner {
         Owner::Library(mode) => Descriptor::Fresh(mode),
         Owner::Process(of_parent) => of_parent.map_or(Descriptor::Fresh(Mode::Full), Descriptor::Inherited),
     };
-    let arenas = ArenaSizes { slots, slot_bytes, huge_slots: huge.slots() };
+    let arenas = ArenaSizes { slots, slot_bytes: entry_bytes(config.base_page), huge_slots: huge.slots() };
     let open = |descriptor, features| {
         let occupancy = Occupancy::open().map_err(|error| occupancy_error(&error))?;
         Ok(Space::open(adoption, descriptor, features, arenas, occupancy))
     };
-    // A library's regions can be sent elsewhere, which takes seeing who writes; it does without
-    // where that is not to be had.
+    let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
+    // A library's regions can be sent elsewhere, for which writes have to be seen; it does without where
+    // the kernel can't tell.
     let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
     let exact = feature::EXACT_ADDRESS;
     #[cfg(test)]
@@ -140,7 +177,11 @@ pub(crate) fn assemble(
             result => (result, fork != 0),
         },
     };
-    let space = space.map_err(|error| space_error(&error))?;
+    Ok((space.map_err(|error| space_error(&error))?, fork_events))
+}
+
+/// Binds the slots of each zone to its node.
+fn bind_zones(space: &Space, plan: &[zones::Plan], huge: &HugePool) -> Result<(), StartError> {
     let mut first = 0;
     for (zone, (ranked, slots)) in plan.iter().enumerate() {
         if let Place::Node(node) = ranked.zone.place {
@@ -150,7 +191,10 @@ pub(crate) fn assemble(
         }
         first += slots;
     }
-    let limit = store_most(config.budget);
+    Ok(())
+}
+
+fn open_store(config: &Config, release: ReleasePolicy) -> Result<TieredStore, StartError> {
     let file = (config.file_limit > Bytes::ZERO).then(|| FileConfig {
         directory: config.store_directory.clone(),
         limit: config.file_limit,
@@ -159,27 +203,10 @@ pub(crate) fn assemble(
     let remote = config.remote_with_password().map_err(|error| StartError::RemoteStore((&error).into()))?;
     let remote =
         remote.map(|address| RemoteConfig { address, limit: config.remote_limit, expiry: REMOTE_EXPIRY });
-    let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit: limit, file, remote })
-        .map_err(|error| store_error(&error))?
-        .releasing_by(policies.release, Bytes::new(QUEUED_BUDGETS * config.budget.get()));
-    let (budget, base) = (config.budget, config.base_page);
-    let mut engine = Engine::new(
-        space,
-        Zones::new(plan, config.zone_policy, handlers as usize),
-        (huge, policies.clearing),
-        store,
-        counters,
-        budget,
-        base,
-        handlers,
-        fork_events,
-        stop_hook,
-    );
-    engine.by_density = policies.by_density && (BasePage::K16..=BasePage::K64).contains(&base);
-    engine.comes_whole = ahead;
-    engine.around = Around::new(base, policies.fault_around);
-    engine.fetches_ahead = config.fetch_ahead;
-    Ok(engine)
+    let memory_limit = store_most(config.budget);
+    let store = TieredStore::open(StoreConfig { base: config.base_page, memory_limit, file, remote });
+    let queued = Bytes::new(QUEUED_BUDGETS * config.budget.get());
+    Ok(store.map_err(|error| store_error(&error))?.releasing_by(release, queued))
 }
 
 fn space_error(error: &io::Error) -> StartError {
