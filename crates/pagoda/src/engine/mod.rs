@@ -1,25 +1,29 @@
 //! What the threads of one manager share, and the order of its locks.
 //!
-//! Lock order, outermost first; whoever holds one may take those further down, never those further
-//! up:
+//! Lock order, outermost first. A thread that holds one may take those further down, never those
+//! further up:
 //!
-//! 0. where a thread serves its own fault, its working memory; see `threads::sigbus`. A file
-//!    region's syncs; see `file`
-//! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a
-//!    region; exclusive around reading events and applying them, and around adoption (register,
-//!    scan, mark)
+//! 0. where a thread serves its own fault, its working memory (`threads::sigbus`), held for one try; a
+//!    file region's sync, one at a time; beside it or within, its look at changes by others
+//! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a region;
+//!    exclusive around reading events and applying them, and around adoption (register, scan, mark)
 //! 2. an entry's busy bit; see `pagoda_core::page_entry` for why waiting for it with the gate held
 //!    exclusively is safe
 //! 3. the reclaim hand and queue
-//! 4. the store's own locks; see `store`
-//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge
-//!    pages; the list of limits; the list of owners, then how one of them is moved; the list of
-//!    what is owed, then what is wanted of it; what is to be read ahead of a file; the reader of
-//!    what is empty in children
+//! 4. the store's own locks: the spiller, then memory, or the leases and then extents; of the remote
+//!    store the writer, a reader or the keeper, and within it for a moment the routes; see `store`
+//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages;
+//!    the list of limits; the list of owners, then how one of them is moved; the list of what is owed,
+//!    then what is wanted of it; what is to be read ahead of a file; the reader of what is empty in
+//!    children; a file's writes, one at a time (held while the disk writes, perhaps with an entry's busy
+//!    bit, never with the gate), then what is known of its state
+//!
+//! Innermost, around nothing else: the lock within which a table gives out its nodes
+//! (`pagoda_core::space::radix`), and the list of servers of SIGBUS. Pins and the tree file have no lock.
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed
-//! memory. This module must never do the work itself: faults, events, reclaim and adoption each
-//! have their own.
+//! memory. This module must never do the work itself: faults, events, reclaim and adoption each have
+//! their own.
 
 pub(crate) mod shared;
 

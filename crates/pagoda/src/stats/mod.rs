@@ -1,4 +1,6 @@
 //! What the engine counts, for tables, `pagoda top` and traces.
+//!
+//! Any thread counts, with or without locks: a counter is one atomic addition. Nothing here decides.
 
 pub mod account;
 pub mod counters;

@@ -1,4 +1,18 @@
-//! The loops of the engine's threads. They call the steps; no step calls a loop.
+//! The loops of the engine's threads. A loop calls steps (`fault`, `reclaim`, `mapping`, `clear`); no step
+//! calls a loop.
+//!
+//! | thread | how many | waits for |
+//! |---|---|---|
+//! | `handler` | as many as processors, 2 to 4; 1, for events, where threads serve their own faults | the descriptor, 100 ms at most |
+//! | `reclaimer` | 1 | a bell, 100 ms at most |
+//! | `watcher`, with `scan` | 1 in a process; in a library the reclaimer watches | a sleep of 1 to 20 ms |
+//! | `prezero` | 1 in a library, unless it is told not to | a bell, 100 ms at most |
+//! | `publisher` | 1 in a library that publishes | a bell, 100 ms at most |
+//!
+//! `sigbus` is the handler of faults in the thread that has them. Other modules have threads of their own:
+//! the keeper and the release worker (`store`), arrivals (`migrate`), readahead (`file`).
+//!
+//! A loop holds nothing while it waits.
 
 pub(crate) mod handler;
 pub(crate) mod prezero;
