@@ -1,14 +1,15 @@
-//! Fault-around: who touches memory for the first time and goes on upwards gets the pages above with the same fault.
+//! Fault-around: a sequential first touch fills the pages above it with the same fault.
 //!
-//! What costs of a first touch is the wake-up, which is paid once for up to 2 MiB here, and for up to eight places of 2 MiB behind them that
-//! come as huge frames. How far to go say `pagoda_core::fault::fault_around` and `pagoda_core::fault::huge_window`; this fills it, before the
-//! page that is waited for, so that nobody comes in between. It must
-//! never fill anything but what holds nothing and is worth zero, never take a frame that reclaim would have to replace, and
-//! never have the gate for long.
+//! The wake-up dominates the cost of a first touch. It is paid once for up to 2 MiB here, and for
+//! up to eight places of 2 MiB above them that come as huge frames.
+//! `pagoda_core::fault::fault_around` and `pagoda_core::fault::huge_window` decide how far to go.
+//! The window is filled before the faulting page, so that its thread can't fault on the window
+//! meanwhile. This module must never fill a page that holds content, never take a frame that
+//! reclaim would have to replace, and never hold the gate for long.
 //!
-//! What is filled is zero, as it would be for who touches it. A discard or an unmapping that nobody has read makes the kernel
-//! refuse, as it does any fill; one that was read has emptied the entries before, and drops what is filled now like
-//! anything else that is there.
+//! The pages are zero-filled, as by a fault of their own. An unread discard or unmap makes the
+//! kernel refuse, as it does any fill. One that was read has emptied the entries before, and its
+//! discard drops these pages like any other.
 
 use std::sync::MutexGuard;
 
@@ -26,7 +27,8 @@ use crate::state::touch_streams::{Streams, Window};
 use crate::stats::counters::Counter;
 use crate::table::{Filler, Page, Span, Table, give, try_take};
 
-/// Filled with the gate held, at most: who maps or unmaps waits for the end of that, 0.1 ms.
+/// The most that is filled with the gate held: a thread that maps or unmaps waits that long, 0.1
+/// ms.
 const GATE_BYTES: usize = 256 << 10;
 
 impl Engine {
@@ -34,8 +36,9 @@ impl Engine {
         self.around.streams.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
     }
 
-    /// Before a fault is served: fills base pages right above its own if that is touched for the first time by who goes on
-    /// upwards, and, for who writes, whole places behind them by huge frames. Does nothing where there is not plenty of room.
+    /// Fills base pages above a fault before it is served, if the fault continues a stream of first
+    /// touches. For a stream of writes it fills the places above them with huge frames. Does
+    /// nothing unless there is plenty of room.
     pub(crate) fn fill_around(&self, fault: Fault) {
         // With several zones each frame is taken from its zone's slots, one after the other.
         if !self.around.on || self.zones.are_several() {
@@ -56,7 +59,7 @@ impl Engine {
             at = reached;
         }
         for place in 0..window.places {
-            // Who goes on upwards touches its beginning first.
+            // A stream touches the beginning of the place first.
             let at = window.end + place * HUGE_FRAME;
             if self.put_huge_frame(FaultAddress::of_byte(at), Filler::EngineOnwards) != Some(Served::Done) {
                 return self.streams().end_at(&window, at);
@@ -65,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// What is to be filled above the fault: whole steps of one span, empty as far as is known.
+    /// The window to fill above the fault: whole steps of one span, empty as far as is known.
     fn window_above(&self, fault: Fault) -> Option<Window> {
         let address = fault.at.page();
         // Far from where reclaim begins, even if every handler is about to do the same.
@@ -96,7 +99,8 @@ impl Engine {
         if !is_empty(start) {
             return None;
         }
-        // Numbered by address, so that spans don't share numbers; a moved span's pages are not aligned, and that is no matter.
+        // Numbered by address, so that two spans don't share numbers. The pages of a moved span are
+        // not aligned; the numbers need not be either.
         let number = (start / size.bytes()) as u64;
         let below = (start.saturating_sub(span.range().start()) / size.bytes()) as u64;
         let above = ((span.range().end() - start) / size.bytes()) as u64;
@@ -109,7 +113,7 @@ impl Engine {
             let offset = other.wrapping_sub(number).wrapping_mul(size.bytes() as u64);
             is_empty(start.wrapping_add(offset as usize))
         });
-        // Who only reads gets pages of zeroes that take nothing.
+        // A stream of reads gets zero pages, which take no memory.
         let takes_whole = fault.write && self.huge.come_whole();
         let free = |place: u64| match takes_whole {
             true => free_places(&table, span, place as usize * HUGE_FRAME),
@@ -128,7 +132,8 @@ impl Engine {
         })
     }
 
-    /// Fills `range`, lowest first, as long as it is empty. Returns how far it came, and whether something was in the way.
+    /// Fills `range`, lowest first, as long as it is empty. Returns how far it came, and whether it
+    /// was stopped.
     fn fill_empty(&self, range: PageRange, write: bool) -> (usize, bool) {
         let table = self.gate_shared();
         let entry_bytes = table.entry_bytes();
@@ -159,8 +164,8 @@ impl Engine {
         (at, false)
     }
 
-    /// Fills granules of a page whose entry is taken with zeroes for who writes, with the zero page for who reads. Returns what is
-    /// filled.
+    /// Fills granules of a page whose entry is taken: zero-filled for a write, with the zero page
+    /// for a read. Returns the filled granules.
     fn fill_part(&self, page: &Page, (from, to): (u32, u32), write: bool) -> Granules {
         let mut filled = from;
         while filled < to {
@@ -168,7 +173,8 @@ impl Engine {
             let progress =
                 if write { self.space.fill_with_zeroes(rest) } else { self.space.fill_with_zero_page(rest) };
             filled += (progress.bytes / OS_PAGE) as u32;
-            // As for a fault: the zero page costs nothing until it is written, and then nobody asks us.
+            // As for a fault: the zero page costs nothing until it is written, and that write makes
+            // no fault.
             self.ledger.took(progress.bytes as i64);
             if progress.stop.is_some() {
                 break;
@@ -178,12 +184,14 @@ impl Engine {
     }
 }
 
-/// Whether more is filled there than was asked for: not where each fault brings a huge frame, nor of a file.
+/// Whether more than the faulting page is filled there. Not in a region where each fault brings a
+/// huge frame, nor in a file.
 fn fills_around(filler: Filler) -> bool {
     matches!(filler, Filler::Engine | Filler::EngineOnwards)
 }
 
-/// How many places from `address` on hold nothing and are whole in the span, as many as anybody asks for at most.
+/// The number of places from `address` on that are empty and whole in the span, up to the most that
+/// a window takes.
 fn free_places(table: &Table, span: &Span, address: usize) -> u32 {
     let is_free = |place: &u32| {
         let place = PageRange::at(address + *place as usize * HUGE_FRAME, HUGE_FRAME);

@@ -1,7 +1,8 @@
 //! A fault that gets a huge frame.
 //!
-//! Where one fits is asked before a frame is got ready, and again, with the entries taken, before it is moved in. This module must never
-//! put a frame where anything is, or is owed.
+//! The place is checked before a frame is made ready. It is checked again, with the entries taken,
+//! before the frame is moved in. This module must never put a frame over a page that is present,
+//! stored or owed.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +20,8 @@ use crate::state::pending::Served;
 use crate::table::{Filler, Table};
 
 impl Engine {
-    /// Serves a fault of a region in huge frames by one. None if none fits there or none can be had: then it gets a base page.
+    /// Serves a fault by a huge frame in a region of them. None if no frame fits there or none can
+    /// be had: the fault then gets a base page.
     pub(crate) fn serve_huge(&self, at: FaultAddress) -> Option<Served> {
         let may_be = self.has_huge.load(Ordering::Acquire);
         // The first touches of a region with a limit are counted page by page.
@@ -27,8 +29,8 @@ impl Engine {
         if may_be { self.put_huge_frame(at, Filler::EngineHuge) } else { None }
     }
 
-    /// Puts a huge frame, in which this byte is the hottest, around it, in a span that is filled like this. None if none fits there or
-    /// none can be had.
+    /// Puts a huge frame around `at`, which is its hottest byte, in a span with this filler. None
+    /// if no frame fits there or none can be had.
     pub(crate) fn put_huge_frame(&self, at: FaultAddress, filler: Filler) -> Option<Served> {
         let address = at.page();
         if !self.huge.is_on() || !self.is_place_for_huge(address, filler) {
@@ -81,7 +83,8 @@ impl Engine {
                 self.huge.put_zeroed(&self.space, slot);
                 (stop == Stop::Again).then_some(Served::Again)
             }
-            // What the kernel took apart is there in small pages; the rest of the frame goes.
+            // The kernel split the frame: a part is there in small pages, and the rest of the frame
+            // is freed.
             HugeMove::Part(bytes, _) => {
                 self.note_torn(block);
                 let words = self.huge_came_in(word, bytes, zone);

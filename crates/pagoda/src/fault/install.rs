@@ -1,8 +1,9 @@
-//! Bringing granules into a region: the frames of a slot, or fresh pages of the kernel's.
+//! Bringing granules into a region: the frames of a slot, or fresh pages of the kernel.
 //!
-//! A boundary of mappings or of protections may lie within a base page, and a part of it may be unmapped meanwhile: then it goes
-//! granule by granule. The caller has the gate, shared, and the busy bit of the entry, if there is one. This module must never say
-//! that a granule is in the region that is not there.
+//! A boundary of mappings or of protections may lie within a base page, and a part of it may be
+//! unmapped meanwhile. Then it goes granule by granule. The caller has the gate, shared, and the
+//! busy bit of the entry, if there is one. This module must never report a granule as resident that
+//! is not.
 
 use pagoda_core::page_entry::Granules;
 use pagoda_linux::arena::Slot;
@@ -13,7 +14,7 @@ use crate::engine::Engine;
 use crate::state::pending::Served;
 use crate::table::Page;
 
-/// What came of moving granules into a region.
+/// The result of moving granules into a region.
 pub(super) struct MovedIn {
     /// Now in the region.
     pub(super) done: Granules,
@@ -33,7 +34,8 @@ impl Engine {
         (progress.stop.is_none(), self.settle(progress.stop, at))
     }
 
-    /// Fills granules `from..to` from the kernel's memory: with zeroes for a write, with the zero page for a read.
+    /// Fills granules `from..to` from the kernel's memory: zero-filled for a write, with the zero
+    /// page for a read.
     pub(super) fn fill_fresh(&self, page: &Page, from: u32, to: u32, write: bool) -> MovedIn {
         let mut at = from;
         let mut end = to;
@@ -46,7 +48,7 @@ impl Engine {
             let filled = at + (progress.bytes / 4096) as u32;
             done = done.or(Granules::range(at, filled));
             at = filled;
-            // The zero page costs nothing until it is written; but then nobody asks us.
+            // The zero page costs nothing until it is written, and that write makes no fault.
             self.ledger.took(progress.bytes as i64);
             match progress.stop {
                 // A boundary of mappings lies within: one by one.
@@ -55,8 +57,8 @@ impl Engine {
                     continue;
                 }
                 None => {}
-                // A page whose discard is announced but not carried out yet, or one that is not mapped any more: it is
-                // not ours, and the next may be.
+                // A page whose discard is announced but not carried out yet, or one that is
+                // unmapped: it is not ours. The next may be.
                 Some(other @ (Stop::Exists | Stop::Missing)) => {
                     self.space.wake(page.addresses(at, at + 1));
                     stop = Some(other);
@@ -72,12 +74,14 @@ impl Engine {
         MovedIn { done, copied: Granules::NONE, stop }
     }
 
-    /// Moves the granules `want` of `slot` into the region, by copy where the mapping does not allow a move.
+    /// Moves the granules `want` of `slot` into the region, by copy where the mapping does not
+    /// allow a move.
     pub(super) fn move_in(&self, page: &Page, slot: &Slot, want: Granules) -> MovedIn {
         let mut result = MovedIn { done: Granules::NONE, copied: Granules::NONE, stop: None };
         for (from, to) in want.runs() {
             let mut at = from;
-            // A refusal may concern one granule (a boundary of protections in the page): then go one by one.
+            // A refusal may concern one granule, at a boundary of protections in the page: then go
+            // one by one.
             let mut step = to;
             while at < to {
                 let end = step.min(to);
@@ -93,8 +97,8 @@ impl Engine {
                         let copied = self.space.fill_by_copy(one, slot, at as usize * 4096);
                         if let Some(stop) = copied.stop {
                             result.stop = Some(stop);
-                            // Of a range that was adopted a part may be unmapped, and mapped anew, unregistered: what
-                            // the fault is about lies further on.
+                            // A part of an adopted range may be unmapped, and mapped anew without
+                            // registration. The faulting page may lie behind it.
                             if !matches!(stop, Stop::Exists | Stop::Missing) {
                                 return result;
                             }

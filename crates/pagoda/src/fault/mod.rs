@@ -1,7 +1,7 @@
 //! Serving a fault: a thread waits for an OS page of managed memory, and gets its base page.
 //!
-//! The thread that takes the entry's busy bit is the one installer of the page; any other tries again.
-//! What backs the page says where its content comes from:
+//! The thread that takes the entry's busy bit is the one installer of the page; any other tries
+//! again. What backs the page says where its content comes from:
 //!
 //! | backing | file |
 //! |---|---|
@@ -10,13 +10,13 @@
 //! | a handle: the page is stored | `stored.rs`; `swap_in.rs` fetches it into a slot |
 //!
 //! A page is fetched without the gate, so that I/O holds nothing up, and is then looked at again.
-//! Everything that touches the region happens with the gate shared, from before the entry is looked at
-//! until its new state is published. An event that is unread at that moment makes the kernel refuse.
-//! The fault is then served again after the event was applied, for it may have been read before a
-//! discard that happened earlier.
+//! Everything that touches the region happens with the gate shared, from before the entry is looked
+//! at until its new state is published. An event that is unread at that moment makes the kernel
+//! refuse. The fault is then served again after the event was applied, for it may have been read
+//! before a discard that happened earlier.
 //!
-//! Nothing here logs, or waits for anything but the store. Nothing allocates either, but the store and
-//! the queue of staged pages do, from a heap in which nothing managed lies.
+//! Nothing here logs, or waits for anything but the store. Nothing allocates either, but the store
+//! and the queue of staged pages do, from a heap in which nothing managed lies.
 
 pub(crate) mod around;
 pub(crate) mod huge;
@@ -48,7 +48,7 @@ use crate::table::{Page, Span, Table, give, try_take};
 pub(crate) use staged::granules_of_entry;
 pub(crate) use swap_in::unreadable;
 
-/// A fault that is being served, and what was done for it so far.
+/// A fault that is being served, and what was tried for it so far.
 struct Miss<'a> {
     /// Of the OS page.
     address: usize,
@@ -62,8 +62,7 @@ struct Miss<'a> {
     was_tried: bool,
     /// Its base page was read from the region's file.
     was_in_file: bool,
-    /// One OS page that was read from the spill file alone, with the handle and the digest that it has
-    /// there.
+    /// One OS page that was read alone from the spill file, with the handle and digest that it had.
     content: [u8; OS_PAGE],
     read: Option<(u64, u64)>,
 }
@@ -128,13 +127,13 @@ impl Engine {
         }
     }
 
-    /// Serves a fault by where its page is now. None if the page was fetched, and is to be looked at
+    /// Serves a fault by what backs its page. None if the page was fetched, and is to be looked at
     /// again.
     fn serve_page(&self, miss: &mut Miss<'_>) -> Option<Served> {
         let address = miss.address;
         let table = self.gate_shared();
-        // While an event is unread the kernel refuses fills. Only the table knows of one that was read
-        // and waits.
+        // While an event is unread the kernel refuses fills. The kernel does not know of an event
+        // that was read and is deferred; the table does.
         if table.order.deferred() > 0 {
             return Some(Served::Again);
         }
@@ -147,7 +146,7 @@ impl Engine {
         let owed = self.owed_granules(&page);
         let file = span.entries().file();
         let lost = file.as_ref().map_or(Granules::NONE, |file| file.lost_granules(page.index));
-        // What is owed or lost beside it must not be filled with it.
+        // An owed or lost granule beside the faulting one must not be filled with it.
         let page = page.without(owed).without(lost);
         let taken = Taken { table: &table, span, page, word, granule, is_of_file: file.is_some() };
         if owed.has(granule) {
@@ -171,7 +170,7 @@ impl Engine {
             *miss.kind = FaultKind::Spilled;
             return None;
         }
-        // What was fetched for this fault is in memory by now.
+        // The content that was fetched for this fault is in memory now.
         if !miss.was_tried && !miss.was_in_file {
             *miss.kind = self.kind_of(word.backing());
         }
@@ -223,7 +222,7 @@ impl Engine {
         self.refuse_lost(&taken.page, taken.granule)
     }
 
-    /// What a fault is on a page whose content lies there.
+    /// The kind of a fault on a page with this backing.
     fn kind_of(&self, backing: Backing) -> FaultKind {
         match backing {
             Backing::None => FaultKind::Zero,
@@ -235,14 +234,15 @@ impl Engine {
         }
     }
 
-    /// A fault in memory that is registered but not in the table: what a mapping grew by in place, say. Nothing was ever
-    /// taken from there, so it reads as zero.
+    /// A fault in memory that is registered but not in the table, such as a mapping that grew in
+    /// place. Nothing was ever evicted from there, so it reads as zero.
     fn serve_unknown(&self, address: usize, write: bool) -> Served {
         self.look_soon.store(true, Ordering::Relaxed);
         self.fill_one(PageRange::page(address), write).1
     }
 
-    /// The same, for who can't tell by the fault that it is registered: None if it is not, so that it is nobody's.
+    /// As `serve_unknown`, for a caller that does not know whether the address is registered. None
+    /// if it is not.
     pub(crate) fn try_unknown(&self, address: usize, write: bool) -> Option<Served> {
         let at = PageRange::page(address);
         let progress =
@@ -258,7 +258,7 @@ impl Engine {
         Some(Served::Done)
     }
 
-    /// Turns the stop of a fill into what becomes of the fault at `at`.
+    /// Turns the stop of a fill into the outcome of the fault at `at`.
     pub(crate) fn settle(&self, stop: Option<Stop>, at: PageRange) -> Served {
         match stop {
             None => Served::Done,

@@ -1,13 +1,15 @@
-//! Pages of regions that arrive later: whoever touches one waits until it is here.
+//! Owed pages of regions: a thread that touches one waits until its content arrives.
 //!
-//! A page that is *owed* has no bit in its entry and nothing in its backing that is worth anything; its content comes from
-//! another host (`migrate/arrivals`). Its mark is set before anybody has the region and goes under the busy bit of its entry,
-//! together with the content's arrival, so that whoever has the busy bit knows what may be filled. A discard takes it away,
-//! too: what arrives for such a page then is dropped.
+//! An *owed* page has no resident bit in its entry and nothing of worth in its backing. Its content
+//! comes from another host (`migrate/arrivals`). The mark is set before the region is given to its
+//! owner. It is removed under the busy bit of the entry, together with the content's arrival, so
+//! that the holder of the busy bit knows which granules may be filled. A discard removes the mark,
+//! too, and content that arrives for such a page then is dropped.
 //!
-//! A fault on an owed page is not kept by its handler: its thread sleeps in the kernel, which wakes it when the page is put in
-//! place, or it is woken by hand. What is lost, with its sender, is poisoned as it is touched. This module must never let an
-//! owed page be filled with anything but what arrives for it.
+//! A fault on an owed page does not keep its handler: the thread sleeps in the kernel. The kernel
+//! wakes it when the page is put in place; otherwise we wake it. A page whose sender is lost is
+//! poisoned when it is touched. This module must never fill an owed page with anything but the
+//! content that arrives for it.
 
 use std::sync::atomic::Ordering;
 
@@ -52,7 +54,8 @@ impl Engine {
         any
     }
 
-    /// Sees to it that the owed page at `address`, for which a thread waits in the kernel, comes; or poisons it if it won't.
+    /// Makes sure that the owed page at `address`, for which a thread waits in the kernel, arrives.
+    /// Poisons it if it never will.
     pub(crate) fn await_owed(&self, address: usize) -> Served {
         let page = PageRange::page(address);
         let mut served = Served::Done;
@@ -83,8 +86,9 @@ impl Engine {
         }
     }
 
-    /// Marks `range` as owed if nothing is there. Both with the gate held exclusively: who fills around a fault of another page asks
-    /// for marks and fills without letting go of it. What is out is worth nothing once it `is_discarded`.
+    /// Marks `range` as owed if nothing is there. Check and mark both happen with the gate held
+    /// exclusively: a fault-around checks for marks and fills without releasing the gate. With
+    /// `is_discarded`, swapped-out content there is dropped.
     pub(crate) fn mark_owed(&self, owed: &OwedPages, range: PageRange, is_discarded: bool) -> Marking {
         let table = self.gate_exclusive();
         // A discard that is not applied yet would take the marks away.
@@ -99,7 +103,8 @@ impl Engine {
                 let word = span.word(index);
                 let here = word.resident().and(span.page(index, within, table.entry_bytes()).granules);
                 if word.is_busy() {
-                    // Whoever has it may have filled it and not said so yet.
+                    // The holder of the busy bit may have filled the page and not published that
+                    // yet.
                     return Marking::Again;
                 }
                 if !here.is_empty() || !is_discarded && word != Word::EMPTY {
@@ -114,7 +119,8 @@ impl Engine {
         marking
     }
 
-    /// Waits, in the thread that has the fault, until the page at `address` is not owed. False if it will always be.
+    /// Waits, in the faulting thread, until the page at `address` is not owed. False if it will
+    /// never arrive.
     pub(crate) fn await_owed_here(&self, address: usize) -> bool {
         let page = PageRange::page(address & !(OS_PAGE - 1));
         for look in 0u32.. {
@@ -134,19 +140,20 @@ impl Engine {
         false
     }
 
-    /// `range` was discarded: it is zero, and what arrives for it later is dropped. The gate is held exclusively.
+    /// `range` was discarded: it reads as zero, and content that arrives for it later is dropped.
+    /// The gate is held exclusively.
     pub(crate) fn forget_owed(&self, range: PageRange) {
         self.owed.each(range, |region, within| {
             if region.has_any(within) {
                 region.remove(within);
-                // Whoever waits there finds out by himself.
+                // The waiting threads fault again.
                 self.space.wake(within);
                 region.ring();
             }
         });
     }
 
-    /// What is still owed of `pages` is lost: whoever waits for it is told.
+    /// The pages of `pages` that are still owed are lost. Wakes the threads that wait for them.
     pub(crate) fn lose_owed(&self, pages: &OwedPages) {
         pages.lost.store(true, Ordering::Release);
         self.space.wake(pages.range);

@@ -1,9 +1,9 @@
-//! Fetching ahead: the pages that a reader who goes on upwards will want next.
+//! Readahead: swapping in the next pages of a sequential reader.
 //!
-//! What costs of a small fetch is the wake-up and the move, which makes every processor that runs the program forget where
-//! it was: both are paid once for a few pages here. It is a guess, so it takes only frames that are ready, only pages that
-//! all lie in the compressed memory, and never waits for anything. What nobody wanted goes again as it came, for nothing:
-//! its stored copy is kept.
+//! The wake-up and the TLB shootdown of the move dominate the cost of a small swap-in. Both are
+//! paid once for a few pages here. Readahead is a guess: it takes only ready frames, only pages
+//! that lie in compressed memory in whole, and never waits. A prefetched page that was not used is
+//! evicted at no cost, because its stored copy is kept.
 
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
@@ -19,7 +19,8 @@ use crate::table::{Entries, Span, Table, give, try_take};
 /// As long as pages are small more of them are read with another: as many as 64 KiB are.
 const NEIGHBOURS_BYTES: usize = 64 << 10;
 
-/// Pages behind another that are in the file or at the server, too, and whose entries' busy bits are held.
+/// Pages behind another that are in the file or at the server, too. The busy bits of their entries
+/// are held.
 pub(crate) struct Behind {
     taken: [(usize, Word); NEIGHBOURS_MOST],
     handles: [Handle; NEIGHBOURS_MOST],
@@ -27,13 +28,13 @@ pub(crate) struct Behind {
 }
 
 impl Engine {
-    /// Brings in up to [`AHEAD_PAGES`] pages from `address` on, of one mapping, all of each of them stored in memory. Returns how
-    /// many: none where that is switched off.
+    /// Swaps in up to [`AHEAD_PAGES`] pages from `address` on, of one mapping, each of them wholly
+    /// stored in memory. Returns their number: none where readahead is switched off.
     pub(crate) fn fetch_ahead(&self, address: usize, scratch: &mut Scratch) -> usize {
         if !self.fetches_ahead {
             return 0;
         }
-        // Those in flight come first, and what is ready is not to be used up by guesses.
+        // Faults in flight come first: guesses must not use up the ready frames.
         if !self.keeps_copies() || !self.may_use_frames() || self.free() < self.marks().low {
             return 0;
         }
@@ -77,8 +78,9 @@ impl Engine {
         whole
     }
 
-    /// Takes the busy bits of entries behind that of a page that is in the file or at the server, as far as they are within the span and
-    /// wholly there: none if that page is not, or fetching ahead is switched off.
+    /// Takes the busy bits of entries behind a page that is in the file or at the server, as far as
+    /// they are within the span and wholly there. None if that page is in memory, or readahead is
+    /// switched off.
     pub(crate) fn take_behind(&self, table: &Table, span: &Span, index: usize, handle: u64) -> Behind {
         let mut behind = Behind {
             taken: [(0, Word::EMPTY); NEIGHBOURS_MOST],
@@ -106,8 +108,9 @@ impl Engine {
         behind
     }
 
-    /// Brings a page that is in the file or at the server, whose busy bit the caller has taken, into memory with those behind it, as far
-    /// as that is one read or request, and gives these back. Blocks for that, so the caller must not have the gate.
+    /// Reads a page that is in the file or at the server into memory, with the pages behind it as
+    /// far as one read or request reaches. The caller has taken its busy bit; this gives back those
+    /// of `behind`. Blocks, so the caller must not have the gate.
     pub(crate) fn promote_with(&self, handle: u64, entries: &Entries, behind: Behind) {
         let others = &behind.handles[..behind.count];
         let came = self.store.promote_together(Handle::from_bits(handle), others);
@@ -119,7 +122,8 @@ impl Engine {
         }
     }
 
-    /// Takes the busy bits of entries from `first` on that are wholly within the span and wholly stored in memory.
+    /// Takes the busy bits of entries from `first` on that are wholly within the span and wholly
+    /// stored in memory.
     fn take_stored(&self, table: &Table, span: &Span, first: usize) -> ([(Word, u64); AHEAD_PAGES], usize) {
         let entry_bytes = table.entry_bytes();
         let mut taken = [(Word::EMPTY, 0); AHEAD_PAGES];
@@ -149,7 +153,8 @@ impl Engine {
         (taken, AHEAD_PAGES)
     }
 
-    /// Moves the frames of `slots`, in their order, to `start` and on. Returns the bytes that are there then.
+    /// Moves the frames of `slots`, in their order, to `start` and on. Returns the number of bytes
+    /// moved.
     fn fill_from(&self, start: usize, slots: &[Slot]) -> usize {
         let mut done = 0;
         for run in slots.chunk_by(|one, next| one.index() + 1 == next.index()) {

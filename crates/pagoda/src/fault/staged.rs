@@ -1,7 +1,7 @@
 //! Pages that are staged: their frame lies in a slot of the arena, and moves back into the region.
 //!
-//! The caller has the gate, shared, and the busy bit of the entry. This module must never say that a
-//! granule is in the region that is not there.
+//! The caller has the gate, shared, and the busy bit of the entry. This module must never report a
+//! granule as resident that is not.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Engine {
         }
         let want = match self.comes_back(span, granule, miss.extent) {
             Some(part) if !is_of_file => page.granules.and(part.all),
-            // What of a file stays behind would be read again.
+            // The granules of a file that stay behind would be read again.
             _ => page.granules,
         };
         let is_first = miss.was_in_file || is_of_file && is_unasked(word);
@@ -32,8 +32,8 @@ impl Engine {
         served
     }
 
-    /// Puts the content of a staged page into the region. What has no page in the slot reads as zero, and comes in when it is
-    /// asked for: nothing counts as in the region that is not there.
+    /// Moves the content of a staged page into the region. A granule without a page in the slot
+    /// reads as zero. It is filled by a fault of its own and is not counted as resident.
     #[expect(clippy::too_many_arguments, reason = "the state of one page, taken apart once")]
     pub(crate) fn install(
         &self,
@@ -50,7 +50,8 @@ impl Engine {
         let there = self.space.pages_of(&slot);
         let moved = self.move_in(page, &slot, want.and(there).without(word.resident()));
         let word = self.came_in(word, moved.done, zone).with_warmth(2);
-        // Granules outside the span are somebody's only if its array is shared with another part of the same mapping.
+        // Granules outside the span belong to another part of the same mapping only if the array is
+        // shared.
         let whole = granules_of_entry(span, page, table.entry_bytes());
         let word = if whole.and(there).without(word.resident()).is_empty() {
             self.left_staging(slot.index());
@@ -69,7 +70,8 @@ impl Engine {
         if there.has(granule) {
             return (word, self.settle(moved.stop, here));
         }
-        // Whatever room there is: without it the page would be stored and fetched again and again for a page of zeroes.
+        // However little room there is: otherwise the page would be stored and fetched again and
+        // again for one zero page.
         let (filled, served) = self.fill_one(here, write);
         if !filled {
             return (word, served);
@@ -79,7 +81,7 @@ impl Engine {
     }
 }
 
-/// The granules of an entry that may be somebody's.
+/// The granules of an entry that may be in use by a span.
 pub(crate) fn granules_of_entry(span: &Span, page: &Page, entry_bytes: usize) -> Granules {
     if Arc::strong_count(span.entries()) > 1 {
         Granules::range(0, (entry_bytes / 4096) as u32)

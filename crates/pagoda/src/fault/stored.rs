@@ -1,8 +1,8 @@
 //! Pages that are stored: as much of one as the fault asks for is unpacked into the region.
 //!
-//! With the gate shared only what is in compressed memory is read. Anything else is fetched without the
-//! gate (`Engine::swap_in`), and the fault is looked at again. The busy bit of the entry is the caller's.
-//! This module must never put old content over what was written since.
+//! With the gate shared only compressed memory is read. Anything else is fetched without the gate
+//! (`Engine::swap_in`), and the fault is looked at again. The caller has the busy bit of the entry.
+//! This module must never put old content over newer writes.
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::page_entry::{Granules, Word};
@@ -28,8 +28,8 @@ impl Engine {
     ) -> Option<Served> {
         let Taken { page, word, granule, .. } = *taken;
         let is_in_memory = || self.store.is_in_memory(Handle::from_bits(handle));
-        // While the file was read the page could be fetched, written and stored anew. By its digest it is
-        // still this.
+        // While the file was read the page may have been fetched, written and stored anew. The
+        // digest shows whether it still is the same.
         let (after, served) = if self.is_still(handle, granule, miss.read) {
             self.install_granule(&page, word, granule, &miss.content, miss.scratch.taker)
         } else if let Some(part) = part
@@ -46,9 +46,9 @@ impl Engine {
         Some(served)
     }
 
-    /// Fetches a stored page whose entry's busy bit is taken, without the gate: the one granule, if it
-    /// `is_new` to this fault and lies in the file; else all of it, into compressed memory or a slot. None
-    /// if the page is to be looked at again.
+    /// Fetches a stored page whose entry's busy bit is taken, without the gate. Fetches one granule
+    /// if it `is_new` to this fault and lies in the file, else the whole page, into compressed
+    /// memory or a slot. None if the page is to be looked at again.
     pub(super) fn swap_in(
         &self,
         entries: &Entries,
@@ -75,14 +75,15 @@ impl Engine {
         None
     }
 
-    /// Whether the granule of what is stored now is the one that was read from the file, by its handle and digest then.
+    /// Whether the granule that is stored now is the one that was read from the file, by its handle
+    /// and digest.
     fn is_still(&self, handle: u64, granule: u32, read: Option<(u64, u64)>) -> bool {
         let is_block = |digest| self.store.is_block(Handle::from_bits(handle), granule as usize, digest);
         read.is_some_and(|(of, digest)| of == handle && is_block(digest))
     }
 
-    /// Copies a part of a page that is stored in memory into the region: what lies around `granule` first, as far as ready frames may
-    /// be used for what nobody waits for.
+    /// Copies a part of a page that is stored in memory into the region: `granule`, and first those
+    /// around it, as far as ready frames may be used for prefetching.
     fn install_part(
         &self,
         page: &Page,
@@ -107,11 +108,11 @@ impl Engine {
                 break;
             }
             get(other, content);
-            // Most likely it never was there: ahead of anybody it would only take room.
+            // A zero granule was most likely never used: prefetching it would waste memory.
             if !part.wanted.has(other) && content.iter().all(|byte| *byte == 0) {
                 continue;
             }
-            // What can't be placed has a fault of its own.
+            // A granule that can't be placed has a fault of its own.
             match self.place_granule(page, after, other, content, taker) {
                 Ok(placed) => after = placed.with_warmth(word.warmth()),
                 Err(_) => break,
@@ -121,8 +122,8 @@ impl Engine {
         self.install_granule(page, after, granule, content, taker)
     }
 
-    /// Copies one granule of a stored page into the region. The rest stays stored, and so does the granule's old copy,
-    /// which is worth nothing from now on.
+    /// Copies one granule of a stored page into the region. The rest stays stored. So does the
+    /// granule's old copy, which is never used again.
     fn install_granule(
         &self,
         page: &Page,
@@ -138,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// The same, and says what kept it out: the kernel, or that there is no frame.
+    /// As `install_granule`, but tells why it failed: the kernel refused, or there is no frame.
     fn place_granule(
         &self,
         page: &Page,
@@ -152,7 +153,8 @@ impl Engine {
             let progress = self.space.fill(here, slot, offset);
             (progress.stop.is_none(), progress)
         };
-        // While the thread that wants it waits, moving an OS page that is ready takes less than a fresh one.
+        // While the faulting thread waits, moving a ready OS page is faster than filling a fresh
+        // one.
         let may_open = !self.has_room() && self.may_use_frame();
         let mut zone = 0;
         let progress = if self.zones.are_several() {

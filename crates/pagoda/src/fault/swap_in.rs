@@ -1,7 +1,8 @@
-//! Fetching what is stored, and the frame that it goes to.
+//! Swapping in: fetching stored content into a frame.
 //!
-//! Nothing here takes the gate, so that I/O can happen without it and hold nobody up; the entry's busy bit is the caller's. This
-//! module must never touch a region, and never take a frame that the budget does not allow, unless the caller says so.
+//! Nothing here takes the gate, so that I/O holds nothing up. The caller has the entry's busy bit.
+//! This module must never touch a region, and never take a frame that the budget does not allow,
+//! unless the caller says so.
 
 use std::sync::atomic::Ordering;
 
@@ -15,8 +16,9 @@ use crate::store::{GetError, Handle, Scratch, Store};
 use crate::table::{Entries, give};
 
 impl Engine {
-    /// Brings the content of a stored page, whose busy bit the caller has taken, into a slot, and gives the entry back
-    /// as staged. Without a frame, and unless `regardless` of the budget, the entry is given back as it was: false.
+    /// Swaps a stored page, whose busy bit the caller has taken, into a slot, and gives the entry
+    /// back as staged. False without a frame: the entry is given back as it was. With `regardless`
+    /// the budget does not count.
     pub(crate) fn fetch(
         &self,
         entries: &Entries,
@@ -46,8 +48,8 @@ impl Engine {
         true
     }
 
-    /// Reads one granule of a page that is in the file, whose entry's busy bit the caller has taken. Returns its digest, if it
-    /// could be read alone.
+    /// Reads one granule of a page that is in the file, whose entry's busy bit the caller has
+    /// taken. Returns its digest, if it could be read alone.
     pub(super) fn read_granule(
         &self,
         handle: u64,
@@ -61,7 +63,8 @@ impl Engine {
         }
     }
 
-    /// Brings a page that is in the file into memory, whose entry's busy bit the caller has taken. Whether that could be done.
+    /// Reads a page that is in the file, whose entry's busy bit the caller has taken, into memory.
+    /// False if that failed.
     pub(crate) fn promote(&self, handle: u64, scratch: &mut Scratch) -> bool {
         match self.store.promote(Handle::from_bits(handle), scratch) {
             Ok(true) => {
@@ -73,8 +76,8 @@ impl Engine {
         }
     }
 
-    /// Whether the store keeps its copy of a page that is brought in: evicting it again is a drop then, if it was not
-    /// written. Not once the store is nearly full, which is the bound of what is held twice.
+    /// Whether the store keeps its copy of a page that is swapped in, so that evicting the clean
+    /// page stores nothing. False once the store is nearly full: that bounds the memory held twice.
     pub(crate) fn keeps_copies(&self) -> bool {
         let limit = self.store_memory_limit().get();
         self.ledger.store_bytes() < limit - limit / 32 && !self.is_released()
@@ -85,8 +88,8 @@ impl Engine {
         self.keeps_copies() || self.store.is_kept(Handle::from_bits(handle)) && !self.is_released()
     }
 
-    /// A ready frame, if the budget allows to use one. While it is exceeded, by compressed pages that took more, say,
-    /// ready frames belong to the kernel.
+    /// A ready frame, if the budget allows to use one. While the budget is exceeded, by the
+    /// compressed store for example, ready frames go back to the kernel.
     fn take_frame(&self) -> Option<Slot> {
         if self.may_use_frame() { self.zones.take_ready(&self.space) } else { None }
     }
@@ -107,7 +110,8 @@ impl Engine {
         })
     }
 
-    /// Whether ready frames are for faults, as long as the budget is not exceeded by much, or not kept.
+    /// Whether faults may use ready frames: while the budget is exceeded by little at most, or not
+    /// enforced.
     pub(crate) fn may_use_frames(&self) -> bool {
         self.ledger.excess_bytes() <= self.marks().min.get() || self.is_released()
     }
@@ -123,7 +127,7 @@ impl Engine {
     }
 }
 
-/// What a fetch that failed means: there is no other copy, so the process can't go on.
+/// The stop reason of a fetch that failed: there is no other copy, so the process can't go on.
 pub(crate) fn unreadable(error: GetError) -> StopReason {
     match error {
         GetError::Corrupt => StopReason::ContentCorrupt,

@@ -1,5 +1,5 @@
-//! Faults of pages that are staged with holes, and of pages that lie in the file: several threads use parts of the same base
-//! pages, and each reads what it wrote last.
+//! Faults of pages that are staged with holes, and of pages that lie in the file. Several threads
+//! use parts of the same base pages, and each reads its last write.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -37,7 +37,7 @@ pub(crate) fn stage(engine: &Engine, address: usize) {
     }
 }
 
-/// The entry at `address`, which nobody may have.
+/// The entry at `address`, which must not be busy.
 fn word_at(engine: &Engine, address: usize) -> Word {
     let table = engine.gate_exclusive();
     let span = table.find(address).expect("managed");
@@ -95,7 +95,7 @@ fn a_hole_of_a_staged_page_is_resident_when_it_was_asked_for_and_not_before() {
 }
 
 #[test]
-fn parts_of_pages_from_the_file_are_what_was_written_last() {
+fn parts_of_pages_from_the_file_hold_the_last_write() {
     if skip_without_moves("parts of pages") {
         return;
     }
@@ -135,7 +135,7 @@ fn parts_of_pages_from_the_file_are_what_was_written_last() {
 }
 
 #[test]
-fn who_goes_up_asks_the_file_for_several_pages_at_once_and_who_jumps_for_a_part_of_one() {
+fn sequential_faults_read_several_pages_of_the_file_at_once_and_random_ones_a_part_of_one() {
     if skip_without_moves("reads of the file") {
         return;
     }

@@ -1,8 +1,9 @@
-//! What went out of a region while the store had a copy of it: a page that was brought back, and may have been
-//! written since.
+//! Evicted pages of which the store has a copy: they were swapped in, and may have been written
+//! since.
 //!
-//! It has left the region first, so that nobody writes to it while it is compared. This module must never take a copy for the
-//! page without having compared every byte that went, and never keep one that is out of date.
+//! The page has left the region first, so that no thread writes to it while it is compared. This
+//! module must never take a copy for the page without having compared every byte that was evicted,
+//! and never keep a copy that is out of date.
 
 use pagoda_core::page_entry::{Backing, Granules, Word};
 use pagoda_linux::arena::Slot;
@@ -13,7 +14,8 @@ use crate::stats::counters::Counter;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Entries, give};
 
-/// Granules that were moved out of a region and of which the store may have a copy: an entry whose busy bit is held.
+/// Granules that were moved out of a region and of which the store may have a copy. The busy bit of
+/// their entry is held.
 pub(crate) struct Copied {
     pub(crate) entries: Entries,
     pub(crate) index: usize,
@@ -25,8 +27,9 @@ pub(crate) struct Copied {
 }
 
 impl Engine {
-    /// Finishes what went out of a region and has a stored copy. If that is what went, the frames are all there is to gain.
-    /// If not, the copy is out of date: a part is stored anew with the rest of its page, all of a page is staged.
+    /// Ends the eviction of granules that have a stored copy. If the copy is equal, only the frames
+    /// are freed. Else the copy is out of date: a part of a page is stored anew with the rest, a
+    /// whole page is staged.
     pub(crate) fn settle_copied(&self, copied: Copied, scratch: &mut Scratch) -> Step {
         let Copied { entries, index, word, handle, slot, out } = copied;
         let entry = &entries[index];
@@ -51,7 +54,7 @@ impl Engine {
         let all = Granules::range(0, (self.entry_bytes() / 4096) as u32);
         let rest = all.without(out).without(after.resident());
         if !rest.is_empty() {
-            // What is packed anew with a part that was written has to be in memory.
+            // A page has to be in memory before it is packed anew with its written part.
             if !self.store.is_in_memory(stored) {
                 self.promote(handle, scratch);
             }

@@ -1,9 +1,11 @@
-//! Rebuilding: what was a huge frame, left and came back by base pages becomes one huge page again.
+//! Collapse: the base pages of a place that had a huge frame become one huge page again.
 //!
-//! The kernel joins them in place. A frame of the huge arena can't be moved there: where OS pages were, the kernel keeps a table of them,
-//! and takes apart what is moved to it. It copies with the mappings' lock held, so that a program that writes meanwhile
-//! waits for the copy and loses nothing; and the entries are taken, so that nobody moves a part. When it is worth it says
-//! `pagoda_core::collapse`. This module must never join what is not all there.
+//! The kernel collapses them in place. A frame of the huge arena can't be moved there: the kernel
+//! keeps a page table where OS pages were, and splits a frame that is moved onto it. The kernel
+//! copies with the mappings' lock held, so that a program that writes meanwhile waits for the copy
+//! and loses nothing. The entries are taken, so that no part is moved meanwhile.
+//! `pagoda_core::collapse` decides when it is worth it. This module must never collapse a place
+//! that is not wholly resident.
 
 use pagoda_core::collapse::{Seen, Verdict};
 use pagoda_core::page::HUGE_FRAME;
@@ -22,9 +24,9 @@ const LOOKS: usize = 256;
 const LOOK_NS: u64 = 100_000_000;
 
 impl Engine {
-    /// What the reclaimer does while it has nothing to do, and it is time: a place is looked at ten times a second, and joining takes no
-    /// more than the share of a processor that clearing ahead may take. Not the thread that does that: it runs too seldom to have
-    /// the gate.
+    /// Collapses a place when that is due and the reclaimer is idle. It looks at a place ten times
+    /// a second, and takes no more of a processor than clearing ahead may. The clearing thread
+    /// can't do it: it runs too seldom to hold the gate.
     pub(crate) fn rebuild_when_due(&self, due_ns: &mut u64) {
         let now = now_ns();
         let percent = u64::from(self.clearing.ahead_percent);
@@ -35,8 +37,8 @@ impl Engine {
         *due_ns = now + (took_ns * 100 / percent).max(LOOK_NS);
     }
 
-    /// Looks at places where huge frames were broken, the one that was looked at longest ago first, until one is joined. Returns
-    /// how long joining took, in nanoseconds; 0 if nothing was.
+    /// Looks at places where huge frames were split, the one that was looked at longest ago first,
+    /// until one is collapsed. Returns the nanoseconds that this took; 0 if none was.
     pub(crate) fn rebuild_one(&self) -> u64 {
         for _ in 0..self.huge.broken().min(LOOKS) {
             let Some((address, mut broken)) = self.huge.take_broken() else { return 0 };
@@ -63,7 +65,7 @@ impl Engine {
         0
     }
 
-    /// What is there of a huge frame that was broken.
+    /// The state of the place of a split huge frame.
     fn see(&self, address: usize) -> Seen {
         let table = self.gate_shared();
         let span = table.find(address).filter(|span| may_be_huge(span.filler()));
@@ -81,10 +83,12 @@ impl Engine {
         }
     }
 
-    /// Joins the base pages of the place of a huge frame, if all are there. Whether it is one huge page now.
+    /// Collapses the base pages of the place of a huge frame, if all are there. True if it is one
+    /// huge page now.
     fn join_huge(&self, address: usize) -> bool {
         let table = self.gate_shared();
-        // While an event waits nothing is changed; and for a moment it is there twice, so that a ready frame goes if there is no room.
+        // Nothing is changed while an event is pending. The collapse needs the memory twice for a
+        // moment: without room a ready frame is given back.
         let waits = table.order.deferred() > 0 || !self.space.is_quiet();
         if self.is_released() || waits || !self.has_room_to_join() {
             return false;
@@ -101,7 +105,7 @@ impl Engine {
             span.set_may_be_joined(might || !is_small);
         }
         self.ledger.took(-(HUGE_FRAME as i64));
-        // Whoever has joined it.
+        // The kernel may have collapsed it by itself.
         let huge = self.is_one_huge_page(block.range);
         if huge {
             let zone = self.became_huge(&words);
@@ -117,7 +121,8 @@ impl Engine {
     }
 }
 
-/// Whether frames come there whole. Where only streams get them the kernel keeps pages small, but for the moment of joining some.
+/// Whether frames come there whole. Where only streams get huge frames the kernel keeps pages
+/// small, except while some are collapsed.
 fn may_be_huge(filler: Filler) -> bool {
     matches!(filler, Filler::EngineHuge | Filler::EngineOnwards)
 }

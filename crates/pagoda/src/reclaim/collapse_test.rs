@@ -55,13 +55,15 @@ fn expect(region: &Region, pages: std::ops::Range<usize>) {
     }
 }
 
-/// All of it. A handler may have the last frame for a moment after it woke who wrote it.
+/// Pages out the whole region. A handler may hold the last frame for a moment after it woke the
+/// writer.
 fn page_out(manager: &Manager, region: &Region) {
     until("every fault is over", || manager.stats().faults_in_service == 0);
     region.page_out(0, FRAMES * HUGE_FRAME).expect("room");
 }
 
-/// A manager of the default base page with a region that was written upwards, and how many of its places came whole by that.
+/// A manager of the default base page, a region that was written upwards, and the number of its
+/// places that came as huge frames.
 fn streamed(places: usize) -> (Manager, Region, usize) {
     let builder = Manager::builder().budget(Bytes::mib(160)).user_mode_only(true);
     let manager = builder.clear_ahead(0).build().expect("a manager");
@@ -86,7 +88,7 @@ fn rebuild(manager: &Manager, count: u64) {
 }
 
 #[test]
-fn frames_that_were_broken_are_joined_once_they_are_back_and_leave_whole_again() {
+fn split_frames_are_collapsed_once_they_are_back_and_leave_whole_again() {
     let Some(manager) = manager() else { return };
     let region = region(&manager);
     write(&region, 0..FRAMES * PAGES);
@@ -111,7 +113,7 @@ fn frames_that_were_broken_are_joined_once_they_are_back_and_leave_whole_again()
         assert_eq!(stats.huge_rebuilt_bytes, stats.huge_rebuilt * HUGE_FRAME as u64);
         assert!(stats.huge_rebuild_ns > 0);
     }
-    // What nobody needs any more, or is empty, is not looked at for good.
+    // A place that was discarded or is empty is not looked at forever.
     page_out(&manager, &region);
     region.discard(0, FRAMES * HUGE_FRAME).expect("discarded");
     until("no broken frame is known any more", || {
@@ -151,7 +153,7 @@ fn frames_that_came_ahead_of_a_stream_are_joined_too_and_the_kernel_joins_nothin
 }
 
 #[test]
-fn what_the_kernel_may_have_joined_unseen_leaves_as_what_it_is() {
+fn huge_pages_that_the_kernel_collapsed_unseen_leave_whole() {
     if skip_without_moves("huge pages that nobody tells of") {
         return;
     }
@@ -180,7 +182,8 @@ fn what_the_kernel_may_have_joined_unseen_leaves_as_what_it_is() {
     expect(&region, 0..FRAMES * PAGES);
 }
 
-/// Whether the kernel may join no OS pages of a region: each of its mappings has `nh` among its flags.
+/// Whether the kernel may not collapse OS pages of a region: each of its mappings has `nh` among
+/// its flags.
 fn is_kept_small(region: &Region) -> bool {
     let (start, end) = (region.as_ptr().addr(), region.as_ptr().addr() + region.len());
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
@@ -202,19 +205,20 @@ fn is_kept_small(region: &Region) -> bool {
 }
 
 #[test]
-fn what_is_not_a_page_of_its_own_everywhere_is_left_and_asked_for_seldom() {
+fn a_place_with_zero_pages_is_not_collapsed_and_seldom_looked_at() {
     let Some(manager) = manager() else { return };
     let region = region(&manager);
     write(&region, 1..PAGES);
     write(&region, PAGES..FRAMES * PAGES);
     region.page_out(0, HUGE_FRAME).expect("room");
-    // The kernel joins no page of zeroes: of the first base page a read brings one, and the rest is worth what it was.
+    // The kernel does not collapse zero pages. A read brings one for the first base page, and the
+    // rest keeps its content.
     region.discard(0, 16 * OS_PAGE).expect("discarded");
     let mut zeroes = [1; 16 * OS_PAGE];
     region.read_at(0, &mut zeroes).expect("read");
     assert!(zeroes.iter().all(|byte| *byte == 0));
     expect(&region, 16..PAGES);
-    // Until whoever served the last fault has given the entry back.
+    // Until the handler of the last fault has given the entry back.
     until("a frame that the kernel does not join", || {
         manager.engine().rebuild_one();
         manager.stats().huge_rebuilds_refused > 0
@@ -241,7 +245,8 @@ fn a_frame_that_the_kernel_takes_apart_as_it_comes_is_counted_and_joined_once_it
         manager.stats().huge_broken == 1
     });
     expect(&region, 0..PAGES);
-    // All zero it is nowhere once it is out, but the kernel keeps its table of what was there: that was moved, and not discarded.
+    // All zero, it takes no store once it is evicted. The kernel keeps its page table, because the
+    // content was moved and not discarded.
     region.write_words(0, &[0; HUGE_FRAME]).expect("written");
     until("all of it is out, and no broken frame is known any more", || {
         region.page_out(0, HUGE_FRAME).expect("room");
@@ -262,8 +267,8 @@ fn is_left_alone(page: usize) -> bool {
     page % PAGES == PAGES - 1
 }
 
-/// Does something, again and again, beside writers of which each has every other page, and the first word of it; they check all the
-/// while that what they wrote is there, or what was there `first`.
+/// Runs `something` again and again beside writers. Each writer has every other page and writes its
+/// first word. All the while they check that the page holds the last write, or `first`.
 fn beside_writers(region: &Region, first: fn(usize) -> Vec<u8>, mut something: impl FnMut()) {
     const WRITERS: usize = 2;
     let (pages, stop) = (region.len() / OS_PAGE, AtomicBool::new(false));
@@ -311,7 +316,8 @@ fn beside_writers(region: &Region, first: fn(usize) -> Vec<u8>, mut something: i
 fn writers_that_never_stop_lose_nothing_while_frames_are_broken_and_joined() {
     let Some(in_huge_frames) = manager() else { return };
     break_and_join(&in_huge_frames);
-    // The same where they come ahead of a stream, and the kernel keeps pages small but for the moment of joining.
+    // The same where huge frames come ahead of a stream, and the kernel keeps pages small except
+    // while some are collapsed.
     let in_base_pages = Manager::builder().budget(Bytes::mib(96)).user_mode_only(true).clear_ahead(0);
     break_and_join(&in_base_pages.build().expect("a manager"));
 }
@@ -329,7 +335,8 @@ fn break_and_join(manager: &Manager) {
             for page in frame * PAGES..(frame + 1) * PAGES {
                 region.read_at(page * OS_PAGE, &mut byte).expect("read");
             }
-            // What could not leave as a whole, because a writer had just faulted for it, say, comes with a later turn.
+            // A frame that could not leave whole, because a writer had just faulted on it for
+            // example, comes with a later turn.
             for _ in 0..64 {
                 manager.engine().rebuild_one();
             }
@@ -347,7 +354,8 @@ fn writers_that_never_stop_lose_nothing_while_frames_that_came_by_density_are_sp
     }
     let (manager, region, _) = streamed(PLACES);
     beside_writers(&region, content, || {
-        // Each is split in one of three ways: a part of it goes, a page of it is discarded, or all of it goes.
+        // Each is split in one of three ways: a part is evicted, a page is discarded, or all of it
+        // is evicted.
         for place in 0..PLACES {
             let start = place * HUGE_FRAME;
             match place % 3 {
@@ -356,13 +364,13 @@ fn writers_that_never_stop_lose_nothing_while_frames_that_came_by_density_are_sp
                 _ => region.page_out(start, HUGE_FRAME).expect("room"),
             }
         }
-        // And goes as what it is then, while it is written.
+        // And is evicted as it is then, while it is written.
         (0..3).for_each(|_| region.page_out(0, region.len()).expect("room"));
     });
     let mut is = [1; OS_PAGE];
     for place in (1..PLACES).step_by(3) {
         region.read_at((place + 1) * HUGE_FRAME - OS_PAGE, &mut is).expect("read");
-        assert!(is.iter().all(|byte| *byte == 0), "what was discarded of place {place}");
+        assert!(is.iter().all(|byte| *byte == 0), "the discarded part of place {place}");
     }
     let stats = manager.stats();
     assert!(stats.huge_broken > 0 && stats.faults_stored > 0, "{stats:?}");

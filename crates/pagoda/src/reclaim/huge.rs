@@ -1,7 +1,9 @@
-//! A huge frame that leaves its region: whole, into the huge arena, and from there into the store by base pages.
+//! Evicting a huge frame: whole, into the huge arena, and from there into the store by base pages.
 //!
-//! Where only a part is to go, the rest is put back as base pages. Where the kernel takes it apart on the way, what went is known, and goes on by base pages; the rest stays as base pages. This
-//! module must never drop what a part of a frame held, nor stage a part of one that moves whole.
+//! Where only a part is to go, the rest is put back as base pages. Where the kernel splits the
+//! frame on the way, the part that left goes on by base pages, and the rest stays as base pages.
+//! This module must never drop the content of a part of a frame, nor stage a part of one that moves
+//! whole.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLockReadGuard};
@@ -25,14 +27,16 @@ use crate::stats::fault_kind::FaultKind;
 use crate::store::{Handle, Put, PutError, Scratch, Store};
 use crate::table::{Entries, Span, Table, give};
 
-/// A frame that left its region, all of it or its first part. Its entries are taken, and say what was so before.
+/// A frame that left its region, all of it or its first part. Its entries are taken, and hold their
+/// state from before.
 pub(crate) struct MovedOut {
     entries: Entries,
     block: Block,
     words: [Word; ENTRIES],
     slot: HugeSlot,
     bytes: usize,
-    /// What of each entry was put back since; one that is back whole is given back, too.
+    /// The granules of each entry that were put back since. An entry that is back whole is given
+    /// back, too.
     back: [Granules; ENTRIES],
 }
 
@@ -48,8 +52,8 @@ impl MovedOut {
 }
 
 impl Engine {
-    /// Moves the huge frame around `address` out of its region and stores what it held, base page by base page, without the
-    /// gate. What the store does not take is staged.
+    /// Moves the huge frame around `address` out of its region and stores it base page by base
+    /// page, without the gate. A page that the store refuses is staged.
     pub(crate) fn evict_huge(
         &self,
         table: RwLockReadGuard<'_, Table>,
@@ -59,7 +63,8 @@ impl Engine {
         self.evict_of_huge(table, address, PageRange::at(address & !(HUGE_FRAME - 1), HUGE_FRAME), scratch)
     }
 
-    /// The same, but only `part` goes, and the rest stays in base pages: if there is room for it beside the frame.
+    /// As `evict_huge`, but evicts only `part`. The rest stays as base pages if there is room for
+    /// it beside the frame.
     pub(crate) fn evict_of_huge(
         &self,
         table: RwLockReadGuard<'_, Table>,
@@ -68,7 +73,8 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> Step {
         let begin_ns = now_ns();
-        // The kernel refuses moves as long as an event is outstanding; but of one that was read and waits only we know.
+        // The kernel refuses moves as long as an event is unread. It does not know of one that was
+        // read and is deferred.
         if table.order.deferred() > 0 {
             return Step::Again;
         }
@@ -89,8 +95,9 @@ impl Engine {
         step
     }
 
-    /// Puts copies of the entries outside of `part` back to where they were, within the gate, as whatever is filled. Returns the
-    /// addresses of those that the kernel refused for now, because an event is unread, say.
+    /// Puts copies of the entries outside of `part` back in place, within the gate, like any fill.
+    /// Returns the addresses that the kernel refused for now, because of an unread event for
+    /// example.
     fn put_back_around(&self, out: &mut MovedOut, part: PageRange) -> Vec<usize> {
         let mut late = Vec::new();
         for i in 0..ENTRIES {
@@ -98,7 +105,8 @@ impl Engine {
             if at.intersection(part).is_some() || out.granules_out(i) != ALL {
                 continue;
             }
-            // Of several zones each frame begins in a slot, and none with what the kernel puts here: it comes back like what the kernel refuses.
+            // With several zones each frame begins in a slot, and a page that the kernel fills here
+            // does not. It is swapped in later, like a page that the kernel refuses.
             if !late.is_empty() || self.zones.are_several() {
                 late.push(at.start());
                 continue;
@@ -117,8 +125,8 @@ impl Engine {
         late
     }
 
-    /// Brings a base page back that is stored only because the kernel refused it for a moment; or that somebody has changed since. Waits
-    /// for who reads events, and for who has the page.
+    /// Swaps in a base page that is stored only because the kernel refused it for a moment, unless
+    /// it was changed since. Waits for a reader of events, and for the holder of the busy bit.
     fn fetch_back(&self, address: usize, scratch: &mut Scratch) {
         let mut kind = FaultKind::Stored;
         while let Served::Again | Served::Busy | Served::GaveWay =
@@ -128,7 +136,8 @@ impl Engine {
         }
     }
 
-    /// Stores what went of a frame, gives its entries back and keeps the frame for another fault.
+    /// Stores the evicted pages of a frame, gives its entries back and keeps the frame for another
+    /// fault.
     pub(crate) fn store_moved_out(&self, out: MovedOut, scratch: &mut Scratch) -> Step {
         let mut full = None;
         for (i, piece) in self.space.huge_bytes(&out.slot).chunks_exact(ENTRY).enumerate() {
@@ -141,7 +150,7 @@ impl Engine {
                 give(out.entry(i), out.words[i].with_huge(false).with_warmth(3));
                 continue;
             }
-            // All of it was in the region: what the store has of it is an old copy.
+            // All of it was resident: the stored object is an old copy.
             if let Backing::Handle(handle) = out.words[i].backing() {
                 self.store.free(Handle::from_bits(handle));
                 self.ledger.changed(out.words[i], Word::EMPTY);
@@ -164,7 +173,7 @@ impl Engine {
         if out.bytes == HUGE_FRAME && self.huge.may_keep_used(self.huge.zone_of(&out.slot)) {
             self.huge.put_used(&self.space, out.slot);
         } else {
-            // What the kernel took apart is no huge frame any more.
+            // A frame that the kernel split is no huge frame any more.
             self.give_frame_back(out.slot, out.bytes);
         }
         full.map_or(Step::FrameReady, Step::Full)
@@ -180,7 +189,8 @@ impl Engine {
         })
     }
 
-    /// Stages a copy of what went of entry `i`, whatever the budget says: there is no other place for it.
+    /// Stages a copy of the evicted part of entry `i`, whatever the budget says: there is no other
+    /// place for it.
     fn stage_copy(&self, out: &MovedOut, i: usize, piece: &[u8]) {
         let Some(mut slot) = self.frame_for_fetch(true, Taker::ONCE) else {
             // No address is left in the arena, though there are twice as many as frames.
@@ -192,7 +202,7 @@ impl Engine {
         for run in gone.runs().map(bytes_in) {
             bytes[run.clone()].copy_from_slice(&piece[run]);
         }
-        // A frame that is ready may hold what somebody had.
+        // A ready frame may hold old content.
         ALL.without(gone).runs().for_each(|run| bytes[bytes_in(run)].fill(0));
         let word = Word::EMPTY.with_resident(ALL.without(gone)).with_zone(out.words[i].zone());
         self.publish_staged(&out.entries, out.block.first + i, word, slot);
@@ -212,13 +222,13 @@ impl Engine {
         };
         let moved = match self.is_one_huge_page(block.range) {
             true => self.space.evict_huge(block.range, &slot),
-            // Somebody changed the protection of a part, say: the kernel would take it apart.
+            // The protection of a part was changed, for example: the kernel would split the frame.
             false => HugeMove::Nothing(Stop::Refused),
         };
         self.settle_huge_move(span, block, words, slot, moved)
     }
 
-    /// What became of the frame of `block`, whose entries are taken and were as `words` say.
+    /// Settles the frame of `block` after a move. Its entries are taken and had the states `words`.
     pub(crate) fn settle_huge_move(
         &self,
         span: &Span,
@@ -229,7 +239,7 @@ impl Engine {
     ) -> Result<MovedOut, Step> {
         let bytes = match moved {
             HugeMove::Done => HUGE_FRAME,
-            // It was one page a moment ago, within the gate, and somebody has taken it apart since.
+            // It was one huge page a moment ago, with the gate held, and has been split since.
             HugeMove::Part(bytes, _) => bytes,
             HugeMove::Nothing(stop) => {
                 self.huge.put_empty(&self.space, slot);
@@ -252,8 +262,8 @@ impl Engine {
         Ok(MovedOut { entries: Arc::clone(span.entries()), block, words, slot, bytes, back })
     }
 
-    /// Takes the huge frames apart of which `range` covers a part: that part is about to be discarded, and the rest could not leave
-    /// by itself any more.
+    /// Splits the huge frames that `range` covers in part. That part is about to be discarded, and
+    /// the rest could not leave by itself any more.
     pub(crate) fn take_huge_apart(&self, range: PageRange) {
         let mut scratch = Scratch::new(self.base);
         for end in [range.start(), range.end()] {
@@ -268,7 +278,7 @@ impl Engine {
         }
     }
 
-    /// Keeps huge frames of `range`, which nobody needs any more, for others: as many as may be ready.
+    /// Keeps unused huge frames of `range` for other faults, up to the bound of ready frames.
     pub(crate) fn keep_huge_frames(&self, range: PageRange) {
         let mut at = range.start().next_multiple_of(HUGE_FRAME);
         while at < range.end() && self.huge.may_keep_any_used() {

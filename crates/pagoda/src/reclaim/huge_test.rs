@@ -24,8 +24,8 @@ fn content(page: usize) -> Vec<u8> {
     page_of(OS_PAGE, 43, page as u64)
 }
 
-/// A child that ends whatever becomes of the test: it holds the descriptors of all managers here, and what they unmap meanwhile
-/// would wait for it.
+/// A child that ends with the test, however the test ends. It holds the descriptors of all managers
+/// here, and an unmap of theirs would wait for it.
 struct Child(Pid);
 
 impl Drop for Child {
@@ -35,7 +35,7 @@ impl Drop for Child {
 }
 
 #[test]
-fn what_went_of_a_frame_that_is_taken_apart_is_out_and_the_rest_stays() {
+fn of_a_frame_that_is_split_the_moved_part_is_evicted_and_the_rest_stays() {
     if skip_without_moves("frames that are taken apart") {
         return;
     }
@@ -61,7 +61,7 @@ fn take_apart(manager: &Manager) {
         }
     };
     write(0..PAGES);
-    // It comes back in OS pages, of which the kernel moves some: those that are shared with a child it does not.
+    // It is swapped in by OS pages. The kernel moves those that are not shared with a child.
     until("every fault is over", || manager.stats().faults_in_service == 0);
     region.page_out(0, HUGE_FRAME).expect("room");
     read();
@@ -94,7 +94,7 @@ fn take_apart(manager: &Manager) {
     assert_eq!(
         (stats.staged_bytes, stats.stores),
         (ENTRY as u64, (ENTRIES + 18) as u64),
-        "all of it, then what went"
+        "all of it, then the evicted part"
     );
     let zones = manager.zones();
     let held: u64 = zones.iter().map(|(_, zone)| zone.held.get()).sum();
@@ -130,7 +130,7 @@ fn no_frame_leaves_while_an_event_waits() {
     let part = PageRange::at(address, HUGE_FRAME / 2);
     let mut scratch = Scratch::new(engine.base);
     let mut table = engine.gate_exclusive();
-    // Of a page that nobody manages.
+    // The event is about a page that is not managed.
     table.order.defer(Message::Unmap(PageRange::page(address - (1 << 30))));
     let step = engine.evict_of_huge(RwLockWriteGuard::downgrade(table), address, part, &mut scratch);
     assert_eq!(step, Step::Again);

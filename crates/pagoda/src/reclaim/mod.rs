@@ -1,11 +1,13 @@
-//! Getting frames back: a hand goes round the regions and moves base pages out; what stays out is stored.
+//! Reclaim: a hand goes round the regions and stages base pages; pages that stay staged are stored.
 //!
-//! The kernel offers no accessed bits for managed memory, so a page's second chance is real: it is *staged* first,
-//! taken out of the region with its frame intact. If the program misses it, one move brings it back, and it is spared
-//! for the next rounds; if not, it reaches the end of the queue, is compressed, and its frame is ready for another page.
+//! The kernel offers no accessed bits for managed memory, so the second chance of a page is real.
+//! It is *staged* first: moved out of the region with its frame intact. A touch moves it back, and
+//! it is spared for the next rounds. An untouched page reaches the end of the queue and is
+//! compressed, and its frame is ready for another page.
 //!
-//! Any thread may do a step: the reclaimer's does them in the background, a handler that has no frame does them itself.
-//! A step never waits for the program, and holds the gate (shared) only while pages move.
+//! Any thread may do a step: the reclaimer does them in the background, a handler without a frame
+//! does them itself. A step never waits for the program, and holds the gate (shared) only while
+//! pages move.
 
 pub(crate) mod clean_copy;
 pub(crate) mod collapse;
@@ -31,23 +33,26 @@ use crate::stats::counters::Counter;
 use crate::store::{Handle, Put, Scratch, Store};
 use crate::table::{Span, Table, give, try_take};
 
-/// Entries that one step looks at, at most, while it holds the gate: about 100 µs of loads from cold memory.
+/// The most entries that one step looks at with the gate held: about 100 µs of loads from cold
+/// memory.
 const LOOK_BOUND: usize = 4096;
 
 /// The share of the budget that is staged before the oldest of it is stored: one part in this.
 pub(crate) const STAGED_SHARE: u64 = 16;
 
-/// Of so many steps one looks at the regions, where far more is staged than that: files that are read through. So what nobody uses
-/// goes all the same, slower than what was read once.
+/// Where far more is staged than lies in regions (files that are read through), one step of so many
+/// looks at the regions. So cold pages of regions are evicted, too, later than those of files.
 const HAND_TURN: u32 = 16;
 
-/// Elements of the queue that may be out of date before it is cleaned, so that a short queue is not cleaned all the time.
+/// Stale elements that the queue may hold before it is cleaned, so that a short queue is not
+/// cleaned all the time.
 pub(crate) const QUEUE_SLACK: usize = 1024;
 
-/// Staged pages that are looked at, at most, for one whose zone is short: with shares of 1:63, one is among them.
+/// The most staged pages that are looked at for one of a short zone: with shares of 1:63, one is
+/// among them.
 const QUEUE_LOOK: usize = 64;
 
-/// Steps without a find after which pages of any zone go, and staged pages go although there are few.
+/// Fruitless steps after which pages of any zone go, and staged pages go although there are few.
 const FRUITLESS_MOST: u32 = 8;
 
 impl Engine {
@@ -55,7 +60,8 @@ impl Engine {
         self.hand.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
     }
 
-    /// Does one step towards a ready frame: stores the oldest staged page if enough is staged, else stages more.
+    /// Does one step towards a ready frame: stores the oldest staged page if enough is staged, else
+    /// stages more.
     pub(crate) fn reclaim_step(&self, scratch: &mut Scratch) -> Step {
         // A frame that is ready and too large is room for small ones.
         let no_small = self.zones.ready_bytes(&self.space) == 0 && !self.has_room();
@@ -75,7 +81,7 @@ impl Engine {
         match self.stage_next(scratch) {
             Step::Exhausted => self.store_oldest(scratch).unwrap_or(Step::Exhausted),
             Step::Looking => {
-                // All that the hand finds may have to stay: then what is staged goes, however little it is.
+                // All pages that the hand finds may be pinned: then staged pages go, however few.
                 let mut hand = self.hand();
                 hand.fruitless = hand.fruitless.wrapping_add(1);
                 let store = hand.fruitless.is_multiple_of(FRUITLESS_MOST);
@@ -116,7 +122,7 @@ impl Engine {
                     self.count_put(&put);
                     self.ledger.store_has(self.store.usage().memory_committed_bytes.get());
                     let backing = match put {
-                        // Without a backing it would be what the file holds.
+                        // Without a backing it would be read from the file.
                         Put::Zero if file.is_some() => Backing::Handle(Handle::ZEROES.to_bits()),
                         Put::Zero => Backing::None,
                         Put::Stored(handle) => Backing::Handle(Handle::to_bits(handle)),
@@ -136,7 +142,8 @@ impl Engine {
         }
     }
 
-    /// The page that has been staged for longest; of several zones, if some are short, the oldest of theirs among the first.
+    /// The page that has been staged for longest. With several zones, of which some are short, the
+    /// oldest page of those among the first.
     fn take_oldest_staged(&self) -> Option<Staged> {
         if !self.zones.are_several() {
             return self.hand().queue.pop_front();
@@ -160,10 +167,9 @@ impl Engine {
     /// Moves the next resident pages that the hand comes to out of their region.
     fn stage_next(&self, scratch: &mut Scratch) -> Step {
         let table = self.gate_shared();
-        // Asked within the gate: what is brought back for good is unregistered with the gate held exclusively, and a move
-        // does not ask whether its source is registered.
-        // Nor while shared memory is made our own, which the reclaimer may wait for: without that a handler was stuck in one of
-        // some hundred runs of a test that forks under pressure.
+        // Checked with the gate held. A released range is unregistered with the gate held
+        // exclusively, and a move does not check whether its source is registered. Nor while
+        // copy-on-write is broken ahead: the reclaimer may wait for that, and a handler would hang.
         if self.is_released() || self.is_making_any_own() {
             return Step::Looking;
         }
@@ -202,8 +208,8 @@ impl Engine {
         step
     }
 
-    /// Advances the hand to the next pages that may go: `Ok(None)` if there was none within the bound, `Err` if a whole
-    /// round had none.
+    /// Advances the hand to the next pages that may go: `Ok(None)` if there was none within the
+    /// bound, `Err` if a whole round had none.
     fn next_candidates<'a>(&self, table: &'a Table) -> Result<Option<(&'a Span, usize, usize)>, ()> {
         let entry_bytes = table.entry_bytes();
         // Of a zone that is short nothing may be able to go.
@@ -251,9 +257,10 @@ impl Engine {
                     continue;
                 }
                 let mut end = index + 1;
-                // Parts of pages go one by one, with the gate open in between: each part is a trip of its own.
+                // Parts of pages go one by one, and the gate is released in between: each part is a
+                // system call of its own.
                 let all = Granules::range(0, (entry_bytes / 4096) as u32);
-                // Nor into another place of 2 MiB where the kernel may have joined what is there.
+                // Nor into another place of 2 MiB where the kernel may have collapsed pages.
                 let ends = |end: usize| span.may_be_joined() && page_end(end - 1).is_multiple_of(HUGE_FRAME);
                 while word.resident() == all
                     && !word.is_huge()

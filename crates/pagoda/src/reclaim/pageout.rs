@@ -1,7 +1,9 @@
-//! Paging out what somebody says will not be needed for a while, as madvise(2) does with `MADV_PAGEOUT`.
+//! Paging out a range that its owner will not need for a while, as madvise(2) does with
+//! `MADV_PAGEOUT`.
 //!
-//! It goes the way that reclaim takes: staged, then stored. What can't go stays, and nothing is waited for but the store, and for a
-//! while who is just at it: a thread goes on before who served its fault has let go.
+//! Pages take the way of reclaim: staged, then stored. A page that can't go stays. The call waits
+//! for the store, and for a bounded time for busy entries: a faulting thread may run on before its
+//! handler has given the entry back.
 
 use std::sync::Arc;
 
@@ -15,18 +17,21 @@ use crate::state::hand::Step;
 use crate::store::{PutError, Scratch};
 use crate::table::{Filler, Span};
 
-/// How long one call waits for others that are at something of it. Who fetches from a slow store may take longer; that stays.
+/// How long one call waits for busy entries. A fetch from a slow store may take longer; that page
+/// stays.
 const BUSY_NS: u64 = 1_000_000_000;
 
 impl Engine {
-    /// What `range` touches of a span, in what leaves together there: entries, or huge frames.
+    /// The part of a span that `range` touches, in units that leave together: entries, or huge
+    /// frames.
     fn pages_around(&self, span: &Span, range: PageRange) -> PageRange {
         let base = if span.filler() == Filler::EngineHuge { HUGE_FRAME } else { self.entry_bytes() };
         let start = range.start() & !(base - 1);
         PageRange::at(start, range.end().next_multiple_of(base) - start)
     }
 
-    /// Stores the base pages that `range` touches, as far as they can go; and what was staged before them.
+    /// Stores the base pages that `range` touches, as far as they can go, and the pages that were
+    /// staged before them.
     pub(crate) fn page_out(&self, range: PageRange, scratch: &mut Scratch) -> Result<(), PutError> {
         let busy_until_ns = now_ns() + BUSY_NS;
         let mut at = range.start();
@@ -38,14 +43,14 @@ impl Engine {
             let Some(span) = table.next_from(at).filter(|span| span.range().start() < range.end()) else {
                 return Ok(());
             };
-            // Of what lies between nothing is managed.
+            // Memory between spans is not managed.
             at = at.max(span.range().start());
             let span_end = span.range().end();
             let page = table.page_at(span, at);
             let last = span.indices(span.range(), table.entry_bytes()).end;
             match span.entries().used(page.index..last).next() {
                 Some(used) if used == page.index => {}
-                // What was never used has nothing that could go.
+                // An entry that was never used has no page to evict.
                 used => {
                     let page = used.map(|used| span.page(used, span.range(), table.entry_bytes()));
                     at = page.map_or(span_end, |page| page.addresses(0, 1).start());
@@ -70,7 +75,7 @@ impl Engine {
                 match self.evict_of_huge(table, at, part, scratch) {
                     Step::Full(error) => return Err(error),
                     Step::Again => yield_now(),
-                    // What of it could not leave stays.
+                    // A part that could not leave stays.
                     _ => at = (at & !(HUGE_FRAME - 1)).saturating_add(HUGE_FRAME).min(span_end),
                 }
                 continue;

@@ -16,10 +16,10 @@ use crate::engine::Engine;
 use crate::region::limit::bytes_by;
 use crate::stats::counters::Counter;
 
-/// What `/proc/self/maps` is read with at once.
+/// The buffer of one read of `/proc/self/maps`.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// The counters of what is left alone, in the order in which a mapping is asked about them.
+/// The counters of immovable memory, in the order in which a mapping is checked for them.
 const COUNTERS: [Counter; 3] =
     [Counter::LeftExecutableBytes, Counter::LeftReadonlyBytes, Counter::LeftLockedBytes];
 const LOCKED: usize = 2;
@@ -34,8 +34,8 @@ fn by_protection(mapping: &Mapping) -> Option<usize> {
 }
 
 impl Engine {
-    /// Measures what of the regions is immovable and present, and lets that be held beyond the
-    /// budget. True if that is more than before.
+    /// Measures the resident memory of the regions that is immovable, and lets it be held beyond
+    /// the budget. True if it is more than before.
     pub(crate) fn measure_immovable(&self) -> bool {
         let mut found: Vec<(PageRange, usize)> = Vec::new();
         let mut note = |mapping: &Mapping, why| {
@@ -68,7 +68,7 @@ impl Engine {
         for (counter, bytes) in COUNTERS.into_iter().zip(bytes) {
             self.counters.set(counter, bytes);
         }
-        // What is locked was promised room by its owner, within the budget.
+        // Locked memory was promised room by its owner, within the budget.
         self.ledger.hold_beyond(bytes[..LOCKED].iter().sum())
     }
 }

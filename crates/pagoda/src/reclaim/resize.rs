@@ -1,10 +1,10 @@
-//! Zones that become larger or smaller at run time, and the budget with them.
+//! Resizing zones at run time, and the budget with them.
 //!
-//! A zone's size is only a number: what may be taken for it, and its part of the watermarks, follow with the next look. One that
-//! became smaller holds too much for a while. The reclaimer moves its pages out, as it does of any zone that is short, and
-//! gives its frames back to the kernel instead of keeping them ready, until it holds no more than it may. So no page is lost,
-//! nor does anybody wait who does not allocate. A zone becomes no larger than the slots that it was made with: a frame that is out
-//! of the regions needs one. This module must never take a frame from somebody.
+//! A zone's size is only a number: its limit and its part of the watermarks follow with the next
+//! look. A zone that shrank holds too much for a while. The reclaimer evicts its pages, as of any
+//! short zone, and gives its frames back to the kernel instead of keeping them ready. So no page is
+//! lost, and only threads that allocate wait. A zone never grows beyond the slots that it was made
+//! with: an evicted frame needs a slot. This module must never take a frame that is in use.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -20,10 +20,12 @@ use crate::state::hand::Step;
 use crate::stats::counters::Counter;
 use crate::store::Scratch;
 
-/// Steps of reclaim for a zone that holds too much before the reclaimer looks at everything else: as between two looks at the count.
+/// Steps of reclaim for a zone that holds too much before the reclaimer looks at everything else,
+/// as between two looks at the kernel's count.
 const STEPS: u32 = 16;
 
-/// Frames of one zone that are given back at once, at most: as of all zones when the budget is exceeded.
+/// The most frames of one zone that are given back at once: as of all zones when the budget is
+/// exceeded.
 const GIVEN_BACK_MOST: u64 = 512;
 
 impl Zones {
@@ -34,7 +36,7 @@ impl Zones {
 }
 
 impl Engine {
-    /// Gives a zone another size, and the budget what all zones have together then.
+    /// Resizes a zone, and the budget to the sum of all zones.
     pub(crate) fn resize_zone(&self, name: &str, bytes: Bytes) -> Result<(), ResizeError> {
         let zones = &self.zones;
         let _one = zones.resizing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,13 +93,13 @@ impl Engine {
         }
     }
 
-    /// Takes from the zones that hold too much since one became smaller. Whether there is more to be had at once.
+    /// Evicts from zones that hold too much since they shrank. True if more can be evicted at once.
     pub(crate) fn shrink_zones(&self, scratch: &mut Scratch) -> bool {
         let mut gained = false;
         for _ in 0..STEPS {
-            // What nobody uses goes before what somebody does.
+            // Unused frames go before pages in use.
             self.give_back_of_full_zones();
-            // Taken back before anything is asked: a zone that becomes smaller meanwhile says so anew.
+            // Cleared before the check: a zone that shrinks meanwhile sets it anew.
             if !self.zones.shrunk.swap(false, Ordering::AcqRel) || self.full_zones().next().is_none() {
                 return false;
             }
@@ -105,7 +107,7 @@ impl Engine {
             match self.reclaim_step(scratch) {
                 Step::FrameReady | Step::Staged => gained = true,
                 Step::Looking => {}
-                // What is left has to stay for now: it is tried again after a sleep.
+                // The rest has to stay for now: it is tried again after a sleep.
                 Step::Again | Step::Exhausted | Step::Full(_) => return false,
             }
         }

@@ -1,7 +1,8 @@
-//! Staging: moving base pages out of a region into slots, frames and all.
+//! Staging: moving base pages out of a region into slots, with their frames.
 //!
-//! As many pages as can go together go by one move. What does not go stays where it is, and so does what a pin lies on. This
-//! module must never choose a page, and never enter one as out that is still in the region.
+//! One move takes as many pages as can go together. A page that can't go stays where it is, and so
+//! does a pinned one. This module must never choose a page, and never enter one as staged that is
+//! still in the region.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::stats::counters::Counter;
 use crate::table::{Entries, Page, Span, Table, give, try_take};
 
 impl Engine {
-    /// Stages `count` whole pages by one move. None if they are not all whole and free to go: try them one by one.
+    /// Stages `count` whole pages by one move. None if they are not all whole and movable: try them
+    /// one by one.
     pub(super) fn stage_run(
         &self,
         table: &Table,
@@ -123,7 +125,7 @@ impl Engine {
         Some(self.settle_staging(moved > 0, stop))
     }
 
-    /// Stages what can go of one page: its granules that are in the region and not pinned.
+    /// Stages the movable part of one page: its resident granules that are not pinned.
     pub(crate) fn stage_page(
         &self,
         table: &Table,
@@ -136,8 +138,8 @@ impl Engine {
         let entry = span.entry(index);
         let Some(word) = try_take(entry) else { return Step::Looking };
         if word.is_huge() {
-            // A part of a huge frame does not leave by itself; what was busy when it was asked about (`leaves_huge`) is not looked at
-            // again at once.
+            // A part of a huge frame does not leave by itself. A page that was busy when
+            // `leaves_huge` looked is not looked at again at once.
             give(entry, word.with_warmth(3));
             return Step::Looking;
         }
@@ -149,7 +151,8 @@ impl Engine {
             give(entry, word);
             return Step::Looking;
         };
-        // What came in by a copy has left one there, which is stored before it goes out again.
+        // Granules that came in by a copy have left one in the slot, which is stored before they go
+        // out again.
         let taken = match word.backing() {
             Backing::Slot(_) => self.space.pages_of(&slot),
             Backing::None | Backing::Handle(_) => Granules::NONE,
@@ -162,7 +165,7 @@ impl Engine {
             let gone = page.addresses(first, end);
             self.trace_evicted(gone.start(), gone.len());
         }
-        // What stays because it must is not tried again at once.
+        // Pages that can't leave are not tried again at once.
         let warmth = match stop {
             Some(Stop::Refused) => 3,
             // Shared by a fork, it is soon our own.
@@ -216,8 +219,8 @@ impl Engine {
         if any { Step::Staged } else { Step::Looking }
     }
 
-    /// Moves those of `granules` that are within the span and not pinned into a slot. Returns those that went, and what kept the
-    /// last that did not.
+    /// Moves those of `granules` that are within the span and not pinned into a slot. Returns the
+    /// moved granules, and the stop of the last that was not moved.
     fn evict_granules(&self, page: &Page, granules: Granules, slots: &[Slot; 1]) -> (Granules, Option<Stop>) {
         let mut out = Granules::NONE;
         let mut stop = None;

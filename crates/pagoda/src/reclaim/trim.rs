@@ -1,6 +1,6 @@
-//! Frames that nobody needs go back to the kernel: parts that are ready by themselves, and what is too much for the budget.
+//! Giving unused frames back to the kernel: ready parts of frames, and frames beyond the budget.
 //!
-//! This module must never give back a frame that holds somebody's content: only what the zone says is ready.
+//! This module must never give back a frame that is in use: only those that the zone has as ready.
 
 use pagoda_linux::arena::Slot;
 
@@ -8,9 +8,9 @@ use crate::engine::Engine;
 use crate::stats::counters::Counter;
 
 impl Engine {
-    /// Gives the parts of frames that have gathered back to the kernel as long as the budget is exceeded; else they are for the
-    /// next faults. Waits for a handler to read the event that this makes, so that only the reclaimer may do it, and must
-    /// hold nothing.
+    /// Gives gathered parts of frames back to the kernel as long as the budget is exceeded; else
+    /// they are kept for the next faults. Waits for a handler to read the event that this makes:
+    /// only the reclaimer may call it, and must hold nothing.
     pub(crate) fn give_back_pieces(&self) {
         if self.ledger.excess_bytes() == 0 {
             return;
@@ -26,7 +26,8 @@ impl Engine {
         }
     }
 
-    /// Gives ready frames back to the kernel until no more than `keep` are left or the budget holds.
+    /// Gives ready frames back to the kernel until no more than `keep` are left or the budget
+    /// holds.
     pub(crate) fn give_back_excess(&self, keep: u64) {
         while self.ledger.excess_bytes() > 0 && self.give_back_a_huge_frame() {}
         let entry_bytes = self.entry_bytes() as u64;
@@ -41,7 +42,7 @@ impl Engine {
         self.give_back(slots);
     }
 
-    /// Gives these frames, which hold nobody's content, back to the kernel.
+    /// Gives these unused frames back to the kernel.
     pub(crate) fn give_back(&self, mut slots: Vec<Slot>) {
         if slots.is_empty() {
             return;
