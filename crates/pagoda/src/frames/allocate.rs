@@ -1,4 +1,4 @@
-//! Taking a frame from the zone whose turn it is, and counting what each zone's frames do.
+//! Taking a frame from the zone in turn, and counting the use of each zone's frames.
 //!
 //! The first zone in turn that has a frame gives it. This module must never give a frame to two
 //! takers, nor count one in two zones.
@@ -17,7 +17,8 @@ use crate::frames::zones::Part;
 use crate::stats::counters::Counter;
 
 impl Engine {
-    /// Enters granules that came into the region, in frames of `zone`. What is there already says of which zone the page is.
+    /// Enters granules that came into the region, in frames of `zone`. Resident granules tell
+    /// already of which zone the page is.
     pub(crate) fn came_in(&self, word: Word, came: Granules, zone: usize) -> Word {
         let bytes = i64::from(came.count()) * OS_PAGE as i64;
         self.ledger.resident(bytes);
@@ -30,7 +31,8 @@ impl Engine {
         after.with_zone(zone)
     }
 
-    /// Frames of a zone are being filled with what arrives, or not any more (negative): they are ready no more, and in no region yet.
+    /// Frames of a zone are filled with arriving content, or not any more (negative). They are not
+    /// ready, and not resident yet.
     #[cfg(feature = "migrate")]
     pub(crate) fn receiving(&self, zone: usize, bytes: i64) {
         self.ledger.receiving(bytes);
@@ -81,8 +83,8 @@ impl Engine {
         }
     }
 
-    /// A frame of the zone whose turn it is, or of the next that has one: ready or fresh, `regardless` of the budget if that is
-    /// said. Only with several zones.
+    /// A frame of the zone in turn, or of the next that has one: ready or fresh. With `regardless`
+    /// the budget does not count. Only with several zones.
     pub(crate) fn frame_of_a_zone(&self, regardless: bool, taker: Taker) -> Option<Slot> {
         let all = all_of_slot(&self.space);
         let used = |hands: &Zone| Some((hands.take_whole_ready(&self.space)?, Holds::Used { there: all }));
@@ -92,8 +94,9 @@ impl Engine {
         Some(slot)
     }
 
-    /// The same for as much of the page of `word` as is `wanted` of zeroes, and what the frame holds: of the zone that the page is of, if
-    /// that has one, as long as a part of it is there. Who fills what is missing tells the ledger.
+    /// A frame for the `wanted` zero granules of the page of `word`, and its content. It is of the
+    /// page's own zone if that has one, as long as a part of the page is resident. The caller that
+    /// fills tells the ledger.
     pub(crate) fn frame_of_a_zone_for_zeroes(
         &self,
         word: Word,
@@ -135,7 +138,7 @@ impl Engine {
             let (slot, there) = self.zones.parts[zone].hands.take_part_ready(&self.space)?;
             Some(given(zone, slot, Holds::Used { there }))
         };
-        // What is a part of a page is no turn.
+        // A part of a page takes no turn.
         if let Some(zone) = home {
             let frame = may_use.then(|| part_of(zone)).flatten();
             if let Some(frame) = frame.or_else(|| whole_at(zone, &self.zone_levels())) {
@@ -144,7 +147,7 @@ impl Engine {
         }
         let turn = self.zones_in_turn(taker);
         let whole = |zone: usize| whole_at(zone, &turn.levels);
-        // Mostly nobody else has to be asked, nor who would be next.
+        // Mostly the first zone has one, and the order of the others is not needed.
         if !parts_first && let Some(frame) = turn.first.and_then(whole) {
             return Some(frame);
         }
@@ -153,12 +156,13 @@ impl Engine {
         if parts_first && let Some(frame) = part() {
             return Some(frame);
         }
-        // Parts of frames do as well. And if there are none, the budget may have room for a frame, and each zone for a part of one.
+        // Parts of frames do as well. Without any the budget may have room for a frame, and each
+        // zone for a part of one.
         let frame = order.iter().find_map(whole).or_else(part);
         frame.or_else(|| order.iter().filter(|_| may_take).find_map(fresh))
     }
 
-    /// A frame that is ready, all of it, of the zone whose turn it is, or of another.
+    /// A whole ready frame of the zone in turn, or of another.
     pub(crate) fn take_whole_ready(&self, taker: Taker) -> Option<Slot> {
         if !self.zones.are_several() {
             return self.zones.parts[0].hands.take_whole_ready(&self.space);
@@ -171,8 +175,9 @@ impl Engine {
         })
     }
 
-    /// Lets `place` move one OS page of `content` into the page of `word`, of the zone that the page is of if that has one, else of
-    /// the one whose turn it is. Says of which. Only with several zones.
+    /// Lets `place` move one OS page of `content` into the page of `word`. Its frame is of the
+    /// page's own zone if that has one, else of the zone in turn. Returns that zone. Only with
+    /// several zones.
     pub(crate) fn place_page_of_a_zone(
         &self,
         word: Word,
@@ -190,7 +195,8 @@ impl Engine {
             self.ledger.took(OS_PAGE as i64);
             Some(placed)
         };
-        // All that a zone can do comes before the next: the one that has most parts of frames would give more than its share.
+        // One zone tries all ways before the next does: otherwise the zone with the most parts of
+        // frames would give more than its share.
         let placed = order.iter().find_map(|zone| {
             let hands = &self.zones.parts[zone].hands;
             let fits = has_room && turn.levels[zone].room_bytes >= OS_PAGE as i64;
@@ -202,7 +208,8 @@ impl Engine {
                 })?;
             Some((zone, placed))
         });
-        // As for frames: what the budget has room for, or is not kept for, some zone takes beyond its part.
+        // As for frames: if the budget has room, or is not enforced, some zone gives beyond its
+        // part.
         let beyond = || order.iter().find_map(|zone| Some((zone, fresh(zone)?)));
         let placed = placed.or_else(|| has_room.then(beyond).flatten());
         if let Some((zone, _)) = placed {

@@ -1,8 +1,9 @@
-//! The huge frames of each zone: which slots of the huge arena are empty, which hold a frame of zeroes, and which one that still
-//! holds what somebody had; and where frames were broken.
+//! The huge frames of each zone: empty slots of the huge arena, slots with a zeroed frame, slots
+//! with a used one; and the places where huge frames were split.
 //!
-//! A frame is of the zone in whose slots it began, and goes only into those. It goes from hand to hand by its number only. The pool must never look into one, and never hand a used frame to
-//! anybody who does not clear it: there is no way to take it for a cleared one.
+//! A frame is of the zone in whose slots it began, and goes only into those. It goes from hand to
+//! hand by its number only. The pool must never look into a frame. It never hands out a used frame
+//! as a cleared one: there is no way to take it for one.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,7 +18,7 @@ use pagoda_linux::arena::huge_arena::HugeSlot;
 
 use crate::state::pending::HANDLERS_MAX;
 
-/// How far a frame is cleared, by who gave way to other faults meanwhile.
+/// How far a frame is cleared, by a clear that yielded to other faults.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) order: Order,
@@ -33,7 +34,8 @@ struct Hands {
     empty: Vec<u32>,
     zeroed: Vec<u32>,
     used: Vec<u32>,
-    /// Used frames of which a part is cleared: no more than there are who clear at once, as each goes on with one before it begins another.
+    /// Used frames of which a part is cleared. There are no more than concurrent clears, as each
+    /// continues one before it begins another.
     begun: Vec<(u32, Begun)>,
 }
 
@@ -76,7 +78,7 @@ impl Part {
     /// Gives a frame that is ready to `put`, by its number.
     fn put(&self, space: &Space, slot: HugeSlot, put: impl FnOnce(&mut Hands, u32)) {
         let index = space.release_huge(slot);
-        // Counted first: whoever takes it at once counts it out.
+        // Counted first: a thread that takes it at once subtracts it.
         self.ready.fetch_add(1, Ordering::Relaxed);
         put(&mut self.hands(), index);
     }
@@ -100,10 +102,11 @@ const READY_SHARE: usize = 8;
 /// The most of them: 64 MiB.
 const READY_MOST: usize = 32;
 
-/// Frames in a row that may come in OS pages before none is put ahead of anybody any more.
+/// Frames in a row that may come as OS pages before prefetching huge frames stops.
 const TORN_MOST: u32 = 8;
 
-/// Places that are remembered at most, 2 GiB of them; each frame that is broken beyond that takes the place of the oldest.
+/// The most split places that are remembered, 2 GiB of them. One more takes the place of the
+/// oldest.
 const BROKEN_MOST: usize = 1024;
 
 const UNPOISONED: &str = "the pool's locks are held for moments that can't panic";
@@ -163,14 +166,14 @@ impl HugePool {
         }
     }
 
-    /// Whether frames come as huge pages: not where the kernel makes none, which is not asked again once it is clear.
+    /// Whether frames come as huge pages. False once the kernel has shown that it makes none.
     pub(crate) fn come_whole(&self) -> bool {
         self.is_on() && self.torn.load(Ordering::Relaxed) < TORN_MOST
     }
 
     /// A fault wants a frame.
     pub(crate) fn note_asked(&self) {
-        // Most find it noted, and leave the line to all who read it.
+        // It is mostly set; the load keeps the cache line shared among all readers.
         if !self.was_asked() {
             self.asked.store(true, Ordering::Relaxed);
         }
@@ -202,7 +205,8 @@ impl HugePool {
         part.taken(space, index)
     }
 
-    /// A frame that must be cleared before anybody gets it, and what of that is done: one that somebody began with, if there is any.
+    /// A frame that must be cleared before its use, and how much of it is cleared: one whose clear
+    /// has begun, if there is any.
     pub(crate) fn take_used(&self, space: &Space, zone: usize) -> Option<(HugeSlot, Option<Begun>)> {
         let part = &self.parts[zone];
         let mut hands = part.hands();
@@ -231,7 +235,7 @@ impl HugePool {
         self.part_of(&slot).put(space, slot, |hands, index| hands.zeroed.push(index));
     }
 
-    /// The frame of `slot` holds what nobody wants any more.
+    /// The frame of `slot` is unused now.
     pub(crate) fn put_used(&self, space: &Space, slot: HugeSlot) {
         self.part_of(&slot).put(space, slot, |hands, index| hands.used.push(index));
     }
@@ -255,8 +259,9 @@ impl HugePool {
         (0..self.parts.len()).any(|zone| self.may_keep_used(zone))
     }
 
-    /// Whether half of the frames that may be cleared ahead are gone. Who clears looks by itself ten times a second, and a move interrupts
-    /// the processor that it clears on: it is woken when the other half may not last until then, and not for each frame.
+    /// Whether half of the frames that may be cleared ahead are gone. The clearing thread looks by
+    /// itself ten times a second, and each move interrupts its processor. It is woken when the
+    /// other half may not last until its next look, and not for each frame.
     pub(crate) fn is_low(&self, zone: usize) -> bool {
         self.parts[zone].hands().zeroed.len() <= self.parts[zone].most / 2
     }

@@ -1,8 +1,9 @@
-//! Which zone gives the next huge frame, and of which one it is where it lies.
+//! The zone that gives the next huge frame, and the zone of a huge frame in a region.
 //!
-//! Huge frames go by the same policy as base frames, with turns of their own. A zone gives one only if it keeps its high watermark without
-//! it, as huge frames are for plenty of room; a remote zone, only if no local one has a base frame to spare either. This module must never
-//! take a frame, nor wake reclaim for one.
+//! Huge frames go by the same policy as base frames, with turns of their own. A zone gives one only
+//! if it keeps its high watermark without it, as huge frames are for plenty of room. A remote zone
+//! gives one only if no local zone has a base frame to spare either. This module must never take a
+//! frame, nor wake reclaim for one.
 
 use pagoda_core::page::HUGE_FRAME;
 use pagoda_core::page_entry::Word;
@@ -14,7 +15,8 @@ use crate::engine::Engine;
 use crate::frames::zones::ZONES_MAX;
 
 impl Engine {
-    /// The zone whose turn it is to give a huge frame, which has one that is ready or room for it. None if no zone can.
+    /// The zone in turn for a huge frame that has one ready or room for it. None if no zone can
+    /// give one.
     pub(crate) fn zone_for_huge(&self) -> Option<usize> {
         let Some(turns) = &self.zones.huge_turns else { return Some(0) };
         let levels = self.zone_levels();
@@ -34,26 +36,28 @@ impl Engine {
         self.take_turn(turns, now, 1).ok().map(|grant| grant.zone.index())
     }
 
-    /// Whether a zone has a huge frame that is ready, or room for one: what is free of it may be base frames.
+    /// Whether a zone has a ready huge frame, or room for one: its free memory may be in base
+    /// frames.
     fn has_huge_frame(&self, zone: usize, level: &Level) -> bool {
         level.room_bytes >= HUGE_FRAME as i64 || self.huge.ready_bytes_of(zone) > 0
     }
 
-    /// What a zone can give away and keep its high watermark.
+    /// The bytes that a zone can give away above its high watermark.
     fn spare_for_huge(&self, zone: usize, level: &Level) -> Bytes {
         let high_bytes = self.zone_now(zone, level).high_frames * self.entry_bytes() as u64;
         Bytes::new(level.free_bytes.max(0) as u64).saturating_sub(Bytes::new(high_bytes))
     }
 
-    /// A huge frame of a zone was taken for somebody.
+    /// A huge frame of a zone was taken.
     pub(crate) fn gave_huge(&self, zone: usize) {
         if self.zones.are_several() {
             self.gave(zone, HUGE_FRAME as u64);
         }
     }
 
-    /// The zone that a huge frame with these entries is of: that of most of them, and of the first such. The kernel may have made it of base
-    /// frames of several, on the node that most of those were of.
+    /// The zone of a huge frame with these entries: the zone of most of them, the first if several
+    /// tie. The kernel may have collapsed base pages of several zones, on the node of most of
+    /// those.
     pub(crate) fn zone_of_huge(&self, words: &[Word]) -> usize {
         if !self.zones.are_several() {
             return 0;
@@ -64,7 +68,8 @@ impl Engine {
         counts.iter().position(|count| *count == most).unwrap_or(0)
     }
 
-    /// Whether base pages with these entries may become one huge frame of a zone: if that keeps its high watermark.
+    /// Whether base pages with these entries may become one huge frame of a zone: if that keeps its
+    /// high watermark.
     pub(crate) fn has_room_to_be_huge(&self, words: &[Word]) -> bool {
         if !self.zones.are_several() {
             return true;
@@ -73,7 +78,8 @@ impl Engine {
         self.spare_for_huge(zone, &self.zone_levels()[zone]) >= Bytes::new(HUGE_FRAME as u64)
     }
 
-    /// What was in base frames with these entries, all of each in the region, is in a huge frame now. Returns its zone.
+    /// Base pages with these entries, each wholly resident, are in a huge frame now. Returns its
+    /// zone.
     pub(crate) fn became_huge(&self, words: &[Word]) -> usize {
         let zone = self.zone_of_huge(words);
         let entry_bytes = self.entry_bytes() as i64;

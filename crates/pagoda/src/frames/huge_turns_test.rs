@@ -1,4 +1,4 @@
-//! Huge frames where there are two zones: what lies ready in each, and what each is said to have in the regions.
+//! Huge frames with two zones: the ready frames of each, and the resident bytes that each counts.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,8 @@ use crate::{Manager, Region};
 const FRAMES: usize = 6;
 const PAGES: usize = HUGE_FRAME / OS_PAGE;
 
-/// Of two zones whose turns in base frames are no multiple of a huge frame, and nothing is got ready by itself.
+/// A manager of two zones whose turns in base frames are no multiple of a huge frame. It gets no
+/// frame ready ahead.
 fn manager() -> Option<Manager> {
     if skip_without_moves("huge frames of zones") {
         return None;
@@ -52,7 +53,7 @@ fn words(manager: &Manager, region: &Region) -> Vec<Word> {
     indices.map(|index| span.word(index)).collect()
 }
 
-/// What is in the region is of the zones that its entries say.
+/// The resident frames are of the zones that the entries tell.
 fn expect_true(manager: &Manager, region: &Region) {
     let words = words(manager, region);
     for (zone, part) in manager.engine().zones.parts.iter().enumerate() {
@@ -121,11 +122,11 @@ fn each_zone_has_its_own_frames_ready_and_few_of_them() {
     let region = region(&manager);
     write(&region);
     let stats = manager.stats();
-    // Whose turn it is gives fresh ones where it has no more.
+    // The zone in turn gives fresh frames once it has no others.
     assert!(stats.taken_cleared_bytes >= 3 * HUGE_FRAME as u64, "{stats:?}");
     let again = (stats.cleared_in_fault_bytes, stats.cleared_ahead_bytes, stats.cleared_twice_bytes);
     assert_eq!(again, (0, 0, 0), "{stats:?}");
-    // A zone that is to have less than it holds gives what is ready back first.
+    // A zone that shrinks below its holdings gives its ready frames back first.
     let more = manager.region(Bytes::mib(32)).create().expect("a region");
     (0..16).for_each(|frame| more.write_words(frame * HUGE_FRAME, &[1; 8]).expect("written"));
     while engine.clear_one_ahead() {}

@@ -1,7 +1,8 @@
-//! What the engine's zones hold, and what follows from that (`pagoda_core::zone::levels`): in which order they are asked for a
-//! frame, and which ones are short, so that reclaim takes from them.
+//! The fill levels of the engine's zones, and the decisions that follow
+//! (`pagoda_core::zone::levels`): the order in which they are asked for a frame, and which ones are
+//! short, so that reclaim takes from them.
 //!
-//! It is computed from what each holds at the moment it is asked: a few loads. This module must never change what a zone has.
+//! Levels are computed when they are needed: a few loads. This module must never change a zone.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
@@ -18,8 +19,9 @@ use crate::stats::counters::Counter;
 
 /// Where the next frame is to come from.
 pub(crate) struct InTurn {
-    /// The zone whose turn it is. None if none is above its low watermark: neither is the budget then. Who gets a frame all the same
-    /// wakes reclaim by that (`note_use`), and who gets none does so once, however often he tries.
+    /// The zone in turn. None if no zone is above its low watermark: neither is the budget then.
+    /// Taking a frame wakes reclaim by that (`note_use`), and a taker without one does so once,
+    /// however often it tries.
     pub(crate) first: Option<usize>,
     pub(crate) levels: [Level; ZONES_MAX],
 }
@@ -35,7 +37,7 @@ impl Engine {
         levels(self.ledger.budget_bytes() as i64, self.ledger.held_bytes() as i64, parts)
     }
 
-    /// What zone number `zone` can give, with its part of the watermarks that hold now.
+    /// The frames that zone number `zone` can give, with its part of the current watermarks.
     pub(crate) fn zone_now(&self, zone: usize, level: &Level) -> turns::Zone {
         let free = Bytes::new(level.free_bytes.max(0) as u64);
         let frame_bytes = self.entry_bytes() as u64;
@@ -44,7 +46,8 @@ impl Engine {
         turns::Zone::of_part(&self.marks(), part, whole, free, frame_bytes)
     }
 
-    /// What may still be taken from the kernel for zone number `zone`, and its part of the high watermark.
+    /// The bytes that may still be taken from the kernel for zone number `zone`, and its part of
+    /// the high watermark.
     pub(crate) fn zone_room_and_high(&self, zone: usize) -> (Bytes, Bytes) {
         let room_bytes = self.ledger.room_bytes();
         if !self.zones.are_several() {
@@ -56,7 +59,7 @@ impl Engine {
         (Bytes::new(of_zone), Bytes::new(now.high_frames * self.entry_bytes() as u64))
     }
 
-    /// Whose turn it is when `taker` wants a frame.
+    /// The zone in turn when `taker` needs a frame.
     pub(crate) fn zones_in_turn(&self, taker: Taker) -> InTurn {
         let levels = self.zone_levels();
         let Some(turns) = &self.zones.turns else { return InTurn { first: Some(0), levels } };
@@ -67,7 +70,7 @@ impl Engine {
         InTurn { first, levels }
     }
 
-    /// All zones, the one whose turn it is first, and then by how much of each is free.
+    /// All zones, the one in turn first, and then by the free share of each.
     pub(crate) fn zones_in_order(&self, InTurn { first, levels }: &InTurn) -> Order<ZONES_MAX> {
         let order = Order::by_free_share(levels, self.zones.parts.iter().map(Part::bytes));
         first.map_or(order, |zone| order.with_first(zone))
@@ -77,7 +80,7 @@ impl Engine {
         turns.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
     }
 
-    /// Up to `most` turns of the zone that is next, by what each is `now`.
+    /// Up to `most` turns of the next zone, by the state `now` of each.
     pub(crate) fn take_turn(
         &self,
         turns: &Mutex<turns::Zones>,
@@ -98,8 +101,9 @@ impl Engine {
         granted
     }
 
-    /// The zones from which pages are to go, as bits: those whose pages age on a list that is below its high watermark, or all if
-    /// there are none such. While one that became smaller holds too much, each zone goes by itself.
+    /// The zones to evict from, as bits: those whose pages age on a list that is below its high
+    /// watermark, or all if there are none such. While a zone that shrank holds too much, each zone
+    /// goes by itself.
     pub(crate) fn short_zones(&self) -> u64 {
         if !self.zones.are_several() {
             return u64::MAX;

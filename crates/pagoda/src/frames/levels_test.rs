@@ -1,4 +1,4 @@
-//! What the engine does where zones have too little: whom it wakes, and from which zones pages go.
+//! Short zones: which threads the engine wakes, and which zones pages are evicted from.
 
 use std::sync::atomic::Ordering;
 
@@ -113,7 +113,7 @@ fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full()
     let engine = &*manager.engine();
     until("the budget is exceeded", || engine.lacks_memory());
     // A staged page comes back without another frame.
-    until("what was paged out is stored", || manager.stats().staged_bytes == 0);
+    until("the paged-out page is stored", || manager.stats().staged_bytes == 0);
     let mut scratch = Scratch::new(engine.base);
     scratch.taker = engine.zones.new_taker();
     let mut serve = |region: &Region, page: usize| {
@@ -127,7 +127,7 @@ fn a_fault_that_the_reclaimer_waits_for_gets_a_frame_though_every_zone_is_full()
         end.store(region.as_ptr().addr() + region.len(), Ordering::Release);
         // The next one of a page and of a hole, and again.
         for page in [40, 3, 41, 200] {
-            assert_eq!(serve(region, page), Tried::Served, "nobody else makes frames ready meanwhile");
+            assert_eq!(serve(region, page), Tried::Served, "no other thread makes frames ready meanwhile");
         }
         end.store(0, Ordering::Release);
         assert_eq!(serve(region, 80), Tried::Kept, "the budget is kept again");
@@ -166,7 +166,7 @@ fn on_one_list_pages_of_local_zones_go_together_and_those_of_a_remote_zone_by_it
 }
 
 #[test]
-fn a_local_zone_at_its_low_watermark_wakes_nobody_as_long_as_another_has_more() {
+fn a_local_zone_at_its_low_watermark_wakes_no_thread_as_long_as_another_has_more() {
     if skip_without_moves("zones at their low watermarks") {
         return;
     }
@@ -175,7 +175,7 @@ fn a_local_zone_at_its_low_watermark_wakes_nobody_as_long_as_another_has_more() 
         let region = manager.region(Bytes::mib(24)).create().expect("a region");
         let engine = &*manager.engine();
         (0..region.len() / OS_PAGE).for_each(|page| write(&region, page));
-        // Heard twice, it has looked at what there is in between.
+        // Heard twice, it has looked at the zones in between.
         for _ in 0..2 {
             engine.bell.ring();
             until("the reclaimer has woken", || !engine.bell.is_rung());

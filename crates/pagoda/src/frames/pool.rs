@@ -1,9 +1,11 @@
-//! The frames of one kind: which slots of the arena are empty, and which hold a frame that is ready to be used.
+//! The frames of one kind: which slots of the arena are empty, and which hold a frame that is ready
+//! to be used.
 //!
-//! A slot is in one of five hands: *empty* (an address without a frame, in the buddy), *ready* (its frame holds nobody's
-//! content any more, but may still hold the bytes: it is cleared or overwritten before it goes anywhere), *zeroed* (ready, and all
-//! of it was cleared), backing an entry, or held by a mover. The zone must never look into a slot, never hand one to two, and
-//! never one that is only ready to who wants zeroes: there is no way to take it for a zeroed one.
+//! A slot is in one of five hands: *empty* (an address without a frame, in the buddy), *ready* (its
+//! frame is unused, but may still hold old bytes: it is cleared or overwritten before it goes
+//! anywhere), *zeroed* (ready, and all of it was cleared), backing an entry, or held by a mover.
+//! The zone must never look into a slot, never hand one to two takers, and never hand a frame that
+//! is only ready to a taker of zeroes: there is no way to take it for a zeroed one.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +15,12 @@ use pagoda_core::page_entry::Granules;
 use pagoda_core::space::buddy::Buddy;
 use pagoda_linux::arena::{Slot, Space};
 
-/// Base pages that one batch of reclaim moves out together: one trip to the kernel for 512 KiB of 64 KiB pages costs
-/// 10 µs, eight trips cost 34 µs.
+/// Base pages that one batch of reclaim moves out together: one system call for 512 KiB of 64 KiB
+/// pages costs 10 µs, eight calls cost 34 µs.
 pub(crate) const BATCH_ORDER: u32 = 3;
 
-/// OS pages in parts of frames that are given back together: a trip for them costs as much as ten moves.
+/// OS pages in parts of frames that are given back together: a system call for them costs as much
+/// as ten moves.
 const GATHERED_PIECES: u64 = 64;
 
 struct Hands {
@@ -28,18 +31,18 @@ struct Hands {
 }
 
 impl Hands {
-    /// A whole frame, whatever it holds: one that nobody has cleared yet, if there is one.
+    /// A whole frame with any content: preferably one that is not cleared.
     fn take_whole(&mut self) -> Option<u32> {
         self.ready.pop().or_else(|| self.zeroed.pop())
     }
 }
 
-/// What a frame for a page of zeroes holds.
+/// The content of a frame for a zero page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// Zeroes.
     Zeroes,
-    /// What somebody had, in these OS pages. There is no frame of the others.
+    /// Old content in these OS pages. The frame lacks the others.
     Used { there: Granules },
     /// Nothing: the slot has no frame yet.
     Nothing,
@@ -61,15 +64,15 @@ pub(crate) fn all_of_slot(space: &Space) -> Granules {
     Granules::range(0, (space.slot_bytes() / OS_PAGE) as u32)
 }
 
-/// A slot of which only some OS pages hold a frame that is ready: granules that were evicted alone, to be handed out
-/// one by one.
+/// A slot of which only some OS pages hold a ready frame: granules that were evicted alone, to be
+/// handed out one by one.
 struct Pieces {
     slot: u32,
     frames: Granules,
 }
 
-/// A zone's slots, numbers of the arena that follow each other. Its lock is the innermost of the engine: nothing is called
-/// with it held.
+/// A zone's slots, consecutive numbers of the arena. Its lock is the innermost of the engine:
+/// nothing is called with it held.
 pub(crate) struct Zone {
     /// The number of its first slot. A number below is another zone's.
     first: u32,
@@ -83,7 +86,8 @@ pub(crate) struct Zone {
 impl Zone {
     /// `slots` empty ones, from number `first` on.
     pub(crate) fn new(first: u32, slots: u32) -> Self {
-        // Room for every slot, so that giving a frame back never allocates; memory is taken as it fills.
+        // Room for every slot, so that giving a frame back never allocates. The kernel gives memory
+        // as it fills.
         let [ready, zeroed] = [0; 2].map(|_| Vec::with_capacity(slots as usize));
         Self {
             first,
@@ -124,18 +128,20 @@ impl Zone {
         if let Some(slot) = self.take_whole_ready(space) {
             return Some(slot);
         }
-        // A part of a frame does as well: what it lacks comes from the kernel when it is written.
+        // A part of a frame does as well: the kernel fills the missing granules when they are
+        // written.
         self.take_part_ready(space).map(|(slot, _)| slot)
     }
 
-    /// A part of a frame, and what of it is there: the rest comes from the kernel when it is written.
+    /// A part of a frame, and its present granules: the kernel fills the others when they are
+    /// written.
     pub(crate) fn take_part_ready(&self, space: &Space) -> Option<(Slot, Granules)> {
         let Pieces { slot, frames } = self.take_pieces(space, false)?;
         Some((space.claim_slot(slot), frames))
     }
 
-    /// Writes one OS page of `content` to fresh memory in an empty slot, and lets `place` move it into a region. None if there is no
-    /// empty slot.
+    /// Writes one OS page of `content` to fresh memory in an empty slot, and lets `place` move it
+    /// into a region. None if there is no empty slot.
     pub(crate) fn place_fresh_page<T>(
         &self,
         space: &Space,
@@ -159,7 +165,7 @@ impl Zone {
         Some(space.claim_slot(index))
     }
 
-    /// A frame for a page of zeroes, all of it, and what it holds: one of zeroes if there is one.
+    /// A whole frame for a zero page, and its content: a zeroed frame if there is one.
     pub(crate) fn take_for_zeroes(&self, space: &Space) -> Option<(Slot, Holds)> {
         if self.whole_ready() == 0 {
             return None;
@@ -173,7 +179,7 @@ impl Zone {
         Some((space.claim_slot(index), holds))
     }
 
-    /// Whole frames that nobody has cleared, `most` of them at most.
+    /// Whole frames that are not cleared, `most` of them at most.
     pub(crate) fn take_used(&self, space: &Space, most: usize) -> Vec<Slot> {
         let mut indices = Vec::with_capacity(most);
         let mut hands = self.hands();
@@ -218,9 +224,9 @@ impl Zone {
         Some((first..first + (1 << order)).map(|index| space.claim_slot(index)).collect())
     }
 
-    /// Lets `place` move one OS page into a region, out of a slot at an offset: `content` has been written there. It
-    /// says how many bytes went. A whole frame is opened if `may_open` and there is no part of one; None if there is
-    /// neither.
+    /// Writes one OS page of `content` to a slot, and lets `place` move it into a region from an
+    /// offset of it. `place` returns the bytes that it moved. A whole frame is opened if `may_open`
+    /// and there is no part of one. None if there is neither.
     pub(crate) fn place_page<T>(
         &self,
         space: &Space,
@@ -250,7 +256,8 @@ impl Zone {
         Some(Pieces { slot, frames: all_of_slot(space) })
     }
 
-    /// All parts of frames, in the order of their slots, and their bytes; None as long as there are few.
+    /// All parts of frames, in the order of their slots, and their bytes. None as long as there are
+    /// few.
     pub(crate) fn take_gathered_pieces(&self, space: &Space) -> Option<(Vec<Slot>, u64)> {
         if self.pieces.load(Ordering::Relaxed) < GATHERED_PIECES {
             return None;
@@ -263,7 +270,7 @@ impl Zone {
         Some((slots, frames * OS_PAGE as u64))
     }
 
-    /// Of `slot` these OS pages hold a frame with nobody's content any more, and nothing else does.
+    /// These OS pages of `slot` hold unused frames now, and no others do.
     pub(crate) fn put_pieces(&self, space: &Space, slot: Slot, frames: Granules) {
         if frames.is_empty() {
             return self.put_empty(space, slot);
@@ -276,10 +283,10 @@ impl Zone {
         self.hands().pieces.push(Pieces { slot, frames });
     }
 
-    /// The frame of `slot` holds nobody's content any more.
+    /// The frame of `slot` is unused now.
     pub(crate) fn put_ready(&self, space: &Space, slot: Slot) {
         let index = space.release_slot(slot);
-        // Counted first: whoever takes it at once counts it out.
+        // Counted first: a thread that takes it at once subtracts it.
         self.ready.fetch_add(1, Ordering::Relaxed);
         self.hands().ready.push(index);
     }

@@ -1,4 +1,4 @@
-//! What each zone has and has done, for people and counters.
+//! The figures of each zone, for people and counters.
 //!
 //! Nothing here may ever decide anything.
 
@@ -7,28 +7,30 @@ use pagoda_core::size::Bytes;
 use crate::frames::zones::ZONES_MAX;
 use crate::stats::counters::{Counter, Snapshot};
 
-/// What a zone has now, and has done so far.
+/// The current state of a zone, and its totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneStats {
     /// Its part of the budget.
     pub bytes: Bytes,
-    /// What it holds in frames: in the regions, staged and ready.
+    /// Its bytes in frames: in the regions, staged and ready.
     pub held: Bytes,
-    /// What is free of it: frames that are ready, and its part of what the budget still allows to take.
+    /// Its free bytes: ready frames, and its part of the room in the budget.
     pub free: Bytes,
-    /// What allocations leave of it, as long as another zone has more.
+    /// Allocations leave this much of it free, as long as another zone has more.
     pub low: Bytes,
-    /// What reclaim lifts its free memory to.
+    /// Reclaim raises its free memory to this.
     pub high: Bytes,
-    /// What it gave, ever. Of a remote zone that is what was spilled there.
+    /// Bytes that it gave, ever. For a remote zone those that were spilled there.
     pub allocated: Bytes,
-    /// What reclaim moved out of the regions of its frames, ever, and what of a file was read ahead and dropped without coming there.
+    /// Bytes of its frames that reclaim moved out of the regions, ever, and bytes of files that
+    /// were read ahead and dropped unused.
     pub evicted: Bytes,
 }
 
-/// How much longer pages stay in the zone where they stay longest than where they stay shortest: 1 if they are equally old when they
-/// go. A stay is what a zone holds over what goes out of it in a unit of time (Little's law), and the unit cancels out.
-/// None unless two of these zones have moved pages out.
+/// How much longer pages stay in the zone with the longest stay than in the one with the shortest:
+/// 1 if they are equally old when they are evicted. A stay is the held bytes over the bytes evicted
+/// in a unit of time (Little's law), and the unit cancels out. None unless two zones have evicted
+/// pages.
 #[must_use]
 pub fn age_ratio(zones: &[ZoneStats]) -> Option<f64> {
     let left = |zone: &&ZoneStats| zone.evicted > Bytes::ZERO;
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_compared_by_what_is_held_for_what_goes() {
+    fn ages_are_compared_by_held_bytes_over_evicted_bytes() {
         let zone = |held, evicted| ZoneStats {
             held: Bytes::mib(held),
             evicted: Bytes::mib(evicted),

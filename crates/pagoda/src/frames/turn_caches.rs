@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_core::zone::cache::FrameCache;
 
-/// Caches for each handler: its own, and one for others who serve faults (in their own threads, by calls, ahead of who reads a file),
-/// and who share them where there are more. Each further one makes all smaller.
+/// Caches for each handler: its own, and one for other threads that serve faults (their own, by
+/// calls, or readahead of files). These share it where they are more. Each further cache makes all
+/// smaller.
 pub(crate) const CACHES_PER_HANDLER: usize = 2;
 
-/// Who takes frames: which cache of turns is his.
+/// A taker of frames, by its cache of turns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taker(Option<usize>);
 
 impl Taker {
-    /// Who takes a frame now and then, and asks the zones each time.
+    /// A taker that needs a frame now and then, and asks the zones each time.
     pub(crate) const ONCE: Self = Self(None);
 
     /// The handler of this number.

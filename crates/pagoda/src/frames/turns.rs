@@ -1,14 +1,18 @@
-//! Turns that threads have been granted in advance, so that most allocations take no lock of whose turn it is.
+//! Turns that threads have been granted in advance, so that most allocations don't take the lock of
+//! the turns.
 //!
-//! A cache holds turns, and no frames: the right to so many frames of one zone before it is the next one's turn. What it holds takes no
-//! memory, counts against no budget, is missing at no watermark, and lies idle while nobody waits for it. What a zone has is asked when
-//! a turn is used: of a zone that has no frame above its low watermark by then, be it that others were quicker or that it was made
-//! smaller, the turn goes back, with the rest of the cache, and the zones are asked anew. All caches together hold less than a quarter
-//! of the smallest local zone's batch ([`cache_frames`]), and by no more can the shares of what threads got differ from those of the
-//! policy. Remote zones, and policies without turns, are asked each time.
+//! A cache holds turns, and no frames: the right to so many frames of one zone before the next
+//! zone's turn. A cached turn takes no memory, counts against no budget, and lowers no watermark.
+//! Left unused, it makes no thread wait. The zone is checked when a turn is used. If it has no
+//! frame above its low watermark by then, because others were quicker or it shrank, the turn goes
+//! back with the rest of the cache, and the zones are asked anew. All caches together hold less
+//! than a quarter of the smallest local zone's batch ([`cache_frames`]). That bounds how far the
+//! shares of threads can differ from those of the policy. Remote zones, and policies without turns,
+//! are asked each time.
 //!
-//! Nobody has to give back what he has cached: the reclaimer empties what was not used between two of its looks, whether its thread
-//! sleeps or has ended. This module must never take a frame, nor wait.
+//! No thread has to give its cached turns back: the reclaimer empties caches that were not used
+//! between two of its looks, even those of ended threads. This module must never take a frame, nor
+//! wait.
 
 use std::sync::Mutex;
 
@@ -22,7 +26,7 @@ use crate::frames::turn_caches::Taker;
 use crate::frames::zones::ZONES_MAX;
 
 impl Engine {
-    /// The zone whose turn it is: by what was granted to `taker` before, else by what all zones have now.
+    /// The zone in turn: by an earlier grant to `taker`, else by the current levels of all zones.
     pub(crate) fn zone_in_turn(
         &self,
         turns: &Mutex<turns::Zones>,
@@ -48,7 +52,7 @@ impl Engine {
         };
         let granted = self.take_turn(turns, |zone| now[zone], most);
         let Ok(Grant { zone, frames }) = granted else {
-            // What others have cached is of zones that have nothing to give.
+            // Other caches hold turns of zones that have nothing to give.
             self.drain_turns();
             return Err(Shortage);
         };
@@ -68,7 +72,7 @@ impl Engine {
         self.drain_by(FrameCache::drain);
     }
 
-    /// Empties the caches that nobody has used since this was called last.
+    /// Empties the caches that were not used since the last call.
     pub(crate) fn drain_idle_turns(&self) {
         self.drain_by(FrameCache::drain_if_idle);
     }

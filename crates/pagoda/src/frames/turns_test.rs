@@ -1,4 +1,5 @@
-//! Caches of turns in a real engine: how often the zones are asked, what threads get, and that nothing is left in them.
+//! Caches of turns in a real engine: how often the zones are asked, the shares of threads, and that
+//! the caches are emptied.
 
 use std::sync::Barrier;
 
@@ -37,12 +38,13 @@ fn take(engine: &Engine, taker: Taker) -> Slot {
     engine.frame_of_a_zone(false, taker).expect("there is room")
 }
 
-/// The first turn of each zone, before anything was known of it, is of one frame: now real ones begin.
+/// The first turn of each zone, granted before its level is known, is of one frame. This ends
+/// those.
 fn end_first_turns(engine: &Engine) {
     give_back(engine, [(); 2].map(|()| take(engine, Taker::ONCE)));
 }
 
-/// Nobody wrote to the frame: there is none.
+/// The slot has no frame: it was never written to.
 fn give_back(engine: &Engine, slots: impl IntoIterator<Item = Slot>) {
     for slot in slots {
         engine.ledger.took(-(engine.entry_bytes() as i64));
@@ -95,7 +97,7 @@ fn threads_with_caches_share_a_hundred_thousand_frames_by_the_batches_and_ask_se
         }
         let asked = counters(engine).scans;
         assert!(asked < (THREADS * each) as u64 / 8, "the zones were asked {asked} times");
-        until("what is left in the caches of threads that have ended has gone back", || cached(engine) == 0);
+        until("the cached turns of ended threads have gone back", || cached(engine) == 0);
         assert_eq!(counters(engine).allocated_frames.iter().sum::<u64>(), (THREADS * each) as u64);
         // Each slot is empty, and once.
         let slots: Vec<Vec<Slot>> = (0..count)
@@ -129,7 +131,7 @@ fn a_cached_turn_of_a_zone_that_has_nothing_to_give_any_more_is_not_used() {
 }
 
 #[test]
-fn turns_of_zones_that_get_another_size_go_back_and_so_do_those_of_whom_the_others_leave_nothing() {
+fn turns_of_resized_zones_go_back_and_so_do_those_of_a_thread_that_finds_no_frame() {
     let zones = [("one", 64, Place::Local), ("two", 64, Place::Local)];
     let Some(manager) = manager(&zones, ZonePolicy::Fair) else { return };
     let engine = &*manager.engine();
@@ -145,7 +147,7 @@ fn turns_of_zones_that_get_another_size_go_back_and_so_do_those_of_whom_the_othe
     let sizes = [0, 1].map(|zone| engine.zones.size(zone).get() as i64);
     (0..2).for_each(|zone| engine.zones.in_regions(zone, sizes[zone]));
     assert!(engine.zones_in_turn(Taker::ONCE).first.is_none());
-    assert_eq!(cached(engine), 0, "who finds nothing leaves nothing to others");
+    assert_eq!(cached(engine), 0, "a thread that finds nothing leaves no turns to others");
     (0..2).for_each(|zone| engine.zones.in_regions(zone, -sizes[zone]));
     give_back(engine, [slot, other]);
 }

@@ -1,7 +1,7 @@
-//! Which zones a budget has: what a user says of them, and whether that can be.
+//! The zones of a budget, as a user gives them, and whether they are valid.
 //!
-//! A zone is written `NAME=SIZE`, `NAME=SIZE@nodeN` or `NAME=SIZE@remote`. This module must never ask the machine: whether a
-//! node is there shows when the engine binds its arena.
+//! A zone is written `NAME=SIZE`, `NAME=SIZE@nodeN` or `NAME=SIZE@remote`. This module must never
+//! ask the machine: a missing node shows when the engine binds its arena.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,11 +22,11 @@ pub enum Place {
     /// Wherever the kernel takes it from.
     #[default]
     Local,
-    /// On this NUMA node. It is local if the first zone is there, too, or that is on no node and the engine starts on this one;
-    /// else it is remote.
+    /// On this NUMA node. It is local if the first zone is on the same node, or the first zone has
+    /// no node and the engine starts on this one. Else it is remote.
     Node(u32),
-    /// Wherever the kernel takes it from, but only a spill: used when no local zone has a frame to spare, and before anything is
-    /// reclaimed.
+    /// On any node, but only for spilling: used when no local zone has a frame to spare, and before
+    /// anything is reclaimed.
     Remote,
 }
 
@@ -48,7 +48,7 @@ impl ZoneConfig {
     }
 }
 
-/// What of a zone could not be read.
+/// A zone that could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZoneError {
     /// It is not `NAME=SIZE`, with or without a place.
@@ -99,7 +99,7 @@ impl fmt::Display for ZoneConfig {
     }
 }
 
-/// What keeps zones from being those of a budget.
+/// The reason why zones don't fit a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit;
 
@@ -112,8 +112,9 @@ pub(crate) struct Ranked {
     pub(crate) is_remote: bool,
 }
 
-/// Puts the zones of a `budget` in their order of preference, local ones first. `here` is the node that the engine starts on, and
-/// each zone has `least` at least. No zones are one that is all of the budget.
+/// Puts the zones of a `budget` in their order of preference, local ones first. `here` is the node
+/// that the engine starts on, and each zone has at least `least`. Without zones there is one, of
+/// all of the budget.
 pub(crate) fn in_order(
     zones: &[ZoneConfig],
     budget: Bytes,
@@ -165,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn a_written_zone_is_parsed_again(
             name in "[a-z0-9-]{1,16}",
             bytes in 0..=u64::MAX,
             place in prop_oneof![
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_names_the_wrong_part() {
         for (text, error) in [
             ("fast", ZoneError::Form),
             ("fast=", ZoneError::Size),
@@ -233,9 +234,9 @@ pub enum ResizeError {
     /// No zone has this name.
     #[error("there is no zone {name:?} to be resized; there are: {zones}")]
     Unknown {
-        /// What was named.
+        /// The name that was given.
         name: String,
-        /// What there is.
+        /// The zones that exist.
         zones: String,
     },
     /// It would be too small to serve faults.
@@ -243,9 +244,9 @@ pub enum ResizeError {
     TooSmall {
         /// The zone.
         name: String,
-        /// What was asked for.
+        /// The size that was asked for.
         bytes: Bytes,
-        /// What would do.
+        /// The least size.
         least: Bytes,
     },
     /// It would be larger than there are addresses for its frames.
@@ -255,9 +256,9 @@ pub enum ResizeError {
     TooLarge {
         /// The zone.
         name: String,
-        /// What was asked for.
+        /// The size that was asked for.
         bytes: Bytes,
-        /// What it can have.
+        /// The most that it can have.
         most: Bytes,
     },
     /// The manager is of another process.
@@ -266,12 +267,12 @@ pub enum ResizeError {
     /// All zones together would be too small.
     #[error("{budget} in all zones together are below what serving faults needs; leave {least} at least")]
     BudgetTooSmall {
-        /// What would be left.
+        /// The budget that would be left.
         budget: Bytes,
-        /// What would do.
+        /// The least budget.
         least: Bytes,
     },
 }
 
-/// The least zone: what a program fills between two looks, twice over.
+/// The least zone: twice the bytes that a program fills between two looks.
 pub(crate) const ZONE_LEAST: Bytes = Bytes::mib(4);

@@ -1,15 +1,19 @@
-//! The zones of an engine: which one the next frame is of, how much each has, and which one is to be reclaimed from.
+//! The zones of an engine: the zone of the next frame, the level of each zone, and the zone to
+//! reclaim from.
 //!
-//! A budget has one zone, or is divided among several: each has a part of the arena's slots, of the watermarks and so of the
-//! turns (`pagoda_core::zone`). What is not frames (compressed pages, tables, what is not managed) comes out of all of them in
-//! proportion, and a share of the budget is a share of each. So the free memory of all zones is that of the budget.
+//! A budget has one zone, or is divided among several: each has a part of the arena's slots, of the
+//! watermarks and so of the turns (`pagoda_core::zone`). Memory outside frames (compressed pages,
+//! tables, unmanaged memory) comes out of all of them in proportion, and a share of the budget is a
+//! share of each. So the free memory of all zones is that of the budget.
 //!
-//! A frame is of the zone in whose slots it began, and stays of it wherever it travels: in the arena the slot's number says
-//! which that is, for it only ever goes into slots of its own zone, and in a region the entry does. So with several zones
-//! every frame begins in a slot. What the kernel put into a region itself (what was there when it was adopted, what is copied
-//! on a write after a fork or where a mapping allows no move) is counted as of the zone whose turn it is, wherever it lies.
+//! A frame is of the zone in whose slots it began, and stays of it wherever it travels. In the
+//! arena the slot's number tells the zone, for a frame only goes into slots of its own zone. In a
+//! region the entry tells it. So with several zones every frame begins in a slot. A page that the
+//! kernel put into a region itself (present when adopted, copied on a write after a fork, or copied
+//! where a mapping allows no move) counts as of the zone in turn, wherever it lies.
 //!
-//! With one zone all this is that zone, and costs a test of the number of zones. Nothing here waits or allocates after `new`.
+//! With one zone all this costs a test of the number of zones. Nothing here waits, or allocates
+//! after `new`.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -28,12 +32,12 @@ pub use crate::frames::zone_config::{NAME_BYTES_MAX, Place, ZONES_MAX, ZoneConfi
 pub(crate) use crate::frames::turn_caches::Taker;
 pub(crate) use crate::frames::zone_config::{Ranked, Unfit, in_order};
 
-/// One zone, and what is of it.
+/// One zone, and its frames.
 pub(crate) struct Part {
     pub(crate) name: String,
     /// As they were named: which counters are its.
     pub(super) number: usize,
-    /// Its size, which may change: whoever computes with it goes by what it was a moment ago.
+    /// Its size, which may change: a computation uses the size of a moment ago.
     pub(crate) bytes: AtomicU64,
     pub(super) is_remote: bool,
     /// Its frames are of one node.
@@ -41,11 +45,11 @@ pub(crate) struct Part {
     /// The zone on whose list its pages age: its own, or one for all local zones.
     pub(super) list: usize,
     pub(crate) hands: Zone,
-    /// Bytes of its frames in the regions, by the entries' masks, and of those that back staged entries. With one zone the
-    /// ledger has them.
+    /// Bytes of its frames in the regions, by the entries' masks, and of those that back staged
+    /// entries. With one zone the ledger has them.
     pub(super) in_regions: AtomicI64,
     pub(super) staged: AtomicI64,
-    /// Bytes of base pages of files that were written and are not in the file yet, also with one zone.
+    /// Bytes of dirty base pages of files, also with one zone.
     dirty: AtomicI64,
 }
 
@@ -55,7 +59,7 @@ impl Part {
     }
 }
 
-/// All zones, local ones first, and whose turn it is.
+/// All zones, local ones first, and their turns.
 pub(crate) struct Zones {
     pub(crate) parts: Box<[Part]>,
     /// How many of them are local: the first ones.
@@ -66,7 +70,7 @@ pub(crate) struct Zones {
     pub(crate) shrunk: AtomicBool,
     /// None with one zone. An innermost lock, as the zones' own.
     pub(super) turns: Option<Mutex<turns::Zones>>,
-    /// What of them was granted in advance.
+    /// Turns that were granted in advance.
     pub(super) caches: super::turn_caches::Caches,
     /// The same for huge frames, which have turns of their own.
     pub(super) huge_turns: Option<Mutex<turns::Zones>>,
@@ -76,13 +80,14 @@ pub(crate) struct Zones {
     kept_faults: AtomicU64,
 }
 
-/// What a zone is made of: what was said of it, and how many slots it has.
+/// The configuration of a zone, and its number of slots.
 pub(crate) type Plan = (Ranked, u32);
 
 impl Zones {
-    /// Zones with empty slots, local ones first. Their slots follow each other in this order. So many `handlers` serve their faults.
+    /// Zones with empty slots, local ones first. Their slots follow each other in this order.
+    /// `handlers` is the number of handler threads.
     pub(crate) fn new(plan: Vec<Plan>, policy: turns::ZonePolicy, handlers: usize) -> Self {
-        // What each can give is observed before each allocation.
+        // The level of each is observed before each allocation.
         let any = turns::Zone { free_frames: 0, low_frames: 0, high_frames: 1 };
         let remote = plan.iter().filter(|(ranked, _)| ranked.is_remote).count();
         let states = vec![any; plan.len()];
@@ -182,7 +187,7 @@ impl Zones {
         self.parts[zone].dirty.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What of a zone is known to be dirty.
+    /// The known dirty bytes of a zone.
     pub(crate) fn dirty_bytes(&self, zone: usize) -> Bytes {
         Bytes::new(self.parts[zone].dirty.load(Ordering::Relaxed).max(0) as u64)
     }
@@ -194,7 +199,7 @@ impl Zones {
 
     /// A fault wants a frame of zeroes.
     pub(crate) fn note_asked(&self) {
-        // Most find it noted, and leave the line to all who read it.
+        // It is mostly set; the load keeps the cache line shared among all readers.
         if !self.was_asked() {
             self.asked.store(true, Ordering::Relaxed);
         }
@@ -236,7 +241,8 @@ impl Zones {
         self.parts[0].hands.place_page(space, content, may_open, place)
     }
 
-    /// All parts of a zone's frames, in the order of their slots, and their bytes; None as long as no zone has many.
+    /// All parts of a zone's frames, in the order of their slots, and their bytes. None as long as
+    /// no zone has many.
     pub(crate) fn take_gathered_pieces(&self, space: &Space) -> Option<(Vec<Slot>, u64)> {
         self.parts.iter().find_map(|part| part.hands.take_gathered_pieces(space))
     }
@@ -246,7 +252,7 @@ impl Zones {
         self.hands_of(&slot).put_pieces(space, slot, frames);
     }
 
-    /// The frame of `slot` holds nobody's content any more.
+    /// The frame of `slot` is unused now.
     pub(crate) fn put_ready(&self, space: &Space, slot: Slot) {
         self.hands_of(&slot).put_ready(space, slot);
     }

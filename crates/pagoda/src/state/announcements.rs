@@ -4,7 +4,8 @@
 
 use std::sync::atomic::AtomicU64;
 
-/// How many forks were announced, and of how many of them nobody has to wait for anything more: those that were served, or failed.
+/// The number of announced forks, and of those that no thread has to wait for any more: they were
+/// served, or failed.
 #[derive(Debug, Default)]
 pub(crate) struct Announcements {
     pub(crate) made: AtomicU64,

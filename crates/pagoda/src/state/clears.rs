@@ -1,4 +1,5 @@
-//! How huge frames are cleared: the order that suits this machine, and how many clears are under way.
+//! How huge frames are cleared: the order that suits this machine, and the number of clears under
+//! way.
 //!
 //! This module must never clear anything.
 
@@ -7,11 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagoda_core::clear::{Choice, Order};
 
-/// Who clears within a fault just now, and what it took lately.
+/// The clears within faults that are under way, and their recent cost.
 #[derive(Default)]
 pub(crate) struct Clears {
     pub(crate) now: AtomicU32,
-    /// Whether one of them gives way to what waits, which nobody has read yet: one is enough.
+    /// Whether one of them yields to a fault that waits and that no handler has read yet: one is
+    /// enough.
     pub(crate) gives_way: AtomicBool,
     /// An innermost lock: nothing is called with it held.
     pub(crate) choice: Mutex<Choice>,
@@ -24,9 +26,9 @@ pub(crate) struct Clears {
 }
 
 impl Clears {
-    /// What waited was read.
+    /// The waiting fault was read.
     pub(crate) fn have_given_way(&self) {
-        // Mostly nobody has, and the line stays with all who read it.
+        // It is rarely set; the load keeps the cache line shared among all readers.
         if self.gives_way.load(Ordering::Relaxed) {
             self.gives_way.store(false, Ordering::Relaxed);
         }

@@ -15,9 +15,10 @@ pub(crate) struct Staged {
     pub(crate) slot: u32,
 }
 
-/// Where reclaim is: the clock's hand, and the staged pages, oldest first. The queue has at most one element for each
-/// staging since its oldest element was staged; elements that are staged no longer are dropped when they come up, and
-/// all of them when there are twice as many as pages are staged (and [`QUEUE_SLACK`] more).
+/// The state of reclaim: the clock's hand, and the staged pages, oldest first. The queue has at
+/// most one element for each staging since its oldest element was staged. A stale element is
+/// dropped when it comes up; all are dropped once the queue is twice as long as the number of
+/// staged pages (and [`QUEUE_SLACK`] more).
 #[derive(Default)]
 pub(crate) struct Hand {
     pub(crate) address: usize,
@@ -28,7 +29,7 @@ pub(crate) struct Hand {
     pub(crate) steps: u32,
 }
 
-/// What one step of reclaim came to.
+/// The outcome of one step of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A frame became ready.

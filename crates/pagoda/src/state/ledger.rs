@@ -1,32 +1,35 @@
-//! What the budget is spent on: the kernel's own count, kept current between two looks by what we do ourselves.
+//! The spending of the budget: the kernel's own count, updated between two looks by our own
+//! changes.
 //!
-//! The kernel's number is the truth and replaces ours at every look; ours only bridges the milliseconds in between.
-//! A manager inside a program that is not wholly its own (a library's regions) has no kernel count for its part and
-//! goes by the ledger alone. This module must never touch memory.
+//! The kernel's number is the truth and replaces ours at every look; ours only bridges the
+//! milliseconds in between. A manager that has only a part of its process (a library's regions) has
+//! no kernel count for that part and goes by the ledger alone. This module must never touch memory.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use pagoda_core::page_entry::{Backing, Word};
 
-/// Bytes of anonymous memory: those that the kernel counts, and what they are by our own ledger.
+/// Bytes of anonymous memory, by the kernel's count and by our own ledger.
 pub(crate) struct Ledger {
     budget_bytes: AtomicI64,
-    /// Bytes that may be held beyond the budget: what its owner has made immovable.
+    /// Bytes that may be held beyond the budget: memory that its owner has made immovable.
     beyond_bytes: AtomicI64,
     held_bytes: AtomicI64,
     /// Bytes of the managed regions that are resident, by the entries' masks.
     resident_bytes: AtomicI64,
-    /// Bytes that are present in what is only followed, as of the last look.
+    /// Bytes present in memory that is only followed, as of the last look.
     followed_bytes: AtomicU64,
     /// Bytes of frames that back staged entries.
     staged_bytes: AtomicI64,
-    /// Bytes of frames that content is received into: neither ready nor resident, for as long as its sender takes.
+    /// Bytes of frames that content is received into: neither ready nor resident, for as long as
+    /// the sender takes.
     receiving_bytes: AtomicI64,
-    /// Bytes that are resident and whose old copy the store keeps.
+    /// Resident bytes whose copy the store keeps.
     copied_bytes: AtomicI64,
     /// Bytes of the store that `held_bytes` has.
     store_bytes: AtomicI64,
-    /// Bytes that the kernel counts here and that other processes answer for: their part of what a fork shares.
+    /// Bytes that the kernel counts here and that other processes account for: their part of memory
+    /// shared by a fork.
     others_bytes: AtomicU64,
     /// Bytes that faults fetched from the store, ever.
     fetched_bytes: AtomicU64,
@@ -48,11 +51,11 @@ impl Ledger {
             store_bytes: AtomicI64::new(0),
         }
     }
-    /// What may be held, from now on.
+    /// Sets the budget from now on.
     pub(crate) fn set_budget(&self, budget_bytes: u64) {
         self.budget_bytes.store(budget_bytes as i64, Ordering::Relaxed);
     }
-    /// The budget, and what may be held beyond it.
+    /// The budget, and the bytes that may be held beyond it.
     pub(crate) fn budget_bytes(&self) -> u64 {
         self.budget_bytes.load(Ordering::Relaxed) as u64 + self.beyond_bytes()
     }
@@ -63,7 +66,7 @@ impl Ledger {
     pub(crate) fn beyond_bytes(&self) -> u64 {
         self.beyond_bytes.load(Ordering::Relaxed) as u64
     }
-    /// The kernel's count, seen just now, and what the store has of it.
+    /// Takes over the kernel's count of this moment, and the size of the store in it.
     pub(crate) fn reconcile(&self, kernel_bytes: u64, store_bytes: u64) {
         self.store_bytes.store(store_bytes as i64, Ordering::Relaxed);
         let own = kernel_bytes.saturating_sub(self.others_bytes.load(Ordering::Relaxed));
@@ -77,7 +80,7 @@ impl Ledger {
     pub(crate) fn took(&self, bytes: i64) {
         self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
-    /// The store has so much now: what it grew by since anyone looked is held, too.
+    /// Takes over the size of the store. Its growth since the last look is held, too.
     pub(crate) fn store_has(&self, store_bytes: u64) {
         let before = self.store_bytes.swap(store_bytes as i64, Ordering::Relaxed);
         self.took(store_bytes as i64 - before);
@@ -88,12 +91,13 @@ impl Ledger {
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed).max(0) as u64
     }
-    /// What may still be taken from the kernel.
+    /// The bytes that may still be taken from the kernel.
     pub(crate) fn room_bytes(&self) -> u64 {
         (self.budget_bytes() as i64 - self.held_bytes.load(Ordering::Relaxed)).max(0) as u64
     }
-    /// What is free with `ready` bytes of frames that nobody uses: they are held, and as far as the budget is exceeded they
-    /// are to be given back. (Frames that counted as free then kept the reclaimer asleep while a program took 100 MiB.)
+    /// The free bytes with `ready` bytes of unused frames. Ready frames are held: as far as the
+    /// budget is exceeded they must be given back, and don't count as free. (Counted as free, they
+    /// kept the reclaimer asleep while a program took 100 MiB.)
     pub(crate) fn free_bytes(&self, ready: u64) -> u64 {
         (self.room_bytes() + ready).saturating_sub(self.excess_bytes())
     }
@@ -133,7 +137,7 @@ impl Ledger {
     pub(crate) fn fetched_bytes(&self) -> u64 {
         self.fetched_bytes.load(Ordering::Relaxed)
     }
-    /// An entry went from one state to another: what it holds twice changed.
+    /// An entry changed its state, and with it the bytes that it holds twice.
     pub(crate) fn changed(&self, before: Word, after: Word) {
         let twice = |word: Word| match word.backing() {
             Backing::Handle(_) => i64::from(word.resident().count()) * 4096,

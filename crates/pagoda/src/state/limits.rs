@@ -1,7 +1,7 @@
-//! The limits of regions, and what each region holds at least.
+//! The limits of regions, and a lower bound of the bytes that each region holds.
 //!
-//! A touch that is admitted counts until its entry says so. This module must never refuse a page
-//! that holds anything.
+//! An admitted touch counts until its entry shows it. This module must never refuse a page that
+//! holds anything.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use pagoda_linux::process::lock::Lock;
 pub(crate) struct Limit {
     pub(crate) range: PageRange,
     pub(crate) most_bytes: u64,
-    /// At least what is held.
+    /// A lower bound of the held bytes.
     pub(crate) held_bytes: AtomicU64,
     /// Of touches that are being served: their entries don't say it yet.
     pub(crate) touched_bytes: AtomicU64,
@@ -60,7 +60,7 @@ impl Limits {
     }
 }
 
-/// A first touch that was admitted and whose entry does not say it yet.
+/// A first touch that was admitted, and that its entry does not show yet.
 pub(crate) struct Touch(pub(crate) Option<(Arc<Limit>, u64)>);
 
 impl Drop for Touch {

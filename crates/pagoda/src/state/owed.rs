@@ -14,15 +14,15 @@ use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::mem::words::zeroed_words;
 use pagoda_migrate::Wants;
 
-/// How long somebody who has asked waits before he asks again: a request may have found the queue full.
+/// How long a waiting thread waits before it asks again: its request may have found the queue full.
 pub(crate) const AGAIN: Duration = Duration::from_millis(10);
 
-/// What is owed of one region.
+/// The owed pages of one region.
 pub(crate) struct OwedPages {
     pub(crate) range: PageRange,
     pages: PageSet,
     pub(crate) wants: Wants,
-    /// What is still owed will never arrive.
+    /// The pages that are still owed will never arrive.
     pub(crate) lost: AtomicBool,
     /// Rings when something has arrived or everything else is lost.
     arrived: Condvar,
@@ -37,11 +37,11 @@ pub(crate) enum Here {
     Lost,
 }
 
-/// What came of marking pages as owed.
+/// The outcome of marking pages as owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marking {
     Done,
-    /// An event is unread, or somebody is at one of them: again in a moment.
+    /// An event is unread, or one of the entries is busy: try again in a moment.
     Again,
     /// Something is there, which is to be discarded first.
     Holds,
@@ -75,8 +75,8 @@ impl OwedPages {
         self.pages.add(self.numbers(range));
     }
 
-    /// The pages of `range` are here, or nobody wants them any more. The busy bits of their entries are held, or the gate
-    /// exclusively.
+    /// The pages of `range` are here, or not needed any more. The busy bits of their entries are
+    /// held, or the gate exclusively.
     pub(crate) fn remove(&self, range: PageRange) {
         self.pages.remove(self.numbers(range));
     }
@@ -86,7 +86,7 @@ impl OwedPages {
     }
 
     pub(crate) fn here(&self, range: PageRange) -> Here {
-        // In this order: what is still owed after it was lost is lost.
+        // In this order: a page that is still owed after the loss is lost.
         let is_lost = self.is_lost();
         match self.has_any(range) {
             false => Here::Yes,
@@ -110,7 +110,8 @@ impl OwedPages {
         self.arrived.notify_all();
     }
 
-    /// Waits until all of `range`, which is of the region, is here; asks for what is not. False if it will never be.
+    /// Waits until all of `range`, which lies in the region, is here, and requests the missing
+    /// pages. False if it will never be.
     pub(crate) fn await_range(&self, range: PageRange) -> bool {
         let mut guard = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -129,7 +130,7 @@ impl OwedPages {
     }
 }
 
-/// What is owed of all regions of an engine: few at a time, and none nearly always.
+/// The owed pages of all regions of an engine: few regions at a time, nearly always none.
 #[derive(Default)]
 pub(crate) struct Owed {
     count: AtomicUsize,
@@ -137,7 +138,7 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// From now on what is marked in `pages` is owed.
+    /// From now on the pages that are marked in `pages` are owed.
     pub(crate) fn enter(&self, pages: Arc<OwedPages>) {
         self.regions.write().unwrap_or_else(PoisonError::into_inner).push(pages);
         self.count.fetch_add(1, Ordering::AcqRel);

@@ -1,5 +1,5 @@
-//! Faults between their arrival and their end: a fault that waits, how much it brings in, what
-//! became of it, and the pages that were served last.
+//! Faults between their arrival and their end: a waiting fault, its extent, its outcome, and the
+//! pages that were served last.
 //!
 //! Handlers, callers of a mapped file, and threads that serve their own faults all pass these on.
 //! This module must never serve anything.
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagoda_linux::uffd::fault_address::FaultAddress;
 
-/// What became of a fault.
+/// The outcome of an attempt at a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
     Served,
@@ -18,7 +18,8 @@ pub(crate) enum Tried {
     GaveWay,
 }
 
-/// A fault that waits. A thread waits for one page at a time, so that there are never more than threads.
+/// A fault that waits. A thread waits for one page at a time, so that there are never more than
+/// threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Fault {
     pub(crate) at: FaultAddress,
@@ -36,8 +37,8 @@ impl Fault {
     }
 }
 
-/// The pages that were served last, by any handler: what tells a reader who goes on from one who jumps about. A guess by
-/// its nature, so that a lost update does no harm.
+/// The pages that were served last, by any handler. They tell sequential from random access. They
+/// are a guess, so that a lost update does no harm.
 #[derive(Default)]
 pub(crate) struct Recent {
     /// A few for each of several readers that go on at once, as a merge of sorted runs has them.
@@ -49,7 +50,8 @@ impl Recent {
     fn any(&self, is: impl Fn(usize) -> bool) -> bool {
         self.pages.iter().any(|known| is(known.load(Ordering::Relaxed)))
     }
-    /// A whole page for who was on it or beside it just now, and what follows it if that was below; else the granule alone.
+    /// A whole page if that page or the one beside it was served just now, with readahead if it was
+    /// the page below. Else the granule alone.
     pub(crate) fn extent(&self, page: usize) -> Extent {
         if self.any(|known| known.wrapping_add(1) == page) {
             Extent::Onwards
@@ -65,21 +67,23 @@ impl Recent {
     }
 }
 
-/// How much of a page that is staged or stored a fault brings in. In a region whose base page is less than an entry that is its block,
-/// and a few more for who goes on (`Engine::comes_back`).
+/// How much of a staged or stored page a fault brings in. In a region whose base page is less than
+/// an entry that is its block, and a few more for sequential access (`Engine::comes_back`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// All of the base page: for who reads on.
+    /// The whole base page: a second fault on a page predicts more.
     Page,
-    /// The same for who came from the page below: from the file, what lies there behind it is brought into memory, too.
+    /// As `Page`, after a fault on the page below: also reads the content behind it in the file
+    /// into memory.
     Onwards,
-    /// The granule alone: for who jumps about, and would pay for fifteen others to come and go.
+    /// The granule alone. Random access would pay for fifteen others to be swapped in and evicted.
     Granule,
-    /// All of the entry, also in a region whose base page is less: for who ends its management.
+    /// The whole entry, also in a region with a smaller base page: for a caller that ends its
+    /// management.
     Whole,
 }
 
-/// What became of a fault.
+/// The outcome of serving a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     /// Its thread runs again (or faults again, if something else is wrong there).
@@ -97,6 +101,6 @@ pub(crate) enum Served {
 /// How many threads serve faults at most.
 pub(crate) const HANDLERS_MAX: usize = 4;
 
-/// How long a program may want memory that can't be had before it is ended: long enough for a slow disk to take what is
-/// being written, short enough that nobody takes it for a hang.
+/// How long a program may wait for memory that can't be had before it is ended: long enough for a
+/// slow disk to finish its writes, short enough not to look like a hang.
 pub(crate) const GIVE_UP_NS: u64 = 10_000_000_000;

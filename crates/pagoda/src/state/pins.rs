@@ -1,15 +1,18 @@
-//! Memory that is never evicted: what the kernel itself reads or writes when a thread ends.
+//! Pinned memory: pages that the kernel itself reads or writes when a thread ends.
 //!
-//! At the exit of a thread the kernel clears its thread ID in its control block and walks its list of robust mutexes.
-//! It does both without serving userfaults: an evicted page there means that whoever joins the thread, or waits for
-//! the mutex, hangs for good. So each live thread pins the OS pages of its control block, and each robust mutex its own.
+//! At the exit of a thread the kernel clears its thread ID in its control block and walks its list
+//! of robust mutexes. It does both without serving userfaults. If such a page is evicted, a thread
+//! that joins the ended one, or waits for the mutex, hangs for good. So each live thread pins the
+//! OS pages of its control block, and each robust mutex its own.
 //!
-//! The program's own threads pin, on stacks that are managed memory themselves. So there is no lock here, and nothing is
-//! allocated: whoever held one could be waiting for a page that only the waiter for the lock can bring.
+//! The program's own threads pin, on stacks that are managed memory themselves. So there is no lock
+//! here, and nothing is allocated. The holder of a lock could wait for a page that only the waiter
+//! for the lock can bring.
 //!
-//! The protocol that leaves no gap: an evictor announces that it moves, then looks at the pins, moves, and ends its
-//! announcement. A pinner enters the range, waits until every move that was announced by then has ended, and touches the
-//! range, which brings it back if it went. Whoever announces later sees the pin.
+//! The protocol leaves no gap. An evictor announces that it moves, then looks at the pins, moves,
+//! and ends its announcement. A pinner enters the range, waits until every announced move has
+//! ended, and touches the range, which brings it back if it was evicted. An evictor that announces
+//! later sees the pin.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -17,17 +20,19 @@ use pagoda_linux::mem::mincore::is_mapped;
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::process::thread::{is_alive, yield_now};
 
-/// Who a pin belongs to.
+/// The owner of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pinner {
     /// The thread with this ID; its pins go when it is gone.
     Thread(u32),
-    /// The robust mutex at this address; until it is destroyed, or unmapped and its place is needed.
+    /// The robust mutex at this address; until it is destroyed, or unmapped and its place is
+    /// needed.
     Mutex(usize),
 }
 
 impl Pinner {
-    /// As a word that is not 0 or 1: the low bit tells the kinds apart (a mutex has an even address).
+    /// As a word that is not 0 or 1: the low bit tells the kinds apart (a mutex has an even
+    /// address).
     fn word(self) -> usize {
         match self {
             Self::Thread(id) => (id as usize) << 1 | 1,
@@ -36,8 +41,8 @@ impl Pinner {
     }
 }
 
-/// How many pins there can be: one or two for a thread, and as many threads as Linux lets a process of this size have
-/// by default. Beyond it a pin fails, and with it the start of a thread.
+/// The most pins: one or two for a thread, and as many threads as Linux lets a process of this size
+/// have by default. Beyond it a pin fails, and with it the start of a thread.
 pub const BOUND: usize = 32 << 10;
 
 /// Threads that can move pages at once: handlers and the reclaimer.
@@ -61,7 +66,7 @@ pub struct Pins {
     /// One past the highest place that was ever used.
     used: AtomicUsize,
     mutexes: AtomicUsize,
-    /// Odd while a mover has this place and may move what it looked at.
+    /// Odd while a mover has this place and may move the pages that it looked at.
     moves: [AtomicU64; MOVERS],
 }
 
@@ -83,7 +88,7 @@ fn is_of_ended_thread(who: usize) -> bool {
     who > WRITING && who & 1 == 1 && !is_alive((who >> 1) as u32)
 }
 
-/// An announced move. What was looked at through it and found free may be moved until it is dropped.
+/// An announced move. Pages that it found unpinned may be moved until it is dropped.
 pub(crate) struct Moving<'a> {
     pins: &'a Pins,
     place: &'a AtomicU64,
@@ -103,7 +108,8 @@ impl Drop for Moving<'_> {
 }
 
 impl Pins {
-    /// Pins `range`. The caller touches it next. False if there are too many pins. Doing so twice is the same as once.
+    /// Pins `range`. The caller touches it next. False if there are too many pins. Pinning twice is
+    /// the same as once.
     #[must_use]
     pub fn pin(&self, pinner: Pinner, range: PageRange) -> bool {
         if !self.has(pinner, range) && !self.inherit(pinner, range) && !self.enter(pinner, range) {
@@ -115,7 +121,7 @@ impl Pins {
         }
         for place in &self.moves {
             let now = place.load(Ordering::SeqCst);
-            // Bounded by one move of a batch, which waits for nobody.
+            // The wait is bounded by one move of a batch, which waits for no other thread.
             while now % 2 == 1 && place.load(Ordering::SeqCst) == now {
                 yield_now();
             }
@@ -130,8 +136,9 @@ impl Pins {
         })
     }
 
-    /// Makes the pin of a thread that has ended this one's, if it has its place in memory, too, as it mostly is: the C library keeps
-    /// stacks for the next threads. So a program that starts many has as many pins as threads that live at once.
+    /// Takes over the pin of an ended thread at the same place in memory. The C library keeps
+    /// stacks for the next threads, so that this is the rule. A program that starts many threads
+    /// then has as many pins as threads that live at once.
     fn inherit(&self, pinner: Pinner, range: PageRange) -> bool {
         matches!(pinner, Pinner::Thread(_))
             && self.live().any(|pin| {
@@ -194,9 +201,9 @@ impl Pins {
         }
     }
 
-    /// Drops the pins of mutexes whose memory is gone: many a program unmaps them without destroying them, and the kernel does not
-    /// tell of memory that was never managed. It is asked of each of them, which takes milliseconds, and so only when there is no
-    /// place left.
+    /// Drops the pins of mutexes whose memory is gone. Many programs unmap them without destroying
+    /// them, and the kernel does not report memory that was never managed. Checking each of them
+    /// takes milliseconds, so it happens only when no place is left.
     fn drop_unmapped_mutexes(&self) {
         for pin in self.live() {
             let who = pin.who.load(Ordering::SeqCst);
@@ -260,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_stack_of_a_thread_that_has_ended_has_its_pin() {
+    fn a_thread_on_the_stack_of_an_ended_one_takes_over_its_pin() {
         let pins = Pins::default();
         let range = PageRange::page(0x10000);
         for _ in 0..20 {

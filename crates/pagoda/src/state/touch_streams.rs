@@ -1,7 +1,7 @@
 //! Streams of first touches: threads that touch memory upwards, and how far each was filled ahead.
 //!
-//! At most [`STREAMS`] are followed. A new one takes the place of the oldest. This module must never
-//! look at memory.
+//! At most [`STREAMS`] are followed. A new one takes the place of the oldest. This module must
+//! never look at memory.
 
 use std::sync::Mutex;
 
@@ -9,23 +9,25 @@ use pagoda_core::fault::fault_around::FaultAround;
 use pagoda_core::fault::huge_window::Places;
 use pagoda_core::page::BasePage;
 
-/// Streams that are followed at the same time: a few threads of which each fills something. One more begins anew at each fault.
+/// The streams that are followed at the same time: a few threads, each of which fills a buffer. One
+/// stream more begins anew at each fault.
 pub(crate) const STREAMS: usize = 8;
 
-/// Who touches memory upwards, and how far the last window went.
+/// A stream of first touches, and how far its last window went.
 pub(crate) struct Around {
     pub(crate) on: bool,
     pub(crate) streams: Mutex<Streams>,
 }
 
 pub(crate) struct Streams {
-    /// The steps by which the stream is followed, how far it has come, and what of that comes whole.
+    /// The step size of the stream, its progress, and the places of it that come as huge frames.
     of: [(BasePage, FaultAround, Places); STREAMS],
     /// The one that a new stream takes.
     next: usize,
 }
 
-/// What is filled above a fault, up to the end; that may be nothing. Behind it come so many places of 2 MiB whole.
+/// The pages to fill above a fault, up to `end`; possibly none. After them come so many places of 2
+/// MiB as huge frames.
 pub(crate) struct Window {
     pub(crate) start: usize,
     pub(crate) end: usize,
@@ -60,7 +62,7 @@ impl Streams {
         (stream, places)
     }
 
-    /// No more of `window` was filled than up to this address: who goes on touches there next.
+    /// The fill of `window` ended at this address: the stream touches there next.
     pub(crate) fn end_at(&mut self, window: &Window, address: usize) {
         let is_its = |(size, stream, _): &&mut (BasePage, FaultAround, Places)| {
             *size == window.size && stream.goes_on_at() == Some(window.goes_on_at)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// A sleeper's bell: it can be rung before anybody sleeps, and then the next sleep ends at once.
+/// A sleeper's bell. Rung before the sleep, it ends that sleep at once.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: Mutex<bool>,

@@ -1,32 +1,33 @@
-//! The order of events of several threads: the kernel posts each event after its change, so that two threads' events may
-//! come the wrong way round.
+//! The order of events of several threads. The kernel posts each event after its change, so that
+//! two threads' events may come in the wrong order.
 //!
-//! A thread moves a mapping from Y to X (REMAP, then UNMAP of Y, each posted when the one before was read), and another
-//! moves Z to Y in between. Applied as they come, the late UNMAP of Y would drop what just moved there. So a move whose
-//! target is still occupied by the table's knowledge, or still to be announced as unmapped, waits for the events that
-//! empty it; and what concerns a move that waits, waits behind it. As long as anything is outstanding the kernel refuses
-//! every page move on the descriptor, so that waiting risks nothing.
+//! Say that a thread moves a mapping from Y to X (REMAP, then UNMAP of Y, each posted when the one
+//! before was read), and another moves Z to Y in between. Applied as they come, the late UNMAP of Y
+//! would drop the pages that just moved there. So a move waits while the table still has its target
+//! occupied, or expects an UNMAP of it. An event that concerns a waiting move waits behind it. As
+//! long as an event is outstanding the kernel refuses every page move on the descriptor, so that
+//! waiting is safe.
 //!
-//! This module must never apply anything: it says what has to wait.
+//! This module must never apply anything: it decides which events wait.
 
 use pagoda_linux::mem::range::PageRange;
 use pagoda_linux::uffd::Message;
 
-/// Events that wait, and places that are about to be announced as unmapped. Bounded by the program's threads, each of which has at
-/// most one event unread and one move under way, and by [`ARRIVED_MOST`].
+/// Events that wait, and places whose UNMAP is still to come. Bounded by [`ARRIVED_MOST`] and by
+/// the program's threads: each has at most one event unread and one move under way.
 #[derive(Debug, Default)]
 pub(crate) struct EventOrder {
     /// Oldest first.
     deferred: Vec<Message>,
-    /// Where moves that were applied came from, whose own UNMAP is still to come.
+    /// The sources of applied moves whose own UNMAP is still to come.
     leaving: Vec<PageRange>,
-    /// What moves brought since the kernel had last told everything, oldest first.
+    /// The ranges that moves brought since the kernel was last quiet, oldest first.
     arrived: Vec<Arrived>,
     /// Reads in a row after which something waited.
     rounds: u32,
 }
 
-/// What a move brought, or a part of that.
+/// A range that a move brought, or a part of it.
 #[derive(Clone, Copy, Debug)]
 struct Arrived {
     place: PageRange,
@@ -36,12 +37,14 @@ struct Arrived {
     is_told: bool,
 }
 
-/// Places whose arrival is known at most. Each thread of a program that moves mappings has few of them before the kernel is quiet for a
-/// moment; an event that is late by more than these is taken for one of what is there.
+/// The most places whose arrival is remembered. Each thread that moves mappings has few of them
+/// before the kernel is quiet for a moment. An event that is late by more than these is taken for
+/// one of the present range.
 const ARRIVED_MOST: usize = 256;
 
-/// Reads after which what waits is applied all the same: what it waits for would have come, so that the table knows of
-/// something that is not there (a part of a child's memory that its parent kept to itself, say).
+/// Reads after which waiting events are applied all the same: the events that they wait for would
+/// have come. The table then knows of a range that is not there, such as a part of a child's memory
+/// that the parent kept to itself.
 const ROUNDS_MAX: u32 = 32;
 
 fn ranges(from: usize, to: usize, len: usize) -> Option<(PageRange, PageRange)> {
@@ -60,7 +63,7 @@ fn overlap(a: PageRange, b: PageRange) -> bool {
     a.intersection(b).is_some()
 }
 
-/// What of `range` is not in `hole`, below it and above it.
+/// The parts of `range` outside `hole`, below it and above it.
 fn without(range: PageRange, hole: PageRange) -> impl Iterator<Item = PageRange> {
     let below = PageRange::new(range.start(), range.end().min(hole.start()));
     let above = PageRange::new(range.start().max(hole.end()), range.end());
@@ -68,12 +71,14 @@ fn without(range: PageRange, hole: PageRange) -> impl Iterator<Item = PageRange>
     parts.into_iter().flatten()
 }
 
-/// Whether `event` concerns what the move that waits as number `at` takes along, when `waiting` wait.
+/// Whether `event` concerns the range that the waiting move number `at` takes along, when `waiting`
+/// wait.
 ///
-/// At the target of a move that waits the table knows what is still to leave it, which is what the move waits for. But what the
-/// move brought may leave it, too: its thread goes on as soon as its own unmapping was read, which may be before what the
-/// move waits for is posted. What the table does not know there was brought; and what it knows has been left by what was
-/// brought, if nothing is mapped there any more and no other event said so.
+/// At the target of a waiting move the table has ranges that are still to leave; the move waits for
+/// that. The moved range may leave the target, too: its thread runs on as soon as its own UNMAP was
+/// read, perhaps before the awaited events are posted. A range that the table does not have there
+/// was brought by the move. A range that it has was left by the moved one if nothing is mapped
+/// there any more and no other event reported it.
 fn is_behind(
     waiting: &[Message],
     leaving: &[PageRange],
@@ -117,8 +122,8 @@ impl EventOrder {
         self.arrived.clear();
     }
 
-    /// Whether `event` must wait. `is_free` tells whether the table knows of nothing in a range, `is_mapped` whether there is a mapping
-    /// at an address now.
+    /// Whether `event` must wait. `is_free` tells whether the table has nothing in a range,
+    /// `is_mapped` whether there is a mapping at an address now.
     pub(crate) fn must_wait(
         &self,
         event: &Message,
@@ -154,8 +159,9 @@ impl EventOrder {
         self.deferred.len()
     }
 
-    /// The number of the move that goes first if one has to go although it waits: none other that waits is to leave its target, nor to go before it.
-    /// What it brought itself may leave its target behind it. None if no move waits.
+    /// The number of the waiting move to apply first if one has to be. No other waiting move leaves
+    /// its target, or has to be applied before it. Its own range may leave its target behind it.
+    /// None if no move waits.
     pub(crate) fn first(
         &self,
         is_free: impl Fn(PageRange) -> bool,
@@ -179,13 +185,13 @@ impl EventOrder {
         first.or_else(|| waiting.iter().position(|event| ends(event).is_some()))
     }
 
-    /// Takes what waits as number `at`.
+    /// Takes the waiting event number `at`.
     pub(crate) fn take(&mut self, at: usize) -> Message {
         self.deferred.remove(at)
     }
 
-    /// A move from `source` was applied: its UNMAP is to come. `target` is where it went, unless the source is still mapped
-    /// (`MREMAP_DONTUNMAP`), of which no UNMAP ever comes.
+    /// A move from `source` was applied: its UNMAP is to come. `target` is its destination. It is
+    /// None if the source is still mapped (`MREMAP_DONTUNMAP`), for then no UNMAP comes.
     pub(crate) fn moved(&mut self, source: PageRange, target: Option<PageRange>) {
         self.leaving.push(source);
         if let Some(place) = target {
@@ -203,21 +209,25 @@ impl EventOrder {
         by.for_each(|arrived| arrived.is_told = true);
     }
 
-    /// What was in `range` is there no more.
+    /// The range is not there any more.
     pub(crate) fn left(&mut self, range: PageRange) {
         let rests =
             |arrived: Arrived| without(arrived.place, range).map(move |place| Arrived { place, ..arrived });
         self.arrived = std::mem::take(&mut self.arrived).into_iter().flat_map(rests).collect();
     }
 
-    /// The parts of `left` that an event is about which says that it was moved or unmapped. It may be late, and of what was there before
-    /// others moved to there: not all of that need be known, for a mapping grows and nobody is told; what is known makes the move wait
-    /// ([`must_wait`](Self::must_wait)). So what arrived since the kernel had last told everything is left out if it is still there.
+    /// The parts of `left` that an event is about, which reports that range as moved or unmapped.
+    /// The event may be late, and about a range that was there before another moved in. The table
+    /// need not have all of that one, for a mapping grows without an event; a part that it has
+    /// makes the move wait ([`must_wait`](Self::must_wait)). So a range that arrived since the
+    /// kernel was last quiet is left out if it is still there.
     ///
-    /// While the move's own UNMAP is unread its thread is in it, and nobody else knows of the place. Afterwards it may have left: what leaves
-    /// begins with it mostly, and what grew begins with what is known. Else `is_registered` tells, of an address: what was unmapped is
-    /// not registered any more, whatever was mapped there since, for nothing is adopted where the table knows something. Should another
-    /// have moved there, its event waits, and replaces what stays here.
+    /// While the move's own UNMAP is unread its thread is in it, and no other thread knows of the
+    /// place. Afterwards the range may have left. A range that leaves mostly begins with the
+    /// arrived one, and a range that grew begins with the known one. Else `is_registered` tells for
+    /// an address: an unmapped range is not registered any more, whatever was mapped there since,
+    /// for nothing is adopted where the table has something. If another has moved there, its event
+    /// waits, and replaces the range that stays here.
     pub(crate) fn concerned(&self, left: PageRange, is_registered: impl Fn(usize) -> bool) -> Vec<PageRange> {
         let is_left = |place| self.deferred.iter().filter_map(ends).any(|(_, target)| overlap(target, place));
         let mut parts = vec![left];
@@ -255,7 +265,7 @@ mod tests {
         order.defer(remap(30, 10, 4));
         assert!(
             !order.must_wait(&Message::Unmap(range(10, 14)), free, mapped),
-            "what it waits for goes ahead"
+            "the awaited event goes ahead"
         );
         assert!(
             order.must_wait(&Message::Unmap(range(30, 34)), free, mapped),
@@ -263,7 +273,7 @@ mod tests {
         );
         assert!(
             order.must_wait(&Message::Remove(range(12, 13)), free, mapped),
-            "a discard of what moved there, too"
+            "a discard of the moved range, too"
         );
         order.unmapped(range(10, 14));
         assert_eq!(order.take_deferred().len(), 1);
@@ -271,14 +281,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_waiting_move_brought_moves_on_behind_it() {
+    fn a_second_move_of_a_range_waits_behind_the_first() {
         let mut order = EventOrder::default();
         let known = range(16, 20);
         let (free, mapped) = (|asked: PageRange| !overlap(asked, known), |_| true);
-        assert!(
-            order.must_wait(&remap(30, 10, 8), free, mapped),
-            "what the table knows there is still to leave"
-        );
+        assert!(order.must_wait(&remap(30, 10, 8), free, mapped), "the range in the table is still to leave");
         order.defer(remap(30, 10, 8));
         assert!(order.must_wait(&Message::Unmap(range(30, 38)), free, mapped), "the move's own");
         order.defer(Message::Unmap(range(30, 38)));
@@ -287,22 +294,22 @@ mod tests {
         assert!(order.must_wait(&Message::Unmap(range(10, 18)), free, mapped), "that move's own");
         assert!(
             !order.must_wait(&remap(16, 60, 4), free, mapped),
-            "what the first move waits for goes ahead"
+            "the event that the first move awaits goes ahead"
         );
         assert!(!order.must_wait(&Message::Unmap(range(16, 20)), free, mapped));
     }
 
     #[test]
-    fn two_moves_from_one_place_are_told_apart_by_what_is_mapped_there() {
+    fn two_moves_from_one_place_are_told_apart_by_the_present_mappings() {
         let known = range(10, 18);
         let free = |asked: PageRange| !overlap(asked, known);
-        // What was there moves to 60, and its event is late; what comes moves on to 50.
+        // The range that was there moves to 60, and its event is late. The new one moves on to 50.
         let late = remap(10, 60, 8);
         let on = remap(10, 50, 8);
         let mut order = EventOrder::default();
         order.defer(remap(30, 10, 8));
         order.defer(Message::Unmap(range(30, 38)));
-        assert!(!order.must_wait(&late, free, |_| true), "what came is still there");
+        assert!(!order.must_wait(&late, free, |_| true), "the new range is still there");
         assert!(order.must_wait(&on, free, |_| false), "nothing is there any more");
         order.defer(on);
         assert!(order.must_wait(&Message::Unmap(range(10, 18)), free, |_| false), "its own");
@@ -312,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_event_is_not_about_what_arrived_by_a_move_whose_thread_is_still_in_it() {
+    fn a_late_event_is_not_about_a_range_whose_moving_thread_is_still_in_the_move() {
         let mut order = EventOrder::default();
         let nothing = |_| false;
         assert_eq!(order.concerned(range(10, 20), nothing), [range(10, 20)]);
@@ -327,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_event_is_not_about_what_arrived_and_is_still_there() {
+    fn a_late_event_is_not_about_an_arrived_range_that_is_still_there() {
         let mut order = EventOrder::default();
         let anything = |_| true;
         order.moved(range(40, 44), Some(range(12, 16)));
@@ -341,7 +348,7 @@ mod tests {
         for leaves in [range(12, 16), range(12, 20), range(14, 16)] {
             assert_eq!(order.concerned(leaves, anything), [leaves], "whatever is there since");
         }
-        // A part of it has left; what is there now came otherwise.
+        // A part of it has left; the range that is there now came otherwise.
         order.left(range(11, 13));
         assert_eq!(order.concerned(range(10, 20), anything), [range(10, 13), range(16, 20)]);
         // Another moves to there, and waits for it to leave.
@@ -361,21 +368,22 @@ mod tests {
     }
 
     #[test]
-    fn of_moves_that_wait_the_one_goes_first_whose_target_no_other_is_to_leave() {
-        // One moves from 30 to 10, from where another has moved to 50, where something is that nobody tells of.
+    fn of_waiting_moves_the_first_is_one_whose_target_no_other_leaves() {
+        // One moves from 30 to 10. Another has moved from there to 50, where an unannounced range
+        // is.
         let mut order = EventOrder::default();
         let known = |asked: PageRange| !overlap(asked, range(10, 18)) && !overlap(asked, range(50, 58));
         order.defer(remap(30, 10, 8));
         order.defer(Message::Unmap(range(30, 38)));
         order.defer(remap(10, 50, 8));
         let first = |order: &EventOrder, is_mapped| order.first(known, |_| is_mapped);
-        assert_eq!(first(&order, true), Some(2), "what comes is still there");
+        assert_eq!(first(&order, true), Some(2), "the new range is still there");
         assert!(matches!(order.take(2), Message::Remap { from, .. } if from == 10 * 4096));
         assert_eq!(first(&order, true), Some(0));
         order.take(0);
         assert_eq!(first(&order, true), None, "no move waits");
         assert_eq!(order.deferred(), 1);
-        // The other one took on what the first one brought.
+        // The second move took on the range of the first one.
         let mut order = EventOrder::default();
         order.defer(remap(30, 10, 8));
         order.defer(Message::Unmap(range(30, 38)));
@@ -389,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_onto_what_the_table_still_knows_waits() {
+    fn a_move_onto_a_range_that_the_table_still_has_waits() {
         let order = EventOrder::default();
         assert!(order.must_wait(&remap(30, 10, 4), |_| false, |_| true));
     }

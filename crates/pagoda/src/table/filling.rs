@@ -1,6 +1,6 @@
-//! How much of an entry comes in together: all of it, a block, or as much as is touched densely.
+//! How much of an entry is filled together: all of it, a block, or as much as is touched densely.
 //!
-//! The choice is `pagoda_core::fault::density`'s; here is what an array of entries keeps of it.
+//! `pagoda_core::fault::density` decides; this is the state that an array of entries keeps for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,16 +12,17 @@ use pagoda_linux::process::lock::Lock;
 
 use crate::stats::counters::Counter;
 
-/// What a first touch brings in a region just now, and how it came to that.
+/// The current size of a first touch in a region, and its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// So much at most, aligned, as far as nothing is there: less where little was touched yet within 2 MiB, or sparsely.
+    /// The most that a touch fills, aligned, where nothing is there. Less at a place of 2 MiB that
+    /// was touched little, or sparsely.
     pub size: BasePage,
     /// How all looks so far ended.
     pub looks: Counters,
 }
 
-/// What of an entry comes in together.
+/// How much of an entry is filled together.
 #[derive(Clone, Debug)]
 pub(crate) enum Filling {
     /// All of it.
@@ -34,11 +35,12 @@ pub(crate) enum Filling {
 
 /// How a region is filled by density.
 pub(crate) struct Density {
-    /// What a place begins with, as long as the region has not shrunk below it.
+    /// The size that a place begins with, unless the region has shrunk below it.
     start: BasePage,
     pub(super) granules: AtomicU32,
     pub(super) faults: AtomicU32,
-    /// Of the pages that were stored since the last look at them: how many, and how many of their OS pages were not zero.
+    /// Of the pages that were stored since the last look: their number, and the number of their OS
+    /// pages that were not zero.
     pub(super) stored: AtomicU64,
     pub(super) used: AtomicU64,
     chooser: Lock<Chooser>,
@@ -66,7 +68,7 @@ impl Density {
         of_entry(self.granules.load(Ordering::Relaxed) as usize * OS_PAGE)
     }
 
-    /// What a first touch brings at a place where so much is touched.
+    /// The size of a first touch at a place with these touches.
     pub(super) fn size_at(&self, here: impl FnOnce() -> Touched) -> BasePage {
         let most = self.size();
         if most <= self.start { most } else { borne_out(self.start, most, &here()) }
@@ -99,6 +101,6 @@ pub(crate) fn granules(size: BasePage) -> u32 {
     (size.bytes() / OS_PAGE) as u32
 }
 
-/// Pages that are fetched together: so many that the wake-up is paid once for a few, so few that little is lost if the
-/// reader stops.
+/// Pages of one readahead: so many that the wake-up is paid once for a few, so few that little is
+/// lost if the reader stops.
 pub(crate) const AHEAD_PAGES: usize = 4;

@@ -1,12 +1,14 @@
-//! How much a touch brings in a region: its base page, which was chosen for it, or goes by density: 4, 16 or 64 KiB.
+//! How much a touch fills in a region: its base page, either chosen, or adapted to density: 4, 16
+//! or 64 KiB.
 //!
-//! A region may have a base page that is less than an entry: then a touch brings that aligned block of it, from nowhere and from the store.
-//! Of density [`pagoda_core::fault::density`] decides; this counts for it. A region begins as small as its purpose suggests, and grows as what was
-//! touched lies densely. However dense it is on the whole, each place of 2 MiB begins small again, and grows by what was touched there:
-//! so who leaves a dense part for a sparse one pays for one place at most, and is seen. Where a base page is filled whole nothing shows
-//! what of it is used but its content, so that pages on their way to the store are asked how much of them is still zero. The entries
-//! stay those of the base page: a smaller fill is a partial one. This module must never fill, and never look at more than a bounded
-//! part of a region.
+//! A region may have a base page that is less than an entry: then a touch fills or swaps in that
+//! aligned block. [`pagoda_core::fault::density`] decides on density; this module counts for it. A
+//! region begins as small as its purpose suggests, and grows if it is touched densely. Each place
+//! of 2 MiB begins small again, however dense the region, and grows by its own touches. So a
+//! program that goes from a dense part to a sparse one pays for one place at most. A base page that
+//! is filled whole shows only by its content how much of it is used, so pages that are stored are
+//! checked for zero OS pages. The entries stay those of the base page: a smaller fill is a partial
+//! one. This module must never fill, and never look at more than a bounded part of a region.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +24,8 @@ use crate::state::pending::Extent;
 use crate::table::filling::{AHEAD_PAGES, Density, Filling, granules, of_entry};
 use crate::table::{Entries, Page, Span};
 
-/// First touches between two looks at what was touched: 256 KiB of them at 4 KiB. Three looks in a row have to agree.
+/// First touches between two looks at the density: 256 KiB of them at 4 KiB. Three looks in a row
+/// have to agree.
 const FAULTS_BETWEEN_LOOKS: u32 = 64;
 
 /// Entries on each side of the last first touch that a look counts, 16 MiB: some µs for 64 faults.
@@ -31,36 +34,38 @@ const LOOK_ENTRIES: usize = 256;
 /// Pages on their way to the store between two looks at how much of them was used.
 const STORED_BETWEEN_LOOKS: u64 = 64;
 
-/// What a place is: so much that what a window of first touches brings too much is of the next one at most.
+/// The bytes of a place: so many that a window of first touches overfills at most the next place.
 const PLACE_BYTES: usize = HUGE_FRAME;
 
-/// The base page of a region to be: what a touch brings, which shows in how its entries are filled and by whom.
+/// The base page of a new region: the size of a touch, the filling of its entries, and their
+/// filler.
 #[derive(Clone, Debug)]
 pub(crate) struct RegionBase {
     pub(crate) size: BasePage,
     pub(crate) filling: Filling,
 }
 
-/// What of an entry comes back with one touch.
+/// The part of an entry that one touch swaps in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// What was touched: the block, or the granule.
+    /// The touched part: the block, or the granule.
     pub(crate) wanted: Granules,
-    /// That, and what comes ahead.
+    /// The touched part and the prefetched ones.
     pub(crate) all: Granules,
 }
 
-/// How far apart the touches of who goes on upwards are at some place.
+/// The distance of the touches of a sequential reader at some place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
     pub(crate) bytes: usize,
-    /// If that is less than an entry: so many more come back with the one that is touched. None else, where whole entries follow.
+    /// If `bytes` is less than an entry: the number of blocks that are prefetched with the touched
+    /// one. None where readahead takes whole entries.
     pub(crate) more: Option<usize>,
 }
 
 impl Engine {
-    /// The base page of a new region, as it was chosen, or else as its manager has it. Where entries are of 64 KiB it may be any; but with
-    /// several zones there is no density.
+    /// The base page of a new region: the chosen one, or else its manager's. Where entries are of
+    /// 64 KiB it may be any. With several zones there is no density.
     pub(crate) fn region_base(
         &self,
         chosen: Option<BasePage>,
@@ -79,7 +84,7 @@ impl Engine {
         if size == manager || size >= BasePage::K64 && manager >= BasePage::K64 {
             Ok(whole)
         } else if manager >= BasePage::K64 {
-            // From now on who serves faults asks how large they are.
+            // From now on handlers ask for the size of blocks.
             self.has_blocks.store(true, Ordering::Release);
             Ok(RegionBase { size, filling: Filling::Blocks(size) })
         } else {
@@ -87,7 +92,7 @@ impl Engine {
         }
     }
 
-    /// How far apart the touches of who goes on upwards from `address` are.
+    /// The distance of the touches of a sequential reader from `address` on.
     pub(crate) fn unit_at(&self, address: usize) -> Unit {
         let entry = Unit { bytes: self.entry_bytes(), more: None };
         if !self.has_blocks.load(Ordering::Acquire) {
@@ -101,8 +106,9 @@ impl Engine {
         Unit { bytes: size.bytes(), more: Some(above.min(AHEAD_PAGES)) }
     }
 
-    /// What of a page that is staged or stored a touch of `granule` brings back; None for all of it. In blocks that is one, and for who
-    /// goes on upwards as many more as there are pages fetched ahead elsewhere, as long as there is room.
+    /// The part of a staged or stored page that a touch of `granule` swaps in; None for all of it.
+    /// With blocks it is one block. Sequential access gets as many more as pages are prefetched
+    /// elsewhere, as long as there is room.
     pub(crate) fn comes_back(&self, span: &Span, granule: u32, extent: Extent) -> Option<Part> {
         let count = match span.entries().filling() {
             Filling::Blocks(size) => granules(*size),
@@ -122,7 +128,7 @@ impl Engine {
         Some(Part { wanted: Granules::range(from, from + count), all })
     }
 
-    /// What of a page may be filled for a first touch of `granule`.
+    /// The granules of a page that may be filled for a first touch of `granule`.
     pub(crate) fn fill_for(&self, span: &Span, page: &Page, granule: u32) -> Granules {
         let count = match span.entries().filling() {
             Filling::Whole => return Granules::range(0, (self.entry_bytes() / OS_PAGE) as u32),
@@ -137,7 +143,8 @@ impl Engine {
         Granules::range(from, from + count)
     }
 
-    /// What who goes on upwards is followed by there: by OS pages where that shows whether all of them are touched.
+    /// The step by which a stream is followed there: OS pages where that shows whether all of them
+    /// are touched.
     pub(crate) fn size_of_steps(&self, span: &Span) -> BasePage {
         match span.entries().filling() {
             Filling::Whole => of_entry(self.entry_bytes()),
@@ -146,7 +153,8 @@ impl Engine {
         }
     }
 
-    /// How many of these steps are looked at together, as an entry that shows which part of it is touched: one, where nothing goes by that.
+    /// The number of these steps in one entry that shows which of its parts are touched; one
+    /// without density.
     pub(crate) fn steps_of_entry(&self, span: &Span, step: BasePage) -> u64 {
         if span.entries().density().is_some() { (self.entry_bytes() / step.bytes()) as u64 } else { 1 }
     }
@@ -159,7 +167,7 @@ impl Engine {
         }
     }
 
-    /// What is in the region of so many entries.
+    /// The touches that so many entries show.
     fn touched(&self, entries: &Entries, first: usize, count: usize) -> Touched {
         let last = (first + count).min(entries.len());
         Touched::of(entries.used(first..last).flat_map(|index| {
@@ -174,7 +182,7 @@ impl Engine {
     pub(crate) fn note_first_touch(&self, span: &Span, page: &Page, within: Granules) {
         let Some(density) = span.entries().density() else { return };
         if within.count() as usize * OS_PAGE >= self.entry_bytes() {
-            // What is there with all of its page says nothing.
+            // A page that is resident in whole tells nothing of its touches.
             return;
         }
         if !(density.faults.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(FAULTS_BETWEEN_LOOKS) {

@@ -1,13 +1,14 @@
 //! The software page table: which ranges are managed, and the entry of each base page in them.
 //!
-//! A *span* is a managed range with the entries of its base pages. Entries are counted from the span's *origin*, not
-//! from address zero: when the program moves a mapping (mremap), the span takes its entries along, whatever the new
-//! address is modulo the base page. When a range is cut (munmap in the middle), both sides keep sharing one array of
-//! entries; a base page that was cut in two keeps one entry, of which each side uses its own granules.
+//! A *span* is a managed range with the entries of its base pages. Entries are counted from the
+//! span's *origin*, not from address zero: when the program moves a mapping (mremap), the span
+//! takes its entries along, whatever the new address is modulo the base page. When a range is cut
+//! (munmap in the middle), both sides keep sharing one array of entries; a base page that was cut
+//! in two keeps one entry, of which each side uses its own granules.
 //!
-//! The table is the content of the engine's gate. Looking things up and changing entries takes the gate shared;
-//! changing which spans there are, and reading events, takes it exclusively. This module must never touch the memory
-//! that it describes.
+//! The table is the content of the engine's gate. Looking things up and changing entries takes the
+//! gate shared; changing which spans there are, and reading events, takes it exclusively. This
+//! module must never touch the memory that it describes.
 
 pub(crate) mod event_order;
 pub(crate) mod filling;
@@ -28,7 +29,8 @@ use crate::table::filling::Filling;
 
 pub(crate) use span::{Entries, EntryArray, Filler, Page, Span, give, try_take};
 
-/// The memory of one entry: the base page, or 64 KiB of a larger one (sixteen granules of an OS page each).
+/// The memory of one entry: the base page, or 64 KiB of a larger one (sixteen granules of an OS
+/// page each).
 pub(crate) const fn entry_bytes(base: BasePage) -> usize {
     match base {
         BasePage::M2 => 64 << 10,
@@ -68,8 +70,8 @@ impl Table {
     pub(crate) fn spans(&self) -> impl Iterator<Item = &Span> {
         self.spans.values()
     }
-    /// What the entries of all spans take, each array once however many parts its span was cut into. What was never used of one
-    /// takes nothing.
+    /// The memory of the entries of all spans. An array counts once, however many parts its span
+    /// was cut into. An unused part of an array takes none.
     pub(crate) fn entries_bytes(&self) -> u64 {
         let mut arrays: Vec<_> =
             self.spans().map(|span| (Arc::as_ptr(&span.entries).addr(), span.entries.used_bytes())).collect();
@@ -106,14 +108,15 @@ impl Table {
         None
     }
 
-    /// Adds `range`, of which nothing is managed yet, and returns the span it became part of. All its granules are
-    /// empty until the caller marks what it finds present. Without memory for its entries the process ends.
+    /// Adds `range`, in which nothing is managed yet, and returns the span that it became part of.
+    /// All its granules are empty until the caller marks the present ones. Without memory for its
+    /// entries the process ends.
     pub(crate) fn insert(&mut self, range: PageRange, filler: Filler) -> &Span {
         let entry_bytes = self.entry_bytes;
         self.try_insert(range, filler).unwrap_or_else(|| no_entries(range, entry_bytes))
     }
 
-    /// As [`insert`](Self::insert). None, and nothing is added, if there is no memory for its entries.
+    /// As [`insert`](Self::insert). Without memory for its entries: None, and nothing is added.
     pub(crate) fn try_insert(&mut self, range: PageRange, filler: Filler) -> Option<&Span> {
         let entry_bytes = self.entry_bytes;
         let mut room = 0;
@@ -122,11 +125,12 @@ impl Table {
             && before.filler == filler
             && matches!(before.entries.filling(), Filling::Whole)
         {
-            // Twice as much with each new span: a heap that grows by small steps is some spans, and a mapping that does not
-            // grow costs no more than its own entries.
+            // Room doubles with each new span: a heap that grows by small steps is some spans, and
+            // a mapping that does not grow costs no more than its own entries.
             room = (2 * before.entries.len()).min(GROWTH_ENTRIES_MOST);
             let fits = before.index_of(range.end() - 1, entry_bytes) < before.entries.len();
-            // The array may be shared with a part further up that was cut off: then its entries there are taken.
+            // The array may be shared with a part further up that was cut off: then its entries
+            // there are taken.
             if fits && Arc::strong_count(&before.entries) == 1 {
                 let span = self.spans.get_mut(&key).expect("just found");
                 span.range = PageRange::at(key, range.end() - key);
@@ -136,16 +140,16 @@ impl Table {
         self.insert_with_room(range, range.start() % entry_bytes, filler, room)
     }
 
-    /// As [`insert`](Self::insert), as a span of its own, whatever it lies beside, which begins `skipped` bytes into its first
-    /// entry.
+    /// As [`insert`](Self::insert), but always as a span of its own, which begins `skipped` bytes
+    /// into its first entry.
     pub(crate) fn insert_apart(&mut self, range: PageRange, skipped: usize, filler: Filler) -> &Span {
         let entry_bytes = self.entry_bytes;
         self.insert_with_room(range, skipped % entry_bytes, filler, 0)
             .unwrap_or_else(|| no_entries(range, entry_bytes))
     }
 
-    /// Adds `range`, of which nothing is managed yet, as a span of its own that is filled like this. None, and nothing is added,
-    /// if there is no memory for its entries.
+    /// Adds `range`, in which nothing is managed yet, as a span of its own with this filling.
+    /// Without memory for its entries: None, and nothing is added.
     pub(crate) fn insert_filled(
         &mut self,
         range: PageRange,
@@ -159,7 +163,8 @@ impl Table {
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }
 
-    /// Adds `range`, of which nothing is managed yet, as the pages of a file, the first at its start.
+    /// Adds `range`, in which nothing is managed yet, as the pages of a file, the first at its
+    /// start.
     pub(crate) fn insert_file(&mut self, range: PageRange, file: Weak<PageFile>) {
         let entries = EntryArray::new(range.len().div_ceil(self.entry_bytes), file, Filling::Whole)
             .unwrap_or_else(|| no_entries(range, self.entry_bytes));
@@ -181,8 +186,8 @@ impl Table {
         Some(self.spans.entry(range.start()).insert_entry(span).into_mut())
     }
 
-    /// Takes `range` out of the table and hands the parts of spans that lay in it to the caller, whole with their
-    /// entries. What lies outside stays.
+    /// Takes `range` out of the table, and returns the parts of spans that lay in it, with their
+    /// entries. The rest of those spans stays.
     pub(crate) fn cut(&mut self, range: PageRange) -> Vec<Span> {
         let mut cut = Vec::new();
         while let Some(span) = self.next_from(range.start()) {
@@ -209,7 +214,7 @@ impl Table {
     }
 }
 
-/// What happens where memory for the entries of `range` is needed and there is none.
+/// Ends the process where there is no memory for the entries of `range`.
 fn no_entries(range: PageRange, entry_bytes: usize) -> ! {
     let words = range.len().div_ceil(entry_bytes);
     handle_alloc_error(Layout::array::<AtomicU64>(words).expect("fewer words than bytes of a range"))

@@ -1,6 +1,7 @@
 //! A span, its entries, and one entry seen from it.
 //!
-//! Who changes an entry takes its busy bit, and ends by writing a new word. This module must never know what other spans there are.
+//! A thread that changes an entry takes its busy bit, and ends by writing a new word. This module
+//! must never know of other spans.
 
 use std::ops::{Index, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,12 +19,12 @@ use crate::table::filling::{Density, Filling};
 /// The entries of a span, shared by the parts that it was cut into.
 pub(crate) type Entries = Arc<EntryArray>;
 
-/// The words of entries, and what is special about all of them.
+/// The words of entries, and the properties that they share.
 #[derive(Debug)]
 pub(crate) struct EntryArray {
     words: Radix,
-    /// The file whose pages they are, if they are a file's: what has no backing is there then. Owned by the region: who comes across
-    /// entries later must not keep the file open.
+    /// The file of these pages, if they are a file's: a page without a backing is read from it. The
+    /// region owns the file. A caller that comes across entries later must not keep it open.
     file: Weak<PageFile>,
     /// How much of an entry comes in together.
     filling: Filling,
@@ -39,7 +40,7 @@ impl EntryArray {
     pub(crate) fn len(&self) -> usize {
         self.words.len()
     }
-    /// What they take: of those that were never changed, nothing.
+    /// The memory of the entries that were ever changed.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.words.used_bytes()
     }
@@ -48,11 +49,12 @@ impl EntryArray {
     pub(super) fn array(&self) -> &[AtomicU64] {
         self.words.array()
     }
-    /// Entry `index` as it is now. Whoever is to change it indexes.
+    /// Entry `index` as it is now, for reading. A change goes by the index operator.
     pub(crate) fn word(&self, index: usize) -> Word {
         Word::from_bits(self.words.get(index))
     }
-    /// The numbers in `range` of those that were ever changed, and of some around them, lowest first. All others are empty.
+    /// The numbers in `range` of entries that were ever changed, and of some around them, lowest
+    /// first. All others are empty.
     pub(crate) fn used(&self, range: Range<usize>) -> impl Iterator<Item = usize> + '_ {
         self.words.used(range)
     }
@@ -79,12 +81,12 @@ impl Index<usize> for EntryArray {
     }
 }
 
-/// Who fills what is missing in a span.
+/// The source of missing pages of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filler {
     /// The engine: each missing page is a fault of ours, so that pages may be out.
     Engine,
-    /// The engine, and in huge frames for who touches everything.
+    /// The engine, with huge frames for sequential first touches.
     EngineOnwards,
     /// The engine, and in huge frames where one fits.
     EngineHuge,
@@ -96,14 +98,15 @@ pub(crate) enum Filler {
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(super) range: PageRange,
-    /// The address of entry 0, perhaps below the range's start; wrapping arithmetic, because a moved span's may
-    /// lie below address zero.
+    /// The address of entry 0, perhaps below the range's start. Arithmetic wraps, because it may
+    /// lie below address zero for a moved span.
     pub(super) origin: usize,
     pub(super) entries: Entries,
     pub(super) filler: Filler,
     /// Whether its mapping allows pages to be moved out, as far as the last look at the maps tells.
     pub(crate) movable: AtomicBool,
-    /// Whether OS pages there may be joined to a huge page that its entries don't tell of, though its filler allows none.
+    /// Whether OS pages there may be collapsed to huge pages that the entries don't show, though
+    /// the filler makes none.
     pub(super) joined: AtomicBool,
 }
 
@@ -155,7 +158,8 @@ impl Span {
     pub(crate) fn filler(&self) -> Filler {
         self.filler
     }
-    /// Whether there may be huge pages of which no entry tells: the kernel was allowed to join what is there.
+    /// Whether there may be huge pages that no entry shows: the kernel was allowed to collapse
+    /// pages there.
     pub(crate) fn may_be_joined(&self) -> bool {
         self.filler == Filler::EngineHuge || self.joined.load(Ordering::Acquire)
     }
@@ -214,7 +218,7 @@ pub(crate) fn try_take(entry: &AtomicU64) -> Option<Word> {
         .map(|_| word)
 }
 
-/// Ends what [`try_take`] began, with a new state.
+/// Ends a change that [`try_take`] began, with a new state.
 pub(crate) fn give(entry: &AtomicU64, word: Word) {
     debug_assert!(
         Word::from_bits(entry.load(Ordering::Relaxed)).is_busy(),

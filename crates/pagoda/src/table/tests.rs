@@ -25,7 +25,7 @@ fn a_heap_that_grows_stays_one_span() {
 }
 
 #[test]
-fn a_heap_that_grows_by_small_steps_is_some_spans_and_what_does_not_grow_has_no_room_for_it() {
+fn a_heap_that_grows_by_small_steps_is_some_spans_and_a_fixed_mapping_has_no_spare_room() {
     for base in [BasePage::K4, BasePage::K64] {
         let mut table = Table::new(base);
         for step in 0..1000 {
@@ -40,7 +40,7 @@ fn a_heap_that_grows_by_small_steps_is_some_spans_and_what_does_not_grow_has_no_
 }
 
 #[test]
-fn what_is_put_apart_shares_no_entry_with_what_it_lies_beside() {
+fn a_span_that_is_put_apart_shares_no_entry_with_its_neighbour() {
     let mut table = Table::new(BasePage::K64);
     for (from, to, skipped) in [(16, 50, 0), (50, 70, 2), (70, 100, 9)] {
         table.insert_apart(range(from, to), skipped * PAGE, Filler::Engine);
@@ -70,14 +70,15 @@ fn a_page_cut_in_two_keeps_one_entry_with_granules_for_each_side() {
     assert!(Arc::ptr_eq(left.entries(), right.entries()));
     assert!(table.find(20 * PAGE).is_none());
     assert_eq!(table.entries_bytes(), 3 * 8, "one entry for each base page, in one array");
-    // As long as anything is left of a span so is its array, and room to grow is counted with it where it is in one node.
+    // As long as a part of a span is left so is its array. Room to grow is counted with it where
+    // both are in one node.
     table.cut(range(22, 64));
     table.insert(range(100, 116), Filler::Engine);
     table.insert(range(116, 148), Filler::Engine);
     assert_eq!(table.entries_bytes(), (3 + 2 + 3 + 4) * 8);
 }
 
-/// What of an array of entries is in memory.
+/// The bytes of an array of entries that are in memory.
 fn in_memory(entries: &Entries) -> usize {
     let start = entries.array().as_ptr().addr();
     let end = (start + size_of_val(entries.array())).next_multiple_of(PAGE);
@@ -96,7 +97,7 @@ fn a_touched_page_of_a_large_region_takes_one_os_page_of_table() {
     for builder in [Manager::builder(), Manager::builder().base_page(BasePage::K4).fault_around(false)] {
         let manager = builder.budget(Bytes::mib(256)).user_mode_only(true).build().expect("a manager");
         let engine = manager.engine();
-        // An array so large that the C library takes it from the kernel, whatever was freed before: 32 MiB is the most that it keeps.
+        // An array so large that the C library maps it afresh: 32 MiB is the most that it keeps.
         let region = (64 << 20) / size_of::<AtomicU64>() * engine.entry_bytes();
         let region = manager.region(Bytes::new(region as u64)).create().expect("a region");
         let entries = {
@@ -107,7 +108,8 @@ fn a_touched_page_of_a_large_region_takes_one_os_page_of_table() {
         region.write_words(region.len() / 2, &[1; 8]).expect("written");
         until("the fault is counted", || manager.stats().faults > 0);
         let taken = in_memory(&entries) - before;
-        // The C library's own words lie before the first entry, and on the kernel's page behind the last.
+        // The C library's own words lie before the first entry, and on the kernel's page behind the
+        // last.
         assert!(before <= 2 * PAGE && taken <= PAGE, "{before} and {taken} more");
         // And where all is touched it is as much as there are entries, and the nodes above them.
         let dense = manager.region(Bytes::mib(64)).create().expect("a region");
@@ -139,8 +141,8 @@ fn a_moved_span_keeps_its_entries_at_any_address() {
 }
 
 proptest! {
-    /// Whatever is inserted, cut and moved: spans never overlap, and each address is managed or not as a plain
-    /// array of addresses says.
+    /// For any inserts, cuts and moves: spans never overlap, and an address is managed if and only
+    /// if a plain array of addresses says so.
     #[test]
     fn the_table_agrees_with_an_array(
         steps in proptest::collection::vec((0u8..3, 0usize..200, 1usize..40, 0usize..200), 1..40)
