@@ -1,7 +1,6 @@
-//! Making an engine out of its parts: descriptors, zones, store and tables, as a configuration
-//! says.
+//! Making an engine out of its parts: descriptors, zones, store and tables, by a configuration.
 //!
-//! This module must never start a thread: who does that, and on which kind, is its callers' matter.
+//! This module must never start a thread: its callers do that.
 
 use std::io;
 use std::sync::Arc;
@@ -35,16 +34,16 @@ pub(crate) fn handler_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(2, crate::state::pending::HANDLERS_MAX)
 }
 
-/// What closed owners had in the store and is not freed yet, before compression, in budgets at
-/// most: what the store's share of the budget holds at 4:1, and some more of what is spilled. It
-/// takes no memory beyond the store's own limit.
+/// The most stored bytes of closed owners that are not freed yet, before compression, in budgets:
+/// what the store's share of the budget holds at 4:1, and some more for spilled pages. It takes no
+/// memory beyond the store's own limit.
 const QUEUED_BUDGETS: u64 = 4;
 
-/// How long a remote store keeps what nobody renews: a host that is cut off for so long has lost
-/// what it had there.
+/// How long a remote store keeps pages that are not renewed: a host that is cut off for so long has
+/// lost its pages there.
 const REMOTE_EXPIRY: Duration = Duration::from_secs(120);
 
-/// What a library's user may choose, and a process has as it is.
+/// Choices of a library's user, which are fixed for a managed process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policies {
     pub(crate) release: ReleasePolicy,
@@ -53,16 +52,16 @@ pub(crate) struct Policies {
     pub(crate) in_thread: bool,
     /// First touches bring as much of a base page as is touched densely.
     pub(crate) by_density: bool,
-    /// Who touches memory upwards gets more than it faulted for.
+    /// A stream of first touches gets more than the faulting page.
     pub(crate) fault_around: bool,
     /// The kernel tells of faults by their pages, as one before Linux 5.18 does.
     #[cfg(test)]
     pub(crate) masked_addresses: bool,
 }
 
-/// Whose memory an engine manages.
+/// The owner of an engine's memory.
 pub(crate) enum Owner {
-    /// Regions of a library, whose faults come as the mode says.
+    /// Regions of a library, whose faults come by the mode.
     Library(Mode),
     /// A whole process, which may fork; with the descriptor that its parent offers to it, if it
     /// does.
@@ -84,11 +83,11 @@ pub(crate) fn assemble(
         return Err(StartError::BudgetBelowMinimum);
     }
     let plan = plan_zones(config, handlers)?;
-    // Where nothing tells what is one huge page none would be known for one, and the kernel would split
-    // each as it leaves.
+    // Where nothing tells what is one huge page none would be known for one, and the kernel would
+    // split each as it leaves.
     let tells = || PagemapScanner::new().is_ok_and(|scanner| scanner.method() == ScanMethod::Scan);
-    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory. A region with a
-    // base page of 2 MiB has huge frames all the same, for which the addresses cost nothing.
+    // Of several zones nothing comes ahead of a fault: windows are the kernel's memory. A region
+    // with a base page of 2 MiB has huge frames all the same, for which the addresses cost nothing.
     let ahead = policies.fault_around && plan.len() == 1 && tells();
     // A program's own huge pages would have to be split: it has none.
     let huge_slots = |ranked: &zones::Ranked| match serves_forks {
@@ -156,8 +155,8 @@ fn open_space(
         Ok(Space::open(adoption, descriptor, features, arenas, occupancy))
     };
     let fork = if serves_forks { feature::EVENT_FORK } else { 0 };
-    // A library's regions can be sent elsewhere, for which writes have to be seen; it does without where
-    // the kernel can't tell.
+    // A library's regions can be sent elsewhere, for which writes have to be seen; it does without
+    // where the kernel can't tell.
     let tracks = if serves_forks { 0 } else { feature::WP_ASYNC };
     let exact = feature::EXACT_ADDRESS;
     #[cfg(test)]

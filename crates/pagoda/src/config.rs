@@ -29,27 +29,27 @@ use crate::store::RemoteAddress;
 /// The environment variable that carries a [`Config`] to the preload library.
 pub const ENV: &str = "PAGODA_CONFIG";
 
-/// The least budget that the engine can keep: what it needs itself, and enough frames for a program
-/// to go on.
+/// The least budget that the engine can keep: its own needs, and enough frames for a program to go
+/// on.
 ///
-/// | what | MiB |
+/// | for | MiB |
 /// |---|---|
 /// | stacks of handlers, watcher, reclaimer and watchdog: at most 16 of 128 KiB | 2 |
 /// | software page tables: 8 bytes an entry, 32 GiB of 64 KiB base pages | 4 |
 /// | staging for compression and direct I/O: two extents of 1 MiB for each of 4 threads | 8 |
-/// | what arrives between two looks of the watcher: 2 ms at 1 GiB/s, twice over | 4 |
+/// | growth between two looks of the watcher: 2 ms at 1 GiB/s, twice over | 4 |
 /// | ready frames between the low and the high watermark | 4 |
 /// | base pages of 2 MiB for one instruction: 2 of code, 2 operands, 1 of stack | 10 |
 pub const MINIMUM_BUDGET: Bytes = Bytes::mib(2 + 4 + 8 + 4 + 4 + 10);
 
-/// What a managed process is told.
+/// The configuration of a managed process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// All the anonymous memory that the process may hold.
     pub budget: Bytes,
     /// The unit of management.
     pub base_page: BasePage,
-    /// The counters file, made by whoever reads it; none if nobody does.
+    /// The counters file, made by its reader; none without a reader.
     pub counters: Option<PathBuf>,
     /// Where the store's unlinked file is made.
     pub store_directory: PathBuf,
@@ -59,13 +59,13 @@ pub struct Config {
     pub io_uring: bool,
     /// Where the engine can't start, let the program run unmanaged instead of ending it.
     pub best_effort: bool,
-    /// Who reads upwards gets some pages more with a fault than the one it is for.
+    /// Whether sequential reads get readahead of stored pages.
     pub fetch_ahead: bool,
     /// The remote store, if there is one. A password in it would stand in the environment: see
     /// `remote_password`.
     pub remote: Option<RemoteAddress>,
-    /// Where its password is read, a [`Secret`](pagoda_linux::mem::secret::Secret) of `pagoda run`;
-    /// none if the address has what it takes.
+    /// The file with its password, a [`Secret`](pagoda_linux::mem::secret::Secret) of `pagoda run`;
+    /// none if the address needs no other.
     pub remote_password: Option<PathBuf>,
     /// The most that may be held there; nothing without one.
     pub remote_limit: Bytes,
@@ -73,12 +73,12 @@ pub struct Config {
     pub zones: Vec<ZoneConfig>,
     /// How they share allocations.
     pub zone_policy: ZonePolicy,
-    /// The trace, made by whoever reads it; none if nobody does.
+    /// The trace, made by its reader; none without a reader.
     pub trace: Option<PathBuf>,
 }
 
 impl Config {
-    /// What a library's manager is told unless it says otherwise: it writes nothing to disk.
+    /// The configuration of a library's manager by default: it writes nothing to disk.
     #[must_use]
     pub(crate) fn library() -> Self {
         Self {
@@ -271,9 +271,9 @@ impl Config {
 /// The longest password that `pagoda run` hands over.
 pub const PASSWORD_BYTES_MAX: usize = 1024;
 
-/// The longest text of [`Config::to_env`], with the password in it: who is managed keeps it in
-/// memory of a fixed length. Three paths of 4096 bytes as they are, a password that is escaped,
-/// zones and numbers; `pagoda run` refuses what is longer.
+/// The longest text of [`Config::to_env`], with the password in it: a managed process keeps it in
+/// memory of a fixed length. Three paths of 4096 bytes as they are, an escaped password, zones and
+/// numbers; `pagoda run` refuses a longer one.
 pub const ENV_BYTES_MAX: usize = 16 << 10;
 
 impl Config {

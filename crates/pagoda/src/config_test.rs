@@ -1,4 +1,4 @@
-//! A configuration goes through the environment unchanged, and what is wrong with one is named.
+//! A configuration goes through the environment unchanged, and an error names the wrong part.
 
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ proptest! {
 }
 
 #[test]
-fn a_password_is_read_where_it_is_and_kept_by_who_has_asked() {
+fn a_password_is_read_where_it_is_and_kept_by_its_reader() {
     let secret = pagoda_linux::mem::secret::Secret::create(c"a-test's", b"sesame").expect("memory");
     let mut config = config(None, b"/s".to_vec(), 1, 2, [false; 3]);
     config.remote = Some("redis://127.0.0.1:6379".parse().expect("an address"));
@@ -77,7 +77,7 @@ fn a_password_is_read_where_it_is_and_kept_by_who_has_asked() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn an_error_names_the_wrong_part() {
     let good = "budget=1;base=64K;store=/s;file=2;best-effort=0;fetch-ahead=1";
     assert!(Config::from_env(good.as_bytes()).is_ok());
     let cases = [

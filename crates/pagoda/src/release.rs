@@ -1,11 +1,11 @@
-//! Closing an owner: its frames are back first, what it has in the store is handed over or freed
+//! Closing an owner: its frames come back first, its stored pages are handed over or freed
 //! afterwards.
 //!
-//! A [`Closing`] goes along when entries are discarded: within the gate for what an event says, and
-//! without it for a region that closes, whose spans leave the table first. What does not fit the
+//! A [`Closing`] goes along when entries are discarded: within the gate for an event, and without
+//! it for a region that closes, whose spans leave the table first. A handle that does not fit the
 //! queue stays in its entry until the frames are back, and is freed inline by a second walk. The
-//! workers hold neither gate nor entry: what they free is in no entry any more. This module must
-//! never free what an entry still has.
+//! workers hold neither gate nor entry: the handles that they free are in no entry any more. This
+//! module must never free a handle that an entry still has.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,9 +30,9 @@ pub(crate) struct Closing<'a> {
     /// Granules that were in the region, entered in the ledger at the end of a walk and not one by
     /// one.
     granules: u64,
-    /// Whose it is, where that is known already: the range may be another's by now.
+    /// Its owner, where that is known already: the range may be another's by now.
     account: Option<Arc<Account>>,
-    /// Of who has something in the store: most discards meet nothing that is stored.
+    /// Set once an owner has a stored page: most discards meet none.
     open: Option<Open>,
 }
 
@@ -40,14 +40,14 @@ struct Open {
     account: Arc<Account>,
     /// The thread's processor time when the work began.
     cpu_ns: u64,
-    /// What was freed inline, entered in the account at the end; and how much of it when the last
-    /// frame came back.
+    /// The pages that were freed inline, entered in the account at the end; and how many of them
+    /// there were when the last frame came back.
     freed: Freed,
     freed_at_frame: u64,
     how: How,
 }
 
-/// What becomes of a handle.
+/// The way in which a handle is freed.
 enum How {
     OneAtATime,
     /// Freed when the batch is full, and at the end.
@@ -76,8 +76,8 @@ impl<'a> Closing<'a> {
         })
     }
 
-    /// Takes a stored page that nobody needs. False: it has to stay where it is until all frames
-    /// are back.
+    /// Takes a stored page that is not needed any more. False: it has to stay where it is until all
+    /// frames are back.
     pub(crate) fn take(&mut self, handle: Handle) -> bool {
         // It takes no room.
         if handle.is_same_filled() {
@@ -117,8 +117,8 @@ impl<'a> Closing<'a> {
         }
     }
 
-    /// All frames are back: what was gathered is handed over. True if something had to stay, and
-    /// the entries have to be walked again.
+    /// All frames are back: hands over the gathered handles. True if a handle had to stay, and the
+    /// entries have to be walked again.
     pub(crate) fn frames_are_back(&mut self) -> bool {
         let store = &self.engine.store;
         self.engine.ledger.resident(-((std::mem::take(&mut self.granules) * OS_PAGE as u64) as i64));
@@ -152,7 +152,7 @@ impl<'a> Closing<'a> {
         left > 0
     }
 
-    /// Frees what is left and closes the account of this discard.
+    /// Frees the rest and closes the account of this discard.
     pub(crate) fn finish(self) {
         let Some(Open { account, cpu_ns: begin, mut freed, how, .. }) = self.open else { return };
         if let How::Inline(mut batch) = how {
@@ -167,16 +167,16 @@ impl<'a> Closing<'a> {
 }
 
 impl Engine {
-    /// Closes a region that nobody uses any more, and unmaps it. It leaves the table and the
-    /// descriptor with the gate held for as long as that takes; its entries are walked without the
-    /// gate, by this thread, so that no fault and no handler waits for it, nor it for a handler.
-    /// What it waits for is the gate, and an entry that is being moved just then.
+    /// Closes an unused region, and unmaps it. The gate is held exclusively only while the region
+    /// leaves the table and the descriptor. Its entries are walked without the gate, by this
+    /// thread, so that no fault and no handler waits for it, nor it for a handler. It waits for the
+    /// gate, and for entries that are being moved just then.
     pub(crate) fn close(&self, memory: RegionMemory, account: &Arc<Account>) {
         let range = memory.range();
         let mut table = self.gate_exclusive();
         self.forget_owed(range);
-        // What waits for another thread's event may still concern it, and the kernel may have no
-        // room for another mapping: its unmapping is an event then, which a handler applies.
+        // A deferred event of another thread may still concern it. And the kernel may have no room
+        // for another mapping: its unmapping is an event then, which a handler applies.
         if table.order.deferred() > 0 || self.space.unregister(range).is_err() {
             drop(table);
             drop(memory);
@@ -194,13 +194,13 @@ impl Engine {
         );
     }
 
-    /// Frees what is queued until the engine ends: a worker's life.
+    /// Frees queued pages until the engine ends: the loop of a worker.
     pub(crate) fn work_on_releases(&self, shard: usize) {
         self.store.release_queued(shard, &self.quit_handlers);
     }
 
-    /// Looks after the workers: what a stalled one leaves is freed here, and nothing is handed over
-    /// to it any more. Holds nothing.
+    /// Looks after the workers: the queue of a stalled one is freed here, and nothing is handed
+    /// over to it any more. Holds nothing.
     pub(crate) fn look_after_releases(&self) {
         let stalled = self.store.releases().look();
         if stalled > 0 {
@@ -209,9 +209,9 @@ impl Engine {
         }
     }
 
-    /// Checks at an engine's end, when nobody works on it any more, that everything that was handed
-    /// over or freed inline is freed, each page once: a page that is freed twice is somebody else's
-    /// the second time.
+    /// Checks at an engine's end, when no thread works on it any more, that everything that was
+    /// handed over or freed inline is freed, and each page once: the second time it would be
+    /// another owner's page.
     ///
     /// # Panics
     /// If it is not so.

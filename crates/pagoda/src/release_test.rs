@@ -28,7 +28,7 @@ fn audit(engine: &Engine) {
             continue;
         }
         for word in (0..span.entries().len()).map(|index| span.word(index)) {
-            assert!(!word.is_busy(), "nobody moves pages now");
+            assert!(!word.is_busy(), "no thread moves pages now");
             if let Backing::Handle(bits) = word.backing()
                 && !Handle::from_bits(bits).is_same_filled()
             {
@@ -36,7 +36,7 @@ fn audit(engine: &Engine) {
             }
         }
     }
-    // What is queued is freed meanwhile: asked for before and after, the truth lies between.
+    // Queued pages are freed meanwhile: counted before and after, the truth lies between.
     let before = engine.store.releases().queued_entries();
     let objects = engine.store.usage().objects;
     let after = engine.store.releases().queued_entries();
@@ -138,10 +138,10 @@ fn counters_balance_at_every_exit_and_the_auditor_finds_nothing() {
     }
 }
 
-/// What may be held above the budget for a moment, for each thread that stores: a segment by which
-/// the store grew, and a batch that was moved out and is counted twice until it is stored.
+/// The bytes that may be held above the budget for a moment, for each thread that stores: a segment
+/// by which the store grew, and an evicted batch that is counted twice until it is stored.
 const IN_FLIGHT_BYTES: u64 = (2 << 20) + (8 * BASE as u64);
-/// Handlers, the reclaimer, and whoever calls.
+/// Handlers, the reclaimer, and the caller.
 const STORING_THREADS: u64 = crate::state::pending::HANDLERS_MAX as u64 + 2;
 
 #[test]
@@ -217,15 +217,15 @@ fn a_close_waits_for_no_handler_and_no_worker() {
         "its frames are back"
     );
     let out = PAGES / 5 * OUT_OF_FIVE;
-    assert_eq!(stats.release_queued_bytes, (out * BASE) as u64, "what was stored waits");
+    assert_eq!(stats.release_queued_bytes, (out * BASE) as u64, "the stored pages wait");
     manager.flush_releases();
     assert_balanced(&manager.stats(), out);
     audit(&engine);
 }
 
-/// A close that has come to an entry which somebody is moving, and can't go on: the others do.
+/// A close that meets an entry which another thread moves can't go on. The others do.
 #[test]
-fn nobody_waits_while_a_close_walks_its_entries() {
+fn no_thread_waits_while_a_close_walks_its_entries() {
     if skip_without_moves("releases") {
         return;
     }
@@ -235,7 +235,7 @@ fn nobody_waits_while_a_close_walks_its_entries() {
     let mut other = manager.region(Bytes::mib(16)).create().expect("region");
     let start = region.as_ptr().addr();
     let entries = Arc::clone(engine.gate_shared().find(start).expect("managed").entries());
-    let word = try_take(&entries[7]).expect("nobody moves it");
+    let word = try_take(&entries[7]).expect("no thread moves it");
     let is_closed = close_elsewhere(region);
     let has_gone_on = Arc::new(AtomicBool::new(false));
     let (others_engine, goes_on) = (manager.engine(), Arc::clone(&has_gone_on));
@@ -257,8 +257,7 @@ fn nobody_waits_while_a_close_walks_its_entries() {
     audit(&engine);
 }
 
-/// A worker that is not scheduled any more: the reclaimer sees it, without which whoever closes
-/// does.
+/// A worker that is not scheduled any more: the reclaimer sees it, or else the closing thread does.
 #[test]
 fn a_worker_that_stalls_is_counted_once_and_nothing_is_left_to_it() {
     if skip_without_moves("releases") {
@@ -285,7 +284,7 @@ fn a_worker_that_stalls_is_counted_once_and_nothing_is_left_to_it() {
             std::thread::sleep(std::time::Duration::from_micros(
                 pagoda_core::release::queue::STALL_US + 100_000,
             ));
-            assert_eq!(manager.stats().release_stalls, 0, "nobody has looked");
+            assert_eq!(manager.stats().release_stalls, 0, "no thread has looked");
         }
         second.close();
         third.close();

@@ -1,9 +1,9 @@
-//! Fresh base frames of 64 KiB whose OS pages lie side by side in physical memory: all of a huge
-//! page at a time, which is broken.
+//! Fresh base frames of 64 KiB whose OS pages are contiguous in physical memory: all of a huge page
+//! at a time, which is split.
 //!
-//! For a device each is one piece of memory then, and not sixteen: a disk that is read at 2 GiB/s
-//! into such frames is read at half of that into others (`docs/figures.md`). Frames travel whole,
-//! so that they stay so. This module must never take from a zone what it can't spare, nor put a
+//! Each is one segment for a device then, and not sixteen: a disk that is read at 2 GiB/s into such
+//! frames is read at half of that into others (`docs/figures.md`). Frames travel whole, so that
+//! they stay so. This module must never take from a zone a frame that it can't spare, nor put a
 //! frame from another node into one that is bound to its own.
 
 use pagoda_core::budget;
@@ -18,9 +18,9 @@ use crate::stats::counters::Counter;
 const BROKEN_ORDER: u32 = (HUGE_FRAME / BasePage::K64.bytes()).ilog2();
 
 impl Engine {
-    /// Makes ready a huge page's frames in each zone that has fewer than `frames`, and more room
-    /// than reclaim begins at. For who reads much at once; it takes 0.7 ms for each, and only as
-    /// long as the memory fills.
+    /// Makes the frames of a huge page ready in each zone that has fewer than `frames`, and more
+    /// room than the level at which reclaim begins. For large reads: it takes 0.7 ms for each, and
+    /// only as long as the memory fills.
     pub(crate) fn take_contiguous_for(&self, frames: usize) {
         for zone in 0..self.zones.count() {
             let (room, high) = self.zone_room_and_high(zone);

@@ -1,10 +1,10 @@
-//! Huge frames before they go into a region and after they left it: cleared, taken from the kernel,
-//! given back to it.
+//! Huge frames before they go into a region and after they left it: clearing them, taking them from
+//! the kernel and giving them back.
 //!
-//! No gate is held here, nor any lock while a frame is cleared: who clears keeps nobody waiting but
-//! the thread that asked. If all handlers are busy and somebody else has a fault, who clears gives
-//! way to it within 256 KiB. (What the kernel clears it clears as one.) This module must never take
-//! a frame that was used for one of zeroes.
+//! No gate is held here, nor any lock while a frame is cleared: a clear keeps only the thread
+//! waiting that asked for it. If all handlers are busy and another fault comes, a clear yields to
+//! it within 256 KiB. (The kernel clears a page as one.) This module must never take a used frame
+//! for a zeroed one.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ use crate::error::StopReason;
 use crate::frames::huge_pool::Begun;
 use crate::stats::counters::Counter;
 
-/// What who wants a frame of zeroes gets.
+/// The outcome of a request for a zeroed frame.
 pub(crate) enum Cleared {
     Frame(HugeSlot),
     /// It is being cleared, and other faults come first: ask again after them.
@@ -31,8 +31,8 @@ pub(crate) enum Cleared {
 }
 
 impl Engine {
-    /// A frame of zeroes for who touches this byte, of the zone whose turn it is: one that is
-    /// ready, one that was used and is cleared now, or one from the kernel.
+    /// A zeroed frame for a touch of this byte, of the zone in turn: a ready one, a used one that
+    /// is cleared now, or one from the kernel.
     pub(crate) fn cleared_frame(&self, at: FaultAddress) -> Cleared {
         self.huge.note_asked();
         let Some(zone) = self.zone_for_huge() else { return Cleared::Nothing };
@@ -52,15 +52,14 @@ impl Engine {
             Some((slot, begun)) => {
                 #[cfg(test)]
                 self.clears.last_byte.store(at.byte(), Ordering::Relaxed);
-                // By the byte: whoever rounds it down to less than a page has lost what was
-                // touched.
+                // By the byte: rounding down to a page would lose the touched line.
                 self.clear_in_fault(slot, begun, Target::of_address(at.byte(), FrameSize::HUGE).1)
             }
             None => self.frame_from_kernel(zone).map_or(Cleared::Nothing, Cleared::Frame),
         }
     }
 
-    /// A frame of zeroes of a zone that is ready. Wakes who clears ahead when there are few.
+    /// A ready zeroed frame of a zone. Wakes the clearing thread when there are few.
     pub(crate) fn ready_frame(&self, zone: usize) -> Option<HugeSlot> {
         let slot = self.huge.take_zeroed(&self.space, zone)?;
         if self.huge.is_low(zone) {
@@ -73,8 +72,8 @@ impl Engine {
         let choice = || self.clears.choice.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
         let others = self.clears.now.fetch_add(1, Ordering::Relaxed);
         let chosen = || self.clearing.order.unwrap_or_else(|| choice().order(target.pages(), others));
-        // What was begun for another fault goes on towards that one's target: it is the same bytes
-        // that are left.
+        // A clear that was begun for another fault goes on towards that one's target: the same
+        // bytes are left.
         let mut begun = begun.unwrap_or_else(|| Begun { order: chosen(), target, step: 0, took_ns: 0 });
         let begin = now_ns();
         let bytes = self.space.huge_bytes_mut(&mut slot);
@@ -99,8 +98,8 @@ impl Engine {
         Cleared::Frame(slot)
     }
 
-    /// Whether a message waits that no handler is free for, and this one is to read it. Who serves
-    /// the fault of his own thread is no handler.
+    /// Whether a message waits, no handler is free for it, and this one is to read it. A thread
+    /// that serves its own fault is no handler.
     fn is_handler_wanted(&self) -> bool {
         let serving = self.serving_since_ns.iter().filter(|since| since.load(Ordering::Relaxed) != 0);
         serving.count() >= self.handlers as usize
@@ -125,8 +124,8 @@ impl Engine {
         Some(slot)
     }
 
-    /// Gives a frame, of which the slot holds `bytes`, back to the kernel. False if it has to stay:
-    /// somebody who reads all of the process has pinned it, say.
+    /// Gives a frame, of which the slot holds `bytes`, back to the kernel. False if it has to stay,
+    /// because a reader of the process has pinned it, for example.
     pub(crate) fn give_frame_back(&self, mut slot: HugeSlot, bytes: usize) -> bool {
         loop {
             match self.space.give_back_huge(&slot) {
@@ -140,8 +139,8 @@ impl Engine {
                     let _ = self.space.populate_huge(&mut slot);
                     let lacked_bytes = HUGE_FRAME - bytes;
                     self.ledger.took(lacked_bytes as i64);
-                    // The kernel clears what was missing, and so does who takes a used frame. (How
-                    // much of `bytes` went before the move stopped nobody tells.)
+                    // The kernel clears the missing part, and so does a taker of a used frame. (How
+                    // much of `bytes` left before the move stopped is not known.)
                     self.counters.add(Counter::KernelZeroedBytes, lacked_bytes as u64);
                     self.counters.add(Counter::ClearedTwiceBytes, lacked_bytes as u64);
                     self.huge.put_used(&self.space, slot);
@@ -159,7 +158,7 @@ impl Engine {
     /// that base pages find room. False if there is none that can go.
     pub(crate) fn give_back_a_huge_frame(&self) -> bool {
         let fullest = self.huge.fullest();
-        // What is ready there may be pinned.
+        // A ready frame there may be pinned.
         self.give_back_a_huge_frame_of(fullest)
             || (0..self.zones.count()).any(|zone| zone != fullest && self.give_back_a_huge_frame_of(zone))
     }

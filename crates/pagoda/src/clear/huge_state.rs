@@ -1,12 +1,12 @@
-//! Huge frames: 2 MiB that come with one fault and go with one move.
+//! Huge frames: 2 MiB that come with one fault and leave with one move.
 //!
-//! A region in huge frames gets one wherever a whole one fits: aligned, nothing of it there, and
-//! room in the budget (`fault/huge.rs`). One in base pages of 64 KiB gets some ahead of who writes
-//! everything (`fault/around.rs`), and where dense content arrives (`migrate/huge.rs`). It leaves
-//! whole and is stored by base pages, which is what it comes back in (`reclaim/huge.rs`); once all
-//! of them are back they are joined (`reclaim/collapse.rs`). A frame is got ready without the gate
-//! (`clear/huge.rs`); it moves with the gate shared, as pages do, and whole or not at all: the
-//! kernel would take it apart, and what was moved out of huge pages in parts came back wrong in our
+//! A region in huge frames gets one wherever a whole one fits: aligned, on an empty place, and with
+//! room in the budget (`fault/huge.rs`). A region in base pages of 64 KiB gets some ahead of a
+//! stream of writes (`fault/around.rs`), and where dense content arrives (`migrate/huge.rs`). A
+//! huge frame leaves whole. It is stored, and swapped in, by base pages (`reclaim/huge.rs`); once
+//! all of them are back they are collapsed (`reclaim/collapse.rs`). A frame is made ready without
+//! the gate (`clear/huge.rs`). It moves with the gate shared, as pages do, and whole or not at all:
+//! the kernel would split it, and parts that were moved out of huge pages came back wrong in our
 //! tests. This module must never hand out a frame that holds anything.
 
 use pagoda_core::page::{BasePage, HUGE_FRAME, OS_PAGE};
@@ -95,7 +95,7 @@ pub(crate) fn marked(table: &Table, address: usize) -> Option<Word> {
     Some(span.word(page.index)).filter(|word| word.is_huge())
 }
 
-/// What of entry `i` is within the first `bytes` of its frame.
+/// The granules of entry `i` that lie within the first `bytes` of its frame.
 pub(crate) fn granules_within(bytes: usize, i: usize) -> Granules {
     Granules::range(0, (bytes.saturating_sub(i * ENTRY).min(ENTRY) / OS_PAGE) as u32)
 }
@@ -126,9 +126,9 @@ impl Engine {
         false
     }
 
-    /// The frame around `address` is one huge page no more, though entries say so: a part of it was
-    /// discarded, unmapped, moved, locked or protected, whatever is so by now, or the kernel has
-    /// swapped it out. None of that is told as what it does to a huge page.
+    /// The frame around `address` is not one huge page any more, though entries say so. A part of
+    /// it was discarded, unmapped, moved, locked or protected, or the kernel has swapped it out. No
+    /// event tells that a huge page was split.
     fn forget_huge(&self, table: &Table, span: &Span, address: usize, block: Option<Block>) {
         let place = PageRange::at(address & !(HUGE_FRAME - 1), HUGE_FRAME);
         let within = span.range().intersection(place).expect("an address of the span");
@@ -137,7 +137,7 @@ impl Engine {
         let indices = span.indices(within, table.entry_bytes());
         for (taken, index) in taken.iter_mut().zip(indices.clone()) {
             let is_huge = span.word(index).is_huge();
-            // What is busy is asked about when its turn comes.
+            // Busy entries are checked when their turn comes.
             *taken = if is_huge { try_take(span.entry(index)) } else { None };
         }
         // It may have been joined before its entries were taken.
@@ -152,9 +152,9 @@ impl Engine {
         }
     }
 
-    /// A frame came to its place in OS pages: where some were once, the kernel keeps the table of
-    /// them until the mapping goes, and nobody is told of it; or the frame was none of one page. It
-    /// may be joined once all of it was written.
+    /// A frame came to its place as OS pages. Where OS pages were once, the kernel keeps their
+    /// table until the mapping goes, and does not tell; or the frame was not one page. It may be
+    /// collapsed once all of it was written.
     pub(crate) fn note_torn(&self, block: Block) {
         self.counters.add(Counter::HugeTorn, 1);
         self.huge.note_broken(block.range.start());

@@ -12,7 +12,7 @@ use crate::Manager;
 use crate::region::Region;
 
 #[test]
-fn who_clears_ahead_is_woken_when_half_of_the_frames_are_gone() {
+fn the_clearing_thread_is_woken_when_half_of_the_frames_are_gone() {
     if skip_without_moves("frames that are ready") {
         return;
     }
@@ -53,8 +53,8 @@ fn a_frame_is_cleared_toward_the_byte_that_was_touched() {
         let region =
             || -> Region { manager.region(Bytes::new(2 * HUGE_FRAME as u64)).create().expect("a region") };
         for byte in BYTES {
-            // What closes leaves a frame that is cleared for who comes next; not if the kernel had
-            // no huge page for it.
+            // A closed region leaves a cleared frame for the next one; not if the kernel had no
+            // huge page for it.
             let touched_in_cleared = || {
                 let mut before = region();
                 before.write_at(0, &[0xa5; HUGE_FRAME]).expect("written");
@@ -83,7 +83,7 @@ fn a_frame_is_cleared_toward_the_byte_that_was_touched() {
 }
 
 #[test]
-fn bytes_anywhere_in_their_pages_are_what_was_written_at_each_base_page() {
+fn bytes_anywhere_in_their_pages_read_as_written_at_each_base_page() {
     if skip_without_moves("faults at odd bytes") {
         return;
     }

@@ -1,9 +1,9 @@
-//! Frames of zeroes for first touches of base pages.
+//! Zeroed frames for first touches of base pages.
 //!
-//! A frame that is ready and zero is moved in as it is, one that held something is cleared first,
-//! and of several zones an empty slot gets a fresh one, which the kernel has cleared and which is
-//! not cleared again. Of what is only wanted in part, no more is cleared or taken. This module must
-//! never give a frame of which a byte that is wanted is not zero: a debug build looks at every one.
+//! A ready zeroed frame is moved in as it is, and a used one is cleared first. With several zones
+//! an empty slot gets a fresh frame, which the kernel has cleared and which is not cleared again.
+//! If only a part of a frame is wanted, no more is cleared or taken. This module must never give a
+//! frame of which a wanted byte is not zero: a debug build checks every one.
 
 use std::ops::Range;
 
@@ -18,10 +18,10 @@ use crate::frames::zones::Taker;
 use crate::stats::counters::Counter;
 
 impl Engine {
-    /// A frame of which `wanted` is zero, to be moved in from the slot, of the zone whose turn it
-    /// is; and what of it is there by then: what is not wanted holds anything. None if the kernel
-    /// has to give one, or there is no room. Where a part of it is wanted it is one of which a part
-    /// is left, if there is one. It is for the page of `word`, of which `granule` is waited for.
+    /// A frame of which `wanted` is zero, to be moved in from the slot, of the zone in turn; and
+    /// its present granules, of which the others may hold anything. None if the kernel has to give
+    /// one, or there is no room. For a part of a page it prefers a frame of which a part is left.
+    /// It is for the page of `word`, and the fault waits for `granule`.
     pub(crate) fn zeroed_frame(
         &self,
         word: Word,
@@ -49,8 +49,8 @@ impl Engine {
         if holds == Holds::Zeroes {
             self.counters.add(Counter::TakenClearedBytes, bytes_of(wanted));
             self.counters.add(Counter::FaultsZeroReady, 1);
-            // Nobody is woken for the next one: who clears on another processor makes each move
-            // interrupt it, so that it is done when the clearer looks by itself.
+            // The clearing thread is not woken for the next one: a clear on another processor makes
+            // each move interrupt it. It looks by itself.
         } else {
             self.clear_base_in_fault(&mut slot, wanted.and(there), granule);
             // The ledger first: another thread may want the same room.
@@ -64,9 +64,9 @@ impl Engine {
         Some((slot, there.or(wanted)))
     }
 
-    /// Clears these OS pages of a frame, which somebody had: upwards, if nobody chose an order, by
-    /// the quickest instructions there are. All of a base page is in the cache when it is done,
-    /// whatever came last.
+    /// Clears these OS pages of a used frame: upwards, unless an order was chosen, by the fastest
+    /// instructions there are. A whole base page is in the cache when it is done, whatever the
+    /// order.
     fn clear_base_in_fault(&self, slot: &mut Slot, used: Granules, granule: u32) {
         let order = self.clearing.order.unwrap_or(Order::Ascending);
         for (from, to) in used.runs() {

@@ -1,4 +1,4 @@
-//! Base frames that are got ready: nobody sees what another had, and nothing is cleared twice.
+//! Base frames that are made ready: no owner sees another's content, and nothing is cleared twice.
 
 use pagoda_core::budget;
 use pagoda_core::clear::Order;
@@ -39,12 +39,12 @@ fn expect_zeroes(region: &Region, base: usize, owner: usize) {
         region.write_words(page * base + at, &[0xee; 8]).expect("written");
         region.read_at(page * base, &mut is).expect("read");
         is[at..at + 8].fill(0);
-        assert!(is.iter().all(|byte| *byte == 0), "page {page} of owner {owner} holds what another had");
+        assert!(is.iter().all(|byte| *byte == 0), "page {page} of owner {owner} holds another's content");
     }
 }
 
 #[test]
-fn no_owner_sees_what_another_had_in_base_frames() {
+fn no_owner_sees_the_content_of_another_in_base_frames() {
     const OWNERS: usize = 8;
     let of_one_zone = BasePage::ALL.into_iter().map(|base| (base, 1, None));
     let by_order = Order::ALL.into_iter().map(|order| (BasePage::K64, 2, Some(order)));
@@ -108,7 +108,7 @@ fn a_fresh_frame_is_not_cleared_again_and_few_are_kept() {
         let manager = builder.base_page(BasePage::K64).build().expect("a manager");
         let engine = manager.engine();
         while engine.clear_one_ahead() {}
-        assert_eq!(manager.stats().ready_bytes, 0, "nobody asked");
+        assert_eq!(manager.stats().ready_bytes, 0, "no fault asked for one");
         let first = region(&manager, 8 << 20);
         first.write_words(0, &[1; 8]).expect("written");
         while engine.clear_one_ahead() {}
@@ -128,8 +128,8 @@ fn a_fresh_frame_is_not_cleared_again_and_few_are_kept() {
     }
 }
 
-/// A region in base pages of 64 KiB, all of it written, and how many it has. With several zones
-/// each first touch takes a frame of one, also of what was discarded of a page.
+/// A region in base pages of 64 KiB, all of it written, and their number. With several zones each
+/// first touch takes a frame of one, also for a discarded part of a page.
 fn written() -> Option<(Manager, Region, usize)> {
     let manager = builder(2)?.base_page(BasePage::K64).build().expect("a manager");
     let region = region(&manager, 4 << 20);
@@ -139,17 +139,17 @@ fn written() -> Option<(Manager, Region, usize)> {
 }
 
 #[test]
-fn what_a_part_of_a_page_takes_of_a_frame_is_not_in_the_frame_any_more() {
+fn granules_that_a_part_of_a_page_took_are_not_in_the_frame_any_more() {
     let Some((manager, region, pages)) = written() else { return };
     for page in 0..pages {
         region.discard(page << 16, 4096).expect("discarded");
         region.write_words(page << 16, &[1; 8]).expect("written");
     }
-    // A handler counts what came in after it woke who waits.
+    // A handler counts the bytes after it woke the faulting thread.
     until("all of it is counted", || manager.stats().resident_bytes >= region.len() as u64);
     let stats = manager.stats();
     assert_eq!(stats.resident_bytes, region.len() as u64);
-    // All there is came from the kernel, once, and what was discarded has gone back to it. Little
+    // All frames came from the kernel, once, and the discarded ones have gone back to it. Little
     // more than is wanted lies ready.
     let discarded = (pages << 12) as u64;
     assert_eq!(stats.resident_bytes + stats.ready_bytes, stats.kernel_zeroed_bytes - discarded, "{stats:?}");
@@ -157,12 +157,12 @@ fn what_a_part_of_a_page_takes_of_a_frame_is_not_in_the_frame_any_more() {
 }
 
 #[test]
-fn of_a_part_of_a_frame_only_what_is_wanted_and_there_is_cleared() {
+fn of_a_part_of_a_frame_only_wanted_and_present_granules_are_cleared() {
     for zones in [1, 2] {
         let Some(builder) = builder(zones) else { return };
         let manager = builder.base_page(BasePage::K64).build().expect("a manager");
         let engine = manager.engine();
-        // Somebody left these OS pages of a frame; of the others there is none.
+        // These OS pages of a frame are left; the others are missing.
         let left = Granules::range(2, 6).or(Granules::range(9, 10));
         let mut slot = engine.zones.take_empty(&engine.space, 0).expect("an empty slot");
         for (from, to) in left.runs() {
@@ -192,7 +192,7 @@ fn of_a_part_of_a_frame_only_what_is_wanted_and_there_is_cleared() {
 }
 
 #[test]
-fn what_the_kernel_cleared_for_a_part_of_a_page_is_not_cleared_again() {
+fn granules_that_the_kernel_cleared_for_a_part_of_a_page_are_not_cleared_again() {
     let Some((manager, region, pages)) = written() else { return };
     for page in 0..pages {
         // Two parts, one after the other.
@@ -235,7 +235,7 @@ fn fresh_base_frames_are_contiguous_zero_and_got_ready_a_huge_page_at_a_time() {
     assert!(!engine.clear_one_ahead(), "nothing is missing");
     let memory = region(&manager, FRAMES * base);
     (0..FRAMES).for_each(|page| memory.write_words(page * base + 8, &[0xee; 8]).expect("written"));
-    // A handler counts what came in after it woke who waits.
+    // A handler counts the fault after it woke the faulting thread.
     until("all of them are there", || manager.stats().faults_zero_ready == FRAMES as u64);
     let (taken, came) = ((FRAMES * base) as u64, 2 * HUGE as u64);
     while engine.clear_one_ahead() {}
@@ -252,7 +252,7 @@ fn fresh_base_frames_are_contiguous_zero_and_got_ready_a_huge_page_at_a_time() {
         let all = memory.len() as u64;
         assert_eq!((present, contiguous), (all, all));
     }
-    // They are frames like any other: they leave, and what is stored comes back right.
+    // They are frames like any other: they are evicted, and stored ones come back right.
     let full: Vec<u8> = (0..memory.len()).map(|at| (at / 4096 + at) as u8).collect();
     memory.write_words(0, &full).expect("written");
     until("all of it is out", || {

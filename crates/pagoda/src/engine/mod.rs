@@ -1,29 +1,32 @@
-//! What the threads of one manager share, and the order of its locks.
+//! The state that the threads of one manager share, and the order of its locks.
 //!
 //! Lock order, outermost first. A thread that holds one may take those further down, never those
 //! further up:
 //!
-//! 0. where a thread serves its own fault, its working memory (`threads::sigbus`), held for one try; a
-//!    file region's sync, one at a time; beside it or within, its look at changes by others
-//! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a region;
-//!    exclusive around reading events and applying them, and around adoption (register, scan, mark)
+//! 0. where a thread serves its own fault, its working memory (`threads::sigbus`), held for one
+//!    try; a file region's sync, one at a time; beside it or within, its look at changes by others
+//! 1. the *gate* (`RwLock<Table>`): shared around everything that moves pages into or out of a
+//!    region; exclusive around reading events and applying them, and around adoption (register,
+//!    scan, mark)
 //! 2. an entry's busy bit; see `pagoda_core::page_entry` for why waiting for it with the gate held
 //!    exclusively is safe
 //! 3. the reclaim hand and queue
-//! 4. the store's own locks: the spiller, then memory, or the leases and then extents; of the remote
-//!    store the writer, a reader or the keeper, and within it for a moment the routes; see `store`
-//! 5. a zone's change of size; the zones, whose turn it is, and huge frames; the scanner of huge pages;
-//!    the list of limits; the list of owners, then how one of them is moved; the list of what is owed,
-//!    then what is wanted of it; what is to be read ahead of a file; the reader of what is empty in
-//!    children; a file's writes, one at a time (held while the disk writes, perhaps with an entry's busy
-//!    bit, never with the gate), then what is known of its state
+//! 4. the store's own locks: the spiller, then memory, or the leases and then extents; of the
+//!    remote store the writer, a reader or the keeper, and within it for a moment the routes; see
+//!    `store`
+//! 5. a zone's change of size; the zones and their turns, and huge frames; the scanner of huge
+//!    pages; the list of limits; the list of owners, then the migration of one of them; the list of
+//!    owed pages, then the requests for them; the readahead of a file; the reader of memory that is
+//!    empty in children; a file's writes, one at a time (held while the disk writes, perhaps with
+//!    an entry's busy bit, never with the gate), then the known state of that file
 //!
 //! Innermost, around nothing else: the lock within which a table gives out its nodes
-//! (`pagoda_core::space::radix`), and the list of servers of SIGBUS. Pins and the tree file have no lock.
+//! (`pagoda_core::space::radix`), and the list of servers of SIGBUS. Pins and the tree file have no
+//! lock.
 //!
 //! No thread of the engine waits for a lock that the program could hold, and none touches managed
-//! memory. This module must never do the work itself: faults, events, reclaim and adoption each have
-//! their own.
+//! memory. This module must never do the work itself: faults, events, reclaim and adoption each
+//! have their own.
 
 pub(crate) mod shared;
 
@@ -62,7 +65,7 @@ use crate::table::Table;
 #[cfg(feature = "migrate")]
 use crate::state::owed::Owed;
 
-/// What ends the process (or, in a test, the engine) when it can't go on.
+/// The hook that ends the process (or, in a test, the engine) when it can't go on.
 pub(crate) type StopHook = fn(StopReason) -> !;
 
 /// The engine of one manager.
@@ -78,29 +81,29 @@ pub(crate) struct Engine {
     pub(crate) clears: Clears,
     /// Rings when a frame that was cleared ahead is taken.
     pub(crate) clear_bell: Bell,
-    /// Rings when who publishes is to end.
+    /// Rings when the publisher is to end.
     pub(crate) publish_bell: Bell,
     /// Tells whether a range is one huge page; None where the kernel does not say.
     pub(crate) huge_scan: Mutex<Option<PagemapScanner>>,
     pub(crate) store: TieredStore,
     pub(crate) ledger: Ledger,
-    /// Whose memory is where, for what is released.
+    /// The owners of memory ranges, for releases.
     pub(crate) owners: Owners,
-    /// What regions may hold at most.
+    /// The limits of regions.
     pub(crate) limits: Limits,
     /// First touches bring as much of a base page as is touched densely, in regions of our own.
     pub(crate) by_density: bool,
-    /// Who writes base pages of 64 KiB upwards gets places of 2 MiB whole, and dense content
-    /// arrives so.
+    /// A stream of writes in base pages of 64 KiB gets places of 2 MiB as huge frames, and so does
+    /// dense arriving content.
     pub(crate) comes_whole: bool,
     /// There is, or was, a region whose base page is less than an entry; and one of 2 MiB.
     pub(crate) has_blocks: AtomicBool,
     pub(crate) has_huge: AtomicBool,
-    /// What arrives later.
+    /// Pages that arrive later.
     #[cfg(feature = "migrate")]
     pub(crate) owed: Owed,
     pub(crate) counters: Arc<Counters>,
-    /// Where faults and evictions are told one by one, if somebody asked for it.
+    /// The trace of single faults and evictions, if there is one.
     pub(crate) trace: Option<Tracer>,
     pub(crate) pins: Pins,
     pub(crate) hand: Mutex<Hand>,
@@ -123,32 +126,32 @@ pub(crate) struct Engine {
     pub(crate) follows: AtomicBool,
     /// Forks that are under way ([`Forking`](pagoda_core::fork::in_progress::Forking)).
     pub(crate) forking: AtomicU64,
-    /// Those of forks, for who has to wait until they are served.
+    /// The announced forks, for threads that have to wait until they are served.
     pub(crate) announcements: Announcements,
-    /// Tells what is empty in children. None in a library, whose regions they have not.
+    /// Tells which memory is empty in children. None in a library, whose regions they have not.
     pub(crate) wiped: Option<Mutex<WipedReader>>,
     /// There was a fork, here or on the way here: memory may be shared.
     pub(crate) has_forked: AtomicBool,
-    /// Rights to one frame each, of handlers that made two ready for the fault they serve: it may
-    /// use one however far the budget is exceeded, or a process whose share became smaller would
-    /// stand still until it fits. Never more than there are handlers.
+    /// Rights to one frame each, of handlers that made two ready for the fault they serve. The
+    /// fault may use one however far the budget is exceeded: otherwise a process whose share shrank
+    /// would stand still until it fits. Never more than there are handlers.
     pub(crate) earned: AtomicUsize,
-    /// What the reclaimer makes its own just now, from address to address; 0 if nothing. For faults
-    /// that it waits for itself.
+    /// The range whose copy-on-write the reclaimer breaks just now, from address to address; 0 if
+    /// none. For faults that it waits for itself.
     pub(crate) making_own: [AtomicUsize; 2],
-    /// What could not be moved, perhaps because it is shared.
+    /// Ranges that could not be moved, perhaps because they are shared.
     pub(crate) shared: Mutex<Vec<PageRange>>,
     /// Someone waits for everything to be brought back; it is being done; it is done.
     pub(crate) release_requested: AtomicBool,
     pub(crate) released: AtomicBool,
     pub(crate) release_done: AtomicBool,
-    /// What the handlers served last.
+    /// The pages that handlers served last.
     pub(crate) recent: Recent,
-    /// Who touches memory for the first time, and how far ahead it is filled.
+    /// Streams of first touches, and how far ahead each is filled.
     pub(crate) around: Around,
     /// How many regions are files.
     pub(crate) file_regions: AtomicUsize,
-    /// Whether who reads upwards gets more stored pages than it faulted for.
+    /// Whether sequential reads get readahead of stored pages.
     pub(crate) fetches_ahead: bool,
     /// How many ranges are being brought back for good, whatever the budget says.
     pub(crate) bringing_back: AtomicUsize,
@@ -236,14 +239,14 @@ impl Engine {
         self.gate.read().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
     }
 
-    /// The gate, exclusively: nobody moves a page; events may be read and applied.
+    /// The gate, exclusively: no other thread moves a page; events may be read and applied.
     pub(crate) fn gate_exclusive(&self) -> RwLockWriteGuard<'_, Table> {
         self.gate.write().unwrap_or_else(|_| self.stop(StopReason::EngineBroken))
     }
 
     /// Ends the process: it never runs on with memory that reads wrong.
     pub(crate) fn stop(&self, reason: StopReason) -> ! {
-        // The first reason is the cause; what fails while the process ends is not.
+        // The first reason is the cause; a later failure while the process ends is not.
         if self.counters.get(Counter::ErrorCode) == 0 {
             self.counters.set(Counter::ErrorErrno, reason.errno().0 as u64);
             self.counters.set(Counter::ErrorCode, reason.code());
@@ -259,7 +262,7 @@ impl Engine {
         self.ledger.set_budget(works.get());
     }
 
-    /// What no reclaim makes less: our own tables, and what is not managed.
+    /// Memory that no reclaim makes less: our own tables, and unmanaged memory.
     fn immovable_bytes(&self) -> Bytes {
         let [own, unmanaged] =
             [Counter::OwnBytes, Counter::UnmanagedBytes].map(|counter| self.counters.get(counter));
@@ -271,20 +274,20 @@ impl Engine {
         Watermarks::of_share(Bytes::new(self.ledger.budget_bytes()), self.base, self.handlers)
     }
 
-    /// Whether others have a part of the budget, so that what may be held here can become less at
-    /// any time.
+    /// Whether others have a part of the budget, so that this process's share can shrink at any
+    /// time.
     pub(crate) fn has_a_share(&self) -> bool {
         self.ledger.budget_bytes() < self.full_budget.get()
     }
 
     /// How much compressed pages may take in memory.
     pub(crate) fn store_memory_limit(&self) -> Bytes {
-        // A budget may have become larger than what the store's addresses are for.
+        // The budget may have grown beyond the addresses reserved for the store.
         budget::store_limit(&self.marks(), self.immovable_bytes()).min(budget::store_most(self.full_budget))
     }
 
-    /// What can be had without reclaim and without exceeding the budget: frames that are ready, and
-    /// what the kernel may still give.
+    /// The bytes that can be had without reclaim and without exceeding the budget: ready frames,
+    /// and the room left in the budget.
     pub(crate) fn free(&self) -> Bytes {
         Bytes::new(self.ledger.free_bytes(self.ready_bytes()))
     }
@@ -304,7 +307,7 @@ impl Engine {
         self.is_released() || self.ledger.room_bytes() >= self.entry_bytes() as u64
     }
 
-    /// Rings the bell if what is free has fallen below the low watermark.
+    /// Rings the bell if the free bytes have fallen below the low watermark.
     pub(crate) fn note_use(&self) {
         if self.free() < self.marks().low {
             self.bell.ring();
@@ -321,7 +324,7 @@ impl Engine {
         self.quit.load(Ordering::Acquire)
     }
 
-    /// Whether nobody is left who waits for a handler: the reclaimer, which may wait for an event
+    /// Whether no thread waits for a handler any more: the reclaimer, which may wait for an event
     /// to be read, has ended.
     pub(crate) fn handlers_may_end(&self) -> bool {
         self.quit_handlers.load(Ordering::Acquire)

@@ -1,23 +1,22 @@
-//! A fork: the child gets its own copy of everything that is not in its memory, and then stands on
-//! its own.
+//! A fork: the child gets its own copy of everything that is swapped out, and then stands on its
+//! own.
 //!
-//! The kernel gives us the child's descriptor with the event. The child shares what was resident;
-//! what was staged or stored is copied into it here, with the gate held exclusively all the while,
-//! so that our table says what was out when the fork happened. A child that touches such a page
-//! meanwhile waits for exactly these copies. It may discard, unmap or move memory, too: what it
-//! discarded gets no copy, and what it moved gets it where it is now. In the end the child's
-//! doorbell is answered, on which its own engine waits before it begins, and its descriptor is
-//! closed. A child that finds no answer there has lost its parent before its data came, and ends
-//! itself.
+//! The kernel gives us the child's descriptor with the event. The child shares the resident pages.
+//! Staged and stored pages are copied into it here, with the gate held exclusively all the while,
+//! so that our table shows the state at the fork. A child that touches such a page meanwhile waits
+//! for exactly these copies. It may discard, unmap or move memory, too: a discarded page gets no
+//! copy, and a moved one gets it at its new place. In the end the child's doorbell is answered, on
+//! which its own engine waits before it begins, and its descriptor is closed. A child that finds no
+//! answer there has lost its parent before its data came, and ends itself.
 //!
-//! What the program wants to be empty in a child (madvise WIPEONFORK) counts as discarded there
-//! from the start, and a child that lacks such memory is given copies. Which that is the kernel
-//! says of the parent, a moment after the fork: of what another thread unmaps or moves in that
-//! moment it is not known.
+//! Memory that is to be empty in a child (madvise WIPEONFORK) counts as discarded there from the
+//! start. A child that lacks such memory is given copies. The kernel tells of such memory in the
+//! parent, a moment after the fork: memory that another thread unmaps or moves in that moment is
+//! not known.
 //!
-//! What parent and child share afterwards the kernel does not move. Whoever wants it out makes it
-//! its own first (`make_shared_own`): a copy as long as the other has it, nothing once the other is
-//! gone.
+//! The kernel does not move pages that parent and child share. Break copy-on-write before evicting
+//! such a page (`make_shared_own`): it is a copy as long as the other process has it, nothing once
+//! the other is gone.
 //!
 //! This module must never let a child run on without its data.
 
@@ -37,10 +36,11 @@ use crate::stats::counters::Counter;
 use crate::store::{Handle, Scratch, Store};
 use crate::table::{Page, Span, Table, give};
 
-/// Ranges that wait to be made our own; what finds no room is found again by the hand.
+/// Shared ranges that wait for a copy-on-write break. The hand finds those again that have no room
+/// here.
 const SHARED_MOST: usize = 256;
 
-/// What a child did to its mappings since the fork, in order.
+/// The child's changes to its mappings since the fork, in order.
 #[derive(Clone, Copy)]
 enum Change {
     Gone(PageRange),
@@ -54,14 +54,13 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// `wiped` is what is empty in it.
+    /// `wiped` are the ranges that are empty in it.
     fn new(uffd: Uffd, wiped: Vec<PageRange>) -> Self {
         Self { uffd, changes: wiped.into_iter().map(Change::Gone).collect() }
     }
 
-    /// Takes note of what the child did, and gives children of its own. As long as it gets
-    /// everything its faults need no answer: the copy wakes them, or the end of its descriptor
-    /// does.
+    /// Notes the child's changes, and returns its own children. As long as it gets everything its
+    /// faults need no answer: the copy wakes them, or the end of its descriptor does.
     fn listen(&mut self) -> Result<Vec<Self>, uffd::Errno> {
         self.hear(|_| {})
     }
@@ -82,7 +81,7 @@ impl Child {
                     PageRange::new(from, from.wrapping_add(len)).map(|from| Change::Moved { from, to }),
                 );
             }
-            // It has what was copied so far, and lacks what its parent lacks.
+            // It has the pages that were copied so far, and lacks the pages that its parent lacks.
             Message::Fork(uffd) => children.push(Self { uffd, changes: changes.clone() }),
             Message::Fault { at, .. } => fault(at.page()),
         })?;
@@ -104,13 +103,13 @@ impl Engine {
     /// exclusively.
     pub(crate) fn serve_fork(&self, table: &Table, uffd: Uffd, scratch: &mut Scratch) {
         self.counters.add(Counter::Forks, 1);
-        // As long as the fork is announced, nobody asks for more such memory.
+        // As long as the fork is announced, no thread asks for more such memory.
         let wiped = self.wiped_in_children(table);
         // The thread that announced it may be past its fork by now, so that it is this that takes
         // the announcement back.
         let is_announced = self.fork_heard();
         if !is_announced {
-            // By the system call itself: nobody in the child will start an engine there.
+            // A fork by the system call itself: the child will start no engine.
             self.counters.add(Counter::ChildrenUnmanaged, 1);
         }
         self.has_forked.store(true, Ordering::Release);
@@ -120,7 +119,7 @@ impl Engine {
         }
     }
 
-    /// What is out is taken over, or copied.
+    /// The child takes over the swapped-out pages, or is given copies.
     fn give_to_child(&self, table: &Table, mut child: Child, is_announced: bool, scratch: &mut Scratch) {
         let mut buffer = vec![0u8; table.entry_bytes()];
         // A child that was not announced may fork again before it has everything: then it is all
@@ -144,12 +143,13 @@ impl Engine {
         }
     }
 
-    /// Somebody waits for a message to be read that can't be: who forks, say.
+    /// Ends the process where a message can't be read, because the thread that forks waits for
+    /// that.
     pub(crate) fn stop_unread(&self, errno: uffd::Errno) -> ! {
         self.stop(StopReason::EventsUnreadable(Errno(errno.raw_os_error())))
     }
 
-    /// What is managed and empty in children.
+    /// The managed ranges that are empty in children.
     fn wiped_in_children(&self, table: &Table) -> Vec<PageRange> {
         let mut wiped = Vec::new();
         let Some(reader) = &self.wiped else { return wiped };
@@ -159,7 +159,7 @@ impl Engine {
             wiped.extend(range.filter(|range| !table.is_free(*range)));
         });
         if read.is_err() {
-            // The child would read what it must not.
+            // The child would read memory that it must not.
             self.stop(StopReason::EngineBroken);
         }
         wiped
@@ -186,8 +186,8 @@ impl Engine {
         self.counters.add(Counter::ForkCopiedBytes, u64::from(missing.count()) * OS_PAGE as u64);
     }
 
-    /// Copies what is out of a page, and says which of its granules are: they are in the same
-    /// places of `buffer`.
+    /// Copies the swapped-out granules of a page to the same places of `buffer`, and returns which
+    /// ones they are.
     pub(crate) fn copy_out(
         &self,
         span: &Span,
@@ -249,7 +249,8 @@ impl Engine {
         born
     }
 
-    /// Remembers what could not be moved: if a fork may be why, the reclaimer makes it our own.
+    /// Remembers a range that could not be moved: if a fork may be why, the reclaimer breaks its
+    /// copy-on-write.
     pub(crate) fn note_shared(&self, range: PageRange) {
         if self.may_be_shared() {
             let mut shared = self.shared.lock().unwrap_or_else(|_| self.stop(StopReason::EngineBroken));
@@ -259,8 +260,9 @@ impl Engine {
         }
     }
 
-    /// Makes what may be shared by a fork movable again. It may wait for a fault to be served (a
-    /// part may be out by now), so only the reclaimer does it, and holds nothing.
+    /// Breaks copy-on-write in ranges that a fork may share, so that they are movable. It may wait
+    /// for a fault to be served (a part may be swapped out by now), so only the reclaimer does it,
+    /// and holds nothing.
     pub(crate) fn make_shared_own(&self) {
         if !self.may_be_shared() {
             return;
@@ -282,8 +284,8 @@ impl Engine {
         self.making_own[1].load(Ordering::Acquire) != 0
     }
 
-    /// Whether the reclaimer may wait for a fault at `address`: it is served whatever the budget
-    /// says, for nobody else makes frames ready meanwhile.
+    /// Whether the reclaimer may wait for a fault at `address`. It is served whatever the budget
+    /// says, for no other thread makes frames ready meanwhile.
     pub(crate) fn is_making_own(&self, address: usize) -> bool {
         let [start, end] = &self.making_own;
         address < end.load(Ordering::Acquire) && address >= start.load(Ordering::Acquire)

@@ -1,10 +1,9 @@
-//! Forks that are under way, and from when on the kernel tells of them.
+//! Forks that are under way, and whether the kernel tells of them.
 //!
-//! An engine that has registered nothing lets forks pass: nobody has to hear of them, for their
-//! children lack nothing. What it registers first waits until they are over
-//! (`pagoda_core::fork::in_progress`). This module must never let anything be registered beside a
-//! fork that passes, nor have one announced that the kernel won't tell of, nor let a parent go on
-//! that may end before its child was served.
+//! An engine that has registered nothing lets forks pass: their children lack nothing. Its first
+//! registration waits until they are over (`pagoda_core::fork::in_progress`). This module must
+//! never let anything be registered beside a fork that passes, nor have one announced that the
+//! kernel won't tell of, nor let a parent go on that may end before its child was served.
 
 use std::sync::atomic::Ordering;
 
@@ -20,7 +19,7 @@ pub enum Fork {
     /// The child lacks nothing, and nothing is registered until
     /// [`fork_passed`](crate::process::ProcessEngine::fork_passed).
     Passes,
-    /// The kernel will tell of it, and the child is given what it lacks.
+    /// The kernel will tell of it, and the child is given the pages that it lacks.
     Announced,
     /// The kernel does not tell of it, and children would lack memory: everything has to be
     /// released before.
@@ -28,7 +27,7 @@ pub enum Fork {
 }
 
 impl Engine {
-    /// A thread is about to fork. Waits for what [`open_to_forks`](Self::open_to_forks) waits for.
+    /// A thread is about to fork. Waits for the same as [`open_to_forks`](Self::open_to_forks).
     pub(crate) fn begin_fork(&self) -> Fork {
         loop {
             let word = Forking::from_bits(self.forking.load(Ordering::SeqCst));
@@ -57,12 +56,12 @@ impl Engine {
         self.announcement_is_over();
     }
 
-    /// The child of an announced fork has what it lacked, or there is none.
+    /// The child of an announced fork has its pages, or there is none.
     pub(crate) fn announcement_is_over(&self) {
         self.announcements.over.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Who serves a fork gets on with it: faults that wait for the gate meanwhile are not stuck.
+    /// A fork that is being served goes on: faults that wait for the gate meanwhile are not stuck.
     pub(crate) fn note_fork_goes_on(&self) {
         self.counters.set(Counter::LastLookNs, now_ns());
         self.announcements.went_on_ns.store(ran_ns(), Ordering::Relaxed);
@@ -88,7 +87,7 @@ impl Engine {
     pub(crate) fn fork_passed(&self, has_forked: bool) {
         if has_forked {
             self.counters.add(Counter::Forks, 1);
-            // Before anything can be registered: what is shared does not move.
+            // Before anything can be registered: shared pages don't move.
             self.has_forked.store(true, Ordering::Release);
         }
         self.update_forking(|word| Some(word.passed()));
@@ -104,9 +103,9 @@ impl Engine {
         Forking::from_bits(self.forking.load(Ordering::SeqCst)).is_any_announced()
     }
 
-    /// Before anything of the program's is registered: waits for forks that pass, as long as
-    /// fork(2) takes, and makes what children wait at. False if that could not be had: nothing may
-    /// be registered. One thread alone calls it.
+    /// Called before any memory of the program is registered: waits for forks that pass, as long as
+    /// fork(2) takes, and makes the doorbell at which children wait. False if that failed: nothing
+    /// may be registered. One thread alone calls it.
     pub(crate) fn open_to_forks(&self) -> bool {
         if self.has_registered() {
             return true;
@@ -120,8 +119,8 @@ impl Engine {
         is_open
     }
 
-    /// Whether what can't be moved may be shared with a child. As long as nothing was registered a
-    /// fork by a raw system call was seen by nobody, and its child may live on.
+    /// Whether immovable pages may be shared with a child. As long as nothing was registered a fork
+    /// by a raw system call was not seen, and its child may live on.
     pub(crate) fn may_be_shared(&self) -> bool {
         self.has_forked.load(Ordering::Acquire) || self.has_registered()
     }

@@ -1,7 +1,7 @@
 //! Frames: which slots of the arena are empty or ready, and which zone gives the next frame.
 //!
-//! Faults, readahead and arrivals take frames here, with the gate held shared or not at all; reclaim
-//! puts them back. The locks of zones and turns are innermost: nothing here waits.
+//! Faults, readahead and arrivals take frames here, with the gate held shared or not at all;
+//! reclaim puts them back. The locks of zones and turns are innermost: nothing here waits.
 
 pub(crate) mod allocate;
 pub(crate) mod huge_pool;

@@ -1,13 +1,13 @@
 //! Taking ranges under management, and giving them up.
 //!
-//! Adoption registers a range, asks what is present in it and marks that as the region's own, all
-//! with the gate held exclusively: no event is read meanwhile, so nothing that is marked can be the
-//! rest of a discard that was applied before. Giving up brings everything back first; a range is
-//! never left with content elsewhere.
+//! Adoption registers a range, asks for its present pages and marks them as the region's own, all
+//! with the gate held exclusively. No event is read meanwhile, so that no marked page can be the
+//! rest of a discard that was applied before. Giving up swaps everything in first; a range is never
+//! left with content elsewhere.
 //!
 //! A discard that the program began before its range was registered has ended when the registration
-//! returns: each of them keeps the other out by the mapping's own lock in the kernel. One that
-//! begins later is an event.
+//! returns: the mapping's own lock in the kernel keeps them apart. One that begins later is an
+//! event.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockWriteGuard};
@@ -50,12 +50,12 @@ pub(crate) struct NotAdopted {
 }
 
 impl Engine {
-    /// Takes `range`, which may be most of a mapping, under management, with what is present in it.
-    /// Returns what it could not.
+    /// Takes `range`, which may be most of a mapping, under management, with its present pages.
+    /// Returns the parts that it could not take.
     ///
-    /// `calls`, where the kernel does not tell of forks: what the program had asked to be kept out
-    /// of its children when the caller looked at that. If it has asked since, the range may be
-    /// such, and is left for the next look.
+    /// `calls`, where the kernel does not tell of forks: the calls that keep memory out of
+    /// children, when the caller looked at that. If there was one since, the range may be
+    /// concerned, and is left for the next look.
     pub(crate) fn adopt(
         &self,
         present: &mut PagemapScanner,
@@ -71,8 +71,8 @@ impl Engine {
         }
         while let Some(rest) = PageRange::new(start, range.end()) {
             let mut table = self.gate_exclusive();
-            // The maps were read without the gate: what is managed meanwhile is not touched again,
-            // nor what is our own there by now.
+            // The maps were read without the gate. Skips ranges that are managed meanwhile, or hold
+            // memory of our own.
             let Some(gap) = table.first_gap(rest) else { break };
             let mut free = None;
             not_own(gap, |part| {
@@ -94,7 +94,7 @@ impl Engine {
                 self.look_soon.store(true, Ordering::Relaxed);
                 continue;
             }
-            // After it was registered: what the program asks for from now on finds it managed.
+            // After it was registered: later calls of the program find it managed.
             if registered.is_ok() && calls.is_some_and(|calls| !calls.is_some_and(Calls::is_current)) {
                 let _ = self.space.unregister(gap);
                 not.refused_bytes += gap.len() as u64;
@@ -111,14 +111,14 @@ impl Engine {
                     not.refused_bytes += gap.len() as u64;
                     continue;
                 }
-                // Gone or changed since the maps were read: the next look sees what is there then.
-                // What the table knows must be there: a mapping that moves to a place that it takes
-                // for occupied waits for it to be left.
+                // Gone or changed since the maps were read: the next look sees the new state. A
+                // range in the table must exist: a mapping that moves to an occupied place waits
+                // until it is left.
                 Err(_) => continue,
             }
             // While a mapping is changing, this may be the target of a move whose event is still to
-            // come. And what was mapped anew since the maps were read may not be registered: what
-            // is missing there would be no fault of ours. The next look finds it again.
+            // come. And a mapping that is new since the maps were read may not be registered: its
+            // missing pages would make no fault of ours. The next look finds it again.
             if self.space.coverage(gap) != Coverage::Whole || table.order.deferred() > 0 {
                 self.look_soon.store(true, Ordering::Relaxed);
                 continue;
@@ -139,7 +139,7 @@ impl Engine {
         not
     }
 
-    /// Marks what is present in `range`, which was just registered, as the region's own.
+    /// Marks the present pages of `range`, which was just registered, as the region's own.
     pub(crate) fn mark_present(&self, table: &Table, present: &mut PagemapScanner, range: PageRange) {
         let entry_bytes = table.entry_bytes();
         let marked = present.populated_runs(range.start(), range.end(), |run, _| {
@@ -153,14 +153,14 @@ impl Engine {
                 give(span.entry(index), self.came_in(word, new, zone));
             }
         });
-        // What could not be asked about stays unmarked: never evicted, and served as a hole if it
-        // is missing.
+        // Pages that could not be asked about stay unmarked: never evicted, and served as a hole if
+        // they are missing.
         drop(marked);
     }
 
-    /// Takes a library's range under management; what is present in it, if somebody tells. What is
-    /// managed already is refused: its entries would be lost. Waits until the event of what was
-    /// mapped there before is applied.
+    /// Takes a library's range under management, with its present pages if `present` can find them.
+    /// Refuses a range of which a part is managed already: its entries would be lost. Waits until
+    /// the event of an earlier mapping there is applied.
     pub(crate) fn manage(
         &self,
         range: PageRange,
@@ -201,12 +201,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Registers `range`, of which nothing is managed, and leaves the gate closed for who enters
-    /// it.
+    /// Registers `range`, of which nothing is managed, and returns the gate, closed, for the caller
+    /// that enters it.
     fn register_new(&self, range: PageRange) -> Result<RwLockWriteGuard<'_, Table>, RegionError> {
         let mut table = self.gate_exclusive();
-        // The kernel gives the addresses of a region that is being unmapped away before anybody has
-        // read of it: that event would be taken for one of the new region.
+        // The kernel gives away the addresses of a region that is being unmapped before its event
+        // is read: that event would be taken for one of the new region.
         while !table.is_free(range) {
             if self.space.is_quiet() && table.order.deferred() == 0 {
                 let errno = Errno(KernelErrno::BUSY.raw_os_error());
@@ -232,8 +232,8 @@ impl Engine {
         drop(self.gate_exclusive());
     }
 
-    /// Brings all of `range` back and ends its management. The budget is not kept meanwhile: what
-    /// came back would be evicted again, without end.
+    /// Swaps in all of `range` and ends its management. The budget is not enforced meanwhile:
+    /// swapped-in pages would be evicted again, without end.
     pub(crate) fn bring_back(&self, range: PageRange) {
         self.bringing_back.fetch_add(1, Ordering::AcqRel);
         loop {
@@ -247,8 +247,7 @@ impl Engine {
             if !self.fork_events {
                 self.space.set_forked(range, true);
             }
-            // It is all in the range: what goes is our account of it, and stored copies that are
-            // out of date.
+            // It is all in the range: this drops our account of it, and old stored copies.
             self.discard(&table, range, &mut Scratch::new(self.base));
             table.cut(range);
             break;
@@ -257,12 +256,12 @@ impl Engine {
         self.bell.ring();
     }
 
-    /// Brings everything back and ends the management: what a fork gets, as long as children are
-    /// not managed. The budget is not kept any more.
+    /// Swaps in everything and ends the management: for a fork, as long as children are not
+    /// managed. The budget is not enforced any more.
     ///
-    /// What this engine keeps out of children is theirs again, by the kernel's word of what that
-    /// is: a mapping may have grown, moved or been split since it was entered in the table. Where
-    /// the kernel does not say, a child lacks such memory: it ends with SIGSEGV there, and never
+    /// Memory that this engine keeps out of children is given to them again, by the kernel's own
+    /// list: a mapping may have grown, moved or been split since it was entered in the table. Where
+    /// the kernel does not tell, a child lacks such memory: it ends with SIGSEGV there, and never
     /// reads wrong data.
     pub(crate) fn release_all(&self, unforked: Option<&mut UnforkedReader>) {
         self.released.store(true, Ordering::Release);
@@ -306,9 +305,9 @@ impl Engine {
         })
     }
 
-    /// The first run of a page's granules that are out. What is there without a bit was given to
-    /// the kernel to free when it likes (`MADV_FREE`), or is a guard: what the backing has for it
-    /// is worth nothing, and it can't be filled.
+    /// The first run of a page's granules that are swapped out. A present granule without a bit was
+    /// given to the kernel to free when it likes (`MADV_FREE`), or is a guard. Its backing is worth
+    /// nothing, and it can't be filled.
     fn first_out(&self, page: &Page, word: Word) -> Option<PageRange> {
         if word.backing() == Backing::None {
             return None;
@@ -321,7 +320,7 @@ impl Engine {
         })
     }
 
-    /// Makes one pass over the entries of `whole` and brings back what is out. True if an entry was
+    /// Makes one pass over the entries of `whole` and swaps in their pages. True if an entry was
     /// busy or an event in the way.
     fn bring_some_back(&self, whole: PageRange) -> bool {
         let mut scratch = Scratch::new(self.base);

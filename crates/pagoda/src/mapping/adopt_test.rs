@@ -21,7 +21,7 @@ const PAGES: usize = 1024;
 const PART: usize = 128;
 
 #[test]
-fn what_is_discarded_while_it_is_adopted_stays_discarded() {
+fn a_range_discarded_while_it_is_adopted_stays_discarded() {
     if skip_without_moves("adoption") {
         return;
     }
@@ -54,7 +54,7 @@ fn what_is_discarded_while_it_is_adopted_stays_discarded() {
             let mut present = PagemapScanner::new().expect("pagemap");
             engine.adopt(&mut present, memory.range(), None);
             found_marked += usize::from(engine.ledger.resident_bytes() > 0);
-            // What was marked goes, whatever its owner does to it.
+            // Marked pages are evicted, whatever their owner does to them.
             engine.page_out(memory.range(), &mut Scratch::new(engine.base)).expect("room");
         });
         engine.bring_back(memory.range());
@@ -70,11 +70,11 @@ fn what_is_discarded_while_it_is_adopted_stays_discarded() {
     assert!(found_marked > 10, "there was something to adopt in {found_marked} of 100 rounds");
 }
 
-/// A mapping of which a part goes while it is registered is registered around a hole; what comes to
-/// lie in the hole is not, so that what is missing there is no fault of ours.
+/// A mapping that loses a part while it is registered is registered around a hole. A later mapping
+/// in the hole is not registered, so that its missing pages make no fault of ours.
 #[test]
-fn what_is_mapped_while_it_is_adopted_is_not_taken_for_registered() {
-    if skip_without_moves("adoption of what changes") {
+fn a_mapping_made_during_adoption_is_not_taken_for_registered() {
+    if skip_without_moves("adoption of a changing mapping") {
         return;
     }
     let manager = Manager::builder().budget(Bytes::mib(64)).user_mode_only(true).build().expect("manager");
@@ -112,13 +112,13 @@ fn what_is_mapped_while_it_is_adopted_is_not_taken_for_registered() {
     engine.bring_back(whole);
 }
 
-/// What is managed of `whole`.
+/// The managed parts of `whole`.
 fn known(engine: &Engine, whole: PageRange) -> Vec<PageRange> {
     engine.gate_shared().spans().filter_map(|span| span.range().intersection(whole)).collect()
 }
 
 #[test]
-fn what_is_our_own_in_a_range_is_not_managed_and_does_not_leave() {
+fn memory_of_our_own_in_a_range_is_not_managed_and_not_evicted() {
     if skip_without_moves("adoption around memory of our own") {
         return;
     }
@@ -149,7 +149,7 @@ fn what_is_our_own_in_a_range_is_not_managed_and_does_not_leave() {
 /// The kernel tells of `MADV_FREE` as of a discard, and leaves the page where it is until it needs
 /// it.
 #[test]
-fn what_is_given_to_the_kernel_to_free_and_written_again_is_not_waited_for() {
+fn a_page_marked_to_be_freed_and_written_again_is_not_waited_for() {
     if skip_without_moves("memory that the kernel may free") {
         return;
     }
@@ -175,7 +175,7 @@ fn what_is_given_to_the_kernel_to_free_and_written_again_is_not_waited_for() {
     });
     memory.advise(freed..freed + 1, libc::MADV_FREE).expect("advised");
     memory.write(freed, 99);
-    // Not in a scope: it would wait for good for who does.
+    // Not in a scope: that would wait for the thread for good.
     let all_is_back = std::thread::spawn(move || engine.bring_back(whole));
     until("all is back", || all_is_back.is_finished());
     for page in 0..PART {

@@ -1,10 +1,10 @@
-//! Applying what the program did to its mappings: discard, unmap, move, fork.
+//! Applying the program's changes to its mappings: discard, unmap, move, fork.
 //!
 //! The caller holds the gate exclusively, from before it read the event until all of a batch is
-//! applied. So no page moves meanwhile, and none can be moved between a read and its application;
-//! before the read the kernel itself refuses every move. A REMOVE is read *before* the kernel drops
-//! the pages: from then on what is still present there is not ours, has no bit in the entry's mask,
-//! and is never evicted.
+//! applied. So no page moves meanwhile, and none can be moved between a read and its application.
+//! Before the read the kernel itself refuses every move. A REMOVE is read *before* the kernel drops
+//! the pages: from then on a page that is still present there is not ours, has no bit in the
+//! entry's mask, and is never evicted.
 //!
 //! The program's thread waits until its event is read, so nothing here waits for anything that the
 //! program holds. It may wait for entries that are busy, because those movers need no gate to
@@ -43,7 +43,7 @@ impl Engine {
         if let Message::Remove(range) = &message
             && self.space.arena_range().intersection(*range).is_some()
         {
-            // Our own, of frames that nobody needs.
+            // Our own event, about unused frames.
             return None;
         }
         self.apply_or_defer(table, message, scratch);
@@ -51,7 +51,7 @@ impl Engine {
         None
     }
 
-    /// Tries what waits again, until nothing goes on.
+    /// Tries deferred events again, until none can be applied.
     fn apply_deferred(&self, table: &mut Table, scratch: &mut Scratch) {
         loop {
             let waiting = table.order.take_deferred();
@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// Nothing is outstanding in the kernel: what waits for an announcement waits for nothing.
+    /// No event is outstanding in the kernel: an event that waits for another waits in vain.
     pub(crate) fn settle_events(&self, table: &mut Table, scratch: &mut Scratch) {
         table.order.all_was_told();
         if table.order.deferred() > 0 {
@@ -74,8 +74,8 @@ impl Engine {
         }
     }
 
-    /// Applies what waits, whatever it waits for: one move after another, each with what waited for
-    /// it alone.
+    /// Applies all deferred events, whatever they wait for: one move after another, each with the
+    /// events that waited for it alone.
     pub(crate) fn apply_all_deferred(&self, table: &mut Table, scratch: &mut Scratch) {
         while let Some(first) = table.order.first(|range| table.is_free(range), is_mapped) {
             let event = table.order.take(first);
@@ -110,8 +110,8 @@ impl Engine {
             Message::Remove(range) => {
                 self.counters.add(Counter::EventsRemove, 1);
                 self.discard(table, range, scratch);
-                // What is present in a part that the table does not know yet goes soon: adoption
-                // must not take it for content. So it is known from now on, as empty.
+                // Pages present in a part that the table does not have yet go soon: adoption must
+                // not take them for content. So the part is entered now, as empty.
                 let mut gaps = Vec::new();
                 table.gaps(range, |gap| gaps.push(gap));
                 for gap in gaps {
@@ -145,8 +145,8 @@ impl Engine {
         };
         let left = self.leave(table, source);
         let moved: Vec<Span> = left.into_iter().flat_map(|part| table.cut(part)).collect();
-        // What was mapped at the target went by an unmap event of its own; a rest here would be
-        // stale.
+        // An UNMAP event of its own has removed the earlier range at the target; a rest here would
+        // be stale.
         self.discard(table, target, scratch);
         table.cut(target);
         for span in moved {
@@ -155,8 +155,8 @@ impl Engine {
         table.order.moved(source, (!is_mapped(source.start())).then_some(target));
     }
 
-    /// Makes `range` read as zero: drops what we hold of it, and trusts nothing that is still
-    /// present there.
+    /// Makes `range` read as zero: drops its stored and staged content, and trusts no page that is
+    /// still present there.
     pub(crate) fn discard(&self, table: &Table, range: PageRange, scratch: &mut Scratch) {
         self.forget_owed(range);
         let spans = || {
@@ -170,8 +170,8 @@ impl Engine {
         self.discard_of(spans, range, Closing::new(self, range), scratch);
     }
 
-    /// The same of those spans that have anything of `range`, which are the table's, or nobody
-    /// else's any more.
+    /// The same for those spans that have a part of `range`. They are in the table, or only the
+    /// caller has them.
     pub(crate) fn discard_of<'a, I: Iterator<Item = &'a Span>>(
         &self,
         spans: impl Fn() -> I,
@@ -203,7 +203,7 @@ impl Engine {
     }
 
     fn discard_page(&self, span: &Span, page: &Page, closing: &mut Closing<'_>, scratch: &mut Scratch) {
-        // What a part of it becomes in its slot does not show in the word.
+        // A granule that changes in its slot does not show in the word.
         let word = self.take(span.entries(), page.index).without_sent();
         let in_span = span.page(page.index, span.range(), self.entry_bytes());
         let whole = granules_of_entry(span, &in_span, self.entry_bytes());
@@ -227,8 +227,8 @@ impl Engine {
                 self.zero_granules(slot, gone);
                 word
             }
-            // Without room in the queue it stays until all frames are back; nobody asks for it
-            // meanwhile, within the gate.
+            // Without room in the queue it stays until all frames are back. Within the gate no
+            // other thread asks for it.
             Backing::Handle(handle) if outside.is_empty() && !closing.take(Handle::from_bits(handle)) => word,
             Backing::Handle(_) if outside.is_empty() => {
                 let after = word.with_backing(Backing::None);
@@ -246,7 +246,7 @@ impl Engine {
         give(span.entry(page.index), if is_empty { word.with_warmth(0) } else { word });
     }
 
-    /// Brings a stored page, whose busy bit the caller has, into a slot, and zeroes granules there.
+    /// Swaps a stored page, whose busy bit the caller has, into a slot, and zeroes granules there.
     fn fetch_and_zero(
         &self,
         entries: &Entries,
@@ -258,7 +258,7 @@ impl Engine {
     ) -> Word {
         loop {
             if !self.fetch(entries, index, word.busy(), handle, true, scratch) {
-                // No address is left in the arena: without one, what was discarded would come back.
+                // No address is left in the arena: without one, discarded content would come back.
                 self.stop(StopReason::EngineBroken);
             }
             word = self.take(entries, index);
@@ -276,8 +276,8 @@ impl Engine {
         }
     }
 
-    /// Makes granules of a slot read as zero. Also those that were in the region: what is in the
-    /// slot at their place, if anything, is an old copy.
+    /// Makes granules of a slot read as zero. Also those that were resident: the slot has an old
+    /// copy of them, if anything.
     fn zero_granules(&self, slot: u32, granules: Granules) {
         let mut slot = self.space.claim_slot(slot);
         let bytes = self.space.bytes_mut(&mut slot);

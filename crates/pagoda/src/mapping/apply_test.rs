@@ -37,13 +37,13 @@ fn remap(from: PageRange, to: usize) -> Message {
 /// A mapping that grew is not known whole. It moves away, another moves to where it was, and that
 /// one's event is read first.
 #[test]
-fn what_moves_to_where_a_mapping_grew_that_moves_away_stays_there_whichever_event_is_read_first() {
+fn a_range_moved_onto_the_growth_of_a_leaving_mapping_stays_whichever_event_is_read_first() {
     let Some(manager) = manager("events that come the wrong way round") else { return };
     let engine = manager.engine();
     let mut scratch = Scratch::new(engine.base);
     for unmaps in [false, true] {
         let mut table = engine.gate_exclusive();
-        // Of the first mapping, 100 to 200, what it grew by is not known: all from 120 on.
+        // The growth of the first mapping, 100 to 200, is not in the table: all from 120 on.
         let (grown, other) = (range(100, 200), range(1000, 1030));
         table.insert(range(100, 120), Filler::Engine);
         table.insert(other, Filler::Engine);
@@ -55,9 +55,9 @@ fn what_moves_to_where_a_mapping_grew_that_moves_away_stays_there_whichever_even
         }
         apply(Message::Unmap(grown));
         apply(Message::Unmap(other));
-        let there = table.find(range(150, 151).start()).expect("what moved there is managed");
+        let there = table.find(range(150, 151).start()).expect("the moved range is managed");
         assert!(Arc::ptr_eq(there.entries(), &entries) && there.range() == range(150, 180), "{there:?}");
-        assert_eq!(table.find(range(2000, 2001).start()).is_some(), !unmaps, "what was known of the first");
+        assert_eq!(table.find(range(2000, 2001).start()).is_some(), !unmaps, "the known part of the first");
         assert!(table.find(range(2050, 2051).start()).is_none(), "and no more of it");
         assert!(table.find(range(100, 101).start()).is_none() && table.find(other.start()).is_none());
         assert_eq!(table.order.deferred(), 0);
@@ -65,11 +65,11 @@ fn what_moves_to_where_a_mapping_grew_that_moves_away_stays_there_whichever_even
     }
 }
 
-/// The same, and the event of the first is read after all of the other's: its thread had not got to
-/// tell. Where the kernel has what moved still registered, it is not what left; where it has not,
-/// it is, also if something else is mapped there by now.
+/// The event of the first move is read after all of the other's: its thread had not posted it. A
+/// moved range that the kernel still has registered is not the one that left. Where it is not
+/// registered, it is the one, even if something else is mapped there by now.
 #[test]
-fn what_moved_to_where_a_mapping_was_that_grew_stays_there_however_late_that_ones_event_is() {
+fn a_range_moved_onto_the_growth_of_a_former_mapping_stays_however_late_its_event_is() {
     let Some(manager) = manager("events that come late") else { return };
     let engine = manager.engine();
     let mut scratch = Scratch::new(engine.base);
@@ -89,27 +89,27 @@ fn what_moved_to_where_a_mapping_was_that_grew_stays_there_however_late_that_one
         if moves {
             apply(Message::Unmap(grown));
         }
-        let moved = table.find(place.start()).expect("what moved there is managed");
+        let moved = table.find(place.start()).expect("the moved range is managed");
         assert!(Arc::ptr_eq(moved.entries(), &entries) && moved.range() == place, "{moved:?}");
         assert!(table.find(grown.start()).is_none());
-        assert_eq!(table.find(range(2000, 2001).start()).is_some(), moves, "what was known of the first");
+        assert_eq!(table.find(range(2000, 2001).start()).is_some(), moves, "the known part of the first");
         // As if it had gone, and something else had been mapped there before that was told.
         engine.space.unregister(place).expect("unregistered");
         assert!(engine.apply(&mut table, Message::Unmap(place), &mut scratch).is_none());
-        assert!(table.find(place.start()).is_none(), "what is there now is not what moved there");
+        assert!(table.find(place.start()).is_none(), "the present range is not the moved one");
         assert_eq!(table.order.deferred(), 0);
         table.cut(range(0, 4000));
     }
 }
 
-/// What moved a moment ago is replaced, with what lies around it, by another move, and then nothing
-/// more happens: the kernel has the place registered when its unmapping is told, so that this might
-/// be late, and the move waits for what never comes.
+/// A range that moved a moment ago is replaced, with its surroundings, by another move, and then
+/// nothing more happens. The kernel has the place registered when its UNMAP is read. So the UNMAP
+/// might be late, and the move waits for an event that never comes.
 #[test]
-fn a_move_onto_what_just_moved_waits_for_no_other_event() {
+fn a_move_onto_a_just_moved_range_waits_for_no_other_event() {
     const BLOCK: usize = 128;
     const BLOCKS: usize = 64;
-    let Some(manager) = manager("moves onto what just moved") else { return };
+    let Some(manager) = manager("moves onto a just moved range") else { return };
     let access = Access::begin().expect("signal handlers");
     let engine = manager.engine();
     let mut area = Area::new(BLOCKS * BLOCK, 0).expect("memory");

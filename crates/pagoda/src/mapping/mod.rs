@@ -1,7 +1,7 @@
 //! Which memory is managed: adoption, and the events of its mappings.
 //!
-//! Both change which spans there are, so both hold the gate exclusively: the watcher adopts, handlers
-//! apply the events that they have read.
+//! Both change which spans there are, so both hold the gate exclusively: the watcher adopts,
+//! handlers apply the events that they have read.
 
 pub(crate) mod adopt;
 pub(crate) mod apply;

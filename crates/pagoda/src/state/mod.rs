@@ -1,7 +1,7 @@
 //! State of the engine that knows no engine: plain types, each with its own lock or none.
 //!
-//! The engine has one of each as a field. The steps that change them are methods of the engine, in the
-//! folders of the steps. Nothing here imports the engine.
+//! The engine has one of each as a field. The steps that change them are methods of the engine, in
+//! the folders of the steps. Nothing here imports the engine.
 
 pub(crate) mod announcements;
 pub(crate) mod clears;

@@ -67,12 +67,12 @@ impl Engine {
                 self.serving_since_ns[id].store(ran_ns(), Ordering::Relaxed);
             }
             if std::mem::take(&mut gave_way) {
-                // What just came is what it gave way to.
+                // The fault that just came is the one it yielded to.
                 faults.rotate_left(kept);
             }
             let before = faults.len();
             faults.retain_mut(|fault| {
-                // What is given way to waits for no other clear of this batch, either.
+                // The fault that was yielded to waits for no other clear of this batch, either.
                 if gave_way && !std::mem::replace(&mut fault.was_passed, true) {
                     return true;
                 }
@@ -88,13 +88,13 @@ impl Engine {
             if faults.len() < before || gave_way {
                 idle_rounds = 0;
             } else {
-                // Someone else holds what we need, for the time of a move or of a compression at
+                // Another thread holds the entry, for the time of a move or of a compression at
                 // most.
                 idle_rounds += 1;
                 if idle_rounds < 8 { yield_now() } else { sleep_us(20) }
             }
             if faults.is_empty() {
-                // Whoever sees it sees what was counted.
+                // Released last: a thread that sees it sees the counts.
                 self.serving_since_ns[id].store(0, Ordering::Release);
                 oldest_ns = 0;
             }
@@ -114,8 +114,8 @@ impl Engine {
         }
     }
 
-    /// Reads what there is and applies the events, both within the gate. As long as an event waits,
-    /// it is to be called again.
+    /// Reads the pending messages and applies the events, both within the gate. As long as an event
+    /// is deferred, it has to be called again.
     pub(crate) fn read_messages(&self, faults: &mut Vec<Fault>, scratch: &mut Scratch) {
         let mut table = self.gate_exclusive();
         // Asked before the read: afterwards an unmapping may be in the batch.
@@ -134,9 +134,9 @@ impl Engine {
         if table.order.waits_too_long() {
             self.apply_all_deferred(&mut table, scratch);
         } else if table.order.deferred() > 0 {
-            // The event that it waits for comes from a thread that is past its change and about to
-            // post. Until then the gate stays closed and nothing is read: the thread whose move
-            // waits can't return, and so can't move on before we know what moved.
+            // The awaited event comes from a thread that is past its change and about to post.
+            // Until then the gate stays closed and nothing is read. The thread whose move waits
+            // can't return, and so can't move on before the source of its range is known.
             sleep_us(DEFERRED_WAIT_US);
         }
         self.events_wait.store(table.order.deferred() > 0, Ordering::Relaxed);
@@ -196,8 +196,8 @@ impl Engine {
     }
 
     fn try_to_serve(&self, fault: &mut Fault, kind: &mut FaultKind, scratch: &mut Scratch) -> Served {
-        // Regions whose pages are of another size have other numbers, which may be the same by
-        // chance: that does no harm.
+        // Regions with other page sizes have other numbers, which may be the same by chance: that
+        // does no harm.
         let unit = self.unit_at(fault.at.page());
         let page = fault.at.page() / unit.bytes;
         let extent = self.recent.extent(page);
@@ -251,7 +251,7 @@ impl Engine {
                     self.use_earned();
                     return served;
                 }
-                // Compressed pages may have taken more than the budget had: what is ready goes to
+                // The compressed store may have grown beyond the budget: ready frames go back to
                 // the kernel for it.
                 self.keep_budget();
                 self.serve(fault.at, fault.write, extent, kind, scratch)

@@ -1,4 +1,4 @@
-//! What is counted of faults, under pressure and beside discards, which make handlers try again.
+//! Fault counters, under pressure and beside discards, which make handlers try again.
 
 use pagoda_core::page::OS_PAGE;
 use pagoda_core::size::Bytes;
@@ -30,7 +30,7 @@ fn each_fault_is_counted_once_and_under_one_kind() {
                     for step in 0..STEPS {
                         let at = random.below(PAGES) * OS_PAGE;
                         match random.below(8) {
-                            // Events, for which whoever serves a fault meanwhile has to wait.
+                            // Events, which a thread that serves a fault meanwhile has to wait for.
                             0 => region.discard(at, OS_PAGE).expect("discarded"),
                             // Not all of one word, so that it is really stored.
                             1..=5 => region

@@ -1,5 +1,5 @@
-//! The loops of the engine's threads. A loop calls steps (`fault`, `reclaim`, `mapping`, `clear`); no step
-//! calls a loop.
+//! The loops of the engine's threads. A loop calls steps (`fault`, `reclaim`, `mapping`, `clear`);
+//! no step calls a loop.
 //!
 //! | thread | how many | waits for |
 //! |---|---|---|
@@ -9,8 +9,9 @@
 //! | `prezero` | 1 in a library, unless it is told not to | a bell, 100 ms at most |
 //! | `publisher` | 1 in a library that publishes | a bell, 100 ms at most |
 //!
-//! `sigbus` is the handler of faults in the thread that has them. Other modules have threads of their own:
-//! the keeper and the release worker (`store`), arrivals (`migrate`), readahead (`file`).
+//! `sigbus` is the handler of faults in the thread that has them. Other modules have threads of
+//! their own: the keeper and the release worker (`store`), arrivals (`migrate`), readahead
+//! (`file`).
 //!
 //! A loop holds nothing while it waits.
 

@@ -1,12 +1,12 @@
-//! The thread that works for faults to come: it gets frames of zeroes ready, huge ones and base
-//! frames of each zone.
+//! The clearing thread: it makes zeroed frames ready for later faults, huge ones and base frames of
+//! each zone.
 //!
-//! It runs only when a processor is idle, and takes no more than its share of one. Frames that were
-//! used come first, then fresh ones from the kernel as long as there is plenty of room; of both
-//! kinds only a few are kept, and none before a fault has asked for one. Fresh base frames of 64
-//! KiB are contiguous where there may be many. Who runs so seldom must hold nothing that others
-//! wait for: this module must never have a lock while it clears, nor the gate at all, and asks the
-//! zones for a turn's frames in one go.
+//! It runs only when a processor is idle, and takes no more than its share of one. Used frames come
+//! first, then fresh ones from the kernel as long as there is plenty of room. Of both kinds only a
+//! few are kept, and none before a fault has asked for one. Fresh base frames of 64 KiB are
+//! contiguous where there may be many. A thread that runs so seldom must hold nothing that others
+//! wait for. So this module must never have a lock while it clears, nor the gate at all, and asks
+//! the zones for a turn's frames in one go.
 
 use pagoda_core::budget;
 use pagoda_core::clear::{FrameSize, Order, Target};
@@ -59,7 +59,7 @@ impl Engine {
             return false;
         }
         if let Some((mut slot, _)) = self.huge.take_used(&self.space, zone) {
-            // Nobody knows who will touch what.
+            // The first touch is not known yet.
             let target = Target::of_address(0, FrameSize::HUGE).1;
             self.clearer.clear(self.space.huge_bytes_mut(&mut slot), Order::Streaming, target);
             self.counters.add(Counter::ClearedAheadBytes, HUGE_FRAME as u64);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_clears_ahead_runs_when_nobody_else_does_and_keeps_to_its_share() {
+    fn the_clearing_thread_runs_when_no_other_does_and_keeps_to_its_share() {
         const PERCENT: u32 = 10;
         if skip_without_moves("frames that are cleared ahead") {
             return;
@@ -165,7 +165,7 @@ mod tests {
             let region = manager.region(Bytes::mib(32)).create().expect("a region");
             (0..16).for_each(|frame| region.write_words(frame * HUGE_FRAME, &[1; 8]).expect("written"));
             drop(region);
-            // It runs when nobody else does.
+            // It runs when no other thread does.
             std::thread::sleep(std::time::Duration::from_millis(1));
             manager.stats().clearing_ahead_ns > 20_000_000
         });

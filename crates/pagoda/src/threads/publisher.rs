@@ -1,9 +1,9 @@
-//! What a library's manager lets `pagoda top` see: a thread that looks at the manager ten times a
-//! second and writes what it sees into the manager's tree file.
+//! Publishing a library's manager for `pagoda top`: a thread looks at the manager ten times a
+//! second and writes its figures into the manager's tree file.
 //!
-//! Whoever reads that file costs the manager nothing. What is in each region is counted by walking
-//! its entries, a bounded part with each look; so the sizes of a large region are as old as the
-//! walk. Nothing here may ever decide anything.
+//! Reading that file costs the manager nothing. The sizes of a region are counted by walking its
+//! entries, a bounded part with each look. So the sizes of a large region are as old as the walk.
+//! Nothing here may ever decide anything.
 
 use pagoda_core::page::{BasePage, OS_PAGE};
 use pagoda_core::page_entry::Backing;
@@ -25,7 +25,7 @@ const ENTRIES_AT_ONCE: usize = 4096;
 /// Entries looked at with one look: well below a millisecond, for 4 GiB of base pages of 64 KiB.
 const ENTRIES_MOST: usize = 1 << 16;
 
-/// What is in a region, as of a walk.
+/// The sizes of a region, as of a walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sizes {
     resident: usize,
@@ -38,7 +38,7 @@ struct Walk {
     range: PageRange,
     /// Where it goes on.
     at: usize,
-    /// What was found so far, and by the last walk that came to the end.
+    /// The sizes so far in this walk, and those of the last complete walk.
     found: Sizes,
     whole: Option<Sizes>,
 }
@@ -47,12 +47,12 @@ struct Walk {
 #[derive(Default)]
 pub(crate) struct Walks {
     walks: Vec<Walk>,
-    /// Whose turn it is.
+    /// The region to walk next.
     next: usize,
 }
 
 impl Walks {
-    /// From now on those of these regions, with what is known of them.
+    /// From now on follows these regions, and keeps the sizes that are known of them.
     fn follow(&mut self, ranges: impl Iterator<Item = PageRange>) {
         let mut known = std::mem::take(&mut self.walks);
         let walk = |range: PageRange| {
@@ -113,7 +113,7 @@ impl Walk {
         count
     }
 
-    /// What is known: of the last walk that came to the end, or of what was seen until now.
+    /// The known sizes: of the last complete walk, or of the entries seen so far.
     fn sizes(&self) -> Sizes {
         self.whole.unwrap_or(self.found)
     }
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// What a touch brings in a region: of one that is all unmapped nothing is known any more.
+    /// The base page of a region as it is shown. None for one that is all unmapped.
     fn shown_base(&self, region: PageRange) -> BaseView {
         let table = self.gate_shared();
         let span = table.next_from(region.start()).filter(|span| span.range().start() < region.end());

@@ -12,14 +12,14 @@ fn sizes(walks: &Walks) -> Vec<Sizes> {
 }
 
 #[test]
-fn a_walk_tells_what_of_a_region_is_where_a_part_at_a_time() {
+fn a_walk_counts_the_states_of_a_region_a_part_at_a_time() {
     if skip_without_moves("the walk of a region's entries") {
         return;
     }
     let builder = Manager::builder().budget(Bytes::mib(64)).base_page(BasePage::K64).user_mode_only(true);
     let manager = builder.fault_around(false).build().expect("a manager");
-    // Who faulted goes on as soon as the page is there, which may be before its entry says so; and
-    // a page that the kernel has only just made may be busy. Both stay then.
+    // The faulting thread runs on as soon as the page is there, perhaps before its entry shows it.
+    // And a page that the kernel has only just collapsed may be busy. Both stay then.
     let page_out = |region: &Region, entries: usize| {
         until("so many are stored", || {
             region.page_out(0, entries * ENTRY).expect("stored");
@@ -44,20 +44,20 @@ fn a_walk_tells_what_of_a_region_is_where_a_part_at_a_time() {
     let [first, second] = sizes(&walks)[..] else { panic!("two regions") };
     assert_eq!(first.resident + first.staged + first.stored, 16 * ENTRY, "{first:?}");
     assert_eq!((first.stored, second), (4 * ENTRY, Sizes::default()));
-    // What a walk found stays told until the next one is whole.
+    // The sizes of a walk are shown until the next one is complete.
     page_out(&region, 8);
     walks.go_on(&engine, 1);
     assert_eq!(sizes(&walks)[0].stored, 4 * ENTRY);
     drop(other);
     let (largest, _) = engine.owners.largest(REGIONS_SHOWN_MOST);
     walks.follow(largest.iter().map(|(range, _)| *range));
-    assert_eq!(walks.walks.len(), 1, "who has gone is not followed");
+    assert_eq!(walks.walks.len(), 1, "a closed region is not followed");
     walks.go_on(&engine, usize::MAX);
     assert_eq!(sizes(&walks)[0].stored, 8 * ENTRY);
 }
 
 #[test]
-fn what_a_touch_brings_is_told_of_each_region() {
+fn the_size_of_a_touch_is_shown_for_each_region() {
     if skip_without_moves("base pages of regions") {
         return;
     }

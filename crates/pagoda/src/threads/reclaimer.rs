@@ -23,19 +23,18 @@ const SLEEP_US: u32 = 100_000;
 /// Steps between two looks at the kernel's count: about a millisecond of compression.
 const STEPS_BETWEEN_LOOKS: u32 = 16;
 
-/// How long memory may be wanted that can't be had before it is looked at what of a library's
-/// regions is immovable.
+/// How long memory is short before a library's regions are checked for immovable memory.
 const LOOK_AT_IMMOVABLE_NS: u64 = 20_000_000;
 
-/// How often what is held beyond the budget is measured.
+/// How often memory held beyond the budget is measured.
 const MEASURE_NS: u64 = 1_000_000_000;
 
-/// What reclaim knows of its own lack of success.
+/// The history of reclaim without success.
 #[derive(Default)]
 struct Trouble {
-    /// It is a library's, whose regions nothing else watches.
+    /// The engine is a library's, whose regions nothing else watches.
     is_library: bool,
-    /// When what is immovable was measured last.
+    /// The time of the last measurement of immovable memory.
     measured_ns: u64,
     since_ns: Option<u64>,
     excess_since_ns: Option<u64>,
@@ -45,14 +44,14 @@ struct Trouble {
     seen: Seen,
 }
 
-/// What changes if anybody evicts, stores or fetches anything.
+/// State that changes if any thread evicts, stores or fetches anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     resident_bytes: u64,
     staged_bytes: u64,
     store_bytes: u64,
     fetched_bytes: u64,
-    /// What was shared by a fork and can be moved from now on.
+    /// Bytes that were shared by a fork and are movable now.
     made_own_bytes: u64,
 }
 
@@ -142,16 +141,16 @@ impl Engine {
             // with.
             let _ = self.store.spill(Bytes::new(limit - limit / 16));
         }
-        // What is committed beyond the limit and holds little is better used for the program's
-        // pages.
+        // Memory that is committed beyond the limit and holds little is better used for the
+        // program's pages.
         let usage = self.store.usage();
         if usage.memory_committed_bytes.get() > limit && usage.memory_is_sparse() {
             self.trim_store();
         }
-        // Beyond its own limit too, if all the rest (tables, what can't be moved) leaves less of
-        // the budget for good: as long as it is exceeded by so much, faults get no frames. For a
-        // moment it always is while the store grows, and as long as there is much in the regions,
-        // reclaim makes up for it.
+        // Beyond its own limit too, if the rest (tables, immovable memory) leaves less of the
+        // budget for good: while it is exceeded by so much, faults get no frames. The growing store
+        // exceeds it for moments, and reclaim makes up for that as long as there is much in the
+        // regions.
         let excess = self.ledger.excess_bytes();
         let evictable = self.ledger.resident_bytes() + self.ledger.staged_bytes();
         if excess <= self.marks().min.get() / 2 || evictable > self.marks().budget().get() / EVICTABLE_SHARE {
@@ -166,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// Gives what the store has and does not use back to the kernel.
+    /// Gives unused memory of the store back to the kernel.
     fn trim_store(&self) {
         if self.store.trim() > Bytes::ZERO {
             self.ledger.store_has(self.store_committed_bytes());
@@ -206,8 +205,8 @@ impl Engine {
         sleep_us(1000);
     }
 
-    /// Whether anything was gained since the last step that gained nothing: what handlers do, and
-    /// what was made our own, counts, too.
+    /// Whether anything was gained since the last fruitless step. The work of handlers, and
+    /// copy-on-write that was broken, count, too.
     fn has_changed(&self, trouble: &mut Trouble) -> bool {
         let seen = Seen {
             resident_bytes: self.ledger.resident_bytes(),
@@ -219,9 +218,9 @@ impl Engine {
         std::mem::replace(&mut trouble.seen, seen) != seen
     }
 
-    /// Whether a fault may find no frame. Only a program that is kept waiting is worth ending:
-    /// below the low watermark faults still find frames, if the budget is not exceeded so far that
-    /// they are nobody's.
+    /// Whether a fault may find no frame. Only a program that is kept waiting is worth ending.
+    /// Below the low watermark faults still find frames, unless the budget is exceeded so far that
+    /// they may not use them.
     pub(crate) fn lacks_memory(&self) -> bool {
         let found = self.ready_bytes() + self.ledger.room_bytes();
         found < self.marks().min.get() || !self.may_use_frames()
@@ -234,7 +233,7 @@ impl Engine {
         is_more
     }
 
-    /// The reason to stop where nothing can be moved out, by what is left alone.
+    /// The reason to stop where nothing can be evicted, by the kinds of memory that are left alone.
     pub(crate) fn nothing_evictable(&self) -> StopReason {
         StopReason::NothingEvictable(Immovable::of(&self.counters.snapshot()))
     }

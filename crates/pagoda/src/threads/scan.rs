@@ -1,8 +1,8 @@
-//! One look at all mappings: which are taken under management, which are left alone and why, and
-//! what of those that are managed can't be moved any more.
+//! One look at all mappings: which ones are adopted, which are left alone and why, and which
+//! managed ones have become immovable.
 //!
-//! What is counted here is what the program's own maps say at the moment. This module must never
-//! touch what is mapped.
+//! The counts are those of the program's maps at the moment. This module must never touch the
+//! mapped memory.
 
 use std::sync::atomic::Ordering;
 
@@ -18,8 +18,8 @@ use crate::engine::Engine;
 use crate::stats::counters::Counter;
 use crate::threads::watcher::{KNOWN_MOST, Known, LOCKED_MOST, UNFORKED_MOST, Watcher};
 
-/// The time between two looks at what is locked and what is shared, which grow by the program's own
-/// calls alone and may take milliseconds to walk.
+/// The time between two looks at locked and shared mappings. These grow by the program's own calls
+/// alone, and a walk may take milliseconds.
 const APART_NS: u64 = 500_000_000;
 
 /// How much of `range` is present, without the kernel's page of zeros. None if the kernel does not
@@ -50,11 +50,12 @@ impl Watcher {
         looks
     }
 
-    /// Notes what is locked, for the looks until the next one.
+    /// Remembers the locked mappings until the next look.
     fn look_at_locked(&mut self) {
         self.locked_ranges.clear();
         let ranges = &mut self.locked_ranges;
-        // What could not be read is taken for not locked: then the kernel refuses to move it.
+        // A mapping that could not be read is taken for not locked: then the kernel refuses to move
+        // it.
         let _ = self.locked.for_each(|mapping| {
             if ranges.len() < LOCKED_MOST {
                 ranges.extend(PageRange::new(mapping.start, mapping.end));
@@ -62,13 +63,14 @@ impl Watcher {
         });
     }
 
-    /// Notes what the program keeps out of its children, before anything of it is adopted.
+    /// Remembers the mappings that the program keeps out of its children, before any of them is
+    /// adopted.
     fn look_at_unforked(&mut self) {
         self.unforked_ranges.clear();
         let (reader, ranges) = (&mut self.unforked, &mut self.unforked_ranges);
         let Some(reader) = reader else { return };
         self.unforked_calls = pagoda_linux::mem::unforked::Calls::look();
-        // What could not be read is adopted, and children get it.
+        // A mapping that could not be read is adopted, and children get it.
         let _ = reader.of_program(|mapping| {
             if ranges.len() < UNFORKED_MOST {
                 ranges.extend(PageRange::new(mapping.start, mapping.end));
@@ -102,7 +104,7 @@ impl Engine {
         let (known, before) = (&mut watcher.known, &mut watcher.known_before);
         std::mem::swap(known, before);
         known.clear();
-        // Adoption changes no mapping, only what the kernel calls one.
+        // Adoption changes no mapping, only the kernel's flags of it.
         let read = maps.for_each(|mapping| {
             let Some(range) = PageRange::new(mapping.start, mapping.end) else { return };
             if mapping.is_private_anonymous() {
@@ -114,8 +116,8 @@ impl Engine {
         });
         watcher.maps = Some(maps);
         if read.is_err() {
-            // Without the maps nothing new can be adopted; what is managed stays so, and what is
-            // left is not known.
+            // Without the maps nothing new can be adopted. Managed memory stays so, and the counts
+            // of the rest are not known.
             return;
         }
         self.ledger.set_followed(watcher.followed);
@@ -133,7 +135,7 @@ impl Engine {
         self.counters.set(Counter::LeftThreadBytes, self.pins.bytes());
         let unmanaged = watcher.left.iter().sum::<u64>() + watcher.left_registered;
         self.counters.set(Counter::UnmanagedBytes, unmanaged);
-        // What is neither the program's nor holds content of it.
+        // Memory that is neither the program's nor holds its content.
         let own = self.ledger.held_bytes().saturating_sub(self.managed_frames_bytes() + unmanaged);
         self.counters.set(Counter::OwnBytes, own);
         self.counters.set(Counter::TableBytes, self.gate_shared().entries_bytes());
@@ -190,7 +192,7 @@ impl Engine {
         for gap in gaps {
             let Some(populated) = populated_bytes(&mut watcher.present, gap) else { continue };
             match decide(&facts(gap, populated), &situation) {
-                // What a managed mapping has grown by is registered like the rest of it.
+                // The new part of a managed mapping that grew is registered like the rest of it.
                 Decision::Adopt if follows && gap == range => watcher.followed += populated,
                 Decision::Adopt => {
                     let calls = watcher.unforked.is_some().then_some(watcher.unforked_calls);

@@ -1,11 +1,11 @@
-//! Serving a fault in the thread that has it, in its handler of SIGBUS: no thread is woken and none
-//! waits.
+//! In-thread fault handling, the SIGBUS mode: no thread is woken and none waits.
 //!
-//! It is what a handler thread does for one fault, tried again until it is served. Events still
-//! arrive by the descriptor, and a handler thread reads them, or who waits for one. The interrupted
-//! thread holds no lock of the engine, because nothing of the engine touches managed memory; all
-//! signals are blocked, so that no other work of the same thread gets between. What runs here must
-//! never touch managed memory either, and never waits for the thread that it interrupted.
+//! The handler of SIGBUS does the work of a handler thread for one fault, and tries again until it
+//! is served. Events still arrive by the descriptor. A handler thread reads them, or a thread that
+//! waits for one. The interrupted thread holds no lock of the engine, because nothing of the engine
+//! touches managed memory. All signals are blocked, so that no other work of the same thread gets
+//! between. Code here must never touch managed memory either, and never waits for the thread that
+//! it interrupted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -19,8 +19,8 @@ use crate::error::StopReason;
 use crate::state::pending::{Fault, Served, Tried};
 use crate::store::Scratch;
 
-/// Tries that only yield in between; afterwards each is followed by a short sleep. What is waited
-/// for takes as long as a move or a compression.
+/// Tries that only yield in between; afterwards each is followed by a short sleep. The awaited move
+/// or compression takes that long.
 const YIELDS: u32 = 8;
 
 /// How long a thread sleeps between two tries.
@@ -47,7 +47,7 @@ impl InThread {
         Self { engine, scratches, next: AtomicUsize::new(0) }
     }
 
-    /// Working memory that nobody uses just now.
+    /// Working memory that is not in use.
     fn scratch(&self) -> MutexGuard<'_, Scratch> {
         loop {
             for _ in 0..self.scratches.len() {
@@ -75,7 +75,7 @@ impl InThread {
                 return false;
             }
             drop(table);
-            // What moved here a moment ago is in the table when its event was read.
+            // A mapping that moved here a moment ago is in the table once its event is read.
             settled = self.engine.space.is_quiet();
             if !settled {
                 sleep_us(SLEEP_US);
@@ -90,7 +90,7 @@ impl FaultServer for InThread {
         if !self.is_managed(address) {
             return false;
         }
-        // What is lost is the program's SIGBUS.
+        // A lost page is the program's SIGBUS.
         if !engine.await_owed_here(address) || engine.is_lost_in_file(address) {
             return false;
         }
@@ -99,8 +99,8 @@ impl FaultServer for InThread {
         let mut tries = 0;
         // Between two tries others may have the working memory.
         while engine.serve_or_keep(&mut fault, &mut self.scratch()) != Tried::Served {
-            // An event that nobody has read keeps the kernel from filling: the handler may be
-            // asleep on another processor.
+            // An unread event keeps the kernel from filling: the handler may be asleep on another
+            // processor.
             engine.read_messages(&mut Vec::new(), &mut self.scratch());
             tries += 1;
             if tries < YIELDS { yield_now() } else { sleep_us(SLEEP_US) }
@@ -114,7 +114,7 @@ impl FaultServer for InThread {
             let table = engine.gate_shared();
             if table.find(address).is_some() {
                 drop(table);
-                // It came meanwhile; or what is there is lost.
+                // The page came meanwhile, or is lost.
                 return self.serve(at, write);
             }
             let deferred = table.order.deferred() > 0;

@@ -1,14 +1,13 @@
-//! The watcher thread of a managed process: how much there is, what is new, what must stay, and
-//! whether all is well.
+//! The watcher thread of a managed process: it counts memory, adopts new mappings, pins, and checks
+//! on the other threads.
 //!
-//! Heap growth and malloc's own mappings can't be intercepted, so the watcher looks at the kernel's
-//! count every few milliseconds, and at the maps when there is something new. Adoption registers a
-//! range, asks what is present in it and marks that as ours, all with the gate held exclusively: no
-//! event is read meanwhile, so nothing that is marked can be the rest of a discard that was applied
-//! before.
+//! Heap growth and malloc's own mappings can't be intercepted. So the watcher looks at the kernel's
+//! count every few milliseconds, and at the maps when something is new. Adoption registers a range,
+//! asks for its present pages and marks them as ours, all with the gate held exclusively. No event
+//! is read meanwhile, so that no marked page can be the rest of a discard that was applied before.
 //!
-//! This thread may touch managed memory (to bring back what is to be pinned); it never does so with
-//! a lock held.
+//! This thread may touch managed memory, to swap in pages that are to be pinned. It never does so
+//! with a lock held.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -36,22 +35,22 @@ use crate::state::pins::Pinner;
 use crate::stats::counters::Counter;
 use crate::tree::ShareKeeper;
 
-/// Growth of what is not managed that calls for a look at the maps: less than the watermarks keep
+/// Growth of unmanaged memory that calls for a look at the maps: less than the watermarks keep
 /// free.
 const GROWTH_BYTES: u64 = 1 << 20;
 
 /// The same where next to nothing is free: one base page.
 const GROWTH_LEAST_BYTES: u64 = 64 << 10;
 
-/// The same as a share of what is free and of what is held, where memory is only followed: a look
-/// counts all that is present. What is new is taken for followed until then.
+/// The same as a share of the free and of the held memory, where memory is only followed: a look
+/// counts all present pages. New memory is taken for followed until then.
 const GROWTH_SHARE: u64 = 8;
 
 /// The longest time between two looks at the maps: protections change without an event.
 const LOOK_NS: u64 = 250_000_000;
 
-/// Mappings that are remembered from one look to the next: 256 KiB. What is beyond is taken for
-/// known, so that it is adopted at first sight: a program with so many mappings keeps them. It is
+/// The most mappings that are remembered from one look to the next: 256 KiB. Further ones are taken
+/// for known, and adopted at first sight: a program with so many mappings keeps them. It is
 /// allocated at the start, for a program at its limit of mappings leaves none for us.
 pub(super) const KNOWN_MOST: usize = 16_384;
 
@@ -77,10 +76,9 @@ pub(super) struct Known {
     pub(super) looks: u32,
 }
 
-/// What the watcher reads the process by. Made on the watcher's own thread, whose descriptors they
-/// are.
+/// The readers of the process. Made on the watcher's own thread, which owns their descriptors.
 pub(crate) struct Watcher {
-    /// What the process may have of the budget of its tree.
+    /// The process's share of the budget of its tree.
     keeper: ShareKeeper,
     count: AnonReader,
     last_thread: LastThread,
@@ -94,9 +92,9 @@ pub(crate) struct Watcher {
     pub(super) unforked: Option<UnforkedReader>,
     pub(super) known: Vec<Known>,
     pub(super) known_before: Vec<Known>,
-    /// What the program had locked at the last look at that, lowest address first.
+    /// The mappings that were locked at the last look at them, lowest address first.
     pub(super) locked_ranges: Vec<PageRange>,
-    /// What the program keeps out of its children, the same.
+    /// The same of the mappings that the program keeps out of its children.
     pub(super) unforked_ranges: Vec<PageRange>,
     /// The program's calls for that, as of before these were read; `None` if one was under way.
     pub(super) unforked_calls: Option<Calls>,
@@ -104,11 +102,11 @@ pub(crate) struct Watcher {
     unmanaged: u64,
     /// Populated bytes that were left alone at the last look, by reason.
     pub(super) left: [u64; Reason::ALL.len()],
-    /// The same of what was adopted before it became such that it can't be moved.
+    /// The same of mappings that became immovable after they were adopted.
     pub(super) kept: [u64; Reason::ALL.len()],
-    /// The same of what the program has registered itself.
+    /// The same of mappings that the program has registered itself.
     pub(super) left_registered: u64,
-    /// Populated bytes of what is only followed.
+    /// Populated bytes of memory that is only followed.
     pub(super) followed: u64,
     looked_ns: u64,
     pub(super) apart_ns: u64,
@@ -116,9 +114,9 @@ pub(crate) struct Watcher {
     idle_looks: u32,
     last_anon: u64,
     last_faults: u64,
-    /// The kernel may give huge pages, if nobody else has forbidden it.
+    /// The kernel may give huge pages, unless another setting forbids it.
     keeps_huge: bool,
-    /// The most that others answered for of what this process has, since it last shared nothing and
+    /// The most bytes of this process that others accounted for, since it last shared nothing and
     /// was within its budget.
     others_most: u64,
 }
@@ -179,7 +177,7 @@ impl Engine {
                 rights::follow_program(changed);
             }
             rights::follow();
-            // Once: what is mapped there later is none of ours.
+            // Once: later mappings there are not ours.
             if self.release_requested.load(Ordering::Acquire) && !self.release_done.load(Ordering::Acquire) {
                 self.release_all(watcher.unforked.as_mut());
             }
@@ -204,14 +202,14 @@ impl Engine {
         }
     }
 
-    /// One look at the process. Returns what is free.
+    /// One look at the process. Returns the free bytes.
     fn look(&self, watcher: &mut Watcher) -> Bytes {
         self.publish_count(watcher);
         let now = now_ns();
         let free = self.free();
         let marks = self.marks();
         let pressure = free < marks.high;
-        // Zones count what they have given, which what the kernel fills is none of.
+        // Zones count the frames that they gave; those that the kernel fills are not among them.
         let followed = self.follows.load(Ordering::Relaxed);
         let follows = !self.zones.are_several() && budget::follows(free, &marks, followed);
         self.follows.store(follows, Ordering::Relaxed);
@@ -226,7 +224,7 @@ impl Engine {
         let managed = self.managed_frames_bytes();
         let unmanaged = self.ledger.held_bytes().saturating_sub(managed);
         let grown = if follows {
-            // What was not followed at the last look is taken for as much as it was then.
+            // Memory that was not followed at the last look is assumed to have kept its size.
             let others = managed - self.ledger.followed_bytes() + watcher.unmanaged;
             let held = self.ledger.held_bytes();
             self.ledger.set_followed(held.saturating_sub(others));
@@ -256,19 +254,20 @@ impl Engine {
         self.counters.raise(Counter::AnonPeakBytes, anon as u64);
         let mut held = self.publish_gauges();
         if self.follows.load(Ordering::Relaxed) {
-            // What was filled since the last look at the maps is in no account but the kernel's.
+            // Memory that was filled since the last look at the maps is in the kernel's count
+            // alone.
             held = held.max(Bytes::new(anon as u64 - self.counters.get(Counter::OwnBytes).min(anon as u64)));
         }
         let fetched = Bytes::new(self.ledger.fetched_bytes());
-        // Its engine's own memory is part of what a member needs: a small share is little more.
+        // Its engine's own memory is part of a member's needs: a small share is little more.
         let needed = held.saturating_add(Bytes::new(self.counters.get(Counter::OwnBytes)));
         let share = watcher.keeper.look(now_ns(), Bytes::new(anon as u64), needed, fetched);
         self.set_budget(share);
         self.note_copied_on_write(watcher, anon as u64, others as u64);
     }
 
-    /// What was shared and is so no more, as far as the budget is exceeded: it was written to, for
-    /// nothing else that a fork leaves takes memory before there is room.
+    /// Notes memory that is not shared any more, as far as the budget is exceeded: it was written
+    /// to, for nothing else that a fork leaves takes memory before there is room.
     fn note_copied_on_write(&self, watcher: &mut Watcher, anon: u64, others: u64) {
         let excess = anon.saturating_sub(self.ledger.budget_bytes());
         let over = others == 0 && excess == 0;
@@ -278,7 +277,7 @@ impl Engine {
         self.counters.raise(Counter::CopiedOnWritePeakBytes, copied);
     }
 
-    /// Pins what the kernel reads of each thread by itself, and brings it back if it is out.
+    /// Pins the memory of each thread that the kernel reads by itself, and swaps it in if needed.
     fn pin_threads(&self, watcher: &mut Watcher) {
         let mut areas: Vec<(u32, PageRange)> = Vec::new();
         let walked = watcher.threads.for_each_thread(|area| {
@@ -290,7 +289,7 @@ impl Engine {
         }
         for (id, range) in areas {
             if !self.pins.pin(Pinner::Thread(id), range) {
-                // A thread whose control block could be evicted may hang whoever joins it.
+                // If a thread's control block can be evicted, a thread that joins it may hang.
                 self.stop(StopReason::PinsFull);
             }
             pagoda_linux::mem::touch::touch(range);
@@ -304,8 +303,8 @@ impl Engine {
         for since in self.serving_since_ns.iter().take(HANDLERS_MAX) {
             let since = since.load(Ordering::Relaxed);
             if since != 0 && now.saturating_sub(since.max(fork_ns)) > STUCK_NS {
-                // What little can go may come and go all the while, so that reclaim never sees that
-                // it is not enough.
+                // A few movable pages may be evicted and refault all the while, so that reclaim
+                // never sees that they are not enough.
                 let is_short = self.free() < self.marks().min;
                 self.stop(if is_short { self.nothing_evictable() } else { StopReason::HandlerStuck });
             }

@@ -22,7 +22,7 @@ fn told(reason: StopReason) -> ! {
     std::panic::panic_any(reason)
 }
 
-/// Without threads: nobody else watches.
+/// Without threads: only the test watches.
 fn engine() -> Engine {
     let config = Config { budget: BUDGET, base_page: BasePage::K64, ..Config::library() };
     let counters = Arc::new(Counters::private().expect("memory"));
@@ -30,7 +30,7 @@ fn engine() -> Engine {
     assemble(&config, counters, owner, &own_regions(), Policies::default(), told).expect("an engine")
 }
 
-/// What the watchdog ends the process for, if it does.
+/// The reason for which the watchdog ends the process, if it does.
 fn verdict(engine: &Engine) -> Option<StopReason> {
     let ended = catch_unwind(AssertUnwindSafe(|| engine.watch_handlers())).err()?;
     Some(*ended.downcast::<StopReason>().expect("a reason"))
@@ -42,7 +42,7 @@ fn a_fault_that_is_in_service_for_too_long_ends_the_process_with_the_reason() {
         return;
     }
     let engine = engine();
-    assert_eq!(verdict(&engine), None, "nobody serves anything");
+    assert_eq!(verdict(&engine), None, "no fault is served");
     let serve_since = |ns| engine.serving_since_ns[HANDLERS_MAX - 1].store(ns, Ordering::Relaxed);
     serve_since(ran_ns());
     assert_eq!(verdict(&engine), None, "it has just begun");

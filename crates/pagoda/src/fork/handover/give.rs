@@ -33,10 +33,10 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// longer ends when it goes on.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between two looks at what the child wants.
+/// The time between two looks at the child's messages.
 const LOOK_US: u32 = 50;
 
-/// What became of an offer.
+/// The outcome of an offer.
 pub(crate) enum HandedOver {
     /// The child has everything, or is gone.
     Everything,
@@ -45,8 +45,8 @@ pub(crate) enum HandedOver {
 }
 
 impl Engine {
-    /// Offers a child to take over what it lacks, if that is worth an engine, and gives it that if
-    /// it accepts. With the gate held exclusively.
+    /// Offers a child to take over its swapped-out pages, if that is worth an engine, and sends
+    /// them if it accepts. With the gate held exclusively.
     pub(crate) fn hand_over(
         &self,
         table: &Table,
@@ -94,14 +94,15 @@ impl Engine {
                 self.store.begin_loan(loan, &stream);
             }
             if self.send_all(table, &stream, loan.as_ref(), buffer, scratch).is_err() {
-                // Who lacks the end reads nothing for its program: it holds nothing any more.
+                // A child that lacks the end reads nothing for its program: it holds nothing any
+                // more.
                 stream.end();
             }
         }
         HandedOver::Everything
     }
 
-    /// What a child has to be given.
+    /// The bytes that a child has to be given.
     pub(crate) fn out_bytes(&self) -> Bytes {
         let stored = self.store.usage().raw_bytes.get().saturating_sub(self.ledger.copied_bytes());
         Bytes::new(stored + self.ledger.staged_bytes())
@@ -169,8 +170,8 @@ impl Engine {
         Record { kind: Kind::End, address: 0, len: 0, skipped: 0 }.send(stream)
     }
 
-    /// Sends what is out of a page, by the address of its first granule that is; of a page in the
-    /// file only where it is.
+    /// Sends the swapped-out granules of a page, by the address of the first; of a page in the file
+    /// only its place.
     fn send_page(
         &self,
         stream: &Stream,

@@ -1,16 +1,16 @@
-//! What goes from a parent to its child on their stream: records of four words, some with the bytes
-//! of a page behind them.
+//! The stream from a parent to its child: records of four words, some with the bytes of a page
+//! behind them.
 //!
-//! A record says what it is, an address, a length, and of a range how far it begins into its first
+//! A record has a kind, an address and a length. One of a range also has its offset into its first
 //! entry, which differs where the program has moved it. Both sides are of one build on one machine,
-//! and so the words are in its byte order. This module must never take a record for one that it
-//! does not know.
+//! and so the words are in its byte order. This module must never accept a record of an unknown
+//! kind.
 
 use std::io;
 
 use pagoda_linux::process::offer::Stream;
 
-/// What a record of the stream is.
+/// The kind of a record of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Kind {
@@ -20,8 +20,7 @@ pub(super) enum Kind {
     Packed,
     /// A page as it is; its bytes follow.
     Plain,
-    /// A page that lies in the parent's file and stays there; where, and what it has to be,
-    /// follows.
+    /// A page that lies in the parent's file and stays there. Its place and digest follow.
     Lent,
     End,
 }
@@ -32,7 +31,7 @@ impl Kind {
 
 const RECORD: usize = 4 * size_of::<u64>();
 
-/// What comes before the bytes of a page, or tells of a range.
+/// The head before the bytes of a page, or the record of a range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     pub(super) kind: Kind,
@@ -62,7 +61,7 @@ impl Record {
     }
 }
 
-/// A page, packed, plain or lent, whose content begins at `address`.
+/// Sends a page, packed, plain or lent, whose content begins at `address`.
 pub(super) fn send_page(stream: &Stream, kind: Kind, address: usize, bytes: &[u8]) -> io::Result<()> {
     Record { kind, address, len: bytes.len(), skipped: 0 }.send(stream)?;
     stream.send(bytes)

@@ -1,9 +1,9 @@
-//! The taking side: a child enters what its parent sends into its own table and store.
+//! The taking side: a child enters the pages from its parent into its own table and store.
 //!
 //! It runs before any other thread of the child's engine. This module must never let the table miss
-//! a page that came: where the store takes no more, its content goes to its place, and where that
-//! can't be, the child can't go on. Nor may the table know in the end what the child did not get,
-//! or what of its own engine lies there.
+//! a page that came. Where the store is full, the content goes to its place; where that can't be,
+//! the child can't go on. Nor may the table have in the end a range that the child did not get, or
+//! one that its own engine has mapped.
 
 use std::io;
 
@@ -23,7 +23,7 @@ use crate::stats::counters::Counter;
 use crate::store::{Handle, Put, PutError, Scratch, Store};
 use crate::table::{Filler, Page, Table, give};
 
-/// The share of its budget that the child fills with what it is given before it spills: one part in
+/// The share of its budget that the child fills with taken pages before it spills: one part in
 /// this.
 const STORED_SHARE: u64 = 2;
 
@@ -102,8 +102,8 @@ impl Engine {
         });
         // It would read zero where its parent's memory is out.
         registered?;
-        // Pages at a boundary of the parent's have content for each side: what the one side's page
-        // holds beyond it is nothing.
+        // A page at a boundary of the parent's has content for each side. The part of one side's
+        // page beyond the boundary is empty.
         table.insert_apart(range, skipped, Filler::Engine);
         self.mark_present(table, present, range);
         self.counters.add(Counter::AdoptedRanges, 1);
@@ -111,8 +111,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Registers what there is of `range` in this process, and notes what is not: its parent has
-    /// kept it (madvise DONTFORK).
+    /// Registers the mapped parts of `range` in this process, and notes the others: its parent has
+    /// kept them (madvise DONTFORK).
     fn register_what_is_there(
         &self,
         range: PageRange,
@@ -172,8 +172,8 @@ impl Engine {
         after.map(|_| ()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Copies what is missing of a page to where it belongs, because the store takes no more. None
-    /// if there is no memory for it.
+    /// Copies the missing part of a page to its place, because the store is full. None if there is
+    /// no memory for it.
     fn put_in_place(&self, page: &Page, word: Word, content: &[u8]) -> Option<Word> {
         for (from, to) in page.granules.without(word.resident()).runs() {
             let content = &content[from as usize * OS_PAGE..to as usize * OS_PAGE];

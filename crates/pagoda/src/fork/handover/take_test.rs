@@ -1,4 +1,4 @@
-//! Taking over what a test sends in place of a parent, on real userfaultfd.
+//! Taking over pages that a test sends in place of a parent, on real userfaultfd.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::Manager;
 const PAGES: usize = 96;
 /// OS pages of a base page.
 const PAGE: usize = 16;
-/// What the child did not get. It begins and ends within base pages.
+/// The range that the child did not get. It begins and ends within base pages.
 const HOLE: std::ops::Range<usize> = 37..59;
-/// What the child's engine has mapped for itself.
+/// A range that the child's engine has mapped for itself.
 const OWN: std::ops::Range<usize> = 70..75;
 
 #[test]
-fn what_a_child_did_not_get_is_not_in_its_table_and_the_rest_of_its_page_is() {
+fn a_range_that_a_child_did_not_get_is_not_in_its_table_and_the_rest_of_its_page_is() {
     if skip_without_moves("taking over") {
         return;
     }
