@@ -15,8 +15,8 @@ use pagoda_linux::testing::skip::skip;
 const TYPES: [(&str, &[&str], &str); 6] = [
     ("ManagerBuilder", &["manager.rs"], "budget"),
     ("Manager", &["manager.rs"], "region"),
-    ("RegionBuilder", &["region.rs"], "create"),
-    ("Region", &["region.rs", "migrate/mod.rs"], "migrate_to"),
+    ("RegionBuilder", &["region/mod.rs"], "create"),
+    ("Region", &["region/mod.rs", "migrate/mod.rs"], "migrate_to"),
     ("FileRegionBuilder", &["file/builder.rs"], "writable"),
     ("FileRegion", &["file/mod.rs"], "sync"),
 ];
@@ -75,7 +75,7 @@ fn methods(of: &str, files: &[&str]) -> Vec<(String, String)> {
 
 /// By the macro that declares them: a kind, a variant and a name.
 fn counters() -> Vec<(String, String)> {
-    let source = fs::read_to_string(sources().join("counters.rs")).expect("a source");
+    let source = fs::read_to_string(sources().join("stats/counters.rs")).expect("a source");
     let declared = source.split_once("\ncounters! {\n").expect("counters").1;
     let of = |(line, comment): (&str, Vec<String>)| {
         let [_, _, name] = line.trim_end_matches(',').split_whitespace().collect::<Vec<_>>()[..] else {

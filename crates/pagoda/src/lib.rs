@@ -1,9 +1,9 @@
 //! Pagoda: a userspace virtual-memory manager.
 //!
-//! It takes over the page faults of memory that it is given, and keeps that memory within a budget:
-//! what does not fit is moved out, compressed, and then written to an unlinked file. It is real
-//! memory behind ordinary addresses, moved by the kernel (`UFFDIO_MOVE`, Linux 6.8) at zero copies;
-//! no swap and no kernel patch is needed.
+//! It takes over the page faults of the memory that it manages, and keeps that memory within a
+//! budget: cold pages are compressed, and spilled to an unlinked file. It is real memory behind
+//! ordinary addresses, moved by the kernel (`UFFDIO_MOVE`, Linux 6.8) without a copy; no swap and
+//! no kernel patch is needed.
 //!
 //! A [`Manager`] has a budget, a store and a few threads. It manages [`Region`]s:
 //!
@@ -25,19 +25,19 @@
 //! # }
 //! ```
 //!
-//! Several managers in one process know nothing of each other: one for each tenant gives each a
-//! budget of its own. Memory that was mapped elsewhere is adopted with [`Manager::adopt`]; vouching
-//! for it is the unsafe part, and lies in [`ForeignMemory::new`]. The crate's `examples/` show all
-//! three, that with memory which vouches for itself.
+//! The managers of one process know nothing of each other: one for each tenant gives each a budget
+//! of its own. [`Manager::adopt`] takes memory that was mapped elsewhere. Its unsafe part is
+//! [`ForeignMemory::new`], by which the owner vouches for the memory. The crate's `examples/` show
+//! all three.
 //!
 //! # What a budget covers
-//! The frames of the manager's regions, those that are on their way, and the compressed store. Not
-//! the manager's own tables and stacks, nor the rest of the program. A burst may exceed it for a
-//! moment: what is in flight is counted when it has arrived.
+//! The frames of the manager's regions, those in flight, and the compressed store. Not the
+//! manager's own tables and stacks, nor the rest of the program. A burst may exceed it for a
+//! moment: frames in flight are counted when they have arrived.
 //!
-//! # Who looks from outside
-//! A manager that [publishes](ManagerBuilder::publish) is shown by `pagoda top` with all its
-//! figures, its regions, and how those that are being moved get on. Looking costs it nothing.
+//! # Looking from outside
+//! `pagoda top` shows a manager that [publishes](ManagerBuilder::publish), with all its figures,
+//! its regions, and the progress of their migrations. Looking costs the manager nothing.
 //!
 //! ```
 //! use pagoda::{Bytes, Manager};
@@ -56,19 +56,19 @@
 //! # Faults of system calls
 //! A manager that is built with [`user_mode_only`](ManagerBuilder::user_mode_only) needs no
 //! privilege on stock kernels. The price: a system call that is handed an address in a region fails
-//! with `EFAULT` where the page is out. [`Region::read_at`] and [`Region::write_at`] are always
-//! right. Without it, system calls work as on any memory, and building the manager needs
+//! with `EFAULT` if the page is swapped out. [`Region::read_at`] and [`Region::write_at`] are
+//! always right. Without it, system calls work as on any memory, and building the manager needs
 //! `/dev/userfaultfd`, `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`.
 //!
-//! With [`serve_in_thread`](ManagerBuilder::serve_in_thread) each fault is served in the thread
-//! that has it, in a handler of SIGBUS, in a part of the time (`docs/figures.md`); system calls
-//! fail the same way.
+//! With [`serve_in_thread`](ManagerBuilder::serve_in_thread) each fault is served in the faulting
+//! thread, in a handler of SIGBUS, in a part of the time (`docs/figures.md`); system calls fail the
+//! same way.
 //!
-//! # What blocks, and what can end the process
-//! An access to a page that is out blocks its thread until the page is back: some tens of
-//! microseconds from memory, a disk read from the file. If content can't be brought back (the disk
-//! fails, bytes come back damaged), or no memory can be had for ten seconds, the process is aborted
-//! with a line that says why: it never goes on with memory that reads wrong. See
+//! # Blocking, and the end of the process
+//! An access to a swapped-out page blocks its thread until the page is back: some tens of
+//! microseconds from memory, a disk read from the file. The process is aborted with a line that
+//! says why if content can't be swapped in (the disk fails, bytes come back damaged), or no memory
+//! can be had for ten seconds. It never goes on with memory that reads wrong. See
 //! [`error::StopReason`].
 //!
 //! # For readers of the code

@@ -31,7 +31,7 @@ use crate::engine::Engine;
 #[cfg(feature = "migrate")]
 use crate::error::other_process::OtherProcess;
 
-/// What a library's manager is made with; see [`Manager::builder`].
+/// The choices that a library's manager is made with; see [`Manager::builder`].
 #[derive(Clone, Debug)]
 pub struct ManagerBuilder {
     config: Config,
@@ -49,11 +49,11 @@ impl ManagerBuilder {
         self
     }
     /// Divides the budget among zones, memory of several kinds: adds one of `bytes`, called `name`
-    /// (up to 16 small letters, digits and hyphens). The budget is what all zones have together
-    /// then, whatever else is said of it. Frames are taken from local zones in turns, in proportion
-    /// to their sizes, and pages are moved out of the one that is short. The frames of a zone on a
-    /// node are from that node. There are at most [`ZONES_MAX`](crate::frames::zones::ZONES_MAX).
-    /// With several, huge frames come only with a base page of 2 MiB.
+    /// (up to 16 small letters, digits and hyphens). The budget is then the sum of all zones,
+    /// whatever else was set. Frames are taken from local zones in turns, in proportion to their
+    /// sizes, and pages are evicted from the zone that is short. The frames of a zone on a node are
+    /// from that node. There are at most [`ZONES_MAX`](crate::frames::zones::ZONES_MAX). With
+    /// several, huge frames come only with a base page of 2 MiB.
     #[must_use]
     pub fn zone(mut self, name: &str, bytes: Bytes, place: Place) -> Self {
         self.config.zones.push(ZoneConfig { name: name.to_owned(), bytes, place });
@@ -65,18 +65,17 @@ impl ManagerBuilder {
         self.config.zone_policy = policy;
         self
     }
-    /// The unit of management, and the base page of all regions for which no
-    /// [other](crate::region::RegionBuilder::base_page) is chosen: what is evicted, stored, and
-    /// brought by a first touch. If it is not said it is 64 KiB, and a first touch brings 4, 16 or
-    /// 64 KiB of it, as what is touched lies densely: see
-    /// [`Region::fill`](crate::region::Region::fill).
+    /// The unit of management, and the base page of all regions without
+    /// [their own](crate::region::RegionBuilder::base_page): the unit of eviction, of the store,
+    /// and of a first touch. By default it is 64 KiB, and a first touch fills 4, 16 or 64 KiB of
+    /// it, by the density of the touches: see [`Region::fill`](crate::region::Region::fill).
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
         self.config.base_page = base_page;
         self.policies.by_density = false;
         self
     }
-    /// Spills what does not fit the compressed store into an unlinked file of at most `limit` in
+    /// Spills pages that don't fit the compressed store to an unlinked file of at most `limit` in
     /// `directory`, which must be on a disk. Without it nothing is spilled.
     #[must_use]
     pub fn spill_to(mut self, directory: impl Into<PathBuf>, limit: Bytes) -> Self {
@@ -95,13 +94,14 @@ impl ManagerBuilder {
         self.config.io_uring = yes;
         self
     }
-    /// Keeps what neither memory nor the file takes at a Redis or Valkey server, or a cluster that
-    /// has one at this address, at most `limit` bytes of it (the server adds some 100 bytes to
-    /// every page). It has to keep what it is given: without a memory limit, or with the policy
-    /// `noeviction`. What a manager that ended without order had there expires after two minutes.
+    /// Keeps pages that fit neither memory nor the file at a Redis or Valkey server, or a cluster
+    /// that has one at this address, at most `limit` bytes of them (the server adds some 100 bytes
+    /// to every page). The server must not evict them: it has no memory limit, or the policy
+    /// `noeviction`. The pages of a manager that ended without order expire there after two
+    /// minutes.
     ///
-    /// A page that only the server has and that can't be fetched within 10 s ends the process, as
-    /// does one that the server has lost, or that comes back other than it was stored.
+    /// A page that only the server has ends the process if it can't be fetched within 10 s, is
+    /// lost, or comes back different.
     #[must_use]
     pub fn remote_store(mut self, address: RemoteAddress, limit: Bytes) -> Self {
         self.config.remote = Some(address);
@@ -117,14 +117,14 @@ impl ManagerBuilder {
         self.mode = if yes { Mode::UserOnly } else { Mode::Full };
         self
     }
-    /// Serves each fault in the thread that has it, in a handler of SIGBUS, and not by a thread of
-    /// the manager: nobody is woken, and a page from the compressed store is there in a fraction of
-    /// the time. For buffer pools, heaps and sandboxes whose owner knows who touches them. Faults
-    /// of system calls are not served, as with [`user_mode_only`](Self::user_mode_only), which
-    /// needs no privilege either. What the program owes:
+    /// Serves each fault in the faulting thread, in a handler of SIGBUS, and not by a thread of the
+    /// manager. No thread is woken, and a page from the compressed store is there in a fraction of
+    /// the time. For buffer pools, heaps and sandboxes whose owner knows which threads touch them.
+    /// Faults of system calls are not served, as with [`user_mode_only`](Self::user_mode_only),
+    /// which needs no privilege either. The program has these duties:
     ///
-    /// - SIGBUS is the library's from now on. A handler that was there before is called for what is
-    ///   not managed; one that is installed later has to call the one it replaced. No thread that
+    /// - SIGBUS is the library's from now on. An earlier handler is called for memory that is not
+    ///   managed; one that is installed later has to call the one it replaced. No thread that
     ///   touches a region blocks SIGBUS.
     /// - Each thread that touches a region has 64 KiB of its stack left, and its stack is not in a
     ///   region. Nor does the program's allocator hand out regions' memory.
@@ -134,14 +134,14 @@ impl ManagerBuilder {
         self.policies.in_thread = yes;
         self
     }
-    /// Whether who touches memory for the first time and goes on upwards gets up to 2 MiB with one
-    /// fault; yes, if it is not said. Twice as much with each fault of a stream, one base page
-    /// after any other. It never goes beyond a region or where something is, nor is anything filled
-    /// so when less than 8 MiB are left above the high watermark. A stream that ends leaves at most
-    /// as much filled and untouched as it was long, and 6 MiB, and an eighth of what it wrote
-    /// beyond 64 MiB; 18 MiB at most. With a base page of 64 KiB a stream of writes gets three
-    /// aligned places of 2 MiB with one fault, each as one huge frame, after each that it wrote in
-    /// base pages, and up to eight beyond 64 MiB. It does not matter with a base page of 2 MiB.
+    /// Whether a sequential first touch fills up to 2 MiB with one fault; yes by default. The fill
+    /// doubles with each fault of a stream, and is one base page after any other. It never goes
+    /// beyond a region or onto a filled page, and nothing is filled ahead when less than 8 MiB are
+    /// left above the high watermark. A stream that ends leaves at most as much filled and
+    /// untouched as it was long, and 6 MiB, and an eighth of its writes beyond 64 MiB; 18 MiB at
+    /// most. With a base page of 64 KiB a stream of writes gets aligned places of 2 MiB, each as
+    /// one huge frame: three with one fault, after each that it wrote in base pages, and up to
+    /// eight beyond 64 MiB. It does not matter with a base page of 2 MiB.
     #[must_use]
     pub fn fault_around(mut self, yes: bool) -> Self {
         self.policies.fault_around = yes;
@@ -153,8 +153,8 @@ impl ManagerBuilder {
         self.policies.masked_addresses = yes;
         self
     }
-    /// How what a closed region had in the store is released: by [`ReleasePolicy::Background`] if
-    /// it is not said.
+    /// How the stored pages of a closed region are released; by default
+    /// [`ReleasePolicy::Background`].
     #[must_use]
     pub fn release(mut self, policy: ReleasePolicy) -> Self {
         self.policies.release = policy;
@@ -169,23 +169,23 @@ impl ManagerBuilder {
         self.policies.clearing.order = Some(order);
         self
     }
-    /// How much of one processor may be spent to clear frames before anybody asks for them, and as
-    /// much again to join base pages to huge frames, in percent: 10 if it is not said, 0 for none
-    /// of both. Of each zone at most an eighth and 64 MiB are kept ready in huge frames, a
-    /// sixty-fourth and 16 MiB in base frames, and nothing before the first fault that asked for
-    /// one. Base frames make the first touches of a program's only running thread shorter, and
-    /// those beside other running threads longer.
+    /// The share of one processor for clearing frames ahead of faults, and as much again for
+    /// collapsing base pages to huge frames, in percent: 10 by default, 0 for neither. Each zone
+    /// keeps at most an eighth of it and 64 MiB ready in huge frames, a sixty-fourth and 16 MiB in
+    /// base frames, and nothing before the first fault that asked for one. Base frames make the
+    /// first touches of a program's only running thread shorter, and those beside other running
+    /// threads longer.
     #[must_use]
     pub fn clear_ahead(mut self, percent: u32) -> Self {
         self.policies.clearing.ahead_percent = percent.min(100);
         self
     }
     /// Shows the manager to `pagoda top` of the same user, which finds a file of some OS pages in
-    /// `XDG_RUNTIME_DIR`, `/dev/shm` or the directory for temporary files: this process with the
-    /// manager's figures, the 16 largest regions, and how their migrations get on. A thread of its
-    /// own writes what it sees there ten times a second; that somebody reads it costs nothing. The
-    /// file goes with the manager. What a process leaves that ends without dropping it is passed
-    /// over.
+    /// `XDG_RUNTIME_DIR`, `/dev/shm` or the directory for temporary files. It shows this process
+    /// with the manager's figures, the 16 largest regions, and the progress of their migrations. A
+    /// thread of its own writes them there ten times a second; reading costs nothing. The file is
+    /// removed with the manager. `pagoda top` skips the file of a process that ended without
+    /// dropping it.
     #[must_use]
     pub fn publish(mut self, yes: bool) -> Self {
         self.publishes = yes;
@@ -214,8 +214,8 @@ impl ManagerBuilder {
         let maker = ProcessMark::of_this_process();
         let maker = maker.map_err(|error| StartError::AddressSpace(Errno::from(&error)))?;
         let adoption = pagoda_linux::mem::region_memory::own_regions();
-        // A library's threads use the program's allocator, whose locks a thread that forks holds
-        // while it waits for us: a child gets none of the regions instead.
+        // A library's threads use the program's allocator. A thread that forks holds the
+        // allocator's locks while it waits for us. So a child gets none of the regions.
         let mode = if self.policies.in_thread { Mode::UserOnly } else { self.mode };
         let engine = Arc::new(assemble(
             &self.config,
@@ -233,7 +233,7 @@ impl ManagerBuilder {
         let shards = engine.store.releases().shards();
         let shared = Arc::new(Shared::new(maker, engine, registration));
         let base = self.config.base_page;
-        // Without faults there are only events, whose order is one anyway.
+        // Without faults there are only events, which are read one after another anyway.
         let handlers = if self.policies.in_thread { 1 } else { handler_count() };
         for id in 0..handlers {
             shared.spawn("pagoda-handler", base, move |engine, scratch| engine.handle(id, scratch))?;
@@ -305,20 +305,20 @@ impl Manager {
         RegionBuilder::new(Arc::clone(&self.shared), len)
     }
 
-    /// Begins to map the file at `path`: a region whose pages come from it and go back to it,
-    /// through this manager's budget and not through the kernel's page cache.
+    /// Begins to map the file at `path`: a region whose pages are read from it and written back to
+    /// it, through this manager's budget and not through the kernel's page cache.
     #[must_use]
     pub fn map_file(&self, path: impl AsRef<std::path::Path>) -> crate::file::FileRegionBuilder {
         crate::file::FileRegionBuilder::new(Arc::clone(&self.shared), path.as_ref())
     }
 
-    /// Takes memory that somebody else mapped under management, with what is in it. Dropping the
-    /// region brings everything back and leaves the mapping to its owner. Making a
+    /// Takes memory that was mapped by another under management, with its content. Dropping the
+    /// region swaps everything in and leaves the mapping to its owner. Making a
     /// [`ForeignMemory`](crate::region::ForeignMemory) is unsafe, and says what its owner vouches
     /// for.
     ///
     /// # Errors
-    /// See [`RegionError`](crate::region::RegionError): memory of which anything is managed already
+    /// See [`RegionError`](crate::region::RegionError): memory of which a part is managed already
     /// is refused.
     pub fn adopt(
         &self,
@@ -340,22 +340,21 @@ impl Manager {
         crate::region::Region::adopt(Arc::clone(&self.shared), memory, Some(base_page))
     }
 
-    /// What each zone has now and has done so far, by name, in the order in which they were named.
-    /// Nothing unless there are several, and nothing in a forked child.
+    /// The state and totals of each zone, by name, in the order in which they were named. Empty
+    /// unless there are several, and in a forked child.
     #[must_use]
     pub fn zones(&self) -> Vec<(String, ZoneStats)> {
         let Ok(engine) = self.shared.engine() else { return Vec::new() };
         engine.zones.names().into_iter().zip(ZoneStats::all(&self.stats())).collect()
     }
 
-    /// Gives the zone `name` another size, and the budget what all zones have together then. A
-    /// manager whose zones were not named has one, `all`. Nothing that is in memory is lost, and
-    /// nobody waits: what a zone holds beyond its new size is moved out in the background, as long
-    /// as that can be stored, and its frames go back to the kernel. [`zones`](Self::zones) tells
-    /// how far that is.
+    /// Resizes the zone `name`, and the budget to the sum of all zones. A manager whose zones were
+    /// not named has one, `all`. Nothing in memory is lost, and no thread waits: pages beyond the
+    /// new size are evicted in the background, as long as they can be stored, and their frames go
+    /// back to the kernel. [`zones`](Self::zones) shows the progress.
     ///
-    /// A zone can have twice the size that it was made with, and 4 MiB at least. What the
-    /// compressed store may take at most stays as it was.
+    /// A zone can grow to twice the size that it was made with, and has 4 MiB at least. The limit
+    /// of the compressed store stays as it was.
     ///
     /// # Errors
     /// See [`ResizeError`]; then nothing has changed.
@@ -363,9 +362,9 @@ impl Manager {
         self.shared.engine()?.resize_zone(name, bytes)
     }
 
-    /// Returns when everything that closed regions had in the store is freed, and frees it itself
-    /// as far as no worker has begun. What is closed meanwhile is waited for, too. Blocks as long
-    /// as that takes. Does nothing in a forked child.
+    /// Returns when all stored pages of closed regions are freed. Frees those itself that no worker
+    /// has begun. Also waits for regions that are closed meanwhile. Blocks as long as that takes.
+    /// Does nothing in a forked child.
     pub fn flush_releases(&self) {
         if let Ok(engine) = self.shared.engine() {
             engine.store.flush_releases();
@@ -388,7 +387,8 @@ impl Manager {
         self.shared.engine()
     }
 
-    /// What the manager has done and holds now. All zero in a forked child, which has none of it.
+    /// The current state and totals of the manager. All zero in a forked child, which has none of
+    /// it.
     #[must_use]
     pub fn stats(&self) -> Snapshot {
         let Ok(engine) = self.shared.engine() else { return Snapshot::default() };

@@ -1,7 +1,7 @@
 //! The engine of a whole process, which the preload library makes.
 //!
-//! It runs on raw threads that the program can't see, goes by the kernel's count of the whole
-//! process, and never ends. This module must never use what needs a thread of the C library.
+//! It runs on raw threads that the program can't see, uses the kernel's count of the whole process,
+//! and never ends. This module must never use anything that needs a thread of the C library.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -38,9 +38,9 @@ pub struct ProcessEngine {
 impl ProcessEngine {
     /// Makes the engine, on the calling thread's descriptors: call it on a raw thread with a table
     /// of its own. `layout` was measured on a thread of the program. The tables are made for the
-    /// whole budget of `config`, which the process may come to have; what it has now is what
-    /// `keeper` says. `is_child`: it was forked, and shares memory. `of_parent`: the descriptor
-    /// that its parent offers to it, if it does.
+    /// whole budget of `config`, which the process may come to have; `keeper` tells its current
+    /// share. `is_child`: it was forked, and shares memory. `of_parent`: the descriptor that its
+    /// parent offers to it, if it does.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is managed then.
@@ -59,7 +59,7 @@ impl ProcessEngine {
         let takes_over = of_parent.is_some();
         let mut engine =
             assemble(config, counters, Owner::Process(of_parent), adoption, policies, stop_hook)?;
-        // What it takes over is registered.
+        // The memory that it takes over is registered.
         if takes_over && !engine.open_to_forks() {
             return Err(StartError::AddressSpace(Errno::NONE));
         }
@@ -71,8 +71,9 @@ impl ProcessEngine {
         engine.has_forked.store(is_child, Ordering::Release);
         let proc_error = |error: io::Error| StartError::Proc(Errno::from(&error));
         let mut watcher = Watcher::new(layout, keeper, engine.fork_events).map_err(proc_error)?;
-        // Before the program goes on, where there is too little room from the beginning; the looks
-        // of the watcher come later. What is taken over is registered, and parts of it leave.
+        // Before the program goes on, where there is too little room from the beginning: the
+        // watcher looks later. Memory that is taken over is registered, and parts of it are
+        // evicted.
         let roomy = !takes_over && !engine.zones.are_several();
         watcher.bound_huge_pages(roomy && budget::keeps_huge(engine.free(), &engine.marks()));
         let count = StatmReader::new().map_err(proc_error)?;
@@ -97,8 +98,8 @@ impl ProcessEngine {
     }
 
     /// After an announced fork, in the parent: waits until the children of all forks that were
-    /// announced so far have what they lacked. That takes as long as copying to them what is out,
-    /// where they don't take it over as it is stored.
+    /// announced so far have their swapped-out pages. That takes as long as copying them, unless a
+    /// child takes them over as they are stored.
     pub fn wait_until_forks_are_served(&self) {
         self.engine.wait_until_forks_are_served();
     }
@@ -121,7 +122,7 @@ impl ProcessEngine {
         self.engine.stop(reason)
     }
 
-    /// What a child has to be given, and will hold until its own engine has evicted it.
+    /// The bytes that a child has to be given, and holds until its own engine has evicted them.
     #[must_use]
     pub fn out_bytes(&self) -> Bytes {
         self.engine.out_bytes()
@@ -167,9 +168,9 @@ pub struct PreparedEngine {
 }
 
 impl PreparedEngine {
-    /// Takes all that this process lacks from its parent, whose offer it has accepted. Blocks until
-    /// the parent has sent it. What is `lent` is read for as long as this process lives, and so
-    /// long the stream stays open.
+    /// Takes over all swapped-out pages of its parent, whose offer it has accepted. Blocks until
+    /// the parent has sent them. Pages that are `lent` are read from the parent's file for as long
+    /// as this process lives, and so long the stream stays open.
     ///
     /// # Errors
     /// The parent is gone, or there is no room: this process can't go on.

@@ -1,8 +1,8 @@
-//! What memory was when it was needed and none could be moved out.
+//! The kinds of memory that could not be evicted when memory was needed.
 //!
 //! The counters say how much is left alone for each reason. The largest part gives its name, and
-//! its size is told with it. What no reason explains was found in use when it was tried. This
-//! module must never name a reason that no byte has.
+//! its size is told with it. Memory that no reason explains was found in use when it was tried.
+//! This module must never name a reason that no byte has.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ pub enum Obstacle {
     InUse,
 }
 
-/// What most of the memory that is left is.
+/// The kind of most of the memory that is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immovable {
     /// Why it can't be moved out.
@@ -43,10 +43,10 @@ pub struct Immovable {
 }
 
 impl Immovable {
-    /// No reason has left memory alone: what there is was in use when it was tried.
+    /// No reason has left memory alone: all of it was in use when it was tried.
     pub const IN_USE: Self = Self { obstacle: Obstacle::InUse, size: Bytes::ZERO };
 
-    /// By what the counters say is left alone.
+    /// By the memory that the counters have as left alone.
     #[must_use]
     pub fn of(counters: &Snapshot) -> Self {
         let left = [

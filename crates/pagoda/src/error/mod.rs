@@ -1,5 +1,5 @@
-//! Why the engine could not start, and why it had to stop: what the counters file carries and
-//! people read.
+//! The reasons why the engine could not start, or had to stop, for the counters file and for
+//! people.
 //!
 //! Each error is one small `Copy` value with a stable number, so that a process that is about to
 //! end can leave it in its counters and `pagoda run` can say it in words afterwards. Showing one
@@ -81,7 +81,7 @@ impl fmt::Display for Errno {
     }
 }
 
-/// What a counters file says went wrong.
+/// The failure that a counters file tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The engine did not start.
@@ -98,7 +98,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Reads what went wrong from a process's counters; `None` if nothing did.
+    /// Reads the failure from a process's counters; `None` without one.
     #[must_use]
     pub fn from_snapshot(counters: &Snapshot) -> Option<Self> {
         let errno = Errno(i32::try_from(counters.error_errno).unwrap_or(0));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_one_line_and_says_what_to_do() {
+    fn a_message_is_one_line_and_names_the_remedy() {
         let failures =
             (1..200).map(|code| Snapshot { error_code: code, error_errno: 28, ..Snapshot::default() });
         for failure in failures.filter_map(|counters| Failure::from_snapshot(&counters)) {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_out_of_descriptors_or_addresses_is_told_the_limit_that_is_reached() {
+    fn running_out_of_descriptors_or_addresses_names_the_limit_that_is_reached() {
         let said = |code, errno| StartError::from_code(code, errno).expect("a code in use").to_string();
         // Opening userfaultfd, the store's file, the counters and /proc.
         for code in [1, 9, 12, 15] {

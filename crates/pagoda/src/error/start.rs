@@ -47,8 +47,8 @@ pub enum StartError {
     LibrarySymbol,
     /// The remote store could not be reached, or did not answer as it should.
     RemoteStore(Errno),
-    /// The remote store would not keep what it is given, because it evicts; or it is a cluster, and
-    /// a database was named.
+    /// The remote store would not keep its pages, because it evicts; or it is a cluster, and a
+    /// database was named.
     RemoteStoreUnfit,
     /// The handler of SIGBUS that serves faults in their own threads could not be installed.
     FaultSignal(Errno),

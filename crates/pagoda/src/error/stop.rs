@@ -17,7 +17,7 @@ pub enum StopReason {
     /// Memory was needed and the store's file or remote store could not be written: it is full,
     /// failed, or cut off.
     StoreWrite(Errno),
-    /// Memory was needed, and nothing of what there was could be evicted, within the bounded wait.
+    /// Memory was needed, and no page could be evicted within the bounded wait.
     NothingEvictable(Immovable),
     /// A handler thread made no progress: the watchdog's verdict.
     HandlerStuck,
@@ -36,7 +36,7 @@ pub enum StopReason {
     EngineMemory,
     /// There are more threads and robust mutexes than can be kept from being evicted.
     PinsFull,
-    /// A forked process whose parent was killed before it had been given all that was out.
+    /// A forked process whose parent was killed before it had sent all swapped-out pages.
     ParentLost,
 }
 

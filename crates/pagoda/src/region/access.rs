@@ -1,6 +1,6 @@
-//! Why a part of a region could not be read, written, or paged out.
+//! The errors of reading, writing, or paging out a part of a region.
 //!
-//! Each names what was tried and what to do. None of them ever stands for content.
+//! Each names the attempt and the remedy. None of them ever stands for content.
 
 use crate::error::other_process::OtherProcess;
 use crate::store::PutError;

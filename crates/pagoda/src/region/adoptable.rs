@@ -1,7 +1,6 @@
-//! What can't be a region, and why: memory that could not be had, or of a kind that is not to be
-//! managed.
+//! Memory that can't be a region, and why: it could not be had, or can't be managed.
 //!
-//! This module must never change what it looks at.
+//! This module must never change the memory that it checks.
 
 use pagoda_core::page::BasePage;
 use pagoda_core::size::Bytes;
@@ -24,7 +23,7 @@ pub enum RegionError {
     Map {
         /// How much.
         len: Bytes,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The kernel does not let this memory be managed.
@@ -33,7 +32,7 @@ pub enum RegionError {
          and nobody manages yet"
     )]
     Register {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// Its base page is none that its manager can have beside its own.
@@ -41,7 +40,7 @@ pub enum RegionError {
         "a region can't have a base page of {asked} in a manager of {manager}; choose {manager}, or another manager"
     )]
     BasePage {
-        /// What was chosen for the region.
+        /// The base page that was chosen for the region.
         asked: BasePage,
         /// The base page of the manager: if it is 64 KiB or 2 MiB, any will do.
         manager: BasePage,
@@ -57,8 +56,8 @@ pub enum RegionError {
         /// The base page of the manager.
         base: BasePage,
     },
-    /// A part of the memory to be adopted is not mapped. What is mapped there later would be
-    /// managed by nobody.
+    /// A part of the memory to be adopted is not mapped. A later mapping there would not be
+    /// managed.
     #[error(
         "nothing is mapped at {at:#x}, {offset} into the memory to be adopted; adopt what is mapped, each piece by itself"
     )]
@@ -85,22 +84,22 @@ pub enum RegionError {
     /// `/proc/self/maps` can't be read, which tells whether all of an adopted range is mapped.
     #[error("could not read /proc/self/maps ({errno}), which tells what is mapped; mount /proc")]
     Maps {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// `/proc/self/pagemap` can't be read, which tells what an adopted range holds.
+    /// `/proc/self/pagemap`, which lists the present pages of an adopted range, can't be read.
     #[error("could not read /proc/self/pagemap ({errno}), which tells what the memory holds; mount /proc")]
     Pagemap {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }
 
-/// Checks that all of `range` is memory of the kind that can be managed. The kernel registers a
-/// range with holes as well, and then says nothing when something is mapped there: it would not be
+/// Checks that all of `range` is memory that can be managed. The kernel registers a range with
+/// holes as well, and does not tell of a later mapping in a hole. That mapping would not be
 /// managed, though the table says so.
 ///
-/// It is its owner who vouches that it stays as it is.
+/// The owner vouches that it stays as it is.
 pub(super) fn check_mapped(range: PageRange) -> Result<(), RegionError> {
     let offset = |at: usize| Bytes::new((at - range.start()) as u64);
     let maps_error = |error: std::io::Error| RegionError::Maps { errno: Errno::from(&error) };

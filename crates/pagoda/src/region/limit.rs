@@ -1,10 +1,10 @@
-//! What a region may hold at most: memory, staged and stored content together.
+//! The limit of a region: memory, staged and stored content together.
 //!
-//! One tenant's noise fills a store that all regions of a manager share, and a full store ends the
+//! One noisy tenant fills a store that all regions of a manager share, and a full store ends the
 //! process. A region with a limit is refused before: a first touch beyond it fails, for its thread
-//! alone. What the region holds already stays readable and writable. What is held is counted by
-//! first touches, which is never too little, and counted anew by the table when the limit seems to
-//! be reached. This module must never refuse a page that holds anything.
+//! alone. Pages that the region holds already stay readable and writable. First touches count the
+//! held bytes, which is never too little. The table counts them anew when the limit seems to be
+//! reached. This module must never refuse a page that holds anything.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -87,7 +87,7 @@ impl Engine {
                 if !comes.has(granule) {
                     comes = comes.or(self.fill_for(span, &whole, granule));
                 }
-                // What was refused holds a mark of the kernel's, and no memory.
+                // A refused granule holds a mark of the kernel's, and no memory.
                 let here = whole.addresses(granule, granule + 1);
                 if limit.has_refused.load(Ordering::Relaxed) && !self.space.held_pages(here).is_empty() {
                     return false;

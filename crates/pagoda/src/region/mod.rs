@@ -1,7 +1,7 @@
 //! A region: managed memory that a library's user owns.
 //!
 //! Its address is ordinary memory: reading and writing it needs no call. It never hands out
-//! references itself, because only the user knows who else writes there.
+//! references itself, because only the user knows which threads write there.
 
 mod access;
 mod adoptable;
@@ -52,37 +52,36 @@ impl RegionBuilder {
         Self { shared, len, purpose: Use::Unknown, base: None, limit: None }
     }
 
-    /// What the region is for, which says how much of a base page the first first touches bring;
-    /// nothing is known if it is not said, and they bring 4 KiB. What is touched then decides. It
-    /// matters where no base page was chosen, neither [here](Self::base_page) nor
-    /// [for all](crate::ManagerBuilder::base_page).
+    /// The use of the region, which tells how much of a base page its first touches fill at the
+    /// beginning: 4 KiB without it. The touches then decide. It matters where no base page was
+    /// chosen, neither [here](Self::base_page) nor [for all](crate::ManagerBuilder::base_page).
     #[must_use]
     pub fn purpose(mut self, purpose: Use) -> Self {
         self.purpose = purpose;
         self
     }
 
-    /// The region's base page: what a touch brings, aligned, and nothing else. If it is not said it
-    /// is what was [chosen for all](crate::ManagerBuilder::base_page), and if nothing was, it goes
-    /// by density: see [`Region::fill`].
+    /// The region's base page: a touch fills it, aligned, and nothing else. By default it is the
+    /// one [chosen for all](crate::ManagerBuilder::base_page). Without one it goes by density: see
+    /// [`Region::fill`].
     ///
-    /// Where the manager's base page is 64 KiB, as it is if nobody chose one, or 2 MiB, a region
-    /// may have any. With 4 and 16 KiB a first touch brings just that, and of what is out as much
-    /// comes back, with up to four more for who goes on upwards; what is cold leaves by 64 KiB, as
-    /// far as it is there. With 2 MiB it comes in huge frames. In a manager of 4 or 16 KiB any
-    /// other size is refused.
+    /// Where the manager's base page is 64 KiB, its default, or 2 MiB, a region may have any. With
+    /// 4 and 16 KiB a first touch fills just that. A touch of a swapped-out page swaps in as much,
+    /// with up to four more for sequential access; cold pages are evicted by 64 KiB, as far as they
+    /// are present. With 2 MiB it comes in huge frames. In a manager of 4 or 16 KiB any other size
+    /// is refused.
     #[must_use]
     pub fn base_page(mut self, base_page: BasePage) -> Self {
         self.base = Some(base_page);
         self
     }
 
-    /// What the region may hold at most, in memory and in the store together: all of it, if it is
-    /// not said. A first touch beyond that fails for its thread alone: calls return
+    /// The most that the region may hold, in memory and in the store together: all of it by
+    /// default. A first touch beyond that fails for its thread alone: calls return
     /// [`AccessError::LimitReached`], and an access by address raises SIGBUS, or `EFAULT` from a
-    /// system call, there until the page is [discarded](Region::discard). What the region holds
-    /// already stays as it is, and so does every other region. Discarding makes room. Such a region
-    /// has no huge frames, and nothing of it comes ahead.
+    /// system call, there until the page is [discarded](Region::discard). Pages that the region
+    /// holds already stay as they are, and so does every other region. Discarding makes room. Such
+    /// a region has no huge frames, and nothing of it is prefetched.
     #[must_use]
     pub fn limit(mut self, most: Bytes) -> Self {
         self.limit = Some(most);
@@ -129,9 +128,9 @@ pub struct Region {
     shared: Arc<Shared>,
     range: PageRange,
     account: Arc<Account>,
-    /// What a touch brings.
+    /// The size of a touch.
     base: RegionBase,
-    /// What it may hold, if that was said.
+    /// Its limit, if it has one.
     limit: Option<Arc<Limit>>,
     /// None if the memory is its user's.
     memory: Option<RegionMemory>,
@@ -164,19 +163,19 @@ impl Region {
     pub(crate) fn maker(&self) -> Result<&Arc<Engine>, OtherProcess> {
         self.shared.engine()
     }
-    /// Its own mapping. None if the memory is somebody else's.
+    /// Its own mapping. None if the memory belongs to another.
     pub(crate) fn memory(&self) -> Option<&RegionMemory> {
         self.memory.as_ref()
     }
-    /// Keeps who lets the rest of it arrive, as long as it lives.
+    /// Keeps the receiver of its remaining pages, as long as the region lives.
     pub(crate) fn set_receiving(&mut self, receiving: Receiving) -> &mut Receiving {
         self.receiving.insert(receiving)
     }
-    /// What has not arrived, if anything may not have.
+    /// The receiver of pages that may not have arrived yet, if there is one.
     pub(crate) fn receiving(&self) -> Option<&Receiving> {
         self.receiving.as_ref().filter(|receiving| !receiving.is_done())
     }
-    /// The right to send it. None if somebody has it.
+    /// The right to send it. None while it is being sent already.
     pub(crate) fn sending(&self) -> Option<Sending<'_>> {
         (!self.sending.swap(true, Ordering::AcqRel)).then(|| Sending(&self.sending))
     }
@@ -231,14 +230,14 @@ impl Region {
         }
     }
 
-    /// Its base page: what was chosen for it or for its manager, or by density what a first touch
-    /// brings at most just now. Memory that was adopted has 64 KiB where 2 MiB were chosen.
+    /// Its base page: the one chosen for it or for its manager. By density it is the most that a
+    /// first touch fills now. Adopted memory has 64 KiB where 2 MiB were chosen.
     #[must_use]
     pub fn base_page(&self) -> BasePage {
         self.fill().map_or(self.base.size, |fill| fill.size)
     }
 
-    /// Its length in bytes: what was asked for, rounded up to whole base pages, and to 64 KiB where
+    /// Its length in bytes: the requested one, rounded up to whole base pages, and to 64 KiB where
     /// the manager's is no less.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
@@ -246,8 +245,8 @@ impl Region {
         self.range.len()
     }
 
-    /// Copies from the region, bringing in what is out. In a region that is
-    /// [arriving](Self::receive_late) it waits for what is not here yet.
+    /// Copies from the region, swapping in its pages. In a region that is
+    /// [arriving](Self::receive_late) it waits for pages that are not here yet.
     ///
     /// # Errors
     /// See [`AccessError`]; `into` may hold anything then.
@@ -265,7 +264,7 @@ impl Region {
         Ok(())
     }
 
-    /// Copies into the region, bringing in what is out.
+    /// Copies into the region, swapping in its pages.
     ///
     /// # Errors
     /// See [`AccessError`].
@@ -279,8 +278,8 @@ impl Region {
         Ok(())
     }
 
-    /// All of the region as words, for one thread's use: an access to what is out blocks until it
-    /// is back.
+    /// All of the region as words, for one thread's use: an access to a swapped-out page blocks
+    /// until it is back.
     ///
     /// # Panics
     /// As [`read_at`](Self::read_at), and in a forked child.
@@ -291,7 +290,7 @@ impl Region {
         self.memory.as_mut().expect("adopted memory is used through its own address").words_mut()
     }
 
-    /// Copies whole words into the region, bringing in what is out. Any number of threads may do so
+    /// Copies whole words into the region, swapping in its pages. Any number of threads may do so
     /// at the same time, also while it is read or sent: each word of 8 bytes is written in one
     /// step.
     ///
@@ -327,10 +326,10 @@ impl Region {
     }
 
     /// Discards whole OS pages: they read zero afterwards and hold nothing. Other threads may use
-    /// the region meanwhile: what they write to these pages may be gone or not.
+    /// the region meanwhile: their writes to these pages may be lost or not.
     ///
     /// # Errors
-    /// What madvise(2) said (an offset or length that is no multiple of the OS page), or
+    /// The error of madvise(2) (an offset or length that is no multiple of the OS page), or
     /// [`OtherProcess`].
     ///
     /// # Panics
@@ -349,13 +348,14 @@ impl Region {
     }
 
     /// Stores the base pages that `offset..offset + len` touches and gives their frames to others,
-    /// as madvise(2) does with `MADV_PAGEOUT`: for what will not be needed for a while. Where they
-    /// are less than the manager's, what is there of 64 KiB goes together. What is locked or shared
-    /// stays, and what others are at for longer than a second. Blocks for as long as compressing
-    /// takes, and for the disk when the store's memory is at its limit.
+    /// as madvise(2) does with `MADV_PAGEOUT`: for pages that will not be needed for a while. Where
+    /// base pages are smaller than the manager's, the present pages of 64 KiB go together. Locked
+    /// and shared pages stay, and so do pages that other threads hold for longer than a second.
+    /// Blocks for as long as compressing takes, and for the disk when the store's memory is at its
+    /// limit.
     ///
     /// # Errors
-    /// See [`PageOutError`]: what was stored until then stays stored, the rest stays where it is.
+    /// See [`PageOutError`]: pages stored until then stay stored, the rest stays where it is.
     ///
     /// # Panics
     /// If it reaches beyond the end, or is empty.
@@ -371,15 +371,15 @@ impl Region {
         Ok(engine.page_out(range, &mut Scratch::new(engine.base))?)
     }
 
-    /// What releasing its stored pages takes; it goes on counting when the region is closed.
+    /// The cost of releasing its stored pages; it goes on counting after the region is closed.
     #[must_use]
     pub fn account(&self) -> Arc<Account> {
         Arc::clone(&self.account)
     }
 
-    /// Frees the region and returns when all its frames are back; what it has in the store follows
-    /// in the background, and [`flush_releases`](crate::Manager::flush_releases) waits for that.
-    /// Dropping does the same.
+    /// Frees the region and returns when all its frames are back. Its stored pages follow in the
+    /// background, and [`flush_releases`](crate::Manager::flush_releases) waits for that. Dropping
+    /// does the same.
     pub fn close(self) {}
 }
 

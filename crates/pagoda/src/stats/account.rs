@@ -1,4 +1,4 @@
-//! Whose work it was: what releasing an owner's stored pages took, wherever it was done.
+//! The cost of releasing each owner's stored pages, wherever the work was done.
 //!
 //! An owner is a region of a library, or all of a process. Its account outlives it, because work
 //! that it caused may be done after it is gone. Everything is also summed up in the
@@ -15,24 +15,24 @@ use crate::stats::counters::{Counter, Counters};
 use crate::stats::migration::Moving;
 use crate::store::Freed;
 
-/// What the release of one owner's stored pages took so far. Times are those of the monotonic
-/// clock, in nanoseconds.
+/// The cost so far of releasing one owner's stored pages. Times are those of the monotonic clock,
+/// in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// Pages that were handed over to be freed.
     pub queued: u64,
-    /// Pages that whoever closed freed at once.
+    /// Pages that the closing thread freed at once.
     pub inline: u64,
     /// Pages that are freed: the two together, when all is done.
     pub freed: u64,
     /// Of them, those that were freed before the last frame was back.
     pub early: u64,
-    /// Uncompressed bytes of what is freed.
+    /// Uncompressed bytes of the freed pages.
     pub bytes: u64,
     /// Processor time, of all threads that worked on it.
     pub cpu_ns: u64,
-    /// Of that, what whoever closed waited for: taking the entries out of the table, and what was
-    /// freed inline.
+    /// Of that, the time that the closing thread waited: taking the entries out of the table, and
+    /// freeing inline.
     pub close_cpu_ns: u64,
     /// Time those threads waited for the store's lock.
     pub lock_wait_ns: u64,
@@ -78,7 +78,7 @@ impl Account {
         }
     }
 
-    /// It is being moved, as long as somebody keeps `moving`.
+    /// It is being moved, as long as `moving` is kept.
     #[cfg(feature = "migrate")]
     pub(crate) fn moves(&self, moving: &Arc<Moving>) {
         *self.moving.lock() = Arc::downgrade(moving);
@@ -87,7 +87,7 @@ impl Account {
         self.moving.lock().upgrade()
     }
 
-    /// What it says now: each number is right, two of them may be a moment apart.
+    /// The current numbers: each is right, two of them may be a moment apart.
     #[must_use]
     pub fn released(&self) -> Released {
         let of = |word: &AtomicU64| word.load(Ordering::Acquire);
@@ -146,9 +146,9 @@ impl Account {
     }
 }
 
-/// Whose memory is where.
+/// The owner of each range of memory.
 pub(crate) struct Owners {
-    /// Of what no region has: the process.
+    /// The owner of memory outside regions: the process.
     rest: Arc<Account>,
     /// As many as there are regions.
     regions: Lock<Vec<(PageRange, Arc<Account>)>>,
@@ -181,7 +181,7 @@ impl Owners {
         largest.sort_unstable_by_key(order);
         (largest.into_iter().cloned().collect(), regions.len())
     }
-    /// Who has the memory at `address`.
+    /// The owner of the memory at `address`.
     pub(crate) fn at(&self, address: usize) -> Arc<Account> {
         let regions = self.regions.lock();
         // The latest, where a region that is closed has not left yet.

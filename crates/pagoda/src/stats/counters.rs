@@ -30,7 +30,7 @@ pub enum Status {
     Failed = 3,
     /// It holds so little that it is only watched; its engine starts when it grows.
     Small = 4,
-    /// A member of the tree without an engine, that nobody watches.
+    /// A member of the tree without an engine, which is not watched.
     Unmanaged = 5,
 }
 
@@ -48,7 +48,7 @@ impl Status {
         }
     }
 
-    /// What people read.
+    /// The name for people.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -62,14 +62,14 @@ impl Status {
     }
 }
 
-/// What becomes of a counter when several processes are looked at together.
+/// How a counter sums up over several processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It is of one process and has no sum.
     Own,
     /// It only grows, and sums up over all processes that ever were.
     Total,
-    /// It is what is so now, and sums up over the processes that live.
+    /// A current value, summed up over the processes that live.
     Gauge,
     /// The most that a gauge was: several processes had theirs at different times, so that only the
     /// largest is known.
@@ -91,7 +91,7 @@ macro_rules! counters {
             /// All of them, in the order of their declaration.
             pub const ALL: [Self; COUNT] = [$(Self::$variant),+];
 
-            /// What becomes of it in a sum.
+            /// How it sums up.
             #[must_use]
             pub const fn kind(self) -> Kind {
                 match self { $(Self::$variant => Kind::$kind,)+ }
@@ -170,7 +170,7 @@ impl Counters {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(|counter| self.get(counter))
     }
-    /// One counter's value. In a tree, what only grows goes on from the members that had the place
+    /// One counter's value. In a tree, totals continue those of the members that had the place
     /// before.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
@@ -240,17 +240,16 @@ counters! {
     Peak AnonPeakBytes anon_peak_bytes,
     /// Gauge: bytes that managed regions hold in frames (resident).
     Gauge ResidentBytes resident_bytes,
-    /// Gauge: of those, what is only followed: as long as there is plenty of room the kernel fills
-    /// what is new.
+    /// Gauge: of those, bytes that are only followed: as long as there is plenty of room the kernel
+    /// fills new memory.
     Gauge FollowedBytes followed_bytes,
     /// The most `followed_bytes` was.
     Peak FollowedPeakBytes followed_peak_bytes,
     /// Gauge: bytes that are out of the regions with their frames intact (staged).
     Gauge StagedBytes staged_bytes,
-    /// Gauge: bytes of frames that are ready to be used and hold nobody's data any more.
+    /// Gauge: bytes of unused frames that are ready.
     Gauge ReadyBytes ready_bytes,
-    /// Gauge: what may be used at once, in bytes: ready frames, and what the budget still allows to
-    /// take.
+    /// Gauge: bytes that may be used at once: ready frames, and the room left in the budget.
     Gauge FreeBytes free_bytes,
     /// Gauge: below so many free bytes only a fault that is being served gets a frame.
     Gauge FreeMinBytes free_min_bytes,
@@ -258,22 +257,21 @@ counters! {
     Gauge FreeLowBytes free_low_bytes,
     /// Gauge: at so many free bytes reclaim stops.
     Gauge FreeHighBytes free_high_bytes,
-    /// Gauge: uncompressed bytes of what the store holds.
+    /// Gauge: uncompressed bytes of the stored pages.
     Gauge StoredBytes stored_bytes,
     /// The most `stored_bytes` was seen to be.
     Peak StoredPeakBytes stored_peak_bytes,
     /// Gauge: bytes of memory that the compressed store takes.
     Gauge StoreMemoryBytes store_memory_bytes,
-    /// Gauge: bytes of blocks of the compressed store that are in use, what is wasted within them
-    /// included.
+    /// Gauge: bytes of used blocks of the compressed store, with the waste within them.
     Gauge StoreUsedBytes store_used_bytes,
-    /// Gauge: bytes of the packed pages in those blocks: what `store_used_bytes` is beyond that is
-    /// wasted, a few hundredths of it.
+    /// Gauge: bytes of the packed pages in those blocks: the rest of `store_used_bytes` is wasted,
+    /// a few hundredths of it.
     Gauge StorePackedBytes store_packed_bytes,
     /// The most `store_memory_bytes` was seen to be.
     Peak StoreMemoryPeakBytes store_memory_peak_bytes,
-    /// Gauge: uncompressed bytes of what closed owners had in the store and is handed over to be
-    /// freed; not in `stored_bytes`.
+    /// Gauge: uncompressed bytes of stored pages of closed owners that are handed over to be freed;
+    /// not in `stored_bytes`.
     Gauge ReleaseQueuedBytes release_queued_bytes,
     /// The most `release_queued_bytes` was.
     Peak ReleaseQueuedPeakBytes release_queued_peak_bytes,
@@ -295,8 +293,8 @@ counters! {
     Gauge UnmanagedBytes unmanaged_bytes,
     /// `unmanaged_bytes` when `anon_bytes` plus stored content was at its peak.
     Peak UnmanagedAtPeakBytes unmanaged_at_peak_bytes,
-    /// Gauge: what the program holds: resident, staged, stored and unmanaged, in bytes (what it
-    /// would hold without Pagoda).
+    /// Gauge: bytes that the program holds: resident, staged, stored and unmanaged (its size
+    /// without Pagoda).
     Gauge HeldBytes held_bytes,
     /// Gauge: the share of the tree's budget that the process may use now, in bytes; 0 if it has no
     /// engine.
@@ -361,12 +359,12 @@ counters! {
     /// The time from a fault's having been read to its having been served, in nanoseconds, of all
     /// faults together.
     Total FaultServiceNs fault_service_ns,
-    /// Processes with an engine whose faults and evictions are missing in the trace that was asked
-    /// for.
+    /// Processes with an engine whose faults and evictions are missing in the requested trace.
     Total Untraced untraced,
     /// Base pages moved out of a region.
     Total Evictions evictions,
-    /// Base pages of which the store still had what was moved out: nothing was stored again.
+    /// Base pages that were evicted clean: the store still had a copy, and nothing was stored
+    /// again.
     Total EvictionsClean evictions_clean,
     /// Base pages that went on to the store.
     Total Stores stores,
@@ -387,7 +385,7 @@ counters! {
     Total KernelZeroedBytes kernel_zeroed_bytes,
     /// Bytes of frames that had held something, and were cleared within a fault.
     Total ClearedInFaultBytes cleared_in_fault_bytes,
-    /// Bytes of frames that had held something, and were cleared before anybody asked.
+    /// Bytes of used frames that were cleared ahead of a request.
     Total ClearedAheadBytes cleared_ahead_bytes,
     /// Bytes of frames that were ready and zero when a fault asked.
     Total TakenClearedBytes taken_cleared_bytes,
@@ -398,7 +396,7 @@ counters! {
     /// Huge frames in which content from another host was moved in.
     Total HugeArrived huge_arrived,
     /// Bytes from another host that came by a move, out of a frame into which they had been
-    /// received or copied; whole huge frames are in it by what arrived of them.
+    /// received or copied; whole huge frames count with the bytes that arrived.
     Total ArrivedMovedBytes arrived_moved_bytes,
     /// Bytes from another host that the kernel copied into fresh memory.
     Total ArrivedCopiedBytes arrived_copied_bytes,
@@ -412,8 +410,8 @@ counters! {
     Total EventsRemove events_remove,
     /// Events that waited for another thread's.
     Total EventsDeferred events_deferred,
-    /// Gauge: at most so many bytes beyond the process's share are copies that writing to what a
-    /// fork shares has made, and that nobody has moved out yet.
+    /// Gauge: upper bound of the bytes beyond the process's share that are copies made by writes to
+    /// memory shared by a fork, and not evicted yet.
     Gauge CopiedOnWriteBytes copied_on_write_bytes,
     /// The most `copied_on_write_bytes` was, of all processes of a tree together.
     Peak CopiedOnWritePeakBytes copied_on_write_peak_bytes,
@@ -438,23 +436,23 @@ counters! {
     Total ReleasedBytes released_bytes,
     /// Stored base pages that owners had when they closed and that were handed over to be freed.
     Total ReleaseQueued release_queued,
-    /// Those that whoever closed freed at once.
+    /// Those that the closing thread freed at once.
     Total ReleaseInline release_inline,
     /// Those that are freed: `release_queued` and `release_inline` together, once nothing is
     /// queued.
     Total ReleaseFreed release_freed,
     /// Of them, those that were freed before the owner's last frame was back.
     Total ReleaseEarly release_early,
-    /// Of those handed over, those that were freed by who needed the room or waited for it.
+    /// Of those handed over, the ones freed by a thread that needed the room or waited for it.
     Total ReleaseHelped release_helped,
-    /// Uncompressed bytes of what was freed.
+    /// Uncompressed bytes of freed pages.
     Total ReleaseBytes release_bytes,
     /// Closes of which something had to be freed at once because the queue was full or its worker
     /// stalled.
     Total ReleaseFallbacks release_fallbacks,
     /// Workers that were found stalled.
     Total ReleaseStalls release_stalls,
-    /// Times the store was locked to free what owners had.
+    /// Times the store was locked to free the pages of owners.
     Total ReleaseLocks release_locks,
     /// Time spent waiting for that lock, in nanoseconds.
     Total ReleaseLockWaitNs release_lock_wait_ns,
@@ -465,8 +463,7 @@ counters! {
     Own LastLookNs last_look_ns,
     /// Looks at the maps of the process.
     Total MapScans map_scans,
-    /// Processes that joined the tree: the program that was asked for, and what lived for 2 ms
-    /// below it.
+    /// Processes that joined the tree: the program itself, and those below it that lived for 2 ms.
     Total Processes processes,
     /// Of them, those that grew so large that their engine started.
     Total ProcessesManaged processes_managed,
@@ -476,8 +473,7 @@ counters! {
     Gauge RemoteBytes remote_bytes,
     /// The most `remote_bytes` was seen to be.
     Peak RemotePeakBytes remote_peak_bytes,
-    /// Times the remote store did not do what it was asked: no answer, cut off, full, refused, or
-    /// lost.
+    /// Failed requests to the remote store: no answer, cut off, full, refused, or lost.
     Total RemoteFailures remote_failures,
     /// Times the turns of all local zones began anew.
     Total ZonesResets zones_resets,
@@ -493,9 +489,9 @@ counters! {
     Gauge Zone0HeldBytes zone0_held_bytes,
     /// Gauge: bytes that are free of the first zone.
     Gauge Zone0FreeBytes zone0_free_bytes,
-    /// Gauge: what allocations leave of the first zone, as long as another has more, in bytes.
+    /// Gauge: bytes that allocations leave of the first zone, as long as another has more.
     Gauge Zone0LowBytes zone0_low_bytes,
-    /// Gauge: what reclaim lifts the free memory of the first zone to, in bytes.
+    /// Gauge: bytes to which reclaim raises the free memory of the first zone.
     Gauge Zone0HighBytes zone0_high_bytes,
     /// Bytes of frames that the first zone gave.
     Total Zone0AllocatedBytes zone0_allocated_bytes,
@@ -508,9 +504,9 @@ counters! {
     Gauge Zone1HeldBytes zone1_held_bytes,
     /// Gauge: bytes that are free of the second zone.
     Gauge Zone1FreeBytes zone1_free_bytes,
-    /// Gauge: what allocations leave of the second zone, as long as another has more, in bytes.
+    /// Gauge: bytes that allocations leave of the second zone, as long as another has more.
     Gauge Zone1LowBytes zone1_low_bytes,
-    /// Gauge: what reclaim lifts the free memory of the second zone to, in bytes.
+    /// Gauge: bytes to which reclaim raises the free memory of the second zone.
     Gauge Zone1HighBytes zone1_high_bytes,
     /// Bytes of frames that the second zone gave.
     Total Zone1AllocatedBytes zone1_allocated_bytes,
@@ -523,9 +519,9 @@ counters! {
     Gauge Zone2HeldBytes zone2_held_bytes,
     /// Gauge: bytes that are free of the third zone.
     Gauge Zone2FreeBytes zone2_free_bytes,
-    /// Gauge: what allocations leave of the third zone, as long as another has more, in bytes.
+    /// Gauge: bytes that allocations leave of the third zone, as long as another has more.
     Gauge Zone2LowBytes zone2_low_bytes,
-    /// Gauge: what reclaim lifts the free memory of the third zone to, in bytes.
+    /// Gauge: bytes to which reclaim raises the free memory of the third zone.
     Gauge Zone2HighBytes zone2_high_bytes,
     /// Bytes of frames that the third zone gave.
     Total Zone2AllocatedBytes zone2_allocated_bytes,
@@ -538,9 +534,9 @@ counters! {
     Gauge Zone3HeldBytes zone3_held_bytes,
     /// Gauge: bytes that are free of the fourth zone.
     Gauge Zone3FreeBytes zone3_free_bytes,
-    /// Gauge: what allocations leave of the fourth zone, as long as another has more, in bytes.
+    /// Gauge: bytes that allocations leave of the fourth zone, as long as another has more.
     Gauge Zone3LowBytes zone3_low_bytes,
-    /// Gauge: what reclaim lifts the free memory of the fourth zone to, in bytes.
+    /// Gauge: bytes to which reclaim raises the free memory of the fourth zone.
     Gauge Zone3HighBytes zone3_high_bytes,
     /// Bytes of frames that the fourth zone gave.
     Total Zone3AllocatedBytes zone3_allocated_bytes,
@@ -571,7 +567,6 @@ counters! {
     /// Huge frames that came in OS pages: the kernel still had a table of those for the place, and
     /// took the frame apart; or it had had no huge page for the frame.
     Total HugeTorn huge_torn,
-    /// How often who cleared a huge frame within a fault gave way to another fault, as no handler
-    /// was free.
+    /// Clears of a huge frame within a fault that yielded to another fault, as no handler was free.
     Total ClearsInterrupted clears_interrupted,
 }

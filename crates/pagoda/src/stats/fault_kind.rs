@@ -1,4 +1,4 @@
-//! Where a fault found its page: what it costs depends on that more than on all else.
+//! The kinds of faults, by the place of the page: the cost depends on that more than on all else.
 //!
 //! The kind is that of the try that served it: a page that was read from the file by a try that
 //! then found no frame counts as stored. This module must never know how a fault is served.
@@ -16,7 +16,7 @@ pub enum FaultKind {
     Stored,
     /// In the store's file, at the remote store, or in the file whose page it is.
     Spilled,
-    /// It was there already, or somebody else is about to bring it.
+    /// It was there already, or another thread is about to bring it.
     Spurious,
 }
 
@@ -28,7 +28,7 @@ impl FaultKind {
     pub const ALL: [Self; 6] =
         [Self::Zero, Self::Huge, Self::Staged, Self::Stored, Self::Spilled, Self::Spurious];
 
-    /// What JSON and people call it.
+    /// Its name in JSON and for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

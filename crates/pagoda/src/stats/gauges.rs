@@ -1,5 +1,4 @@
-//! What the counters show of the present: sizes that are computed when somebody looks, not when
-//! they change.
+//! The gauges of the engine: sizes that are computed when they are read, not when they change.
 //!
 //! Nothing here may ever decide anything.
 
@@ -18,7 +17,7 @@ impl Engine {
         self.in_regions_bytes() + self.ledger.staged_bytes() + frames + store
     }
 
-    /// What is in the regions: what may be evicted, and what is only followed.
+    /// The bytes in the regions: those that may be evicted, and those that are only followed.
     fn in_regions_bytes(&self) -> u64 {
         self.ledger.resident_bytes() + self.ledger.followed_bytes()
     }
@@ -33,9 +32,10 @@ impl Engine {
         self.publish_gauges();
     }
 
-    /// Sets every gauge of the engine's own. Returns what the program would hold without it.
+    /// Sets every gauge of the engine's own. Returns the bytes that the program would hold without
+    /// it.
     pub(crate) fn publish_gauges(&self) -> Bytes {
-        // Asked for first: what is freed in between is missing from what is stored then, and never
+        // Read first: pages freed in between are missing from the stored ones then, and never
         // counted twice.
         let queued = self.store.releases().queued_bytes();
         let usage = self.store.usage();
@@ -69,7 +69,7 @@ impl Engine {
         counters.set(Counter::RemoteFailures, usage.remote_failures);
         self.publish_zone_gauges();
         let unmanaged = counters.get(Counter::UnmanagedBytes);
-        // What is resident and has a stored copy is held once by the program.
+        // A resident page with a stored copy is held once by the program.
         let stored = stored_bytes.saturating_sub(self.ledger.copied_bytes());
         let held = self.in_regions_bytes() + self.ledger.staged_bytes() + stored + unmanaged;
         counters.set(Counter::HeldBytes, held);

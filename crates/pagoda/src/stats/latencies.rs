@@ -1,11 +1,11 @@
-//! How long faults took, by kind: a histogram each, in the buckets of
+//! The latencies of faults, by kind: a histogram each, in the buckets of
 //! [`pagoda_core::time::latency`].
 //!
 //! A fault's time goes from having been read by a handler (in a thread that serves its own, from
 //! the signal) to having been served. The waking of the handler before it and of the program's
 //! thread after it is not in it. Counting is one relaxed addition in shared memory
-//! ([`Counters::took`](crate::stats::counters::Counters::took)); this is what a reader has of it. A
-//! latency is at most an eighth too high. This module must never be read by the engine to decide
+//! ([`Counters::took`](crate::stats::counters::Counters::took)); this module is the reader's side.
+//! A latency is at most an eighth too high. The engine must never read this module to decide
 //! anything.
 
 use pagoda_core::time::latency::BUCKETS;
@@ -64,7 +64,7 @@ impl Latencies {
         }
     }
 
-    /// What was added since `before`.
+    /// The counts added since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let pairs = self.counts.iter().zip(&before.counts);

@@ -1,4 +1,4 @@
-//! How a region's migration goes, for who looks: what the migration says of itself is noted here.
+//! The progress of a region's migration, for observers: the migration notes its figures here.
 //!
 //! It lives as long as the migration. Nothing here may ever decide anything.
 
@@ -37,7 +37,7 @@ impl Moving {
         }
     }
 
-    /// What it says now: each number is right, two of them may be a moment apart.
+    /// The current figures: each number is right, two of them may be a moment apart.
     pub(crate) fn view(&self) -> Option<MigrationView> {
         let of = |word: &AtomicU64| word.load(Ordering::Relaxed);
         Some(MigrationView {
@@ -54,8 +54,7 @@ impl Moving {
 
 #[cfg(feature = "migrate")]
 impl Moving {
-    /// A sender's progress. Before a round has ended nothing is known but what was not looked at
-    /// yet.
+    /// A sender's progress. Before a round has ended only the bytes not looked at yet are known.
     pub(crate) fn sends(&self, progress: &Progress, pace: &Pace) {
         let counts = progress.counts();
         let unseen = progress.image().get().saturating_sub(counts.image_bytes);
@@ -72,14 +71,14 @@ impl Moving {
         }
     }
 
-    /// What came in the rounds before the region is used.
+    /// The bytes of the rounds before the region is used.
     pub(crate) fn receives(&self, event: &Event<'_>) {
         if let Event::Moving(progress) = event {
             self.wire_bytes.store(progress.counts().wire_bytes, Ordering::Relaxed);
         }
     }
 
-    /// What comes while it is used.
+    /// The bytes that arrive while it is used.
     pub(crate) fn arrives(&self, progress: &Progress) {
         self.state.store(MigrationState::Arriving as u64, Ordering::Relaxed);
         self.wire_bytes.store(progress.counts().wire_bytes, Ordering::Relaxed);

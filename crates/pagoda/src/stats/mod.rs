@@ -1,6 +1,7 @@
 //! What the engine counts, for tables, `pagoda top` and traces.
 //!
-//! Any thread counts, with or without locks: a counter is one atomic addition. Nothing here decides.
+//! Any thread counts, with or without locks: a counter is one atomic addition. Nothing here
+//! decides.
 
 pub mod account;
 pub mod counters;

@@ -4,16 +4,16 @@
 //!   header | identities of the processes | events: two words each
 //! ```
 //! `pagoda run --trace` makes it, in memory and without a name, so that nothing is left of it
-//! however anybody ends; each engine opens it when it starts, takes a number, and writes events
-//! from its handlers and its reclaim. A place is taken by one addition, and filled by two stores:
-//! no lock, no system call, nothing is allocated. It is a log and no ring: [`EVENTS_MAX`] events
-//! from the beginning on are kept, over all processes, so that it is whole up to one moment; what
-//! comes then is counted and dropped. A process that is killed between the addition and the stores
+//! however its processes end. Each engine opens it when it starts, takes a number, and writes
+//! events from its handlers and its reclaim. A place is taken by one addition, and filled by two
+//! stores: no lock, no system call, no allocation. It is a log and no ring: the first
+//! [`EVENTS_MAX`] events are kept, over all processes, so that it is complete up to one moment;
+//! later ones are counted and dropped. A process that is killed between the addition and the stores
 //! leaves a place empty, which is dropped, too.
 //!
-//! The memory is shared, and no part of the budget: 16 bytes an event, 64 MiB at most, and only
-//! what has been written. Whoever reads must not trust it: any process of the tree can write to it.
-//! This module must never wait.
+//! The memory is shared, and no part of the budget: 16 bytes an event, 64 MiB at most, and only as
+//! far as it is written. A reader must not trust it: any process of the tree can write to it. This
+//! module must never wait.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ const EVICTION: u64 = KINDS as u64 + 1;
 const _: () = assert!(latency::BUCKETS <= 1 << TOOK_BITS && EVICTION < 1 << KIND_BITS);
 const _: () = assert!(PROCESSES_MAX <= 1 << PROCESS_BITS);
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A fault was served.
@@ -91,11 +91,11 @@ pub struct Event {
     pub time_us: u64,
     /// The process.
     pub pid: u32,
-    /// What happened.
+    /// The kind of event.
     pub what: What,
     /// Of the fault's OS page, or of the first byte that left.
     pub address: u64,
-    /// An OS page, or what left at once.
+    /// An OS page, or the bytes that were evicted at once.
     pub bytes: u64,
 }
 
@@ -137,8 +137,8 @@ impl Trace {
         self.words[Header::Events as usize].load(Ordering::Acquire)
     }
 
-    /// What was kept, in the order in which it was written: the times of two processes or threads
-    /// may be some microseconds out of order.
+    /// The kept events, in the order in which they were written: the times of two processes or
+    /// threads may be some microseconds out of order.
     pub fn events(&self) -> impl Iterator<Item = Event> {
         let count = self.count(Header::Events, EVENTS_MAX);
         self.words[EVENTS..][..2 * count].as_chunks::<2>().0.iter().filter_map(|place| self.event(place))

@@ -9,7 +9,7 @@ fn pair() -> (Trace, Tracer) {
 }
 
 #[test]
-fn what_one_side_writes_the_other_reads() {
+fn events_of_one_side_are_read_by_the_other() {
     let (trace, tracer) = pair();
     assert_eq!((trace.processes(), trace.events().count()), (vec![std::process::id()], 0));
     let highest = ((1usize << 57) - 1) & !4095;
