@@ -1,9 +1,8 @@
-//! The page of the library: the methods of its types and every key of `--stats`, as in their own
-//! documentation.
+//! The page of `--stats`: every key, as in its own documentation.
 //!
-//! The page's tables are made from the comments in the sources, so that a comment that is added or
-//! changed there is missing or old here. With `PAGODA_WRITE_REFERENCE=1` the test writes them. Text
-//! outside of the tables is written by hand.
+//! The table of counters is made from the comments in the source. A comment that is added or changed
+//! there makes the page old. With `PAGODA_WRITE_REFERENCE=1` the test writes the table. Text outside
+//! of it is written by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,22 +10,12 @@ use std::path::{Path, PathBuf};
 use pagoda::stats::counters::{COUNT, Snapshot};
 use pagoda_linux::testing::skip::skip;
 
-/// A type, the files that have its methods, and a method that has to be among them.
-const TYPES: [(&str, &[&str], &str); 6] = [
-    ("ManagerBuilder", &["manager.rs"], "budget"),
-    ("Manager", &["manager.rs"], "region"),
-    ("RegionBuilder", &["region/mod.rs"], "create"),
-    ("Region", &["region/mod.rs", "migrate/mod.rs"], "migrate_to"),
-    ("FileRegionBuilder", &["file/builder.rs"], "writable"),
-    ("FileRegion", &["file/mod.rs"], "sync"),
-];
-
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../pagoda/src")
 }
 
 fn page_file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/library.md")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/stats.md")
 }
 
 /// The first paragraph of a comment, as one line that can stand in a table.
@@ -55,24 +44,6 @@ fn commented(source: &str) -> Vec<(&str, Vec<String>)> {
     lines
 }
 
-fn methods(of: &str, files: &[&str]) -> Vec<(String, String)> {
-    let mut methods = Vec::new();
-    for file in files {
-        let source = fs::read_to_string(sources().join(file)).expect("a source");
-        let mut is_inside = false;
-        for (line, comment) in commented(&source) {
-            if line.starts_with("impl") || line == "}" {
-                is_inside = line == format!("impl {of} {{");
-            }
-            if let Some(method) = line.strip_prefix("    pub fn ").filter(|_| is_inside) {
-                let name = method.split(['(', '<']).next().unwrap_or(method);
-                methods.push((name.to_owned(), first_paragraph(&comment)));
-            }
-        }
-    }
-    methods
-}
-
 /// By the macro that declares them: a kind, a variant and a name.
 fn counters() -> Vec<(String, String)> {
     let source = fs::read_to_string(sources().join("stats/counters.rs")).expect("a source");
@@ -91,45 +62,29 @@ fn table(head: &str, rows: &[(String, String)]) -> String {
     format!("| {head} | is |\n|---|---|\n{rows}")
 }
 
-/// The tables, each with the line of the page above it.
-fn tables() -> Vec<(String, String)> {
-    let mut tables: Vec<_> = TYPES
-        .iter()
-        .map(|(of, files, known)| {
-            let methods = methods(of, files);
-            assert!(methods.iter().any(|(name, _)| name == known), "{of}: {methods:?}");
-            assert!(methods.iter().all(|(_, is)| !is.is_empty()), "{of}: {methods:?}");
-            (format!("<!-- methods of {of} -->\n"), table("method", &methods))
-        })
-        .collect();
+/// The page with its table of counters.
+fn with_table(page: &str) -> String {
     let counters = counters();
     let names: Vec<&str> = counters.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, Snapshot::default().fields().map(|(name, _)| name), "the {COUNT} counters");
-    tables.push(("<!-- counters -->\n".to_owned(), table("key of `counters`", &counters)));
-    tables
-}
-
-/// The page with these tables, each in the place of the one that stands below its line.
-fn with_tables(page: &str) -> String {
+    let above = "<!-- counters -->\n";
+    let at = page.find(above).expect("the page marks its table") + above.len();
+    let is = page[at..].split_inclusive('\n').take_while(|line| line.starts_with('|')).map(str::len);
+    let end = at + is.sum::<usize>();
     let mut page = page.to_owned();
-    for (above, table) in tables() {
-        let at = page.find(&above).unwrap_or_else(|| panic!("the page has no {above}")) + above.len();
-        let is = page[at..].split_inclusive('\n').take_while(|line| line.starts_with('|')).map(str::len);
-        let end = at + is.sum::<usize>();
-        page.replace_range(at..end, &table);
-    }
+    page.replace_range(at..end, &table("key of `counters`", &counters));
     page
 }
 
 #[test]
-fn the_page_agrees_with_the_library_and_its_counters() {
+fn the_page_agrees_with_the_counters() {
     let file = page_file();
     let page = fs::read_to_string(&file).expect("the page");
-    let right = with_tables(&page);
+    let right = with_table(&page);
     if std::env::var_os("PAGODA_WRITE_REFERENCE").is_some() {
         return fs::write(file, right).expect("written");
     }
-    assert!(page == right, "docs/library.md is old: run this test with PAGODA_WRITE_REFERENCE=1");
+    assert!(page == right, "docs/stats.md is old: run this test with PAGODA_WRITE_REFERENCE=1");
 }
 
 #[test]
